@@ -1,0 +1,120 @@
+//! The contract between the fast path and the slow path.
+//!
+//! The datapath knows nothing of OpenFlow. It hands up what it could not classify, and gets back masks
+//! and actions.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use packet::flow::{Mask, extract::Layers};
+use packet::{Key, Packet, Time};
+
+use crate::action::{Action, PortNo, Punt};
+use crate::drop::DropReason;
+
+/// The slow path.
+///
+/// Called from the datapath's handler threads (or from whoever drives a datapath without threads),
+/// several at once. Must not block on anything that waits for the datapath.
+pub trait Upcall: Send + Sync + 'static {
+    /// Decides what to do with packets that no flow matches: fills in every [`Miss::verdict`].
+    ///
+    /// The datapath then installs the flows that were asked for and runs the actions on the packets.
+    /// The misses of one call are of one worker, in the order of their arrival.
+    fn misses(&self, misses: &mut [Miss], now: Time);
+
+    /// Takes a packet that [`Action::Punt`] sent up.
+    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
+}
+
+/// A packet that no flow matches, with all that the fast path found out about it: nothing needs to be
+/// parsed or hashed again.
+pub struct Miss {
+    /// The frame.
+    pub packet: Packet,
+    /// Its key, extracted. `in_port` is the datapath port.
+    pub key: Box<Key>,
+    /// Where its headers are.
+    pub layers: Layers,
+    /// Hash of the whole key.
+    pub hash: u64,
+    /// What the slow path decided.
+    pub verdict: Verdict,
+}
+
+/// The slow path's answer to a [`Miss`].
+#[derive(Default)]
+pub enum Verdict {
+    /// Not answered: counted as [`DropReason::UpcallError`].
+    #[default]
+    Pending,
+    /// Install a flow for all packets that equal this one under `mask`, and run its actions.
+    Install {
+        /// What the translation depended on. The datapath adds in_port, recirc_id and packet_type.
+        mask: Box<Mask>,
+        /// What to do.
+        actions: Vec<Action>,
+        /// Handed back with the flow in dumps and removals: the upper layer's record of it.
+        tag: FlowTag,
+    },
+    /// Run these actions on this packet only.
+    Execute(Vec<Action>),
+    /// Drop this packet.
+    Drop(DropReason),
+}
+
+/// The upper layer's own data about a flow.
+pub type FlowTag = Arc<dyn Any + Send + Sync>;
+
+/// Identity of an installed flow, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(pub u64);
+
+/// Counters of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct FlowStats {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of frame, without FCS.
+    pub bytes: u64,
+    /// Time of the last packet; zero where there was none.
+    pub used: Time,
+    /// TCP flags seen, or-ed.
+    pub tcp_flags: u16,
+}
+
+/// An installed flow as dumps show it.
+#[derive(Clone)]
+pub struct FlowDump {
+    /// Identity.
+    pub id: FlowId,
+    /// Values; zero where `mask` is.
+    pub key: Box<Key>,
+    /// What is matched.
+    pub mask: Arc<Mask>,
+    /// What is done.
+    pub actions: Arc<[Action]>,
+    /// Counters, summed over the workers.
+    pub stats: FlowStats,
+    /// When it was installed.
+    pub created: Time,
+    /// The upper layer's record.
+    pub tag: FlowTag,
+}
+
+/// A flow to be installed other than by a miss.
+pub struct FlowSpec {
+    /// Values.
+    pub key: Box<Key>,
+    /// What is matched.
+    pub mask: Box<Mask>,
+    /// What is done.
+    pub actions: Vec<Action>,
+    /// The upper layer's record.
+    pub tag: FlowTag,
+}
+
+/// Which datapath port a key came in on.
+pub fn in_port(key: &Key) -> PortNo {
+    PortNo(key.common().in_port.get())
+}

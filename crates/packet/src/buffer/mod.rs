@@ -1,0 +1,312 @@
+//! Packets: owned frames in one of several memories.
+//!
+//! A [`Packet`] is a descriptor that owns one contiguous frame. The frame lies in a [`Memory`]: Weir's
+//! own pool, a DPDK mempool, or the heap. Whoever makes the memory supplies the functions that take a
+//! frame back and that copy one, so this crate links no driver. Descriptors move by value between
+//! batches and output queues; the frame itself is never moved.
+//!
+//! ```text
+//!   |<- headroom ->|<---- len ---->|<- tailroom ->|
+//!                  ^ data
+//! ```
+//!
+//! Sharing between threads: a packet has one owner at any time and may be sent to another thread. A
+//! memory's functions may be called from any thread.
+
+#![allow(unsafe_code)]
+
+pub mod heap;
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use arrayvec::ArrayVec;
+
+/// The most packets that one receive burst returns.
+pub const BATCH_SIZE: usize = 32;
+
+/// A batch of packets.
+pub type Batch = ArrayVec<Packet, BATCH_SIZE>;
+
+/// What a memory does with its frames.
+///
+/// A memory lives as long as the process (`&'static`), so that no packet can outlive it.
+pub struct Memory {
+    /// Name for logs and statistics: "pool", "dpdk", "heap".
+    pub name: &'static str,
+    /// Takes a frame back.
+    ///
+    /// # Safety
+    /// `raw` was made by this memory, or by [`Packet::into_raw`] of one of its packets, and is not
+    /// used again.
+    pub release: unsafe fn(raw: RawPacket),
+    /// A new packet of this memory with at least `headroom` bytes before and `size` bytes of frame,
+    /// length zero, or `None` when the memory is exhausted.
+    pub allocate: fn(memory: &'static Memory, headroom: usize, size: usize) -> Option<Packet>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({})", self.name)
+    }
+}
+
+/// Checksum and segmentation work left to do, in the terms of `struct virtio_net_hdr` (virtio 1.2
+/// section 5.1.6). Offsets count from the first byte of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Offload {
+    /// See [`Offload::NEEDS_CSUM`] and [`Offload::DATA_VALID`].
+    pub flags: u8,
+    /// `GSO_*`, with [`Offload::GSO_ECN`] or-ed in.
+    pub gso_type: u8,
+    /// Length of all headers in front of the payload that is cut; zero where unknown.
+    pub hdr_len: u16,
+    /// Payload bytes for each segment; zero without GSO.
+    pub gso_size: u16,
+    /// Where the checksum starts to cover.
+    pub csum_start: u16,
+    /// Where the checksum is stored, from `csum_start`.
+    pub csum_offset: u16,
+}
+
+impl Offload {
+    /// Nothing left to do, nothing known.
+    pub const NONE: Offload = Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
+    /// The L4 checksum field holds the pseudo header's sum; the sender has to complete it.
+    pub const NEEDS_CSUM: u8 = 1;
+    /// The receiver has verified the L4 checksum.
+    pub const DATA_VALID: u8 = 2;
+    /// Not segmented.
+    pub const GSO_NONE: u8 = 0;
+    /// TCP over IPv4.
+    pub const GSO_TCPV4: u8 = 1;
+    /// UDP over IPv4 by IP fragmentation.
+    pub const GSO_UDP: u8 = 3;
+    /// TCP over IPv6.
+    pub const GSO_TCPV6: u8 = 4;
+    /// UDP segmentation.
+    pub const GSO_UDP_L4: u8 = 5;
+    /// TCP with ECN.
+    pub const GSO_ECN: u8 = 0x80;
+
+    /// Whether the checksum is still to be completed.
+    pub fn needs_csum(&self) -> bool {
+        self.flags & Offload::NEEDS_CSUM != 0
+    }
+
+    /// Whether the frame is to be cut into segments.
+    pub fn is_gso(&self) -> bool {
+        self.gso_type & !Offload::GSO_ECN != Offload::GSO_NONE
+    }
+}
+
+/// The parts of a [`Packet`], without ownership: what drivers exchange.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RawPacket {
+    /// First byte of the frame.
+    pub data: NonNull<u8>,
+    /// The memory's own name for the buffer (mbuf address, chunk number, box address).
+    pub handle: usize,
+    /// Where the frame lies.
+    pub memory: &'static Memory,
+    /// Bytes of frame.
+    pub len: u32,
+    /// Writable bytes behind the frame.
+    pub tailroom: u32,
+    /// Receive hash of the NIC, or zero.
+    pub rss_hash: u32,
+    /// Writable bytes before the frame.
+    pub headroom: u16,
+    /// Checksum and segmentation work left to do.
+    pub offload: Offload,
+}
+
+/// A frame and its ownership. Dropping it gives the frame back to its memory.
+#[repr(transparent)]
+pub struct Packet(RawPacket);
+
+const _: () = assert!(size_of::<Packet>() == 48);
+
+// SAFETY: a packet has exclusive ownership of its frame, and a memory's functions may be called from
+// any thread (contract of `Memory`).
+unsafe impl Send for Packet {}
+// SAFETY: a shared reference only reads the frame.
+unsafe impl Sync for Packet {}
+
+impl Packet {
+    /// Takes ownership of a frame.
+    ///
+    /// # Safety
+    /// `headroom` bytes before `data`, and `len + tailroom` bytes from it, are initialised memory that
+    /// nobody else touches until the packet is released, and `memory.release` accepts it.
+    #[inline(always)]
+    pub unsafe fn from_raw(raw: RawPacket) -> Packet {
+        Packet(raw)
+    }
+
+    /// Gives up ownership without releasing the frame.
+    #[inline(always)]
+    pub fn into_raw(self) -> RawPacket {
+        ManuallyDrop::new(self).0
+    }
+
+    /// A packet on the heap with a copy of `frame`, room for headers before and some space behind.
+    pub fn from_slice(frame: &[u8]) -> Packet {
+        heap::packet(frame, heap::HEADROOM, heap::TAILROOM)
+    }
+
+    /// The frame.
+    #[inline(always)]
+    pub fn data(&self) -> &[u8] {
+        // SAFETY: `len` bytes from `data` are initialised and owned (contract of `from_raw`).
+        unsafe { std::slice::from_raw_parts(self.0.data.as_ptr(), self.0.len as usize) }
+    }
+
+    /// The frame for writing.
+    #[inline(always)]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `data`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr(), self.0.len as usize) }
+    }
+
+    /// Bytes of frame.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    /// Whether the frame is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Free bytes before the frame.
+    pub fn headroom(&self) -> usize {
+        self.0.headroom as usize
+    }
+
+    /// Free bytes behind the frame.
+    pub fn tailroom(&self) -> usize {
+        self.0.tailroom as usize
+    }
+
+    /// The memory that the frame lies in.
+    #[inline(always)]
+    pub fn memory(&self) -> &'static Memory {
+        self.0.memory
+    }
+
+    /// The memory's own name for the buffer.
+    #[inline(always)]
+    pub fn handle(&self) -> usize {
+        self.0.handle
+    }
+
+    /// Receive hash of the NIC, or zero.
+    #[inline(always)]
+    pub fn rss_hash(&self) -> u32 {
+        self.0.rss_hash
+    }
+
+    /// Checksum and segmentation work left to do.
+    #[inline(always)]
+    pub fn offload(&self) -> &Offload {
+        &self.0.offload
+    }
+
+    /// Checksum and segmentation work left to do, for writing.
+    #[inline(always)]
+    pub fn offload_mut(&mut self) -> &mut Offload {
+        &mut self.0.offload
+    }
+
+    /// Makes the frame `n` bytes longer at its front. The new bytes hold anything. `None`, and no
+    /// change, without the headroom: [`Packet::make_headroom`] first.
+    #[must_use]
+    pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
+        let n16 = u16::try_from(n).ok().filter(|&n| n <= self.0.headroom)?;
+        // SAFETY: `headroom` bytes before `data` belong to the packet.
+        self.0.data = unsafe { self.0.data.sub(n) };
+        self.0.headroom -= n16;
+        self.0.len += u32::from(n16);
+        Some(&mut self.data_mut()[..n])
+    }
+
+    /// Removes `n` bytes from the front. Panics when the frame is shorter.
+    pub fn pull_front(&mut self, n: usize) {
+        assert!(n <= self.len(), "pull {n} of {}", self.len());
+        // SAFETY: `n` is within the frame.
+        self.0.data = unsafe { self.0.data.add(n) };
+        // A pull past 64 KiB of headroom only hides bytes that could be pushed again.
+        self.0.headroom = self.0.headroom.saturating_add(n.min(u16::MAX as usize) as u16);
+        self.0.len -= n as u32;
+    }
+
+    /// Makes the frame `n` bytes longer at its end. The new bytes hold anything. `None`, and no change,
+    /// without the tailroom.
+    #[must_use]
+    pub fn push_back(&mut self, n: usize) -> Option<&mut [u8]> {
+        let n32 = u32::try_from(n).ok().filter(|&n| n <= self.0.tailroom)?;
+        let old = self.len();
+        self.0.tailroom -= n32;
+        self.0.len += n32;
+        Some(&mut self.data_mut()[old..])
+    }
+
+    /// Cuts the frame to its first `len` bytes; no change where it is shorter already.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.0.tailroom += self.0.len - len as u32;
+            self.0.len = len as u32;
+        }
+    }
+
+    /// A copy in the same memory, or on the heap when that memory has no buffer left or none that is
+    /// large enough.
+    pub fn duplicate(&self) -> Packet {
+        self.duplicate_in(self.0.memory).unwrap_or_else(|| {
+            let mut copy = heap::packet(self.data(), heap::HEADROOM.max(self.headroom()), heap::TAILROOM);
+            copy.copy_metadata(self);
+            copy
+        })
+    }
+
+    /// A copy in `memory`, or `None` when it has no buffer or none that is large enough.
+    pub fn duplicate_in(&self, memory: &'static Memory) -> Option<Packet> {
+        let mut copy = (memory.allocate)(memory, self.headroom().min(heap::HEADROOM), self.len())?;
+        copy.push_back(self.len())?.copy_from_slice(self.data());
+        copy.copy_metadata(self);
+        Some(copy)
+    }
+
+    /// Makes sure of `n` bytes of headroom, by a move to the heap if need be.
+    pub fn make_headroom(&mut self, n: usize) {
+        if self.headroom() < n {
+            let mut moved = heap::packet(self.data(), n.max(heap::HEADROOM), heap::TAILROOM);
+            moved.copy_metadata(self);
+            *self = moved;
+        }
+    }
+
+    fn copy_metadata(&mut self, from: &Packet) {
+        self.0.rss_hash = from.0.rss_hash;
+        self.0.offload = from.0.offload;
+    }
+}
+
+impl Drop for Packet {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the packet owned its frame and gives it up here, once.
+        unsafe { (self.0.memory.release)(self.0) }
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet({} bytes in {})", self.len(), self.0.memory.name)
+    }
+}

@@ -1,0 +1,293 @@
+//! The flow key and its mask.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use super::block::{ALL_BLOCKS, BLOCK_SIZE, BLOCKS, Block, BlockId, Common, Ct, Encap, L3, Pipeline, Regs, Tunnel};
+use super::field::Field;
+
+/// A set of blocks, one bit for each [`BlockId`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Blocks(pub u16);
+
+impl Blocks {
+    /// Only the common block.
+    pub const COMMON: Blocks = Blocks(1);
+    /// Every block.
+    pub const ALL: Blocks = Blocks((1 << BLOCKS) - 1);
+
+    /// Whether `id` is in the set.
+    #[inline(always)]
+    pub fn has(self, id: BlockId) -> bool {
+        self.0 & 1 << id as u16 != 0
+    }
+
+    /// The set with `id` added.
+    #[inline(always)]
+    #[must_use]
+    pub fn with(self, id: BlockId) -> Blocks {
+        Blocks(self.0 | 1 << id as u16)
+    }
+
+    /// The blocks in the set, in order.
+    pub fn iter(self) -> impl Iterator<Item = BlockId> {
+        ALL_BLOCKS.into_iter().filter(move |&id| self.has(id))
+    }
+
+    /// Number of blocks in the set.
+    pub fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// A flow key: everything about a packet that a flow can match, in a fixed layout.
+///
+/// A block that is not [`present`](Key::present) counts as all zero, whatever its bytes hold: the fast
+/// path reuses keys without clearing them. All accessors, comparison and hashing honour this.
+#[derive(Clone)]
+#[repr(C, align(64))]
+pub struct Key {
+    blocks: [Block; BLOCKS],
+    present: Blocks,
+}
+
+/// A mask over a [`Key`], in the same layout: a one bit is matched, a zero bit is a wildcard.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Mask(pub Key);
+
+macro_rules! typed_blocks {
+    ($($get:ident $get_mut:ident $ty:ident $doc:literal;)*) => {
+        $(
+            #[doc = concat!("The ", $doc, " block; all zero where it is absent.")]
+            #[inline(always)]
+            pub fn $get(&self) -> &$ty {
+                zerocopy::transmute_ref!(self.block(BlockId::$ty))
+            }
+
+            #[doc = concat!("The ", $doc, " block, made present (zeroed) where it was absent.")]
+            #[inline(always)]
+            pub fn $get_mut(&mut self) -> &mut $ty {
+                zerocopy::transmute_mut!(self.block_mut(BlockId::$ty))
+            }
+        )*
+    };
+}
+
+impl Key {
+    /// The key with no block present but the common one, which is all zero.
+    pub const fn new() -> Key {
+        Key { blocks: [Block::ZERO; BLOCKS], present: Blocks::COMMON }
+    }
+
+    /// The blocks that hold data.
+    #[inline(always)]
+    pub fn present(&self) -> Blocks {
+        self.present
+    }
+
+    /// A block; [`Block::ZERO`] where it is absent.
+    #[inline(always)]
+    pub fn block(&self, id: BlockId) -> &Block {
+        if self.present.has(id) { &self.blocks[id as usize] } else { &Block::ZERO }
+    }
+
+    /// A block for writing; it becomes present, zeroed, where it was absent.
+    #[inline(always)]
+    pub fn block_mut(&mut self, id: BlockId) -> &mut Block {
+        if !self.present.has(id) {
+            self.present = self.present.with(id);
+            self.blocks[id as usize] = Block::ZERO;
+        }
+        &mut self.blocks[id as usize]
+    }
+
+    /// Forgets every block but the common one, whose bytes stay as they are: the start of an
+    /// extraction, which overwrites all of the common block.
+    #[inline(always)]
+    pub fn reset(&mut self) {
+        self.present = Blocks::COMMON;
+    }
+
+    typed_blocks! {
+        common common_mut Common "common";
+        l3 l3_mut L3 "L3";
+        encap encap_mut Encap "encapsulation";
+        ct ct_mut Ct "connection tracking";
+        tunnel tunnel_mut Tunnel "tunnel";
+        pipeline pipeline_mut Pipeline "pipeline";
+        regs regs_mut Regs "register";
+    }
+
+    /// The storage bytes of a field, in network byte order.
+    pub fn bytes(&self, field: Field) -> &[u8] {
+        let info = field.info();
+        let at = info.offset as usize % BLOCK_SIZE;
+        &self.block(ALL_BLOCKS[info.offset as usize / BLOCK_SIZE]).0[at..at + info.bytes as usize]
+    }
+
+    /// A field's value as an unsigned number.
+    pub fn get(&self, field: Field) -> u128 {
+        let info = field.info();
+        let raw = self.bytes(field).iter().fold(0u128, |n, &b| n << 8 | u128::from(b));
+        raw >> info.shift & info.max()
+    }
+
+    /// Writes a field. Bits of `value` beyond the field's width are ignored.
+    pub fn set(&mut self, field: Field, value: u128) {
+        let info = field.info();
+        let (at, bytes) = (info.offset as usize % BLOCK_SIZE, info.bytes as usize);
+        let block = &mut self.block_mut(ALL_BLOCKS[info.offset as usize / BLOCK_SIZE]).0[at..at + bytes];
+        let max = info.max() << info.shift;
+        let value = value << info.shift & max;
+        for (i, byte) in block.iter_mut().rev().enumerate() {
+            let (mask, bits) = ((max >> (8 * i)) as u8, (value >> (8 * i)) as u8);
+            *byte = *byte & !mask | bits;
+        }
+    }
+
+    /// The 256 bytes of tunnel metadata; all zero where absent.
+    pub fn tun_metadata(&self) -> &[u8; 256] {
+        static ZERO: [u8; 256] = [0; 256];
+        if !self.present.has(BlockId::TunMeta0) {
+            return &ZERO;
+        }
+        let blocks: &[Block; 4] = self.blocks[BlockId::TunMeta0 as usize..].first_chunk().expect("four blocks");
+        zerocopy::transmute_ref!(blocks)
+    }
+
+    /// The tunnel metadata for writing; its four blocks become present together.
+    pub fn tun_metadata_mut(&mut self) -> &mut [u8; 256] {
+        for id in &ALL_BLOCKS[BlockId::TunMeta0 as usize..] {
+            self.block_mut(*id);
+        }
+        let blocks: &mut [Block; 4] = self.blocks[BlockId::TunMeta0 as usize..].first_chunk_mut().expect("four blocks");
+        zerocopy::transmute_mut!(blocks)
+    }
+
+    /// The key with every bit cleared that `mask` does not match.
+    pub fn masked(&self, mask: &Mask) -> Key {
+        let mut out = Key::new();
+        for id in mask.0.present.iter() {
+            let (key, bits) = (self.block(id).words(), mask.0.block(id).words());
+            let to = out.block_mut(id).words_mut();
+            for i in 0..8 {
+                to[i] = key[i] & bits[i];
+            }
+        }
+        out
+    }
+
+    /// Whether the key equals `other` in every bit that `mask` matches.
+    pub fn matches(&self, other: &Key, mask: &Mask) -> bool {
+        mask.0.present.iter().all(|id| {
+            let (a, b, m) = (self.block(id).words(), other.block(id).words(), mask.0.block(id).words());
+            (0..8).fold(0, |diff, i| diff | (a[i] ^ b[i]) & m[i]) == 0
+        })
+    }
+}
+
+impl Default for Key {
+    fn default() -> Key {
+        Key::new()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        Blocks(self.present.0 | other.present.0).iter().all(|id| self.block(id) == other.block(id))
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for id in self.present.iter().filter(|&id| !self.block(id).is_zero()) {
+            state.write_u8(id as u8);
+            state.write(&self.block(id).0);
+        }
+    }
+}
+
+impl Mask {
+    /// The mask that matches nothing: every packet passes.
+    pub const fn wildcard() -> Mask {
+        Mask(Key::new())
+    }
+
+    /// Matches every bit of `field`.
+    pub fn set_exact(&mut self, field: Field) {
+        self.0.set(field, u128::MAX);
+    }
+
+    /// Matches the bits of `field` that are set in `bits`, in addition to those already matched.
+    pub fn add(&mut self, field: Field, bits: u128) {
+        if bits != 0 {
+            let old = self.0.get(field);
+            self.0.set(field, old | bits);
+        }
+    }
+
+    /// Matches no bit of `field`.
+    pub fn clear(&mut self, field: Field) {
+        if self.0.bytes(field).iter().any(|&b| b != 0) {
+            self.0.set(field, 0);
+        }
+    }
+
+    /// The matched bits of `field`.
+    pub fn get(&self, field: Field) -> u128 {
+        self.0.get(field)
+    }
+
+    /// Whether no bit of `field` is matched.
+    pub fn is_wild(&self, field: Field) -> bool {
+        self.get(field) == 0
+    }
+
+    /// Whether every bit of `field` is matched.
+    pub fn is_exact(&self, field: Field) -> bool {
+        self.get(field) == field.info().max()
+    }
+
+    /// Adds the bits that `other` matches.
+    pub fn union(&mut self, other: &Mask) {
+        for id in other.0.present.iter() {
+            let from = other.0.block(id).words();
+            let to = self.0.block_mut(id).words_mut();
+            for i in 0..8 {
+                to[i] |= from[i];
+            }
+        }
+    }
+
+    /// The blocks with at least one matched bit.
+    pub fn blocks(&self) -> Blocks {
+        Blocks(self.0.present.iter().filter(|&id| !self.0.block(id).is_zero()).fold(0, |n, id| n | 1 << id as u16))
+    }
+}
+
+impl Default for Mask {
+    fn default() -> Mask {
+        Mask::wildcard()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = super::field::FIELDS.iter().filter(|i| self.get(i.field) != 0);
+        f.debug_map().entries(shown.map(|i| (i.name, format!("{:#x}", self.get(i.field))))).finish()
+    }
+}
+
+impl fmt::Debug for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

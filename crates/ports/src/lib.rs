@@ -1,0 +1,222 @@
+//! Network ports: where frames come from and go to.
+//!
+//! A [`Port`] is shared and answers questions; its queues are separate objects, each owned by one
+//! worker at a time, so that the fast path takes no lock. This crate knows nothing of flows.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use packet::{Batch, Time};
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// A port of any kind.
+///
+/// Methods are called from the management thread, while workers use the queues. Dropping the port and
+/// its queues releases every resource that opening it took.
+pub trait Port: Send + Sync {
+    /// Name of the port, as the configuration has it.
+    fn name(&self) -> &str;
+
+    /// Type of the port, as `Interface type` has it: "afxdp", "tap", "dummy", ...
+    fn kind(&self) -> &'static str;
+
+    /// Ethernet address.
+    fn mac(&self) -> Mac;
+
+    /// Changes the Ethernet address.
+    fn set_mac(&self, mac: Mac) -> Result<(), Error> {
+        let _ = mac;
+        Err(Error::Unsupported { port: self.name().into(), what: "changing the Ethernet address" })
+    }
+
+    /// Largest L3 packet, in bytes, without the Ethernet header and VLAN tags.
+    fn mtu(&self) -> u32;
+
+    /// Changes the MTU.
+    fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        let _ = mtu;
+        Err(Error::Unsupported { port: self.name().into(), what: "changing the MTU" })
+    }
+
+    /// Link and administrative state.
+    fn link(&self) -> Link;
+
+    /// Sets the administrative state.
+    fn set_admin_up(&self, up: bool) -> Result<(), Error>;
+
+    /// Counters since the port was opened.
+    fn stats(&self) -> Stats;
+
+    /// Speed and duplex.
+    fn features(&self) -> Features;
+
+    /// What the port can take over from software on transmission.
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+
+    /// Kernel interface index, where there is one.
+    fn ifindex(&self) -> Option<u32> {
+        None
+    }
+
+    /// Facts about the port in words, for `status` in the database and `weir show`:
+    /// ("xdp-mode", "native-with-zerocopy"), ("driver_name", "veth"), ...
+    fn status(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// The receive queues, each to be given to one worker. Called once.
+    fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>>;
+
+    /// How many transmit queues [`tx_queue`](Port::tx_queue) can make that need no lock between them;
+    /// `usize::MAX` where there is no limit.
+    fn max_tx_queues(&self) -> usize;
+
+    /// Makes transmit queue `index`, which is below [`max_tx_queues`](Port::max_tx_queues). Each is
+    /// made at most once at a time: drop one before making it again.
+    fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error>;
+}
+
+/// A receive queue. Owned by one worker at a time.
+pub trait RxQueue: Send {
+    /// Appends frames to `batch` until it is full or the queue is empty, and returns how many. Never
+    /// blocks. `now` is the time of this polling turn.
+    fn receive(&mut self, batch: &mut Batch, now: Time) -> usize;
+
+    /// A descriptor that becomes readable when frames arrive, for workers that sleep. `None`: the
+    /// queue has to be polled.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When the next frame is due, for queues that know (replay at a rate).
+    fn next_due(&self) -> Option<Time> {
+        None
+    }
+}
+
+/// A transmit queue. Owned by one worker at a time.
+pub trait TxQueue: Send {
+    /// Sends every packet of `batch`, which is empty afterwards: what the port could not take is
+    /// dropped and counted in [`Stats::tx_dropped`]. Returns how many were taken. Never blocks.
+    /// Completes checksums and cuts segments that the port cannot take over ([`Port::offloads`]).
+    fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize;
+
+    /// Called between bursts when the worker has nothing else to do, and at least once a millisecond:
+    /// reaps completed buffers.
+    fn housekeep(&mut self, now: Time) {
+        let _ = now;
+    }
+}
+
+/// Link and administrative state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Link {
+    /// The link has a carrier.
+    pub up: bool,
+    /// The administrator has enabled the port.
+    pub admin_up: bool,
+    /// Times that `up` has changed.
+    pub resets: u64,
+}
+
+/// Counters of a port, named as in the `statistics` column of the Open_vSwitch schema. Never decrease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub rx_dropped: u64,
+    pub rx_errors: u64,
+    pub rx_frame_err: u64,
+    pub rx_over_err: u64,
+    pub rx_crc_err: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub tx_dropped: u64,
+    pub tx_errors: u64,
+    pub collisions: u64,
+}
+
+/// Speed and duplex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Features {
+    /// Current speed in Mbit/s; zero where unknown.
+    pub speed_mbps: u32,
+    /// Highest speed in Mbit/s; zero where unknown.
+    pub max_speed_mbps: u32,
+    /// Full duplex.
+    pub full_duplex: bool,
+    /// Copper rather than fibre.
+    pub copper: bool,
+    /// Autonegotiation is on.
+    pub autonegotiation: bool,
+}
+
+/// What a port can take over on transmission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Offloads {
+    /// Completes L4 checksums.
+    pub csum: bool,
+    /// Cuts TCP over IPv4.
+    pub tso4: bool,
+    /// Cuts TCP over IPv6.
+    pub tso6: bool,
+    /// Cuts UDP.
+    pub uso: bool,
+}
+
+/// What went wrong with a port: what, where, and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{port}: cannot {what}: {source}{}", hint_text(.hint))]
+    System {
+        /// Port name.
+        port: String,
+        /// What was tried: "bind the AF_XDP socket of queue 0".
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+        /// What would help, where known.
+        hint: Option<&'static str>,
+    },
+    /// No such interface.
+    #[error("{port}: no such interface; create it first, or use type=tap to have Weir create it")]
+    NoInterface {
+        /// Port name.
+        port: String,
+    },
+    /// The kind of port cannot do this.
+    #[error("{port}: {what} is not supported by this type of port")]
+    Unsupported {
+        /// Port name.
+        port: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// An option is wrong.
+    #[error("{port}: option {option}: {problem}")]
+    Option {
+        /// Port name.
+        port: String,
+        /// Name of the option.
+        option: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+}
+
+fn hint_text(hint: &Option<&'static str>) -> String {
+    hint.map_or(String::new(), |h| format!("; {h}"))
+}
+
+impl fmt::Debug for dyn Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({} {})", self.kind(), self.name())
+    }
+}
