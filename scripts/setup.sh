@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what is missing on Debian 12: packages, the Rust toolchain, the Python tools of the tests.
+# usage: setup.sh build|demo|test
+#
+# Quick when nothing is missing; changes nothing that is there already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-test}
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+
+# command or file : Debian package that provides it
+needs="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates"
+demo="ip:iproute2 ping:iputils-ping iperf3:iperf3 ovs-ofctl:openvswitch-common"
+tests="$demo tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common
+/usr/lib/python3/dist-packages/ensurepip/__init__.py:python3-venv
+/usr/lib/python3.11/ensurepip/__init__.py:python3.11-venv
+/usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps"
+case $what in
+    build) ;;
+    demo) needs="$needs $demo" ;;
+    test) needs="$needs $tests" ;;
+    *) echo "usage: setup.sh build|demo|test" >&2; exit 2 ;;
+esac
+
+missing=
+for need in $needs; do
+    probe=${need%:*} package=${need##*:}
+    case $probe in
+        /usr/lib/python3/dist-packages/ensurepip/*) continue ;; # python3-venv holds no file of its own
+        /*) [ -e "$probe" ] ;;
+        *) PATH="$PATH:/usr/sbin:/sbin" command -v "$probe" >/dev/null ;;
+    esac || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    echo "installing Debian packages:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    $sudo apt-get -qq update
+    # shellcheck disable=SC2086
+    $sudo apt-get -qq install --no-install-recommends -y $missing >/dev/null
+fi
+
+export PATH="$HOME/.cargo/bin:$PATH"
+channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+if ! command -v cargo >/dev/null; then
+    echo "installing the Rust toolchain $channel"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+        sh -s -- -y --quiet --profile minimal --default-toolchain "$channel" --component rustfmt --component clippy
+elif command -v rustup >/dev/null && ! rustup toolchain list | grep -q "^$channel"; then
+    rustup toolchain install "$channel" --profile minimal --component rustfmt --component clippy
+fi
+
+if [ "$what" = test ]; then
+    wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
+    if [ "$(cat .venv/requirements.sha256 2>/dev/null)" != "$wanted" ]; then
+        echo "installing the Python tools of the tests into .venv"
+        rm -rf .venv
+        /usr/bin/python3 -m venv --system-site-packages .venv
+        .venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+        echo "$wanted" >.venv/requirements.sha256
+    fi
+fi
