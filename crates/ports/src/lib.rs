@@ -3,6 +3,8 @@
 //! A [`Port`] is shared and answers questions; its queues are separate objects, each owned by one
 //! worker at a time, so that the fast path takes no lock. This crate knows nothing of flows.
 
+pub mod link;
+
 use std::fmt;
 use std::os::fd::BorrowedFd;
 

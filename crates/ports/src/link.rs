@@ -1,0 +1,216 @@
+//! Facts about kernel network interfaces, and changes to them.
+//!
+//! [`Interface`] is a handle: it finds an interface by name once and from then on means that interface
+//! by its index, in the network namespace of the thread that opened it, whatever thread asks later.
+//! A rename doesn't disturb it, and an interface of the same name that is made after this one was
+//! deleted is not mistaken for it.
+//!
+//! State, addresses and counters come by rtnetlink(7), from one message; speed, driver and channels by
+//! the ethtool ioctl. Attributes are read by hand rather than with a crate: a dozen out of sixty are
+//! wanted, and one that a newer kernel has made longer must not fail the whole message.
+
+mod ethtool;
+mod netlink;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::{Error, Features, Link, Mac, Stats};
+
+pub use ethtool::Channels;
+use netlink::Netlink;
+
+/// A network interface of the kernel.
+pub struct Interface {
+    name: String,
+    index: u32,
+    netlink: Mutex<Netlink>,
+    ethtool: ethtool::Socket,
+    /// The carrier as last seen, and how often it has changed.
+    was_up: AtomicBool,
+    resets: AtomicU64,
+}
+
+/// What the kernel says of an interface at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Present name.
+    pub name: String,
+    /// Interface index.
+    pub index: u32,
+    /// Hardware type, `ARPHRD_*`: 1 for Ethernet.
+    pub hardware: u16,
+    /// Ethernet address; zero where it has none.
+    pub mac: Mac,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Largest MTU in bytes; zero where the kernel names no limit.
+    pub max_mtu: u32,
+    /// IFF_UP: the administrator has enabled it.
+    pub admin_up: bool,
+    /// IFF_RUNNING and IFF_LOWER_UP: it is up and has a carrier.
+    pub carrier: bool,
+    /// IFF_LOOPBACK.
+    pub loopback: bool,
+    /// Kind of a virtual interface: "veth", "dummy", "tun", ...; empty for hardware.
+    pub kind: String,
+    /// Receive queues it was made with, of which [`Channels`] says how many are in use.
+    pub rx_queues: u32,
+    /// Transmit queues it was made with.
+    pub tx_queues: u32,
+    /// The attached XDP program.
+    pub xdp: XdpAttachment,
+    /// The kernel's counters.
+    pub stats: Stats,
+}
+
+/// The XDP program that is attached to an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpAttachment {
+    /// `XDP_ATTACHED_*`: 0 none, 1 native, 2 generic, 3 hardware, 4 several.
+    pub mode: u8,
+    /// Id of the program; zero without one.
+    pub program: u32,
+    /// Id of the natively attached program, where there are several.
+    pub native_program: u32,
+    /// Id of the generically attached program, where there are several.
+    pub generic_program: u32,
+}
+
+impl Interface {
+    /// Finds an interface by its name in this thread's network namespace.
+    pub fn open(name: &str) -> Result<Interface, Error> {
+        let no_interface = || Error::NoInterface { port: name.into() };
+        // IFNAMSIZ counts the terminating zero.
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0 || b == b'/') {
+            return Err(no_interface());
+        }
+        let system = |what: &str| {
+            let (port, what) = (name.to_string(), what.to_string());
+            move |source| Error::System { port, what, source, hint: None }
+        };
+        let mut netlink = Netlink::open().map_err(system("open a netlink socket"))?;
+        let ethtool = ethtool::Socket::open().map_err(system("open a socket for ethtool"))?;
+        let facts = match netlink.get_by_name(name) {
+            Ok(facts) => facts,
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Err(no_interface()),
+            Err(e) => return Err(system("ask for the interface")(e)),
+        };
+        Ok(Interface {
+            name: name.into(),
+            index: facts.index,
+            netlink: Mutex::new(netlink),
+            ethtool,
+            was_up: AtomicBool::new(facts.carrier),
+            resets: AtomicU64::new(0),
+        })
+    }
+
+    /// The name that it was opened by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Interface index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// All facts, as they are now. `ENODEV` once the interface has been deleted.
+    pub fn facts(&self) -> io::Result<Facts> {
+        self.netlink.lock().get(self.index)
+    }
+
+    /// Link and administrative state, as it is now; down once the interface has been deleted. Changes
+    /// are counted from query to query.
+    pub fn link(&self) -> Link {
+        let facts = self.facts().unwrap_or_default();
+        if self.was_up.swap(facts.carrier, Ordering::Relaxed) != facts.carrier {
+            self.resets.fetch_add(1, Ordering::Relaxed);
+        }
+        Link { up: facts.carrier, admin_up: facts.admin_up, resets: self.resets.load(Ordering::Relaxed) }
+    }
+
+    /// Enables or disables the interface.
+    pub fn set_admin_up(&self, up: bool) -> Result<(), Error> {
+        let what = if up { "set the interface up" } else { "set the interface down" };
+        self.netlink.lock().set_up(self.index, up).map_err(|e| self.error(what, e))
+    }
+
+    /// Changes the MTU, in bytes.
+    pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        self.netlink.lock().set_mtu(self.index, mtu).map_err(|e| self.error(&format!("set the MTU to {mtu}"), e))
+    }
+
+    /// Changes the Ethernet address.
+    pub fn set_mac(&self, mac: Mac) -> Result<(), Error> {
+        self.netlink.lock().set_mac(self.index, mac).map_err(|e| self.error("change the Ethernet address", e))
+    }
+
+    /// Speed and duplex; all zero where the driver doesn't know.
+    pub fn features(&self) -> Features {
+        self.present_name().and_then(|name| self.ethtool.features(&name)).unwrap_or_default()
+    }
+
+    /// Name of the driver: "veth", "ixgbe", "virtio_net"; `None` where it has no name.
+    pub fn driver(&self) -> Option<String> {
+        self.present_name().and_then(|name| self.ethtool.driver(&name)).ok().filter(|driver| !driver.is_empty())
+    }
+
+    /// How many queues are in use. Falls back to how many there are, for drivers that can't tell.
+    pub fn channels(&self) -> Channels {
+        let Ok(facts) = self.facts() else { return Channels { rx: 1, tx: 1 } };
+        self.ethtool
+            .channels(&facts.name)
+            .unwrap_or(Channels { rx: facts.rx_queues.max(1), tx: facts.tx_queues.max(1) })
+    }
+
+    /// Attaches an XDP program, or with `program` `None` detaches one. `flags` are `XDP_FLAGS_*`;
+    /// `expected` is a descriptor of the program that has to be attached now for this to succeed.
+    pub fn set_xdp(&self, program: Option<i32>, flags: u32, expected: Option<i32>) -> io::Result<()> {
+        self.netlink.lock().set_xdp(self.index, program.unwrap_or(-1), flags, expected)
+    }
+
+    /// The ethtool ioctl goes by name: ask for the present one.
+    fn present_name(&self) -> io::Result<String> {
+        Ok(self.facts()?.name)
+    }
+
+    fn error(&self, what: &str, source: io::Error) -> Error {
+        let hint = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Some("this needs CAP_NET_ADMIN; run as root"),
+            Some(libc::ENODEV) => Some("the interface has been deleted"),
+            Some(libc::EBUSY) => Some("the driver wants the interface to be down for this"),
+            _ => None,
+        };
+        Error::System { port: self.name.clone(), what: what.into(), source, hint }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_facts() {
+        let lo = Interface::open("lo").unwrap();
+        let facts = lo.facts().unwrap();
+        assert_eq!((facts.name.as_str(), facts.index, facts.loopback), ("lo", lo.index(), true));
+        assert_eq!(facts.hardware, libc::ARPHRD_LOOPBACK);
+        assert!(facts.mtu >= 1280, "{facts:?}");
+        assert_eq!(facts.xdp, XdpAttachment::default());
+        assert_eq!(facts.stats.rx_packets, facts.stats.tx_packets);
+        assert_eq!(lo.link().up, facts.carrier);
+        assert!(lo.channels().rx >= 1);
+    }
+
+    #[test]
+    fn missing_interface_is_named() {
+        for name in ["weir-none0", "", "a/b", "name-that-is-far-too-long"] {
+            let error = Interface::open(name).err().unwrap();
+            assert!(matches!(&error, Error::NoInterface { port } if port == name), "{error}");
+        }
+    }
+}
