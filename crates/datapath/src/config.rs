@@ -1,0 +1,49 @@
+//! How a datapath is set up.
+
+use std::time::Duration;
+
+/// Settings that hold for the life of a [`Datapath`](crate::Datapath), except where a setter exists.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Core of each worker. Empty: one worker that may run on any core.
+    pub workers: Vec<usize>,
+    /// Threads that call [`Upcall`](crate::Upcall). At least one; more than there are workers is of
+    /// no use, since the misses of a worker are handled in order by one thread.
+    pub handlers: usize,
+    /// Longest sleep of an idle worker that has a receive queue without a descriptor to wait for.
+    /// Zero: workers never sleep.
+    pub max_sleep: Duration,
+    /// How long a packet may wait for others to the same port. Zero: sent at the end of its batch.
+    pub tx_flush_interval: Duration,
+    /// Most flows; installing more fails with [`Error::TooManyFlows`](crate::Error::TooManyFlows) and
+    /// the packet's actions are run without a flow.
+    pub max_flows: usize,
+    /// Most megaflow masks of one input port; a new one above that fails with
+    /// [`Error::TooManyMasks`](crate::Error::TooManyMasks).
+    pub max_masks: usize,
+    /// Entries of each worker's exact-match cache, 6 bytes each and rounded up to a power of two.
+    pub exact_entries: usize,
+    /// Packets of one worker that may wait for the slow path, over all input ports.
+    pub upcall_queue: usize,
+    /// Times that one packet may be recirculated, and clones may be nested.
+    pub max_depth: u8,
+    /// Secret of the hash functions, drawn at start by the caller; fixed in tests.
+    pub seed: [u64; 2],
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            workers: Vec::new(),
+            handlers: 1,
+            max_sleep: Duration::from_micros(100),
+            tx_flush_interval: Duration::ZERO,
+            max_flows: 2_000_000,
+            max_masks: 1024,
+            exact_entries: 1 << 17,
+            upcall_queue: 2048,
+            max_depth: 12,
+            seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],
+        }
+    }
+}

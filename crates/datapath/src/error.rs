@@ -1,0 +1,44 @@
+//! What can go wrong when the datapath is configured.
+
+use crate::action::PortNo;
+use crate::upcall::FlowId;
+
+/// Why a request to the datapath was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such port.
+    #[error("datapath port {} does not exist", .0.0)]
+    NoSuchPort(PortNo),
+    /// The name is taken.
+    #[error("port {0} is in the datapath already")]
+    PortExists(String),
+    /// All port numbers are in use.
+    #[error("the datapath has no port number left; it can hold {0} ports")]
+    TooManyPorts(usize),
+    /// The port refused.
+    #[error(transparent)]
+    Port(#[from] ports::Error),
+    /// No such flow: it has been removed.
+    #[error("datapath flow {:#x} does not exist", .0.0)]
+    NoSuchFlow(FlowId),
+    /// The flow limit is reached.
+    #[error("the flow limit of {0} is reached")]
+    TooManyFlows(usize),
+    /// The input port has too many different masks.
+    #[error("the limit of {limit} masks for packets from port {} is reached", .port.0)]
+    TooManyMasks {
+        /// Input port.
+        port: PortNo,
+        /// The limit.
+        limit: usize,
+    },
+    /// A thread could not be started.
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// Which thread, on which core.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,134 @@
+//! Statistics as the management side reads them.
+
+use std::time::Duration;
+
+use crate::action::PortNo;
+use crate::drop::DropReason;
+use crate::upcall::{FlowId, FlowStats, FlowTag};
+
+/// Packets dropped, by reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drops(pub [u64; DropReason::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Drops {
+        Drops([0; DropReason::ALL.len()])
+    }
+}
+
+impl Drops {
+    /// Packets dropped for one reason.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Packets dropped for any reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The reasons that have occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n != 0)
+    }
+}
+
+/// Counters of one worker since start or the last reset.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkerStats {
+    /// Core that the worker is pinned to.
+    pub core: Option<usize>,
+    /// Packets received from ports.
+    pub received: u64,
+    /// Passes of packets through classification because of recirculation.
+    pub recirculated: u64,
+    /// Found in tier 0, the simple match table.
+    pub simple_hits: u64,
+    /// Found in tier 1, the exact-match cache.
+    pub exact_hits: u64,
+    /// Found in tier 2, the megaflow table.
+    pub megaflow_hits: u64,
+    /// Subtables visited by the packets that reached tier 2, found or not.
+    pub subtables_visited: u64,
+    /// Misses that the slow path answered.
+    pub misses: u64,
+    /// Misses that were dropped: queue full or error.
+    pub lost: u64,
+    /// Bursts sent to ports.
+    pub batches_sent: u64,
+    /// Packets sent to ports.
+    pub sent: u64,
+    /// Packets dropped.
+    pub drops: Drops,
+    /// Cycles of turns that handled packets.
+    pub busy_cycles: u64,
+    /// Cycles of turns that found nothing.
+    pub idle_cycles: u64,
+    /// Turns that handled packets.
+    pub busy_turns: u64,
+    /// All turns.
+    pub turns: u64,
+    /// Times that the worker went to sleep.
+    pub sleeps: u64,
+    /// Time spent sleeping.
+    pub slept: Duration,
+}
+
+impl WorkerStats {
+    /// Busy cycles for each packet received or recirculated; zero without packets.
+    pub fn cycles_per_packet(&self) -> f64 {
+        ratio(self.busy_cycles, self.received + self.recirculated)
+    }
+
+    /// Packets in the average burst sent; zero without bursts.
+    pub fn packets_per_batch(&self) -> f64 {
+        ratio(self.sent, self.batches_sent)
+    }
+
+    /// Subtables that a packet in tier 2 visited on average.
+    pub fn subtables_per_lookup(&self) -> f64 {
+        ratio(self.subtables_visited, self.megaflow_hits + self.misses + self.lost)
+    }
+}
+
+fn ratio(n: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { n as f64 / of as f64 }
+}
+
+/// Counters of the datapath.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Each worker's.
+    pub workers: Vec<WorkerStats>,
+    /// Packets dropped, by the port that they came from, or that refused them
+    /// ([`DropReason::PortDown`], [`DropReason::TooBig`]).
+    pub ports: Vec<(PortNo, Drops)>,
+    /// Flows installed now.
+    pub flows: usize,
+    /// Different masks of these flows.
+    pub masks: usize,
+    /// TSC cycles per second, to turn cycles into time; 1e9 where cycles are nanoseconds.
+    pub cycles_per_second: u64,
+}
+
+/// Which worker polls which receive queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RxAssignment {
+    /// The port.
+    pub port: PortNo,
+    /// Number of the queue in the port.
+    pub queue: usize,
+    /// Number of the worker.
+    pub worker: usize,
+}
+
+/// A flow that is gone, with its final statistics.
+#[derive(Clone)]
+pub struct RemovedFlow {
+    /// Its identity.
+    pub id: FlowId,
+    /// Final statistics: nothing is counted any more.
+    pub stats: FlowStats,
+    /// The upper layer's record of it.
+    pub tag: FlowTag,
+}
