@@ -1,9 +1,10 @@
-//! The flow key: layout ([`block`]), fields ([`field`]), key and mask ([`key`]).
+//! The flow key: layout ([`block`]), fields ([`field`]), key and mask ([`key`]), text of values ([`text`]).
 
 pub mod block;
 pub mod extract;
 pub mod field;
 pub mod key;
+pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
 pub use field::{Field, FieldInfo};
