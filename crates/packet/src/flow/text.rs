@@ -176,7 +176,7 @@ fn parse_integer(info: &FieldInfo, text: &str) -> Result<(u128, u128), Error> {
     let large = |max| Err(Error::TooLarge { name: info.name.into(), text: text.into(), max });
     if value > info.max() {
         return large(info.max());
-    } else if mask > bytes && !(mask == u128::from(u64::MAX)) {
+    } else if mask > bytes && mask != u128::from(u64::MAX) {
         return large(bytes);
     }
     Ok((value, mask & info.max()))
