@@ -1,1 +1,28 @@
-//! openflow
+//! OpenFlow 1.0 to 1.5: a model of its messages that is independent of version, their encodings with
+//! the Nicira extensions, and the text syntax of flows.
+//!
+//! This crate does no I/O and reads no clock.
+
+pub mod action;
+pub mod error;
+pub mod flow_mod;
+pub mod instruction;
+pub mod matching;
+pub mod message;
+pub mod packet_msg;
+pub mod port;
+pub mod stats;
+pub mod switch;
+pub mod types;
+
+pub use action::Action;
+pub use error::{ErrorCode, ErrorMsg, OfError};
+pub use flow_mod::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason};
+pub use instruction::{Instructions, WriteMetadata};
+pub use matching::{Match, Subfield};
+pub use message::{Body, Dialect, Message};
+pub use packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
+pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStats, PortStatus};
+pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
+pub use switch::{AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
+pub use types::{Cookie, CookieFilter, EthAddr, GroupId, OfPort, TableId, Version, Versions};
