@@ -5,6 +5,7 @@
 pub mod buffer;
 pub mod flow;
 pub mod time;
+pub mod wire;
 
 pub use buffer::{BATCH_SIZE, Batch, Memory, Offload, Packet};
 pub use flow::{Field, Key, Mask};

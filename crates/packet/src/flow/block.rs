@@ -61,7 +61,7 @@ pub const ALL_BLOCKS: [BlockId; BLOCKS] = [
 ];
 
 /// One 64-byte block as raw bytes.
-#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 pub struct Block(pub [u8; BLOCK_SIZE]);
 

@@ -40,6 +40,9 @@ impl Blocks {
     }
 }
 
+/// The blocks of tunnel metadata: either all of them are present in a key, or none.
+const TUN_META: Blocks = Blocks(Blocks::ALL.0 & !((1 << BlockId::TunMeta0 as u16) - 1));
+
 impl fmt::Debug for Blocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
@@ -97,14 +100,37 @@ impl Key {
         if self.present.has(id) { &self.blocks[id as usize] } else { &Block::ZERO }
     }
 
-    /// A block for writing; it becomes present, zeroed, where it was absent.
+    /// A block for writing; it becomes present, zeroed, where it was absent. The four blocks of tunnel
+    /// metadata become present together.
     #[inline(always)]
     pub fn block_mut(&mut self, id: BlockId) -> &mut Block {
         if !self.present.has(id) {
+            self.add_block(id);
+        }
+        &mut self.blocks[id as usize]
+    }
+
+    #[inline(always)]
+    fn add_block(&mut self, id: BlockId) {
+        if id >= BlockId::TunMeta0 {
+            self.present = Blocks(self.present.0 | TUN_META.0);
+            self.blocks[BlockId::TunMeta0 as usize..].fill(Block::ZERO);
+        } else {
             self.present = self.present.with(id);
             self.blocks[id as usize] = Block::ZERO;
         }
-        &mut self.blocks[id as usize]
+    }
+
+    /// The common block, which is always present, as eight native-endian words.
+    #[inline(always)]
+    pub fn common_words_mut(&mut self) -> &mut [u64; 8] {
+        self.blocks[BlockId::Common as usize].words_mut()
+    }
+
+    /// The common block as eight native-endian words.
+    #[inline(always)]
+    pub fn common_words(&self) -> &[u64; 8] {
+        self.blocks[BlockId::Common as usize].words()
     }
 
     /// Forgets every block but the common one, whose bytes stay as they are: the start of an
@@ -163,9 +189,7 @@ impl Key {
 
     /// The tunnel metadata for writing; its four blocks become present together.
     pub fn tun_metadata_mut(&mut self) -> &mut [u8; 256] {
-        for id in &ALL_BLOCKS[BlockId::TunMeta0 as usize..] {
-            self.block_mut(*id);
-        }
+        self.block_mut(BlockId::TunMeta0);
         let blocks: &mut [Block; 4] = self.blocks[BlockId::TunMeta0 as usize..].first_chunk_mut().expect("four blocks");
         zerocopy::transmute_mut!(blocks)
     }

@@ -3,12 +3,18 @@
 pub mod block;
 pub mod extract;
 pub mod field;
+pub mod hash;
 pub mod key;
+pub mod prereq;
+pub mod sparse;
 pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
+pub use extract::{Layers, extract, simple_mark};
 pub use field::{Field, FieldInfo};
+pub use hash::Hasher;
 pub use key::{Blocks, Key, Mask};
+pub use sparse::SparseMatch;
 
 /// Bits of `nw_frag` (ovs-fields(7), ip_frag).
 pub mod frag {
@@ -16,6 +22,28 @@ pub mod frag {
     pub const ANY: u8 = 1;
     /// The packet is a fragment other than the first.
     pub const LATER: u8 = 2;
+}
+
+/// Bits of `ipv6_exthdr` (OpenFlow 1.3 section 7.2.3.8).
+pub mod exthdr {
+    /// "No next header".
+    pub const NO_NEXT: u16 = 1;
+    /// Encapsulated security payload.
+    pub const ESP: u16 = 1 << 1;
+    /// Authentication header.
+    pub const AUTH: u16 = 1 << 2;
+    /// One or two destination options headers.
+    pub const DEST: u16 = 1 << 3;
+    /// Fragment header.
+    pub const FRAG: u16 = 1 << 4;
+    /// Routing header.
+    pub const ROUTER: u16 = 1 << 5;
+    /// Hop-by-hop options.
+    pub const HOP: u16 = 1 << 6;
+    /// A header came more often than it may.
+    pub const UNREP: u16 = 1 << 7;
+    /// The headers were not in the order of RFC 8200.
+    pub const UNSEQ: u16 = 1 << 8;
 }
 
 /// Bits of `tun_flags`.
