@@ -1,0 +1,89 @@
+"""Network namespaces and veth pairs for tests: made here, removed here, also when a test fails."""
+
+import itertools
+import os
+import re
+import subprocess
+
+_counter = itertools.count()
+
+
+def run(*cmd, check=True, timeout=60, **kw):
+    """Run a command; the result has .stdout and .stderr as text. A failure shows both."""
+    r = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, timeout=timeout, **kw)
+    if check and r.returncode:
+        raise AssertionError(f"{' '.join(map(str, cmd))}: exit {r.returncode}\n{r.stdout}{r.stderr}")
+    return r
+
+
+class Host:
+    """A namespace with one end of a veth pair, `eth0`; the other end, `port`, is for the switch."""
+
+    def __init__(self, ns, port):
+        self.ns, self.port, self.procs = ns, port, []
+
+    def cmd(self, *cmd):
+        return ["ip", "netns", "exec", self.ns, *map(str, cmd)]
+
+    def run(self, *cmd, **kw):
+        return run(*self.cmd(*cmd), **kw)
+
+    def start(self, *cmd, **kw):
+        """Start a command in the background; it is ended with the host."""
+        p = subprocess.Popen(self.cmd(*cmd), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kw)
+        self.procs.append(p)
+        return p
+
+    @property
+    def mac(self):
+        return self.run("cat", "/sys/class/net/eth0/address").stdout.strip()
+
+    def ping(self, address, count=3, interval=0.05, wait=2):
+        """How many of `count` pings were answered."""
+        family = "-6" if ":" in address else "-4"
+        r = self.run("ping", family, "-n", "-c", count, "-i", interval, "-W", wait, address, check=False, timeout=60)
+        return int(re.search(r"(\d+) received", r.stdout)[1])
+
+
+class Net:
+    """Makes hosts; close() removes all of them."""
+
+    def __init__(self):
+        self.tag = f"wt{os.getpid() % 100000:x}"
+        self.hosts = []
+
+    def host(self, address=None, mtu=None, queues=1, mac=None, address6=None):
+        n = next(_counter)
+        ns, port = f"{self.tag}-{n}", f"{self.tag}p{n}"
+        run("ip", "netns", "add", ns)
+        host = Host(ns, port)
+        self.hosts.append(host)
+        q = ["numrxqueues", queues, "numtxqueues", queues] if queues > 1 else []
+        run("ip", "link", "add", port, *q, "type", "veth", "peer", "name", "eth0", "netns", ns, *q)
+        host.run("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.eth0.accept_dad=0",
+                 "net.ipv6.conf.eth0.router_solicitations=0", check=False)
+        run("sysctl", "-qw", f"net.ipv6.conf.{port}.disable_ipv6=1", check=False)
+        if mac:
+            host.run("ip", "link", "set", "eth0", "address", mac)
+        if mtu:
+            run("ip", "link", "set", port, "mtu", mtu)
+            host.run("ip", "link", "set", "eth0", "mtu", mtu)
+        host.run("ip", "link", "set", "lo", "up")
+        host.run("ip", "link", "set", "eth0", "up")
+        run("ip", "link", "set", port, "up")
+        if address:
+            host.run("ip", "addr", "add", address, "dev", "eth0")
+        if address6:
+            host.run("ip", "addr", "add", address6, "dev", "eth0", "nodad")
+        return host
+
+    def close(self):
+        for host in self.hosts:
+            for p in host.procs:
+                if p.poll() is None:
+                    p.kill()
+                p.communicate()
+        for host in self.hosts:
+            run("ip", "link", "del", host.port, check=False)
+            run("ip", "netns", "del", host.ns, check=False)
+        self.hosts = []
