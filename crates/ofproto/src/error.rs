@@ -1,0 +1,49 @@
+//! What can go wrong when bridges and ports are configured. What OpenFlow asks for in vain is answered
+//! with [`openflow::OfError`].
+
+use openflow::OfPort;
+
+/// Why a change to the configuration was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name is taken.
+    #[error("bridge {0} exists already")]
+    BridgeExists(String),
+    /// No such bridge.
+    #[error("bridge {0} does not exist")]
+    NoSuchBridge(String),
+    /// The name is taken.
+    #[error("port {port} is in bridge {bridge} already")]
+    PortExists {
+        /// Port.
+        port: String,
+        /// Bridge that has it.
+        bridge: String,
+    },
+    /// No such port.
+    #[error("bridge {bridge} has no port {port}")]
+    NoSuchPort {
+        /// Bridge.
+        bridge: String,
+        /// Port number or name.
+        port: String,
+    },
+    /// The requested OpenFlow port number cannot be given.
+    #[error("{port}: OpenFlow port {requested} is not a number from 1 to 65279")]
+    BadPortNumber {
+        /// Port.
+        port: String,
+        /// Number that was asked for.
+        requested: OfPort,
+    },
+    /// All OpenFlow port numbers are in use.
+    #[error("bridge {0} has no OpenFlow port number left")]
+    NoPortNumber(String),
+    /// The datapath has not been attached yet.
+    #[error("the switch has no datapath yet")]
+    NoDatapath,
+    /// The datapath refused.
+    #[error(transparent)]
+    Datapath(#[from] datapath::Error),
+}

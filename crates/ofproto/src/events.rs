@@ -1,0 +1,36 @@
+//! What a bridge tells its controllers, unasked.
+
+use openflow::{FlowRemoved, PacketIn, PortStatus};
+
+/// Takes the events of a bridge.
+///
+/// Called from workers' handler threads and from whoever changes the bridge, several at once, never
+/// with a lock of the switch held. Must return soon and must not block: put the event into a bounded
+/// queue, and count what does not fit.
+pub trait Subscriber: Send + Sync {
+    /// A packet for the controller.
+    fn packet_in(&self, event: &PacketInEvent);
+
+    /// A flow with SEND_FLOW_REM went.
+    fn flow_removed(&self, removed: &FlowRemoved);
+
+    /// A port was added, removed or changed.
+    fn port_status(&self, status: &PortStatus);
+}
+
+/// A packet for the controllers with one id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketInEvent {
+    /// The packet: `data` is the whole frame, `format` and `buffer_id` are left to the connection.
+    pub packet_in: PacketIn,
+    /// Bytes of frame that the action asks for; `None` for what the connection's miss_send_len says.
+    pub max_len: Option<u16>,
+    /// Only controllers with this id get it (NXT_SET_CONTROLLER_ID).
+    pub controller_id: u16,
+    /// The table has no table-miss flow: only connections of OpenFlow 1.0 to 1.2 want to see it.
+    pub implicit_miss: bool,
+}
+
+/// Names a subscription, to end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriptionId(pub u64);

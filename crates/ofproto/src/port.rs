@@ -1,0 +1,136 @@
+//! Ports of a bridge.
+
+use std::sync::Arc;
+
+use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
+use packet::Time;
+use ports::Port;
+
+use crate::vlan::PortVlan;
+
+/// A port to be added to a bridge.
+#[derive(Clone)]
+pub struct PortSpec {
+    /// Name, unique in the switch.
+    pub name: String,
+    /// What frames go through.
+    pub device: Device,
+    /// Wanted OpenFlow port number. It is given if it is free; the port named as the bridge always is
+    /// LOCAL.
+    pub request: Option<OfPort>,
+    /// VLANs.
+    pub vlan: PortVlan,
+    /// Initial OpenFlow configuration.
+    pub config: PortConfig,
+}
+
+impl PortSpec {
+    /// A trunk port on a device, with the next free number.
+    pub fn new(port: Arc<dyn Port>) -> PortSpec {
+        PortSpec {
+            name: port.name().to_owned(),
+            device: Device::Datapath(port),
+            request: None,
+            vlan: PortVlan::default(),
+            config: PortConfig::empty(),
+        }
+    }
+}
+
+/// What frames of a port go through.
+#[derive(Clone)]
+pub enum Device {
+    /// A port of the datapath.
+    Datapath(Arc<dyn Port>),
+    /// A patch to another bridge (or this one): what is sent here is received at the port with the name
+    /// `peer`.
+    Patch {
+        /// Name of the other end.
+        peer: String,
+        /// Ethernet address to show.
+        mac: ports::Mac,
+    },
+}
+
+/// What a port is and where.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// OpenFlow number.
+    pub port: OfPort,
+    /// Name.
+    pub name: String,
+    /// Number in the datapath; `None` for a patch port.
+    pub dp_port: Option<datapath::PortNo>,
+    /// "afxdp", "tap", ..., or "patch".
+    pub kind: &'static str,
+    /// The other end of a patch port.
+    pub peer: Option<String>,
+    /// VLANs.
+    pub vlan: PortVlan,
+    /// OpenFlow configuration.
+    pub config: PortConfig,
+    /// When it was added.
+    pub created: Time,
+    /// The device; `None` for a patch port.
+    pub device: Option<Arc<dyn Port>>,
+}
+
+/// The OpenFlow description of a device.
+pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device) -> PortDesc {
+    let mut desc = PortDesc {
+        port,
+        hw_addr: EthAddr::default(),
+        name: name.to_owned(),
+        config,
+        state: PortState::empty(),
+        current: PortFeatures::empty(),
+        advertised: PortFeatures::empty(),
+        supported: PortFeatures::empty(),
+        peer: PortFeatures::empty(),
+        current_speed: 0,
+        max_speed: 0,
+    };
+    match device {
+        Device::Patch { mac, .. } => desc.hw_addr = EthAddr(*mac),
+        Device::Datapath(device) => {
+            let (link, features) = (device.link(), device.features());
+            desc.hw_addr = EthAddr(device.mac());
+            desc.config.set(PortConfig::PORT_DOWN, !link.admin_up);
+            desc.state.set(PortState::LINK_DOWN, !link.up);
+            desc.current = feature_bits(&features, features.speed_mbps);
+            desc.current_speed = features.speed_mbps.saturating_mul(1000);
+            desc.max_speed = features.max_speed_mbps.saturating_mul(1000);
+        }
+    }
+    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN));
+    desc
+}
+
+/// The speeds for which OpenFlow has a bit, Mb/s: full and half duplex.
+const SPEEDS: &[(u32, PortFeatures, PortFeatures)] = &[
+    (10, PortFeatures::F10MB_FD, PortFeatures::F10MB_HD),
+    (100, PortFeatures::F100MB_FD, PortFeatures::F100MB_HD),
+    (1_000, PortFeatures::F1GB_FD, PortFeatures::F1GB_HD),
+    (10_000, PortFeatures::F10GB_FD, PortFeatures::F10GB_FD),
+    (40_000, PortFeatures::F40GB_FD, PortFeatures::F40GB_FD),
+    (100_000, PortFeatures::F100GB_FD, PortFeatures::F100GB_FD),
+    (1_000_000, PortFeatures::F1TB_FD, PortFeatures::F1TB_FD),
+];
+
+fn feature_bits(features: &ports::Features, speed: u32) -> PortFeatures {
+    let mut bits = match SPEEDS.iter().find(|(mbps, ..)| *mbps == speed) {
+        Some(&(_, full, half)) => {
+            if features.full_duplex {
+                full
+            } else {
+                half
+            }
+        }
+        None if speed != 0 => PortFeatures::OTHER,
+        None => return PortFeatures::empty(),
+    };
+    bits.set(PortFeatures::COPPER, features.copper);
+    bits.set(PortFeatures::FIBER, !features.copper);
+    bits.set(PortFeatures::AUTONEG, features.autonegotiation);
+    bits
+}

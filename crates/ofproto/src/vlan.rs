@@ -1,0 +1,269 @@
+//! VLAN configuration of a port, and what it does to tags in NORMAL forwarding
+//! (ovs-vswitchd.conf.db(5), "VLAN Configuration").
+
+use packet::flow::{VLAN_PRESENT, block::Vlan};
+
+/// How a port treats VLAN tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum VlanMode {
+    /// Carries one VLAN, untagged.
+    Access,
+    /// Carries several VLANs, tagged.
+    #[default]
+    Trunk,
+    /// A trunk whose untagged packets belong to the native VLAN; sends that VLAN tagged.
+    NativeTagged,
+    /// A trunk whose untagged packets belong to the native VLAN; sends that VLAN untagged.
+    NativeUntagged,
+    /// Puts every packet, tagged or not, into a service VLAN by an outer tag.
+    Dot1qTunnel,
+}
+
+impl VlanMode {
+    /// Name in the `vlan_mode` column.
+    pub fn name(self) -> &'static str {
+        match self {
+            VlanMode::Access => "access",
+            VlanMode::Trunk => "trunk",
+            VlanMode::NativeTagged => "native-tagged",
+            VlanMode::NativeUntagged => "native-untagged",
+            VlanMode::Dot1qTunnel => "dot1q-tunnel",
+        }
+    }
+}
+
+/// When a port sends a tag with VLAN id zero to carry a priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PriorityTags {
+    /// Never.
+    #[default]
+    Never,
+    /// When the priority is not zero.
+    IfNonzero,
+    /// Always.
+    Always,
+}
+
+/// A set of VLAN ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlanSet(Box<[u64; 64]>);
+
+impl VlanSet {
+    /// Whether `vid` is in the set.
+    pub fn has(&self, vid: u16) -> bool {
+        self.0[usize::from(vid & 0xfff) / 64] & 1 << (vid % 64) != 0
+    }
+
+    /// The members, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        (0..4096).filter(|&vid| self.has(vid))
+    }
+}
+
+impl FromIterator<u16> for VlanSet {
+    fn from_iter<T: IntoIterator<Item = u16>>(vids: T) -> VlanSet {
+        let mut set = VlanSet(Box::new([0; 64]));
+        for vid in vids {
+            set.0[usize::from(vid & 0xfff) / 64] |= 1 << (vid % 64);
+        }
+        set
+    }
+}
+
+/// VLAN configuration of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortVlan {
+    /// Mode.
+    pub mode: VlanMode,
+    /// The access, native or service VLAN.
+    pub tag: u16,
+    /// The VLANs that a trunk carries; `None` for all.
+    pub trunks: Option<VlanSet>,
+    /// The customer VLANs that a dot1q-tunnel accepts; `None` for all.
+    pub cvlans: Option<VlanSet>,
+    /// Ethernet type of the tag that a dot1q-tunnel adds: 0x88a8 or 0x8100.
+    pub qinq_ethertype: u16,
+    /// Tags with VLAN id zero.
+    pub priority_tags: PriorityTags,
+}
+
+impl Default for PortVlan {
+    /// A trunk of all VLANs.
+    fn default() -> PortVlan {
+        PortVlan {
+            mode: VlanMode::Trunk,
+            tag: 0,
+            trunks: None,
+            cvlans: None,
+            qinq_ethertype: 0x88a8,
+            priority_tags: PriorityTags::Never,
+        }
+    }
+}
+
+/// The tags of a packet during NORMAL processing, outermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tags(pub [Tag; 2]);
+
+/// One tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tag {
+    /// Ethernet type; zero for none.
+    pub tpid: u16,
+    /// VLAN id.
+    pub vid: u16,
+    /// Priority, in place: the high three bits.
+    pub pcp: u16,
+}
+
+impl Tags {
+    /// The tags in a key.
+    pub fn from_key(vlans: &[Vlan; 2]) -> Tags {
+        let mut tags = Tags::default();
+        for (tag, vlan) in tags.0.iter_mut().zip(vlans) {
+            let tci = vlan.tci.get();
+            if tci & VLAN_PRESENT == 0 {
+                break;
+            }
+            *tag = Tag { tpid: vlan.tpid.get(), vid: tci & 0xfff, pcp: tci & 0xe000 };
+        }
+        tags
+    }
+
+    /// Writes the tags into a key. A tag without VLAN id and priority is left out unless `priority`
+    /// says otherwise.
+    pub fn to_key(self, vlans: &mut [Vlan; 2], priority: PriorityTags) {
+        for (tag, vlan) in self.0.into_iter().zip(vlans) {
+            let mut tci = tag.vid | tag.pcp;
+            let mut tpid = 0;
+            if tci != 0 || priority == PriorityTags::Always && tag.tpid != 0 {
+                tci |= VLAN_PRESENT;
+                tpid = if tag.tpid != 0 { tag.tpid } else { 0x8100 };
+            }
+            *vlan = Vlan { tpid: tpid.into(), tci: tci.into() };
+        }
+    }
+
+    fn pop(&mut self) {
+        self.0 = [self.0[1], Tag::default()];
+    }
+
+    fn push(&mut self, tag: Tag) {
+        self.0 = [tag, self.0[0]];
+    }
+}
+
+impl PortVlan {
+    /// An access port of this VLAN.
+    pub fn access(tag: u16) -> PortVlan {
+        PortVlan { mode: VlanMode::Access, tag, ..PortVlan::default() }
+    }
+
+    fn trunks(&self, vid: u16) -> bool {
+        self.trunks.as_ref().is_none_or(|set| set.has(vid))
+    }
+
+    fn allows_customer(&self, vid: u16) -> bool {
+        self.cvlans.as_ref().is_none_or(|set| set.has(vid))
+    }
+
+    /// Whether the port accepts a packet with this outer VLAN id, zero for none.
+    pub fn accepts(&self, vid: u16) -> bool {
+        match self.mode {
+            VlanMode::Access => vid == 0,
+            VlanMode::Trunk => self.trunks(vid),
+            VlanMode::NativeTagged | VlanMode::NativeUntagged => vid == 0 || self.trunks(vid),
+            VlanMode::Dot1qTunnel => self.allows_customer(vid),
+        }
+    }
+
+    /// The tags inside the bridge of a packet that came in with `tags`.
+    pub fn ingress(&self, tags: Tags) -> Tags {
+        let outer = tags.0[0];
+        let tpid = if outer.tpid != 0 { outer.tpid } else { 0x8100 };
+        let own = Tag { tpid, vid: self.tag, pcp: outer.pcp };
+        match self.mode {
+            VlanMode::Access => Tags([own, Tag::default()]),
+            VlanMode::Trunk => tags,
+            VlanMode::NativeTagged | VlanMode::NativeUntagged if outer.vid == 0 => Tags([own, tags.0[1]]),
+            VlanMode::NativeTagged | VlanMode::NativeUntagged => tags,
+            VlanMode::Dot1qTunnel => {
+                let mut out = tags;
+                out.push(Tag { tpid: self.qinq_ethertype, vid: self.tag, pcp: 0 });
+                out
+            }
+        }
+    }
+
+    /// Whether the port carries a packet that has these tags inside the bridge.
+    pub fn includes(&self, tags: &Tags) -> bool {
+        let vid = tags.0[0].vid;
+        match self.mode {
+            VlanMode::Access => vid == self.tag,
+            VlanMode::Trunk => self.trunks(vid),
+            VlanMode::NativeTagged | VlanMode::NativeUntagged => vid == self.tag || self.trunks(vid),
+            VlanMode::Dot1qTunnel => vid == self.tag && self.allows_customer(tags.0[1].vid),
+        }
+    }
+
+    /// The tags with which the port sends a packet that has `tags` inside the bridge.
+    pub fn egress(&self, tags: Tags) -> Tags {
+        let mut out = tags;
+        match self.mode {
+            VlanMode::Access => out = Tags::default(),
+            VlanMode::Trunk | VlanMode::NativeTagged => {}
+            VlanMode::NativeUntagged if tags.0[0].vid == self.tag => out.pop(),
+            VlanMode::NativeUntagged => {}
+            VlanMode::Dot1qTunnel => out.pop(),
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(vid: u16) -> Tag {
+        Tag { tpid: 0x8100, vid, pcp: 0 }
+    }
+
+    #[test]
+    fn access_and_trunk() {
+        let access = PortVlan::access(10);
+        assert!(access.accepts(0) && !access.accepts(10));
+        let inside = access.ingress(Tags::default());
+        assert_eq!(inside.0[0].vid, 10);
+        let trunk = PortVlan { trunks: Some([10, 20].into_iter().collect()), ..PortVlan::default() };
+        assert!(trunk.includes(&inside) && trunk.accepts(20) && !trunk.accepts(0) && !trunk.accepts(30));
+        assert_eq!(trunk.egress(inside), inside);
+        assert_eq!(access.egress(inside), Tags::default());
+        assert!(!PortVlan::access(20).includes(&inside));
+    }
+
+    #[test]
+    fn native() {
+        let untagged = PortVlan { mode: VlanMode::NativeUntagged, tag: 5, ..PortVlan::default() };
+        let tagged = PortVlan { mode: VlanMode::NativeTagged, ..untagged.clone() };
+        let inside = untagged.ingress(Tags::default());
+        assert_eq!(inside.0[0].vid, 5);
+        assert_eq!(untagged.egress(inside), Tags::default());
+        assert_eq!(tagged.egress(inside).0[0].vid, 5);
+        assert_eq!(untagged.egress(Tags([tag(6), Tag::default()])).0[0].vid, 6);
+    }
+
+    #[test]
+    fn tunnel() {
+        let port = PortVlan {
+            mode: VlanMode::Dot1qTunnel,
+            tag: 100,
+            cvlans: Some([7].into_iter().collect()),
+            ..PortVlan::default()
+        };
+        assert!(port.accepts(7) && !port.accepts(8));
+        let inside = port.ingress(Tags([tag(7), Tag::default()]));
+        assert_eq!(inside.0, [Tag { tpid: 0x88a8, vid: 100, pcp: 0 }, tag(7)]);
+        assert!(port.includes(&inside));
+        assert_eq!(port.egress(inside).0[0], tag(7));
+    }
+}
