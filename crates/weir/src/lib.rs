@@ -1,0 +1,3 @@
+//! Weir: an OpenFlow virtual switch in user space.
+
+pub mod unixctl;

@@ -1,0 +1,135 @@
+//! The table of commands.
+//!
+//! A command is declared once: its name, its arguments, its help and what it does. `list-commands`,
+//! `help` and the check of the arguments follow from the declaration.
+
+use std::fmt::Write as _;
+
+use tokio::sync::oneshot;
+
+/// What a command answers: its text, or an error in words.
+pub type Outcome = Result<String, String>;
+
+/// When a command answers.
+pub enum Reply {
+    /// At once.
+    Now(Outcome),
+    /// When another thread has done the work. That thread's death is an error reply.
+    Later(oneshot::Receiver<Outcome>),
+}
+
+impl From<Outcome> for Reply {
+    fn from(outcome: Outcome) -> Reply {
+        Reply::Now(outcome)
+    }
+}
+
+/// One command on context `C`.
+pub struct Command<C: 'static> {
+    /// Name, as `ovs-appctl` has it.
+    pub name: &'static str,
+    /// Its arguments, in OVS's notation: `[BRIDGE] FLOW`.
+    pub usage: &'static str,
+    /// How few and how many arguments it takes.
+    pub args: (usize, usize),
+    /// One sentence on what it does.
+    pub help: &'static str,
+    /// Does it. Runs on the management thread: work that takes time is handed to another thread.
+    pub run: fn(&C, &[String]) -> Reply,
+}
+
+/// A table of commands.
+pub struct Commands<C: 'static>(pub &'static [Command<C>]);
+
+impl<C: 'static> Clone for Commands<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: 'static> Copy for Commands<C> {}
+
+impl<C: 'static> Commands<C> {
+    /// The command of this name.
+    pub fn find(self, name: &str) -> Option<&'static Command<C>> {
+        self.0.iter().find(|c| c.name == name)
+    }
+
+    /// Checks the arguments and runs a command. `arguments` is `None` where one was not a string.
+    pub fn run(self, context: &C, name: &str, arguments: Option<Vec<String>>) -> Reply {
+        let problem = match (self.find(name), arguments) {
+            (None, _) => format!("\"{name}\" is not a valid command; \"list-commands\" lists those that are"),
+            (Some(_), None) => format!("\"{name}\" takes strings as arguments, and one is not"),
+            (Some(command), Some(args)) if args.len() < command.args.0 => {
+                format!("\"{name}\" takes at least {} arguments: {name} {}", command.args.0, command.usage)
+            }
+            (Some(command), Some(args)) if args.len() > command.args.1 => {
+                format!("\"{name}\" takes at most {} arguments: {name} {}", command.args.1, command.usage)
+            }
+            (Some(command), Some(args)) => return (command.run)(context, &args),
+        };
+        Reply::Now(Err(problem))
+    }
+
+    /// The text of `list-commands`: a heading, then one command a line, in OVS's layout.
+    pub fn list(self) -> String {
+        let mut sorted: Vec<_> = self.0.iter().collect();
+        sorted.sort_by_key(|c| c.name);
+        let mut text = "The available commands are:\n".to_string();
+        for command in sorted {
+            let _ = writeln!(text, "  {:<23} {}", command.name, command.usage);
+        }
+        text
+    }
+
+    /// The text of `help`: of one command, or of all.
+    pub fn help(self, name: Option<&str>) -> Outcome {
+        let Some(name) = name else { return Ok(self.list()) };
+        match self.find(name) {
+            Some(c) => Ok(format!("{} {}\n    {}\n", c.name, c.usage, c.help)),
+            None => Err(format!("\"{name}\" is not a valid command; \"list-commands\" lists those that are")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TABLE: &[Command<u32>] = &[
+        Command {
+            name: "double",
+            usage: "N",
+            args: (1, 1),
+            help: "Twice N plus the context.",
+            run: |context, args| {
+                let doubled = args[0].parse::<u32>().map(|n| (2 * n + context).to_string());
+                doubled.map_err(|e| e.to_string()).into()
+            },
+        },
+        Command { name: "again", usage: "", args: (0, 0), help: "Nothing.", run: |_, _| Reply::Now(Ok("".into())) },
+    ];
+
+    fn run(name: &str, args: &[&str]) -> Outcome {
+        match Commands(TABLE).run(&5, name, Some(args.iter().map(|s| s.to_string()).collect())) {
+            Reply::Now(outcome) => outcome,
+            Reply::Later(_) => panic!("not now"),
+        }
+    }
+
+    #[test]
+    fn arguments_are_checked_against_the_declaration() {
+        assert_eq!(run("double", &["4"]), Ok("13".into()));
+        assert!(run("double", &[]).unwrap_err().contains("at least 1"));
+        assert!(run("double", &["1", "2"]).unwrap_err().contains("at most 1"));
+        assert!(run("triple", &[]).unwrap_err().contains("is not a valid command"));
+        assert!(matches!(Commands(TABLE).run(&5, "double", None), Reply::Now(Err(e)) if e.contains("strings")));
+    }
+
+    #[test]
+    fn list_is_sorted_and_in_columns() {
+        let expected = "The available commands are:\n  again                   \n  double                  N\n";
+        assert_eq!(Commands(TABLE).list(), expected);
+        assert!(Commands(TABLE).help(Some("double")).unwrap().contains("Twice"));
+    }
+}

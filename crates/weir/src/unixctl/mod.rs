@@ -1,0 +1,16 @@
+//! The control socket: OVS's unixctl protocol (ovs-appctl(8)), server and client.
+//!
+//! A client sends JSON-RPC 1.0 requests over a Unix stream socket, one after the other, without any
+//! framing: `{"method": "list-commands", "params": [], "id": 0}`. Parameters and results are strings.
+//! An error is a string in the reply's `error`.
+//!
+//! [`jsonrpc`] is the protocol without I/O, [`command`] the table of commands, [`server`] and
+//! [`client`] the two ends.
+
+pub mod client;
+pub mod command;
+pub mod jsonrpc;
+pub mod server;
+
+pub use client::Client;
+pub use command::{Command, Commands, Reply};

@@ -1,0 +1,233 @@
+//! The daemon's end of the control socket.
+//!
+//! One task for each connection on the management thread. A client that stalls holds up nobody but
+//! itself: its task waits, and a reply that it does not read is given up after [`WRITE_TIMEOUT`].
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::command::{Commands, Reply};
+use super::jsonrpc::{self, Decoder, MAX_REQUEST, Request};
+
+/// How long a client may take to read a reply.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connections at a time; more wait in the socket's backlog.
+const MAX_CONNECTIONS: usize = 64;
+
+/// A listening control socket. Dropping it removes the socket from the file system.
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens at `path`. A socket that an earlier process left there is replaced.
+    pub fn bind(path: &Path) -> io::Result<Server> {
+        Ok(Server { listener: bind_unix(path)?, path: path.into() })
+    }
+
+    /// Serves clients until dropped. Runs within a [`tokio::task::LocalSet`].
+    pub async fn serve<C: 'static>(&self, commands: Commands<C>, context: Rc<C>) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let context = context.clone();
+                    tokio::task::spawn_local(async move {
+                        if let Err(e) = connection(stream, commands, &context).await {
+                            tracing::debug!("control socket: {e}");
+                        }
+                        drop(slot);
+                    });
+                }
+                Err(e) => {
+                    // Out of descriptors, most likely: try again when some may have been closed.
+                    tracing::warn!("control socket: cannot accept a connection: {e}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Listens on a Unix socket at `path`, which only the owner and the group may use. A socket that
+/// nobody listens on any more is replaced; one in use is an error.
+pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket")),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o770))?;
+    Ok(listener)
+}
+
+/// Answers the requests of one client, in order.
+async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &C) -> Result<(), Error> {
+    let mut decoder = Decoder::new(MAX_REQUEST);
+    let mut chunk = vec![0; 4096];
+    loop {
+        while let Some(message) = decoder.next_message()? {
+            let request = Request::parse(message)?;
+            tracing::debug!(command = request.method, "control socket: request");
+            let outcome = match commands.run(context, &request.method, request.arguments()) {
+                Reply::Now(outcome) => outcome,
+                Reply::Later(answer) => {
+                    answer.await.unwrap_or_else(|_| Err("the thread that runs this command has ended".into()))
+                }
+            };
+            let reply = jsonrpc::encode_reply(&request.id, outcome);
+            tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(&reply)).await.map_err(|_| Error::Stalled)??;
+        }
+        match stream.read(&mut chunk).await? {
+            0 if decoder.is_partial() => return Err(Error::Truncated),
+            0 => return Ok(()),
+            n => decoder.push(&chunk[..n]),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Protocol(#[from] jsonrpc::Error),
+    #[error("the client ended in the middle of a request")]
+    Truncated,
+    #[error("the client does not read its reply")]
+    Stalled,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unixctl::{Client, Command};
+    use std::io::{Read, Write};
+
+    static TABLE: &[Command<()>] = &[
+        Command {
+            name: "echo",
+            usage: "[TEXT]...",
+            args: (0, usize::MAX),
+            help: "Repeats.",
+            run: |(), args| Reply::Now(Ok(args.join(" "))),
+        },
+        Command {
+            name: "large",
+            usage: "",
+            args: (0, 0),
+            help: "A large reply.",
+            run: |(), _| Reply::Now(Ok("x".repeat(8 << 20))),
+        },
+        Command {
+            name: "dies",
+            usage: "",
+            args: (0, 0),
+            help: "Never answers.",
+            run: |(), _| Reply::Later(tokio::sync::oneshot::channel().1),
+        },
+    ];
+
+    /// Runs `test` against a server on a thread of its own.
+    fn with_server(test: impl FnOnce(&Path)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("test.ctl");
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let at = path.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            tokio::task::LocalSet::new().block_on(&runtime, async {
+                let server = Server::bind(&at).unwrap();
+                ready.send(()).unwrap();
+                tokio::select! {
+                    () = server.serve(Commands(TABLE), Rc::new(())) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        is_ready.recv().unwrap();
+        test(&path);
+        stop.send(()).unwrap();
+        thread.join().unwrap();
+        assert!(!path.exists(), "the socket is removed");
+    }
+
+    #[test]
+    fn replies_in_order_on_one_connection() {
+        with_server(|path| {
+            let mut client = Client::connect(path).unwrap();
+            for i in 0..10 {
+                assert_eq!(client.call("echo", &[i.to_string(), "x".into()]).unwrap(), format!("{i} x\n"));
+            }
+            assert!(client.call("nonsense", &[]).unwrap_err().to_string().contains("not a valid command"));
+            assert!(client.call("dies", &[]).unwrap_err().to_string().contains("has ended"));
+            assert_eq!(client.call("large", &[]).unwrap().len(), (8 << 20) + 1);
+        });
+    }
+
+    #[test]
+    fn stalled_and_broken_clients_do_not_disturb_others() {
+        with_server(|path| {
+            // One sends half a request, one never reads its large reply, one sends garbage.
+            let mut half = UnixStdStream::connect(path).unwrap();
+            half.write_all(b"{\"method\": \"ec").unwrap();
+            let mut deaf = UnixStdStream::connect(path).unwrap();
+            deaf.write_all(&Request::new("large", &[]).encode()).unwrap();
+            let mut garbage = UnixStdStream::connect(path).unwrap();
+            garbage.write_all(b"\x00\xff garbage").unwrap();
+
+            assert_eq!(Client::connect(path).unwrap().call("echo", &["hi".into()]).unwrap(), "hi\n");
+            assert_eq!(garbage.read(&mut [0; 16]).unwrap(), 0, "the server hangs up on garbage");
+            half.write_all(b"ho\", \"params\": [], \"id\": 1}").unwrap();
+            let mut reply = [0; 64];
+            let n = half.read(&mut reply).unwrap();
+            assert!(std::str::from_utf8(&reply[..n]).unwrap().contains("\"result\":\"\""));
+        });
+    }
+
+    #[test]
+    fn a_huge_request_is_refused() {
+        with_server(|path| {
+            let mut stream = UnixStdStream::connect(path).unwrap();
+            let _ = stream.write_all(b"{\"method\":\"echo\",\"id\":1,\"params\":[\"");
+            let piece = vec![b'x'; 1 << 20];
+            // The server hangs up after some pieces, whereupon writing fails.
+            let taken = (0..64).take_while(|_| stream.write_all(&piece).is_ok()).count();
+            assert!(taken < 64, "took {taken} MiB");
+            assert_eq!(Client::connect(path).unwrap().call("echo", &[]).unwrap(), "");
+        });
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let live = bind_unix(&path).unwrap();
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(live);
+    }
+
+    type UnixStdStream = std::os::unix::net::UnixStream;
+}
