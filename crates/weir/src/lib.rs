@@ -1,3 +1,4 @@
 //! Weir: an OpenFlow virtual switch in user space.
 
+pub mod config;
 pub mod unixctl;

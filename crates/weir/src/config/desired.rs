@@ -1,0 +1,260 @@
+//! The state that the operator wants, free of the source that it came from.
+//!
+//! The names follow the Open_vSwitch schema (ovs-vswitchd.conf.db(5)), so that a database and a file
+//! fill the same structure. Everything here is plain data that can be compared: `reconfigure` works
+//! out what changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::target::Target;
+
+/// The whole state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Desired {
+    /// The threads that forward.
+    pub workers: Workers,
+    /// The flow caches.
+    pub datapath: Datapath,
+    /// Bridges by name.
+    pub bridges: BTreeMap<String, Bridge>,
+}
+
+/// The threads that forward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Workers {
+    /// One worker for each core in this list. Empty: one worker on no particular core.
+    pub cores: BTreeSet<u32>,
+    /// The longest sleep of an idle worker (`pmd-sleep-max`); zero polls without pause.
+    pub sleep_max: Duration,
+    /// How long a packet may wait for others to the same port (`tx-flush-interval`); zero sends at the
+    /// end of each batch.
+    pub tx_flush_interval: Duration,
+}
+
+impl Default for Workers {
+    fn default() -> Workers {
+        Workers { cores: BTreeSet::new(), sleep_max: Duration::from_micros(500), tx_flush_interval: Duration::ZERO }
+    }
+}
+
+/// The flow caches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Datapath {
+    /// After how long without a packet a datapath flow is removed (`max-idle`).
+    pub max_idle: Duration,
+    /// Most datapath flows (`flow-limit`).
+    pub flow_limit: u32,
+}
+
+impl Default for Datapath {
+    fn default() -> Datapath {
+        Datapath { max_idle: Duration::from_secs(10), flow_limit: 200_000 }
+    }
+}
+
+/// A bridge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bridge {
+    /// What belongs to the bridge itself.
+    pub settings: BridgeSettings,
+    /// Ports by name, without the LOCAL port.
+    pub ports: BTreeMap<String, Port>,
+    /// OpenFlow controllers: those that the bridge connects to and those that it listens for.
+    pub controllers: BTreeMap<Target, Controller>,
+    /// Flows in the tables from the start.
+    pub flows: BTreeSet<FlowText>,
+}
+
+impl Default for Bridge {
+    fn default() -> Bridge {
+        Bridge {
+            settings: BridgeSettings::default(),
+            ports: BTreeMap::new(),
+            controllers: BTreeMap::new(),
+            flows: BTreeSet::new(),
+        }
+    }
+}
+
+/// What belongs to a bridge itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BridgeSettings {
+    /// Whether the bridge has a LOCAL port: a TAP device of the bridge's name.
+    pub local: bool,
+    /// Datapath id; by default made from the bridge's Ethernet address.
+    pub datapath_id: Option<u64>,
+    /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
+    pub hwaddr: Option<ports::Mac>,
+    /// What to do while no controller is connected.
+    pub fail_mode: FailMode,
+    /// After how long without a packet a learnt address is forgotten (`mac-aging-time`).
+    pub mac_aging_time: Duration,
+    /// Most learnt addresses (`mac-table-size`).
+    pub mac_table_size: u32,
+}
+
+impl Default for BridgeSettings {
+    fn default() -> BridgeSettings {
+        BridgeSettings {
+            local: true,
+            datapath_id: None,
+            hwaddr: None,
+            fail_mode: FailMode::Standalone,
+            mac_aging_time: Duration::from_secs(300),
+            mac_table_size: 8192,
+        }
+    }
+}
+
+/// What a bridge does while no controller is connected (`fail_mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailMode {
+    /// It is a learning switch.
+    Standalone,
+    /// It does what its flows say, and nothing else.
+    Secure,
+}
+
+/// A port of a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Port {
+    /// Which VLANs it carries, and how.
+    pub vlans: Vlans,
+    /// The device behind it.
+    pub interface: Interface,
+}
+
+/// The device behind a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    /// Type, as the column `type` has it; empty is "system".
+    pub kind: String,
+    /// Options of the type.
+    pub options: BTreeMap<String, String>,
+    /// OpenFlow port number that is wanted.
+    pub ofport_request: Option<u16>,
+    /// MTU that is wanted.
+    pub mtu_request: Option<u32>,
+    /// Ethernet address that is wanted.
+    pub mac: Option<ports::Mac>,
+}
+
+/// Which VLANs a port carries, and how (`vlan_mode`, `tag`, `trunks`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Vlans {
+    /// Mode; by default access with a tag, and trunk without one.
+    pub mode: Option<VlanMode>,
+    /// The VLAN of untagged packets.
+    pub tag: Option<u16>,
+    /// The VLANs of tagged packets; empty is all.
+    pub trunks: BTreeSet<u16>,
+}
+
+impl Vlans {
+    /// The mode in force.
+    pub fn effective_mode(&self) -> VlanMode {
+        self.mode.unwrap_or(if self.tag.is_some() { VlanMode::Access } else { VlanMode::Trunk })
+    }
+}
+
+/// How a port treats VLANs (`vlan_mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VlanMode {
+    /// One VLAN, without tags.
+    Access,
+    /// Several VLANs, with tags.
+    Trunk,
+    /// As a trunk; packets of the native VLAN leave with a tag.
+    NativeTagged,
+    /// As a trunk; packets of the native VLAN leave without a tag.
+    NativeUntagged,
+    /// Carries customers' tagged packets within a service VLAN.
+    Dot1qTunnel,
+}
+
+impl VlanMode {
+    /// Every mode with its name.
+    pub const NAMES: [(&'static str, VlanMode); 5] = [
+        ("access", VlanMode::Access),
+        ("trunk", VlanMode::Trunk),
+        ("native-tagged", VlanMode::NativeTagged),
+        ("native-untagged", VlanMode::NativeUntagged),
+        ("dot1q-tunnel", VlanMode::Dot1qTunnel),
+    ];
+}
+
+/// How to speak with a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Controller {
+    /// The longest pause between two attempts to connect (`max_backoff`).
+    pub max_backoff: Duration,
+    /// After how long a silence the peer is asked for a sign of life (`inactivity_probe`); zero never.
+    pub inactivity_probe: Duration,
+}
+
+impl Default for Controller {
+    fn default() -> Controller {
+        Controller { max_backoff: Duration::from_secs(8), inactivity_probe: Duration::from_secs(5) }
+    }
+}
+
+/// A flow in the syntax of ovs-ofctl(8): `priority=10,in_port=1,actions=output:2`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct FlowText(pub String);
+
+impl FlowText {
+    /// All but the actions: two flows of one selector replace each other.
+    pub fn selector(&self) -> &str {
+        let text = self.0.as_str();
+        text.find("actions=").map_or(text, |at| text[..at].trim_end_matches([',', ' ', '\t']))
+    }
+}
+
+impl std::fmt::Display for FlowText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Parses an Ethernet address: six octets of two hexadecimal digits with colons between them.
+pub fn parse_mac(text: &str) -> Option<ports::Mac> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for octet in &mut mac {
+        let part = parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        *octet = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// The text of an Ethernet address.
+pub fn format_mac(mac: &ports::Mac) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selector_is_what_stands_before_the_actions() {
+        let selector = |s: &str| FlowText(s.into()).selector().to_string();
+        assert_eq!(selector("priority=1,ip,actions=drop"), "priority=1,ip");
+        assert_eq!(selector("priority=1, ip actions=output:1"), "priority=1, ip");
+        assert_eq!(selector("actions=NORMAL"), "");
+    }
+
+    #[test]
+    fn mac_round_trip() {
+        let mac = parse_mac("0a:1B:00:ff:7e:01").unwrap();
+        assert_eq!(format_mac(&mac), "0a:1b:00:ff:7e:01");
+        for bad in ["", "0a:1b:00:ff:7e", "0a:1b:00:ff:7e:01:02", "0a:1b:00:ff:7e:+1", "0a1b00ff7e01", "é:00:00:00:00:0"] {
+            assert_eq!(parse_mac(bad), None, "{bad}");
+        }
+    }
+}

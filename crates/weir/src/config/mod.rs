@@ -1,0 +1,10 @@
+//! The configuration: one desired state ([`desired`]), whatever the source ([`toml`]).
+
+pub mod desired;
+pub mod error;
+pub mod target;
+pub mod toml;
+
+pub use desired::{Bridge, Desired, FailMode, Interface, Port, VlanMode, Vlans, Workers};
+pub use error::{ConfigError, ConfigErrors};
+pub use target::Target;

@@ -1,0 +1,320 @@
+//! The TOML file as a source of the desired state.
+//!
+//! ```toml
+//! [workers]
+//! cores = [0, 1]
+//!
+//! [bridges.br0]
+//! flows = ["priority=10,tcp,tp_dst=23,actions=drop"]
+//!
+//! [bridges.br0.ports]
+//! eth1 = { type = "system" }
+//! vm1  = { type = "tap", tag = 10 }
+//! ```
+//!
+//! The whole file is read before anything is reported, so that one run shows every mistake.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::desired::{
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, Port, VlanMode, Vlans,
+    Workers, parse_mac,
+};
+use super::error::{ConfigError, ConfigErrors, nearest};
+use super::target::Target;
+
+mod reader;
+use reader::{Document, Item, Section};
+
+/// The longest name of a Linux interface, without the terminating zero (`IFNAMSIZ`).
+const MAX_INTERFACE_NAME: usize = 15;
+
+/// The highest OpenFlow port number of a port (OpenFlow 1.0 section 5.2.1; higher ones are reserved).
+const MAX_OFPORT: i64 = 0xfeff;
+
+/// A configuration and where its parts stand in the file.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The state that the file wants.
+    pub desired: Desired,
+    /// Where it says so.
+    pub origins: Origins,
+}
+
+/// Where the keys of a configuration stand.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    file: PathBuf,
+    lines: HashMap<String, usize>,
+}
+
+impl Origins {
+    /// An error about a key that was read without one: a port that cannot be opened, say.
+    pub fn error(&self, key: &str, problem: impl Into<String>) -> ConfigError {
+        let line = self.lines.get(key).copied();
+        ConfigError { file: self.file.clone(), line, key: key.into(), problem: problem.into() }
+    }
+}
+
+/// Reads the file at `path`.
+pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let failed = |problem: String| {
+        ConfigErrors(vec![ConfigError { file: path.into(), line: None, key: String::new(), problem }])
+    };
+    let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
+    let text = String::from_utf8(bytes).map_err(|e| failed(format!("the configuration is not UTF-8: {e}")))?;
+    parse(path, &text)
+}
+
+/// Reads a configuration from `text`; `file` is its name in errors.
+pub fn parse(file: &Path, text: &str) -> Result<Loaded, ConfigErrors> {
+    let (root, syntax_errors) = ::toml::de::DeTable::parse_recoverable(text);
+    let document = Document::new(file, text);
+    for e in &syntax_errors {
+        document.syntax_error(e);
+    }
+    if !syntax_errors.is_empty() {
+        return Err(document.into_errors());
+    }
+    let desired = read_root(Section::root(&document, root.get_ref()));
+    check_across_bridges(&document, &desired);
+    let lines = document.lines();
+    match document.into_errors() {
+        ConfigErrors(errors) if errors.is_empty() => {
+            Ok(Loaded { desired, origins: Origins { file: file.into(), lines } })
+        }
+        errors => Err(errors),
+    }
+}
+
+/// Entry point for fuzzing: any bytes.
+pub fn fuzz(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Err(errors) = parse(Path::new("fuzz.toml"), text)
+    {
+        assert!(!errors.to_string().is_empty());
+    }
+}
+
+fn read_root(mut root: Section) -> Desired {
+    let desired = Desired {
+        workers: root.section("workers").map(read_workers).unwrap_or_default(),
+        datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
+        bridges: root.map("bridges", read_bridge),
+    };
+    root.finish();
+    desired
+}
+
+fn read_workers(mut s: Section) -> Workers {
+    let default = Workers::default();
+    let mut cores = BTreeSet::new();
+    for item in s.list("cores") {
+        if let Some(core) = item.integer(0..=4095, "the number of a core")
+            && !cores.insert(core as u32)
+        {
+            item.error(format!("core {core} is listed twice; one worker runs on each core"));
+        }
+    }
+    let workers = Workers {
+        cores,
+        sleep_max: s.micros("sleep-max-us", 0..=10_000).unwrap_or(default.sleep_max),
+        tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
+    };
+    s.finish();
+    workers
+}
+
+fn read_datapath(mut s: Section) -> Datapath {
+    let default = Datapath::default();
+    let datapath = Datapath {
+        max_idle: s.millis("max-idle-ms", 500..=3_600_000).unwrap_or(default.max_idle),
+        flow_limit: s.integer("flow-limit", 1..=100_000_000, "a number of flows").unwrap_or(default.flow_limit.into())
+            as u32,
+    };
+    s.finish();
+    datapath
+}
+
+fn read_bridge(name: &str, item: Item) -> Option<Bridge> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        item.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
+    }
+    let mut s = item.section()?;
+    let settings = read_bridge_settings(&mut s, name);
+    let ports = s.map("ports", read_port);
+    check_ofports(&s, &ports);
+    let mut controllers = BTreeMap::new();
+    for item in s.list("controllers") {
+        if let Some((target, controller)) = read_controller(&item)
+            && controllers.insert(target.clone(), controller).is_some()
+        {
+            item.error(format!("controller {target} is listed twice"));
+        }
+    }
+    let flows = read_flows(&mut s);
+    s.finish();
+    Some(Bridge { settings, ports, controllers, flows })
+}
+
+fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
+    let default = BridgeSettings::default();
+    let local = s.bool("local").unwrap_or(default.local);
+    if local && name.len() > MAX_INTERFACE_NAME {
+        s.error(format!(
+            "{name:?} is too long for the bridge's LOCAL port; at most {MAX_INTERFACE_NAME} bytes, or local = false"
+        ));
+    }
+    BridgeSettings {
+        local,
+        datapath_id: s.get("datapath-id").and_then(|item| {
+            let text = item.str()?;
+            let id = u64::from_str_radix(text, 16).ok().filter(|&id| text.len() == 16 && id != 0);
+            item.require(id, || format!("{text:?} is not a datapath id; 16 hexadecimal digits, not all zero"))
+        }),
+        hwaddr: s.mac("hwaddr"),
+        fail_mode: s
+            .choice("fail-mode", &[("standalone", FailMode::Standalone), ("secure", FailMode::Secure)])
+            .unwrap_or(default.fail_mode),
+        mac_aging_time: s.seconds("mac-aging-time-s", 15..=3600).unwrap_or(default.mac_aging_time),
+        mac_table_size: s
+            .integer("mac-table-size", 10..=1_000_000, "a number of addresses")
+            .unwrap_or(default.mac_table_size.into()) as u32,
+    }
+}
+
+fn read_controller(item: &Item) -> Option<(Target, Controller)> {
+    let target = |item: &Item| {
+        let text = item.str()?;
+        text.parse::<Target>().map_err(|e| item.error(e.to_string())).ok()
+    };
+    if item.is_str() {
+        return Some((target(item)?, Controller::default()));
+    }
+    let mut s = item.section()?;
+    let default = Controller::default();
+    let address = s.get("target").map(|item| target(&item));
+    if address.is_none() {
+        s.error("a controller needs a target, such as target = \"tcp:10.0.0.1:6653\"");
+    }
+    let controller = Controller {
+        max_backoff: s.millis("max-backoff-ms", 1000..=3_600_000).unwrap_or(default.max_backoff),
+        inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
+    };
+    s.finish();
+    Some((address??, controller))
+}
+
+fn read_flows(s: &mut Section) -> BTreeSet<FlowText> {
+    let mut flows = BTreeSet::new();
+    let mut selectors = HashMap::new();
+    for item in s.list("flows") {
+        let Some(text) = item.str() else { continue };
+        let flow = FlowText(text.trim().to_owned());
+        if let Err(problem) = check_flow(&flow.0) {
+            item.error(format!("flow \"{}\": {problem}", flow.0));
+        } else if let Some(line) = selectors.insert(flow.selector().to_owned(), item.line()) {
+            item.error(format!("flow \"{}\" has the same match as the flow in line {line}", flow.0));
+        }
+        flows.insert(flow);
+    }
+    flows
+}
+
+fn check_flow(text: &str) -> Result<(), String> {
+    if !text.contains("actions=") {
+        return Err("it has no actions; end it with actions=drop, actions=NORMAL or actions=output:PORT".into());
+    }
+    Ok(())
+}
+
+fn read_port(name: &str, item: Item) -> Option<Port> {
+    if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
+        item.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
+    }
+    let mut s = item.section()?;
+    let port = Port {
+        vlans: read_vlans(&mut s),
+        interface: Interface {
+            kind: s.get("type").and_then(|item| read_kind(&item)).unwrap_or_else(|| "system".into()),
+            options: s.map("options", |_, item| item.scalar_text()),
+            ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
+            mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
+            mac: s.mac("mac"),
+        },
+    };
+    s.finish();
+    Some(port)
+}
+
+fn read_kind(item: &Item) -> Option<String> {
+    let kind = item.str()?;
+    let known = PORT_KINDS.contains(&kind).then(|| kind.to_owned());
+    item.require(known, || {
+        let hint = nearest(kind, PORT_KINDS.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        format!("{kind:?} is not a type of port{hint} (types: {})", PORT_KINDS.join(", "))
+    })
+}
+
+const PORT_KINDS: &[&str] = &["system", "afxdp", "afpacket", "tap", "internal", "pcap", "null", "dummy"];
+
+fn read_vlans(s: &mut Section) -> Vlans {
+    let mode = s.choice("vlan-mode", &VlanMode::NAMES);
+    let tag = s.integer("tag", 1..=4094, "a VLAN").map(|tag| tag as u16);
+    let trunks: BTreeSet<u16> =
+        s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, "a VLAN")).map(|vlan| vlan as u16).collect();
+    let vlans = Vlans { mode, tag, trunks };
+    match vlans.effective_mode() {
+        VlanMode::Access if !vlans.trunks.is_empty() => {
+            s.error("an access port carries one VLAN; remove trunks, or set vlan-mode = \"native-untagged\"");
+        }
+        VlanMode::Access | VlanMode::NativeTagged | VlanMode::NativeUntagged | VlanMode::Dot1qTunnel
+            if vlans.tag.is_none() =>
+        {
+            s.error("this vlan-mode needs a tag");
+        }
+        VlanMode::Trunk if vlans.tag.is_some() => {
+            s.error("a trunk port has no tag; remove it, or set vlan-mode = \"native-untagged\"");
+        }
+        _ => {}
+    }
+    vlans
+}
+
+fn check_ofports(s: &Section, ports: &BTreeMap<String, Port>) {
+    let mut taken: HashMap<u16, &str> = HashMap::new();
+    for (name, port) in ports {
+        if let Some(number) = port.interface.ofport_request
+            && let Some(other) = taken.insert(number, name)
+        {
+            let key = format!("ports.{name}.ofport");
+            s.error_at(&key, format!("OpenFlow port {number} is taken by port {other}; each number is used once"));
+        }
+    }
+}
+
+/// A device has one owner: a port's name is used once, and not by a bridge that has a LOCAL port.
+fn check_across_bridges(document: &Document, desired: &Desired) {
+    let mut owners: HashMap<&str, String> = HashMap::new();
+    for (name, bridge) in &desired.bridges {
+        if bridge.settings.local {
+            owners.insert(name, format!("bridges.{name}"));
+        }
+    }
+    for (bridge_name, bridge) in &desired.bridges {
+        for name in bridge.ports.keys() {
+            let key = format!("bridges.{bridge_name}.ports.{name}");
+            if let Some(other) = owners.get(name.as_str()) {
+                let line = document.line_of(other).map_or(String::new(), |line| format!(", line {line}"));
+                document.error_at_key(&key, format!("the name {name:?} is taken by {other}{line}; each name is used once"));
+            } else {
+                owners.insert(name, key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use super::*;
+use proptest::prelude::*;
+
+const GOOD: &str = r#"
+[workers]
+cores = [0, 1]
+sleep-max-us = 100
+
+[bridges.br0]
+local = false
+datapath-id = "00000000000000a1"
+fail-mode = "secure"
+controllers = ["tcp:127.0.0.1:6653", { target = "ptcp:", max-backoff-ms = 2000 }]
+flows = [
+  "priority=10,in_port=1,actions=output:2",
+  "priority=0,actions=NORMAL",
+]
+
+[bridges.br0.ports]
+p1 = { type = "dummy", tag = 10, ofport = 7 }
+p2 = { trunks = [1, 2], mtu = 9000, options = { n_rxq = 2, "x" = "y" } }
+p3 = { type = "tap", vlan-mode = "native-untagged", tag = 0x5, mac = "02:00:00:00:00:01" }
+"#;
+
+fn load_text(text: &str) -> Result<Loaded, ConfigErrors> {
+    parse(Path::new("test.toml"), text)
+}
+
+fn errors(text: &str) -> Vec<String> {
+    load_text(text).expect_err(text).0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn everything_is_read() {
+    let loaded = load_text(GOOD).unwrap();
+    let desired = loaded.desired;
+    assert_eq!(desired.workers.cores, BTreeSet::from([0, 1]));
+    assert_eq!(desired.workers.sleep_max, Duration::from_micros(100));
+    let bridge = &desired.bridges["br0"];
+    assert!(!bridge.settings.local);
+    assert_eq!(bridge.settings.datapath_id, Some(0xa1));
+    assert_eq!(bridge.settings.fail_mode, FailMode::Secure);
+    assert_eq!(bridge.flows.len(), 2);
+    assert_eq!(bridge.controllers[&Target::PassiveTcp(6653, None)].max_backoff, Duration::from_secs(2));
+    assert_eq!(bridge.ports["p1"].vlans.effective_mode(), VlanMode::Access);
+    assert_eq!(bridge.ports["p1"].interface.ofport_request, Some(7));
+    assert_eq!(bridge.ports["p2"].interface.kind, "system");
+    assert_eq!(bridge.ports["p2"].interface.options["n_rxq"], "2");
+    assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
+    assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
+    let error = loaded.origins.error("bridges.br0.ports.p3", "gone").to_string();
+    assert_eq!(error, "test.toml:19: bridges.br0.ports.p3: gone");
+}
+
+#[test]
+fn an_empty_file_is_a_configuration() {
+    assert_eq!(load_text("").unwrap().desired, Desired::default());
+}
+
+/// Each mistake names the line, the key, and what would be right.
+#[test]
+fn mistakes_are_explained() {
+    for (text, expected) in [
+        ("[bridge.br0]", "test.toml:1: bridge: unknown key; did you mean \"bridges\"?"),
+        ("[bridges.br0.ports]\np1 = { tpye = \"tap\" }", "test.toml:2: bridges.br0.ports.p1.tpye: unknown key; did you mean \"type\"?"),
+        ("[workers]\nfoobarbaz = 1", "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us)"),
+        ("[bridges.b.ports]\np = {}\np = {}", "test.toml:3: duplicate key"),
+        ("[bridges.a.ports]\np = {}\n[bridges.b.ports]\np = {}", "test.toml:4: bridges.b.ports.p: the name \"p\" is taken by bridges.a.ports.p, line 2"),
+        ("[bridges.a.ports]\na = {}", "the name \"a\" is taken by bridges.a"),
+        ("[bridges.b.ports]\np = { tag = 5000 }", "test.toml:2: bridges.b.ports.p.tag: 5000 is not a VLAN; it is a whole number from 1 to 4094"),
+        ("[bridges.b.ports]\np = { trunks = [1, 4095] }", "4095 is not a VLAN"),
+        ("[bridges.b.ports]\np = { tag = 1, trunks = [1] }", "an access port carries one VLAN"),
+        ("[bridges.b.ports]\np = { vlan-mode = \"access\" }", "needs a tag"),
+        ("[bridges.b.ports]\np = { vlan-mode = \"trunk\", tag = 3 }", "a trunk port has no tag"),
+        ("[bridges.b.ports]\np = { vlan-mode = \"acess\" }", "\"acess\" is not one of \"access\", "),
+        ("[bridges.b.ports]\np = { type = \"dumy\" }", "did you mean \"dummy\"?"),
+        ("[bridges.b.ports]\np = { ofport = 1 }\nq = { ofport = 1 }", "test.toml:3: bridges.b.ports.q.ofport: OpenFlow port 1 is taken by port p"),
+        ("[bridges.b.ports]\naninterfacenamethatistoolong = {}", "1 to 15 bytes"),
+        ("[bridges.b.ports]\np = { mac = \"01:00:00:00:00:01\" }", "not the address of a station"),
+        ("[bridges.b.ports]\np = 3", "expected a table, got 3"),
+        ("[bridges.\"a/b\"]", "no '/'"),
+        ("[bridges.b]\nflows = [\"ip\"]", "test.toml:2: bridges.b.flows: flow \"ip\": it has no actions"),
+        ("[bridges.b]\nflows = [\n\"ip,actions=drop\",\n\"ip,actions=1\"]", "test.toml:4: bridges.b.flows: flow \"ip,actions=1\" has the same match as the flow in line 3"),
+        ("[bridges.b]\ndatapath-id = \"12\"", "16 hexadecimal digits"),
+        ("[bridges.b]\nlocal = 1", "expected true or false, got 1"),
+        ("[bridges.b]\ncontrollers = [\"tpc:1.2.3.4\"]", "is not an address of a controller"),
+        ("[bridges.b]\ncontrollers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
+        ("[bridges.b]\ncontrollers = [\"tcp:a\", \"tcp:a:6653\"]", "is listed twice"),
+        ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
+        ("[workers]\ncores = 2", "expected an array in brackets, got 2"),
+        ("[workers\n", "test.toml:1:"),
+    ] {
+        let got = errors(text);
+        assert!(got.iter().any(|e| e.contains(expected)), "{text}\nexpected: {expected}\ngot: {got:#?}");
+    }
+}
+
+#[test]
+fn every_mistake_is_reported_in_the_order_of_the_file() {
+    let got = errors("[workers]\ncore = []\nsleep-max-us = -1\n[bridges.b.ports]\np = { tag = 0 }\n[bridges.c]\nflow = []");
+    let lines: Vec<_> = got.iter().map(|e| e.split(':').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(lines, ["2", "3", "5", "7"], "{got:#?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/x.toml: cannot read the configuration"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_taken(text in "([\\[\\]{}=.,\"#\n a-z0-9-]|bridges|ports|flows|workers|actions=){0,60}") {
+        fuzz(text.as_bytes());
+    }
+
+    /// A good file with one piece cut out or doubled never panics.
+    #[test]
+    fn damaged_files_are_taken(at in 0usize..700, len in 0usize..30, twice in any::<bool>()) {
+        let mut text = GOOD.to_string();
+        let (at, end) = (at.min(text.len()), (at + len).min(text.len()));
+        let piece = text[at..end].to_string();
+        text.replace_range(at..end, &if twice { piece.repeat(2) } else { String::new() });
+        fuzz(text.as_bytes());
+    }
+}
