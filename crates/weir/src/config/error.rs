@@ -51,24 +51,33 @@ impl std::error::Error for ConfigErrors {}
 
 /// The candidate that `word` is most likely a slip of the pen for.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > 64 {
+        return None;
+    }
     let measured = candidates.into_iter().map(|c| (edit_distance(word, c), c));
     measured.min().filter(|&(distance, c)| distance <= (c.len().max(3) / 3).max(1)).map(|(_, c)| c)
 }
 
-/// Levenshtein's distance, with `_` and `-` and upper and lower case taken as equal.
+/// How many characters to insert, delete, change or swap with their neighbour; `_` and `-`, upper and
+/// lower case are taken as equal.
 fn edit_distance(a: &str, b: &str) -> usize {
     let plain = |s: &str| s.to_ascii_lowercase().replace('_', "-").chars().collect::<Vec<_>>();
     let (a, b) = (plain(a), plain(b));
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+    let mut d = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            if i == 0 || j == 0 {
+                d[i][j] = i + j;
+                continue;
+            }
+            let changed = d[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            d[i][j] = changed.min(d[i - 1][j] + 1).min(d[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                d[i][j] = d[i][j].min(d[i - 2][j - 2] + 1);
+            }
         }
     }
-    row[b.len()]
+    d[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -81,6 +90,7 @@ mod tests {
         assert_eq!(nearest("option", keys), Some("options"));
         assert_eq!(nearest("vlan_mode", keys), Some("vlan-mode"));
         assert_eq!(nearest("Tagg", keys), Some("tag"));
+        assert_eq!(nearest("tpye", keys), Some("type"));
         assert_eq!(nearest("controller", keys), None);
     }
 }

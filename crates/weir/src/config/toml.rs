@@ -16,7 +16,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, Port, VlanMode, Vlans,
