@@ -1,4 +1,5 @@
 //! Weir: an OpenFlow virtual switch in user space.
 
 pub mod config;
+pub mod reconfigure;
 pub mod unixctl;

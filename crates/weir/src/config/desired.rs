@@ -253,7 +253,9 @@ mod tests {
     fn mac_round_trip() {
         let mac = parse_mac("0a:1B:00:ff:7e:01").unwrap();
         assert_eq!(format_mac(&mac), "0a:1b:00:ff:7e:01");
-        for bad in ["", "0a:1b:00:ff:7e", "0a:1b:00:ff:7e:01:02", "0a:1b:00:ff:7e:+1", "0a1b00ff7e01", "é:00:00:00:00:0"] {
+        for bad in
+            ["", "0a:1b:00:ff:7e", "0a:1b:00:ff:7e:01:02", "0a:1b:00:ff:7e:+1", "0a1b00ff7e01", "é:00:00:00:00:0"]
+        {
             assert_eq!(parse_mac(bad), None, "{bad}");
         }
     }

@@ -40,7 +40,8 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, TargetError> {
         let wrong = |problem| TargetError { text: text.into(), problem };
-        let (method, rest) = text.split_once(':').ok_or_else(|| wrong("it starts with tcp:, unix:, ptcp: or punix:"))?;
+        let (method, rest) =
+            text.split_once(':').ok_or_else(|| wrong("it starts with tcp:, unix:, ptcp: or punix:"))?;
         let path = || match rest {
             "" => Err(wrong("the name of the socket is missing")),
             _ => Ok(PathBuf::from(rest)),
@@ -126,9 +127,19 @@ mod tests {
 
     #[test]
     fn wrong_addresses_are_explained() {
-        for text in
-            ["", "tcp", "tcp:", "tcp::80", "tcp:a:0", "tcp:a:99999", "tcp:::1:80", "tcp:[::1", "unix:", "ssl:a", "udp:a"]
-        {
+        for text in [
+            "",
+            "tcp",
+            "tcp:",
+            "tcp::80",
+            "tcp:a:0",
+            "tcp:a:99999",
+            "tcp:::1:80",
+            "tcp:[::1",
+            "unix:",
+            "ssl:a",
+            "udp:a",
+        ] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

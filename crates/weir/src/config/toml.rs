@@ -4,12 +4,17 @@
 //! [workers]
 //! cores = [0, 1]
 //!
-//! [bridges.br0]
+//! [[bridge]]
+//! name = "br0"
 //! flows = ["priority=10,tcp,tp_dst=23,actions=drop"]
 //!
-//! [bridges.br0.ports]
-//! eth1 = { type = "system" }
-//! vm1  = { type = "tap", tag = 10 }
+//! [[bridge.port]]
+//! name = "eth1"
+//!
+//! [[bridge.port]]
+//! name = "vm1"
+//! type = "tap"
+//! tag = 10
 //! ```
 //!
 //! The whole file is read before anything is reported, so that one run shows every mistake.
@@ -42,6 +47,9 @@ pub struct Loaded {
     pub origins: Origins,
 }
 
+/// What a VLAN id is, for errors (IEEE 802.1Q table 9-2).
+const VLAN: &str = "the number of a VLAN (4095 is reserved)";
+
 /// Where the keys of a configuration stand.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
@@ -55,6 +63,11 @@ impl Origins {
         let line = self.lines.get(key).copied();
         ConfigError { file: self.file.clone(), line, key: key.into(), problem: problem.into() }
     }
+}
+
+/// The key under which the origin of a port is noted.
+pub fn port_key(bridge: &str, port: &str) -> String {
+    format!("bridge.{bridge}.port.{port}")
 }
 
 /// Reads the file at `path`.
@@ -101,7 +114,7 @@ fn read_root(mut root: Section) -> Desired {
     let desired = Desired {
         workers: root.section("workers").map(read_workers).unwrap_or_default(),
         datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
-        bridges: root.map("bridges", read_bridge),
+        bridges: root.named("bridge", read_bridge),
     };
     root.finish();
     desired
@@ -137,13 +150,12 @@ fn read_datapath(mut s: Section) -> Datapath {
     datapath
 }
 
-fn read_bridge(name: &str, item: Item) -> Option<Bridge> {
+fn read_bridge(name: &str, mut s: Section) -> Bridge {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        item.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
+        s.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
     }
-    let mut s = item.section()?;
     let settings = read_bridge_settings(&mut s, name);
-    let ports = s.map("ports", read_port);
+    let ports = s.named("port", read_port);
     check_ofports(&s, &ports);
     let mut controllers = BTreeMap::new();
     for item in s.list("controllers") {
@@ -155,7 +167,7 @@ fn read_bridge(name: &str, item: Item) -> Option<Bridge> {
     }
     let flows = read_flows(&mut s);
     s.finish();
-    Some(Bridge { settings, ports, controllers, flows })
+    Bridge { settings, ports, controllers, flows }
 }
 
 fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
@@ -229,11 +241,10 @@ fn check_flow(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn read_port(name: &str, item: Item) -> Option<Port> {
+fn read_port(name: &str, mut s: Section) -> Port {
     if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
-        item.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
+        s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
     }
-    let mut s = item.section()?;
     let port = Port {
         vlans: read_vlans(&mut s),
         interface: Interface {
@@ -245,14 +256,15 @@ fn read_port(name: &str, item: Item) -> Option<Port> {
         },
     };
     s.finish();
-    Some(port)
+    port
 }
 
 fn read_kind(item: &Item) -> Option<String> {
     let kind = item.str()?;
     let known = PORT_KINDS.contains(&kind).then(|| kind.to_owned());
     item.require(known, || {
-        let hint = nearest(kind, PORT_KINDS.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        let hint =
+            nearest(kind, PORT_KINDS.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
         format!("{kind:?} is not a type of port{hint} (types: {})", PORT_KINDS.join(", "))
     })
 }
@@ -261,9 +273,9 @@ const PORT_KINDS: &[&str] = &["system", "afxdp", "afpacket", "tap", "internal", 
 
 fn read_vlans(s: &mut Section) -> Vlans {
     let mode = s.choice("vlan-mode", &VlanMode::NAMES);
-    let tag = s.integer("tag", 1..=4094, "a VLAN").map(|tag| tag as u16);
+    let tag = s.integer("tag", 1..=4094, VLAN).map(|tag| tag as u16);
     let trunks: BTreeSet<u16> =
-        s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, "a VLAN")).map(|vlan| vlan as u16).collect();
+        s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, VLAN)).map(|vlan| vlan as u16).collect();
     let vlans = Vlans { mode, tag, trunks };
     match vlans.effective_mode() {
         VlanMode::Access if !vlans.trunks.is_empty() => {
@@ -288,7 +300,7 @@ fn check_ofports(s: &Section, ports: &BTreeMap<String, Port>) {
         if let Some(number) = port.interface.ofport_request
             && let Some(other) = taken.insert(number, name)
         {
-            let key = format!("ports.{name}.ofport");
+            let key = format!("port.{name}.ofport");
             s.error_at(&key, format!("OpenFlow port {number} is taken by port {other}; each number is used once"));
         }
     }
@@ -299,15 +311,15 @@ fn check_across_bridges(document: &Document, desired: &Desired) {
     let mut owners: HashMap<&str, String> = HashMap::new();
     for (name, bridge) in &desired.bridges {
         if bridge.settings.local {
-            owners.insert(name, format!("bridges.{name}"));
+            owners.insert(name, format!("bridge.{name}"));
         }
     }
     for (bridge_name, bridge) in &desired.bridges {
         for name in bridge.ports.keys() {
-            let key = format!("bridges.{bridge_name}.ports.{name}");
+            let key = port_key(bridge_name, name);
             if let Some(other) = owners.get(name.as_str()) {
                 let line = document.line_of(other).map_or(String::new(), |line| format!(", line {line}"));
-                document.error_at_key(&key, format!("the name {name:?} is taken by {other}{line}; each name is used once"));
+                document.error_at_key(&key, format!("the name {name:?} is used twice: {other}{line} has it already"));
             } else {
                 owners.insert(name, key);
             }

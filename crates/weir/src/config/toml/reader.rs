@@ -34,7 +34,7 @@ impl<'a> Document<'a> {
     pub(super) fn syntax_error(&self, e: &::toml::de::Error) {
         let line = e.span().map(|span| self.line(span.start));
         let message = e.message().trim().replace('\n', "; ");
-        let hint = if message.contains("duplicate key") { "; each key, port and bridge is named once" } else { "" };
+        let hint = if message.contains("duplicate key") { "; each key stands once in a table" } else { "" };
         self.push(line, "", format!("{message}{hint}"));
     }
 
@@ -93,8 +93,33 @@ impl<'a> Section<'a> {
         self.get(key)?.section()
     }
 
+    /// Reads each table of the array at `key` (`[[bridge.port]]`); each has a name of its own.
+    pub(super) fn named<T>(&mut self, key: &'static str, read: impl Fn(&str, Section<'a>) -> T) -> BTreeMap<String, T> {
+        let mut all = BTreeMap::new();
+        let mut lines = HashMap::new();
+        for item in self.list(key) {
+            let Some(mut section) = item.section() else { continue };
+            let Some(name_item) = section.get("name") else {
+                section.error(format!("a {key} needs a name: name = \"...\""));
+                continue;
+            };
+            let Some(name) = name_item.str() else { continue };
+            (section.key, section.line) = (join(&join(&self.key, key), name), name_item.line);
+            if let Some(first) = lines.insert(name, name_item.line) {
+                section.error(format!("the name {name:?} is used twice: line {first} has it already"));
+            }
+            self.document.lines.borrow_mut().insert(section.key.clone(), section.line);
+            all.insert(name.to_owned(), read(name, section));
+        }
+        all
+    }
+
     /// Reads each entry of the table at `key`, whose names the user has chosen.
-    pub(super) fn map<T>(&mut self, key: &'static str, read: impl Fn(&str, Item<'a>) -> Option<T>) -> BTreeMap<String, T> {
+    pub(super) fn map<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(&str, Item<'a>) -> Option<T>,
+    ) -> BTreeMap<String, T> {
         let Some(section) = self.section(key) else { return BTreeMap::new() };
         let items = section.table.iter().map(|(name, value)| (name, section.item(name.get_ref(), name.span(), value)));
         items.filter_map(|(name, item)| Some((name.get_ref().to_string(), read(name.get_ref(), item)?))).collect()
@@ -225,9 +250,15 @@ impl<'a> Item<'a> {
 
     pub(super) fn list(&self) -> Option<Vec<Item<'a>>> {
         let array = self.value.get_ref().as_array();
-        let array = self.require(array, || format!("expected an array in brackets, got {}", self.describe()))?;
-        let item = |value: &'a Spanned<DeValue<'a>>| {
-            Item { document: self.document, key: self.key.clone(), line: self.document.line(value.span().start), value }
+        let array = self.require(array, || {
+            let word = self.key.rsplit('.').next().unwrap_or_default();
+            format!("expected an array, {word} = [...] or [[{}]], got {}", self.key, self.describe())
+        })?;
+        let item = |value: &'a Spanned<DeValue<'a>>| Item {
+            document: self.document,
+            key: self.key.clone(),
+            line: self.document.line(value.span().start),
+            value,
         };
         Some(array.iter().map(item).collect())
     }

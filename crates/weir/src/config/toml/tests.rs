@@ -7,7 +7,8 @@ const GOOD: &str = r#"
 cores = [0, 1]
 sleep-max-us = 100
 
-[bridges.br0]
+[[bridge]]
+name = "br0"
 local = false
 datapath-id = "00000000000000a1"
 fail-mode = "secure"
@@ -17,10 +18,24 @@ flows = [
   "priority=0,actions=NORMAL",
 ]
 
-[bridges.br0.ports]
-p1 = { type = "dummy", tag = 10, ofport = 7 }
-p2 = { trunks = [1, 2], mtu = 9000, options = { n_rxq = 2, "x" = "y" } }
-p3 = { type = "tap", vlan-mode = "native-untagged", tag = 0x5, mac = "02:00:00:00:00:01" }
+[[bridge.port]]
+name = "p1"
+type = "dummy"
+tag = 10
+ofport = 7
+
+[[bridge.port]]
+name = "p2"
+trunks = [1, 2]
+mtu = 9000
+options = { n_rxq = 2, "x" = "y" }
+
+[[bridge.port]]
+name = "p3"
+type = "tap"
+vlan-mode = "native-untagged"
+tag = 0x5
+mac = "02:00:00:00:00:01"
 "#;
 
 fn load_text(text: &str) -> Result<Loaded, ConfigErrors> {
@@ -49,8 +64,8 @@ fn everything_is_read() {
     assert_eq!(bridge.ports["p2"].interface.options["n_rxq"], "2");
     assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
     assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
-    let error = loaded.origins.error("bridges.br0.ports.p3", "gone").to_string();
-    assert_eq!(error, "test.toml:19: bridges.br0.ports.p3: gone");
+    let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
+    assert_eq!(error, "test.toml:30: bridge.br0.port.p3: gone");
 }
 
 #[test]
@@ -62,35 +77,58 @@ fn an_empty_file_is_a_configuration() {
 #[test]
 fn mistakes_are_explained() {
     for (text, expected) in [
-        ("[bridge.br0]", "test.toml:1: bridge: unknown key; did you mean \"bridges\"?"),
-        ("[bridges.br0.ports]\np1 = { tpye = \"tap\" }", "test.toml:2: bridges.br0.ports.p1.tpye: unknown key; did you mean \"type\"?"),
+        ("[[bridges]]", "test.toml:1: bridges: unknown key; did you mean \"bridge\"?"),
+        ("{p}tpye = 'tap'", "test.toml:5: bridge.b.port.p.tpye: unknown key; did you mean \"type\"?"),
         ("[workers]\nfoobarbaz = 1", "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us)"),
-        ("[bridges.b.ports]\np = {}\np = {}", "test.toml:3: duplicate key"),
-        ("[bridges.a.ports]\np = {}\n[bridges.b.ports]\np = {}", "test.toml:4: bridges.b.ports.p: the name \"p\" is taken by bridges.a.ports.p, line 2"),
-        ("[bridges.a.ports]\na = {}", "the name \"a\" is taken by bridges.a"),
-        ("[bridges.b.ports]\np = { tag = 5000 }", "test.toml:2: bridges.b.ports.p.tag: 5000 is not a VLAN; it is a whole number from 1 to 4094"),
-        ("[bridges.b.ports]\np = { trunks = [1, 4095] }", "4095 is not a VLAN"),
-        ("[bridges.b.ports]\np = { tag = 1, trunks = [1] }", "an access port carries one VLAN"),
-        ("[bridges.b.ports]\np = { vlan-mode = \"access\" }", "needs a tag"),
-        ("[bridges.b.ports]\np = { vlan-mode = \"trunk\", tag = 3 }", "a trunk port has no tag"),
-        ("[bridges.b.ports]\np = { vlan-mode = \"acess\" }", "\"acess\" is not one of \"access\", "),
-        ("[bridges.b.ports]\np = { type = \"dumy\" }", "did you mean \"dummy\"?"),
-        ("[bridges.b.ports]\np = { ofport = 1 }\nq = { ofport = 1 }", "test.toml:3: bridges.b.ports.q.ofport: OpenFlow port 1 is taken by port p"),
-        ("[bridges.b.ports]\naninterfacenamethatistoolong = {}", "1 to 15 bytes"),
-        ("[bridges.b.ports]\np = { mac = \"01:00:00:00:00:01\" }", "not the address of a station"),
-        ("[bridges.b.ports]\np = 3", "expected a table, got 3"),
-        ("[bridges.\"a/b\"]", "no '/'"),
-        ("[bridges.b]\nflows = [\"ip\"]", "test.toml:2: bridges.b.flows: flow \"ip\": it has no actions"),
-        ("[bridges.b]\nflows = [\n\"ip,actions=drop\",\n\"ip,actions=1\"]", "test.toml:4: bridges.b.flows: flow \"ip,actions=1\" has the same match as the flow in line 3"),
-        ("[bridges.b]\ndatapath-id = \"12\"", "16 hexadecimal digits"),
-        ("[bridges.b]\nlocal = 1", "expected true or false, got 1"),
-        ("[bridges.b]\ncontrollers = [\"tpc:1.2.3.4\"]", "is not an address of a controller"),
-        ("[bridges.b]\ncontrollers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
-        ("[bridges.b]\ncontrollers = [\"tcp:a\", \"tcp:a:6653\"]", "is listed twice"),
+        ("bridge = 5", "test.toml:1: bridge: expected an array, bridge = [...] or [[bridge]], got 5"),
+        ("[[bridge]]\nlocal = false", "test.toml:1: bridge: a bridge needs a name: name = \"...\""),
+        ("{p}tag = 1\ntag = 2", "test.toml:6: duplicate key"),
+        (
+            "{p}[[bridge.port]]\nname = 'p'",
+            "test.toml:6: bridge.b.port.p: the name \"p\" is used twice: line 4 has it already",
+        ),
+        (
+            "{p}[[bridge]]\nname = 'c'\n[[bridge.port]]\nname = 'p'",
+            "test.toml:8: bridge.c.port.p: the name \"p\" is used twice: bridge.b.port.p, line 4 has it already",
+        ),
+        (
+            "{p}[[bridge.port]]\nname = 'b'",
+            "test.toml:6: bridge.b.port.b: the name \"b\" is used twice: bridge.b, line 2",
+        ),
+        (
+            "{p}tag = 5000",
+            "test.toml:5: bridge.b.port.p.tag: 5000 is not the number of a VLAN (4095 is reserved); it is a whole number from 1 to 4094",
+        ),
+        ("{p}trunks = [1, 4095]", "4095 is not the number of a VLAN"),
+        ("{p}tag = 1\ntrunks = [1]", "an access port carries one VLAN"),
+        ("{p}vlan-mode = 'access'", "needs a tag"),
+        ("{p}vlan-mode = 'trunk'\ntag = 3", "a trunk port has no tag"),
+        ("{p}vlan-mode = 'acess'", "\"acess\" is not one of \"access\", "),
+        ("{p}type = 'dumy'", "did you mean \"dummy\"?"),
+        (
+            "{p}ofport = 1\n[[bridge.port]]\nname = 'q'\nofport = 1",
+            "test.toml:8: bridge.b.port.q.ofport: OpenFlow port 1 is taken by port p",
+        ),
+        ("{p}mac = '01:00:00:00:00:01'", "not the address of a station"),
+        ("{p}options = 3", "expected a table, got 3"),
+        ("{b}[[bridge.port]]\nname = 'aninterfacenamethatistoolong'", "1 to 15 bytes"),
+        ("[[bridge]]\nname = 'a/b'", "no '/'"),
+        ("{b}flows = ['ip']", "test.toml:3: bridge.b.flows: flow \"ip\": "),
+        (
+            "{b}flows = [\n'ip,actions=drop',\n'ip,actions=output:1']",
+            "test.toml:5: bridge.b.flows: flow \"ip,actions=output:1\" has the same match as the flow in line 4",
+        ),
+        ("{b}datapath-id = '12'", "16 hexadecimal digits"),
+        ("{b}local = 1", "expected true or false, got 1"),
+        ("{b}controllers = ['tpc:1.2.3.4']", "is not an address of a controller"),
+        ("{b}controllers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
+        ("{b}controllers = ['tcp:a', 'tcp:a:6653']", "is listed twice"),
         ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
-        ("[workers]\ncores = 2", "expected an array in brackets, got 2"),
+        ("[workers]\ncores = 2", "expected an array, cores = [...] or [[workers.cores]], got 2"),
         ("[workers\n", "test.toml:1:"),
     ] {
+        let bridge = "[[bridge]]\nname = 'b'\n";
+        let text = &text.replace("{p}", "{b}[[bridge.port]]\nname = 'p'\n").replace("{b}", bridge);
         let got = errors(text);
         assert!(got.iter().any(|e| e.contains(expected)), "{text}\nexpected: {expected}\ngot: {got:#?}");
     }
@@ -98,9 +136,9 @@ fn mistakes_are_explained() {
 
 #[test]
 fn every_mistake_is_reported_in_the_order_of_the_file() {
-    let got = errors("[workers]\ncore = []\nsleep-max-us = -1\n[bridges.b.ports]\np = { tag = 0 }\n[bridges.c]\nflow = []");
+    let got = errors("[workers]\ncore = []\nsleep-max-us = -1\n[[bridge]]\nname = 'b'\nflow = []\nlocal = 0");
     let lines: Vec<_> = got.iter().map(|e| e.split(':').nth(1).unwrap().to_owned()).collect();
-    assert_eq!(lines, ["2", "3", "5", "7"], "{got:#?}");
+    assert_eq!(lines, ["2", "3", "6", "7"], "{got:#?}");
 }
 
 #[test]
@@ -111,7 +149,7 @@ fn a_file_that_cannot_be_read_is_named() {
 
 proptest! {
     #[test]
-    fn any_text_is_taken(text in "([\\[\\]{}=.,\"#\n a-z0-9-]|bridges|ports|flows|workers|actions=){0,60}") {
+    fn any_text_is_taken(text in "([\\[\\]{}=.,\"#\n a-z0-9-]|bridge|port|name|flows|workers|actions=){0,60}") {
         fuzz(text.as_bytes());
     }
 

@@ -1,0 +1,226 @@
+//! From what runs to what is wanted.
+//!
+//! [`plan`] compares two states and lists the steps between them; it touches nothing. [`apply`] is the
+//! only place where steps are taken. A part that did not change has no step, so that a reload never
+//! disturbs it. A step that fails does not stop the others; what failed is left out of the running
+//! state, so that the next plan tries it again.
+
+use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
+use crate::config::{Target, Workers};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Step {
+    /// Changes the threads that forward.
+    SetWorkers(Workers),
+    /// Changes the flow caches.
+    SetDatapath(Datapath),
+    /// Adds a bridge without ports, controllers and flows.
+    AddBridge { bridge: String, settings: BridgeSettings },
+    /// Changes a bridge itself.
+    SetBridge { bridge: String, settings: BridgeSettings },
+    /// Removes a bridge, whose ports, controllers and flows have been removed.
+    RemoveBridge { bridge: String },
+    /// Opens a device and adds it to a bridge.
+    AddPort { bridge: String, port: String, wanted: Port },
+    /// Changes the VLANs of a port.
+    SetVlans { bridge: String, port: String, vlans: Vlans },
+    /// Changes MTU or Ethernet address of a port.
+    SetInterface { bridge: String, port: String, interface: Interface },
+    /// Takes a port from its bridge and closes its device.
+    RemovePort { bridge: String, port: String },
+    /// Adds a flow, or replaces the actions of the one with the same match.
+    AddFlow { bridge: String, flow: FlowText },
+    /// Removes a flow.
+    RemoveFlow { bridge: String, flow: FlowText },
+    /// Connects to a controller, or listens for one; changes how where it is known.
+    AddController { bridge: String, target: Target, controller: Controller },
+    /// Closes a controller's connections.
+    RemoveController { bridge: String, target: Target },
+}
+
+/// What steps are taken on: the switch, or a model of it in tests.
+pub trait Apply {
+    /// Takes one step. An error says what failed, in words.
+    fn apply(&mut self, step: &Step) -> Result<(), String>;
+}
+
+/// A step that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The step.
+    pub step: Step,
+    /// Why.
+    pub error: String,
+}
+
+/// The steps from `running` to `desired`.
+///
+/// What goes is taken away before what comes is added, so that a device can move from one bridge to
+/// another. Flows come after the ports that they name, controllers last, when the bridge is complete.
+pub fn plan(running: &Desired, desired: &Desired) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (name, old) in &running.bridges {
+        plan_removals(name, old, desired.bridges.get(name), &mut steps);
+    }
+    if running.workers != desired.workers {
+        steps.push(Step::SetWorkers(desired.workers.clone()));
+    }
+    if running.datapath != desired.datapath {
+        steps.push(Step::SetDatapath(desired.datapath.clone()));
+    }
+    for (name, new) in &desired.bridges {
+        plan_additions(name, running.bridges.get(name), new, &mut steps);
+    }
+    steps
+}
+
+fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, steps: &mut Vec<Step>) {
+    let bridge = || name.to_owned();
+    for target in old.controllers.keys().filter(|t| new.is_none_or(|n| !n.controllers.contains_key(t))) {
+        steps.push(Step::RemoveController { bridge: bridge(), target: target.clone() });
+    }
+    for flow in old.flows.iter().filter(|f| new.is_none_or(|n| !n.flows.iter().any(|g| g.selector() == f.selector()))) {
+        steps.push(Step::RemoveFlow { bridge: bridge(), flow: flow.clone() });
+    }
+    for (port, have) in &old.ports {
+        if new.and_then(|n| n.ports.get(port)).is_none_or(|want| needs_reopening(&have.interface, &want.interface)) {
+            steps.push(Step::RemovePort { bridge: bridge(), port: port.clone() });
+        }
+    }
+    if new.is_none() {
+        steps.push(Step::RemoveBridge { bridge: bridge() });
+    }
+}
+
+fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Vec<Step>) {
+    let bridge = || name.to_owned();
+    match old {
+        None => steps.push(Step::AddBridge { bridge: bridge(), settings: new.settings.clone() }),
+        Some(old) if old.settings != new.settings => {
+            steps.push(Step::SetBridge { bridge: bridge(), settings: new.settings.clone() });
+        }
+        Some(_) => {}
+    }
+    let nothing = Bridge::default();
+    let old = old.unwrap_or(&nothing);
+    for (port, want) in &new.ports {
+        let port = port.clone();
+        let have = old.ports.get(&port).filter(|have| !needs_reopening(&have.interface, &want.interface));
+        let Some(have) = have else {
+            steps.push(Step::AddPort { bridge: bridge(), port, wanted: want.clone() });
+            continue;
+        };
+        if have.interface != want.interface {
+            let interface = want.interface.clone();
+            steps.push(Step::SetInterface { bridge: bridge(), port: port.clone(), interface });
+        }
+        if have.vlans != want.vlans {
+            steps.push(Step::SetVlans { bridge: bridge(), port, vlans: want.vlans.clone() });
+        }
+    }
+    for flow in new.flows.difference(&old.flows) {
+        steps.push(Step::AddFlow { bridge: bridge(), flow: flow.clone() });
+    }
+    for (target, controller) in &new.controllers {
+        if old.controllers.get(target) != Some(controller) {
+            let (target, controller) = (target.clone(), controller.clone());
+            steps.push(Step::AddController { bridge: bridge(), target, controller });
+        }
+    }
+}
+
+/// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
+/// place, unless the wish for it was withdrawn, when only opening the device brings its own back.
+fn needs_reopening(have: &Interface, want: &Interface) -> bool {
+    have.kind != want.kind
+        || have.options != want.options
+        || have.ofport_request != want.ofport_request
+        || have.mtu_request.is_some() && want.mtu_request.is_none()
+        || have.mac.is_some() && want.mac.is_none()
+}
+
+/// Takes the steps, and notes in `running` those that succeeded. Returns those that failed.
+pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for step in steps {
+        match target.apply(&step) {
+            Ok(()) => note(running, &step),
+            Err(error) => {
+                note_failure(running, &step);
+                failures.push(Failure { step, error });
+            }
+        }
+    }
+    failures
+}
+
+/// Notes a step that was taken.
+fn note(running: &mut Desired, step: &Step) {
+    let bridges = &mut running.bridges;
+    match step.clone() {
+        Step::SetWorkers(workers) => running.workers = workers,
+        Step::SetDatapath(datapath) => running.datapath = datapath,
+        Step::AddBridge { bridge, settings } => {
+            bridges.insert(bridge, Bridge { settings, ..Bridge::default() });
+        }
+        Step::RemoveBridge { bridge } => {
+            bridges.remove(&bridge);
+        }
+        Step::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| b.settings = settings),
+        Step::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
+            b.ports.insert(port, wanted);
+        }),
+        Step::SetVlans { bridge, port, vlans } => in_bridge(bridges, &bridge, |b| {
+            if let Some(port) = b.ports.get_mut(&port) {
+                port.vlans = vlans;
+            }
+        }),
+        Step::SetInterface { bridge, port, interface } => in_bridge(bridges, &bridge, |b| {
+            if let Some(port) = b.ports.get_mut(&port) {
+                port.interface = interface;
+            }
+        }),
+        Step::RemovePort { bridge, port } => in_bridge(bridges, &bridge, |b| {
+            b.ports.remove(&port);
+        }),
+        Step::AddFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
+            b.flows.retain(|f| f.selector() != flow.selector());
+            b.flows.insert(flow);
+        }),
+        Step::RemoveFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
+            b.flows.remove(&flow);
+        }),
+        Step::AddController { bridge, target, controller } => in_bridge(bridges, &bridge, |b| {
+            b.controllers.insert(target, controller);
+        }),
+        Step::RemoveController { bridge, target } => in_bridge(bridges, &bridge, |b| {
+            b.controllers.remove(&target);
+        }),
+    }
+}
+
+/// Notes a step that failed. What could not be removed was gone already or is beyond repair: trying
+/// again would not help. What could not be added or changed stays out or as it was, to be tried again.
+fn note_failure(running: &mut Desired, step: &Step) {
+    match step {
+        Step::RemoveBridge { .. }
+        | Step::RemovePort { .. }
+        | Step::RemoveFlow { .. }
+        | Step::RemoveController { .. } => note(running, step),
+        _ => {}
+    }
+}
+
+type Bridges = std::collections::BTreeMap<String, Bridge>;
+
+/// A bridge that could not be added has no parts to note.
+fn in_bridge(bridges: &mut Bridges, name: &str, change: impl FnOnce(&mut Bridge)) {
+    if let Some(bridge) = bridges.get_mut(name) {
+        change(bridge);
+    }
+}
+
+#[cfg(test)]
+mod tests;

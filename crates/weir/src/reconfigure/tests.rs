@@ -1,0 +1,205 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::collection::{btree_map, btree_set};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::FailMode;
+
+/// A switch that checks that steps come in an order that a real one can follow.
+struct Model {
+    bridges: BTreeMap<String, (BTreeSet<String>, BTreeSet<Target>)>,
+    devices: BTreeSet<String>,
+    fail: fn(&Step) -> bool,
+}
+
+impl Model {
+    fn new(state: &Desired) -> Model {
+        let bridges = state.bridges.iter().map(|(name, b)| {
+            (name.clone(), (b.ports.keys().cloned().collect(), b.controllers.keys().cloned().collect()))
+        });
+        let devices = state.bridges.values().flat_map(|b| b.ports.keys().cloned()).collect();
+        Model { bridges: bridges.collect(), devices, fail: |_| false }
+    }
+}
+
+impl Apply for Model {
+    fn apply(&mut self, step: &Step) -> Result<(), String> {
+        if (self.fail)(step) {
+            return Err("told to fail".into());
+        }
+        let no = |what: &str| Err(format!("{step:?}: {what}"));
+        match step {
+            Step::SetWorkers(_) | Step::SetDatapath(_) => {}
+            Step::AddBridge { bridge, .. } => {
+                if self.bridges.insert(bridge.clone(), Default::default()).is_some() {
+                    return no("exists");
+                }
+            }
+            Step::RemoveBridge { bridge } => match self.bridges.remove(bridge) {
+                Some((ports, controllers)) if ports.is_empty() && controllers.is_empty() => {}
+                _ => return no("not there, or not empty"),
+            },
+            Step::SetBridge { bridge, .. } | Step::AddFlow { bridge, .. } | Step::RemoveFlow { bridge, .. } => {
+                if !self.bridges.contains_key(bridge) {
+                    return no("no bridge");
+                }
+            }
+            Step::AddPort { bridge, port, .. } => {
+                if !self.devices.insert(port.clone()) {
+                    return no("device in use");
+                }
+                let Some(b) = self.bridges.get_mut(bridge) else { return no("no bridge") };
+                b.0.insert(port.clone());
+            }
+            Step::SetVlans { bridge, port, .. } | Step::SetInterface { bridge, port, .. } => {
+                if !self.bridges.get(bridge).is_some_and(|b| b.0.contains(port)) {
+                    return no("no port");
+                }
+            }
+            Step::RemovePort { bridge, port } => {
+                if !self.bridges.get_mut(bridge).is_some_and(|b| b.0.remove(port)) || !self.devices.remove(port) {
+                    return no("no port");
+                }
+            }
+            Step::AddController { bridge, target, .. } => {
+                let Some(b) = self.bridges.get_mut(bridge) else { return no("no bridge") };
+                b.1.insert(target.clone());
+            }
+            Step::RemoveController { bridge, target } => {
+                if !self.bridges.get_mut(bridge).is_some_and(|b| b.1.remove(target)) {
+                    return no("no controller");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+prop_compose! {
+    fn interface()(
+        kind in prop::sample::select(&["dummy", "tap"][..]),
+        options in btree_map("[ab]", "[01]", 0..2),
+        ofport_request in prop::option::of(1u16..3),
+        mtu_request in prop::option::of(1500u32..1502),
+        mac in prop::option::of((1u8..3).prop_map(|n| [2, 0, 0, 0, 0, n])),
+    ) -> Interface {
+        Interface { kind: kind.into(), options, ofport_request, mtu_request, mac }
+    }
+}
+
+prop_compose! {
+    fn port()(tag in prop::option::of(1u16..3), interface in interface()) -> Port {
+        Port { vlans: Vlans { tag, ..Vlans::default() }, interface }
+    }
+}
+
+prop_compose! {
+    fn bridge()(
+        local in any::<bool>(),
+        secure in any::<bool>(),
+        ports in btree_map("[pq]", port(), 0..3),
+        controllers in btree_map((1u16..3).prop_map(|n| Target::PassiveTcp(n, None)), backoff(), 0..2),
+        flows in btree_map("in_port=[12]", "[12]", 0..3),
+    ) -> Bridge {
+        let fail_mode = if secure { FailMode::Secure } else { FailMode::Standalone };
+        let flows = flows.into_iter().map(|(of, to)| FlowText(format!("{of},actions=output:{to}"))).collect();
+        Bridge { settings: BridgeSettings { local, fail_mode, ..BridgeSettings::default() }, ports, controllers, flows }
+    }
+}
+
+fn backoff() -> impl Strategy<Value = Controller> {
+    (1u64..3).prop_map(|n| Controller { max_backoff: Duration::from_secs(n), ..Controller::default() })
+}
+
+prop_compose! {
+    fn state()(
+        cores in btree_set(0u32..2, 0..2),
+        flow_limit in 1u32..3,
+        mut bridges in btree_map("br[01]", bridge(), 0..3),
+    ) -> Desired {
+        // A device has one owner, as the sources make sure of.
+        let mut owned = BTreeSet::new();
+        for bridge in bridges.values_mut() {
+            bridge.ports.retain(|name, _| owned.insert(name.clone()));
+        }
+        Desired {
+            workers: Workers { cores, ..Workers::default() },
+            datapath: Datapath { flow_limit, ..Datapath::default() },
+            bridges,
+        }
+    }
+}
+
+fn ports(state: &Desired) -> impl Iterator<Item = (&String, &String, &Port)> {
+    state.bridges.iter().flat_map(|(b, bridge)| bridge.ports.iter().map(move |(p, port)| (b, p, port)))
+}
+
+/// Every step that names this port.
+fn touches(step: &Step, in_bridge: &str, name: &str) -> bool {
+    match step {
+        Step::AddPort { bridge, port, .. }
+        | Step::RemovePort { bridge, port }
+        | Step::SetVlans { bridge, port, .. }
+        | Step::SetInterface { bridge, port, .. } => bridge == in_bridge && port == name,
+        Step::RemoveBridge { bridge } | Step::AddBridge { bridge, .. } => bridge == in_bridge,
+        _ => false,
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_plan_leads_to_what_is_wanted(a in state(), b in state()) {
+        let mut running = a.clone();
+        let failures = apply(&mut Model::new(&a), &mut running, plan(&a, &b));
+        prop_assert_eq!(failures, vec![]);
+        prop_assert_eq!(&running, &b);
+        prop_assert_eq!(plan(&running, &b), vec![]);
+    }
+
+    #[test]
+    fn what_did_not_change_has_no_step(a in state(), b in state()) {
+        let steps = plan(&a, &b);
+        for (bridge, name, port) in ports(&a) {
+            if b.bridges.get(bridge).and_then(|b| b.ports.get(name)) == Some(port) {
+                prop_assert!(!steps.iter().any(|s| touches(s, bridge, name)), "{bridge}/{name}: {steps:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_port_is_tried_again_and_nothing_else(a in state(), b in state()) {
+        let mut model = Model::new(&a);
+        model.fail = |step| matches!(step, Step::AddPort { port, .. } if port == "p");
+        let mut running = a.clone();
+        let failures = apply(&mut model, &mut running, plan(&a, &b));
+        let again = plan(&running, &b);
+        prop_assert_eq!(failures.iter().map(|f| f.step.clone()).collect::<Vec<_>>(), again.clone());
+        model.fail = |_| false;
+        prop_assert_eq!(apply(&mut model, &mut running, again), vec![]);
+        prop_assert_eq!(running, b);
+    }
+}
+
+#[test]
+fn changed_actions_replace_the_flow_without_a_gap() {
+    let with = |actions: &str| {
+        let flows = BTreeSet::from([FlowText(format!("ip,actions={actions}"))]);
+        let bridges = BTreeMap::from([("br0".to_string(), Bridge { flows, ..Bridge::default() })]);
+        Desired { bridges, ..Desired::default() }
+    };
+    let steps = plan(&with("drop"), &with("NORMAL"));
+    assert!(matches!(&steps[..], [Step::AddFlow { .. }]), "{steps:?}");
+}
+
+#[test]
+fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
+    let bridge = Bridge { ports: BTreeMap::from([("p".to_string(), Port::default())]), ..Bridge::default() };
+    let desired = Desired { bridges: BTreeMap::from([("br0".to_string(), bridge)]), ..Desired::default() };
+    let mut model = Model { fail: |step| matches!(step, Step::AddBridge { .. }), ..Model::new(&Desired::default()) };
+    let mut running = Desired::default();
+    let failures = apply(&mut model, &mut running, plan(&Desired::default(), &desired));
+    assert_eq!(failures.len(), 2);
+    assert_eq!(running, Desired::default());
+}
