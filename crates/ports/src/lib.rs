@@ -2,6 +2,20 @@
 //!
 //! A [`Port`] is shared and answers questions; its queues are separate objects, each owned by one
 //! worker at a time, so that the fast path takes no lock. This crate knows nothing of flows.
+//!
+//! [`registry::open`] makes a port of any kind from its declaration; each backend is one module.
+
+pub mod dummy;
+pub mod null;
+pub mod offload;
+pub mod options;
+pub mod pcap;
+pub mod registry;
+pub mod stats;
+pub mod vnet;
+
+mod sys;
+mod virtual_port;
 
 pub mod link;
 
@@ -9,6 +23,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use packet::{Batch, Time};
+
+pub use registry::{Env, PortSpec};
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -209,6 +225,26 @@ pub enum Error {
         /// Name of the option.
         option: String,
         /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// No such kind of port.
+    #[error("{port}: unknown type {kind:?}; known types: {known}")]
+    UnknownKind {
+        /// Port name.
+        port: String,
+        /// What was asked for.
+        kind: String,
+        /// The kinds there are.
+        known: String,
+    },
+    /// A file's content is wrong.
+    #[error("{port}: {path}: {problem}")]
+    File {
+        /// Port name.
+        port: String,
+        /// Path of the file.
+        path: String,
+        /// What is wrong, where in the file, and what would be right.
         problem: String,
     },
 }

@@ -1,0 +1,419 @@
+//! Dummy ports: frames come in from tests and commands and go out to them. They take no system
+//! resources but one event descriptor for each receive queue, by which a sleeping worker wakes.
+//!
+//! Sharing between threads: [`Dummy`] is shared by everybody; receive queues are bounded lock-free
+//! queues that any thread fills and one worker empties; the frames that were sent lie behind a mutex
+//! that workers take once for each burst.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use packet::buffer::heap::HEAP;
+use packet::{Batch, Packet, Time};
+use parking_lot::{Condvar, Mutex};
+
+use crate::offload;
+use crate::options::{Form, OptionDef, Options};
+use crate::pcap::Recorder;
+use crate::registry::{Env, Kind, PortSpec};
+use crate::stats::{Counters, PortCounters};
+use crate::sys::Doorbell;
+use crate::virtual_port::VirtualPort;
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+
+/// Declaration of this kind.
+pub const KIND: Kind = Kind {
+    names: &["dummy", "dummy-pmd", "dummy-internal"],
+    doc: "Frames in and out from tests and the command line.",
+    options: &[
+        OptionDef { name: "n_rxq", form: Form::Number(1, 1024), doc: "Receive queues, 1 by default." },
+        OptionDef { name: "ifindex", form: Form::Number(1, i32::MAX as u64), doc: "Interface index to report." },
+        OptionDef { name: "pcap", form: Form::Path, doc: "Capture file to which frames in both directions are added." },
+        OptionDef { name: "rxq_pcap", form: Form::Path, doc: "Capture file to which received frames are added." },
+        OptionDef { name: "tx_pcap", form: Form::Path, doc: "Capture file to which sent frames are added." },
+    ],
+    open: |spec, options, env| Ok(Dummy::open(spec, options, env)?),
+};
+
+/// Frames that a receive queue holds; more are dropped.
+const RX_QUEUE_LEN: usize = 4096;
+
+/// Sent frames that are kept for [`Dummy::take_sent`]; the oldest give way.
+const SENT_LEN: usize = 4096;
+
+/// The dummy ports of a process, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    ports: Arc<Mutex<HashMap<String, Weak<Dummy>>>>,
+    made: Arc<AtomicUsize>,
+}
+
+impl Directory {
+    /// The open dummy port called `name`.
+    pub fn find(&self, name: &str) -> Option<Arc<Dummy>> {
+        self.ports.lock().get(name)?.upgrade()
+    }
+
+    /// Names of the open dummy ports, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let mut ports = self.ports.lock();
+        ports.retain(|_, port| port.strong_count() > 0);
+        let mut names: Vec<_> = ports.keys().cloned().collect();
+        names.sort();
+        names
+    }
+}
+
+/// A dummy port.
+#[derive(Debug)]
+pub struct Dummy {
+    state: VirtualPort,
+    kind: &'static str,
+    ifindex: Option<u32>,
+    counters: PortCounters,
+    rx: Vec<Arc<Injected>>,
+    rx_taken: Mutex<bool>,
+    sent: Mutex<VecDeque<Vec<u8>>>,
+    more_sent: Condvar,
+    rx_recorder: Option<Arc<Recorder>>,
+    tx_recorder: Option<Arc<Recorder>>,
+    myself: Weak<Dummy>,
+}
+
+/// Frames on their way into a receive queue.
+#[derive(Debug)]
+struct Injected {
+    frames: ArrayQueue<Packet>,
+    bell: Doorbell,
+    /// Frames that found the queue full. Any injecting thread counts here.
+    overflows: std::sync::atomic::AtomicU64,
+}
+
+impl Dummy {
+    fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<Dummy>, Error> {
+        // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n.
+        let n = env.dummies.made.fetch_add(1, Relaxed);
+        let mac = [0xaa, 0x55, 0xaa, 0x55, (n >> 8) as u8, n as u8];
+        let rx = (0..options.number("n_rxq").unwrap_or(1))
+            .map(|_| {
+                let frames = ArrayQueue::new(RX_QUEUE_LEN);
+                Ok(Arc::new(Injected { frames, bell: Doorbell::new(&spec.name)?, overflows: Default::default() }))
+            })
+            .collect::<Result<_, Error>>()?;
+        let record = |option| options.path(option).map(|p| Recorder::append(&spec.name, &p).map(Arc::new)).transpose();
+        let both = record("pcap")?;
+        let (rx_recorder, tx_recorder) = match both {
+            Some(r) => (Some(r.clone()), Some(r)),
+            None => (record("rxq_pcap")?, record("tx_pcap")?),
+        };
+        let port = Arc::new_cyclic(|myself| Dummy {
+            state: VirtualPort::new(spec, mac),
+            kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"dummy"),
+            ifindex: options.number("ifindex").map(|n| n as u32),
+            counters: PortCounters::default(),
+            rx,
+            rx_taken: Mutex::new(false),
+            sent: Mutex::default(),
+            more_sent: Condvar::new(),
+            rx_recorder,
+            tx_recorder,
+            myself: myself.clone(),
+        });
+        env.dummies.ports.lock().insert(spec.name.clone(), Arc::downgrade(&port));
+        Ok(port)
+    }
+
+    /// Puts a frame into receive queue 0. `false` when it is full: the frame is dropped and counted.
+    pub fn inject(&self, frame: &[u8]) -> bool {
+        self.inject_packet(0, Packet::from_slice(frame))
+    }
+
+    /// Puts a packet, with its offloads, into receive queue `queue` (modulo their number).
+    pub fn inject_packet(&self, queue: usize, packet: Packet) -> bool {
+        let rx = &self.rx[queue % self.rx.len()];
+        let taken = rx.frames.push(packet).is_ok();
+        if !taken {
+            rx.overflows.fetch_add(1, Relaxed);
+        }
+        rx.bell.raise();
+        taken
+    }
+
+    /// Takes the frames that were sent since the last call, the oldest first; at most the last 4096
+    /// are kept.
+    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+        self.sent.lock().drain(..).collect()
+    }
+
+    /// As [`take_sent`](Dummy::take_sent), but waits until there are `count` frames, or `timeout` has
+    /// passed.
+    pub fn wait_sent(&self, count: usize, timeout: Duration) -> Vec<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        let mut sent = self.sent.lock();
+        while sent.len() < count && !self.more_sent.wait_until(&mut sent, deadline).timed_out() {}
+        sent.drain(..).collect()
+    }
+
+    /// Plugs or pulls the cable.
+    pub fn set_carrier(&self, up: bool) {
+        self.state.set_carrier(up);
+    }
+}
+
+impl Port for Dummy {
+    fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn mac(&self) -> Mac {
+        self.state.mac()
+    }
+
+    fn set_mac(&self, mac: Mac) -> Result<(), Error> {
+        self.state.set_mac(mac);
+        Ok(())
+    }
+
+    fn mtu(&self) -> u32 {
+        self.state.mtu()
+    }
+
+    fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        self.state.set_mtu(mtu)
+    }
+
+    fn link(&self) -> Link {
+        self.state.link()
+    }
+
+    fn set_admin_up(&self, up: bool) -> Result<(), Error> {
+        self.state.set_admin_up(up);
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = self.counters.sum();
+        let overflows: u64 = self.rx.iter().map(|rx| rx.overflows.load(Relaxed)).sum();
+        stats.rx_dropped += overflows;
+        stats.rx_over_err += overflows;
+        stats
+    }
+
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    fn ifindex(&self) -> Option<u32> {
+        self.ifindex
+    }
+
+    fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
+        if std::mem::replace(&mut *self.rx_taken.lock(), true) {
+            return Vec::new();
+        }
+        let Some(port) = self.myself.upgrade() else { return Vec::new() };
+        let queue = |(index, queue): (usize, &Arc<Injected>)| {
+            let counters = self.counters.rx(index);
+            Box::new(DummyRx { port: port.clone(), queue: queue.clone(), counters }) as Box<dyn RxQueue>
+        };
+        self.rx.iter().enumerate().map(queue).collect()
+    }
+
+    fn max_tx_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
+        let port = self.myself.upgrade().expect("borrowed from an Arc");
+        Ok(Box::new(DummyTx { counters: self.counters.tx(index), port }))
+    }
+}
+
+struct DummyRx {
+    port: Arc<Dummy>,
+    queue: Arc<Injected>,
+    counters: Arc<Counters>,
+}
+
+impl RxQueue for DummyRx {
+    fn receive(&mut self, batch: &mut Batch, now: Time) -> usize {
+        let before = batch.len();
+        let mut bytes = 0;
+        while !batch.is_full() {
+            let Some(packet) = self.queue.frames.pop() else {
+                self.queue.bell.lower(|| !self.queue.frames.is_empty());
+                break;
+            };
+            if !self.port.state.running() {
+                self.counters.dropped.add(1);
+                continue;
+            }
+            if let Some(recorder) = &self.port.rx_recorder {
+                recorder.record(packet.data(), now);
+            }
+            bytes += packet.len();
+            batch.push(packet);
+        }
+        let count = batch.len() - before;
+        if let Some(recorder) = self.port.rx_recorder.as_ref().filter(|_| count > 0) {
+            recorder.flush();
+        }
+        self.counters.passed(count, bytes);
+        count
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.bell.as_fd())
+    }
+}
+
+struct DummyTx {
+    port: Arc<Dummy>,
+    counters: Arc<Counters>,
+}
+
+impl DummyTx {
+    /// Takes one frame that needs no further work; `false` where it does not fit the port.
+    fn send(&self, sent: &mut VecDeque<Vec<u8>>, frame: &[u8], mtu: usize, now: Time) -> bool {
+        if !crate::virtual_port::fits(frame, mtu) {
+            self.counters.dropped.add(1);
+            return false;
+        }
+        if let Some(recorder) = &self.port.tx_recorder {
+            recorder.record(frame, now);
+        }
+        if sent.len() == SENT_LEN {
+            sent.pop_front();
+        }
+        sent.push_back(frame.to_vec());
+        self.counters.passed(1, frame.len());
+        true
+    }
+}
+
+impl TxQueue for DummyTx {
+    fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize {
+        if !self.port.state.running() {
+            self.counters.dropped.add(batch.len() as u64);
+            batch.clear();
+            return 0;
+        }
+        let mtu = self.port.state.mtu() as usize;
+        let mut taken = 0;
+        let mut sent = self.port.sent.lock();
+        for packet in batch.drain(..) {
+            let mut fine = true;
+            let done = offload::complete(packet, Offloads::default(), &HEAP, &mut |p| {
+                fine &= self.send(&mut sent, p.data(), mtu, now);
+            });
+            if done.is_err() {
+                self.counters.errors.add(1);
+            }
+            taken += usize::from(fine && done.is_ok());
+        }
+        drop(sent);
+        if let Some(recorder) = &self.port.tx_recorder {
+            recorder.flush();
+        }
+        self.port.more_sent.notify_all();
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+
+    fn open(env: &Env, name: &str, options: &[(&str, &str)]) -> (Arc<dyn Port>, Arc<Dummy>) {
+        let port = registry::open(&PortSpec::new(name, "dummy").with(options), env).unwrap();
+        (port, env.dummies.find(name).unwrap())
+    }
+
+    fn frame(n: usize) -> Vec<u8> {
+        (0..n).map(|i| i as u8).collect()
+    }
+
+    fn readable(fd: BorrowedFd) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn frames_pass_in_and_out() {
+        let env = Env::default();
+        let (port, dummy) = open(&env, "p0", &[]);
+        let mut rx = port.take_rx_queues();
+        assert_eq!((rx.len(), port.take_rx_queues().len()), (1, 0));
+        for n in 60..100 {
+            assert!(dummy.inject(&frame(n)));
+        }
+        let mut batch = Batch::new();
+        assert_eq!(rx[0].receive(&mut batch, Time(0)), 32);
+        let mut tx = port.tx_queue(0).unwrap();
+        assert_eq!(tx.transmit(&mut batch, Time(0)), 32);
+        assert!(batch.is_empty());
+        assert_eq!(rx[0].receive(&mut batch, Time(0)), 8);
+        let sent = dummy.wait_sent(32, Duration::ZERO);
+        assert_eq!(sent, (60..92).map(frame).collect::<Vec<_>>());
+        let stats = port.stats();
+        assert_eq!((stats.rx_packets, stats.tx_packets), (40, 32));
+        assert_eq!(stats.tx_bytes, (60..92).sum::<u64>());
+    }
+
+    #[test]
+    fn descriptor_wakes_a_sleeper() {
+        let (port, dummy) = open(&Env::default(), "p0", &[("n_rxq", "2")]);
+        let mut rx = port.take_rx_queues();
+        assert!(!readable(rx[1].wait_fd().unwrap()));
+        dummy.inject_packet(1, Packet::from_slice(&frame(60)));
+        assert!(readable(rx[1].wait_fd().unwrap()));
+        assert!(!readable(rx[0].wait_fd().unwrap()));
+        let mut batch = Batch::new();
+        assert_eq!(rx[1].receive(&mut batch, Time(0)), 1);
+        assert!(!readable(rx[1].wait_fd().unwrap()), "the empty queue lets its worker sleep");
+    }
+
+    #[test]
+    fn oversized_and_short_frames_and_ports_that_are_down() {
+        let (port, dummy) = open(&Env::default(), "p0", &[]);
+        let mut tx = port.tx_queue(0).unwrap();
+        let mut tagged = frame(1518);
+        tagged[12..14].copy_from_slice(&[0x81, 0]);
+        let mut batch: Batch =
+            [&frame(1514)[..], &frame(1515), &frame(13), &tagged].into_iter().map(Packet::from_slice).collect();
+        assert_eq!(tx.transmit(&mut batch, Time(0)), 2);
+        port.set_admin_up(false).unwrap();
+        batch.push(Packet::from_slice(&frame(60)));
+        assert_eq!(tx.transmit(&mut batch, Time(0)), 0);
+        assert_eq!(port.stats().tx_dropped, 3);
+        assert_eq!(port.link(), Link { up: false, admin_up: false, resets: 1 });
+        assert_eq!(dummy.take_sent().len(), 2);
+        assert!(port.set_mtu(20).is_err());
+    }
+
+    #[test]
+    fn addresses_count_up_as_in_ovs() {
+        let env = Env::default();
+        let macs: Vec<_> = (0..3).map(|i| open(&env, &format!("p{i}"), &[]).0.mac()).collect();
+        assert_eq!(macs[2], [0xaa, 0x55, 0xaa, 0x55, 0, 2]);
+        assert_eq!(macs[0][5], 0);
+        assert!(env.dummies.names().is_empty(), "closed ports leave the directory");
+    }
+
+    #[test]
+    fn full_queue_drops_and_counts() {
+        let (port, dummy) = open(&Env::default(), "p0", &[]);
+        let taken = (0..RX_QUEUE_LEN + 5).filter(|_| dummy.inject(&frame(60))).count();
+        assert_eq!((taken, port.stats().rx_dropped), (RX_QUEUE_LEN, 5));
+    }
+}

@@ -1,0 +1,330 @@
+//! Software completion of what a port cannot take over: checksums, and the cutting of TCP and UDP
+//! super-frames into segments.
+//!
+//! A local stack or guest hands over frames of up to 64 KiB with an unfinished checksum
+//! ([`packet::Offload`]). Between two ports that understand these, they pass as they are. Where one
+//! leaves through a port that does not, its transmit queue calls [`complete`].
+
+use packet::buffer::heap::{HEADROOM, HEAP};
+use packet::{Memory, Offload, Packet};
+
+use crate::Offloads;
+
+/// Why a frame cannot be completed. Such a frame is dropped and counted as an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffloadError {
+    /// The checksum lies outside the frame.
+    #[error("checksum at {at} in a frame of {len} bytes")]
+    Checksum {
+        /// Where the checksum was said to be, from the first byte of the frame.
+        at: usize,
+        /// Bytes of frame.
+        len: usize,
+    },
+    /// The headers are not those of the segmentation that is asked for.
+    #[error("segmentation: {0}")]
+    Segmentation(&'static str),
+}
+
+/// The most segments that one frame is cut into: a frame of 64 KiB with the smallest segments that
+/// Linux makes for TCP (TCP_MIN_SND_MSS, 48 bytes). It bounds what one frame of a hostile guest costs.
+pub const MAX_SEGMENTS: usize = 65536 / 48 + 1;
+
+/// Does what `can` cannot, and calls `emit` with each resulting packet, in order. Segments are made in
+/// `memory`, or on the heap while it is exhausted.
+pub fn complete(
+    mut packet: Packet,
+    can: Offloads,
+    memory: &'static Memory,
+    emit: &mut dyn FnMut(Packet),
+) -> Result<(), OffloadError> {
+    let offload = *packet.offload();
+    if offload.is_gso() {
+        let taken = match offload.gso_type & !Offload::GSO_ECN {
+            Offload::GSO_TCPV4 => can.tso4,
+            Offload::GSO_TCPV6 => can.tso6,
+            Offload::GSO_UDP_L4 => can.uso,
+            _ => false,
+        };
+        if !(taken && can.csum) {
+            return segment(&packet, memory, emit).map(|_| ());
+        }
+        check_csum_place(&packet)?;
+    } else if offload.needs_csum() {
+        // The kernel would complete SCTP's CRC as an internet checksum: the header has no word for it.
+        if !can.csum || is_sctp(&packet) {
+            complete_checksum(&mut packet)?;
+        } else {
+            check_csum_place(&packet)?;
+        }
+    }
+    emit(packet);
+    Ok(())
+}
+
+/// Completes the L4 checksum of a packet that asks for it: the internet checksum over everything from
+/// `csum_start`, where the checksum field holds the pseudo header's sum; for SCTP the CRC32c of
+/// RFC 9260 appendix A.
+pub fn complete_checksum(packet: &mut Packet) -> Result<(), OffloadError> {
+    if !packet.offload().needs_csum() {
+        return Ok(());
+    }
+    let at = check_csum_place(packet)?;
+    let start = usize::from(packet.offload().csum_start);
+    if is_sctp(packet) {
+        let frame = packet.data_mut();
+        if frame.len() < start + 12 {
+            return Err(OffloadError::Checksum { at, len: frame.len() });
+        }
+        frame[at..at + 4].fill(0);
+        let crc = crc32c(&frame[start..]);
+        frame[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    } else {
+        let frame = packet.data_mut();
+        let sum = nonzero(checksum(&frame[start..]));
+        frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    let offload = packet.offload_mut();
+    offload.flags &= !Offload::NEEDS_CSUM;
+    (offload.csum_start, offload.csum_offset) = (0, 0);
+    Ok(())
+}
+
+/// Where the checksum is stored, which is within the frame.
+fn check_csum_place(packet: &Packet) -> Result<usize, OffloadError> {
+    let offload = packet.offload();
+    let at = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
+    match offload.needs_csum() && at + 2 > packet.len() {
+        true => Err(OffloadError::Checksum { at, len: packet.len() }),
+        false => Ok(at),
+    }
+}
+
+fn is_sctp(packet: &Packet) -> bool {
+    let offload = packet.offload();
+    offload.csum_offset == 8
+        && Headers::parse(packet.data()).is_ok_and(|h| h.protocol == 132 && h.l4 == usize::from(offload.csum_start))
+}
+
+/// Cuts a super-frame into segments of `gso_size` bytes of payload with complete headers and
+/// checksums, and calls `emit` with each. Returns how many there are.
+///
+/// As Linux does: IPv4 identifications count up; FIN and PSH stay on the last segment alone; CWR stays
+/// on the first alone (RFC 3168 section 6.1.2).
+pub fn segment(packet: &Packet, memory: &'static Memory, emit: &mut dyn FnMut(Packet)) -> Result<usize, OffloadError> {
+    let headers = GsoHeaders::parse(packet)?;
+    let (head, payload) = packet.data()[..headers.end].split_at(headers.payload);
+    let size = usize::from(packet.offload().gso_size);
+    let count = payload.len().div_ceil(size).max(1);
+    if count > MAX_SEGMENTS {
+        return Err(OffloadError::Segmentation("more segments than are allowed for one frame"));
+    }
+    for index in 0..count {
+        let part = &payload[index * size..payload.len().min((index + 1) * size)];
+        let mut segment = empty(memory, head.len() + part.len());
+        let frame = segment.push_back(head.len() + part.len()).expect("allocated with this size");
+        frame[..head.len()].copy_from_slice(head);
+        frame[head.len()..].copy_from_slice(part);
+        headers.finish(frame, index, index * size, index + 1 == count);
+        emit(segment);
+    }
+    Ok(count)
+}
+
+fn empty(memory: &'static Memory, len: usize) -> Packet {
+    (memory.allocate)(memory, HEADROOM, len)
+        .or_else(|| (HEAP.allocate)(&HEAP, HEADROOM, len))
+        .expect("the heap always has room")
+}
+
+/// Where the headers of a frame are, as far as segmentation needs to know.
+struct Headers {
+    l3: usize,
+    l4: usize,
+    /// End of the IP packet; bytes behind it are padding.
+    end: usize,
+    ipv6: bool,
+    protocol: u8,
+}
+
+impl Headers {
+    fn parse(frame: &[u8]) -> Result<Headers, OffloadError> {
+        const SHORT: OffloadError = OffloadError::Segmentation("headers are cut short");
+        let be16 = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or(SHORT);
+        let mut l3 = 14;
+        while matches!(be16(l3 - 2)?, 0x8100 | 0x88a8) {
+            l3 += 4;
+        }
+        match be16(l3 - 2)? {
+            0x0800 => {
+                let ip = frame.get(l3..l3 + 20).ok_or(SHORT)?;
+                let ihl = usize::from(ip[0] & 15) * 4;
+                let end = frame.len().min(l3 + gso_length(usize::from(be16(l3 + 2)?), frame.len() - l3));
+                if ip[0] >> 4 != 4 || ihl < 20 || l3 + ihl > end {
+                    return Err(OffloadError::Segmentation("malformed IPv4 header"));
+                }
+                if be16(l3 + 6)? & 0x3fff != 0 {
+                    return Err(OffloadError::Segmentation("IPv4 fragment"));
+                }
+                Ok(Headers { l3, l4: l3 + ihl, end, ipv6: false, protocol: ip[9] })
+            }
+            0x86dd => {
+                let ip = frame.get(l3..l3 + 40).ok_or(SHORT)?;
+                let length = usize::from(be16(l3 + 4)?);
+                let end = frame.len().min(l3 + 40 + gso_length(length, frame.len() - l3 - 40));
+                let (mut protocol, mut l4) = (ip[6], l3 + 40);
+                // Hop-by-hop options, routing header, destination options (RFC 8200 section 4.1).
+                while matches!(protocol, 0 | 43 | 60) {
+                    let extension = frame.get(l4..l4 + 8).ok_or(SHORT)?;
+                    protocol = extension[0];
+                    l4 += 8 + usize::from(extension[1]) * 8;
+                }
+                if l4 > end {
+                    return Err(SHORT);
+                }
+                Ok(Headers { l3, l4, end, ipv6: true, protocol })
+            }
+            _ => Err(OffloadError::Segmentation("neither IPv4 nor IPv6")),
+        }
+    }
+}
+
+/// The length field of a super-frame may be zero (BIG TCP) or the true one; then padding is cut off.
+fn gso_length(field: usize, available: usize) -> usize {
+    if field == 0 { available } else { field }
+}
+
+/// The headers of a super-frame.
+struct GsoHeaders {
+    l3: usize,
+    l4: usize,
+    payload: usize,
+    end: usize,
+    ipv6: bool,
+    tcp: bool,
+    /// Whether segments get an L4 checksum: always, but for UDP over IPv4 without one.
+    checksum: bool,
+}
+
+impl GsoHeaders {
+    fn parse(packet: &Packet) -> Result<GsoHeaders, OffloadError> {
+        let offload = packet.offload();
+        let frame = packet.data();
+        let Headers { l3, l4, end, ipv6, protocol } = Headers::parse(frame)?;
+        let (tcp, wants_ipv6) = match offload.gso_type & !Offload::GSO_ECN {
+            Offload::GSO_TCPV4 => (true, false),
+            Offload::GSO_TCPV6 => (true, true),
+            Offload::GSO_UDP_L4 => (false, ipv6),
+            _ => return Err(OffloadError::Segmentation("unknown type")),
+        };
+        if ipv6 != wants_ipv6 || protocol != if tcp { 6 } else { 17 } {
+            return Err(OffloadError::Segmentation("type does not agree with the headers"));
+        }
+        if offload.needs_csum() && usize::from(offload.csum_start) != l4 {
+            return Err(OffloadError::Segmentation("checksum does not start at the transport header"));
+        }
+        if offload.gso_size == 0 {
+            return Err(OffloadError::Segmentation("segment size is zero"));
+        }
+        let fixed = if tcp { 20 } else { 8 };
+        let l4_header = frame[..end].get(l4..l4 + fixed).ok_or(OffloadError::Segmentation("headers are cut short"))?;
+        let l4_len = if tcp { usize::from(l4_header[12] >> 4) * 4 } else { 8 };
+        if l4_len < fixed || l4 + l4_len > end {
+            return Err(OffloadError::Segmentation("malformed TCP header"));
+        }
+        let checksum = tcp || ipv6 || offload.needs_csum() || l4_header[6..8] != [0, 0];
+        Ok(GsoHeaders { l3, l4, payload: l4 + l4_len, end, ipv6, tcp, checksum })
+    }
+
+    /// Makes the headers of segment `index`, whose payload begins `offset` bytes into the payload of
+    /// the super-frame. `frame` holds the super-frame's headers and the segment's payload.
+    fn finish(&self, frame: &mut [u8], index: usize, offset: usize, last: bool) {
+        let (l3, l4) = (self.l3, self.l4);
+        if self.ipv6 {
+            let length = (frame.len() - l3 - 40) as u16;
+            frame[l3 + 4..l3 + 6].copy_from_slice(&length.to_be_bytes());
+        } else {
+            let length = (frame.len() - l3) as u16;
+            frame[l3 + 2..l3 + 4].copy_from_slice(&length.to_be_bytes());
+            let id = u16::from_be_bytes([frame[l3 + 4], frame[l3 + 5]]).wrapping_add(index as u16);
+            frame[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
+            frame[l3 + 10..l3 + 12].fill(0);
+            let sum = checksum(&frame[l3..l4]);
+            frame[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+        }
+        let checksum_at = if self.tcp {
+            let seq = u32::from_be_bytes(frame[l4 + 4..l4 + 8].try_into().expect("four bytes"));
+            frame[l4 + 4..l4 + 8].copy_from_slice(&seq.wrapping_add(offset as u32).to_be_bytes());
+            const FIN_PSH: u8 = 0x09;
+            const CWR: u8 = 0x80;
+            let clear = if last { 0 } else { FIN_PSH } | if index == 0 { 0 } else { CWR };
+            frame[l4 + 13] &= !clear;
+            l4 + 16
+        } else {
+            let length = (frame.len() - l4) as u16;
+            frame[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
+            l4 + 6
+        };
+        frame[checksum_at..checksum_at + 2].fill(0);
+        if self.checksum {
+            let addresses = if self.ipv6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 };
+            let protocol = if self.tcp { 6u64 } else { 17 };
+            let pseudo = sum(&frame[addresses]) + protocol + (frame.len() - l4) as u64;
+            let sum = nonzero(fold(pseudo + sum(&frame[l4..])));
+            frame[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+}
+
+/// The internet checksum of `data` (RFC 1071); zero over data that holds its correct checksum.
+pub fn checksum(data: &[u8]) -> u16 {
+    fold(sum(data))
+}
+
+/// Sum of the big-endian 16-bit words of `data`, the last padded with a zero.
+fn sum(data: &[u8]) -> u64 {
+    let mut total = 0u64;
+    let mut words = data.chunks_exact(4);
+    for word in &mut words {
+        total += u64::from(u32::from_be_bytes(word.try_into().expect("four bytes")));
+    }
+    let rest = words.remainder();
+    let mut last = [0u8; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    total + u64::from(u32::from_be_bytes(last))
+}
+
+fn fold(mut total: u64) -> u16 {
+    while total > 0xffff {
+        total = (total >> 16) + (total & 0xffff);
+    }
+    !(total as u16)
+}
+
+/// Zero means "no checksum" in UDP; its other form means zero in every protocol (RFC 768).
+fn nonzero(checksum: u16) -> u16 {
+    if checksum == 0 { 0xffff } else { checksum }
+}
+
+/// CRC32c (Castagnoli), as SCTP uses it (RFC 9260 appendix A).
+fn crc32c(data: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let mut crc = i as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                bit += 1;
+            }
+            table[i] = crc;
+            i += 1;
+        }
+        table
+    };
+    !data.iter().fold(!0, |crc, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
+}
+
+#[cfg(test)]
+mod tests;

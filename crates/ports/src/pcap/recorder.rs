@@ -1,0 +1,158 @@
+//! Writing of capture files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use packet::Time;
+use parking_lot::Mutex;
+
+use super::file::ClassicHeader;
+use crate::Error;
+use crate::sys::system;
+
+/// Where time stamps come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamps {
+    /// The time of day: that of the first frame is read from the system, later ones follow the
+    /// switch's clock.
+    TimeOfDay,
+    /// The switch's own clock, as it is.
+    Clock,
+}
+
+/// Adds frames to a capture file in the classic format. Threads may share it: each call takes a lock.
+///
+/// A file that cannot be written to any more (disk full) ends the recording, never the traffic.
+#[derive(Debug)]
+pub struct Recorder {
+    path: PathBuf,
+    header: ClassicHeader,
+    stamps: Stamps,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` after a failure.
+    out: Option<BufWriter<File>>,
+    /// Time since 1970 of `Time(0)`.
+    epoch: Option<Duration>,
+}
+
+impl Recorder {
+    /// Makes a new file, in place of an old one, with time stamps in nanoseconds.
+    pub fn create(port: &str, path: &Path, stamps: Stamps) -> Result<Recorder, Error> {
+        let file = File::create(path).map_err(|e| system(port, format!("create {}", path.display()), e))?;
+        Recorder::start(port, path, file, ClassicHeader::new(true), stamps, true)
+    }
+
+    /// Adds to a file, in its own format; a new one gets time stamps in microseconds, which is what
+    /// OVS's dummy ports write.
+    pub fn append(port: &str, path: &Path) -> Result<Recorder, Error> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(|e| system(port, format!("open {}", path.display()), e))?;
+        let mut start = Vec::new();
+        let mut head = Read::by_ref(&mut file).take(ClassicHeader::LEN as u64);
+        head.read_to_end(&mut start).map_err(|e| system(port, format!("read {}", path.display()), e))?;
+        let wrong = |problem: String| Error::File { port: port.into(), path: path.display().to_string(), problem };
+        if start.is_empty() {
+            return Recorder::start(port, path, file, ClassicHeader::new(false), Stamps::TimeOfDay, true);
+        }
+        let header = ClassicHeader::parse(&start)
+            .map_err(wrong)?
+            .ok_or_else(|| wrong("not a pcap file, so frames cannot be added to it".into()))?;
+        Recorder::start(port, path, file, header, Stamps::TimeOfDay, false)
+    }
+
+    fn start(
+        port: &str,
+        path: &Path,
+        file: File,
+        header: ClassicHeader,
+        stamps: Stamps,
+        new: bool,
+    ) -> Result<Recorder, Error> {
+        let mut out = BufWriter::with_capacity(1 << 18, file);
+        if new {
+            out.write_all(&header.encode())
+                .and_then(|()| out.flush())
+                .map_err(|e| system(port, format!("write {}", path.display()), e))?;
+        }
+        let epoch = (stamps == Stamps::Clock).then_some(Duration::ZERO);
+        Ok(Recorder { path: path.into(), header, stamps, state: Mutex::new(State { out: Some(out), epoch }) })
+    }
+
+    /// Adds a frame. `false` where the recording has ended after a failure.
+    pub fn record(&self, frame: &[u8], now: Time) -> bool {
+        let mut state = self.state.lock();
+        let since_start = Duration::from_nanos(now.0);
+        let epoch = *state.epoch.get_or_insert_with(|| {
+            let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            today.saturating_sub(since_start)
+        });
+        debug_assert!(self.stamps == Stamps::TimeOfDay || epoch == Duration::ZERO);
+        let record = self.header.encode_record(epoch + since_start, frame.len());
+        let Some(out) = &mut state.out else { return false };
+        let written = out.write_all(&record).and_then(|()| out.write_all(frame));
+        self.check(&mut state, written)
+    }
+
+    /// Hands everything to the system.
+    pub fn flush(&self) {
+        let mut state = self.state.lock();
+        if let Some(out) = &mut state.out {
+            let flushed = out.flush();
+            self.check(&mut state, flushed);
+        }
+    }
+
+    fn check(&self, state: &mut State, result: std::io::Result<()>) -> bool {
+        if let Err(error) = &result {
+            tracing::warn!("{}: {error}; the recording ends here", self.path.display());
+            // Not flushed again: that would fail again.
+            if let Some(out) = state.out.take() {
+                let _ = out.into_parts();
+            }
+        }
+        result.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcap::Capture;
+
+    #[test]
+    fn appends_in_the_format_that_it_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcap");
+        for nanoseconds in [false, true] {
+            std::fs::write(&path, ClassicHeader::new(nanoseconds).encode()).unwrap();
+            for frame in [b"first", b"later"] {
+                assert!(Recorder::append("p0", &path).unwrap().record(frame, Time(1_000_000_000)));
+            }
+            let capture = Capture::parse(std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!((capture.len(), capture.frame(1)), (2, &b"later"[..]));
+            assert!(capture.time(0) > Duration::from_secs(1_600_000_000), "the time of day");
+        }
+        std::fs::write(&path, b"some text").unwrap();
+        assert!(Recorder::append("p0", &path).unwrap_err().to_string().contains("not a pcap file"));
+    }
+
+    #[test]
+    fn failure_ends_the_recording_only() {
+        let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else { return };
+        let header = ClassicHeader::new(true);
+        let recorder = Recorder::start("p0", Path::new("/dev/full"), full, header, Stamps::Clock, false).unwrap();
+        assert!(recorder.record(b"buffered", Time(0)));
+        recorder.flush();
+        assert!(!recorder.record(b"too late", Time(0)));
+    }
+}

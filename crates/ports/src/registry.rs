@@ -1,0 +1,142 @@
+//! The kinds of ports there are, and how one is opened by its declaration.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use packet::Memory;
+
+use crate::options::{OptionDef, Options};
+use crate::{Error, Mac, Port};
+
+/// Declaration of a port, as a row of the Interface table or a `[[port]]` of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Name of the port; for ports on kernel interfaces also the interface's.
+    pub name: String,
+    /// Kind, one of [`KINDS`]. Empty means "system".
+    pub kind: String,
+    /// `options:NAME=VALUE` pairs.
+    pub options: BTreeMap<String, String>,
+    /// MTU to set, in bytes of L3 packet.
+    pub mtu: Option<u32>,
+    /// Ethernet address to set.
+    pub mac: Option<Mac>,
+}
+
+impl PortSpec {
+    /// A declaration without options.
+    pub fn new(name: &str, kind: &str) -> PortSpec {
+        PortSpec { name: name.into(), kind: kind.into(), ..PortSpec::default() }
+    }
+
+    /// The same with options added.
+    pub fn with(mut self, options: &[(&str, &str)]) -> PortSpec {
+        self.options.extend(options.iter().map(|(k, v)| (k.to_string(), v.to_string())));
+        self
+    }
+}
+
+/// What ports need from the process.
+#[derive(Clone)]
+pub struct Env {
+    /// Where received frames are put.
+    pub memory: &'static Memory,
+    /// The dummy ports of this process, so that commands and tests find them by name.
+    pub dummies: crate::dummy::Directory,
+}
+
+impl Default for Env {
+    fn default() -> Env {
+        Env { memory: &packet::buffer::heap::HEAP, dummies: Default::default() }
+    }
+}
+
+/// Opens a port whose options have been checked.
+pub type Open = fn(&PortSpec, &Options, &Env) -> Result<Arc<dyn Port>, Error>;
+
+/// A kind of port.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// Names, the preferred one first.
+    pub names: &'static [&'static str],
+    /// One sentence for help.
+    pub doc: &'static str,
+    /// The options it takes.
+    pub options: &'static [OptionDef],
+    /// Opens a port of this kind.
+    pub open: Open,
+}
+
+/// Every kind of port.
+pub const KINDS: &[&Kind] = &[&crate::pcap::KIND, &crate::null::KIND, &crate::dummy::KIND];
+
+/// The kind of port called `name`.
+pub fn kind(name: &str) -> Option<&'static Kind> {
+    let name = if name.is_empty() { "system" } else { name };
+    KINDS.iter().find(|k| k.names.contains(&name)).copied()
+}
+
+/// Checks a declaration without opening anything.
+pub fn check(spec: &PortSpec) -> Result<(), Error> {
+    checked(spec).map(|_| ())
+}
+
+/// Opens a port.
+///
+/// # Errors
+/// An unknown kind, an option that the kind does not have or whose value is wrong, and whatever the
+/// backend meets.
+pub fn open(spec: &PortSpec, env: &Env) -> Result<Arc<dyn Port>, Error> {
+    let (kind, options) = checked(spec)?;
+    (kind.open)(spec, &options, env)
+}
+
+fn checked(spec: &PortSpec) -> Result<(&'static Kind, Options<'_>), Error> {
+    let kind = kind(&spec.kind).ok_or_else(|| Error::UnknownKind {
+        port: spec.name.clone(),
+        kind: spec.kind.clone(),
+        known: KINDS.iter().map(|k| k.names[0]).collect::<Vec<_>>().join(", "),
+    })?;
+    Ok((kind, Options::check(spec, kind.options)?))
+}
+
+/// Help on every kind of port and its options, as text.
+pub fn help() -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    for kind in KINDS {
+        let _ = writeln!(out, "{}: {}", kind.names.join(" or "), kind.doc);
+        for o in kind.options {
+            let _ = writeln!(out, "    {:<16} {} ({})", o.name, o.doc, o.form.describe());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_kind_lists_the_known_ones() {
+        let error = open(&PortSpec::new("p0", "vhost"), &Env::default()).unwrap_err().to_string();
+        assert!(error.starts_with("p0: unknown type \"vhost\"; known types: "), "{error}");
+        assert!(KINDS.iter().all(|k| error.contains(k.names[0])), "{error}");
+    }
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        let mut names: Vec<_> = KINDS.iter().flat_map(|k| k.names).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for kind in KINDS {
+            assert!(kind.doc.ends_with('.'), "{}", kind.names[0]);
+            for option in kind.options {
+                assert!(option.doc.ends_with('.'), "{} {}", kind.names[0], option.name);
+                assert!(help().contains(option.name));
+            }
+        }
+    }
+}
