@@ -7,6 +7,7 @@ pub mod flow;
 pub mod time;
 pub mod wire;
 
+pub use buffer::pool::{Pool, PoolConfig};
 pub use buffer::{BATCH_SIZE, Batch, Memory, Offload, Packet};
 pub use flow::{Field, Key, Mask};
 pub use time::{Clock, Time};

@@ -18,6 +18,7 @@ mod sys;
 mod virtual_port;
 
 pub mod link;
+pub mod pools;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 pub mod heap;
+pub mod pool;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
