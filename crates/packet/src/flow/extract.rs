@@ -180,3 +180,6 @@ fn plain_ipv4<const L3: usize, const HEAD: usize>(
     words[4] = u64::from(tag).to_le();
     Some(Layers { l2_5: Layers::NONE, l3: L3 as u16, l4: L3 as u16 + 20, vlans: u8::from(tag != 0) })
 }
+
+#[cfg(test)]
+mod tests;

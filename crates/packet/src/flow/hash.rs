@@ -108,3 +108,100 @@ const fn split_mix(state: &mut u64) -> u64 {
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ z >> 31
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Blocks, block::BLOCK_SIZE};
+    use super::*;
+
+    const HASHER: Hasher = Hasher::new([1, 2]);
+
+    fn key(blocks: &[(usize, [u8; BLOCK_SIZE])]) -> Key {
+        let mut key = Key::new();
+        for (i, bytes) in blocks {
+            key.block_mut(super::super::block::ALL_BLOCKS[*i]).0 = *bytes;
+        }
+        key
+    }
+
+    fn blocks() -> impl Strategy<Value = Vec<(usize, [u8; BLOCK_SIZE])>> {
+        proptest::collection::vec((0..super::super::BLOCKS, any::<[u8; BLOCK_SIZE]>()), 0..5)
+    }
+
+    proptest! {
+        /// As in equality, a block of zeros counts as absent.
+        #[test]
+        fn equal_keys_have_equal_hashes(blocks in blocks(), zero in 1..super::super::BLOCKS) {
+            let (a, mut b) = (key(&blocks), key(&blocks));
+            if !b.present().has(super::super::block::ALL_BLOCKS[zero]) {
+                b.block_mut(super::super::block::ALL_BLOCKS[zero]);
+            }
+            prop_assert_eq!(&a, &b);
+            prop_assert_eq!(HASHER.hash_key(&a), HASHER.hash_key(&b));
+        }
+
+        #[test]
+        fn masked_hash_is_that_of_the_masked_key(a in blocks(), m in blocks()) {
+            let (a, m) = (key(&a), Mask(key(&m)));
+            prop_assert_eq!(HASHER.hash_masked(&a, &m), HASHER.hash_key(&a.masked(&m)));
+        }
+    }
+
+    /// Flipping any input bit flips each output bit with a probability near one half: over 512 keys, each
+    /// of the 64 x 512 pairs of bits lies within six standard deviations of 256.
+    #[test]
+    fn avalanche_of_one_block() {
+        let mut state = 7;
+        let keys: Vec<[u64; 8]> = (0..512).map(|_| std::array::from_fn(|_| split_mix(&mut state))).collect();
+        for bit in (0..512).step_by(3) {
+            let mut flips = [0; 64];
+            for words in &keys {
+                let mut other = *words;
+                other[bit / 64] ^= 1 << (bit % 64);
+                let hash = |words| HASHER.finish(HASHER.block(words));
+                let diff = hash(words) ^ hash(&other);
+                (0..64).for_each(|out| flips[out] += diff >> out & 1);
+            }
+            for (out, &count) in flips.iter().enumerate() {
+                assert!((188..=324).contains(&count), "input bit {bit}, output bit {out}: {count} of 512");
+            }
+        }
+    }
+
+    /// The same for keys as they occur: zero but for a counter, in any field, in any block. No two of the
+    /// hashes, nor their low or high 32 bits beyond what chance gives, are equal.
+    #[test]
+    fn counters_in_sparse_keys_spread() {
+        for id in Blocks::ALL.iter() {
+            for word in 0..8 {
+                let mut hashes: Vec<u64> = (0..2000u64)
+                    .map(|n| {
+                        let mut key = Key::new();
+                        key.block_mut(id).words_mut()[word] = n << (7 * word);
+                        HASHER.hash_key(&key)
+                    })
+                    .collect();
+                let buckets = |shift: u32| {
+                    let mut count = [0; 16];
+                    hashes.iter().for_each(|h| count[(h >> shift & 15) as usize] += 1);
+                    count
+                };
+                for count in [buckets(0), buckets(60)].concat() {
+                    assert!((60..=200).contains(&count), "{id:?} word {word}: {count} of 2000 in one of 16");
+                }
+                hashes.sort_unstable();
+                hashes.dedup();
+                assert_eq!(hashes.len(), 2000);
+            }
+        }
+    }
+
+    #[test]
+    fn depends_on_the_secret_and_on_the_block() {
+        let hash = |secret, i| Hasher::new(secret).hash_key(&key(&[(i, [5; BLOCK_SIZE])]));
+        let all = [hash([1, 2], 0), hash([1, 3], 0), hash([2, 2], 0), hash([1, 2], 1), hash([1, 2], 2)];
+        assert_eq!(std::collections::HashSet::from(all).len(), all.len());
+    }
+}

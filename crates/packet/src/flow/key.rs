@@ -315,3 +315,95 @@ impl fmt::Debug for Mask {
         self.0.fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::field::FIELDS;
+    use super::*;
+
+    fn any_key() -> impl Strategy<Value = Key> {
+        proptest::collection::vec((0..BLOCKS, any::<u64>(), 0..8usize), 0..30).prop_map(|words| {
+            let mut key = Key::new();
+            words.into_iter().for_each(|(i, word, at)| key.block_mut(ALL_BLOCKS[i]).words_mut()[at] = word);
+            key
+        })
+    }
+
+    proptest! {
+        /// Setting a field and reading it back gives the value cut to its width; no bit outside the field
+        /// changes.
+        #[test]
+        fn set_changes_the_field_and_nothing_else(key in any_key(), i in 0..FIELDS.len(), value: u128) {
+            let info = &FIELDS[i];
+            let mut after = key.clone();
+            after.set(info.field, value);
+            prop_assert_eq!(after.get(info.field), value & info.max());
+            let mut field = Mask::wildcard();
+            field.set_exact(info.field);
+            for id in ALL_BLOCKS {
+                for word in 0..8 {
+                    let changed = key.block(id).words()[word] ^ after.block(id).words()[word];
+                    prop_assert_eq!(changed & !field.0.block(id).words()[word], 0, "{:?}", info.field);
+                }
+            }
+        }
+
+        #[test]
+        fn mask_operations_agree_with_the_field_values(key in any_key(), bits in any_key(), i in 0..FIELDS.len()) {
+            let (field, mask) = (FIELDS[i].field, Mask(bits));
+            let masked = key.masked(&mask);
+            prop_assert_eq!(masked.get(field), key.get(field) & mask.get(field));
+            prop_assert!(key.matches(&masked, &mask));
+            let mut union = mask.clone();
+            union.set_exact(field);
+            prop_assert!(union.is_exact(field));
+            union.clear(field);
+            prop_assert!(union.is_wild(field));
+            union.union(&mask);
+            prop_assert_eq!(union, mask);
+        }
+    }
+
+    /// The bits that `set_exact` matches are as many as the field's width, so that no two halves of a
+    /// declaration in the table contradict each other.
+    #[test]
+    fn widths_fit_the_storage() {
+        for info in FIELDS {
+            let mut mask = Mask::wildcard();
+            mask.set_exact(info.field);
+            let ones: u32 = mask.0.block(info.block()).words().iter().map(|w| w.count_ones()).sum();
+            assert_eq!(ones, u32::from(info.bits), "{}", info.name);
+            assert!(usize::from(info.offset) % BLOCK_SIZE + usize::from(info.bytes) <= BLOCK_SIZE, "{}", info.name);
+            assert!(u32::from(info.wire) * 8 >= u32::from(info.bits), "{}", info.name);
+        }
+    }
+
+    #[test]
+    fn an_absent_block_is_zero_whatever_its_bytes() {
+        let mut key = Key::new();
+        key.set(Field::Reg5, 9);
+        key.set(Field::NwSrc, 1);
+        key.reset();
+        assert_eq!((key.get(Field::Reg5), key.get(Field::NwSrc)), (0, 1));
+        let mut other = Key::new();
+        other.set(Field::NwSrc, 1);
+        assert_eq!(key, other);
+        key.set(Field::Reg6, 1);
+        assert_eq!(key.get(Field::Reg5), 0);
+    }
+
+    /// The four blocks of tunnel metadata came into being one by one; reading all of them then returned
+    /// zeros, or bytes of an earlier packet.
+    #[test]
+    fn tunnel_metadata_blocks_are_present_together() {
+        let mut key = Key::new();
+        key.tun_metadata_mut().fill(0xff);
+        key.reset();
+        assert_eq!(key.tun_metadata(), &[0; 256]);
+        key.block_mut(BlockId::TunMeta2).0[5] = 7;
+        assert_eq!(key.tun_metadata()[128 + 5], 7);
+        assert_eq!(key.tun_metadata().iter().filter(|&&b| b != 0).count(), 1);
+    }
+}

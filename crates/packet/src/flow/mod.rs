@@ -1,15 +1,18 @@
 //! The flow key: layout ([`block`]), fields ([`field`]), key and mask ([`key`]), text of values ([`text`]).
 
 pub mod block;
+pub mod compose;
 pub mod extract;
 pub mod field;
 pub mod hash;
 pub mod key;
 pub mod prereq;
+pub mod reference;
 pub mod sparse;
 pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
+pub use compose::compose;
 pub use extract::{Layers, extract, simple_mark};
 pub use field::{Field, FieldInfo};
 pub use hash::Hasher;

@@ -170,3 +170,105 @@ fn ct_valid(key: &Key, mask: &Mask) -> bool {
     state & (CT_VALID | ct::REL | ct::SNAT | ct::DNAT) != 0
         || state & ct::TRK != 0 && bits & ct::INV != 0 && state & ct::INV == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::super::field::FIELDS;
+    use super::*;
+
+    fn with(fields: &[(Field, u128)]) -> (Key, Mask) {
+        let (mut key, mut mask) = (Key::new(), Mask::wildcard());
+        for &(field, value) in fields {
+            key.set(field, value);
+            mask.set_exact(field);
+        }
+        (key, mask)
+    }
+
+    #[test]
+    fn every_implied_alternative_suffices() {
+        for info in FIELDS.iter().filter(|i| !i.prereq.is_ct() && i.prereq != Prereq::VlanVid) {
+            for pairs in info.prereq.implied() {
+                let (key, mask) = with(pairs);
+                assert!(info.prereq.satisfied(&key) && check(&key, &mask, info.field), "{}", info.name);
+                // With any of its values another, it does not.
+                for &(field, value) in *pairs {
+                    let mut other = key.clone();
+                    other.set(field, value ^ 0x40);
+                    assert!(!info.prereq.satisfied(&other) && !check(&other, &mask, info.field), "{}", info.name);
+                    let mut open = mask.clone();
+                    open.clear(field);
+                    assert!(!check(&key, &open, info.field), "{} without {field:?}", info.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_tags_and_packet_types() {
+        let tcp = [(DlType, 0x0800), (NwProto, 6)];
+        for (bits, first) in [(0, true), (1, true), (3, false)] {
+            let (mut key, mut mask) = with(&tcp);
+            key.set(Field::NwFrag, bits);
+            assert_eq!(Prereq::Tcp.satisfied(&key), first);
+            assert!(Prereq::Tcp.check(&key, &mask));
+            mask.set_exact(Field::NwFrag);
+            assert_eq!(Prereq::Tcp.check(&key, &mask), first);
+        }
+        let (key, mask) = with(&[(Field::VlanVid, 0x1005)]);
+        assert!(Prereq::VlanVid.satisfied(&key) && Prereq::VlanVid.check(&key, &mask));
+        let (key, mask) = with(&[(Field::VlanVid, 5)]);
+        assert!(!Prereq::VlanVid.satisfied(&key) && !Prereq::VlanVid.check(&key, &mask));
+        let (key, mask) = with(&[(Field::PacketType, 0x1_0800)]);
+        assert!(!Prereq::Ethernet.check(&key, &mask) && Prereq::Ipv4.check(&key, &mask));
+        assert!(!Prereq::Ipv6.check(&key, &mask));
+    }
+
+    #[test]
+    fn connections_have_to_be_valid() {
+        let check = |state: u128, bits: u128| {
+            let (mut key, mut mask) = with(&[(DlType, 0x0800)]);
+            key.set(Field::CtState, state);
+            mask.add(Field::CtState, bits);
+            (Prereq::CtIpv4.satisfied(&key), Prereq::CtIpv4.check(&key, &mask), Prereq::CtIpv6.check(&key, &mask))
+        };
+        assert_eq!(check(ct::TRK | ct::EST, ct::TRK | ct::EST), (true, true, false));
+        assert_eq!(check(ct::TRK, ct::TRK | ct::INV), (false, true, false));
+        assert_eq!(check(ct::TRK, ct::TRK), (false, false, false));
+        assert_eq!(check(0, ct::NEW), (false, false, false));
+    }
+
+    proptest! {
+        /// Two packets that are equal in the bits of `required_mask` either both have what is asked for or
+        /// both lack it.
+        #[test]
+        fn required_mask_decides(
+            field in 0..FIELDS.len(),
+            fields in proptest::collection::vec((select(vec![
+                (DlType, 0x0800), (DlType, 0x86dd), (DlType, 0x0806), (DlType, 0x8847), (DlType, 0x894f),
+                (NwProto, 6), (NwProto, 17), (NwProto, 58), (NwProto, 1), (Field::NwFrag, 1), (Field::NwFrag, 3),
+                (Icmpv6Type, 135), (Icmpv6Type, 136), (Field::Icmpv6Code, 1), (Field::VlanTci, 0x1000),
+                (Field::PacketType, 0x1_0800), (Field::CtState, 0x21), (Field::CtState, 0x20),
+            ]), any::<bool>()), 0..9),
+        ) {
+            let prereq = FIELDS[field].prereq;
+            let (mut key, mut other) = (Key::new(), Key::new());
+            for ((field, value), second) in fields {
+                if second { other.set(field, value) } else { key.set(field, value) }
+            }
+            let mut mask = Mask::wildcard();
+            prereq.required_mask(&key, &mut mask);
+            // `other`, with the bits of the mask taken from `key`.
+            let mut same = other.clone();
+            for info in FIELDS {
+                let bits = mask.get(info.field);
+                same.set(info.field, same.get(info.field) & !bits | key.get(info.field) & bits);
+            }
+            prop_assert!(key.matches(&same, &mask));
+            prop_assert_eq!(prereq.satisfied(&same), prereq.satisfied(&key));
+        }
+    }
+}

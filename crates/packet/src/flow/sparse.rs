@@ -92,3 +92,52 @@ impl fmt::Debug for SparseMatch {
         f.debug_struct("SparseMatch").field("key", &self.key()).field("mask", &self.mask()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::field::FIELDS;
+    use super::*;
+
+    /// A key, a mask and another key that differs in a few fields.
+    fn matches() -> impl Strategy<Value = (Key, Mask, Key)> {
+        let fields = || proptest::collection::vec((0..FIELDS.len(), any::<u128>()), 0..6);
+        (fields(), fields(), fields()).prop_map(|(values, masks, changes)| {
+            let mut key = Key::new();
+            values.iter().for_each(|&(i, v)| key.set(FIELDS[i].field, v));
+            let mut mask = Mask::wildcard();
+            masks.iter().for_each(|&(i, v)| mask.add(FIELDS[i].field, v));
+            values.iter().step_by(2).for_each(|&(i, _)| mask.set_exact(FIELDS[i].field));
+            let mut other = key.clone();
+            changes.iter().take(values.len() % 3).for_each(|&(i, v)| other.set(FIELDS[i].field, v));
+            (key, mask, other)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn says_what_the_dense_form_says((key, mask, other) in matches()) {
+            let sparse = SparseMatch::new(&key, &mask);
+            prop_assert!(sparse.matches(&key));
+            prop_assert_eq!(sparse.matches(&other), key.matches(&other, &mask));
+            let (dense, bits) = sparse.expand();
+            prop_assert_eq!(&dense, &key.masked(&mask));
+            prop_assert_eq!(&bits, &mask);
+            prop_assert_eq!(sparse, SparseMatch::new(&dense, &bits));
+        }
+    }
+
+    #[test]
+    fn stores_only_what_is_matched() {
+        use crate::flow::Field;
+        let mut mask = Mask::wildcard();
+        assert_eq!(SparseMatch::new(&Key::new(), &mask).pairs().len(), 0);
+        mask.set_exact(Field::NwDst);
+        mask.set_exact(Field::Reg3);
+        mask.set_exact(Field::Metadata);
+        mask.clear(Field::Metadata);
+        assert_eq!(SparseMatch::new(&Key::new(), &mask).pairs().len(), 2);
+        assert!(size_of::<SparseMatch>() <= 24);
+    }
+}

@@ -122,3 +122,66 @@ pub fn update_udp(checksum: u16, update: impl FnOnce(u16) -> u16) -> u16 {
 fn change(checksum: u16, old_complement: u64, new: u64) -> u16 {
     Sum(u64::from(!checksum) + old_complement + new).finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RFC 1071 section 3 has the sum of these words: ddf2.
+    #[test]
+    fn example_of_the_rfc() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::ZERO.add_bytes(&bytes).partial(), 0xddf2);
+        assert_eq!(checksum(&bytes), !0xddf2);
+    }
+
+    /// RFC 1624 section 4: HC = dd2f, a word changes from 5555 to 3285, HC' = 0000.
+    #[test]
+    fn example_of_rfc_1624() {
+        assert_eq!(update16(0xdd2f, 0x5555, 0x3285), 0);
+    }
+
+    #[test]
+    fn udp_zero_rule() {
+        assert_eq!(update_udp(0, |sum| update16(sum, 1, 2)), 0);
+        assert_eq!(update_udp(0xdd2f, |sum| update16(sum, 0x5555, 0x3285)), 0xffff);
+        assert_eq!(Sum::ZERO.add_u16(0xffff).finish_udp(), 0xffff);
+    }
+
+    /// The definition, word by word.
+    fn slow(bytes: &[u8]) -> u16 {
+        let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        let sum = bytes.chunks(2).map(word).fold(0u32, |sum, w| (sum + w) % 0xffff);
+        let all_zero = bytes.iter().all(|&b| b == 0);
+        if sum == 0 && !all_zero { 0 } else { !(sum as u16) }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_definition(bytes: Vec<u8>) {
+            prop_assert_eq!(checksum(&bytes), slow(&bytes));
+        }
+
+        /// After any change the updated checksum is the full one over the new bytes.
+        #[test]
+        fn updates_equal_the_full_sum(mut bytes: [u8; 40], new: [u8; 16], at in 0usize..12) {
+            let at = 2 * at;
+            bytes[39] |= 1; // RFC 1624: an all-zero message has two representations of zero
+            let before = checksum(&bytes);
+            let old: [u8; 16] = bytes[at..at + 16].try_into().unwrap();
+            let word = |b: &[u8]| u16::from_be_bytes([b[0], b[1]]);
+            let long = |b: &[u8]| u32::from_be_bytes([b[0], b[1], b[2], b[3]]);
+
+            bytes[at..at + 2].copy_from_slice(&new[..2]);
+            prop_assert_eq!(update16(before, word(&old), word(&new)), checksum(&bytes));
+            bytes[at..at + 4].copy_from_slice(&new[..4]);
+            prop_assert_eq!(update32(before, long(&old), long(&new)), checksum(&bytes));
+            bytes[at..at + 6].copy_from_slice(&new[..6]);
+            prop_assert_eq!(update(before, &old[..6], &new[..6]), checksum(&bytes));
+            bytes[at..at + 16].copy_from_slice(&new);
+            prop_assert_eq!(update128(before, &old, &new), checksum(&bytes));
+        }
+    }
+}

@@ -55,8 +55,9 @@ const DEST: u8 = 60;
 #[inline(never)]
 fn walk(packet: &[u8], mut at: usize, mut proto: u8) -> Option<Upper> {
     let (mut seen, mut nw_frag) = (Seen::default(), 0);
-    for _ in 0..=MAX_EXTENSION_HEADERS {
+    for count in 0.. {
         let header = match proto {
+            HOP_BY_HOP | ROUTING | DEST | AUTH | FRAGMENT if count == MAX_EXTENSION_HEADERS => return None,
             HOP_BY_HOP | ROUTING | DEST | AUTH | FRAGMENT => chunk::<8>(packet, at)?,
             _ => {
                 seen.note(proto);
