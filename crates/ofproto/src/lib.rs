@@ -1,17 +1,28 @@
 //! OpenFlow over the datapath: bridges, tables, translation and revalidation.
+//!
+//! [`Switch`] holds all bridges of a daemon and is the slow path of one datapath; [`Bridge`] is what
+//! controllers and the configuration talk to. A packet that the datapath does not know comes to
+//! `upcall.rs`, is translated by [`xlate`] over the tables in `forwarding.rs`, and leaves a datapath
+//! flow with a record (`record.rs`) behind; `revalidate.rs` keeps those flows in step with every change.
 
 pub mod bridge;
 pub mod error;
 pub mod events;
+mod forwarding;
+mod intern;
 pub mod mac;
 pub mod port;
+mod record;
+mod revalidate;
 pub mod switch;
 pub mod table;
+mod upcall;
 pub mod vlan;
+pub mod xlate;
 
 pub use bridge::{Bridge, BridgeConfig, Controllers, FailMode, N_TABLES};
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 pub use port::{Device, PortInfo, PortSpec};
-pub use switch::{Switch, SwitchSettings};
+pub use switch::{Explanation, Switch, SwitchSettings};
 pub use vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};

@@ -1,13 +1,32 @@
 //! The switch: all bridges of a daemon over one datapath.
+//!
+//! Locks, in the order in which they are taken; whoever holds a later one takes none before it:
+//!
+//! 1. `revalidation`: one revalidation at a time;
+//! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
+//!    nor of subscribers;
+//! 3. a bridge's MAC table;
+//! 4. the interners, `subscribers`, `removed`, `settings`, `due`: leaves.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Datapath, Punt};
-use packet::{Clock, Key, Packet, Time};
+use datapath::{Datapath, PortNo};
+use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
+use packet::{Clock, Key, Time};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
 use crate::error::Error;
+use crate::events::{Subscriber, SubscriptionId};
+use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::port::describe;
+use crate::revalidate::Revalidation;
+use crate::table::Rule;
+use crate::xlate::trace::Sink;
+use crate::xlate::{Frozen, Input, Interners, Translation, translate};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -26,86 +45,232 @@ impl Default for SwitchSettings {
 
 /// All bridges over one datapath. Implements [`datapath::Upcall`].
 pub struct Switch {
-    _todo: (),
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Mutex<SwitchSettings>,
+    pub(crate) datapath: OnceLock<Arc<Datapath>>,
+    pub(crate) forwarding: RwLock<Forwarding>,
+    pub(crate) interners: Interners,
+    pub(crate) revalidation: Mutex<Revalidation>,
+    subscribers: RwLock<BTreeMap<SubscriptionId, (BridgeId, Arc<dyn Subscriber>)>>,
+    /// Rules that went and whose flow-removed waits for the final counters.
+    removed: Mutex<Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)>>,
+    due: Mutex<bool>,
+    due_changed: Condvar,
+    next_bridge: AtomicU32,
+    next_subscription: AtomicU64,
 }
 
 impl Switch {
     /// A switch without bridges. Call [`attach`](Switch::attach) next.
     pub fn new(settings: SwitchSettings, clock: Arc<dyn Clock>) -> Arc<Switch> {
-        let _ = (settings, clock);
-        todo!()
+        Arc::new(Switch {
+            clock,
+            settings: Mutex::new(settings),
+            datapath: OnceLock::new(),
+            forwarding: RwLock::default(),
+            interners: Interners::default(),
+            revalidation: Mutex::default(),
+            subscribers: RwLock::default(),
+            removed: Mutex::default(),
+            due: Mutex::new(false),
+            due_changed: Condvar::new(),
+            next_bridge: AtomicU32::new(1),
+            next_subscription: AtomicU64::new(1),
+        })
     }
 
     /// Connects the datapath, and this switch to it as its slow path. Can be done once.
     pub fn attach(self: &Arc<Switch>, datapath: Arc<Datapath>) {
-        let _ = datapath;
-        todo!()
+        if self.datapath.set(datapath.clone()).is_ok() {
+            datapath.set_upcall(self.clone());
+        }
     }
 
     /// Changes the settings.
     pub fn set_settings(&self, settings: SwitchSettings) {
-        let _ = settings;
-        todo!()
+        *self.settings.lock() = settings;
+        self.notify();
+    }
+
+    /// Settings in force.
+    pub fn settings(&self) -> SwitchSettings {
+        *self.settings.lock()
     }
 
     /// Adds a bridge without ports. In standalone mode and without controllers it gets one flow, of
     /// priority 0, with the action NORMAL.
     pub fn add_bridge(self: &Arc<Switch>, config: BridgeConfig) -> Result<Bridge, Error> {
-        let _ = config;
-        todo!()
+        let id = BridgeId(self.next_bridge.fetch_add(1, Ordering::Relaxed));
+        let name: Arc<str> = config.name.as_str().into();
+        let mut forwarding = self.forwarding.write();
+        if forwarding.bridges.values().any(|bridge| bridge.config.name == config.name) {
+            return Err(Error::BridgeExists(config.name));
+        }
+        forwarding.bridges.insert(id, BridgeState::new(id, config));
+        forwarding.touch();
+        drop(forwarding);
+        let bridge = Bridge::new(self.clone(), id, name);
+        bridge.flush_flows();
+        Ok(bridge)
     }
 
     /// Removes a bridge and its ports.
-    pub fn remove_bridge(&self, name: &str) -> Result<(), Error> {
-        let _ = name;
-        todo!()
+    pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
+        let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
+        for port in bridge.ports() {
+            bridge.remove_port(port.port)?;
+        }
+        let mut forwarding = self.forwarding.write();
+        forwarding.bridges.remove(&bridge.id());
+        forwarding.touch();
+        drop(forwarding);
+        self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
+        self.revalidate();
+        Ok(())
     }
 
     /// The bridge with this name.
     pub fn bridge(self: &Arc<Switch>, name: &str) -> Option<Bridge> {
-        let _ = name;
-        todo!()
+        self.bridges().into_iter().find(|bridge| bridge.name() == name)
     }
 
-    /// Every bridge, by name.
+    /// Every bridge, in the order in which they were added.
     pub fn bridges(self: &Arc<Switch>) -> Vec<Bridge> {
-        todo!()
+        let forwarding = self.forwarding.read();
+        let bridges = forwarding.bridges.values();
+        bridges.map(|bridge| Bridge::new(self.clone(), bridge.id, bridge.config.name.as_str().into())).collect()
     }
 
-    /// Does what is due: revalidation after changes, statistics, timeouts, MAC ageing, idle datapath
-    /// flows, changes of the link state of ports. Returns when it wants to run next, at the latest;
-    /// changes make it due at once ([`wait`](Switch::wait)). Not to be called from an upcall.
-    pub fn run(&self, now: Time) -> Time {
-        let _ = now;
-        todo!()
+    /// Which port of which bridge a datapath port is, by name.
+    pub fn locate_port(&self, port: PortNo) -> Option<(String, OfPort)> {
+        let forwarding = self.forwarding.read();
+        let &(bridge, port) = forwarding.by_dp_port.get(&port)?;
+        Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
     }
 
     /// Blocks until a change makes [`run`](Switch::run) due, or for at most `timeout`.
     pub fn wait(&self, timeout: Duration) {
-        let _ = timeout;
-        todo!()
+        let mut due = self.due.lock();
+        if !*due {
+            self.due_changed.wait_for(&mut due, timeout);
+        }
+        *due = false;
     }
 
-    /// Brings every datapath flow and all statistics up to date. When this returns, no packet is
-    /// forwarded by the state of before the call. Not to be called from an upcall.
-    pub fn revalidate(&self) {
-        todo!()
+    /// Makes `run` due.
+    pub(crate) fn notify(&self) {
+        *self.due.lock() = true;
+        self.due_changed.notify_all();
     }
 
-    /// Removes every datapath flow, after their statistics have been counted.
-    pub fn purge(&self) {
-        todo!()
+    /// Translates a packet that nobody sent and tells `sink` how: `key` as in the OpenFlow tables, with
+    /// an OpenFlow port in `in_port`. `None` where there is no such bridge.
+    pub fn trace(&self, bridge: &str, key: &Key, sink: &mut dyn Sink) -> Option<Explanation> {
+        let forwarding = self.forwarding.read();
+        let bridge = forwarding.bridges.values().find(|state| state.config.name == bridge)?.id;
+        let frozen = self.interners.frozen.get(key.common().recirc_id.get());
+        let input = self.input(key, bridge, frozen.as_deref());
+        let out = translate(&forwarding, &self.interners, &input, Some(sink));
+        Some(Explanation { mask: *out.mask, actions: out.actions, flow: out.flow })
+    }
+
+    fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
+        Input { key, bridge, frozen, packet_out: None, real: false, now: self.clock.now() }
+    }
+
+    /// Translates the key of a datapath flow or of a miss. `None` where its port is not of any bridge.
+    pub(crate) fn translate_dp(
+        &self,
+        forwarding: &Forwarding,
+        key: &Key,
+        real: bool,
+        now: Time,
+    ) -> Option<Translation> {
+        let dp_port = PortNo(key.common().in_port.get());
+        let recirc = key.common().recirc_id.get();
+        let frozen = if recirc == 0 { None } else { Some(self.interners.frozen.get(recirc)?) };
+        let mut flow = key.clone();
+        let bridge = match (forwarding.by_dp_port.get(&dp_port), &frozen) {
+            (Some(&(bridge, port)), _) => {
+                flow.common_mut().in_port = port.0.into();
+                bridge
+            }
+            (None, Some(frozen)) => frozen.bridge,
+            (None, None) => return None,
+        };
+        let mut input = Input { real, now, ..self.input(&flow, bridge, None) };
+        input.frozen = frozen.as_deref();
+        let mut out = translate(forwarding, &self.interners, &input, None);
+        if let Some(frozen) = frozen {
+            // The packets that the flow is for carry this number.
+            out.record.holds.push(frozen);
+        }
+        Some(out)
+    }
+
+    pub(crate) fn subscribe(&self, bridge: BridgeId, subscriber: Arc<dyn Subscriber>) -> SubscriptionId {
+        let id = SubscriptionId(self.next_subscription.fetch_add(1, Ordering::Relaxed));
+        self.subscribers.write().insert(id, (bridge, subscriber));
+        id
+    }
+
+    pub(crate) fn unsubscribe(&self, id: SubscriptionId) {
+        self.subscribers.write().remove(&id);
+    }
+
+    /// The subscribers of a bridge.
+    pub(crate) fn subscribers(&self, bridge: BridgeId) -> Vec<Arc<dyn Subscriber>> {
+        let subscribers = self.subscribers.read();
+        subscribers.values().filter(|(id, _)| *id == bridge).map(|(_, subscriber)| subscriber.clone()).collect()
+    }
+
+    pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
+        let status = PortStatus { reason, desc: describe(port.port, &port.name, port.config, &port.device) };
+        for subscriber in self.subscribers(bridge) {
+            subscriber.port_status(&status);
+        }
+    }
+
+    /// Notes that a rule went, for a flow-removed if it wants one.
+    pub(crate) fn rule_removed(&self, bridge: BridgeId, rule: Arc<Rule>, reason: FlowRemovedReason, now: Time) {
+        if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
+            self.removed.lock().push((bridge, rule, reason, now));
+        }
+    }
+
+    /// Takes the flow-removed messages that wait. Their counters are final once no datapath flow uses
+    /// the rules.
+    pub(crate) fn take_removed(&self) -> Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)> {
+        std::mem::take(&mut *self.removed.lock())
+    }
+
+    pub(crate) fn send_removed(&self, removed: Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)>) {
+        for (bridge, rule, reason, at) in removed {
+            let message = FlowRemoved {
+                matching: rule.matching(),
+                priority: rule.priority,
+                cookie: rule.cookie,
+                reason,
+                table: Some(rule.table),
+                duration: at.since(rule.created),
+                idle_timeout: rule.idle_timeout,
+                hard_timeout: rule.hard_timeout,
+                packet_count: rule.stats.packets(),
+                byte_count: rule.stats.bytes(),
+            };
+            for subscriber in self.subscribers(bridge) {
+                subscriber.flow_removed(&message);
+            }
+        }
     }
 }
 
-impl datapath::Upcall for Switch {
-    fn misses(&self, misses: &mut [datapath::Miss], now: Time) {
-        let _ = (misses, now);
-        todo!()
-    }
-
-    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time) {
-        let _ = (packet, key, punt, now);
-        todo!()
-    }
+/// What a trace ends with.
+pub struct Explanation {
+    /// The megaflow: what the outcome depends on.
+    pub mask: packet::Mask,
+    /// The datapath actions.
+    pub actions: Vec<datapath::Action>,
+    /// The key at the end.
+    pub flow: Key,
 }

@@ -64,6 +64,11 @@ impl Pattern {
         mask
     }
 
+    /// Whether every packet matches.
+    pub fn is_any(&self) -> bool {
+        self.values.is_empty()
+    }
+
     /// Whether a packet with this key matches.
     pub fn matches(&self, key: &Key) -> bool {
         self.layout.equal(key, &self.values)

@@ -2,6 +2,70 @@
 
 pub mod classifier;
 mod layout;
+pub mod rule;
+#[cfg(test)]
+mod tests;
 mod trie;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 pub use classifier::{Classified, Classifier, Conjunction, Pattern};
+pub use rule::{Rule, RuleStats};
+
+/// A table of a bridge.
+#[derive(Default)]
+pub struct Table {
+    /// The flows.
+    pub rules: Classifier<Rule>,
+    /// Generation of the last change to the flows.
+    pub changed: u64,
+    /// Flows that have a timeout.
+    pub mortal: usize,
+    /// Counters.
+    pub counters: Arc<TableCounters>,
+}
+
+/// Counters of a table.
+#[derive(Debug, Default)]
+pub struct TableCounters {
+    matched: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl TableCounters {
+    /// Adds packets that were looked up, and found or not.
+    pub fn add(&self, matched: bool, packets: u64) {
+        let counter = if matched { &self.matched } else { &self.missed };
+        counter.fetch_add(packets, Relaxed);
+    }
+
+    /// Packets that matched a flow.
+    pub fn matched(&self) -> u64 {
+        self.matched.load(Relaxed)
+    }
+
+    /// Packets looked up.
+    pub fn lookups(&self) -> u64 {
+        self.matched() + self.missed.load(Relaxed)
+    }
+}
+
+impl Table {
+    /// Adds a rule, or puts it in place of the one with equal match and priority, which is returned.
+    pub fn insert(&mut self, rule: Rule, generation: u64) -> Option<Arc<Rule>> {
+        self.changed = generation;
+        self.mortal += usize::from(rule.is_mortal());
+        let old = self.rules.insert(Arc::new(rule));
+        self.mortal -= old.as_ref().map_or(0, |old| usize::from(old.is_mortal()));
+        old
+    }
+
+    /// Removes a rule.
+    pub fn remove(&mut self, rule: &Rule, generation: u64) -> Option<Arc<Rule>> {
+        let old = self.rules.remove(&rule.pattern, rule.priority)?;
+        self.changed = generation;
+        self.mortal -= usize::from(old.is_mortal());
+        Some(old)
+    }
+}

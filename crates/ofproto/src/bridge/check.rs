@@ -1,0 +1,137 @@
+//! Whether instructions and actions can be carried out, with the error that OpenFlow has for it.
+
+use openflow::{Action, Instructions, Match, OfError, OfPort, TableId};
+use packet::Field;
+use packet::flow::VLAN_PRESENT;
+
+use crate::forwarding::TABLES;
+
+/// Checks the instructions of a flow with this match, in this table.
+pub(super) fn check_instructions(
+    instructions: &Instructions,
+    matching: &Match,
+    table: Option<TableId>,
+) -> Result<(), OfError> {
+    if instructions.meter.is_some() {
+        return Err(OfError::OFPMMFC_INVALID_METER);
+    }
+    let mut matching = matching.clone();
+    check_list(&instructions.apply, &mut matching)?;
+    check_list(&instructions.write, &mut matching)?;
+    if let Some(goto) = instructions.goto
+        && (table.is_some_and(|table| goto <= table) || usize::from(goto.0) >= TABLES)
+    {
+        return Err(OfError::OFPBIC_BAD_TABLE_ID);
+    }
+    Ok(())
+}
+
+/// Checks the actions of a packet-out.
+pub(super) fn check_actions(actions: &[Action]) -> Result<(), OfError> {
+    // A packet has whatever it has: nothing is known to be missing.
+    actions.iter().try_for_each(|action| check_action(action, None))
+}
+
+/// Checks a list; `matching` follows what the actions do to the packet.
+fn check_list(actions: &[Action], matching: &mut Match) -> Result<(), OfError> {
+    let conjunctions = actions.iter().filter(|action| matches!(action, Action::Conjunction { .. })).count();
+    let others =
+        actions.iter().filter(|action| !matches!(action, Action::Conjunction { .. } | Action::Note(_))).count();
+    if conjunctions > 0 && others > 0 {
+        return Err(OfError::NXBAC_BAD_CONJUNCTION);
+    }
+    actions.iter().try_for_each(|action| check_action(action, Some(matching)))
+}
+
+fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfError> {
+    match action {
+        Action::Output { port, .. } | Action::OutputTrunc { port, .. } => check_port(*port),
+        Action::Enqueue { port, .. } => match *port {
+            OfPort::IN_PORT | OfPort::LOCAL => Ok(()),
+            port if port.is_reserved() => Err(OfError::OFPBAC_BAD_OUT_PORT),
+            _ => Ok(()),
+        },
+        Action::Group(_) => Err(OfError::OFPBAC_BAD_OUT_GROUP),
+        Action::Meter(_) => Err(OfError::OFPMMFC_INVALID_METER),
+        Action::Learn(learn) if usize::from(learn.table.0) >= TABLES => Err(OfError::OFPBAC_BAD_ARGUMENT),
+        Action::Clone(actions) => match matching {
+            Some(matching) => check_list(actions, &mut matching.clone()),
+            None => check_actions(actions),
+        },
+        Action::PushVlan(tpid) if !matches!(tpid, 0x8100 | 0x88a8) => Err(OfError::OFPBAC_BAD_ARGUMENT),
+        Action::PushMpls(ethertype) if !matches!(ethertype, 0x8847 | 0x8848) => Err(OfError::OFPBAC_BAD_ARGUMENT),
+        Action::SetField { .. }
+        | Action::RegMove { .. }
+        | Action::RegLoad { .. }
+        | Action::PushVlan(_)
+        | Action::StripVlan
+        | Action::PushMpls(_)
+        | Action::PopMpls(_)
+        | Action::SetVlanVid { .. }
+        | Action::SetVlanPcp { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
+        // Not made yet: connection tracking, other headers, hashing over ports, and packet lengths.
+        Action::Ct(_)
+        | Action::Nat(_)
+        | Action::Encap(_)
+        | Action::Decap(_)
+        | Action::DecNshTtl
+        | Action::Bundle(_)
+        | Action::Multipath(_)
+        | Action::CheckPktLarger { .. } => Err(OfError::OFPBAC_BAD_TYPE),
+        Action::Controller(controller) if controller.pause => Err(OfError::OFPBAC_BAD_TYPE),
+        _ => Ok(()),
+    }
+}
+
+fn check_port(port: OfPort) -> Result<(), OfError> {
+    match port {
+        OfPort::IN_PORT
+        | OfPort::TABLE
+        | OfPort::NORMAL
+        | OfPort::FLOOD
+        | OfPort::ALL
+        | OfPort::CONTROLLER
+        | OfPort::LOCAL => Ok(()),
+        port if port.is_reserved() => Err(OfError::OFPBAC_BAD_OUT_PORT),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the match guarantees the fields that the action needs, and what it guarantees afterwards.
+fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
+    let has = |matching: &Match, field: Field| field.info().prereq.check(&matching.key, &matching.mask);
+    let inconsistent = Err(OfError::OFPBAC_MATCH_INCONSISTENT);
+    match action {
+        Action::SetField { field, value, mask } => {
+            let untagged = matching.get(Field::VlanTci).0 as u16 & VLAN_PRESENT == 0;
+            if !field.info().writable {
+                return Err(OfError::OFPBAC_BAD_SET_ARGUMENT);
+            }
+            if !has(matching, *field) || *field == Field::VlanVid && untagged {
+                return inconsistent;
+            }
+            if matches!(field, Field::VlanVid | Field::VlanTci) {
+                let (old, bits) = matching.get(Field::VlanTci);
+                let (value, mask) = (value & 0x1fff, mask & 0x1fff);
+                matching.set_masked(Field::VlanTci, old & !mask | value, bits | mask);
+            }
+        }
+        Action::RegLoad { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+        Action::RegLoad { dst, .. } if !has(matching, dst.field) => return inconsistent,
+        Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
+        Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+        Action::PushVlan(_) | Action::SetVlanVid { push: true, .. } | Action::SetVlanPcp { push: true, .. } => {
+            matching.set_masked(Field::VlanTci, VLAN_PRESENT.into(), VLAN_PRESENT.into());
+        }
+        Action::StripVlan => matching.set_masked(Field::VlanTci, 0, 0),
+        Action::PushMpls(ethertype) => matching.set(Field::DlType, (*ethertype).into()),
+        Action::PopMpls(ethertype) => {
+            if !matches!(matching.exact(Field::DlType), Some(0x8847 | 0x8848)) {
+                return inconsistent;
+            }
+            matching.set(Field::DlType, (*ethertype).into());
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! A bridge: what controllers and the configuration can ask of it.
+
+mod check;
+mod flows;
+mod port;
+
+use std::sync::Arc;
+
+use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig};
+use packet::flow::BlockId;
+use packet::{Key, Packet};
+
+use crate::error::Error;
+use crate::events::{Subscriber, SubscriptionId};
+use crate::forwarding::{BridgeId, BridgeState};
+use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
+use crate::switch::Switch;
+use crate::xlate::{Input, translate};
+
+/// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
+/// which keeps it for itself.
+pub const N_TABLES: u8 = 254;
+
+/// What a bridge does without a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// Forwards as a learning switch.
+    #[default]
+    Standalone,
+    /// Goes on with the flows it has.
+    Secure,
+}
+
+/// A bridge to be added.
+#[derive(Clone, Debug)]
+pub struct BridgeConfig {
+    /// Name.
+    pub name: String,
+    /// Datapath id.
+    pub datapath_id: u64,
+    /// Without a controller.
+    pub fail_mode: FailMode,
+    /// MAC learning.
+    pub mac: MacSettings,
+    /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
+    pub forward_bpdu: bool,
+    /// Most flows of a table; `None` for no limit.
+    pub max_flows: Option<u32>,
+}
+
+impl BridgeConfig {
+    /// A bridge with everything else at its default.
+    pub fn new(name: &str, datapath_id: u64) -> BridgeConfig {
+        BridgeConfig {
+            name: name.to_owned(),
+            datapath_id,
+            fail_mode: FailMode::default(),
+            mac: MacSettings::default(),
+            forward_bpdu: false,
+            max_flows: None,
+        }
+    }
+}
+
+/// What the connections to a bridge's controllers mean for its forwarding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Controllers {
+    /// At least one controller is configured.
+    pub configured: bool,
+    /// Some connection (controller or management) of OpenFlow 1.0 to 1.2 wants packets that miss in a
+    /// table without a table-miss flow.
+    pub want_misses: bool,
+    /// No controller has been there for long enough that standalone mode takes over.
+    pub fail_open: bool,
+}
+
+/// A handle to a bridge. Cheap to clone; a call on a bridge that has been removed does nothing and
+/// answers as an empty bridge would, or with an error.
+#[derive(Clone)]
+pub struct Bridge {
+    switch: Arc<Switch>,
+    id: BridgeId,
+    name: Arc<str>,
+}
+
+impl Bridge {
+    pub(crate) fn new(switch: Arc<Switch>, id: BridgeId, name: Arc<str>) -> Bridge {
+        Bridge { switch, id, name }
+    }
+
+    pub(crate) fn id(&self) -> BridgeId {
+        self.id
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the bridge is still in the switch.
+    pub fn exists(&self) -> bool {
+        self.read(|_| ()).is_some()
+    }
+
+    /// Configuration in force; the default one where the bridge is gone.
+    pub fn config(&self) -> BridgeConfig {
+        self.read(|bridge| bridge.config.clone()).unwrap_or_else(|| BridgeConfig::new(&self.name, 0))
+    }
+
+    /// Changes the configuration, all but the name.
+    pub fn set_config(&self, config: BridgeConfig) {
+        let name = self.name.to_string();
+        let flush = self.change(|bridge, generation| {
+            let fail_mode = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config }).fail_mode;
+            bridge.macs.write().set_settings(bridge.config.mac, generation);
+            fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
+        });
+        if flush == Some(true) {
+            self.flush_flows();
+        }
+    }
+
+    /// What the connections to controllers mean at present.
+    pub fn controllers(&self) -> Controllers {
+        self.read(|bridge| bridge.controllers).unwrap_or_default()
+    }
+
+    /// Tells about the controllers. When the first is configured or the last goes, all flows are
+    /// removed, and a standalone bridge without controllers gets its NORMAL flow.
+    pub fn set_controllers(&self, controllers: Controllers) {
+        if self.controllers() == controllers {
+            return;
+        }
+        let old = self.change(|bridge, _| std::mem::replace(&mut bridge.controllers, controllers));
+        if old.is_some_and(|old| old.configured != controllers.configured) {
+            self.flush_flows();
+        }
+    }
+
+    /// Sends the bridge's events to `subscriber` from now on.
+    pub fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> SubscriptionId {
+        self.switch.subscribe(self.id, subscriber)
+    }
+
+    /// Ends a subscription. Events that are on their way may still arrive.
+    pub fn unsubscribe(&self, id: SubscriptionId) {
+        self.switch.unsubscribe(id);
+    }
+
+    /// Sends a packet. Its data must be present: Weir buffers no packets.
+    pub fn packet_out(&self, message: &PacketOut) -> Result<(), OfError> {
+        if message.buffer_id.is_some() && message.data.is_empty() {
+            return Err(OfError::OFPBRC_BUFFER_UNKNOWN);
+        }
+        let in_port = message.in_port;
+        if in_port.is_reserved() && !matches!(in_port, OfPort::LOCAL | OfPort::ANY | OfPort::CONTROLLER) {
+            return Err(OfError::OFPBRC_BAD_PORT);
+        }
+        check::check_actions(&message.actions)?;
+        let packet = Packet::from_slice(&message.data);
+        let mut key = Key::new();
+        packet::flow::extract(packet.data(), &mut key);
+        add_metadata(&mut key, &message.metadata);
+        key.common_mut().in_port = in_port.0.into();
+        self.execute(packet, &key, &message.actions);
+        Ok(())
+    }
+
+    fn execute(&self, packet: Packet, key: &Key, actions: &[Action]) {
+        let (now, switch) = (self.switch.clock.now(), &self.switch);
+        let forwarding = switch.forwarding.read();
+        let input = Input { key, bridge: self.id, frozen: None, packet_out: Some(actions), real: true, now };
+        let out = translate(&forwarding, &switch.interners, &input, None);
+        out.record.credit(&forwarding, 1, packet.len() as u64, now);
+        let port =
+            forwarding.bridges.get(&self.id).and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
+        let mut metadata = key.clone();
+        metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
+        drop(forwarding);
+        switch.learn_flows(out.learned, now);
+        if let Some(datapath) = switch.datapath.get() {
+            datapath.execute(packet, &metadata, &out.actions);
+        }
+    }
+
+    /// Returns when all changes so far are in force. Not to be called from an upcall.
+    pub fn barrier(&self) {
+        self.switch.revalidate();
+    }
+
+    /// Fragment handling and miss_send_len. The latter belongs to connections; here it is the default.
+    pub fn switch_config(&self) -> SwitchConfig {
+        let frag = self.read(|bridge| bridge.frag).unwrap_or_default();
+        SwitchConfig { frag, invalid_ttl_to_controller: None, miss_send_len: 0 }
+    }
+
+    /// Changes fragment handling. Reassembly is refused.
+    pub fn set_switch_config(&self, config: SwitchConfig) -> Result<(), OfError> {
+        if config.frag == FragHandling::Reassemble {
+            return Err(OfError::OFPSCFC_BAD_FLAGS);
+        }
+        self.change(|bridge, _| bridge.frag = config.frag);
+        Ok(())
+    }
+
+    /// The MAC table, in no particular order. Times of use include every packet before the call.
+    pub fn macs(&self) -> Vec<MacEntry> {
+        self.switch.revalidate();
+        self.read(|bridge| bridge.macs.read().iter().collect()).unwrap_or_default()
+    }
+
+    /// Counters of the MAC table.
+    pub fn mac_stats(&self) -> MacStats {
+        self.read(|bridge| bridge.macs.read().stats()).unwrap_or_default()
+    }
+
+    /// Sets the counters of the MAC table to zero.
+    pub fn clear_mac_stats(&self) {
+        self.read(|bridge| bridge.macs.write().clear_stats());
+    }
+
+    /// Forgets every learnt address.
+    pub fn flush_macs(&self) {
+        self.change_macs(|macs, generation| macs.flush(generation));
+    }
+
+    /// Adds a static entry.
+    pub fn add_static_mac(&self, key: MacKey, port: OfPort) -> Result<(), Error> {
+        if self.read(|bridge| bridge.ports.contains_key(&port)) != Some(true) {
+            return Err(self.no_such_port(port));
+        }
+        self.change_macs(|macs, generation| macs.add_static(key, port, generation));
+        Ok(())
+    }
+
+    /// Removes an entry of either kind; false where there was none.
+    pub fn remove_mac(&self, key: MacKey) -> bool {
+        self.change_macs(|macs, generation| macs.remove(key, generation)).unwrap_or(false)
+    }
+
+    fn change_macs<T>(&self, f: impl FnOnce(&mut MacTable, u64) -> T) -> Option<T> {
+        let forwarding = self.switch.forwarding.read();
+        let bridge = forwarding.bridges.get(&self.id)?;
+        let result = f(&mut bridge.macs.write(), forwarding.next_generation());
+        drop(forwarding);
+        self.switch.notify();
+        Some(result)
+    }
+
+    /// Reads the bridge's state; `None` where it is gone.
+    fn read<T>(&self, f: impl FnOnce(&BridgeState) -> T) -> Option<T> {
+        self.switch.forwarding.read().bridges.get(&self.id).map(f)
+    }
+
+    /// Changes settings on which all flows depend.
+    fn change<T>(&self, f: impl FnOnce(&mut BridgeState, u64) -> T) -> Option<T> {
+        let mut forwarding = self.switch.forwarding.write();
+        forwarding.touch();
+        let generation = forwarding.generation();
+        let result = forwarding.bridges.get_mut(&self.id).map(|bridge| f(bridge, generation));
+        drop(forwarding);
+        self.switch.notify();
+        result
+    }
+
+    fn no_such_port(&self, port: OfPort) -> Error {
+        Error::NoSuchPort { bridge: self.name.to_string(), port: port.to_string() }
+    }
+}
+
+/// Adds the pipeline fields that a packet-out of OpenFlow 1.5 gives.
+fn add_metadata(key: &mut Key, metadata: &Match) {
+    for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+        if metadata.key.present().has(block) {
+            *key.block_mut(block) = *metadata.key.block(block);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Ports of a bridge: adding, removing, changing, showing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortStats};
+
+use super::Bridge;
+use crate::error::Error;
+use crate::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
+use crate::port::{Device, PortInfo, PortSpec, describe};
+use crate::vlan::PortVlan;
+
+impl Bridge {
+    /// Adds a port.
+    pub fn add_port(&self, spec: PortSpec) -> Result<OfPort, Error> {
+        if let Some(requested) = spec.request
+            && requested != OfPort::LOCAL
+            && (requested.is_reserved() || requested.0 == 0)
+        {
+            return Err(Error::BadPortNumber { port: spec.name, requested });
+        }
+        // The name is taken first, so that two calls at once cannot both have it.
+        let port = self.reserve(&spec)?;
+        let dp_port = match &spec.device {
+            Device::Patch { .. } => None,
+            Device::Datapath(device) => {
+                let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath);
+                match datapath.and_then(|datapath| Ok(datapath.add_port(device.clone())?)) {
+                    Ok(port) => Some(port),
+                    Err(error) => {
+                        self.switch.forwarding.write().by_name.remove(&spec.name);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let mut forwarding = self.switch.forwarding.write();
+        if let Some(dp_port) = dp_port {
+            forwarding.by_dp_port.insert(dp_port, (self.id, port));
+        }
+        forwarding.touch();
+        let Some(bridge) = forwarding.bridges.get_mut(&self.id) else {
+            return Err(Error::NoSuchBridge(self.name.to_string()));
+        };
+        let created = self.switch.clock.now();
+        let PortSpec { name, device, vlan, config, .. } = spec;
+        let patch = Arc::new(PatchCounters::default());
+        bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, patch });
+        drop(forwarding);
+        self.port_changed(port, PortReason::Add);
+        Ok(port)
+    }
+
+    /// Finds a number for a new port and takes its name.
+    fn reserve(&self, spec: &PortSpec) -> Result<OfPort, Error> {
+        let mut forwarding = self.switch.forwarding.write();
+        if let Some((id, _)) = forwarding.by_name.get(&spec.name) {
+            let bridge = forwarding.bridges.get(id).map_or_else(String::new, |bridge| bridge.config.name.clone());
+            return Err(Error::PortExists { port: spec.name.clone(), bridge });
+        }
+        let taken = |port: OfPort| forwarding.by_name.values().any(|&other| other == (self.id, port));
+        let port = if spec.name == *self.name {
+            OfPort::LOCAL
+        } else {
+            let wanted = spec.request.filter(|&port| port != OfPort::LOCAL && !taken(port));
+            let free = || (1..OfPort::MAX).map(OfPort).find(|&port| !taken(port));
+            wanted.or_else(free).ok_or_else(|| Error::NoPortNumber(self.name.to_string()))?
+        };
+        forwarding.by_name.insert(spec.name.clone(), (self.id, port));
+        Ok(port)
+    }
+
+    /// Removes a port, and what was learnt there. When this returns, no packet uses it.
+    pub fn remove_port(&self, port: OfPort) -> Result<(), Error> {
+        let mut forwarding = self.switch.forwarding.write();
+        forwarding.touch();
+        let generation = forwarding.generation();
+        let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| {
+            bridge.macs.write().flush_port(port, generation);
+            bridge.ports.remove(&port)
+        });
+        let Some(state) = state else { return Err(self.no_such_port(port)) };
+        forwarding.by_name.remove(&state.name);
+        if let Some(dp_port) = state.dp_port {
+            forwarding.by_dp_port.remove(&dp_port);
+        }
+        drop(forwarding);
+        if let (Some(dp_port), Some(datapath)) = (state.dp_port, self.switch.datapath.get()) {
+            let flows = datapath.remove_port(dp_port)?;
+            self.switch.credit_removed(flows);
+        }
+        self.switch.revalidate();
+        self.switch.port_status(self.id, PortReason::Delete, &state);
+        Ok(())
+    }
+
+    /// Changes the VLAN configuration of a port.
+    pub fn set_port_vlan(&self, port: OfPort, vlan: PortVlan) -> Result<(), Error> {
+        let changed = self.change(|bridge, _| bridge.ports.get_mut(&port).map(|state| state.vlan = vlan));
+        changed.flatten().ok_or_else(|| self.no_such_port(port))
+    }
+
+    /// The port with this name.
+    pub fn port_by_name(&self, name: &str) -> Option<OfPort> {
+        let forwarding = self.switch.forwarding.read();
+        forwarding.by_name.get(name).filter(|(bridge, _)| *bridge == self.id).map(|&(_, port)| port)
+    }
+
+    /// Every port, by number.
+    pub fn ports(&self) -> Vec<PortInfo> {
+        self.read(|bridge| bridge.ports.values().map(info).collect()).unwrap_or_default()
+    }
+
+    /// Descriptions of a port, or of all for ANY, by number.
+    pub fn port_descs(&self, port: OfPort) -> Result<Vec<PortDesc>, OfError> {
+        let describe = |state: &PortState| describe(state.port, &state.name, state.config, &state.device);
+        self.each_port(port, |_, _, state| describe(state))
+    }
+
+    /// Counters of a port, or of all for ANY, by number.
+    pub fn port_stats(&self, port: OfPort) -> Result<Vec<PortStats>, OfError> {
+        let now = self.switch.clock.now();
+        self.each_port(port, |_, _, state| {
+            let counters = counters(state);
+            PortStats {
+                port: state.port,
+                rx_packets: counters.rx_packets,
+                tx_packets: counters.tx_packets,
+                rx_bytes: counters.rx_bytes,
+                tx_bytes: counters.tx_bytes,
+                rx_dropped: counters.rx_dropped,
+                tx_dropped: counters.tx_dropped,
+                rx_errors: counters.rx_errors,
+                tx_errors: counters.tx_errors,
+                rx_frame_err: counters.rx_frame_err,
+                rx_over_err: counters.rx_over_err,
+                rx_crc_err: counters.rx_crc_err,
+                collisions: counters.collisions,
+                duration: Some(now.since(state.created)),
+            }
+        })
+    }
+
+    fn each_port<T>(
+        &self,
+        port: OfPort,
+        shown: impl Fn(&Forwarding, &BridgeState, &PortState) -> T,
+    ) -> Result<Vec<T>, OfError> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
+        let ports = bridge.ports.values().filter(|state| port == OfPort::ANY || state.port == port);
+        let out: Vec<T> = ports.map(|state| shown(&forwarding, bridge, state)).collect();
+        if out.is_empty() && port != OfPort::ANY { Err(OfError::OFPBRC_BAD_PORT) } else { Ok(out) }
+    }
+
+    /// Changes the OpenFlow configuration of a port.
+    pub fn port_mod(&self, change: &PortMod) -> Result<(), OfError> {
+        let descs = self.port_descs(change.port).map_err(|_| OfError::OFPPMFC_BAD_PORT)?;
+        let [desc] = &descs[..] else { return Err(OfError::OFPPMFC_BAD_PORT) };
+        if desc.hw_addr != change.hw_addr {
+            return Err(OfError::OFPPMFC_BAD_HW_ADDR);
+        }
+        let mask = change.mask & !PortConfig::PORT_DOWN;
+        let changed = self.change(|bridge, _| {
+            let state = bridge.ports.get_mut(&change.port)?;
+            state.config = state.config & !mask | change.config & mask;
+            Some((state.device.clone(), state.dp_port))
+        });
+        let Some((device, dp_port)) = changed.flatten() else { return Err(OfError::OFPPMFC_BAD_PORT) };
+        if let (true, Device::Datapath(device)) = (change.mask.contains(PortConfig::PORT_DOWN), device) {
+            let up = !change.config.contains(PortConfig::PORT_DOWN);
+            if let Err(error) = device.set_admin_up(up) {
+                tracing::warn!("{error}");
+                return Err(OfError::OFPPMFC_BAD_CONFIG);
+            }
+            if let (Some(port), Some(datapath)) = (dp_port, self.switch.datapath.get()) {
+                // A port that has gone meanwhile has no state to refresh.
+                let _ = datapath.refresh_port(port);
+            }
+        }
+        self.port_changed(change.port, PortReason::Modify);
+        Ok(())
+    }
+
+    /// Tells the subscribers that a port is new or has changed: its link state, for instance, which
+    /// whoever watches the device notices.
+    pub fn port_changed(&self, port: OfPort, reason: PortReason) {
+        let desc = self.port_descs(port).ok().and_then(|descs| descs.into_iter().next());
+        if let Some(desc) = desc {
+            let status = openflow::PortStatus { reason, desc };
+            self.switch.subscribers(self.id).iter().for_each(|subscriber| subscriber.port_status(&status));
+        }
+        self.switch.notify();
+    }
+}
+
+fn info(state: &PortState) -> PortInfo {
+    let (kind, peer, device) = match &state.device {
+        Device::Patch { peer, .. } => ("patch", Some(peer.clone()), None),
+        Device::Datapath(device) => (device.kind(), None, Some(device.clone())),
+    };
+    PortInfo {
+        port: state.port,
+        name: state.name.clone(),
+        dp_port: state.dp_port,
+        kind,
+        peer,
+        vlan: state.vlan.clone(),
+        config: state.config,
+        created: state.created,
+        device,
+    }
+}
+
+fn counters(state: &PortState) -> ports::Stats {
+    match &state.device {
+        Device::Datapath(device) => device.stats(),
+        Device::Patch { .. } => ports::Stats {
+            rx_packets: state.patch.rx_packets.load(Relaxed),
+            rx_bytes: state.patch.rx_bytes.load(Relaxed),
+            tx_packets: state.patch.tx_packets.load(Relaxed),
+            tx_bytes: state.patch.tx_bytes.load(Relaxed),
+            ..ports::Stats::default()
+        },
+    }
+}

@@ -1,0 +1,119 @@
+//! What translation reads: the tables, ports and settings of all bridges.
+//!
+//! It lies behind one lock ([`Switch`](crate::Switch) has it): a translation holds it shared from start
+//! to end, so that it sees one state even where it crosses a patch port, and a change holds it alone.
+//! The MAC tables have a lock of their own, because translations write to them.
+//!
+//! Generations: every change takes the next number of [`Forwarding::generation`] and stores it where it
+//! happened. A translation notes the number that it began with; its result is out of date when
+//! something that it depends on has a later one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datapath::PortNo;
+use hashbrown::HashMap;
+use openflow::{FragHandling, OfPort, PortConfig};
+use packet::Time;
+use parking_lot::RwLock;
+
+use crate::bridge::{BridgeConfig, Controllers};
+use crate::mac::MacTable;
+use crate::port::Device;
+use crate::table::Table;
+use crate::vlan::PortVlan;
+
+/// Tables that exist.
+pub(crate) const TABLES: usize = 255;
+
+/// Identity of a bridge, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BridgeId(pub u32);
+
+/// The state of all bridges.
+#[derive(Default)]
+pub(crate) struct Forwarding {
+    pub bridges: BTreeMap<BridgeId, BridgeState>,
+    /// Which port of which bridge a datapath port is.
+    pub by_dp_port: HashMap<PortNo, (BridgeId, OfPort)>,
+    /// Which port of which bridge has a name.
+    pub by_name: HashMap<String, (BridgeId, OfPort)>,
+    /// Generation of the last change of ports or settings: everything depends on these.
+    pub changed: u64,
+    generation: AtomicU64,
+}
+
+impl Forwarding {
+    /// The number of the latest change.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// A number for a change that is about to be made.
+    pub fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Notes a change of ports or settings.
+    pub fn touch(&mut self) {
+        self.changed = self.next_generation();
+    }
+
+    /// The other end of a patch port.
+    pub fn peer(&self, name: &str, peer: &str) -> Option<(&BridgeState, &PortState)> {
+        let (bridge, port) = self.by_name.get(peer)?;
+        let bridge = self.bridges.get(bridge)?;
+        let state = bridge.ports.get(port)?;
+        // Both ends have to agree.
+        matches!(&state.device, Device::Patch { peer, .. } if peer == name).then_some((bridge, state))
+    }
+}
+
+/// The state of a bridge.
+pub(crate) struct BridgeState {
+    pub id: BridgeId,
+    pub config: BridgeConfig,
+    pub controllers: Controllers,
+    pub frag: FragHandling,
+    pub tables: Vec<Table>,
+    pub ports: BTreeMap<OfPort, PortState>,
+    pub macs: RwLock<MacTable>,
+}
+
+impl BridgeState {
+    pub fn new(id: BridgeId, config: BridgeConfig) -> BridgeState {
+        BridgeState {
+            id,
+            macs: RwLock::new(MacTable::new(config.mac)),
+            controllers: Controllers::default(),
+            frag: FragHandling::Normal,
+            tables: (0..TABLES).map(|_| Table::default()).collect(),
+            ports: BTreeMap::new(),
+            config,
+        }
+    }
+}
+
+/// The state of a port.
+pub(crate) struct PortState {
+    pub port: OfPort,
+    pub name: String,
+    pub device: Device,
+    /// `None` for a patch port.
+    pub dp_port: Option<PortNo>,
+    pub config: PortConfig,
+    pub vlan: PortVlan,
+    pub created: Time,
+    /// Counters of a patch port; other ports have their device's.
+    pub patch: Arc<PatchCounters>,
+}
+
+/// Counters of a patch port.
+#[derive(Debug, Default)]
+pub(crate) struct PatchCounters {
+    pub rx_packets: AtomicU64,
+    pub rx_bytes: AtomicU64,
+    pub tx_packets: AtomicU64,
+    pub tx_bytes: AtomicU64,
+}

@@ -1,0 +1,97 @@
+//! Numbers for values that travel through the datapath: recirculation states and punts.
+//!
+//! Equal values get the same number, so that translating a flow again gives equal actions. A value
+//! lives as long as a record holds it, and some time longer for packets on their way.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+/// A table of numbered values. Numbers start at 1.
+pub(crate) struct Interner<T> {
+    inner: Mutex<Inner<T>>,
+}
+
+struct Inner<T> {
+    by_id: HashMap<u32, (Arc<T>, bool)>,
+    by_value: HashMap<Arc<T>, u32>,
+    next: u32,
+}
+
+impl<T: Eq + Hash> Default for Interner<T> {
+    fn default() -> Interner<T> {
+        Interner { inner: Mutex::new(Inner { by_id: HashMap::new(), by_value: HashMap::new(), next: 1 }) }
+    }
+}
+
+impl<T: Eq + Hash> Interner<T> {
+    /// The number of `value`, and the shared value, which has to be held to keep the number.
+    pub fn intern(&self, value: T) -> (u32, Arc<T>) {
+        let mut inner = self.inner.lock();
+        if let Some((shared, &id)) = inner.by_value.get_key_value(&value) {
+            return (id, shared.clone());
+        }
+        let mut id = inner.next;
+        while id == 0 || inner.by_id.contains_key(&id) {
+            id = id.wrapping_add(1);
+        }
+        inner.next = id.wrapping_add(1);
+        let shared = Arc::new(value);
+        inner.by_id.insert(id, (shared.clone(), false));
+        inner.by_value.insert(shared.clone(), id);
+        (id, shared)
+    }
+
+    /// The value with this number.
+    pub fn get(&self, id: u32) -> Option<Arc<T>> {
+        self.inner.lock().by_id.get(&id).map(|(value, _)| value.clone())
+    }
+
+    /// Forgets what nobody has held since the last call.
+    pub fn collect(&self) {
+        let inner = &mut *self.inner.lock();
+        inner.by_id.retain(|_, (value, idle)| {
+            // Two references are the table's own.
+            if Arc::strong_count(value) > 2 {
+                *idle = false;
+                return true;
+            }
+            if !*idle {
+                *idle = true;
+                return true;
+            }
+            inner.by_value.remove(value);
+            false
+        });
+    }
+
+    /// Number of values.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.inner.lock().by_id.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_live_while_held() {
+        let interner = Interner::default();
+        let (a, held) = interner.intern("a".to_owned());
+        let (b, _) = interner.intern("b".to_owned());
+        assert_ne!(a, b);
+        assert_eq!(interner.intern("a".to_owned()).0, a);
+        interner.collect();
+        assert_eq!(interner.len(), 2, "a packet may still carry the number");
+        interner.collect();
+        assert_eq!((interner.get(a).as_deref(), interner.get(b)), (Some(&"a".to_owned()), None));
+        drop(held);
+        interner.collect();
+        interner.collect();
+        assert_eq!(interner.len(), 0);
+    }
+}

@@ -1,0 +1,123 @@
+//! What is known about a datapath flow: whom to credit with its packets, and what it depends on.
+//!
+//! The record travels with the flow as its tag. It is immutable but for what has been pushed so far; a
+//! revalidation that keeps the flow may put a fresh record in its place.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use datapath::FlowStats;
+use openflow::OfPort;
+use packet::Time;
+use parking_lot::Mutex;
+
+use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
+use crate::mac::MacKey;
+use crate::table::{RuleStats, TableCounters};
+
+/// The record of a flow, or of a translation.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// The generation at which the translation began.
+    pub generation: u64,
+    /// The rules that the packets pass, one entry for each time.
+    pub rules: Vec<Arc<RuleStats>>,
+    /// The tables looked up, and whether a rule was found.
+    pub tables: Vec<(Arc<TableCounters>, bool)>,
+    /// The patch ports crossed: sending end, receiving end.
+    pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
+    /// The addresses that NORMAL learnt from.
+    pub sources: Vec<(BridgeId, MacKey, OfPort)>,
+    /// What the translation looked at, for each bridge.
+    pub deps: Vec<Deps>,
+    /// The next packet has to be looked at again: it would change a MAC table or a flow table.
+    pub volatile: bool,
+    /// Keeps recirculation states and punts alive.
+    pub holds: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Packets and bytes of the flow that have been credited.
+    pub pushed: Mutex<(u64, u64)>,
+}
+
+/// What a translation looked at in one bridge.
+pub(crate) struct Deps {
+    pub bridge: BridgeId,
+    tables: [u64; 4],
+    macs: Vec<MacKey>,
+}
+
+impl Record {
+    /// Notes that a table was looked up.
+    pub fn depends_on_table(&mut self, bridge: BridgeId, table: u8) {
+        self.deps(bridge).tables[usize::from(table) / 64] |= 1 << (table % 64);
+    }
+
+    /// Notes that an address was looked up.
+    pub fn depends_on_mac(&mut self, bridge: BridgeId, key: MacKey) {
+        self.deps(bridge).macs.push(key);
+    }
+
+    fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
+        let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
+            self.deps.push(Deps { bridge, tables: [0; 4], macs: Vec::new() });
+            self.deps.len() - 1
+        });
+        &mut self.deps[index]
+    }
+
+    /// Whether something that the translation depended on has changed since.
+    pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
+        let generation = self.generation;
+        forwarding.changed > generation
+            || self.deps.iter().any(|deps| {
+                let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
+                let tables = deps.tables.iter().enumerate().flat_map(|(i, &bits)| {
+                    (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| i * 64 + bit)
+                });
+                if tables.into_iter().any(|table| bridge.tables[table].changed > generation) {
+                    return true;
+                }
+                if deps.macs.is_empty() {
+                    return false;
+                }
+                let macs = bridge.macs.read();
+                macs.last_change() > generation && deps.macs.iter().any(|&key| macs.changed_since(key, generation))
+            })
+    }
+
+    /// Credits packets.
+    pub fn credit(&self, forwarding: &Forwarding, packets: u64, bytes: u64, used: Time) {
+        for rule in &self.rules {
+            rule.add(packets, bytes, used);
+        }
+        for (table, matched) in &self.tables {
+            table.add(*matched, packets);
+        }
+        for (tx, rx) in &self.patches {
+            tx.tx_packets.fetch_add(packets, Relaxed);
+            tx.tx_bytes.fetch_add(bytes, Relaxed);
+            rx.rx_packets.fetch_add(packets, Relaxed);
+            rx.rx_bytes.fetch_add(bytes, Relaxed);
+        }
+        for &(bridge, key, port) in &self.sources {
+            if let Some(bridge) = forwarding.bridges.get(&bridge)
+                && bridge.macs.read().needs_learning(key, port, used)
+            {
+                bridge.macs.write().refresh(key, port, used);
+            }
+        }
+    }
+
+    /// Credits what the flow's counters say and has not been credited yet.
+    pub fn push(&self, forwarding: &Forwarding, stats: &FlowStats) {
+        let (packets, bytes) = {
+            let mut pushed = self.pushed.lock();
+            let delta = (stats.packets.saturating_sub(pushed.0), stats.bytes.saturating_sub(pushed.1));
+            *pushed = (stats.packets.max(pushed.0), stats.bytes.max(pushed.1));
+            delta
+        };
+        if packets > 0 {
+            self.credit(forwarding, packets, bytes, stats.used);
+        }
+    }
+}

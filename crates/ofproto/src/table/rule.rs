@@ -1,0 +1,178 @@
+//! A flow of an OpenFlow table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, Instructions, Match, TableId};
+use packet::Time;
+
+use super::classifier::{Classified, Conjunction, Pattern};
+
+/// A flow. Never changes but for its counters: a modification puts another in its place, which goes on
+/// with the same counters.
+pub struct Rule {
+    /// Table that it is in.
+    pub table: TableId,
+    /// Priority.
+    pub priority: u16,
+    /// Match, in compact form.
+    pub pattern: Pattern,
+    /// Cookie.
+    pub cookie: Cookie,
+    /// Seconds without packets until it goes; zero for never.
+    pub idle_timeout: u16,
+    /// Seconds until it goes; zero for never.
+    pub hard_timeout: u16,
+    /// Importance for eviction.
+    pub importance: u16,
+    /// Flags.
+    pub flags: FlowModFlags,
+    /// Instructions.
+    pub instructions: Instructions,
+    /// When it was added.
+    pub created: Time,
+    /// When it was added or last modified; the hard timeout counts from here.
+    pub modified: Time,
+    /// Counters.
+    pub stats: Arc<RuleStats>,
+    conjunctions: Box<[Conjunction]>,
+}
+
+impl Rule {
+    /// A rule that is about to be added at `now`.
+    pub fn new(table: TableId, priority: u16, pattern: Pattern, instructions: Instructions, now: Time) -> Rule {
+        let conjunctions = conjunctions(&instructions);
+        Rule {
+            table,
+            priority,
+            pattern,
+            cookie: Cookie::default(),
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: FlowModFlags::empty(),
+            instructions,
+            created: now,
+            modified: now,
+            stats: Arc::new(RuleStats::new(now)),
+            conjunctions,
+        }
+    }
+
+    /// A copy with the same counters, for a modification.
+    pub fn successor(&self) -> Rule {
+        Rule {
+            pattern: self.pattern.clone(),
+            instructions: self.instructions.clone(),
+            stats: self.stats.clone(),
+            conjunctions: self.conjunctions.clone(),
+            ..*self
+        }
+    }
+
+    /// Replaces the instructions of a rule that is not in a table yet.
+    pub fn set_instructions(&mut self, instructions: Instructions) {
+        self.conjunctions = conjunctions(&instructions);
+        self.instructions = instructions;
+    }
+
+    /// What is matched, as OpenFlow has it.
+    pub fn matching(&self) -> Match {
+        Match { key: Box::new(self.pattern.key()), mask: Box::new(self.pattern.mask()) }
+    }
+
+    /// Whether it is the table-miss flow of OpenFlow 1.3: priority zero, matches everything.
+    pub fn is_table_miss(&self) -> bool {
+        self.priority == 0 && self.pattern.is_any()
+    }
+
+    /// Why the rule has to go at `now`, if it has to.
+    pub fn expired(&self, now: Time) -> Option<FlowRemovedReason> {
+        let over = |since: Time, secs: u16| secs != 0 && now.since(since) >= Duration::from_secs(secs.into());
+        if over(self.modified, self.hard_timeout) {
+            Some(FlowRemovedReason::HardTimeout)
+        } else if over(self.stats.used(), self.idle_timeout) {
+            Some(FlowRemovedReason::IdleTimeout)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it has a timeout.
+    pub fn is_mortal(&self) -> bool {
+        self.idle_timeout != 0 || self.hard_timeout != 0
+    }
+}
+
+impl Classified for Rule {
+    fn priority(&self) -> u16 {
+        self.priority
+    }
+
+    fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    fn conjunctions(&self) -> &[Conjunction] {
+        &self.conjunctions
+    }
+}
+
+fn conjunctions(instructions: &Instructions) -> Box<[Conjunction]> {
+    let parts = instructions.apply.iter().filter_map(|action| match *action {
+        Action::Conjunction { id, clause, n_clauses } => Some(Conjunction { id, clause, n_clauses }),
+        _ => None,
+    });
+    parts.collect()
+}
+
+/// Counters of a rule. Written by whoever pushes statistics, read by anybody.
+#[derive(Debug)]
+pub struct RuleStats {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    used: AtomicU64,
+}
+
+impl RuleStats {
+    /// Counters at zero, used at `now`.
+    pub fn new(now: Time) -> RuleStats {
+        RuleStats { packets: AtomicU64::new(0), bytes: AtomicU64::new(0), used: AtomicU64::new(now.0) }
+    }
+
+    /// Adds packets.
+    pub fn add(&self, packets: u64, bytes: u64, used: Time) {
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.used.fetch_max(used.0, Relaxed);
+    }
+
+    /// Packets so far.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Relaxed)
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// When the last packet came, or the rule was added.
+    pub fn used(&self) -> Time {
+        Time(self.used.load(Relaxed))
+    }
+
+    /// Starts from zero.
+    pub fn reset(&self) {
+        self.packets.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+    }
+
+    /// Sets counters and time of use, as after a restart.
+    pub fn restore(&self, packets: u64, bytes: u64, used: Time) {
+        self.packets.store(packets, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        self.used.store(used.0, Relaxed);
+    }
+}

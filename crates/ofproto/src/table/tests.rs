@@ -1,0 +1,192 @@
+//! The classifier against a linear scan.
+
+use std::sync::Arc;
+
+use packet::{Field, Key, Mask};
+use proptest::prelude::*;
+
+use super::classifier::{Classified, Classifier, Conjunction, Pattern};
+
+struct Simple {
+    priority: u16,
+    pattern: Pattern,
+    parts: Vec<Conjunction>,
+}
+
+impl Classified for Simple {
+    fn priority(&self) -> u16 {
+        self.priority
+    }
+    fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+    fn conjunctions(&self) -> &[Conjunction] {
+        &self.parts
+    }
+}
+
+fn rule(classifier: &Classifier<Simple>, priority: u16, fields: &[(Field, u128, u128)]) -> Arc<Simple> {
+    let (mut key, mut mask) = (Key::new(), Mask::wildcard());
+    for &(field, value, bits) in fields {
+        key.set(field, value);
+        mask.add(field, bits);
+    }
+    Arc::new(Simple { priority, pattern: classifier.pattern(&key, &mask), parts: Vec::new() })
+}
+
+fn base_mask(key: &Key) -> Mask {
+    let mut wc = Mask::wildcard();
+    wc.set_exact(Field::DlType);
+    if matches!(key.common().dl_type.get(), 0x0800 | 0x86dd) {
+        wc.set_exact(Field::NwFrag);
+    }
+    wc
+}
+
+const ALL: u128 = u128::MAX;
+
+#[test]
+fn early_stages_spare_the_later() {
+    let mut classifier = Classifier::default();
+    let tcp80 = [
+        (Field::InPort, 1, ALL),
+        (Field::DlType, 0x800, ALL),
+        (Field::NwDst, 0x0a000001, ALL),
+        (Field::NwProto, 6, ALL),
+        (Field::TcpDst, 80, ALL),
+    ];
+    classifier.insert(rule(&classifier, 10, &tcp80));
+    let mut key = Key::new();
+    for (field, value) in [(Field::InPort, 2), (Field::DlType, 0x800), (Field::NwDst, 0x0a000001), (Field::TcpDst, 80)]
+    {
+        key.set(field, value);
+    }
+    let mut wc = base_mask(&key);
+    assert!(classifier.lookup(&key, &mut wc).is_none());
+    assert!(wc.is_exact(Field::InPort) && wc.is_wild(Field::NwDst) && wc.is_wild(Field::TcpDst));
+}
+
+/// lib/classifier's documentation: a /8 rule costs a packet elsewhere only the bits up to the first
+/// that differs.
+#[test]
+fn tries_spare_address_bits() {
+    let mut classifier = Classifier::default();
+    let ip = |dst, len: u32| [(Field::DlType, 0x800, ALL), (Field::NwDst, dst, u128::from(u32::MAX << (32 - len)))];
+    classifier.insert(rule(&classifier, 10, &ip(0x0a000000, 8)));
+    classifier.insert(rule(&classifier, 20, &ip(0x14000001, 32)));
+    let mut key = Key::new();
+    key.set(Field::DlType, 0x800);
+    key.set(Field::NwDst, 0x0b010203);
+    let mut wc = base_mask(&key);
+    assert!(classifier.lookup(&key, &mut wc).is_none());
+    assert_eq!(wc.get(Field::NwDst), 0xff000000);
+}
+
+#[test]
+fn conjunctive_match() {
+    let mut classifier = Classifier::default();
+    let part = |fields: &[(Field, u128, u128)], clause| {
+        let plain = rule(&Classifier::default(), 10, fields);
+        let parts = vec![Conjunction { id: 7, clause, n_clauses: 2 }];
+        Arc::new(Simple { priority: 10, pattern: plain.pattern.clone(), parts })
+    };
+    let ip = (Field::DlType, 0x800, ALL);
+    classifier.insert(part(&[ip, (Field::NwSrc, 1, ALL)], 0));
+    classifier.insert(part(&[ip, (Field::NwSrc, 2, ALL)], 0));
+    classifier.insert(part(&[ip, (Field::NwDst, 3, ALL)], 1));
+    classifier.insert(rule(&classifier, 10, &[ip, (Field::ConjId, 7, ALL)]));
+    classifier.insert(rule(&classifier, 5, &[ip]));
+    for (src, dst, expected) in [(1, 3, 10), (2, 3, 10), (4, 3, 5), (1, 4, 5)] {
+        let mut key = Key::new();
+        key.set(Field::DlType, 0x800);
+        key.set(Field::NwSrc, src);
+        key.set(Field::NwDst, dst);
+        let found = classifier.lookup(&key, &mut base_mask(&key)).unwrap();
+        assert_eq!(found.priority, expected, "src {src} dst {dst}");
+        assert!(found.conjunctions().is_empty());
+    }
+}
+
+/// A field with few values, so that rules and packets meet.
+fn part() -> impl Strategy<Value = (Field, u128, u128)> {
+    let prefix = |field| {
+        (prop_oneof![Just(0x0a000000u128), Just(0x0a010000), Just(0x0a010203), Just(0x8a010203)], 0u32..=32)
+            .prop_map(move |(v, n)| (field, v, u128::from(u32::MAX.checked_shl(32 - n).unwrap_or(0))))
+    };
+    let ports = |field| {
+        (prop_oneof![Just(80u128), Just(443), Just(0x8050)], prop_oneof![Just(ALL), Just(0xfff0), Just(0x0f)])
+            .prop_map(move |(v, m)| (field, v, m))
+    };
+    prop_oneof![
+        (1u128..4).prop_map(|v| (Field::InPortOxm, v, ALL)),
+        (0u128..3).prop_map(|v| (Field::Metadata, v, 0x3)),
+        (0u128..3).prop_map(|v| (Field::DlDst, v, ALL)),
+        prop_oneof![Just(0x1005u128), Just(0), Just(0x3005)].prop_map(|v| (Field::VlanTci, v, 0x1fff)),
+        prefix(Field::NwSrc),
+        prefix(Field::NwDst),
+        ports(Field::TcpSrc),
+        ports(Field::TcpDst),
+        prop_oneof![Just(6u128), Just(17)].prop_map(|v| (Field::NwProto, v, ALL)),
+        prop_oneof![Just(0x0800u128), Just(0x0806)].prop_map(|v| (Field::DlType, v, ALL)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The rule is the one that a linear scan finds, and any key that equals the first one in the bits
+    /// that were looked at gets the same rule.
+    #[test]
+    fn agrees_with_a_linear_scan(
+        rules in proptest::collection::vec((0u16..6, proptest::collection::vec(part(), 0..5)), 0..24),
+        removed in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
+        packets in proptest::collection::vec(proptest::collection::vec(part(), 0..9), 1..8),
+        noise in proptest::collection::vec(part(), 0..12),
+    ) {
+        let mut classifier = Classifier::default();
+        let mut list: Vec<Arc<Simple>> = Vec::new();
+        for (priority, fields) in &rules {
+            let new = rule(&classifier, *priority, fields);
+            let replaced = classifier.insert(new.clone());
+            let same = |old: &Arc<Simple>| old.priority == new.priority && old.pattern.mask() == new.pattern.mask()
+                && old.pattern.key() == new.pattern.key();
+            prop_assert_eq!(replaced.is_some(), list.iter().any(same));
+            list.retain(|old| !same(old));
+            list.push(new);
+        }
+        for index in removed {
+            if !list.is_empty() {
+                let gone = list.swap_remove(index.index(list.len()));
+                prop_assert!(classifier.remove(&gone.pattern, gone.priority).is_some());
+                prop_assert!(classifier.find(&gone.pattern, gone.priority).is_none());
+            }
+        }
+        prop_assert_eq!(classifier.len(), list.len());
+        prop_assert_eq!(classifier.iter().count(), list.len());
+        let best = |key: &Key| list.iter().filter(|r| r.pattern.matches(key)).map(|r| r.priority).max();
+        for fields in packets {
+            let mut key = Key::new();
+            for &(field, value, _) in &fields {
+                key.set(field, value);
+            }
+            if key.common().dl_type.get() != 0x800 {
+                key.set(Field::NwFrag, 0);
+            }
+            let mut wc = base_mask(&key);
+            let found = classifier.lookup(&key, &mut wc).map(|r| r.priority);
+            prop_assert_eq!(found, best(&key));
+            let mut other = Key::new();
+            for &(field, value, _) in &noise {
+                other.set(field, value);
+            }
+            // Equal to `key` where it was looked at, to the noise elsewhere.
+            let mut near = key.masked(&wc);
+            for block in other.present().iter() {
+                let bits = *wc.0.block(block).words();
+                let from = *other.block(block).words();
+                near.block_mut(block).words_mut().iter_mut().zip(from.iter().zip(bits)).for_each(|(w, (f, m))| *w |= f & !m);
+            }
+            prop_assert_eq!(best(&near), found, "mask {:?}", wc);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Packets from the datapath: those that no flow matches, and those for the controllers.
+
+use std::sync::Arc;
+
+use datapath::{DropReason, Miss, Punt, Upcall, Verdict};
+use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
+use packet::flow::BlockId;
+use packet::flow::field::FIELDS;
+use packet::{Field, Key, Packet, Time};
+
+use crate::events::PacketInEvent;
+use crate::forwarding::BridgeId;
+use crate::switch::Switch;
+use crate::xlate::XlateError;
+
+impl Upcall for Switch {
+    fn misses(&self, misses: &mut [Miss], now: Time) {
+        for miss in misses {
+            miss.verdict = self.miss(&miss.key, now);
+        }
+    }
+
+    fn punt(&self, packet: &Packet, _key: &Key, punt: &Punt, _now: Time) {
+        let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else { return };
+        let event = PacketInEvent {
+            packet_in: PacketIn {
+                format: PacketInFormat::Standard,
+                buffer_id: None,
+                total_len: packet.len() as u32,
+                reason: info.reason,
+                table: info.table,
+                cookie: info.cookie,
+                metadata: metadata_match(&info.metadata),
+                data: packet.data().to_vec(),
+                userdata: info.userdata.clone(),
+                continuation: Vec::new(),
+            },
+            max_len: info.max_len,
+            controller_id: info.controller_id,
+            implicit_miss: info.implicit_miss,
+        };
+        for subscriber in self.subscribers(info.bridge) {
+            subscriber.packet_in(&event);
+        }
+    }
+}
+
+impl Switch {
+    /// Decides about a packet. Its counters are credited through the flow that it makes.
+    fn miss(&self, key: &Key, now: Time) -> Verdict {
+        let translation = self.translate_dp(&self.forwarding.read(), key, true, now);
+        let Some(translation) = translation else { return Verdict::Drop(DropReason::UpcallError) };
+        if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
+            return Verdict::Drop(DropReason::UpcallError);
+        }
+        self.learn_flows(translation.learned, now);
+        Verdict::Install { mask: translation.mask, actions: translation.actions, tag: Arc::new(translation.record) }
+    }
+
+    /// Does what `learn` actions ask for.
+    pub(crate) fn learn_flows(&self, learned: Vec<(BridgeId, FlowMod)>, now: Time) {
+        for (bridge, change) in learned {
+            if let Err(error) = self.change_flows(bridge, &change, now) {
+                tracing::debug!("a learn action's flow was refused: {error}");
+            }
+        }
+    }
+}
+
+/// The metadata of a packet-in: in_port, and what else is not zero.
+fn metadata_match(key: &Key) -> Match {
+    let mut matching = Match::any();
+    matching.set(Field::InPortOxm, key.get(Field::InPortOxm));
+    for info in FIELDS {
+        let wide = info.name.starts_with("xreg") || info.name.starts_with("xxreg");
+        let other = matches!(info.field, Field::ActsetOutput | Field::SkbPriority | Field::ConjId);
+        let metadata = matches!(info.block(), BlockId::Tunnel | BlockId::Pipeline | BlockId::Regs);
+        if (metadata || info.field == Field::PktMark) && !wide && !other && key.get(info.field) != 0 {
+            matching.set(info.field, key.get(info.field));
+        }
+    }
+    matching
+}

@@ -1,0 +1,301 @@
+//! What each action does to the packet under translation.
+
+use openflow::{Action, OfPort, PacketInReason, Subfield, TableId};
+use packet::Field;
+use packet::flow::{BlockId, VLAN_PRESENT};
+
+use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
+use super::steps::{StepRef, of_action_set};
+use super::trace::Event;
+use super::{Ctx, is_ip};
+
+impl Ctx<'_, '_> {
+    /// Executes steps until the end, an error, or something that ends the pipeline.
+    pub(super) fn steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>> + Clone) {
+        let mut rest = steps;
+        loop {
+            let here = rest.clone();
+            let Some(step) = rest.next() else { return };
+            if self.error.is_some() {
+                return;
+            }
+            if self.was_mpls && !self.exit && needs_l3(&step) {
+                self.freeze();
+            }
+            if self.exit {
+                if self.freezing {
+                    self.freeze_steps(here);
+                }
+                return;
+            }
+            self.event(|| Event::from(step));
+            if !self.step(step) {
+                return;
+            }
+        }
+    }
+
+    /// Executes one step. False ends the list.
+    fn step(&mut self, step: StepRef<'_>) -> bool {
+        match step {
+            StepRef::Act(action) => return self.action(action),
+            StepRef::Clear => {
+                self.action_set.clear();
+                self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+            }
+            StepRef::Write(actions) => {
+                self.write_actions(actions);
+                let set = std::mem::take(&mut self.action_set);
+                self.event(|| Event::ActionSetIs(&set));
+                self.action_set = set;
+            }
+            StepRef::Metadata(write) => {
+                let metadata = &mut self.flow.pipeline_mut().metadata;
+                *metadata = (metadata.get() & !write.mask | write.value & write.mask).into();
+            }
+            StepRef::Goto(table) => {
+                let in_port = self.in_port();
+                self.table_action(in_port, table.0, true, true, false);
+            }
+            StepRef::Resume { table, cookie } => (self.table, self.cookie) = (table.0, cookie),
+        }
+        true
+    }
+
+    /// Adds to the action set.
+    pub(super) fn write_actions(&mut self, actions: &[Action]) {
+        if let Some(port) = actions.iter().rev().find_map(|action| match action {
+            Action::Output { port, .. } => Some(port.0),
+            _ => None,
+        }) {
+            self.flow.pipeline_mut().actset_output = port.into();
+        }
+        self.action_set.extend_from_slice(actions);
+    }
+
+    /// Executes and empties the action set.
+    pub(super) fn execute_action_set(&mut self) {
+        let list = of_action_set(&std::mem::take(&mut self.action_set));
+        if list.is_empty() || self.error.is_some() {
+            return;
+        }
+        self.in_action_set = true;
+        // `exit` ends the pipeline, not the action set.
+        self.exit = false;
+        self.event(|| Event::ActionSet);
+        self.steps(list.iter().map(StepRef::Act));
+        self.leave();
+        self.in_action_set = false;
+    }
+
+    fn action(&mut self, action: &Action) -> bool {
+        match action {
+            Action::Output { port, max_len } => self.output_action(*port, *max_len),
+            Action::OutputReg { src, max_len } => self.output_reg(src, *max_len),
+            Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len),
+            Action::Controller(c) => self.punt(c.reason, c.id, Some(c.max_len), &c.userdata, false),
+            Action::Enqueue { port, queue } => self.enqueue(*port, *queue),
+            Action::SetVlanVid { vid, push } => self.set_vlan(0xfff, *vid, *push),
+            Action::SetVlanPcp { pcp, push } => self.set_vlan(0xe000, u16::from(*pcp) << 13, *push),
+            Action::StripVlan => headers::pop_vlan(&mut self.flow, &mut self.wc),
+            Action::PushVlan(tpid) => headers::push_vlan(&mut self.flow, &mut self.wc, *tpid),
+            Action::SetL4SrcPort(port) => self.set_l4_port(Field::TcpSrc, *port),
+            Action::SetL4DstPort(port) => self.set_l4_port(Field::TcpDst, *port),
+            Action::RegMove { src, dst } => self.reg_move(src, dst),
+            Action::StackPush(src) => {
+                src.add_to(&mut self.wc);
+                self.stack.push((src.get(&self.flow), src.n_bits));
+            }
+            Action::StackPop(dst) => match self.stack.pop() {
+                Some((value, _)) => self.write(dst.field, value << dst.ofs, dst.mask()),
+                None => self.detail(|| "stack underflow".into()),
+            },
+            Action::DecTtl => return self.dec_ttl(&[0]),
+            Action::DecTtlCntIds(ids) => return self.dec_ttl(ids),
+            Action::DecMplsTtl => return self.dec_mpls_ttl(),
+            Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
+            Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
+            Action::SetQueue(queue) => self.set_queue(*queue),
+            Action::PopQueue => {
+                self.wc.set_exact(Field::SkbPriority);
+                self.flow.common_mut().skb_priority = self.priority.into();
+            }
+            Action::Resubmit { in_port, table, with_ct } => self.resubmit(*in_port, *table, *with_ct),
+            Action::Learn(learn) => self.learn(learn),
+            Action::Exit => self.exit = true,
+            Action::Clone(actions) => self.clone_actions(actions),
+            Action::DeleteField(_) | Action::CtClear | Action::Note(_) | Action::Sample(_) => {}
+            Action::FinTimeout { .. } => self.wc.set_exact(Field::NwProto),
+            action => match action.field_write() {
+                Some((field, value, mask)) => self.set_field(field, value, mask),
+                None => self.detail(|| "action without effect".into()),
+            },
+        }
+        true
+    }
+
+    fn resubmit(&mut self, in_port: OfPort, table: TableId, with_ct: bool) {
+        let in_port = if in_port == OfPort::IN_PORT { self.in_port() } else { in_port };
+        let table = if table == TableId::ALL { self.table } else { table.0 };
+        self.table_action(in_port, table, false, false, with_ct);
+    }
+
+    /// Writes bits of a field, if the packet has it.
+    fn set_field(&mut self, field: Field, value: u128, mask: u128) {
+        let prereq = field.info().prereq;
+        prereq.required_mask(&self.flow, &mut self.wc);
+        if prereq.satisfied(&self.flow) {
+            self.write(field, value, mask);
+        } else {
+            self.detail(|| format!("unmet prerequisites for {}, set_field ignored", field.info().name));
+        }
+    }
+
+    fn write(&mut self, field: Field, value: u128, mask: u128) {
+        // NXM's in_port has 16 bits, of a port that is kept with 32.
+        let (field, value, mask) = match field {
+            Field::InPort => {
+                let low = self.flow.get(field) & !mask | value & mask;
+                (Field::InPortOxm, OfPort::from_u16(low as u16).0.into(), u128::MAX)
+            }
+            _ => (field, value, mask),
+        };
+        self.wc.add(field, mask & field.info().max());
+        let old = self.flow.get(field);
+        self.flow.set(field, old & !mask | value & mask);
+        let tag = &mut self.flow.common_mut().vlan[0];
+        match field {
+            Field::DlVlan | Field::DlVlanPcp | Field::VlanPcp => tag.tci = (tag.tci.get() | VLAN_PRESENT).into(),
+            Field::VlanTci | Field::VlanVid => {}
+            _ => return,
+        }
+        self.wc.add(Field::VlanTci, VLAN_PRESENT.into());
+        if tag.tci.get() & VLAN_PRESENT == 0 {
+            (tag.tpid, tag.tci) = (0.into(), 0.into());
+        } else if tag.tpid.get() == 0 {
+            tag.tpid = 0x8100.into();
+        }
+    }
+
+    fn set_vlan(&mut self, bits: u16, value: u16, push: bool) {
+        self.wc.add(Field::VlanTci, (bits | VLAN_PRESENT).into());
+        let tag = &mut self.flow.common_mut().vlan[0];
+        if tag.tci.get() & VLAN_PRESENT != 0 || push {
+            if tag.tpid.get() == 0 {
+                tag.tpid = 0x8100.into();
+            }
+            tag.tci = (tag.tci.get() & !bits | value | VLAN_PRESENT).into();
+        }
+    }
+
+    fn set_l4_port(&mut self, field: Field, port: u16) {
+        let common = self.flow.common();
+        if !is_ip(&self.flow) || common.nw_frag & packet::flow::frag::LATER != 0 {
+            return;
+        }
+        self.wc.set_exact(Field::NwProto);
+        if matches!(common.nw_proto, 6 | 17 | 132) {
+            self.write(field, port.into(), 0xffff);
+        }
+    }
+
+    fn reg_move(&mut self, src: &Subfield, dst: &Subfield) {
+        for field in [src.field, dst.field] {
+            let prereq = field.info().prereq;
+            prereq.required_mask(&self.flow, &mut self.wc);
+            if !prereq.satisfied(&self.flow) {
+                return;
+            }
+        }
+        src.add_to(&mut self.wc);
+        let value = src.get(&self.flow);
+        self.write(dst.field, value << dst.ofs, dst.mask());
+    }
+
+    /// False at the end of the packet's life: it goes to the controllers, and this list ends.
+    fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
+        if !is_ip(&self.flow) {
+            return true;
+        }
+        self.wc.set_exact(Field::NwTtl);
+        let ttl = self.flow.common().nw_ttl;
+        if ttl > 1 {
+            self.flow.common_mut().nw_ttl = ttl - 1;
+            return true;
+        }
+        for &id in controllers {
+            self.punt(PacketInReason::InvalidTtl, id, None, &[], false);
+        }
+        self.detail(|| "TTL decrement exception".into());
+        false
+    }
+
+    fn dec_mpls_ttl(&mut self) -> bool {
+        if !is_mpls(&self.flow) {
+            return false;
+        }
+        self.wc.set_exact(Field::MplsTtl);
+        let ttl = self.flow.get(Field::MplsTtl);
+        if ttl > 1 {
+            self.flow.set(Field::MplsTtl, ttl - 1);
+            return true;
+        }
+        self.punt(PacketInReason::InvalidTtl, 0, None, &[], false);
+        false
+    }
+
+    fn push_mpls(&mut self, ethertype: u16) {
+        let n = headers::label_count_wc(&self.flow, &mut self.wc);
+        if n >= MAX_LABELS {
+            return self.too_many_labels();
+        }
+        if n == 0 {
+            self.commit();
+        }
+        headers::push_mpls(&mut self.flow, n, ethertype, &mut self.wc);
+    }
+
+    fn pop_mpls(&mut self, ethertype: u16) {
+        let n = headers::label_count_wc(&self.flow, &mut self.wc);
+        if headers::pop_mpls(&mut self.flow, n, ethertype, &mut self.wc) {
+            self.was_mpls = !is_mpls_type(ethertype);
+        } else if n >= MAX_LABELS {
+            self.too_many_labels();
+        }
+    }
+
+    /// Executes actions on a copy. Translation undoes their changes by itself, except truncation, which
+    /// stays with the datapath's packet.
+    fn clone_actions(&mut self, actions: &[Action]) {
+        let (flow, stack, set) = (self.flow.clone(), self.stack.clone(), self.action_set.clone());
+        let (was_mpls, exit) = (self.was_mpls, self.exit);
+        self.steps(actions.iter().map(StepRef::Act));
+        self.end_pipeline();
+        (self.flow, self.stack, self.action_set) = (flow, stack, set);
+        (self.was_mpls, self.exit) = (was_mpls, exit);
+    }
+}
+
+/// Whether a step looks at headers behind the labels that were popped, so that the packet has to be
+/// parsed again before it.
+fn needs_l3(step: &StepRef<'_>) -> bool {
+    let StepRef::Act(action) = step else { return true };
+    match action {
+        Action::Output { port, .. } => matches!(*port, OfPort::NORMAL | OfPort::TABLE | OfPort::CONTROLLER),
+        Action::OutputTrunc { .. } | Action::Enqueue { .. } | Action::OutputReg { .. } | Action::Group(_) => false,
+        Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::SetTunnel(_) | Action::SetQueue(_) => false,
+        Action::SetEthSrc(_) | Action::SetEthDst(_) => false,
+        Action::SetField { field, .. } => {
+            let info = field.info();
+            let l3 = matches!(info.block(), BlockId::L3 | BlockId::Encap)
+                || matches!(info.prereq, packet::flow::field::Prereq::Ipv4 | packet::flow::field::Prereq::Ip);
+            l3 || !matches!(
+                info.prereq,
+                packet::flow::field::Prereq::None
+                    | packet::flow::field::Prereq::Ethernet
+                    | packet::flow::field::Prereq::VlanVid
+            )
+        }
+        _ => true,
+    }
+}

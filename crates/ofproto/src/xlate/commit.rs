@@ -1,0 +1,177 @@
+//! Datapath actions for the difference between the packet as it is and as it should be.
+//!
+//! Translation changes a copy of the key, not the packet. Before an output, the fields that differ from
+//! what the datapath's packet holds by then (the base) are written, one `set` for each header, and the
+//! base follows. A field that was written but kept its value costs nothing: its bits are matched, so
+//! the value is known.
+
+use std::sync::Arc;
+
+use datapath::{Action, Rewrite};
+use packet::flow::{BlockId, VLAN_PRESENT};
+use packet::{Field, Key, Mask};
+
+use super::headers::{MAX_LABELS, is_mpls, label_count, labels, set_labels, vlan_count};
+
+/// Fields that are written by one `set` action. The inner slices are units: where one member differs,
+/// all of them are written.
+type Header = &'static [&'static [Field]];
+
+const ETHERNET: Header = &[&[Field::DlSrc], &[Field::DlDst]];
+const IPV4: Header = &[&[Field::NwSrc], &[Field::NwDst], &[Field::NwTos, Field::NwEcn], &[Field::NwTtl]];
+const IPV6: Header =
+    &[&[Field::Ipv6Src], &[Field::Ipv6Dst], &[Field::Ipv6Label], &[Field::NwTos, Field::NwEcn], &[Field::NwTtl]];
+const ARP: Header = &[&[Field::NwSrc], &[Field::NwDst], &[Field::ArpOp], &[Field::ArpSha], &[Field::ArpTha]];
+const PORTS: Header = &[&[Field::TcpSrc], &[Field::TcpDst]];
+const ICMP: Header = &[&[Field::IcmpType, Field::IcmpCode]];
+const ND: Header = &[&[Field::NdTarget], &[Field::ArpSha], &[Field::ArpTha]];
+const ND_EXTENSIONS: Header = &[&[Field::NdReserved], &[Field::NdOptionsType]];
+const PRIORITY: Header = &[&[Field::SkbPriority]];
+const MARK: Header = &[&[Field::PktMark]];
+
+/// Appends to `actions` what makes a packet with the key `base` one with the key `flow`.
+pub(super) fn commit(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
+    set_header(ETHERNET, flow, base, wc, actions);
+    // L3 fields exist again once the labels are gone.
+    let uncovered = is_mpls(base) && !is_mpls(flow);
+    if uncovered {
+        mpls(flow, base, actions);
+    }
+    l3(flow, base, wc, actions);
+    if !uncovered {
+        mpls(flow, base, actions);
+    }
+    vlan(flow, base, wc, actions);
+    set_header(PRIORITY, flow, base, wc, actions);
+    set_header(MARK, flow, base, wc, actions);
+    tunnel(flow, base, actions);
+}
+
+fn l3(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
+    let (dl_type, proto) = (base.common().dl_type.get(), base.common().nw_proto);
+    if flow.common().dl_type.get() != dl_type {
+        return;
+    }
+    match (dl_type, proto) {
+        (0x0800, _) => set_header(IPV4, flow, base, wc, actions),
+        (0x86dd, _) => {
+            set_header(IPV6, flow, base, wc, actions);
+            if proto == 58 {
+                set_header(ND_EXTENSIONS, flow, base, wc, actions);
+                set_header(ND, flow, base, wc, actions);
+            }
+        }
+        (0x0806 | 0x8035, _) => set_header(ARP, flow, base, wc, actions),
+        _ => {}
+    }
+    match (dl_type, proto) {
+        (0x0800 | 0x86dd, 6 | 17 | 132) => set_header(PORTS, flow, base, wc, actions),
+        (0x0800, 1) | (0x86dd, 58) => set_header(ICMP, flow, base, wc, actions),
+        _ => {}
+    }
+}
+
+fn set_header(header: Header, flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
+    let mut rewrite: Option<Rewrite> = None;
+    for unit in header {
+        if unit.iter().all(|&field| flow.bytes(field) == base.bytes(field)) {
+            continue;
+        }
+        let rewrite = rewrite.get_or_insert_with(|| Rewrite { key: Key::new(), mask: Mask::wildcard() });
+        for &field in *unit {
+            let value = flow.get(field);
+            if matches!(field, Field::IcmpType | Field::IcmpCode) {
+                wc.set_exact(field);
+            }
+            let bits = wc.get(field) | (value ^ base.get(field));
+            wc.add(field, bits);
+            rewrite.mask.add(field, bits);
+            rewrite.key.set(field, value & bits);
+            base.set(field, value);
+        }
+    }
+    if let Some(rewrite) = rewrite {
+        actions.push(Action::Set(Arc::new(rewrite)));
+    }
+}
+
+/// Pops the tags of the base down to the innermost ones that both share, and pushes those of the flow.
+fn vlan(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
+    let (mut base_n, mut flow_n) = (vlan_count(base), vlan_count(flow));
+    let (base_tags, flow_tags) = (base.common().vlan, flow.common().vlan);
+    while base_n > 0 && flow_n > 0 && base_tags[base_n - 1] == flow_tags[flow_n - 1] {
+        base_n -= 1;
+        flow_n -= 1;
+    }
+    for n in (0..base_n).rev() {
+        actions.push(Action::PopVlan);
+        let tag = &mut wc.0.common_mut().vlan[n];
+        (tag.tpid, tag.tci) = (0xffff.into(), 0xffff.into());
+    }
+    for tag in flow_tags[..flow_n].iter().rev() {
+        actions.push(Action::PushVlan { tpid: tag.tpid.get(), tci: tag.tci.get() & !VLAN_PRESENT });
+    }
+    base.common_mut().vlan = flow_tags;
+}
+
+/// Pops, rewrites and pushes labels. The translation has matched what this depends on.
+fn mpls(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
+    let (mut base_n, flow_n) = (label_count(base), label_count(flow));
+    let (mut base_lse, flow_lse) = (labels(base), labels(flow));
+    let same = |base_lse: &[u32; MAX_LABELS], base_n: usize| {
+        (1..=base_n.min(flow_n)).take_while(|&i| base_lse[base_n - i] == flow_lse[flow_n - i]).count()
+    };
+    let mut common = same(&base_lse, base_n);
+    let flow_type = flow.common().dl_type.get();
+    while base_n > common {
+        if base_n - 1 == common && flow_n > common {
+            // The outermost label left is rewritten in place.
+            let lse = flow_lse[flow_n - base_n];
+            if lse != base_lse[0] {
+                actions.push(Action::Set(Arc::new(set_label(lse))));
+            }
+            base_lse[0] = lse;
+            common += 1;
+        } else {
+            let ethertype = if !is_mpls(flow) && base_n > 1 { 0x8847 } else { flow_type };
+            actions.push(Action::PopMpls { ethertype });
+            base_lse.copy_within(1.., 0);
+            base_lse[MAX_LABELS - 1] = 0;
+            base_n -= 1;
+        }
+    }
+    while base_n < flow_n {
+        let lse = flow_lse[flow_n - base_n - 1];
+        actions.push(Action::PushMpls { ethertype: flow_type, lse });
+        base_lse.copy_within(..MAX_LABELS - 1, 1);
+        base_lse[0] = lse;
+        base_n += 1;
+    }
+    if base_lse != labels(base) {
+        set_labels(base, base_lse);
+    }
+    if is_mpls(base) || is_mpls(flow) {
+        base.common_mut().dl_type = flow_type.into();
+    }
+}
+
+fn set_label(lse: u32) -> Rewrite {
+    let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
+    for (field, shift) in [(Field::MplsLabel, 12), (Field::MplsTc, 9), (Field::MplsBos, 8), (Field::MplsTtl, 0)] {
+        rewrite.key.set(field, (lse >> shift).into());
+        rewrite.mask.set_exact(field);
+    }
+    rewrite
+}
+
+/// Tunnel metadata travels beside the packet and is written whole.
+fn tunnel(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
+    if flow.block(BlockId::Tunnel) == base.block(BlockId::Tunnel) {
+        return;
+    }
+    let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
+    *rewrite.key.tunnel_mut() = *flow.tunnel();
+    rewrite.mask.0.block_mut(BlockId::Tunnel).0.fill(0xff);
+    *base.tunnel_mut() = *flow.tunnel();
+    actions.push(Action::Set(Arc::new(rewrite)));
+}

@@ -1,0 +1,153 @@
+//! Recirculation: the pipeline stops, the datapath parses the packet again, the pipeline goes on.
+
+use std::sync::Arc;
+
+use datapath::{Action as DpAction, Punt};
+use openflow::{Action, Cookie, OfPort, PacketInReason, TableId};
+use packet::Key;
+use packet::flow::BlockId;
+
+use super::steps::{Step, StepRef};
+use super::trace::Event;
+use super::{Ctx, XlateError};
+use crate::forwarding::BridgeId;
+
+/// A pipeline that waits for its packet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Frozen {
+    pub bridge: BridgeId,
+    /// Where to go on when no steps are left.
+    pub table: u8,
+    /// What is not in the packet: ports, registers, metadata, tunnel.
+    pub metadata: Key,
+    pub stack: Vec<(u128, u16)>,
+    pub action_set: Vec<Action>,
+    pub steps: Vec<Step>,
+}
+
+/// What is known about a packet that goes to the controller.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PuntInfo {
+    pub bridge: BridgeId,
+    pub reason: PacketInReason,
+    pub table: TableId,
+    pub cookie: Option<Cookie>,
+    pub controller_id: u16,
+    /// `None` for what the connection says.
+    pub max_len: Option<u16>,
+    pub userdata: Vec<u8>,
+    pub metadata: Key,
+    pub implicit_miss: bool,
+}
+
+/// The part of a key that is not in the packet.
+pub(crate) fn metadata(key: &Key) -> Key {
+    let mut out = Key::new();
+    let (from, to) = (key.common(), out.common_mut());
+    (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
+    for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+        if !key.block(block).is_zero() {
+            *out.block_mut(block) = *key.block(block);
+        }
+    }
+    if key.present().has(BlockId::TunMeta0) {
+        *out.tun_metadata_mut() = *key.tun_metadata();
+    }
+    out
+}
+
+impl Ctx<'_, '_> {
+    /// Has the pipeline stop; what is left of it is collected while the calls return.
+    pub(super) fn freeze(&mut self) {
+        self.freezing = true;
+        self.exit = true;
+    }
+
+    /// Collects the steps of one rule that are left.
+    pub(super) fn freeze_steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>>) {
+        let mut steps = steps.peekable();
+        if steps.peek().is_some() {
+            self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+            self.frozen_steps.extend(steps.map(StepRef::to_step));
+        }
+    }
+
+    /// Sends the packet round.
+    pub(super) fn finish_freezing(&mut self) {
+        self.commit();
+        let frozen = Frozen {
+            bridge: self.bridge.id,
+            table: 0,
+            metadata: metadata(&self.flow),
+            stack: self.stack.clone(),
+            action_set: std::mem::take(&mut self.action_set),
+            steps: std::mem::take(&mut self.frozen_steps),
+        };
+        let (id, held) = self.interners.frozen.intern(frozen);
+        self.hold(held);
+        self.out.push(DpAction::Recirc(id));
+        self.freezing = false;
+        self.exit = false;
+        self.was_mpls = false;
+    }
+
+    /// Goes on where `frozen` stopped.
+    pub(super) fn thaw(&mut self, frozen: &Frozen) {
+        self.event(|| Event::Thaw { table: TableId(frozen.table) });
+        self.table = frozen.table;
+        let (from, to) = (frozen.metadata.common(), self.flow.common_mut());
+        (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
+        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+            *self.flow.block_mut(block) = *frozen.metadata.block(block);
+        }
+        if frozen.metadata.present().has(BlockId::TunMeta0) {
+            *self.flow.tun_metadata_mut() = *frozen.metadata.tun_metadata();
+        }
+        self.stack = frozen.stack.clone();
+        self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        self.write_actions(&frozen.action_set);
+        if frozen.steps.is_empty() {
+            let in_port = self.in_port();
+            self.table_action(in_port, frozen.table, true, true, false);
+        } else {
+            self.steps(frozen.steps.iter().map(Step::as_ref));
+        }
+        self.end_pipeline();
+        self.leave();
+    }
+
+    /// Sends a copy of the packet as it is now to the controllers.
+    pub(super) fn punt(
+        &mut self,
+        reason: PacketInReason,
+        controller_id: u16,
+        max_len: Option<u16>,
+        userdata: &[u8],
+        implicit_miss: bool,
+    ) {
+        self.commit();
+        let reason = match reason {
+            PacketInReason::Action if self.table_miss => PacketInReason::NoMatch,
+            reason => reason,
+        };
+        let info = PuntInfo {
+            bridge: self.bridge.id,
+            reason,
+            table: TableId(self.table),
+            cookie: self.cookie,
+            controller_id,
+            max_len,
+            userdata: userdata.to_vec(),
+            metadata: metadata(&self.flow),
+            implicit_miss,
+        };
+        let (id, held) = self.interners.punts.intern(info);
+        self.hold(held);
+        self.out.push(DpAction::Punt(Arc::new(Punt { max_len: u16::MAX, cookie: id.into() })));
+    }
+
+    /// A label stack that cannot be handled.
+    pub(super) fn too_many_labels(&mut self) {
+        self.fail(XlateError::TooManyLabels, "more MPLS labels than the 3 supported");
+    }
+}

@@ -1,0 +1,162 @@
+//! VLAN tags and MPLS labels of a key: counting, pushing and popping.
+
+use packet::flow::block::Vlan;
+use packet::flow::{BlockId, VLAN_PRESENT};
+use packet::{Field, Key, Mask};
+
+/// Labels that a key holds.
+pub(super) const MAX_LABELS: usize = 3;
+
+/// Bottom of stack.
+const BOS: u32 = 0x100;
+
+/// Number of VLAN tags.
+pub(super) fn vlan_count(key: &Key) -> usize {
+    key.common().vlan.iter().take_while(|tag| tag.tci.get() & VLAN_PRESENT != 0).count()
+}
+
+/// As [`vlan_count`], and has `wc` match what told.
+pub(super) fn vlan_count_wc(key: &Key, wc: &mut Mask) -> usize {
+    let count = vlan_count(key);
+    for tag in wc.0.common_mut().vlan.iter_mut().take(count + 1) {
+        tag.tci = (tag.tci.get() | VLAN_PRESENT).into();
+    }
+    count
+}
+
+const EXACT_TAG: u16 = 0xffff;
+
+fn match_tag(wc: &mut Mask, n: usize) {
+    wc.0.common_mut().vlan[n] = Vlan { tpid: EXACT_TAG.into(), tci: EXACT_TAG.into() };
+}
+
+fn no_tag() -> Vlan {
+    Vlan { tpid: 0.into(), tci: 0.into() }
+}
+
+/// Removes the outermost tag.
+pub(super) fn pop_vlan(key: &mut Key, wc: &mut Mask) {
+    if vlan_count_wc(key, wc) > 1 {
+        match_tag(wc, 1);
+    }
+    let vlan = &mut key.common_mut().vlan;
+    *vlan = [vlan[1], no_tag()];
+}
+
+/// Adds an empty outermost tag; what was the inner one of two is no longer in the key.
+pub(super) fn push_vlan(key: &mut Key, wc: &mut Mask, tpid: u16) {
+    for n in 0..vlan_count_wc(key, wc) {
+        match_tag(wc, n);
+    }
+    let vlan = &mut key.common_mut().vlan;
+    *vlan = [Vlan { tpid: tpid.into(), tci: VLAN_PRESENT.into() }, vlan[0]];
+}
+
+/// Whether the key is that of an MPLS packet.
+pub(super) fn is_mpls(key: &Key) -> bool {
+    is_mpls_type(key.common().dl_type.get())
+}
+
+/// Whether this Ethernet type is one of MPLS.
+pub(super) fn is_mpls_type(dl_type: u16) -> bool {
+    matches!(dl_type, 0x8847 | 0x8848)
+}
+
+/// The label stack entries.
+pub(super) fn labels(key: &Key) -> [u32; MAX_LABELS] {
+    key.encap().mpls_lse.map(|lse| lse.get())
+}
+
+/// Writes the label stack entries.
+pub(super) fn set_labels(key: &mut Key, lse: [u32; MAX_LABELS]) {
+    key.encap_mut().mpls_lse = lse.map(Into::into);
+}
+
+/// Number of labels in the key: up to the bottom of the stack.
+pub(super) fn label_count(key: &Key) -> usize {
+    if !is_mpls(key) {
+        return 0;
+    }
+    let lse = labels(key);
+    match lse.iter().position(|lse| lse & BOS != 0) {
+        Some(bottom) => bottom + 1,
+        None => lse.iter().filter(|&&lse| lse != 0).count(),
+    }
+}
+
+/// As [`label_count`], and has `wc` match what told.
+pub(super) fn label_count_wc(key: &Key, wc: &mut Mask) -> usize {
+    if is_mpls(key) {
+        let lse = labels(key);
+        let looked_at = lse.iter().position(|lse| lse & BOS != 0).map_or(MAX_LABELS, |bottom| bottom + 1);
+        for bits in wc.0.encap_mut().mpls_lse.iter_mut().take(looked_at) {
+            *bits = (bits.get() | BOS).into();
+        }
+    }
+    label_count(key)
+}
+
+fn match_labels(wc: &mut Mask, range: std::ops::Range<usize>) {
+    if !range.is_empty() {
+        wc.0.encap_mut().mpls_lse[range].fill(u32::MAX.into());
+    }
+}
+
+/// Adds a label on top of `n` others: a copy of the topmost, or the explicit null label with TTL and
+/// traffic class of the IP header (RFC 3032 section 2.1, OpenFlow 1.3 section 5.12.1).
+pub(super) fn push_mpls(key: &mut Key, n: usize, ethertype: u16, wc: &mut Mask) {
+    let mut lse = labels(key);
+    if n > 0 {
+        match_labels(wc, 0..n);
+        lse.copy_within(..MAX_LABELS - 1, 1);
+        lse[0] = lse[1] & !BOS;
+    } else {
+        let common = key.common();
+        let is_ip = matches!(common.dl_type.get(), 0x0800 | 0x86dd);
+        let label = if common.dl_type.get() == 0x86dd { 2 } else { 0 };
+        let (mut tc, mut ttl) = (0, 64);
+        if is_ip {
+            wc.set_exact(Field::NwTos);
+            wc.set_exact(Field::NwTtl);
+            // The traffic class has the low three bits of the DSCP, as OVS has it.
+            tc = u32::from(common.nw_tos >> 2) & 7;
+            if common.nw_ttl != 0 {
+                ttl = common.nw_ttl.into();
+            }
+        }
+        lse = [label << 12 | tc << 9 | BOS | ttl, 0, 0];
+        clear_l3(key);
+    }
+    set_labels(key, lse);
+    key.common_mut().dl_type = ethertype.into();
+}
+
+/// Removes the topmost of `n` labels. False where it cannot be: there is none, or the key does not
+/// hold the whole stack.
+pub(super) fn pop_mpls(key: &mut Key, n: usize, ethertype: u16, wc: &mut Mask) -> bool {
+    let mut lse = labels(key);
+    if n == 0 || n == MAX_LABELS && lse[n - 1] & BOS == 0 {
+        return false;
+    }
+    match_labels(wc, 1..n);
+    lse.copy_within(1.., 0);
+    lse[n - 1] = 0;
+    set_labels(key, lse);
+    key.common_mut().dl_type = ethertype.into();
+    true
+}
+
+/// Forgets the L3 and L4 headers, which labels now hide.
+fn clear_l3(key: &mut Key) {
+    let common = key.common_mut();
+    (common.nw_frag, common.nw_proto, common.nw_tos, common.nw_ttl) = (0, 0, 0, 0);
+    (common.nw_src, common.nw_dst) = (0.into(), 0.into());
+    (common.tp_src, common.tp_dst, common.tcp_flags) = (0.into(), 0.into(), 0.into());
+    common.dp_hash = 0.into();
+    if key.present().has(BlockId::L3) {
+        key.block_mut(BlockId::L3).0.fill(0);
+    }
+    if key.present().has(BlockId::Encap) {
+        key.block_mut(BlockId::Encap).0.fill(0);
+    }
+}

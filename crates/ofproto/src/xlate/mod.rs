@@ -1,0 +1,467 @@
+//! Translation: what the OpenFlow tables do to a packet, as a mask and datapath actions.
+//!
+//! [`translate`] walks the pipeline with a copy of the packet's key. It keeps three keys: `flow`, the
+//! packet as it should be by now; `base`, the packet as the datapath has it; and `wc`, the bits of the
+//! original packet that the result depends on. Outputs first bring `base` up to `flow` ([`commit`]).
+//! Every packet that equals this one in the bits of the mask gets the same actions.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | start and end of a translation, table lookups |
+//! | `steps.rs` | instructions and actions in their order |
+//! | `actions.rs` | each action |
+//! | `output.rs` | ports, floods, patches, controllers |
+//! | `normal.rs` | L2 learning and VLANs |
+//! | `freeze.rs` | recirculation |
+//! | `commit.rs`, `headers.rs` | header changes |
+//! | `trace.rs` | how to watch |
+
+mod actions;
+mod commit;
+mod freeze;
+mod headers;
+mod learn;
+mod normal;
+mod output;
+pub mod steps;
+pub mod trace;
+
+use std::sync::Arc;
+
+use datapath::{Action as DpAction, DropReason};
+use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, PortConfig, TableId};
+use packet::flow::frag;
+use packet::{Field, Key, Mask, Time};
+
+pub(crate) use freeze::{Frozen, PuntInfo};
+pub(crate) use steps::Step;
+use steps::StepRef;
+use trace::{Event, Sink};
+
+use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::intern::Interner;
+use crate::record::Record;
+use crate::table::Rule;
+
+/// Nested table lookups that do not advance to a later table.
+const MAX_DEPTH: u32 = 64;
+/// Table lookups in all.
+const MAX_RESUBMITS: u32 = 64 * 64;
+/// Datapath actions in all.
+const MAX_ACTIONS: usize = 8192;
+/// Values on the stack.
+const MAX_STACK: usize = 4096;
+
+/// Numbers that travel through the datapath.
+#[derive(Default)]
+pub(crate) struct Interners {
+    pub frozen: Interner<Frozen>,
+    pub punts: Interner<PuntInfo>,
+}
+
+/// What is to be translated.
+pub(crate) struct Input<'a> {
+    /// The packet's key. `in_port` is an OpenFlow port unless `frozen` is given.
+    pub key: &'a Key,
+    /// The bridge that it is in.
+    pub bridge: BridgeId,
+    /// Where the pipeline goes on, for a recirculated packet.
+    pub frozen: Option<&'a Frozen>,
+    /// Instead of a lookup in table 0: the actions of a packet-out.
+    pub packet_out: Option<&'a [Action]>,
+    /// A real packet: MAC addresses are learnt from it.
+    pub real: bool,
+    /// The time.
+    pub now: Time,
+}
+
+/// Why a translation gave up. The packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum XlateError {
+    /// Resubmits are nested too deeply.
+    TooDeep,
+    /// Too many resubmits.
+    TooManyResubmits,
+    /// Too much pushed.
+    StackTooDeep,
+    /// A label too many, or one that is not known.
+    TooManyLabels,
+    /// The bridge has gone.
+    NoBridge,
+    /// The recirculation id is unknown.
+    NoContext,
+}
+
+/// The outcome of a translation.
+pub(crate) struct Translation {
+    /// The bits of the key that the outcome depends on.
+    pub mask: Box<Mask>,
+    /// What the datapath has to do.
+    pub actions: Vec<DpAction>,
+    /// Whom to credit, and dependencies.
+    pub record: Record,
+    /// Flows that `learn` actions ask for, with the bridge.
+    pub learned: Vec<(BridgeId, FlowMod)>,
+    /// The key at the end.
+    pub flow: Key,
+    /// Whether it gave up.
+    pub error: Option<XlateError>,
+}
+
+/// Translates.
+pub(crate) fn translate(
+    forwarding: &Forwarding,
+    interners: &Interners,
+    input: &Input<'_>,
+    sink: Option<&mut dyn Sink>,
+) -> Translation {
+    let Some(bridge) = forwarding.bridges.get(&input.frozen.map_or(input.bridge, |frozen| frozen.bridge)) else {
+        return gone(forwarding, input);
+    };
+    let mut ctx = Ctx {
+        forwarding,
+        interners,
+        bridge,
+        real: input.real,
+        now: input.now,
+        sink,
+        flow: input.key.clone(),
+        base: input.key.clone(),
+        wc: initial_mask(input.key),
+        out: Vec::new(),
+        record: Record { generation: forwarding.generation(), ..Record::default() },
+        learned: Vec::new(),
+        table: 0,
+        rule: None,
+        cookie: None,
+        table_miss: false,
+        depth: 0,
+        resubmits: 0,
+        exit: false,
+        error: None,
+        action_set: Vec::new(),
+        in_action_set: false,
+        in_packet_out: input.packet_out.is_some(),
+        stack: Vec::new(),
+        was_mpls: false,
+        freezing: false,
+        frozen_steps: Vec::new(),
+        priority: input.key.common().skb_priority.get(),
+    };
+    ctx.run(input);
+    ctx.finish(input.key)
+}
+
+fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
+    Translation {
+        mask: Box::new(initial_mask(input.key)),
+        actions: Vec::new(),
+        record: Record { generation: forwarding.generation(), ..Record::default() },
+        learned: Vec::new(),
+        flow: input.key.clone(),
+        error: Some(XlateError::NoBridge),
+    }
+}
+
+/// What every translation looks at.
+fn initial_mask(key: &Key) -> Mask {
+    let mut wc = Mask::wildcard();
+    for field in [Field::PacketType, Field::InPortOxm, Field::DlType, Field::RecircId] {
+        wc.set_exact(field);
+    }
+    if is_ip(key) {
+        wc.set_exact(Field::NwFrag);
+    }
+    wc
+}
+
+fn is_ip(key: &Key) -> bool {
+    matches!(key.common().dl_type.get(), 0x0800 | 0x86dd)
+}
+
+/// A translation under way.
+struct Ctx<'a, 's> {
+    forwarding: &'a Forwarding,
+    interners: &'a Interners,
+    bridge: &'a BridgeState,
+    real: bool,
+    now: Time,
+    sink: Option<&'s mut dyn Sink>,
+    /// The packet as it should be.
+    flow: Key,
+    /// The packet as the datapath has it.
+    base: Key,
+    /// What was looked at.
+    wc: Mask,
+    out: Vec<DpAction>,
+    record: Record,
+    learned: Vec<(BridgeId, FlowMod)>,
+    table: u8,
+    rule: Option<&'a Rule>,
+    /// Cookie of the rule; `None` outside of any.
+    cookie: Option<Cookie>,
+    /// The rule is a table-miss flow.
+    table_miss: bool,
+    depth: u32,
+    resubmits: u32,
+    exit: bool,
+    error: Option<XlateError>,
+    action_set: Vec<Action>,
+    in_action_set: bool,
+    in_packet_out: bool,
+    /// Values pushed: value, width in bits.
+    stack: Vec<(u128, u16)>,
+    /// The L3 header of the packet is not known: labels were popped.
+    was_mpls: bool,
+    freezing: bool,
+    frozen_steps: Vec<Step>,
+    /// Priority that the packet came with.
+    priority: u32,
+}
+
+/// How a table lookup ended.
+enum Lookup<'a> {
+    Found(&'a Rule),
+    Missed { to_controller: bool },
+    FragmentDropped,
+}
+
+impl<'a> Ctx<'a, '_> {
+    fn run(&mut self, input: &Input<'_>) {
+        self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        let bridge = self.bridge;
+        self.event(|| Event::Bridge(&bridge.config.name));
+        if let Some(frozen) = input.frozen {
+            self.thaw(frozen);
+        } else if self.flow.common().recirc_id.get() != 0 {
+            self.fail(XlateError::NoContext, "recirculation context not found");
+        } else if let Some(actions) = input.packet_out {
+            self.steps(actions.iter().map(StepRef::Act));
+            self.end_pipeline();
+        } else {
+            let port = self.bridge.ports.get(&self.in_port());
+            if port.is_none_or(|port| self.may_receive(port)) {
+                let in_port = self.in_port();
+                self.table_action(in_port, 0, true, true, false);
+                self.end_pipeline();
+            }
+        }
+        self.leave();
+    }
+
+    /// What comes after the last table: the action set, or recirculation.
+    fn end_pipeline(&mut self) {
+        if !self.freezing {
+            self.execute_action_set();
+        }
+        if self.freezing {
+            self.finish_freezing();
+        }
+    }
+
+    fn finish(mut self, original: &Key) -> Translation {
+        finish_mask(&mut self.wc, original);
+        if self.error.is_some() {
+            self.out = vec![DpAction::Drop(DropReason::PipelineDepth)];
+        } else if let Some(DpAction::Clone(_)) = self.out.last()
+            && let Some(DpAction::Clone(inner)) = self.out.pop()
+        {
+            // Nothing comes after: no need for a copy.
+            self.out.extend(inner);
+        }
+        Translation {
+            mask: Box::new(self.wc),
+            actions: self.out,
+            record: self.record,
+            learned: self.learned,
+            flow: self.flow,
+            error: self.error,
+        }
+    }
+
+    fn in_port(&self) -> OfPort {
+        OfPort(self.flow.common().in_port.get())
+    }
+
+    fn may_receive(&self, port: &PortState) -> bool {
+        let stp = self.flow.common().dl_dst == [0x01, 0x80, 0xc2, 0, 0, 0];
+        let forbidden = if stp { PortConfig::NO_RECV_STP } else { PortConfig::NO_RECV };
+        !port.config.intersects(forbidden)
+    }
+
+    /// Looks up a table and executes what it says.
+    fn table_action(&mut self, in_port: OfPort, table: u8, may_packet_in: bool, honor_miss: bool, with_ct: bool) {
+        if self.was_mpls {
+            self.freeze();
+            return;
+        }
+        if !self.check_resources() {
+            return;
+        }
+        let _ = honor_miss;
+        let old = (self.table, self.rule, self.cookie, self.table_miss);
+        let deepens = u32::from(table <= old.0 && self.resubmits > 0);
+        self.table = table;
+        if with_ct && self.flow.ct().ct_nw_proto == 0 {
+            self.detail(|| "resubmit(ct) with a packet that is not tracked".into());
+        } else {
+            let found = self.lookup(in_port, may_packet_in);
+            self.resubmits += 1;
+            self.depth += deepens;
+            self.enter(found);
+            self.depth -= deepens;
+        }
+        (self.table, self.rule, self.cookie, self.table_miss) = old;
+    }
+
+    fn enter(&mut self, found: Lookup<'a>) {
+        let table = TableId(self.table);
+        match found {
+            Lookup::Found(rule) => {
+                self.event(|| Event::Rule { table, rule });
+                (self.rule, self.cookie, self.table_miss) = (Some(rule), Some(rule.cookie), rule.is_table_miss());
+                self.record.rules.push(rule.stats.clone());
+                if rule.instructions.is_empty() {
+                    self.event(|| Event::Drop);
+                }
+                self.steps(steps::of_instructions(&rule.instructions));
+                self.leave();
+            }
+            Lookup::Missed { to_controller } => {
+                self.event(|| Event::Miss { table, to_controller });
+                if to_controller {
+                    self.rule = None;
+                    self.cookie = None;
+                    self.punt(PacketInReason::NoMatch, 0, None, &[], true);
+                }
+                self.leave();
+            }
+            Lookup::FragmentDropped => self.event(|| Event::FragmentDropped),
+        }
+    }
+
+    /// Looks up the present table as if the packet had come in on `in_port`.
+    fn lookup(&mut self, in_port: OfPort, may_packet_in: bool) -> Lookup<'a> {
+        let bridge = self.bridge;
+        let table = &bridge.tables[usize::from(self.table)];
+        let common = self.flow.common();
+        let (real_port, ports) = (common.in_port, (common.tp_src, common.tp_dst));
+        if common.nw_frag & frag::ANY != 0 && self.bridge.frag != FragHandling::NxMatch {
+            if self.bridge.frag == FragHandling::Drop {
+                self.record.tables.push((table.counters.clone(), true));
+                return Lookup::FragmentDropped;
+            }
+            let common = self.flow.common_mut();
+            (common.tp_src, common.tp_dst) = (0.into(), 0.into());
+        }
+        self.flow.common_mut().in_port = in_port.0.into();
+        let rule = if let (0, true) = (self.table, bridge.controllers.fail_open) {
+            None
+        } else {
+            table.rules.lookup(&self.flow, &mut self.wc)
+        };
+        let common = self.flow.common_mut();
+        common.in_port = real_port;
+        (common.tp_src, common.tp_dst) = ports;
+        self.record.depends_on_table(bridge.id, self.table);
+        self.record.tables.push((table.counters.clone(), rule.is_some()));
+        match rule {
+            Some(rule) => Lookup::Found(rule),
+            None => {
+                let port = bridge.ports.get(&OfPort(real_port.get()));
+                let silent = port.is_some_and(|port| port.config.contains(PortConfig::NO_PACKET_IN));
+                Lookup::Missed { to_controller: may_packet_in && bridge.controllers.want_misses && !silent }
+            }
+        }
+    }
+
+    fn check_resources(&mut self) -> bool {
+        if self.depth >= MAX_DEPTH {
+            self.fail(XlateError::TooDeep, "over max translation depth 64");
+        } else if self.resubmits >= MAX_RESUBMITS {
+            self.fail(XlateError::TooManyResubmits, "over 4096 resubmit actions");
+        } else if self.stack.len() >= MAX_STACK {
+            self.fail(XlateError::StackTooDeep, "resubmits yielded over 64 kB of stack");
+        } else if self.out.len() > MAX_ACTIONS {
+            self.exit = true;
+        } else {
+            return true;
+        }
+        false
+    }
+
+    fn fail(&mut self, error: XlateError, text: &str) {
+        self.event(|| Event::Error(text));
+        self.error = Some(error);
+    }
+
+    fn event<'e>(&mut self, event: impl FnOnce() -> Event<'e>) {
+        if let Some(sink) = &mut self.sink {
+            sink.event(event());
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(sink) = &mut self.sink {
+            sink.leave();
+        }
+    }
+
+    fn detail(&mut self, text: impl FnOnce() -> String) {
+        if let Some(sink) = &mut self.sink {
+            sink.event(Event::Detail(&text()));
+        }
+    }
+
+    fn commit(&mut self) {
+        commit::commit(&self.flow, &mut self.base, &mut self.wc, &mut self.out);
+    }
+
+    fn hold(&mut self, value: Arc<dyn std::any::Any + Send + Sync>) {
+        self.record.holds.push(value);
+    }
+}
+
+/// Takes out what is not of the packet, or is implied by what is matched anyway.
+fn finish_mask(wc: &mut Mask, original: &Key) {
+    use packet::flow::{BlockId, VLAN_PRESENT};
+    for block in [BlockId::Pipeline, BlockId::Regs] {
+        if wc.0.present().has(block) {
+            wc.0.block_mut(block).0.fill(0);
+        }
+    }
+    let common = original.common();
+    let bits = wc.0.common_mut();
+    if common.packet_type.get() != 0 {
+        (bits.dl_src, bits.dl_dst) = ([0; 6], [0; 6]);
+    }
+    let icmp = matches!((common.dl_type.get(), common.nw_proto), (0x0800, 1) | (0x86dd, 58));
+    if common.nw_frag & frag::LATER != 0 {
+        (bits.tp_src, bits.tp_dst) = (0.into(), 0.into());
+    } else if icmp {
+        (bits.tp_src, bits.tp_dst) = ((bits.tp_src.get() & 0xff).into(), (bits.tp_dst.get() & 0xff).into());
+    }
+    for (tag, bits) in common.vlan.iter().zip(&mut bits.vlan) {
+        if tag.tci.get() & VLAN_PRESENT != 0 {
+            if bits.tci.get() != 0 {
+                bits.tci = (bits.tci.get() | VLAN_PRESENT).into();
+            }
+        } else {
+            // That there is no tag here.
+            bits.tpid = 0.into();
+            bits.tci = if bits.tci.get() != 0 { VLAN_PRESENT.into() } else { 0.into() };
+        }
+    }
+    // As OVS's datapath has it, every flow tells tagged packets from others.
+    if bits.vlan[0].tci.get() == 0 {
+        bits.vlan[0].tci = (VLAN_PRESENT | 0xfff).into();
+    }
+    if !headers::is_mpls(original) && wc.0.present().has(BlockId::Encap) {
+        wc.0.encap_mut().mpls_lse.fill(0.into());
+    }
+    let tunnel = original.tunnel();
+    let tunnelled = tunnel.tun_dst.get() != 0 || tunnel.tun_ipv6_dst != [0; 16];
+    if !tunnelled && wc.0.present().has(BlockId::Tunnel) {
+        wc.0.block_mut(BlockId::Tunnel).0.fill(0);
+    }
+}

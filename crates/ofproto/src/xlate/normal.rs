@@ -1,0 +1,139 @@
+//! NORMAL: a learning switch with VLANs.
+
+use openflow::{OfPort, PortConfig};
+use packet::flow::VLAN_PRESENT;
+use packet::{Field, Key, Mask};
+
+use super::Ctx;
+use super::trace::Event;
+use crate::forwarding::{BridgeState, PortState};
+use crate::mac::MacKey;
+use crate::vlan::{PortVlan, Tags, VlanMode};
+
+impl Ctx<'_, '_> {
+    /// The NORMAL action.
+    pub(super) fn normal(&mut self) {
+        self.wc.set_exact(Field::DlSrc);
+        self.wc.set_exact(Field::DlDst);
+        self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
+        let in_port = self.in_port();
+        let source = self.bridge.ports.get(&in_port);
+        if source.is_none() && !matches!(in_port, OfPort::CONTROLLER | OfPort::ANY) {
+            return self.event(|| Event::Warning("no input bundle, dropping"));
+        }
+        let common = self.flow.common();
+        if matches!(common.dl_type.get(), 0x8100 | 0x88a8) && common.vlan[0].tci.get() & VLAN_PRESENT == 0 {
+            return self.event(|| Event::Warning("partial VLAN tag, dropping"));
+        }
+
+        // 1. The VLAN inside the bridge.
+        let received = Tags::from_key(&common.vlan);
+        let any = PortVlan::default();
+        let vlan = source.map_or(&any, |port| &port.vlan);
+        if matches!(vlan.mode, VlanMode::Dot1qTunnel | VlanMode::Access) {
+            self.wc.add(Field::VlanTci, VLAN_PRESENT.into());
+        }
+        if !vlan.accepts(received.0[0].vid) {
+            return self.event(|| Event::Warning("disallowed VLAN VID for this input port, dropping"));
+        }
+        let tags = vlan.ingress(received);
+        let vid = tags.0[0].vid;
+
+        // 2. Frames that bridges keep for themselves.
+        if !self.bridge.config.forward_bpdu && source.is_some() && is_reserved(common.dl_dst) {
+            return self.detail(|| "packet has reserved destination MAC, dropping".into());
+        }
+
+        // 3. Learn where the source is.
+        let dst = MacKey { vlan: vid, mac: common.dl_dst };
+        look_for_gratuitous_arp(&self.flow, &mut self.wc);
+        if source.is_some() {
+            self.learn_source(MacKey { vlan: vid, mac: self.flow.common().dl_src }, in_port);
+        }
+
+        // 4. Forward.
+        self.record.depends_on_mac(self.bridge.id, dst);
+        let known = self.bridge.macs.read().lookup(dst);
+        let bridge = self.bridge;
+        match known.map(|port| bridge.ports.get(&port)) {
+            Some(Some(port)) if port.port == in_port => {
+                self.detail(|| "learned port is input port, dropping".into());
+            }
+            Some(Some(port)) => {
+                self.detail(|| "forwarding to learned port".into());
+                self.output_tagged(port, tags);
+            }
+            Some(None) => self.event(|| Event::Warning("learned port is unknown, dropping")),
+            None => {
+                self.detail(|| "no learned MAC for destination, flooding".into());
+                self.flood_vlan(bridge, in_port, tags);
+            }
+        }
+    }
+
+    fn learn_source(&mut self, key: MacKey, port: OfPort) {
+        let bridge = self.bridge;
+        self.record.depends_on_mac(bridge.id, key);
+        self.record.sources.push((bridge.id, key, port));
+        if self.real {
+            if bridge.macs.read().needs_learning(key, port, self.now) {
+                let mut macs = bridge.macs.write();
+                let generation = self.forwarding.next_generation();
+                if macs.learn(key, port, self.now, generation) {
+                    drop(macs);
+                    self.detail(|| format!("learned that {:02x?} is on port {port} in VLAN {}", key.mac, key.vlan));
+                }
+            }
+        } else if bridge.macs.read().would_change(key, port) {
+            self.record.volatile = true;
+        }
+    }
+
+    fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: Tags) {
+        // The bridge's own port was there first.
+        let local = bridge.ports.get_key_value(&OfPort::LOCAL);
+        let others = bridge.ports.iter().filter(|(port, _)| **port != OfPort::LOCAL);
+        for (&port, state) in local.into_iter().chain(others) {
+            if port == in_port || state.config.contains(PortConfig::NO_FLOOD) {
+                continue;
+            }
+            if state.vlan.mode == VlanMode::Dot1qTunnel && state.vlan.cvlans.is_some() {
+                self.wc.0.common_mut().vlan[1].tci = 0xffff.into();
+            }
+            if state.vlan.includes(&tags) {
+                self.output_tagged(state, tags);
+            }
+        }
+    }
+
+    /// Sends with the tags that the port wants.
+    fn output_tagged(&mut self, port: &PortState, tags: Tags) {
+        let old = self.flow.common().vlan;
+        port.vlan.egress(tags).to_key(&mut self.flow.common_mut().vlan, port.vlan.priority_tags);
+        if self.flow.common().vlan != old {
+            // What is sent depends on both tags.
+            super::headers::vlan_count_wc(&self.base, &mut self.wc);
+            self.wc.add(Field::VlanTci, 0xffff);
+        }
+        self.output(port.port);
+        self.flow.common_mut().vlan = old;
+    }
+}
+
+/// 01:80:c2:00:00:00 to 01:80:c2:00:00:0f (IEEE 802.1Q table 8-1).
+fn is_reserved(mac: ports::Mac) -> bool {
+    mac[..5] == [0x01, 0x80, 0xc2, 0, 0] && mac[5] <= 0x0f
+}
+
+/// Whether an ARP packet is gratuitous matters to bonds; the bits that tell are matched everywhere, as
+/// OVS does.
+fn look_for_gratuitous_arp(flow: &Key, wc: &mut Mask) {
+    let common = flow.common();
+    if common.dl_type.get() == 0x0806 && common.dl_dst == [0xff; 6] {
+        wc.set_exact(Field::ArpOp);
+        if common.nw_proto == 1 {
+            wc.set_exact(Field::ArpSpa);
+            wc.set_exact(Field::ArpTpa);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Sending: to ports, to all ports, through patches, to controllers.
+
+use datapath::Action as DpAction;
+use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
+use packet::Field;
+use packet::flow::BlockId;
+
+use super::Ctx;
+use super::trace::Event;
+use crate::forwarding::PortState;
+use crate::port::Device;
+
+impl<'a> Ctx<'a, '_> {
+    /// The output action, to a port or a reserved one.
+    pub(super) fn output_action(&mut self, port: OfPort, max_len: u16) {
+        match port {
+            OfPort::IN_PORT => self.output(self.in_port()),
+            OfPort::TABLE => {
+                let in_port = self.in_port();
+                self.table_action(in_port, 0, true, true, false);
+            }
+            OfPort::NORMAL => self.normal(),
+            OfPort::FLOOD => self.flood(false),
+            OfPort::ALL => self.flood(true),
+            OfPort::CONTROLLER => {
+                let reason = match (self.in_packet_out, self.in_action_set) {
+                    (true, _) => PacketInReason::PacketOut,
+                    (_, true) => PacketInReason::ActionSet,
+                    _ => PacketInReason::Action,
+                };
+                self.punt(reason, 0, Some(max_len), &[], false);
+            }
+            OfPort::ANY | OfPort::UNSET => {}
+            port if port == self.in_port() => self.detail(|| "skipping output to input port".into()),
+            port => self.output(port),
+        }
+    }
+
+    pub(super) fn output_reg(&mut self, src: &Subfield, max_len: u16) {
+        src.add_to(&mut self.wc);
+        let value = src.get(&self.flow);
+        if value <= 0xffff || src.n_bits == 32 {
+            let port = openflow::action::port_from_subfield(src, &self.flow);
+            self.detail(|| format!("output port is {port}"));
+            self.output_action(port, max_len);
+        } else {
+            self.detail(|| format!("output port {value} is out of range"));
+        }
+    }
+
+    pub(super) fn output_trunc(&mut self, port: OfPort, max_len: u32) {
+        let port = if port == OfPort::IN_PORT { self.in_port() } else { port };
+        let state = self.bridge.ports.get(&port);
+        if port == self.in_port() || state.is_none_or(|state| state.dp_port.is_none()) {
+            return self.detail(|| format!("output_trunc does not support port {port}"));
+        }
+        self.commit();
+        self.out.push(DpAction::Truncate { max_len });
+        self.output(port);
+    }
+
+    pub(super) fn enqueue(&mut self, port: OfPort, queue: u32) {
+        self.wc.set_exact(Field::SkbPriority);
+        let port = if port == OfPort::IN_PORT { self.in_port() } else { port };
+        let old = self.flow.common().skb_priority;
+        self.set_queue(queue);
+        if port == self.in_port() {
+            self.detail(|| "skipping output to input port".into());
+        } else {
+            self.output(port);
+        }
+        self.flow.common_mut().skb_priority = old;
+    }
+
+    /// Queue numbers become priorities of the form that Linux's HTB classes have: major 1, minor
+    /// queue plus one.
+    pub(super) fn set_queue(&mut self, queue: u32) {
+        self.wc.set_exact(Field::SkbPriority);
+        self.flow.common_mut().skb_priority = (0x1_0000 | (queue.wrapping_add(1) & 0xffff)).into();
+    }
+
+    fn flood(&mut self, all: bool) {
+        let in_port = self.in_port();
+        let bridge = self.bridge;
+        for (&port, state) in &bridge.ports {
+            if port != in_port && (all || !state.config.contains(PortConfig::NO_FLOOD)) {
+                self.output(port);
+            }
+        }
+    }
+
+    /// Sends the packet as it is now to a port, whichever it is.
+    pub(super) fn output(&mut self, port: OfPort) {
+        let Some(state) = self.bridge.ports.get(&port) else {
+            return self.event(|| Event::Warning("Nonexistent output port"));
+        };
+        if state.config.contains(PortConfig::NO_FWD) {
+            return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
+        }
+        match (&state.device, state.dp_port) {
+            (Device::Patch { peer, .. }, _) => self.cross_patch(state, peer),
+            (Device::Datapath(_), Some(port)) => {
+                self.commit();
+                self.out.push(DpAction::Output(port));
+            }
+            (Device::Datapath(_), None) => {}
+        }
+    }
+
+    /// Goes on in the bridge at the other end of a patch, then comes back with the packet as it was.
+    fn cross_patch(&mut self, from: &'a PortState, peer: &str) {
+        let Some((bridge, to)) = self.forwarding.peer(&from.name, peer) else {
+            return self.event(|| Event::Warning("the other end of the patch port does not exist"));
+        };
+        let flow = self.flow.clone();
+        let (stack, set) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.action_set));
+        let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);
+        let old_flags = (self.was_mpls, self.in_action_set, self.in_packet_out);
+        (self.in_action_set, self.in_packet_out) = (false, false);
+        self.bridge = bridge;
+        self.flow.common_mut().in_port = to.port.0.into();
+        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+            if self.flow.present().has(block) {
+                self.flow.block_mut(block).0.fill(0);
+            }
+        }
+        self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        self.event(|| Event::Bridge(&bridge.config.name));
+        if self.may_receive(to) {
+            self.table_action(to.port, 0, true, true, false);
+            self.end_pipeline();
+        }
+        self.leave();
+        self.record.patches.push((from.patch.clone(), to.patch.clone()));
+        (self.bridge, self.table, self.rule, self.cookie, self.table_miss) = old;
+        (self.was_mpls, self.in_action_set, self.in_packet_out) = old_flags;
+        (self.flow, self.stack, self.action_set) = (flow, stack, set);
+        // What ends the pipeline over there does not end it here.
+        self.exit = false;
+        if self.error != Some(super::XlateError::TooManyResubmits) {
+            self.error = None;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Instructions and actions as one list, in the order in which they are executed.
+
+use openflow::{Action, Cookie, Instructions, TableId, WriteMetadata};
+
+/// A step, borrowed.
+#[derive(Clone, Copy)]
+pub enum StepRef<'a> {
+    /// An action of Apply-Actions.
+    Act(&'a Action),
+    /// Clear-Actions.
+    Clear,
+    /// Write-Actions.
+    Write(&'a [Action]),
+    /// Write-Metadata.
+    Metadata(WriteMetadata),
+    /// Goto-Table.
+    Goto(TableId),
+    /// The steps after this are of a rule in this table and with this cookie.
+    Resume {
+        /// Table.
+        table: TableId,
+        /// Cookie.
+        cookie: Option<Cookie>,
+    },
+}
+
+/// A step that waits for a recirculated packet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    Act(Action),
+    Clear,
+    Write(Vec<Action>),
+    Metadata(WriteMetadata),
+    Goto(TableId),
+    Resume { table: TableId, cookie: Option<Cookie> },
+}
+
+impl Step {
+    pub fn as_ref(&self) -> StepRef<'_> {
+        match self {
+            Step::Act(action) => StepRef::Act(action),
+            Step::Clear => StepRef::Clear,
+            Step::Write(actions) => StepRef::Write(actions),
+            Step::Metadata(write) => StepRef::Metadata(*write),
+            Step::Goto(table) => StepRef::Goto(*table),
+            &Step::Resume { table, cookie } => StepRef::Resume { table, cookie },
+        }
+    }
+}
+
+impl StepRef<'_> {
+    pub(crate) fn to_step(self) -> Step {
+        match self {
+            StepRef::Act(action) => Step::Act(action.clone()),
+            StepRef::Clear => Step::Clear,
+            StepRef::Write(actions) => Step::Write(actions.to_vec()),
+            StepRef::Metadata(write) => Step::Metadata(write),
+            StepRef::Goto(table) => Step::Goto(table),
+            StepRef::Resume { table, cookie } => Step::Resume { table, cookie },
+        }
+    }
+}
+
+/// The steps of a rule (OpenFlow 1.3.5 section 5.9).
+pub(crate) fn of_instructions(instructions: &Instructions) -> impl Iterator<Item = StepRef<'_>> + Clone {
+    let write = (!instructions.write.is_empty()).then_some(StepRef::Write(&instructions.write));
+    let applied = instructions.apply.iter().map(StepRef::Act);
+    applied
+        .chain(instructions.clear.then_some(StepRef::Clear))
+        .chain(write)
+        .chain(instructions.metadata.map(StepRef::Metadata))
+        .chain(instructions.goto.map(StepRef::Goto))
+}
+
+/// The action set in the order in which it is executed (OpenFlow 1.3.5 section 5.10, with OVS's order
+/// for its own actions): of most kinds the last one written counts. Empty without an output.
+pub(crate) fn of_action_set(set: &[Action]) -> Vec<Action> {
+    let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
+    let once: [fn(&Action) -> bool; 6] = [
+        |a| matches!(a, Action::StripVlan),
+        |a| matches!(a, Action::PopMpls(_)),
+        |a| matches!(a, Action::PushMpls(_)),
+        |a| matches!(a, Action::PushVlan(_)),
+        |a| matches!(a, Action::DecTtl | Action::DecTtlCntIds(_)),
+        |a| matches!(a, Action::DecMplsTtl),
+    ];
+    let Some(output) = last(|a| matches!(a, Action::Group(_)))
+        .or_else(|| last(|a| matches!(a, Action::Output { .. })))
+        .or_else(|| last(|a| matches!(a, Action::Resubmit { .. })))
+    else {
+        return Vec::new();
+    };
+    let mut list: Vec<Action> = once.into_iter().filter_map(last).collect();
+    list.extend(set.iter().filter(|action| is_set(action)).cloned());
+    list.extend(last(|a| matches!(a, Action::SetQueue(_))));
+    list.push(output);
+    list
+}
+
+fn is_set(action: &Action) -> bool {
+    action.field_write().is_some()
+        || matches!(action, Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::RegMove { .. })
+}

@@ -1,0 +1,82 @@
+//! What a translation tells to whoever wants to explain it.
+//!
+//! `ofproto/trace` implements [`Sink`]; the translation that it watches is the one that packets get.
+//! Without a sink nothing is formatted.
+
+use openflow::{Action, TableId};
+
+use super::steps::StepRef;
+use crate::table::Rule;
+
+/// Something that happens in a translation. Those that have others inside them are followed by these
+/// and then by [`Sink::leave`].
+#[derive(Clone, Copy)]
+pub enum Event<'a> {
+    /// The packet is in this bridge. Has others inside.
+    Bridge(&'a str),
+    /// A lookup in a table found a rule. Has others inside: what the rule does.
+    Rule {
+        /// The table.
+        table: TableId,
+        /// The rule.
+        rule: &'a Rule,
+    },
+    /// A lookup found none. Has others inside: what happens to packets that miss.
+    Miss {
+        /// The table.
+        table: TableId,
+        /// They go to the controller.
+        to_controller: bool,
+    },
+    /// Fragments are dropped here. Has nothing inside.
+    FragmentDropped,
+    /// The action set is executed. Has others inside.
+    ActionSet,
+    /// The pipeline goes on after recirculation. Has others inside.
+    Thaw {
+        /// In this table.
+        table: TableId,
+    },
+    /// An action is executed.
+    Action(&'a Action),
+    /// Clear-Actions.
+    ClearActions,
+    /// Write-Actions.
+    WriteActions(&'a [Action]),
+    /// The action set after a change.
+    ActionSetIs(&'a [Action]),
+    /// Write-Metadata: value, mask.
+    WriteMetadata(u64, u64),
+    /// Goto-Table.
+    Goto(TableId),
+    /// A rule without instructions.
+    Drop,
+    /// An explanation.
+    Detail(&'a str),
+    /// Something that is probably a mistake of configuration.
+    Warning(&'a str),
+    /// Something that ends the translation.
+    Error(&'a str),
+}
+
+/// Watches a translation.
+pub trait Sink {
+    /// Something happens.
+    fn event(&mut self, event: Event<'_>);
+
+    /// What the last open event with others inside did is over.
+    fn leave(&mut self);
+}
+
+impl<'a> From<StepRef<'a>> for Event<'a> {
+    fn from(step: StepRef<'a>) -> Event<'a> {
+        match step {
+            StepRef::Act(action) => Event::Action(action),
+            StepRef::Clear => Event::ClearActions,
+            StepRef::Write(actions) => Event::WriteActions(actions),
+            StepRef::Metadata(write) => Event::WriteMetadata(write.value, write.mask),
+            StepRef::Goto(table) => Event::Goto(table),
+            StepRef::Resume { .. } => Event::Detail("restored state"),
+        }
+    }
+}
