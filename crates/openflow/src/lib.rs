@@ -4,6 +4,7 @@
 //! This crate does no I/O and reads no clock.
 
 pub mod action;
+pub mod codec;
 pub mod error;
 pub mod flow_mod;
 pub mod instruction;
