@@ -5,6 +5,7 @@
 //!
 //! [`registry::open`] makes a port of any kind from its declaration; each backend is one module.
 
+pub mod afpacket;
 pub mod dummy;
 pub mod null;
 pub mod offload;
@@ -12,6 +13,8 @@ pub mod options;
 pub mod pcap;
 pub mod registry;
 pub mod stats;
+pub mod system;
+pub mod tap;
 pub mod vnet;
 
 mod sys;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use packet::Memory;
+use packet::buffer::heap::HEAP;
 
 use crate::options::{OptionDef, Options};
 use crate::{Error, Mac, Port};
@@ -41,13 +42,15 @@ impl PortSpec {
 pub struct Env {
     /// Where received frames are put.
     pub memory: &'static Memory,
+    /// Where received frames of up to 64 KiB are put, which a buffer of `memory` can't hold.
+    pub large: &'static Memory,
     /// The dummy ports of this process, so that commands and tests find them by name.
     pub dummies: crate::dummy::Directory,
 }
 
 impl Default for Env {
     fn default() -> Env {
-        Env { memory: &packet::buffer::heap::HEAP, dummies: Default::default() }
+        Env { memory: &HEAP, large: &HEAP, dummies: Default::default() }
     }
 }
 
@@ -68,7 +71,14 @@ pub struct Kind {
 }
 
 /// Every kind of port.
-pub const KINDS: &[&Kind] = &[&crate::pcap::KIND, &crate::null::KIND, &crate::dummy::KIND];
+pub const KINDS: &[&Kind] = &[
+    &crate::system::KIND,
+    &crate::afpacket::KIND,
+    &crate::tap::KIND,
+    &crate::pcap::KIND,
+    &crate::null::KIND,
+    &crate::dummy::KIND,
+];
 
 /// The kind of port called `name`.
 pub fn kind(name: &str) -> Option<&'static Kind> {

@@ -15,6 +15,9 @@ pub const MIN_MTU: u32 = 68;
 /// Largest MTU: the total length of an IPv4 packet.
 pub const MAX_MTU: u32 = 65535;
 
+/// Largest frame: the largest IP packet with an Ethernet header and two VLAN tags.
+pub const MAX_FRAME: usize = 65535 + 14 + 8;
+
 /// Name, address, MTU and link of a virtual port. Any thread may read and change it; workers read
 /// `mtu` and `admin_up` once for each burst.
 #[derive(Debug)]

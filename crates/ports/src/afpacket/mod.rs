@@ -1,0 +1,226 @@
+//! AF_PACKET ports: any Ethernet interface of the kernel, by packet(7) sockets.
+//!
+//! Frames are received through a memory-mapped ring (PACKET_RX_RING), and each has the header of
+//! [`crate::vnet`] in front (PACKET_VNET_HDR), so that frames of local stacks pass with their checksum
+//! unfinished and their 64 KiB uncut, in both directions.
+//!
+//! - The ring is TPACKET_V2. V3 hands over whole blocks, on a timer where there is little traffic,
+//!   which costs latency; V2 wakes for each frame, and is as good at our frame rates.
+//! - A slot holds a frame of the MTU. Longer frames (GSO) would need slots of 64 KiB, of which most
+//!   would lie empty, and a copy more: with PACKET_COPY_THRESH the kernel queues such a frame beside
+//!   the ring, and one recvmsg(2) copies it straight into its buffer. That is one system call for
+//!   what are some 45 frames on the wire.
+//! - A burst is sent by one sendmmsg(2). A transmit ring would not save a copy: the kernel copies its
+//!   slots whenever the packet leaves the sender's hands, which on a veth is always (`skb_orphan_frags`,
+//!   since Linux 4.20), and it can't hold GSO frames in slots of sensible size.
+//! - Frames that the host sends through the interface are not received (PACKET_IGNORE_OUTGOING), so
+//!   nothing that was sent comes back.
+//! - The kernel's own stack also gets the frames that are received: as in OVS, an interface that is
+//!   given to the switch should have no IP address (`ip addr flush dev NAME`).
+//!
+//! Sharing between threads: [`Shared`] by everybody; a receive socket by its queue and, for its
+//! statistics, by the management thread; a transmit socket by its queue alone.
+
+mod rx;
+mod socket;
+mod tx;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::link::{Facts, Interface};
+use crate::options::{Form, OptionDef, Options};
+use crate::registry::{Env, Kind, PortSpec};
+use crate::stats::PortCounters;
+use crate::sys::system;
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+
+/// Declaration of this kind.
+pub const KIND: Kind = Kind {
+    names: &["afpacket"],
+    doc: "Any Ethernet interface of the kernel, with its offloads, by packet sockets.",
+    options: OPTIONS.split_at(OPTIONS.len() - 1).0,
+    open: |spec, options, env| Ok(AfPacket::open(spec, options, env)?),
+};
+
+/// Options of type `system`; this type has all but the last.
+pub(crate) const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "n_rxq",
+        form: Form::Number(1, 64),
+        doc: "Receive queues, by PACKET_FANOUT on the flow's hash; 1 by default.",
+    },
+    OptionDef {
+        name: "n_rxq_desc",
+        form: Form::Number(32, 65536),
+        doc: "Slots of each receive ring, 1024 by default.",
+    },
+    OptionDef {
+        name: "qdisc-bypass",
+        form: Form::Bool,
+        doc: "Send past the interface's queueing discipline, false by default.",
+    },
+    OptionDef {
+        name: "backend",
+        form: Form::Word(&["auto", "afpacket", "afxdp"]),
+        doc: "How type system drives the interface; auto by default.",
+    },
+];
+
+/// What the queues and the port share.
+struct Shared {
+    name: String,
+    ifindex: u32,
+    /// The MTU, refreshed whenever the management thread asks for the state of the port.
+    mtu: AtomicU32,
+}
+
+struct AfPacket {
+    shared: Arc<Shared>,
+    interface: Interface,
+    counters: PortCounters,
+    rings: Vec<Arc<socket::RxSocket>>,
+    rx: Mutex<Vec<rx::Rx>>,
+    /// Frames that the kernel found no slot for: its count is reset by reading.
+    kernel_drops: AtomicU64,
+    qdisc_bypass: bool,
+    offloads: Offloads,
+    driver: String,
+}
+
+impl AfPacket {
+    fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<AfPacket>, Error> {
+        let port = spec.name.as_str();
+        let interface = Interface::open(port)?;
+        let facts = interface.facts().map_err(|e| system(port, "ask for the interface", e))?;
+        if facts.hardware != libc::ARPHRD_ETHER && !facts.loopback {
+            return Err(Error::Unsupported { port: port.into(), what: "an interface that is not Ethernet" });
+        }
+        if let Some(mtu) = spec.mtu {
+            interface.set_mtu(mtu)?;
+        }
+        if let Some(mac) = spec.mac.filter(|&mac| mac != facts.mac) {
+            interface.set_mac(mac)?;
+        }
+        let shared = Arc::new(Shared {
+            name: port.into(),
+            ifindex: interface.index(),
+            mtu: AtomicU32::new(spec.mtu.unwrap_or(facts.mtu)),
+        });
+        let queues = options.number("n_rxq").unwrap_or(1) as usize;
+        let slots = options.number("n_rxq_desc").unwrap_or(1024) as usize;
+        let rings = (0..queues)
+            .map(|_| socket::RxSocket::open(port, shared.ifindex, slots, spec.mtu.unwrap_or(facts.mtu)).map(Arc::new))
+            .collect::<Result<Vec<_>, _>>()?;
+        if queues > 1 {
+            socket::RxSocket::fan_out(port, &rings)?;
+        }
+        let counters = PortCounters::default();
+        let rx = rings.iter().enumerate();
+        let rx = rx.map(|(i, ring)| rx::Rx::new(ring.clone(), counters.rx(i), env)).collect();
+        Ok(Arc::new(AfPacket {
+            qdisc_bypass: options.flag("qdisc-bypass", false),
+            offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso() },
+            driver: interface.driver().unwrap_or_default(),
+            rx: Mutex::new(rx),
+            kernel_drops: AtomicU64::new(0),
+            shared,
+            interface,
+            counters,
+            rings,
+        }))
+    }
+
+    /// The present facts; those of a deleted interface are all zero.
+    fn facts(&self) -> Facts {
+        let facts = self.interface.facts().unwrap_or_default();
+        if facts.mtu > 0 {
+            self.shared.mtu.store(facts.mtu, Relaxed);
+        }
+        facts
+    }
+}
+
+/// Linux 6.2 taught `struct virtio_net_hdr` UDP segmentation (VIRTIO_NET_HDR_GSO_UDP_L4).
+fn kernel_knows_uso() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0u32));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2)
+}
+
+impl Port for AfPacket {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "afpacket"
+    }
+
+    fn mac(&self) -> Mac {
+        self.facts().mac
+    }
+
+    fn set_mac(&self, mac: Mac) -> Result<(), Error> {
+        self.interface.set_mac(mac)
+    }
+
+    fn mtu(&self) -> u32 {
+        self.facts();
+        self.shared.mtu.load(Relaxed)
+    }
+
+    fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
+        self.interface.set_mtu(mtu)?;
+        self.facts();
+        Ok(())
+    }
+
+    fn link(&self) -> Link {
+        self.interface.link()
+    }
+
+    fn set_admin_up(&self, up: bool) -> Result<(), Error> {
+        self.interface.set_admin_up(up)
+    }
+
+    fn stats(&self) -> Stats {
+        let drops: u32 = self.rings.iter().map(|ring| ring.take_drops()).sum();
+        let drops = self.kernel_drops.fetch_add(drops.into(), Relaxed) + u64::from(drops);
+        let mut stats = self.counters.sum();
+        stats.rx_dropped += drops;
+        stats.rx_over_err += drops;
+        stats
+    }
+
+    fn features(&self) -> Features {
+        self.interface.features()
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    fn ifindex(&self) -> Option<u32> {
+        Some(self.shared.ifindex)
+    }
+
+    fn status(&self) -> Vec<(&'static str, String)> {
+        vec![("driver_name", self.driver.clone()), ("rx-ring", "TPACKET_V2".into())]
+    }
+
+    fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
+        self.rx.lock().drain(..).map(|rx| Box::new(rx) as Box<dyn RxQueue>).collect()
+    }
+
+    fn max_tx_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
+        let socket = socket::open_tx(&self.shared.name, self.shared.ifindex, self.qdisc_bypass)?;
+        Ok(Box::new(tx::Tx::new(socket, self.shared.clone(), self.offloads, self.counters.tx(index))))
+    }
+}

@@ -1,0 +1,177 @@
+//! Receive queue of an AF_PACKET port.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use packet::buffer::heap::HEADROOM;
+use packet::{Batch, Memory, Packet, Time};
+
+use super::socket::{RxSocket, Slot};
+use crate::RxQueue;
+use crate::registry::Env;
+use crate::stats::Counters;
+use crate::virtual_port::{MAX_FRAME, copy};
+use crate::vnet;
+
+pub struct Rx {
+    socket: Arc<RxSocket>,
+    counters: Arc<Counters>,
+    memory: &'static Memory,
+    large: &'static Memory,
+    /// The slot that is filled next.
+    next: usize,
+    checked: Time,
+}
+
+/// How often an idle queue looks for an error at its socket (interface down or deleted): a waiting
+/// error keeps the descriptor readable, and so its worker awake.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Rx {
+    pub fn new(socket: Arc<RxSocket>, counters: Arc<Counters>, env: &Env) -> Rx {
+        Rx { socket, counters, memory: env.memory, large: env.large, next: 0, checked: Time(0) }
+    }
+
+    /// Takes the frame out of a slot. What can't be taken is counted.
+    #[inline]
+    fn take(&self, slot: &Slot) -> Option<Packet> {
+        let mut packet = if slot.is_copied() {
+            self.take_large(slot.len())?
+        } else {
+            let Some((header, frame)) = slot.frame().filter(|(_, frame)| frame.len() == slot.len()) else {
+                // Longer than its slot, and the socket's buffer is full.
+                self.counters.over_err.add(1);
+                self.counters.dropped.add(1);
+                return None;
+            };
+            if slot.is_outgoing() {
+                return None;
+            }
+            let memory = if frame.len() > SMALL { self.large } else { self.memory };
+            let Some(mut packet) = copy(memory, frame) else {
+                self.counters.dropped.add(1);
+                return None;
+            };
+            *packet.offload_mut() = vnet::decode(header);
+            packet
+        };
+        if packet.len() < 14 {
+            self.counters.frame_err.add(1);
+            self.counters.errors.add(1);
+            return None;
+        }
+        if let Some((tpid, tci)) = slot.vlan() {
+            restore_vlan(&mut packet, tpid, tci);
+        }
+        Some(packet)
+    }
+
+    /// Takes the frame of `len` bytes that waits at the socket.
+    #[cold]
+    fn take_large(&self, len: usize) -> Option<Packet> {
+        let mut packet = (self.large.allocate)(self.large, HEADROOM, MAX_FRAME);
+        let (mut nowhere, mut header) = ([0u8; 64], [0; vnet::LEN]);
+        let room = match &mut packet {
+            Some(packet) => packet.push_back(MAX_FRAME)?,
+            // The frame has to be taken off the queue all the same.
+            None => &mut nowhere[..],
+        };
+        // An error of the interface (ENETDOWN) is reported once, in front of the frame.
+        let received = self.socket.receive(&mut header, room).or_else(|_| self.socket.receive(&mut header, room));
+        match (received, packet) {
+            (Ok((n, false)), Some(mut packet)) if n == len => {
+                packet.truncate(n);
+                *packet.offload_mut() = vnet::decode(&header);
+                Some(packet)
+            }
+            (Ok(_), None) => {
+                self.counters.dropped.add(1);
+                None
+            }
+            _ => {
+                self.counters.errors.add(1);
+                self.counters.frame_err.add(1);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn check(&mut self, now: Time) {
+        self.checked = now;
+        if let Some(error) = self.socket.take_error() {
+            tracing::debug!("packet socket: {error}");
+            self.counters.errors.add(1);
+        }
+    }
+}
+
+/// Frames of up to this length have room in a chunk of 2 KiB.
+const SMALL: usize = 1700;
+
+/// Puts a VLAN tag that the kernel had taken out back behind the addresses.
+fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
+    packet.make_headroom(4);
+    if packet.push_front(4).is_none() {
+        return;
+    }
+    let frame = packet.data_mut();
+    frame.copy_within(4..16, 0);
+    frame[12..14].copy_from_slice(&tpid.to_be_bytes());
+    frame[14..16].copy_from_slice(&tci.to_be_bytes());
+    let offload = packet.offload_mut();
+    if offload.needs_csum() {
+        offload.csum_start += 4;
+    }
+    if offload.hdr_len > 0 {
+        offload.hdr_len += 4;
+    }
+}
+
+impl RxQueue for Rx {
+    fn receive(&mut self, batch: &mut Batch, now: Time) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        while !batch.is_full() {
+            let Some(slot) = self.socket.slot(self.next) else { break };
+            self.next = if self.next + 1 == self.socket.slots() { 0 } else { self.next + 1 };
+            if let Some(packet) = self.take(&slot) {
+                count += 1;
+                bytes += packet.len();
+                batch.push(packet);
+            }
+            slot.release();
+        }
+        if count == 0 {
+            if now.since(self.checked) >= CHECK_INTERVAL {
+                self.check(now);
+            }
+        } else {
+            self.counters.passed(count, bytes);
+        }
+        count
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::Offload;
+
+    #[test]
+    fn restored_tag_moves_the_checksum_along() {
+        let frame: Vec<u8> = (0..60).collect();
+        let mut packet = Packet::from_slice(&frame);
+        *packet.offload_mut() =
+            Offload { flags: Offload::NEEDS_CSUM, hdr_len: 54, csum_start: 34, csum_offset: 16, ..Offload::NONE };
+        restore_vlan(&mut packet, 0x88a8, 0x6064);
+        assert_eq!(packet.data()[..12], frame[..12]);
+        assert_eq!(packet.data()[12..16], [0x88, 0xa8, 0x60, 0x64]);
+        assert_eq!(packet.data()[16..], frame[12..]);
+        assert_eq!((packet.offload().csum_start, packet.offload().hdr_len), (38, 58));
+    }
+}

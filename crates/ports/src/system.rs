@@ -1,0 +1,58 @@
+//! Type `system`: an interface of the kernel, by the backend that suits it.
+//!
+//! | interface | backend | why |
+//! |---|---|---|
+//! | veth, tap, bridge, any virtual one | afpacket | The stack at the other end leaves checksums unfinished and frames uncut. AF_XDP can't carry that: with offloads on no TCP gets through, with offloads off it is slower. |
+//! | hardware | afxdp, if that kind is there and opens | No copy, no allocation in the kernel, and the wire has no unfinished frames. |
+//! | hardware, afxdp fails | afpacket | It works everywhere. |
+//!
+//! `options:backend` overrides this.
+
+use std::sync::Arc;
+
+use crate::link::Interface;
+use crate::options::Options;
+use crate::registry::{self, Env, Kind, PortSpec};
+use crate::sys::system;
+use crate::{Error, Port, afpacket};
+
+/// Declaration of this kind.
+pub const KIND: Kind = Kind {
+    names: &["system"],
+    doc: "An interface of the kernel, by afpacket or afxdp as suits it.",
+    options: afpacket::OPTIONS,
+    open,
+};
+
+/// Drivers of paravirtual NICs: they are hardware to the kernel, but carry unfinished frames.
+const PARAVIRTUAL: [&str; 3] = ["virtio_net", "xen_netfront", "hv_netvsc"];
+
+fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<dyn Port>, Error> {
+    let packet = || (afpacket::KIND.open)(spec, options, env);
+    match options.text("backend") {
+        Some("afpacket") => packet(),
+        Some("afxdp") => express(spec, env),
+        _ if !pays(&spec.name)? => packet(),
+        _ => express(spec, env).or_else(|error| {
+            tracing::info!("{}: falls back to afpacket: {error}", spec.name);
+            packet()
+        }),
+    }
+}
+
+/// Whether AF_XDP is worth trying.
+fn pays(name: &str) -> Result<bool, Error> {
+    let interface = Interface::open(name)?;
+    let facts = interface.facts().map_err(|e| system(name, "ask for the interface", e))?;
+    let driver = interface.driver().unwrap_or_default();
+    Ok(facts.kind.is_empty() && !facts.loopback && !PARAVIRTUAL.contains(&driver.as_str()))
+}
+
+/// Opens the interface as type afxdp, with those of its options that this type knows.
+fn express(spec: &PortSpec, env: &Env) -> Result<Arc<dyn Port>, Error> {
+    let unsupported = || Error::Unsupported { port: spec.name.clone(), what: "backend=afxdp" };
+    let kind = registry::kind("afxdp").ok_or_else(unsupported)?;
+    let mut spec = PortSpec { kind: "afxdp".into(), ..spec.clone() };
+    spec.options.retain(|name, _| kind.options.iter().any(|o| o.name == name));
+    registry::open(&spec, env)
+}

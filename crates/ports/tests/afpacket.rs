@@ -1,0 +1,168 @@
+//! AF_PACKET ports between network namespaces.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Namespace, Wire, iperf, leave_to_own_namespace, privileged, receive_until, run, wait};
+use packet::{Batch, Packet, Time};
+use ports::{Env, PortSpec, registry};
+
+fn open(name: &str, options: &[(&str, &str)]) -> std::sync::Arc<dyn ports::Port> {
+    registry::open(&PortSpec::new(name, "system").with(options), &Env::default()).unwrap()
+}
+
+/// A broadcast frame of a test ethertype with `content`.
+fn frame(content: &[u8]) -> Vec<u8> {
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9, 0x88, 0xb5], content, &[0; 46]].concat()
+}
+
+#[test]
+fn ping_and_tcp_with_offloads_left_on() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    let (a, b) = (Namespace::new("a"), Namespace::new("b"));
+    a.veth("va", "10.77.0.1/24");
+    b.veth("vb", "10.77.0.2/24");
+    let (pa, pb) = (open("va", &[]), open("vb", &[]));
+    assert_eq!((pa.kind(), pa.offloads().tso4), ("afpacket", true));
+    let wire = Wire::new(pa.clone(), pb.clone());
+    a.run("ping -c 3 -i 0.2 -W 2 10.77.0.2");
+    a.run("ping -c 2 -i 0.2 -W 2 -s 4000 10.77.0.2");
+    let _server = b.start("iperf3 -s");
+    let rate = iperf(&format!("ip netns exec {} ", a.name), "10.77.0.2");
+    println!(
+        "TCP with offloads between namespaces: {rate} Mbit/s, {} GSO frames",
+        wire.large.load(std::sync::atomic::Ordering::Relaxed)
+    );
+    assert!(rate > 50.0, "{rate} Mbit/s");
+    assert!(wire.large.load(std::sync::atomic::Ordering::Relaxed) > 10, "frames passed uncut");
+    wire.stop();
+    for port in [pa, pb] {
+        let stats = port.stats();
+        assert_eq!((stats.rx_errors, stats.tx_errors), (0, 0), "{stats:?}");
+    }
+}
+
+#[test]
+fn vlan_tags_survive() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    let (a, b) = (Namespace::new("a"), Namespace::new("b"));
+    a.veth("va", "10.77.0.1/24");
+    b.veth("vb", "10.77.0.2/24");
+    for (namespace, address) in [(&a, "10.78.0.1/24"), (&b, "10.78.0.2/24")] {
+        namespace.run("ip link add link eth0 name eth0.7 type vlan id 7");
+        namespace.run(&format!("ip addr add {address} dev eth0.7"));
+        namespace.run("ip link set eth0.7 up");
+    }
+    let wire = Wire::new(open("va", &[]), open("vb", &[]));
+    a.run("ping -c 3 -i 0.2 -W 2 10.78.0.2");
+    let _server = b.start("iperf3 -s");
+    println!("TCP in a VLAN: {} Mbit/s", iperf(&format!("ip netns exec {} ", a.name), "10.78.0.2"));
+    assert!(wire.tagged.load(std::sync::atomic::Ordering::Relaxed) > 6);
+    wire.stop();
+}
+
+#[test]
+fn own_frames_do_not_come_back_and_queues_share_the_flows() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    run("ip link add v0 type veth peer name v1");
+    run("ip link set v0 up; ip link set v1 up");
+    let (from, to) = (open("v0", &[]), open("v1", &[("n_rxq", "2"), ("n_rxq_desc", "2048")]));
+    let (mut tx, mut back) = (from.tx_queue(0).unwrap(), from.take_rx_queues());
+    let mut rx = to.take_rx_queues();
+    assert_eq!(rx.len(), 2);
+    let mut batch = Batch::new();
+    for flow in 0..500u16 {
+        // UDP from as many ports: the kernel spreads flows by their hash.
+        let mut f = vec![0xff; 12];
+        f.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        f.extend([&flow.to_be_bytes()[..], &[0, 9, 0, 26, 0, 0], &[0; 18]].concat());
+        batch.push(Packet::from_slice(&f));
+        if batch.is_full() || flow == 499 {
+            tx.transmit(&mut batch, Time(0));
+        }
+    }
+    let mut seen = [vec![], vec![]];
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) && seen[0].len() + seen[1].len() < 500 {
+        for (queue, seen) in rx.iter_mut().zip(&mut seen) {
+            queue.receive(&mut batch, Time(0));
+            let flows = batch.drain(..).filter(|p| p.data()[23] == 17 && p.data()[..6] == [0xff; 6] && p.len() == 60);
+            seen.extend(flows.map(|p| u16::from_be_bytes([p.data()[34], p.data()[35]])));
+        }
+    }
+    assert!(seen.iter().all(|s| s.len() > 50), "both queues get flows: {} {}", seen[0].len(), seen[1].len());
+    let mut all = seen.concat();
+    all.sort();
+    assert_eq!(all, (0..500).collect::<Vec<_>>(), "each frame once");
+    let outgoing = receive_until(&mut *back[0], |f| f[23] == 17 && f.len() == 60 && f[26..30] == [10, 0, 0, 1]);
+    assert_eq!(outgoing, None);
+    assert_eq!(from.stats().tx_packets, 500);
+    assert!(to.stats().rx_packets >= 500);
+}
+
+#[test]
+fn frames_longer_than_the_mtu_are_dropped_and_counted() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    run("ip link add v0 type veth peer name v1");
+    run("ip link set v0 up; ip link set v1 up");
+    let port = open("v0", &[]);
+    let mut tx = port.tx_queue(0).unwrap();
+    let mut batch: Batch = [1515, 1514].into_iter().map(|n| Packet::from_slice(&vec![0xff; n])).collect();
+    assert_eq!(tx.transmit(&mut batch, Time(0)), 1);
+    assert_eq!((port.stats().tx_dropped, port.stats().tx_packets), (1, 1));
+    port.set_mtu(3000).unwrap();
+    batch.push(Packet::from_slice(&[0xff; 3014]));
+    assert_eq!((tx.transmit(&mut batch, Time(0)), port.mtu()), (1, 3000));
+}
+
+#[test]
+fn interface_goes_down_and_away_under_a_port() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    run("ip link add v0 type veth peer name v1");
+    run("ip link set v0 up; ip link set v1 up");
+    let (port, peer) = (open("v0", &[]), open("v1", &[]));
+    let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
+    let mut peer_tx = peer.tx_queue(0).unwrap();
+    let mut send = |tx: &mut Box<dyn ports::TxQueue>, content: &[u8]| {
+        let mut batch: Batch = [Packet::from_slice(&frame(content))].into_iter().collect();
+        tx.transmit(&mut batch, Time(0))
+    };
+    assert!(port.link().up);
+    port.set_admin_up(false).unwrap();
+    assert_eq!((port.link().up, port.link().admin_up, port.link().resets), (false, false, 1));
+    assert_eq!(send(&mut tx, b"down"), 0);
+    assert_eq!(port.stats().tx_dropped, 1);
+    let mut batch = Batch::new();
+    assert_eq!(rx[0].receive(&mut batch, Time(1_000_000_000)), 0);
+    assert!(!wait(&[rx[0].wait_fd().unwrap()], Duration::ZERO), "no busy loop while the interface is down");
+    assert!(port.stats().rx_errors > 0);
+
+    port.set_admin_up(true).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(send(&mut peer_tx, b"up again"), 1);
+    assert!(receive_until(&mut *rx[0], |f| f.len() > 22 && &f[14..22] == b"up again").is_some());
+
+    run("ip link del v0");
+    assert_eq!(send(&mut tx, b"gone"), 0);
+    assert_eq!(rx[0].receive(&mut batch, Time(2_000_000_000)), 0);
+    assert_eq!((port.link().up, port.link().admin_up), (false, false));
+    assert!(!wait(&[rx[0].wait_fd().unwrap()], Duration::ZERO), "no busy loop after the interface is gone");
+    let missing = registry::open(&PortSpec::new("v0", "system"), &Env::default()).unwrap_err();
+    assert!(missing.to_string().contains("no such interface"), "{missing}");
+}
