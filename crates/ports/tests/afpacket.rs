@@ -52,20 +52,24 @@ fn vlan_tags_survive() {
         return;
     }
     leave_to_own_namespace();
-    let (a, b) = (Namespace::new("a"), Namespace::new("b"));
-    a.veth("va", "10.77.0.1/24");
-    b.veth("vb", "10.77.0.2/24");
-    for (namespace, address) in [(&a, "10.78.0.1/24"), (&b, "10.78.0.2/24")] {
-        namespace.run("ip link add link eth0 name eth0.7 type vlan id 7");
-        namespace.run(&format!("ip addr add {address} dev eth0.7"));
-        namespace.run("ip link set eth0.7 up");
+    run("ip link add v0 type veth peer name v1");
+    run("ip link set v0 up; ip link set v1 up");
+    let (from, to) = (open("v0", &[]), open("v1", &[]));
+    let (mut tx, mut rx) = (from.tx_queue(0).unwrap(), to.take_rx_queues());
+    let tags: [&[u8]; 4] = [&[0x81, 0, 0x60, 7], &[0x88, 0xa8, 0, 9], &[0x88, 0xa8, 0, 9, 0x81, 0, 0, 8], &[]];
+    for (n, tags) in tags.iter().enumerate() {
+        // The kernel takes the outer tag out of what it receives, and tells it beside the frame.
+        let sent = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], tags, &[0x88, 0xb5, n as u8], &[0xee; 1400]].concat();
+        let mut batch: Batch = [Packet::from_slice(&sent)].into_iter().collect();
+        assert_eq!(tx.transmit(&mut batch, Time(0)), 1);
+        let received = receive_until(&mut *rx[0], |f| f.ends_with(&[0xee; 1400]));
+        assert!(
+            received.as_ref() == Some(&sent),
+            "{:?} instead of {:?}",
+            received.map(|f| f[..30].to_vec()),
+            &sent[..30]
+        );
     }
-    let wire = Wire::new(open("va", &[]), open("vb", &[]));
-    a.run("ping -c 3 -i 0.2 -W 2 10.78.0.2");
-    let _server = b.start("iperf3 -s");
-    println!("TCP in a VLAN: {} Mbit/s", iperf(&format!("ip netns exec {} ", a.name), "10.78.0.2"));
-    assert!(wire.tagged.load(std::sync::atomic::Ordering::Relaxed) > 6);
-    wire.stop();
 }
 
 #[test]
@@ -123,6 +127,7 @@ fn frames_longer_than_the_mtu_are_dropped_and_counted() {
     let mut batch: Batch = [1515, 1514].into_iter().map(|n| Packet::from_slice(&vec![0xff; n])).collect();
     assert_eq!(tx.transmit(&mut batch, Time(0)), 1);
     assert_eq!((port.stats().tx_dropped, port.stats().tx_packets), (1, 1));
+    run("ip link set v1 mtu 3000");
     port.set_mtu(3000).unwrap();
     batch.push(Packet::from_slice(&[0xff; 3014]));
     assert_eq!((tx.transmit(&mut batch, Time(0)), port.mtu()), (1, 3000));
@@ -139,7 +144,7 @@ fn interface_goes_down_and_away_under_a_port() {
     let (port, peer) = (open("v0", &[]), open("v1", &[]));
     let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
     let mut peer_tx = peer.tx_queue(0).unwrap();
-    let mut send = |tx: &mut Box<dyn ports::TxQueue>, content: &[u8]| {
+    let send = |tx: &mut Box<dyn ports::TxQueue>, content: &[u8]| {
         let mut batch: Batch = [Packet::from_slice(&frame(content))].into_iter().collect();
         tx.transmit(&mut batch, Time(0))
     };

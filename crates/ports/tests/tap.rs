@@ -87,7 +87,7 @@ fn names_that_are_taken_or_impossible() {
         return;
     }
     leave_to_own_namespace();
-    run("ip link add dummy0 type dummy");
+    run("ip link add dummy0 type veth peer name other0");
     let error = |name: &str| registry::open(&spec(name), &Env::default()).unwrap_err().to_string();
     assert!(error("dummy0").contains("an interface of this name already"), "{}", error("dummy0"));
     assert!(error("a-name-that-is-too-long").contains("1 to 15 bytes"));

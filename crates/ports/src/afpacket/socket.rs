@@ -99,8 +99,8 @@ impl RxSocket {
     pub fn fan_out(port: &str, sockets: &[Arc<RxSocket>]) -> Result<(), Error> {
         // Outgoing frames are to be ignored by the group, too: the sockets' own flag does not count
         // once they are in one.
-        let mode = libc::PACKET_FANOUT_HASH as u32 | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING as u32;
-        let unique = mode | libc::PACKET_FANOUT_FLAG_UNIQUEID as u32;
+        let mode = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+        let unique = mode | libc::PACKET_FANOUT_FLAG_UNIQUEID;
         let mut group = 0;
         for (index, socket) in sockets.iter().enumerate() {
             let value = if index == 0 { unique << 16 } else { mode << 16 | group };

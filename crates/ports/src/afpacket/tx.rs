@@ -42,11 +42,17 @@ impl Tx {
                     rest = left;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // No room, or no interface: the rest would fare no better.
                 Err(e) => match e.raw_os_error() {
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+                    // The socket's buffer is full, or there is no interface: the rest would fare no
+                    // better.
+                    Some(libc::EAGAIN | libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                         self.counters.dropped.add(rest.len() as u64);
                         break;
+                    }
+                    // The queueing discipline or the other end of a veth refuses this one.
+                    Some(libc::ENOBUFS) => {
+                        self.counters.dropped.add(1);
+                        rest = &rest[1..];
                     }
                     _ => {
                         self.counters.errors.add(1);

@@ -103,15 +103,14 @@ pub fn iperf(client: &str, server: &str) -> f64 {
 pub struct Wire {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Frames that are longer than any MTU here, and those with a VLAN tag.
+    /// Frames that are longer than any MTU here.
     pub large: Arc<AtomicU64>,
-    pub tagged: Arc<AtomicU64>,
 }
 
 impl Wire {
     pub fn new(a: Arc<dyn Port>, b: Arc<dyn Port>) -> Wire {
-        let (stop, large, tagged) = (Arc::new(AtomicBool::new(false)), Arc::default(), Arc::default());
-        let wire = Wire { stop: stop.clone(), thread: None, large: Arc::clone(&large), tagged: Arc::clone(&tagged) };
+        let (stop, large) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let mut wire = Wire { stop: stop.clone(), thread: None, large: Arc::clone(&large) };
         let body = move || {
             let mut ways: Vec<(Box<dyn RxQueue>, Box<dyn TxQueue>)> = Vec::new();
             for (from, to, base) in [(&a, &b, 0), (&b, &a, 0)] {
@@ -127,7 +126,6 @@ impl Wire {
                     moved += rx.receive(&mut batch, now);
                     for packet in &batch {
                         large.fetch_add(u64::from(packet.len() > 1600), Relaxed);
-                        tagged.fetch_add(u64::from(packet.data()[12..14] == [0x81, 0]), Relaxed);
                     }
                     tx.transmit(&mut batch, now);
                     assert!(batch.is_empty());
@@ -138,7 +136,8 @@ impl Wire {
                 }
             }
         };
-        Wire { thread: Some(std::thread::spawn(body)), ..wire }
+        wire.thread = Some(std::thread::spawn(body));
+        wire
     }
 }
 
