@@ -182,4 +182,6 @@ fn plain_ipv4<const L3: usize, const HEAD: usize>(
 }
 
 #[cfg(test)]
+mod scapy;
+#[cfg(test)]
 mod tests;
