@@ -6,6 +6,7 @@
 //! [`registry::open`] makes a port of any kind from its declaration; each backend is one module.
 
 pub mod afpacket;
+pub mod afxdp;
 pub mod dummy;
 pub mod null;
 pub mod offload;

@@ -74,6 +74,7 @@ pub struct Kind {
 pub const KINDS: &[&Kind] = &[
     &crate::system::KIND,
     &crate::afpacket::KIND,
+    &crate::afxdp::KIND,
     &crate::tap::KIND,
     &crate::pcap::KIND,
     &crate::null::KIND,

@@ -1,0 +1,199 @@
+//! The bpf(2) commands that an XDP program needs, one function each.
+//!
+//! Each attribute structure is a prefix of `union bpf_attr` (linux/bpf.h); the kernel takes what is
+//! missing as zero.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_LINK_CREATE: libc::c_long = 28;
+
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_XDP: u32 = 37;
+
+/// Length of a program's or map's name, with its terminating zero.
+pub const NAME_LEN: usize = 16;
+
+/// One instruction of eBPF, `struct bpf_insn`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u8,
+    /// Destination register in the low nibble, source register in the high one.
+    pub registers: u8,
+    /// Offset of loads and stores.
+    pub offset: i16,
+    /// Immediate operand.
+    pub immediate: i32,
+}
+
+/// Makes a map from receive queue number to AF_XDP socket.
+pub fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+        flags: u32,
+        inner_map_fd: u32,
+        numa_node: u32,
+        name: [u8; NAME_LEN],
+    }
+    let mut attributes = Attributes {
+        kind: BPF_MAP_TYPE_XSKMAP,
+        key_size: 4,
+        value_size: 4,
+        max_entries: entries,
+        flags: 0,
+        inner_map_fd: 0,
+        numa_node: 0,
+        name: name_field(name),
+    };
+    // SAFETY: these are the attributes of the command; the answer is a new descriptor.
+    unsafe { bpf_fd(BPF_MAP_CREATE, &mut attributes) }
+}
+
+/// Sets one entry of a map from u32 to u32.
+pub fn update_map(map: BorrowedFd, key: u32, value: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let address = |number: &u32| std::ptr::from_ref(number).expose_provenance() as u64;
+    let mut attributes =
+        Attributes { map: map.as_raw_fd() as u32, pad: 0, key: address(&key), value: address(&value), flags: 0 };
+    // SAFETY: these are the attributes of the command; key and value outlive the call.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(|_| ())
+}
+
+/// Loads an XDP program.
+pub fn load_xdp_program(name: &str, instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        instruction_count: u32,
+        instructions: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log_buffer: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; NAME_LEN],
+        ifindex: u32,
+        expected_attach_type: u32,
+    }
+    let license = c"Apache-2.0";
+    let mut attributes = Attributes {
+        kind: BPF_PROG_TYPE_XDP,
+        instruction_count: instructions.len() as u32,
+        instructions: instructions.as_ptr().expose_provenance() as u64,
+        license: license.as_ptr().expose_provenance() as u64,
+        log_level: 0,
+        log_size: 0,
+        log_buffer: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: name_field(name),
+        ifindex: 0,
+        expected_attach_type: BPF_XDP,
+    };
+    // SAFETY: these are the attributes of the command; instructions and licence outlive the call, and
+    // the answer is a new descriptor.
+    unsafe { bpf_fd(BPF_PROG_LOAD, &mut attributes) }
+}
+
+/// Attaches an XDP program to an interface for as long as the descriptor that it returns is open.
+pub fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        target_ifindex: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let program = program.as_raw_fd() as u32;
+    let mut attributes = Attributes { program, target_ifindex: ifindex, attach_type: BPF_XDP, flags };
+    // SAFETY: these are the attributes of the command, and the answer is a new descriptor.
+    unsafe { bpf_fd(BPF_LINK_CREATE, &mut attributes) }
+}
+
+/// Opens a loaded program.
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        id: u32,
+        next_id: u32,
+        open_flags: u32,
+    }
+    // SAFETY: these are the attributes of the command, and the answer is a new descriptor.
+    unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &mut Attributes { id, next_id: 0, open_flags: 0 }) }
+}
+
+/// The name of a loaded program.
+pub fn program_name(program: BorrowedFd) -> io::Result<String> {
+    /// `struct bpf_prog_info` as far as its name.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        head: [u32; 6],
+        instructions: [u64; 2],
+        load_time: u64,
+        created_by: u32,
+        map_count: u32,
+        maps: u64,
+        name: [u8; NAME_LEN],
+    }
+    #[repr(C)]
+    struct Attributes {
+        fd: u32,
+        len: u32,
+        info: u64,
+    }
+    let mut info = Info::default();
+    let mut attributes = Attributes {
+        fd: program.as_raw_fd() as u32,
+        len: size_of::<Info>() as u32,
+        info: std::ptr::from_mut(&mut info).expose_provenance() as u64,
+    };
+    // SAFETY: these are the attributes of the command; the kernel writes `len` bytes to `info` at most.
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes) }?;
+    let end = info.name.iter().position(|&b| b == 0).unwrap_or(NAME_LEN);
+    Ok(String::from_utf8_lossy(&info.name[..end]).into_owned())
+}
+
+/// At most 15 bytes of letters, digits, `_` and `.`, or the kernel refuses it.
+fn name_field(name: &str) -> [u8; NAME_LEN] {
+    let mut field = [0; NAME_LEN];
+    let len = name.len().min(NAME_LEN - 1);
+    field[..len].copy_from_slice(&name.as_bytes()[..len]);
+    field
+}
+
+/// # Safety
+/// As [`bpf`], and the command's answer is a new descriptor.
+unsafe fn bpf_fd<T>(command: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: contract of this function.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attributes)?)) }
+}
+
+/// # Safety
+/// `T` is what `union bpf_attr` is for the command, without padding, and addresses in it are valid as
+/// the command needs them.
+unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: contract of this function.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
+}

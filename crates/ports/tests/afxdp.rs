@@ -1,0 +1,470 @@
+//! AF_XDP ports on one end of a veth pair, with an AF_PACKET socket on the other.
+
+#![allow(unsafe_code)]
+
+mod lab;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lab::{Lab, run};
+use packet::{Batch, Offload, Packet, Time};
+use ports::afxdp::{self, Mode, Settings};
+use ports::link::Interface;
+use ports::{Env, Error, Port, PortSpec, RxQueue, TxQueue, registry};
+
+const NOW: Time = Time(0);
+
+/// How long to wait for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An AF_PACKET socket for IPv4 frames.
+struct Peer(i32);
+
+impl Peer {
+    fn open(interface: &str) -> Peer {
+        let index = Interface::open(interface).unwrap().index();
+        let protocol = (libc::ETH_P_IP as u16).to_be();
+        // SAFETY: the calls get the address and size of what they read.
+        unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, protocol.into());
+            assert!(fd >= 0);
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, protocol);
+            address.sll_ifindex = index as i32;
+            assert_eq!(libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32), 0);
+            let timeout = libc::timeval { tv_sec: 0, tv_usec: 200_000 };
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+            libc::setsockopt(fd, level, option, (&raw const timeout).cast(), size_of_val(&timeout) as u32);
+            let size: i32 = 8 << 20;
+            libc::setsockopt(fd, level, libc::SO_RCVBUFFORCE, (&raw const size).cast(), 4);
+            Peer(fd)
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: address and length are those of the frame.
+        let sent = unsafe { libc::send(self.0, frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The next frame, or nothing after 200 ms.
+    fn receive(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 65536];
+        // SAFETY: address and length are those of the buffer.
+        let len = unsafe { libc::recv(self.0, frame.as_mut_ptr().cast(), frame.len(), 0) };
+        frame.truncate(usize::try_from(len).ok()?);
+        Some(frame)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// A UDP frame of `len` bytes with a number in its ports and payload.
+fn frame(number: u16, len: usize) -> Vec<u8> {
+    let mut frame = vec![number as u8; len];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let ip_len = (len as u16 - 14).to_be_bytes();
+    frame[14..34]
+        .copy_from_slice(&[0x45, 0, ip_len[0], ip_len[1], 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let sum = ports::offload::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame[34..36].copy_from_slice(&number.to_be_bytes());
+    frame[36..38].copy_from_slice(&[0, 9]);
+    frame[38..40].copy_from_slice(&(len as u16 - 34).to_be_bytes());
+    frame[40..42].copy_from_slice(&[0, 0]);
+    frame
+}
+
+fn settings(mode: Mode) -> Settings {
+    Settings { mode, ..Settings::default() }
+}
+
+/// Receives until there are `want` packets or time is up.
+fn gather(rx: &mut [Box<dyn RxQueue>], want: usize) -> Vec<Packet> {
+    let (start, mut packets) = (Instant::now(), Vec::new());
+    while packets.len() < want && start.elapsed() < PATIENCE {
+        let mut batch = Batch::new();
+        let n: usize = rx.iter_mut().map(|queue| queue.receive(&mut batch, NOW)).sum();
+        assert_eq!(n, batch.len());
+        packets.extend(batch);
+        if n == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    packets
+}
+
+fn send_all(tx: &mut Box<dyn TxQueue>, packets: impl IntoIterator<Item = Packet>) -> usize {
+    let (mut sent, mut batch) = (0, Batch::new());
+    for packet in packets {
+        batch.push(packet);
+        if batch.is_full() {
+            sent += tx.transmit(&mut batch, NOW);
+            assert!(batch.is_empty());
+        }
+    }
+    sent + tx.transmit(&mut batch, NOW)
+}
+
+fn mode_of(port: &Arc<dyn Port>) -> String {
+    port.status().into_iter().find(|(name, _)| *name == "xdp-mode").unwrap().1
+}
+
+fn xdp_program(interface: &str) -> u32 {
+    Interface::open(interface).unwrap().facts().unwrap().xdp.program
+}
+
+fn echo(lab: &Lab, mode: Mode, expected: &str) {
+    let pool = lab.pool(4096);
+    let port = afxdp::open_with("a", &settings(mode), pool).unwrap();
+    assert_eq!(mode_of(&port), expected);
+    let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
+    let peer = Peer::open("b");
+    let frames: Vec<_> = (0..200).map(|i| frame(i, 60 + usize::from(i) * 7)).collect();
+    let mut expected_bytes = 0;
+    // More rounds than there are descriptors, so that rings wrap and chunks come round.
+    for _ in 0..12 {
+        frames.iter().for_each(|frame| peer.send(frame));
+        expected_bytes += frames.iter().map(Vec::len).sum::<usize>();
+        let packets = gather(&mut rx, frames.len());
+        assert_eq!(packets.len(), frames.len());
+        for (packet, frame) in packets.iter().zip(&frames) {
+            assert!(packet.data() == frame, "received otherwise than sent: {packet:?}");
+            assert!(packet.headroom() >= 192 && std::ptr::eq(packet.memory(), pool.memory()));
+        }
+        // Every other one goes out as a copy.
+        let back = packets.into_iter().enumerate().map(|(i, packet)| match i % 2 {
+            0 => packet,
+            _ => Packet::from_slice(packet.data()),
+        });
+        assert_eq!(send_all(&mut tx, back), frames.len());
+        for frame in &frames {
+            assert!(peer.receive().as_ref() == Some(frame), "echoed otherwise than sent");
+        }
+    }
+    let stats = port.stats();
+    assert_eq!((stats.rx_packets, stats.tx_packets), (2400, 2400));
+    assert_eq!((stats.rx_bytes, stats.tx_bytes), (expected_bytes as u64, expected_bytes as u64));
+    assert_eq!((stats.rx_dropped, stats.tx_dropped, stats.rx_errors, stats.tx_errors), (0, 0, 0, 0));
+    assert_ne!(xdp_program("a"), 0);
+    drop((port, rx, tx));
+    assert_eq!(xdp_program("a"), 0, "the program comes off with the port");
+    assert_eq!(pool.available(), 4096, "all chunks come back");
+}
+
+#[test]
+fn echo_in_generic_mode() {
+    let Some(lab) = Lab::new("generic", "") else { return };
+    echo(&lab, Mode::Generic, "generic");
+}
+
+#[test]
+fn echo_in_native_mode() {
+    let Some(lab) = Lab::new("native", "") else { return };
+    echo(&lab, Mode::Native, "native");
+}
+
+#[test]
+fn best_effort_takes_what_there_is() {
+    let Some(lab) = Lab::new("best", "") else { return };
+    // veth has native XDP, but no zero-copy.
+    echo(&lab, Mode::BestEffort, "native");
+    let error = afxdp::open_with("a", &settings(Mode::NativeZeroCopy), lab.pool(2048)).unwrap_err().to_string();
+    assert!(error.contains("use xdp-mode=best-effort"), "{error}");
+    assert_eq!(xdp_program("a"), 0);
+    // An MTU beyond a page is too much for the driver's XDP.
+    run("ip link set dev a mtu 9000");
+    run("ip link set dev b mtu 9000");
+    echo(&lab, Mode::BestEffort, "generic");
+}
+
+#[test]
+fn frames_spread_over_queues() {
+    let Some(lab) = Lab::new("queues", "numrxqueues 4 numtxqueues 4") else { return };
+    for mode in [Mode::Native, Mode::Generic] {
+        let pool = lab.pool(8192);
+        let port = afxdp::open_with("a", &settings(mode), pool).unwrap();
+        let mut rx = port.take_rx_queues();
+        assert_eq!((rx.len(), port.max_tx_queues()), (4, 4));
+        let peer = Peer::open("b");
+        (0..400).for_each(|i| peer.send(&frame(i, 100)));
+        let (start, mut counts) = (Instant::now(), [0; 4]);
+        while counts.iter().sum::<usize>() < 400 && start.elapsed() < PATIENCE {
+            for (queue, count) in rx.iter_mut().zip(&mut counts) {
+                *count += queue.receive(&mut Batch::new(), NOW);
+            }
+        }
+        assert_eq!(counts.iter().sum::<usize>(), 400, "{counts:?}");
+        assert!(counts.iter().filter(|&&count| count > 0).count() > 1, "{counts:?}");
+        let mut tx: Vec<_> = (0..4).map(|index| port.tx_queue(index).unwrap()).collect();
+        for (index, queue) in tx.iter_mut().enumerate() {
+            assert_eq!(send_all(queue, [Packet::from_slice(&frame(index as u16, 64))]), 1);
+            assert_eq!(peer.receive().unwrap(), frame(index as u16, 64));
+        }
+        // A queue has one owner, and can be made again after it.
+        assert!(port.tx_queue(3).is_err() && port.tx_queue(4).is_err());
+        drop(tx.pop());
+        assert_eq!(send_all(&mut port.tx_queue(3).unwrap(), [Packet::from_slice(&frame(9, 64))]), 1);
+    }
+    // Fewer queues than there are leave the others to the kernel.
+    let few = Settings { rx_queues: Some(2), ..Settings::default() };
+    assert_eq!(afxdp::open_with("a", &few, lab.pool(4096)).unwrap().take_rx_queues().len(), 2);
+    let many = Settings { rx_queues: Some(5), ..Settings::default() };
+    let error = afxdp::open_with("a", &many, lab.pool(4096)).unwrap_err();
+    assert!(matches!(&error, Error::Option { option, .. } if option == "n_rxq"), "{error}");
+}
+
+#[test]
+fn a_frame_moves_between_ports_without_a_copy() {
+    let Some(lab) = Lab::new("move", "") else { return };
+    run("ip link add name c type veth peer name d");
+    run("ip link set dev c up");
+    run("ip link set dev d up");
+    let pool = lab.pool(8192);
+    let first = afxdp::open_with("a", &settings(Mode::Native), pool).unwrap();
+    let second = afxdp::open_with("c", &settings(Mode::Generic), pool).unwrap();
+    let (mut rx, mut tx) = (first.take_rx_queues(), second.tx_queue(0).unwrap());
+    let (b, d) = (Peer::open("b"), Peer::open("d"));
+    for i in 0..3000 {
+        b.send(&frame(i, 128));
+        let packets = gather(&mut rx, 1);
+        let free = pool.available();
+        assert_eq!(send_all(&mut tx, packets), 1);
+        assert!(pool.available() >= free, "no chunk was taken for a copy");
+        assert_eq!(d.receive().unwrap(), frame(i, 128));
+    }
+    drop((first, second, rx, tx));
+    assert_eq!(pool.available(), 8192);
+}
+
+/// Not a test by itself: the process that [`nothing_is_left_by_a_killed_process`] kills.
+#[test]
+fn open_and_wait_to_be_killed() {
+    let Ok(namespace) = std::env::var("WEIR_AFXDP_VICTIM") else { return };
+    lab::enter(&namespace);
+    let _port = afxdp::open("a", &Settings::default()).unwrap();
+    println!("\nopen");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn nothing_is_left_by_a_killed_process() {
+    let Some(lab) = Lab::new("killed", "") else { return };
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "open_and_wait_to_be_killed", "--nocapture"])
+        .env("WEIR_AFXDP_VICTIM", &lab.name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let opened = lines.map_while(Result::ok).any(|line| line == "open");
+    let attached = xdp_program("a");
+    let busy = afxdp::open_with("a", &Settings::default(), lab.pool(1024)).map(|_| ());
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert!(opened);
+    assert_ne!(attached, 0);
+    let error = busy.unwrap_err().to_string();
+    assert!(error.contains("another Weir process"), "{error}");
+    let start = Instant::now();
+    while xdp_program("a") != 0 && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    echo(&lab, Mode::Native, "native");
+}
+
+#[test]
+fn link_goes_down_and_up() {
+    let Some(lab) = Lab::new("link", "") else { return };
+    let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
+    let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
+    let peer = Peer::open("b");
+    let link = port.link();
+    assert!(link.up && link.admin_up && link.resets == 0, "{link:?}");
+
+    run("ip link set dev b down");
+    let link = port.link();
+    assert!(!link.up && link.admin_up && link.resets == 1, "{link:?}");
+    port.set_admin_up(false).unwrap();
+    assert!(!port.link().admin_up);
+    let sent = (0..100).map(|i| send_all(&mut tx, [Packet::from_slice(&frame(i, 60))])).sum::<usize>();
+    assert!(sent <= 2, "only what was in the ring before the port knew: {sent}");
+    assert_eq!(port.stats().tx_dropped, 100 - sent as u64);
+    assert_eq!(rx[0].receive(&mut Batch::new(), NOW), 0);
+
+    port.set_admin_up(true).unwrap();
+    run("ip link set dev b up");
+    let link = port.link();
+    assert!(link.up && link.admin_up && link.resets == 2, "{link:?}");
+    while peer.receive().is_some() {}
+    assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(7, 60))]), 1);
+    let received: Vec<_> = std::iter::from_fn(|| peer.receive()).collect();
+    assert_eq!(received.last(), Some(&frame(7, 60)));
+    peer.send(&frame(8, 60));
+    assert_eq!(gather(&mut rx, 1)[0].data(), frame(8, 60));
+}
+
+#[test]
+fn a_full_receive_ring_drops_and_recovers() {
+    let Some(lab) = Lab::new("full", "") else { return };
+    let small = Settings { rx_descriptors: 64, tx_descriptors: 64, ..settings(Mode::Native) };
+    let port = afxdp::open_with("a", &small, lab.pool(1024)).unwrap();
+    let mut rx = port.take_rx_queues();
+    let peer = Peer::open("b");
+    (0..500).for_each(|i| peer.send(&frame(i, 60)));
+    let first = gather(&mut rx, 64);
+    assert!((0..64).zip(&first).all(|(i, packet)| packet.data() == frame(i, 60)));
+    let more = gather(&mut rx, 1).len();
+    let stats = port.stats();
+    assert_eq!(stats.rx_packets + stats.rx_dropped, 500, "{stats:?}, {more} more");
+    assert!(stats.rx_dropped > 300, "{stats:?}");
+    drop(first);
+    peer.send(&frame(1000, 60));
+    assert_eq!(gather(&mut rx, 1)[0].data(), frame(1000, 60));
+}
+
+#[test]
+fn an_exhausted_pool_stalls_and_recovers() {
+    let Some(lab) = Lab::new("pool", "") else { return };
+    let small = Settings { rx_descriptors: 128, tx_descriptors: 128, ..settings(Mode::Native) };
+    let pool = lab.pool(256);
+    let port = afxdp::open_with("a", &small, pool).unwrap();
+    let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
+    let peer = Peer::open("b");
+    let mut hoard = Vec::new();
+    for i in 0..400 {
+        peer.send(&frame(i, 60));
+        let mut batch = Batch::new();
+        rx[0].receive(&mut batch, NOW);
+        hoard.extend(batch);
+    }
+    hoard.extend(gather(&mut rx, 256 - hoard.len()));
+    assert_eq!((hoard.len(), pool.available()), (256, 0));
+    assert!(hoard.iter().zip(0..).all(|(packet, i)| packet.data() == frame(i, 60)));
+    // A frame from elsewhere finds no chunk to be copied to.
+    assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(0, 60))]), 0);
+    assert_eq!(port.stats().tx_dropped, 1);
+    hoard.clear();
+    assert_eq!(rx[0].receive(&mut Batch::new(), NOW), 0);
+    peer.send(&frame(1000, 60));
+    assert_eq!(gather(&mut rx, 1)[0].data(), frame(1000, 60));
+}
+
+#[test]
+fn the_interface_is_deleted_while_in_use() {
+    let Some(lab) = Lab::new("deleted", "") else { return };
+    for mode in [Mode::Native, Mode::Generic] {
+        let pool = lab.pool(4096);
+        let port = afxdp::open_with("a", &settings(mode), pool).unwrap();
+        let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
+        assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(0, 60))]), 1);
+        run("ip link del dev a");
+        for _ in 0..10 {
+            let mut batch = Batch::new();
+            assert_eq!(rx[0].receive(&mut batch, NOW), 0);
+            send_all(&mut tx, [Packet::from_slice(&frame(0, 60))]);
+        }
+        assert!(port.stats().tx_dropped >= 9);
+        // It is not mistaken for its successor.
+        run("ip link add name a type veth peer name b");
+        run("ip link set dev a up");
+        run("ip link set dev b up");
+        let link = port.link();
+        assert!(!link.up && !link.admin_up && link.resets == 1, "{link:?}");
+        assert_eq!((port.mtu(), port.mac()), (0, [0; 6]));
+        assert!(port.set_mtu(1400).is_err());
+        drop((port, rx, tx));
+        assert_eq!(pool.available(), 4096);
+    }
+}
+
+#[test]
+fn checksums_are_completed_and_large_frames_cut() {
+    let Some(lab) = Lab::new("offload", "") else { return };
+    let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
+    let mut tx = port.tx_queue(0).unwrap();
+    let peer = Peer::open("b");
+    // The checksum field holds the pseudo header's sum: addresses, protocol 17, length.
+    let pseudo = |frame: &[u8]| {
+        let mut sum: u32 = frame[26..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+        sum += 17 + (frame.len() as u32 - 34);
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let valid = |frame: &[u8]| {
+        let mut covered = frame[26..34].to_vec();
+        covered.extend_from_slice(&[0, 17]);
+        covered.extend_from_slice(&(frame.len() as u16 - 34).to_be_bytes());
+        covered.extend_from_slice(&frame[34..]);
+        ports::offload::checksum(&covered) == 0
+    };
+    let partial = |len, gso_size| {
+        let mut bytes = frame(1, len);
+        let sum = pseudo(&bytes);
+        bytes[40..42].copy_from_slice(&sum.to_be_bytes());
+        let mut packet = Packet::from_slice(&bytes);
+        let gso_type = if gso_size > 0 { Offload::GSO_UDP_L4 } else { Offload::GSO_NONE };
+        let flags = Offload::NEEDS_CSUM;
+        *packet.offload_mut() = Offload { flags, gso_type, hdr_len: 42, gso_size, csum_start: 34, csum_offset: 6 };
+        packet
+    };
+    assert_eq!(send_all(&mut tx, [partial(300, 0)]), 1);
+    let received = peer.receive().unwrap();
+    assert!(received.len() == 300 && valid(&received));
+    assert_eq!(send_all(&mut tx, [partial(42 + 3500, 1000)]), 1);
+    let segments: Vec<_> = (0..4).map(|_| peer.receive().unwrap()).collect();
+    assert_eq!(segments.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 1042, 542]);
+    assert!(segments.iter().all(|segment| valid(segment)));
+    // What no chunk can hold is dropped, and what is no frame too.
+    assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(1, 1793)), Packet::from_slice(&[0; 13])]), 0);
+    assert_eq!(port.stats().tx_dropped, 2);
+}
+
+#[test]
+fn workers_can_sleep_on_a_queue() {
+    let Some(lab) = Lab::new("sleep", "") else { return };
+    let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
+    let mut rx = port.take_rx_queues();
+    let peer = Peer::open("b");
+    let readable = |queue: &dyn RxQueue, milliseconds| {
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&queue.wait_fd().unwrap());
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry at this address.
+        unsafe { libc::poll(&mut poll, 1, milliseconds) == 1 && poll.revents & libc::POLLIN != 0 }
+    };
+    assert!(!readable(&*rx[0], 10));
+    peer.send(&frame(1, 60));
+    assert!(readable(&*rx[0], 2000));
+    assert_eq!(gather(&mut rx, 1).len(), 1);
+    assert!(!readable(&*rx[0], 10));
+}
+
+#[test]
+fn the_registry_opens_it_and_errors_say_what_is_wrong() {
+    let Some(_lab) = Lab::new("registry", "") else { return };
+    let open = |name: &str, options: &[(&str, &str)]| {
+        registry::open(&PortSpec::new(name, "afxdp").with(options), &Env::default())
+    };
+    let port = open("a", &[("xdp-mode", "generic"), ("n_rxq_desc", "256"), ("use-need-wakeup", "false")]).unwrap();
+    assert_eq!((port.kind(), port.name(), mode_of(&port).as_str()), ("afxdp", "a", "generic"));
+    assert_eq!(port.status().last(), Some(&("driver_name", "veth".to_string())));
+    let facts = Interface::open("a").unwrap().facts().unwrap();
+    assert_eq!((port.mac(), port.mtu(), port.ifindex()), (facts.mac, 1500, Some(facts.index)));
+    port.set_mac([2, 0, 0, 0, 0, 9]).unwrap();
+    port.set_mtu(1400).unwrap();
+    assert_eq!((port.mac(), port.mtu()), ([2, 0, 0, 0, 0, 9], 1400));
+    assert_eq!(port.features().speed_mbps, 10_000, "what veth claims");
+    assert!(port.set_mtu(9000).unwrap_err().to_string().contains("at most 1774"));
+    drop(port);
+    assert!(matches!(open("nosuch", &[]).unwrap_err(), Error::NoInterface { .. }));
+    let error = open("a", &[("n_rxq_desc", "1000")]).unwrap_err().to_string();
+    assert_eq!(error, "a: option n_rxq_desc: 1000 should be a power of two, like 1024");
+    assert!(open("a", &[("xdp-mode", "turbo")]).is_err());
+}
