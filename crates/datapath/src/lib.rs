@@ -3,14 +3,27 @@
 //! The datapath knows nothing of OpenFlow: it defines [`Upcall`], which the layer above implements.
 //! [`Datapath`] is the door for everybody else.
 
+mod act;
 pub mod action;
+pub mod classify;
 pub mod clock;
 pub mod config;
+mod counters;
 pub mod datapath;
 pub mod drop;
 pub mod error;
+mod forward;
+mod miss;
+mod output;
+mod port;
+pub mod program;
+pub mod rcu;
+mod rewrite;
+mod sleep;
 pub mod stats;
+mod tsc;
 pub mod upcall;
+mod worker;
 
 pub use action::{Action, PortNo, Punt, Rewrite};
 pub use config::Config;

@@ -1,0 +1,234 @@
+//! Stage 6: a program at work on a packet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use packet::flow::block::Common;
+use packet::flow::extract::{Layers, extract};
+use packet::flow::hash::Hasher;
+use packet::flow::{Block, BlockId, Blocks};
+use packet::{Key, Packet, Time};
+
+use crate::action::PortNo;
+use crate::counters::WorkerCounters;
+use crate::drop::DropReason;
+use crate::miss::MissQueue;
+use crate::output::Outputs;
+use crate::program::{Program, Step, Use};
+use crate::rewrite::{Malformed, pop_mpls, pop_vlan, push_mpls, push_vlan};
+
+/// The blocks of a key that do not come from the frame.
+const METADATA: [BlockId; 6] =
+    [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
+
+/// What travels beside a packet when its key is made anew.
+pub struct Metadata {
+    common: Common,
+    /// Only where there are any, which is rare.
+    blocks: Option<Box<Key>>,
+}
+
+impl Metadata {
+    /// The metadata of `key`.
+    pub fn of(key: &Key) -> Metadata {
+        let has_more = METADATA.iter().any(|&id| key.present().has(id));
+        Metadata { common: *key.common(), blocks: has_more.then(|| Box::new(key.clone())) }
+    }
+
+    /// Where the packet came from.
+    pub fn in_port(&self) -> PortNo {
+        PortNo(self.common.in_port.get())
+    }
+
+    /// Starts `key` with this metadata, to be completed by an extraction.
+    pub fn start(&self, key: &mut Key) {
+        key.reset();
+        let (to, from) = (key.common_mut(), &self.common);
+        to.in_port = from.in_port;
+        to.recirc_id = from.recirc_id;
+        to.packet_type = from.packet_type;
+        to.dp_hash = from.dp_hash;
+        to.pkt_mark = from.pkt_mark;
+        to.skb_priority = from.skb_priority;
+        if let Some(from) = &self.blocks {
+            for id in METADATA.into_iter().filter(|&id| from.present().has(id)) {
+                *key.block_mut(id) = *from.block(id);
+            }
+        }
+    }
+}
+
+/// A packet on its way back to classification.
+pub struct Recirculated {
+    /// The frame.
+    pub packet: Packet,
+    /// What travels beside it.
+    pub metadata: Metadata,
+    /// Times that it has been recirculated.
+    pub depth: u8,
+}
+
+/// How well a key describes its frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Entirely.
+    All,
+    /// Values have been rewritten; headers are where they were.
+    Headers,
+    /// Headers have come or gone.
+    Nothing,
+}
+
+/// A packet's key while a program works on the packet.
+pub struct View<'a> {
+    /// The key. Its metadata is always right.
+    pub key: &'a mut Key,
+    /// Where the headers are.
+    pub layers: Layers,
+    known: Known,
+}
+
+impl<'a> View<'a> {
+    /// The view right after extraction.
+    pub fn new(key: &'a mut Key, layers: Layers) -> View<'a> {
+        View { key, layers, known: Known::All }
+    }
+
+    /// Extracts again, unless what is needed is known.
+    fn refresh(&mut self, frame: &[u8], values: bool) {
+        if self.known == Known::Nothing || values && self.known == Known::Headers {
+            let only_packet = Blocks::COMMON.with(BlockId::L3).with(BlockId::Encap);
+            if self.key.present().0 & !only_packet.0 == 0 {
+                self.key.reset();
+            } else {
+                Metadata::of(self.key).start(self.key);
+            }
+            self.layers = extract(frame, self.key);
+            self.known = Known::All;
+        }
+    }
+
+    fn in_port(&self) -> PortNo {
+        crate::upcall::in_port(self.key)
+    }
+}
+
+/// Where packets go from here. Belongs to one worker.
+pub struct Actor {
+    /// To ports.
+    pub outputs: Outputs,
+    /// Back to classification.
+    pub recirculated: VecDeque<Recirculated>,
+    /// To the slow path.
+    pub misses: MissQueue,
+    /// The worker's counters.
+    pub counters: Arc<WorkerCounters>,
+    /// Time of this turn.
+    pub now: Time,
+    /// Most recirculations, and nested clones.
+    pub max_depth: u8,
+    /// For the hash action.
+    pub hasher: Hasher,
+}
+
+impl Actor {
+    /// Runs a program on a packet that has been recirculated `depth` times.
+    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, depth: u8) {
+        for step in &program.steps {
+            if let Err(Malformed) = self.step(step, &mut packet, view, depth) {
+                return self.outputs.drop(packet, DropReason::Malformed, view.in_port());
+            }
+        }
+        self.finish(&program.end, packet, view, depth);
+    }
+
+    fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, depth: u8) -> Result<(), Malformed> {
+        if !matches!(step, Step::Copy(_) | Step::Hash { .. }) {
+            view.refresh(packet.data(), false);
+        }
+        match step {
+            Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, depth),
+            Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
+            Step::Rewrite(rewriter) => {
+                rewriter.apply(packet, view.key, &view.layers)?;
+                if rewriter.changes_structure() {
+                    view.known = Known::Nothing;
+                } else if !rewriter.only_metadata() {
+                    view.known = Known::Headers;
+                }
+            }
+            Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci)?,
+            Step::PopVlan => pop_vlan(packet, &view.layers)?,
+            Step::PushMpls { ethertype, lse } => push_mpls(packet, &view.layers, *ethertype, *lse)?,
+            Step::PopMpls { ethertype } => pop_mpls(packet, &view.layers, *ethertype)?,
+            Step::Hash { basis } => {
+                view.refresh(packet.data(), true);
+                let hash = flow_hash(&self.hasher, view.key, *basis);
+                view.key.common_mut().dp_hash.set(hash);
+            }
+        }
+        if matches!(step, Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::PopMpls { .. }) {
+            view.known = Known::Nothing;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, end: &Use, mut packet: Packet, view: &mut View<'_>, depth: u8) {
+        match end {
+            Use::Output { port, max_len } => {
+                packet.truncate(*max_len as usize);
+                self.outputs.push(*port, packet, view.in_port(), self.now);
+            }
+            Use::Recirc(id) if depth < self.max_depth => {
+                let mut metadata = Metadata::of(view.key);
+                metadata.common.recirc_id.set(*id);
+                self.recirculated.push_back(Recirculated { packet, metadata, depth: depth + 1 });
+            }
+            Use::Punt(punt) => {
+                view.refresh(packet.data(), true);
+                self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
+            }
+            Use::Run(program) if depth < self.max_depth => self.run(program, packet, view, depth + 1),
+            Use::Recirc(_) | Use::Run(_) => self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port()),
+            Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
+        }
+    }
+
+    /// A clone's changes to the key must not be seen by what comes behind it.
+    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, depth: u8) {
+        if depth >= self.max_depth {
+            return self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port());
+        }
+        let mut key = Box::new(view.key.clone());
+        let mut own = View { key: &mut key, layers: view.layers, known: view.known };
+        self.run(program, packet, &mut own, depth + 1);
+    }
+}
+
+/// Hash of what all packets of a connection in one direction have in common.
+pub fn connection_hash(hasher: &Hasher, key: &Key) -> u32 {
+    flow_hash(hasher, key, 0)
+}
+
+/// Hash of the addresses and ports of a packet, for spreading flows over links.
+fn flow_hash(hasher: &Hasher, key: &Key, basis: u32) -> u32 {
+    let common = key.common();
+    let mut block = Block::ZERO;
+    let words = block.words_mut();
+    words[0] = u64::from(common.nw_src.get()) << 32 | u64::from(common.nw_dst.get());
+    let l4 = u64::from(common.tp_src.get()) << 16 | u64::from(common.tp_dst.get());
+    words[1] = u64::from(basis) << 32 | l4;
+    words[2] = u64::from(common.nw_proto) << 48 | u64::from(common.dl_type.get()) << 32;
+    if !matches!(common.dl_type.get(), 0x0800 | 0x86dd) {
+        let mac = |m: [u8; 6]| m.iter().fold(0, |n, &b| n << 8 | u64::from(b));
+        (words[3], words[4]) = (mac(common.dl_src), mac(common.dl_dst));
+    }
+    let mut state = hasher.block(block.words());
+    if key.present().has(BlockId::L3) {
+        let mut addresses = *key.block(BlockId::L3);
+        // Only the two IPv6 addresses.
+        addresses.words_mut()[4..].fill(0);
+        state = hasher.add_block(state, BlockId::L3, addresses.words());
+    }
+    hasher.finish(state) as u32
+}

@@ -1,0 +1,101 @@
+//! Tier 1: each worker's cache from microflow to flow.
+//!
+//! Its key is the hash of the packet's key under the union of all masks of the input port: what no flow
+//! looks at does not make another entry. An entry is a tag and a flow number, six bytes; the flow's own
+//! mask decides whether it is right. Insertion and eviction touch one line.
+
+use super::arena::FlowRef;
+use super::simd::equal_tags;
+use super::subtable::tag;
+use super::{bits, prefetch};
+
+const WAYS: usize = 8;
+
+/// One cache line.
+#[derive(Clone)]
+#[repr(C, align(64))]
+struct Bucket {
+    tags: [u64; 2],
+    flows: [FlowRef; WAYS],
+    /// The way that is overwritten next when all are used.
+    victim: u8,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+/// A worker's cache.
+pub struct ExactCache {
+    lines: Box<[Bucket]>,
+}
+
+impl ExactCache {
+    /// A cache with room for about `entries` flows.
+    pub fn new(entries: usize) -> ExactCache {
+        let lines = entries.div_ceil(WAYS).next_power_of_two();
+        let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
+        ExactCache { lines: vec![empty; lines].into() }
+    }
+
+    #[inline(always)]
+    fn at(&self, hash: u64) -> usize {
+        (hash >> 16) as usize & (self.lines.len() - 1)
+    }
+
+    /// Asks for the line of a hash.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&raw const self.lines[self.at(hash)]);
+    }
+
+    /// The most likely flow, or [`FlowRef::NONE`].
+    #[inline(always)]
+    pub fn hint(&self, hash: u64) -> FlowRef {
+        let bucket = &self.lines[self.at(hash)];
+        let set = equal_tags(bucket.tags, tag(hash));
+        if set == 0 { FlowRef::NONE } else { bucket.flows[set.trailing_zeros() as usize] }
+    }
+
+    /// All likely flows.
+    #[inline(always)]
+    pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {
+        let bucket = &self.lines[self.at(hash)];
+        bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])
+    }
+
+    /// Remembers a flow.
+    pub fn insert(&mut self, hash: u64, flow: FlowRef) {
+        let at = self.at(hash);
+        let bucket = &mut self.lines[at];
+        if bits(equal_tags(bucket.tags, tag(hash))).any(|way| bucket.flows[way] == flow) {
+            return;
+        }
+        let way = bucket.flows.iter().position(|&f| f == FlowRef::NONE).unwrap_or_else(|| {
+            bucket.victim = (bucket.victim + 1) % WAYS as u8;
+            bucket.victim as usize
+        });
+        let (word, shift) = (&mut bucket.tags[way / 4], way % 4 * 16);
+        *word = *word & !(0xffff << shift) | u64::from(tag(hash)) << shift;
+        bucket.flows[way] = flow;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::arena::Arena;
+
+    #[test]
+    fn full_buckets_evict_the_oldest() {
+        let (arena, mut free) = Arena::new(100, 1);
+        let mut cache = ExactCache::new(8);
+        let flows: Vec<FlowRef> = (0..20).map(|_| arena.allocate(&mut free, 1).unwrap()).collect();
+        let hash = |n: usize| (n as u64) << 48;
+        for (n, &flow) in flows.iter().enumerate() {
+            cache.insert(hash(n), flow);
+            assert_eq!(cache.hint(hash(n)), flow);
+        }
+        let kept = flows.iter().enumerate().filter(|&(n, &f)| cache.hint(hash(n)) == f).count();
+        assert_eq!(kept, WAYS);
+        assert_eq!(cache.hints(hash(0)).count(), 0);
+    }
+}

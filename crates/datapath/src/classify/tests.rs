@@ -1,0 +1,1 @@
+//! Every tier against a linear scan.

@@ -1,0 +1,90 @@
+//! Counters that one thread writes and any thread reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::drop::DropReason;
+use crate::stats::{Drops, WorkerStats};
+
+/// A counter with one writer.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds. Only for the owner: two at once would lose counts.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The present value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Drops by reason.
+pub struct DropCounters([Counter; DropReason::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> DropCounters {
+        DropCounters(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl DropCounters {
+    /// Counts one packet.
+    pub fn add(&self, reason: DropReason) {
+        self.0[reason as usize].add(1);
+    }
+
+    /// The present values.
+    pub fn read(&self) -> Drops {
+        Drops(std::array::from_fn(|i| self.0[i].get()))
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident,)*) => {
+        /// What a worker counts. Fields as in [`WorkerStats`].
+        #[derive(Default)]
+        #[allow(missing_docs)]
+        pub struct WorkerCounters {
+            $(pub $name: Counter,)*
+            pub slept_nanos: Counter,
+            pub drops: DropCounters,
+        }
+
+        impl WorkerCounters {
+            /// The present values.
+            pub fn read(&self) -> WorkerStats {
+                WorkerStats {
+                    $($name: self.$name.get(),)*
+                    slept: Duration::from_nanos(self.slept_nanos.get()),
+                    drops: self.drops.read(),
+                    core: None,
+                }
+            }
+        }
+
+        /// What was counted since `base` was read.
+        pub fn since(now: WorkerStats, base: &WorkerStats) -> WorkerStats {
+            WorkerStats {
+                $($name: now.$name.wrapping_sub(base.$name),)*
+                slept: now.slept.saturating_sub(base.slept),
+                drops: drops_since(now.drops, &base.drops),
+                core: now.core,
+            }
+        }
+    };
+}
+
+counters! {
+    received, recirculated, exact_hits, megaflow_hits, subtables_visited, misses, lost,
+    batches_sent, sent, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
+}
+
+/// What was counted since `base` was read.
+pub fn drops_since(now: Drops, base: &Drops) -> Drops {
+    Drops(std::array::from_fn(|i| now.0[i].wrapping_sub(base.0[i])))
+}

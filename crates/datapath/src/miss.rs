@@ -1,0 +1,410 @@
+//! Stage 5: packets that no flow matches, on their way to the slow path and back.
+//!
+//! Each worker has a channel to one handler thread: a bounded queue up, and one down of the same size.
+//! Whatever goes up comes down, so the worker alone knows how much is outstanding, in plain counters.
+//!
+//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places.
+//! However many ports flood, a quiet one finds room.
+//!
+//! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
+//! even if a flow for them was installed meanwhile. A table of counters by connection says whether one is
+//! up; they are then sent the same way. Ports with nothing outstanding do not pay for this.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+
+use crossbeam_queue::ArrayQueue;
+use packet::flow::extract::Layers;
+use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
+
+use crate::action::{Action, PortNo, Punt};
+use crate::classify::Table;
+use crate::drop::DropReason;
+use crate::output::Outputs;
+use crate::program::Program;
+use crate::rcu::Reader;
+use crate::sleep::Waker;
+use crate::upcall::{FlowId, Miss, Upcall, Verdict};
+
+/// What goes up.
+enum Up {
+    Miss(Outstanding),
+    Punt { packet: Packet, key: Box<Key>, punt: Arc<Punt> },
+}
+
+/// A missed packet, with what its worker has to know when it comes back.
+struct Outstanding {
+    packet: Packet,
+    key: Box<Key>,
+    layers: Layers,
+    hash: u64,
+    /// Times that it was recirculated.
+    depth: u8,
+    /// Its connection's counter.
+    connection: usize,
+}
+
+/// What comes down.
+pub struct Returned {
+    in_port: PortNo,
+    connection: Option<usize>,
+    /// `None` for a packet that was punted.
+    pub answered: Option<Answered>,
+}
+
+/// A missed packet with its answer.
+pub struct Answered {
+    /// The frame.
+    pub packet: Packet,
+    /// Its key.
+    pub key: Box<Key>,
+    /// Where its headers are.
+    pub layers: Layers,
+    /// Times that it was recirculated.
+    pub depth: u8,
+    /// What to do with it.
+    pub answer: Answer,
+}
+
+/// What to do with a missed packet.
+pub enum Answer {
+    /// It belongs to this flow.
+    Flow(FlowId),
+    /// Run this on it.
+    Run(Box<Program>),
+    /// Drop it.
+    Drop(DropReason),
+}
+
+/// A worker's queues to and from its handler.
+pub struct Channel {
+    up: ArrayQueue<Up>,
+    down: ArrayQueue<Returned>,
+    /// Wakes the worker.
+    worker: Arc<Waker>,
+}
+
+impl Channel {
+    /// Queues of this many packets.
+    pub fn new(size: usize, worker: Arc<Waker>) -> Channel {
+        let size = size.max(2);
+        Channel { up: ArrayQueue::new(size), down: ArrayQueue::new(size), worker }
+    }
+
+    /// Whether something waits for the worker.
+    #[inline(always)]
+    pub fn has_returned(&self) -> bool {
+        !self.down.is_empty()
+    }
+
+    /// Whether something waits for the handler.
+    pub fn has_risen(&self) -> bool {
+        !self.up.is_empty()
+    }
+}
+
+/// Wakes a handler thread.
+#[derive(Default)]
+pub struct Bell {
+    sleeping: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Bell {
+    /// Wakes the thread if it sleeps.
+    pub fn ring(&self) {
+        if self.sleeping.load(Ordering::SeqCst)
+            && self.sleeping.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Sleeps until rung or `timeout`, unless `has_work`.
+    pub fn wait(&self, timeout: std::time::Duration, has_work: impl Fn() -> bool) {
+        self.thread.get_or_init(std::thread::current);
+        self.sleeping.store(true, Ordering::SeqCst);
+        if !has_work() {
+            std::thread::park_timeout(timeout);
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The worker's end.
+pub struct MissQueue {
+    channel: Arc<Channel>,
+    bell: Arc<Bell>,
+    /// Packets that are up.
+    outstanding: usize,
+    /// Of these, by input port.
+    by_port: Vec<u32>,
+    /// Of these, by connection.
+    by_connection: Box<[u16]>,
+    /// Something was sent up since the bell was rung.
+    pub risen: bool,
+}
+
+/// Counters of connections: a power of two.
+const CONNECTIONS: usize = 4096;
+
+impl MissQueue {
+    /// The worker's end of `channel`.
+    pub fn new(channel: Arc<Channel>, bell: Arc<Bell>) -> MissQueue {
+        MissQueue {
+            channel,
+            bell,
+            outstanding: 0,
+            by_port: Vec::new(),
+            by_connection: vec![0; CONNECTIONS].into(),
+            risen: false,
+        }
+    }
+
+    /// Whether packets from this port are up.
+    #[inline(always)]
+    pub fn has_outstanding(&self, in_port: PortNo) -> bool {
+        self.outstanding != 0 && self.of_port(in_port) != 0
+    }
+
+    /// Whether a packet of this connection (any hash of it) is up.
+    pub fn is_up(&self, connection: u32) -> bool {
+        self.by_connection[connection as usize % CONNECTIONS] != 0
+    }
+
+    fn of_port(&self, in_port: PortNo) -> usize {
+        self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
+    }
+
+    fn has_room(&self, in_port: PortNo) -> bool {
+        let free = self.channel.up.capacity().saturating_sub(self.outstanding);
+        free > 0 && self.of_port(in_port) < free.div_ceil(2)
+    }
+
+    /// Sends a missed packet up. Gives it back where the port has no room left.
+    #[allow(clippy::too_many_arguments, reason = "what the fast path knows about a packet")]
+    pub fn miss(
+        &mut self,
+        packet: Packet,
+        key: &Key,
+        layers: Layers,
+        hash: u64,
+        depth: u8,
+        connection: u32,
+    ) -> Result<(), Packet> {
+        let in_port = crate::upcall::in_port(key);
+        if !self.has_room(in_port) {
+            return Err(packet);
+        }
+        let connection = connection as usize % CONNECTIONS;
+        let up = Up::Miss(Outstanding { packet, key: Box::new(key.clone()), layers, hash, depth, connection });
+        match self.channel.up.push(up) {
+            Ok(()) => {
+                self.by_connection[connection] += 1;
+                self.count_up(in_port);
+                Ok(())
+            }
+            Err(Up::Miss(miss)) => Err(miss.packet),
+            Err(Up::Punt { packet, .. }) => Err(packet),
+        }
+    }
+
+    /// Sends a punted packet up; drops it where the port has no room left.
+    pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, outputs: &Outputs) {
+        let in_port = crate::upcall::in_port(key);
+        if !self.has_room(in_port) {
+            return outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+        }
+        match self.channel.up.push(Up::Punt { packet, key: Box::new(key.clone()), punt }) {
+            Ok(()) => self.count_up(in_port),
+            Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
+                outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+            }
+        }
+    }
+
+    fn count_up(&mut self, in_port: PortNo) {
+        let at = port_index(in_port);
+        if self.by_port.len() <= at {
+            self.by_port.resize(at + 1, 0);
+        }
+        self.by_port[at] += 1;
+        self.outstanding += 1;
+        self.risen = true;
+    }
+
+    /// Wakes the handler if there is something new for it.
+    #[inline]
+    pub fn ring(&mut self) {
+        if self.risen {
+            self.risen = false;
+            self.bell.ring();
+        }
+    }
+
+    /// Takes what came down.
+    pub fn take_returned(&mut self) -> Option<Returned> {
+        let returned = self.channel.down.pop()?;
+        self.outstanding -= 1;
+        self.by_port[port_index(returned.in_port)] -= 1;
+        if let Some(connection) = returned.connection {
+            self.by_connection[connection] -= 1;
+        }
+        Some(returned)
+    }
+}
+
+/// Ports that do not exist (a controller's, none) share index zero.
+fn port_index(in_port: PortNo) -> usize {
+    if (in_port.0 as usize) < crate::classify::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
+}
+
+/// The handler's end of several channels.
+pub struct Handler {
+    /// What it serves.
+    pub channels: Vec<Arc<Channel>>,
+    /// Its place in the RCU domain; offline but for look-ups.
+    pub reader: Reader,
+    /// Where flows are installed.
+    pub table: Arc<Table>,
+    /// The slow path, once it is connected.
+    pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Handler {
+    /// Whether anything waits.
+    pub fn has_work(&self) -> bool {
+        self.channels.iter().any(|c| c.has_risen())
+    }
+
+    /// Serves each channel once, and returns how many packets were handled.
+    pub fn serve(&mut self) -> usize {
+        let now = self.clock.now();
+        (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum()
+    }
+
+    fn serve_channel(&mut self, index: usize, now: Time) -> usize {
+        let channel = self.channels[index].clone();
+        let mut batch: Vec<Pending> = Vec::with_capacity(BATCH_SIZE);
+        let mut handled = 0;
+        while handled < BATCH_SIZE
+            && let Some(up) = channel.up.pop()
+        {
+            handled += 1;
+            match up {
+                Up::Miss(Outstanding { packet, key, layers, hash, depth, connection }) => {
+                    let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
+                    batch.push(Pending { miss: Some(miss), answer: None, depth, connection });
+                }
+                Up::Punt { packet, key, punt } => {
+                    if let Some(upcall) = self.upcall.get() {
+                        upcall.punt(&packet, &key, &punt, now);
+                    }
+                    let returned = Returned { in_port: crate::upcall::in_port(&key), connection: None, answered: None };
+                    let _ = channel.down.push(returned);
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.answer(&mut batch, now);
+        }
+        for pending in batch {
+            // As large as the queue up, so there is room for all that went up.
+            let _ = channel.down.push(pending.into_returned());
+        }
+        if handled > 0 {
+            channel.worker.wake();
+        }
+        handled
+    }
+
+    /// Finds an answer for each.
+    fn answer(&mut self, batch: &mut [Pending], now: Time) {
+        // 1. Flows that were installed since the packet missed.
+        self.look_up(batch);
+        // 2. One of each kind.
+        let is_first = |batch: &[Pending], i: usize| {
+            let miss = batch[i].miss.as_ref();
+            !batch[..i].iter().any(|other| {
+                let same = |a: &Miss, b: &Miss| a.hash == b.hash && a.key == b.key;
+                other.answer.is_none() && other.miss.as_ref().zip(miss).is_some_and(|(a, b)| same(a, b))
+            })
+        };
+        let open = (0..batch.len()).filter(|&i| batch[i].answer.is_none());
+        let first: Vec<usize> = open.filter(|&i| is_first(batch, i)).collect();
+        let all = batch.iter().filter(|p| p.answer.is_none()).count();
+        self.decide(batch, &first, now);
+        // 3. The others, which now have flows unless the first one's verdict was for it alone.
+        if first.len() < all {
+            self.look_up(batch);
+            let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
+            self.decide(batch, &rest, now);
+        }
+    }
+
+    fn look_up(&mut self, batch: &mut [Pending]) {
+        self.reader.quiescent();
+        let guard = self.reader.pin();
+        for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
+            let miss = pending.miss.as_ref().expect("there until it is returned");
+            pending.answer = self.table.find(&miss.key, guard).map(Answer::Flow);
+        }
+        self.reader.offline();
+    }
+
+    /// Asks the slow path about some of the batch.
+    fn decide(&self, batch: &mut [Pending], which: &[usize], now: Time) {
+        let Some(upcall) = self.upcall.get().filter(|_| !which.is_empty()) else {
+            which.iter().for_each(|&i| batch[i].answer = Some(Answer::Drop(DropReason::UpcallError)));
+            return;
+        };
+        let mut misses: Vec<Miss> = which.iter().filter_map(|&i| batch[i].miss.take()).collect();
+        upcall.misses(&mut misses, now);
+        for (&i, mut miss) in which.iter().zip(misses) {
+            let verdict = std::mem::take(&mut miss.verdict);
+            batch[i].answer = Some(self.apply(verdict, &miss.key, now));
+            batch[i].miss = Some(miss);
+        }
+    }
+
+    fn apply(&self, verdict: Verdict, key: &Key, now: Time) -> Answer {
+        match verdict {
+            Verdict::Pending => Answer::Drop(DropReason::UpcallError),
+            Verdict::Drop(reason) => Answer::Drop(reason),
+            Verdict::Execute(actions) => Answer::Run(Box::new(Program::compile(&actions))),
+            Verdict::Install { mask, actions, tag } => {
+                let actions: Arc<[Action]> = actions.into();
+                match self.table.install(key, mask, actions.clone(), tag, now) {
+                    Ok(installed) => Answer::Flow(installed.id),
+                    Err(refused) => {
+                        tracing::debug!("flow not installed: {refused}");
+                        Answer::Run(Box::new(Program::compile(&actions)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A missed packet at the handler.
+struct Pending {
+    miss: Option<Miss>,
+    answer: Option<Answer>,
+    depth: u8,
+    connection: usize,
+}
+
+impl Pending {
+    fn into_returned(self) -> Returned {
+        let Miss { packet, key, layers, .. } = self.miss.expect("there until it is returned");
+        let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
+        let in_port = crate::upcall::in_port(&key);
+        let answered = Answered { packet, key, layers, depth: self.depth, answer };
+        Returned { in_port, connection: Some(self.connection), answered: Some(answered) }
+    }
+}

@@ -1,0 +1,165 @@
+//! Stage 7: packets gathered for each output port, and sent as one burst.
+//!
+//! A burst leaves when it is full, at the end of the batch, or, with a flush interval, when its first
+//! packet has waited that long. A worker that has nothing to do flushes, so no packet is ever stuck.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use packet::{Batch, Packet, Time};
+
+use crate::action::PortNo;
+use crate::counters::WorkerCounters;
+use crate::drop::DropReason;
+use crate::port::{PortShared, Queue};
+
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
+
+/// The ports, as one worker sends to them.
+pub struct Outputs {
+    /// By port number.
+    slots: Vec<Option<Box<Slot>>>,
+    /// Ports with packets that wait.
+    waiting: Vec<PortNo>,
+    /// How long a packet may wait. Zero: until the end of the batch.
+    pub interval: Duration,
+    worker: usize,
+    counters: Arc<WorkerCounters>,
+    /// Whether anything was sent since the last [`housekeep`](Outputs::housekeep).
+    pub sent_lately: bool,
+}
+
+struct Slot {
+    shared: Arc<PortShared>,
+    queue: Queue,
+    batch: Batch,
+    /// When the first packet of `batch` came.
+    since: Time,
+}
+
+impl Outputs {
+    /// No ports yet.
+    pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
+        Outputs { slots: Vec::new(), waiting: Vec::new(), interval, worker, counters, sent_lately: false }
+    }
+
+    /// Adds a port.
+    pub fn add(&mut self, shared: Arc<PortShared>, queue: Queue) {
+        let at = shared.no.0 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.waiting.reserve(self.slots.len());
+        self.slots[at] = Some(Box::new(Slot { shared, queue, batch: Batch::new(), since: Time(0) }));
+    }
+
+    /// Sends what waits for a port, and takes it away.
+    pub fn remove(&mut self, port: PortNo, now: Time) -> Option<Queue> {
+        self.flush_port(port, now);
+        self.waiting.retain(|&p| p != port);
+        self.slots.get_mut(port.0 as usize)?.take().map(|slot| slot.queue)
+    }
+
+    /// A port's shared part.
+    #[inline(always)]
+    pub fn port(&self, port: PortNo) -> Option<&Arc<PortShared>> {
+        Some(&self.slots.get(port.0 as usize)?.as_ref()?.shared)
+    }
+
+    /// Queues a packet for a port. `in_port` is where it came from.
+    #[inline(always)]
+    pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
+        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) else {
+            return self.drop(packet, DropReason::NoSuchPort, in_port);
+        };
+        if packet.len() > slot.shared.max_frame() && is_too_big(&packet, slot.shared.max_frame()) {
+            return self.drop(packet, DropReason::TooBig, port);
+        }
+        if !slot.shared.is_up() {
+            return self.drop(packet, DropReason::PortDown, port);
+        }
+        if slot.batch.is_empty() {
+            slot.since = now;
+            self.waiting.push(port);
+        }
+        slot.batch.push(packet);
+        if slot.batch.is_full() {
+            send(slot, &self.counters, now);
+            self.sent_lately = true;
+            self.waiting.retain(|&p| p != port);
+        }
+    }
+
+    /// Ends a packet's life, counted for `port`.
+    pub fn drop(&self, packet: Packet, reason: DropReason, port: PortNo) {
+        self.counters.drops.add(reason);
+        if let Some(shared) = self.port(port) {
+            shared.drops[self.worker].add(reason);
+        }
+        drop(packet);
+    }
+
+    /// At the end of a batch: sends what may not wait longer.
+    #[inline]
+    pub fn end_of_batch(&mut self, now: Time) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.interval.is_zero() { self.flush(now) } else { self.flush_due(now) }
+    }
+
+    /// Sends everything.
+    pub fn flush(&mut self, now: Time) {
+        while let Some(port) = self.waiting.pop() {
+            self.flush_port(port, now);
+        }
+    }
+
+    #[cold]
+    fn flush_due(&mut self, now: Time) {
+        let mut i = 0;
+        while i < self.waiting.len() {
+            let port = self.waiting[i];
+            let since = self.slots[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
+            if now.since(since) >= self.interval {
+                self.waiting.swap_remove(i);
+                self.flush_port(port, now);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    fn flush_port(&mut self, port: PortNo, now: Time) {
+        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
+            && !slot.batch.is_empty()
+        {
+            send(slot, &self.counters, now);
+            self.sent_lately = true;
+        }
+    }
+
+    /// Lets every queue reap.
+    pub fn housekeep(&mut self, now: Time) {
+        self.sent_lately = false;
+        self.slots.iter_mut().flatten().for_each(|slot| slot.queue.housekeep(now));
+    }
+}
+
+#[inline]
+fn send(slot: &mut Slot, counters: &WorkerCounters, now: Time) {
+    let packets = slot.queue.transmit(&mut slot.batch, now);
+    debug_assert!(slot.batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
+    slot.batch.clear();
+    counters.batches_sent.add(1);
+    counters.sent.add(packets as u64);
+}
+
+/// For a frame of more than `max_frame` bytes: unless it is only longer by its VLAN tags, or will be cut.
+#[cold]
+fn is_too_big(packet: &Packet, max_frame: usize) -> bool {
+    let tag_at = |at: usize| matches!(packet.data().get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8]));
+    let tags = if !tag_at(12) { 0 } else { 1 + usize::from(tag_at(16)) };
+    !packet.offload().is_gso() && packet.len() > max_frame + tags * TAG
+}

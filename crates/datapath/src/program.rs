@@ -1,0 +1,165 @@
+//! A flow's actions, compiled when the flow is installed.
+//!
+//! A program is a list of steps and an end. Every step leaves the packet with the program; the end takes
+//! it: so the last output sends the packet itself, and only the outputs before it send copies. What comes
+//! behind the last use of the packet is left away.
+
+use std::sync::Arc;
+
+use crate::action::{Action, PortNo, Punt};
+use crate::drop::DropReason;
+use crate::rewrite::Rewriter;
+
+/// Compiled actions.
+#[derive(Debug)]
+pub struct Program {
+    /// Done in order. A step that is a [`Use`] works on a copy.
+    pub steps: Box<[Step]>,
+    /// What becomes of the packet.
+    pub end: Use,
+}
+
+/// An operation that leaves the packet with the program.
+#[derive(Debug)]
+pub enum Step {
+    /// Use a copy.
+    Copy(Use),
+    /// Rewrite header fields and metadata.
+    Rewrite(Box<Rewriter>),
+    /// Push a VLAN tag.
+    PushVlan {
+        /// TPID.
+        tpid: u16,
+        /// TCI without the CFI bit.
+        tci: u16,
+    },
+    /// Remove the outermost VLAN tag.
+    PopVlan,
+    /// Push an MPLS label stack entry.
+    PushMpls {
+        /// Ethernet type of what results.
+        ethertype: u16,
+        /// The entry.
+        lse: u32,
+    },
+    /// Remove the outermost MPLS label stack entry.
+    PopMpls {
+        /// Ethernet type of what is left.
+        ethertype: u16,
+    },
+    /// Compute dp_hash.
+    Hash {
+        /// Seed.
+        basis: u32,
+    },
+}
+
+/// An operation that needs a packet of its own.
+#[derive(Debug)]
+pub enum Use {
+    /// Send.
+    Output {
+        /// To this port.
+        port: PortNo,
+        /// At most these bytes.
+        max_len: u32,
+    },
+    /// Classify again.
+    Recirc(u32),
+    /// Hand up.
+    Punt(Arc<Punt>),
+    /// Run another program.
+    Run(Box<Program>),
+    /// Drop.
+    Drop(DropReason),
+}
+
+impl Program {
+    /// Compiles actions.
+    pub fn compile(actions: &[Action]) -> Program {
+        let mut steps = Vec::with_capacity(actions.len());
+        let mut max_len = u32::MAX;
+        for action in actions {
+            let step = match action {
+                Action::Output(port) => {
+                    let max_len = std::mem::replace(&mut max_len, u32::MAX);
+                    Step::Copy(Use::Output { port: *port, max_len })
+                }
+                Action::Truncate { max_len: limit } => {
+                    max_len = *limit;
+                    continue;
+                }
+                Action::Set(rewrite) => Step::Rewrite(Box::new(Rewriter::new(rewrite))),
+                Action::PushVlan { tpid, tci } => {
+                    Step::PushVlan { tpid: *tpid, tci: *tci & !packet::flow::VLAN_PRESENT }
+                }
+                Action::PopVlan => Step::PopVlan,
+                Action::PushMpls { ethertype, lse } => Step::PushMpls { ethertype: *ethertype, lse: *lse },
+                Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
+                Action::Recirc(id) => Step::Copy(Use::Recirc(*id)),
+                Action::Hash { basis } => Step::Hash { basis: *basis },
+                Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
+                Action::Clone(actions) => Step::Copy(Use::Run(Box::new(Program::compile(actions)))),
+                Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
+            };
+            let ends = matches!(step, Step::Copy(Use::Drop(_)));
+            steps.push(step);
+            if ends {
+                break;
+            }
+        }
+        let mut end = Use::Drop(DropReason::Rule);
+        while let Some(step) = steps.pop() {
+            if let Step::Copy(last) = step {
+                end = last;
+                break;
+            }
+        }
+        Program { steps: steps.into(), end }
+    }
+
+    /// The port, if all that the program does is to send there.
+    pub fn single_output(&self) -> Option<PortNo> {
+        match self.end {
+            Use::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(port: u32) -> Action {
+        Action::Output(PortNo(port))
+    }
+
+    #[test]
+    fn the_last_output_takes_the_packet() {
+        let program = Program::compile(&[output(1), Action::PopVlan, output(2), Action::PopVlan]);
+        assert!(matches!(*program.steps, [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
+        assert!(matches!(program.end, Use::Output { port: PortNo(2), .. }));
+        assert_eq!(program.single_output(), None);
+        assert_eq!(Program::compile(&[output(7)]).single_output(), Some(PortNo(7)));
+    }
+
+    #[test]
+    fn without_a_use_it_drops() {
+        for actions in [vec![], vec![Action::PopVlan], vec![Action::Truncate { max_len: 10 }]] {
+            let program = Program::compile(&actions);
+            assert!(program.steps.is_empty());
+            assert!(matches!(program.end, Use::Drop(DropReason::Rule)));
+        }
+        let program = Program::compile(&[Action::Drop(DropReason::Reflection), output(1)]);
+        assert!(matches!(program.end, Use::Drop(DropReason::Reflection)));
+    }
+
+    #[test]
+    fn truncation_is_for_one_output() {
+        let program = Program::compile(&[Action::Truncate { max_len: 60 }, output(1), output(2)]);
+        assert!(matches!(*program.steps, [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
+        assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
+        assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! Internet checksums, corrected for what was changed rather than computed anew (RFC 1624), and CRC-32C.
+
+/// The change of a one's complement sum.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Delta(u64);
+
+impl Delta {
+    /// A 16-bit word has changed.
+    #[inline]
+    pub fn word(&mut self, old: u16, new: u16) {
+        // Unequal, so that a sum without a change stays the same among the two forms of zero.
+        if old != new {
+            self.0 += u64::from(!old) + u64::from(new);
+        }
+    }
+
+    /// Whether nothing has changed.
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The checksum after the change: RFC 1624, equation 3.
+    #[inline]
+    pub fn apply(self, checksum: u16) -> u16 {
+        if self.is_zero() { checksum } else { !fold(self.0 + u64::from(!checksum)) }
+    }
+
+    /// As [`apply`](Delta::apply), for a field that holds a sum which is not complemented: the pseudo
+    /// header's, where the checksum is still to be completed.
+    #[inline]
+    pub fn apply_to_sum(self, sum: u16) -> u16 {
+        if self.is_zero() { sum } else { fold(self.0 + u64::from(sum)) }
+    }
+}
+
+/// Writes the bits of `to` that `mask` covers with those of `value`, all three of the same, even length,
+/// and notes the change in each of `deltas`.
+#[inline]
+pub fn store(to: &mut [u8], value: &[u8], mask: &[u8], deltas: &mut [&mut Delta]) {
+    for ((to, value), mask) in to.chunks_exact_mut(2).zip(value.chunks_exact(2)).zip(mask.chunks_exact(2)) {
+        let old = u16::from_be_bytes([to[0], to[1]]);
+        let mask = u16::from_be_bytes([mask[0], mask[1]]);
+        let new = old & !mask | u16::from_be_bytes([value[0], value[1]]) & mask;
+        to.copy_from_slice(&new.to_be_bytes());
+        for delta in deltas.iter_mut() {
+            delta.word(old, new);
+        }
+    }
+}
+
+#[inline]
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// CRC-32C (RFC 9260, appendix A), as SCTP has it in its header: in the byte order of the processor when
+/// read as little endian.
+pub fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
+    !bytes.fold(!0, |crc, byte| crc >> 8 ^ CRC32C[(crc as u8 ^ byte) as usize])
+}
+
+static CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 != 0 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn full(bytes: &[u8]) -> u16 {
+        !fold(bytes.chunks(2).map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum())
+    }
+
+    proptest! {
+        #[test]
+        fn incremental_equals_full(mut bytes in any::<[u8; 32]>(), value in any::<[u8; 32]>(), mask in any::<[u8; 32]>()) {
+            let before = full(&bytes);
+            let mut delta = Delta::default();
+            store(&mut bytes, &value, &mask, &mut [&mut delta]);
+            prop_assert!(bytes.iter().zip(&value).zip(&mask).all(|((b, v), m)| b & m == v & m));
+            // All-zero bytes are the one case with two right answers.
+            prop_assume!(bytes != [0; 32]);
+            prop_assert_eq!(delta.apply(before), full(&bytes));
+        }
+    }
+
+    #[test]
+    fn crc_of_the_check_string() {
+        assert_eq!(crc32c(b"123456789".iter().copied()), 0xe306_9283);
+    }
+}

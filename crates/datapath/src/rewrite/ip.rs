@@ -1,0 +1,65 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200).
+
+use packet::flow::extract::Layers;
+
+use super::checksum::{Delta, store};
+use super::{Malformed, Rewriter};
+
+/// Writes fields of the IPv4 header, whose checksum is kept right. What matters for the L4 checksum's
+/// pseudo header goes to `l4`.
+pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) -> Result<(), Malformed> {
+    let at = layers.l3 as usize;
+    let header = frame.get_mut(at..at + 20).ok_or(Malformed)?;
+    let (value, mask) = (&r.common.value, &r.common.mask);
+    let mut own = Delta::default();
+    store(&mut header[0..2], &[0, value.nw_tos], &[0, mask.nw_tos], &mut [&mut own]);
+    store(&mut header[8..10], &[value.nw_ttl, 0], &[mask.nw_ttl, 0], &mut [&mut own]);
+    let (src, dst) = (value.nw_src.to_bytes(), value.nw_dst.to_bytes());
+    store(&mut header[12..16], &src, &mask.nw_src.to_bytes(), &mut [&mut own, l4]);
+    store(&mut header[16..20], &dst, &mask.nw_dst.to_bytes(), &mut [&mut own, l4]);
+    let checksum = own.apply(u16::from_be_bytes([header[10], header[11]]));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Ok(())
+}
+
+/// Writes fields of the IPv6 header. What matters for the L4 checksum's pseudo header goes to `l4`.
+pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) -> Result<(), Malformed> {
+    let at = layers.l3 as usize;
+    let routed = routes_on(frame, at);
+    let header = frame.get_mut(at..at + 40).ok_or(Malformed)?;
+    let (value, mask, l3) = (&r.common.value, &r.common.mask, r.l3_or_wild());
+    // Version (4 bits), traffic class (8), flow label (20).
+    let word = |tos: u8, label: u32| (u32::from(tos) << 20 | label & 0xf_ffff).to_be_bytes();
+    let first = (word(value.nw_tos, l3.value.ipv6_label.get()), word(mask.nw_tos, l3.mask.ipv6_label.get()));
+    store(&mut header[0..4], &first.0, &first.1, &mut []);
+    store(&mut header[6..8], &[0, value.nw_ttl], &[0, mask.nw_ttl], &mut []);
+    store(&mut header[8..24], &l3.value.ipv6_src, &l3.mask.ipv6_src, &mut [l4]);
+    // The pseudo header has the final destination (RFC 8200 section 8.1), which is another one while a
+    // routing header has segments left.
+    let mut other = Delta::default();
+    let to = if routed { &mut other } else { l4 };
+    store(&mut header[24..40], &l3.value.ipv6_dst, &l3.mask.ipv6_dst, &mut [to]);
+    Ok(())
+}
+
+/// Whether the IPv6 packet at offset `at` has a routing header with segments left.
+fn routes_on(frame: &[u8], at: usize) -> bool {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const DESTINATION: u8 = 60;
+    let Some(&(mut next)) = frame.get(at + 6) else { return false };
+    let mut at = at + 40;
+    // As many as extraction walks.
+    for _ in 0..packet::flow::extract::MAX_EXTENSION_HEADERS {
+        let Some(header) = frame.get(at..at + 4) else { return false };
+        match next {
+            ROUTING => return header[3] != 0,
+            HOP_BY_HOP | DESTINATION => {
+                next = header[0];
+                at += 8 + 8 * header[1] as usize;
+            }
+            _ => return false,
+        }
+    }
+    false
+}

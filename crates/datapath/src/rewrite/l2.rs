@@ -1,0 +1,105 @@
+//! Ethernet, VLAN and MPLS.
+
+use packet::Packet;
+use packet::flow::VLAN_PRESENT;
+use packet::flow::block::{Common, Encap};
+use packet::flow::extract::Layers;
+
+use super::checksum::{Delta, store};
+use super::{Malformed, Pair};
+
+/// Bytes of the two Ethernet addresses.
+const ADDRESSES: usize = 12;
+
+pub(super) fn set_ethernet(frame: &mut [u8], common: &Pair<Common>) -> Result<(), Malformed> {
+    let addresses = frame.get_mut(..ADDRESSES).ok_or(Malformed)?;
+    let (value, mask) = (&common.value, &common.mask);
+    store(&mut addresses[..6], &value.dl_dst, &mask.dl_dst, &mut []);
+    store(&mut addresses[6..], &value.dl_src, &mask.dl_src, &mut []);
+    Ok(())
+}
+
+/// Writes the outermost tag's priority and id. The CFI bit, which the key uses to say that there is a tag,
+/// stays as it is in the frame.
+pub(super) fn set_vlan(frame: &mut [u8], common: &Pair<Common>) -> Result<(), Malformed> {
+    let tci = frame.get_mut(14..16).ok_or(Malformed)?;
+    let mask = common.mask.vlan[0].tci.get() & !VLAN_PRESENT;
+    store(tci, &common.value.vlan[0].tci.get().to_be_bytes(), &mask.to_be_bytes(), &mut []);
+    Ok(())
+}
+
+pub(super) fn set_mpls(frame: &mut [u8], encap: &Pair<Encap>, at: u16) -> Result<(), Malformed> {
+    let at = at as usize;
+    let lse = frame.get_mut(at..at + 4).ok_or(Malformed)?;
+    let (value, mask) = (encap.value.mpls_lse[0], encap.mask.mpls_lse[0]);
+    store(lse, &value.get().to_be_bytes(), &mask.get().to_be_bytes(), &mut [&mut Delta::default()]);
+    Ok(())
+}
+
+/// Pushes a tag behind the Ethernet addresses.
+pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) -> Result<(), Malformed> {
+    if packet.len() < ADDRESSES + 2 {
+        return Err(Malformed);
+    }
+    insert(packet, ADDRESSES, u32::from(tpid) << 16 | u32::from(tci));
+    Ok(())
+}
+
+/// Removes the outermost tag.
+pub fn pop_vlan(packet: &mut Packet, layers: &Layers) -> Result<(), Malformed> {
+    if layers.vlans == 0 || packet.len() < ADDRESSES + 4 {
+        return Err(Malformed);
+    }
+    remove(packet, ADDRESSES);
+    Ok(())
+}
+
+/// Pushes a label stack entry behind the Ethernet header and the VLAN tags.
+pub fn push_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16, lse: u32) -> Result<(), Malformed> {
+    let at = ADDRESSES + 2 + 4 * layers.vlans as usize;
+    if packet.len() < at {
+        return Err(Malformed);
+    }
+    insert(packet, at, lse);
+    packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
+    Ok(())
+}
+
+/// Removes the outermost label stack entry.
+pub fn pop_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16) -> Result<(), Malformed> {
+    let at = layers.l2_5 as usize;
+    if layers.l2_5 == Layers::NONE || packet.len() < at + 4 || at < 2 {
+        return Err(Malformed);
+    }
+    remove(packet, at);
+    packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
+    Ok(())
+}
+
+/// Makes room for four bytes at offset `at`, which is within the frame, and writes them.
+fn insert(packet: &mut Packet, at: usize, bytes: u32) {
+    packet.make_headroom(4);
+    let _ = packet.push_front(4).expect("there is room now");
+    let frame = packet.data_mut();
+    frame.copy_within(4..at + 4, 0);
+    frame[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
+    shift_offload(packet, 4);
+}
+
+/// Removes the four bytes at offset `at`.
+fn remove(packet: &mut Packet, at: usize) {
+    packet.data_mut().copy_within(..at, 4);
+    packet.pull_front(4);
+    shift_offload(packet, -4);
+}
+
+/// The headers behind have moved.
+fn shift_offload(packet: &mut Packet, by: i16) {
+    let offload = packet.offload_mut();
+    if offload.needs_csum() {
+        offload.csum_start = offload.csum_start.saturating_add_signed(by);
+    }
+    if offload.hdr_len != 0 {
+        offload.hdr_len = offload.hdr_len.saturating_add_signed(by);
+    }
+}

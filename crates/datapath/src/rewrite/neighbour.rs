@@ -1,0 +1,83 @@
+//! ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861).
+
+use packet::Packet;
+use packet::flow::block::Common;
+use packet::flow::extract::Layers;
+
+use super::checksum::{Delta, store};
+use super::l4::{fix_checksum, l3_end};
+use super::{ICMPV6, IPV6, Malformed, Rewriter};
+
+const SOLICITATION: u16 = 135;
+const ADVERTISEMENT: u16 = 136;
+const SOURCE_ADDRESS: u8 = 1;
+const TARGET_ADDRESS: u8 = 2;
+
+pub(super) fn set_arp(r: &Rewriter, frame: &mut [u8], layers: &Layers) -> Result<(), Malformed> {
+    if layers.l3 == Layers::NONE {
+        return Err(Malformed);
+    }
+    let at = layers.l3 as usize;
+    let arp = frame.get_mut(at..at + 28).ok_or(Malformed)?;
+    let (value, mask, l3) = (&r.common.value, &r.common.mask, r.l3_or_wild());
+    store(&mut arp[6..8], &[0, value.nw_proto], &[mask.nw_proto, mask.nw_proto], &mut []);
+    store(&mut arp[8..14], &l3.value.arp_sha, &l3.mask.arp_sha, &mut []);
+    store(&mut arp[14..18], &value.nw_src.to_bytes(), &mask.nw_src.to_bytes(), &mut []);
+    store(&mut arp[18..24], &l3.value.arp_tha, &l3.mask.arp_tha, &mut []);
+    store(&mut arp[24..28], &value.nw_dst.to_bytes(), &mask.nw_dst.to_bytes(), &mut []);
+    Ok(())
+}
+
+/// Writes target, reserved field and link-layer address options of a solicitation or advertisement.
+pub(super) fn set_nd(r: &Rewriter, packet: &mut Packet, common: &Common, layers: &Layers) -> Result<(), Malformed> {
+    // By what the packet says now: an earlier part of this rewrite may have changed the type.
+    if layers.l4 == Layers::NONE {
+        return Err(Malformed);
+    }
+    let end = l3_end(packet.data(), IPV6, layers.l3 as usize).ok_or(Malformed)?;
+    let message = packet.data_mut().get_mut(layers.l4 as usize..end).ok_or(Malformed)?;
+    let kind = u16::from(message[0]);
+    if !matches!(kind, SOLICITATION | ADVERTISEMENT) || message[1] != 0 {
+        return Ok(());
+    }
+    if message.len() < 24 {
+        return Err(Malformed);
+    }
+    let l3 = r.l3_or_wild();
+    let mut delta = Delta::default();
+    let (header, options) = message.split_at_mut(24);
+    if let Some(encap) = r.encap.as_deref() {
+        let (value, mask) = (encap.value.nd_reserved.to_bytes(), encap.mask.nd_reserved.to_bytes());
+        store(&mut header[4..8], &value, &mask, &mut [&mut delta]);
+    }
+    store(&mut header[8..24], &l3.value.nd_target, &l3.mask.nd_target, &mut [&mut delta]);
+    set_options(r, kind, options, &mut delta);
+    fix_checksum(packet, IPV6, ICMPV6, layers, delta, false);
+    let _ = common;
+    Ok(())
+}
+
+/// The first option with a link-layer address, of the type that the message can have.
+fn set_options(r: &Rewriter, kind: u16, mut options: &mut [u8], delta: &mut Delta) {
+    let l3 = r.l3_or_wild();
+    let (wanted, value, mask) = match kind {
+        SOLICITATION => (SOURCE_ADDRESS, l3.value.arp_sha, l3.mask.arp_sha),
+        _ => (TARGET_ADDRESS, l3.value.arp_tha, l3.mask.arp_tha),
+    };
+    while options.len() >= 8 && options[1] != 0 {
+        let len = 8 * options[1] as usize;
+        if len > options.len() {
+            return;
+        }
+        let (option, rest) = options.split_at_mut(len);
+        if option[0] == wanted && len == 8 {
+            store(&mut option[2..8], &value, &mask, &mut [delta]);
+            if let Some(encap) = r.encap.as_deref() {
+                let (value, mask) = (encap.value.nd_options_type, encap.mask.nd_options_type);
+                store(&mut option[..2], &[value, 0], &[mask, 0], &mut [delta]);
+            }
+            return;
+        }
+        options = rest;
+    }
+}

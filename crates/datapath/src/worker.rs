@@ -1,0 +1,297 @@
+//! Workers: one forwards on one core, and does nothing else.
+//!
+//! A worker is a plain object that whoever owns it runs turn by turn: its thread, or
+//! [`Datapath::poll`](crate::Datapath::poll). What others want of it they leave in its [`Mailbox`], which
+//! it empties between turns; looking costs it one load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use packet::flow::extract::extract;
+use packet::{Clock, Packet, Time};
+use parking_lot::Mutex;
+use ports::RxQueue;
+
+use crate::act::{Actor, Metadata, Recirculated, View};
+use crate::action::PortNo;
+use crate::classify::{ExactCache, Table, Work};
+use crate::drop::DropReason;
+use crate::forward::Frames;
+use crate::miss::{Answer, Answered, Channel};
+use crate::port::{PortShared, Queue};
+use crate::program::Program;
+use crate::rcu::Reader;
+use crate::sleep::Waker;
+use crate::tsc;
+
+/// Turns without a packet before a worker sleeps.
+const EMPTY_TURNS: u32 = 64;
+
+/// How often transmit queues are reaped at least while something may be on its way (contract of
+/// [`ports::TxQueue::housekeep`]).
+const HOUSEKEEP: Duration = Duration::from_millis(1);
+
+/// Something that a worker is asked to do.
+pub enum Command {
+    /// Forward from and to a port.
+    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Box<dyn RxQueue>> },
+    /// Give a port's queues back.
+    RemovePort { port: PortNo, reply: Sender<GivenBack> },
+    /// Run a program on a packet.
+    Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
+    /// Change the flush interval.
+    SetFlushInterval(Duration),
+}
+
+/// The queues of a port that a worker has stopped using, to be dropped.
+#[expect(dead_code, reason = "whoever gets them only drops them")]
+pub struct GivenBack {
+    /// To receive from.
+    pub rx: Vec<Box<dyn RxQueue>>,
+    /// To send to.
+    pub tx: Option<Queue>,
+}
+
+/// What others leave for a worker.
+pub struct Mailbox {
+    pending: AtomicBool,
+    commands: Mutex<Vec<Command>>,
+    /// Wakes the worker.
+    pub waker: Arc<Waker>,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    pub fn new(waker: Arc<Waker>) -> Mailbox {
+        Mailbox { pending: AtomicBool::new(false), commands: Mutex::new(Vec::new()), waker }
+    }
+
+    /// Leaves a command, in order, and wakes the worker.
+    pub fn post(&self, command: Command) {
+        self.commands.lock().push(command);
+        self.pending.store(true, Ordering::SeqCst);
+        self.waker.wake();
+    }
+
+    #[inline(always)]
+    fn has_mail(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Vec<Command> {
+        // Cleared first: a command that is posted meanwhile is taken now or seen in the next turn.
+        self.pending.store(false, Ordering::SeqCst);
+        std::mem::take(&mut self.commands.lock())
+    }
+}
+
+/// A receive queue and its port.
+pub struct Rx {
+    /// The port.
+    pub port: Arc<PortShared>,
+    /// The queue.
+    pub queue: Box<dyn RxQueue>,
+}
+
+/// A worker.
+pub struct Worker {
+    /// Its number.
+    pub number: usize,
+    /// Its place in the RCU domain.
+    pub reader: Reader,
+    /// The flows.
+    pub table: Arc<Table>,
+    /// Tier 1.
+    pub exact: ExactCache,
+    /// The batch at work.
+    pub frames: Frames,
+    /// What happens to packets.
+    pub actor: Actor,
+    /// What it polls.
+    pub rx: Vec<Rx>,
+    /// What it is asked to do.
+    pub mailbox: Arc<Mailbox>,
+    /// To and from the slow path.
+    pub channel: Arc<Channel>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Longest sleep where a queue has to be polled; zero: none.
+    pub max_sleep: Duration,
+    /// Turns without a packet since the last one with.
+    pub empty_turns: u32,
+    /// When the transmit queues were reaped last.
+    pub housekept: Time,
+}
+
+impl Worker {
+    /// One turn: everything that is there to be done, once. Returns how many packets were received.
+    pub fn turn(&mut self) -> usize {
+        let start = tsc::cycles();
+        self.reader.quiescent();
+        self.actor.now = self.clock.now();
+
+        // What came back from the slow path goes before what is newer.
+        let mut work = self.obey() + self.take_returned();
+        let mut received = 0;
+        for queue in 0..self.rx.len() {
+            received += self.forward(queue);
+            if self.channel.has_returned() {
+                work += self.take_returned();
+            }
+        }
+        work += received;
+        self.actor.outputs.end_of_batch(self.actor.now);
+        if self.actor.now.since(self.housekept) >= HOUSEKEEP {
+            self.housekept = self.actor.now;
+            self.actor.outputs.housekeep(self.actor.now);
+        }
+
+        let counters = &self.actor.counters;
+        let cycles = tsc::cycles().wrapping_sub(start);
+        counters.turns.add(1);
+        if work > 0 {
+            self.empty_turns = 0;
+            counters.busy_turns.add(1);
+            counters.busy_cycles.add(cycles);
+        } else {
+            self.empty_turns = self.empty_turns.saturating_add(1);
+            counters.idle_cycles.add(cycles);
+        }
+        received
+    }
+
+    /// Does what others have asked for. Returns how many packets that handled.
+    pub fn obey(&mut self) -> usize {
+        if !self.mailbox.has_mail() {
+            return 0;
+        }
+        let commands = self.mailbox.take();
+        let count = commands.len();
+        for command in commands {
+            match command {
+                Command::AddPort { port, tx, rx } => {
+                    self.rx.extend(rx.into_iter().map(|queue| Rx { port: port.clone(), queue }));
+                    self.actor.outputs.add(port, tx);
+                }
+                Command::RemovePort { port, reply } => {
+                    let (gone, rest) = std::mem::take(&mut self.rx).into_iter().partition(|rx| rx.port.no == port);
+                    self.rx = rest;
+                    let rx = Vec::from_iter(gone.into_iter().map(|rx: Rx| rx.queue));
+                    let tx = self.actor.outputs.remove(port, self.actor.now);
+                    // Closed by whoever asked: tearing down takes time.
+                    let _ = reply.send(GivenBack { rx, tx });
+                }
+                Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
+                Command::SetFlushInterval(interval) => self.actor.outputs.interval = interval,
+            }
+        }
+        self.recirculate();
+        count
+    }
+
+    fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
+        let key = &mut self.frames.keys[0];
+        metadata.start(key);
+        let layers = extract(packet.data(), key);
+        self.actor.run(program, packet, &mut View::new(key, layers), 0);
+        self.actor.misses.ring();
+    }
+
+    /// Takes what came back from the slow path. Returns how many packets.
+    pub fn take_returned(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(returned) = self.actor.misses.take_returned() {
+            if let Some(answered) = returned.answered {
+                count += 1;
+                self.act_on(answered);
+            }
+        }
+        if count > 0 {
+            self.recirculate();
+            self.actor.misses.ring();
+        }
+        count
+    }
+
+    fn act_on(&mut self, answered: Answered) {
+        let Worker { number, reader, table, actor, .. } = self;
+        let guard = reader.pin();
+        let Answered { packet, mut key, layers, depth, answer } = answered;
+        let in_port = crate::upcall::in_port(&key);
+        match answer {
+            Answer::Drop(reason) => {
+                let counter =
+                    if reason == DropReason::UpcallError { &actor.counters.lost } else { &actor.counters.misses };
+                counter.add(1);
+                actor.outputs.drop(packet, reason, in_port);
+            }
+            Answer::Run(program) => {
+                actor.counters.misses.add(1);
+                actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
+            }
+            Answer::Flow(id) => {
+                let live = table.arena.find(id).and_then(|flow| Some((flow, table.arena.live(flow, guard)?)));
+                let Some((flow, live)) = live else {
+                    // Removed meanwhile: what holds now, the tables say.
+                    let metadata = Metadata::of(&key);
+                    return actor.recirculated.push_back(Recirculated { packet, metadata, depth });
+                };
+                actor.counters.misses.add(1);
+                let flags = key.common().tcp_flags.get();
+                table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
+                match live.work() {
+                    Work::Output(port) => actor.outputs.push(port, packet, in_port, actor.now),
+                    Work::Program(program) => {
+                        actor.run(program, packet, &mut View::new(&mut key, layers), depth);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs until `stop`: the body of a worker's thread.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.turn();
+            if self.empty_turns >= EMPTY_TURNS && !self.max_sleep.is_zero() {
+                self.rest(stop);
+            }
+        }
+        self.actor.outputs.flush(self.actor.now);
+        self.reader.offline();
+    }
+
+    /// Sleeps until there is something to do.
+    fn rest(&mut self, stop: &AtomicBool) {
+        // Nothing is stuck while the worker sleeps.
+        self.actor.outputs.flush(self.actor.now);
+        let sent_lately = self.actor.outputs.sent_lately;
+        self.actor.outputs.housekeep(self.actor.now);
+        self.housekept = self.actor.now;
+
+        let polled = self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none());
+        let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
+        let limits = [
+            polled.then_some(self.max_sleep),
+            due.map(|due| due.since(self.actor.now)),
+            sent_lately.then_some(HOUSEKEEP),
+        ];
+        let timeout = limits.into_iter().flatten().min();
+
+        let start = self.clock.now();
+        self.reader.offline();
+        let (mailbox, channel) = (&self.mailbox, &self.channel);
+        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd());
+        mailbox
+            .waker
+            .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
+        self.reader.quiescent();
+        let counters = &self.actor.counters;
+        counters.sleeps.add(1);
+        counters.slept_nanos.add(self.clock.now().since(start).as_nanos() as u64);
+        // One look at each queue, and back to sleep if there is nothing.
+        self.empty_turns = EMPTY_TURNS - 1;
+    }
+}

@@ -1,0 +1,287 @@
+//! A packet's way, driven by hand.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{ToPort, by_hand, flow, udp};
+use datapath::{Action, Config, DropReason, Punt, Rewrite};
+use packet::{Field, Packet};
+
+#[test]
+fn a_flow_forwards_and_counts() {
+    let (dp, clock, p) = by_hand(Config::default(), 3);
+    assert_eq!((p[0].0.0, p[1].0.0), (1, 2));
+    let id = dp.install(flow(p[0].0, 0, &[(Field::UdpDst, 53)], vec![Action::Output(p[1].0)])).unwrap();
+    for n in 0..40 {
+        p[0].1.give(&udp(0x0a000000 + n, 0x0a000001, 1000, 53));
+    }
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(dp.poll() + dp.poll(), 40);
+    let sent = p[1].1.take();
+    assert_eq!(sent.len(), 40);
+    assert!(sent.iter().zip(0..).all(|(f, n)| *f == udp(0x0a000000 + n, 0x0a000001, 1000, 53)), "in order, unchanged");
+    let stats = dp.flow_stats(id).unwrap();
+    assert_eq!((stats.packets, stats.bytes, stats.used), (40, 40 * 64, dp.now()));
+
+    let worker = &dp.stats().workers[0];
+    assert_eq!((worker.received, worker.megaflow_hits, worker.exact_hits), (40, 40, 0));
+    assert_eq!((worker.sent, worker.batches_sent, worker.busy_turns), (40, 2, 2));
+    dp.reset_stats();
+    assert_eq!(dp.stats().workers[0].received, 0);
+
+    let gone = dp.remove(id).unwrap();
+    assert_eq!(gone.stats.packets, 40);
+    assert!(dp.remove(id).is_none() && dp.flow_stats(id).is_none() && dp.flow(id).is_none());
+    p[0].1.give(&udp(1, 2, 3, 53));
+    dp.poll();
+    assert_eq!(p[1].1.sent(), 0);
+    assert_eq!(dp.stats().workers[0].drops.get(DropReason::UpcallError), 1, "there is no slow path");
+}
+
+#[test]
+fn misses_go_up_once_for_each_kind_and_come_back_in_order() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
+    dp.set_upcall(upcall.clone());
+    let frames: Vec<_> = (0..30).map(|n| udp(1, 2, 100 + n % 3, 53)).collect();
+    frames.iter().for_each(|f| p[0].1.give(f));
+    dp.poll();
+    assert_eq!(p[1].1.take(), frames);
+    assert_eq!(upcall.misses.load(Ordering::SeqCst), 3, "the copies are not asked about");
+    assert_eq!((dp.flow_count(), dp.stats().masks), (3, 1));
+    assert_eq!(dp.flows().map(|f| f.stats.packets).collect::<Vec<_>>(), [10, 10, 10]);
+    let worker = &dp.stats().workers[0];
+    assert_eq!((worker.misses, worker.lost), (30, 0));
+    p[0].1.give(&frames[0]);
+    dp.poll();
+    assert_eq!((upcall.misses.load(Ordering::SeqCst), p[1].1.sent()), (3, 1));
+}
+
+#[test]
+fn verdicts_without_a_flow_are_asked_for_each_packet() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let upcall = ToPort::new(p[1].0, Field::UdpSrc, false);
+    dp.set_upcall(upcall.clone());
+    (0..5).for_each(|_| p[0].1.give(&udp(1, 2, 3, 4)));
+    dp.poll();
+    assert_eq!((upcall.misses.load(Ordering::SeqCst), p[1].1.sent(), dp.flow_count()), (5, 5, 0));
+}
+
+#[test]
+fn above_the_limits_packets_pass_without_a_flow() {
+    let (dp, _, p) = by_hand(Config { max_flows: 2, ..Config::default() }, 2);
+    dp.set_upcall(ToPort::new(p[1].0, Field::UdpSrc, true));
+    (0..5).for_each(|n| p[0].1.give(&udp(1, 2, n, 4)));
+    dp.poll();
+    assert_eq!((p[1].1.sent(), dp.flow_count()), (5, 2));
+}
+
+#[test]
+fn copies_rewrites_and_clones() {
+    let (dp, _, p) = by_hand(Config::default(), 4);
+    let set = |field, value| Action::Set(Arc::new(Rewrite::field(field, value)));
+    let (one, two, three) = (Action::Output(p[1].0), Action::Output(p[2].0), Action::Output(p[3].0));
+    let actions = vec![
+        set(Field::UdpDst, 99),
+        one.clone(),
+        Action::Clone(vec![Action::PushVlan { tpid: 0x8100, tci: 0x1005 }, two.clone()]),
+        Action::Truncate { max_len: 60 },
+        three.clone(),
+        set(Field::UdpSrc, 7),
+        three,
+    ];
+    dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    let changed = udp(1, 2, 3, 99);
+    assert_eq!(p[1].1.take(), [changed.clone()]);
+    let tagged = [&changed[..12], &[0x81, 0, 0, 5], &changed[12..]].concat();
+    assert_eq!(p[2].1.take(), [tagged]);
+    assert_eq!(p[3].1.take(), [changed[..60].to_vec(), udp(1, 2, 7, 99)]);
+}
+
+#[test]
+fn recirculation_classifies_again_and_ends() {
+    let (dp, _, p) = by_hand(Config { max_depth: 5, ..Config::default() }, 2);
+    let set = Action::Set(Arc::new(Rewrite::field(Field::NwDst, 9)));
+    let mark = Action::Set(Arc::new(Rewrite::field(Field::PktMark, 0x77)));
+    dp.install(flow(p[0].0, 0, &[], vec![set, mark, Action::PopVlan, Action::Recirc(1)])).unwrap();
+    dp.install(flow(p[0].0, 1, &[(Field::NwDst, 9), (Field::PktMark, 0x77)], vec![Action::Output(p[1].0)])).unwrap();
+    let plain = udp(1, 2, 3, 4);
+    let tagged = [&plain[..12], &[0x81, 0, 0, 5], &plain[12..]].concat();
+    p[0].1.give(&tagged);
+    dp.poll();
+    assert_eq!(p[1].1.take(), [udp(1, 9, 3, 4)]);
+    // Without a tag, pop_vlan has nothing to pop.
+    p[0].1.give(&plain);
+    dp.poll();
+    assert_eq!(dp.stats().workers[0].drops.get(DropReason::Malformed), 1);
+
+    dp.flush();
+    dp.install(flow(p[0].0, 0, &[], vec![Action::Recirc(2)])).unwrap();
+    dp.install(flow(p[0].0, 2, &[], vec![Action::Recirc(2)])).unwrap();
+    p[0].1.give(&plain);
+    dp.poll();
+    assert_eq!(dp.stats().workers[0].drops.get(DropReason::RecursionTooDeep), 1);
+    assert_eq!(dp.stats().workers[0].recirculated, 1 + 5);
+}
+
+#[test]
+fn a_recirculated_miss_is_installed_for_its_recirculation() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
+    dp.set_upcall(upcall.clone());
+    dp.install(flow(p[0].0, 0, &[], vec![Action::Recirc(8)])).unwrap();
+    (0..3).for_each(|_| p[0].1.give(&udp(1, 2, 3, 4)));
+    dp.poll();
+    assert_eq!((p[1].1.sent(), upcall.misses.load(Ordering::SeqCst)), (3, 1));
+    let installed = dp.flows().find(|f| f.key.get(Field::RecircId) == 8).unwrap();
+    assert!(installed.mask.is_exact(Field::RecircId) && installed.stats.packets == 3);
+}
+
+#[test]
+fn punts_carry_the_packet_as_it_is_now() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
+    dp.set_upcall(upcall.clone());
+    let set = Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)));
+    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 42 }));
+    dp.install(flow(p[0].0, 0, &[], vec![set, punt, Action::Output(p[1].0)])).unwrap();
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    assert_eq!(p[1].1.sent(), 1);
+    let punts = upcall.punts.lock().unwrap();
+    let (frame, key, cookie) = &punts[0];
+    assert_eq!((frame, key.get(Field::UdpDst), *cookie), (&udp(1, 2, 3, 99), 99, 42));
+    assert_eq!(key.get(Field::InPortOxm), 1);
+}
+
+#[test]
+fn packets_can_be_executed() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let metadata = flow(p[0].0, 0, &[], vec![]).key;
+    dp.execute(Packet::from_slice(&udp(1, 2, 3, 4)), &metadata, &[Action::Output(p[1].0), Action::Output(p[0].0)]);
+    dp.execute(Packet::from_slice(&udp(1, 2, 3, 5)), &metadata, &[Action::Recirc(0)]);
+    dp.install(flow(p[0].0, 0, &[(Field::UdpDst, 5)], vec![Action::Output(p[1].0)])).unwrap();
+    dp.poll();
+    assert_eq!(p[1].1.take(), [udp(1, 2, 3, 4), udp(1, 2, 3, 5)]);
+    assert_eq!(p[0].1.take(), [udp(1, 2, 3, 4)]);
+}
+
+#[test]
+fn every_drop_has_its_reason() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    let send = |actions: Vec<Action>, frame: &[u8]| {
+        dp.flush();
+        dp.reset_stats();
+        dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+        p[0].1.give(frame);
+        dp.poll();
+        let stats = dp.stats();
+        let reasons: Vec<_> = stats.workers[0].drops.iter().collect();
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        let port = stats.ports.iter().find(|(_, d)| d.total() > 0).map(|(no, _)| no.0);
+        (reasons[0].0, port)
+    };
+    let frame = udp(1, 2, 3, 4);
+    let out = Action::Output(p[1].0);
+    assert_eq!(send(vec![], &frame), (DropReason::Rule, Some(1)));
+    assert_eq!(send(vec![Action::Drop(DropReason::Reflection)], &frame), (DropReason::Reflection, Some(1)));
+    assert_eq!(send(vec![Action::Output(datapath::PortNo(77))], &frame), (DropReason::NoSuchPort, Some(1)));
+    assert_eq!(send(vec![out.clone()], &[0; 1515]), (DropReason::TooBig, Some(2)));
+    assert_eq!(send(vec![Action::PopMpls { ethertype: 0x800 }, out.clone()], &frame), (DropReason::Malformed, Some(1)));
+    p[1].1.up.store(false, Ordering::Relaxed);
+    dp.refresh_port(p[1].0).unwrap();
+    assert_eq!(send(vec![out.clone()], &frame), (DropReason::PortDown, Some(2)));
+    p[0].1.up.store(false, Ordering::Relaxed);
+    dp.refresh_port(p[0].0).unwrap();
+    assert_eq!(send(vec![out], &frame), (DropReason::InPortDown, Some(1)));
+}
+
+#[test]
+fn tags_do_not_count_for_the_mtu_and_segments_will_be_cut() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    let mut tagged = vec![0u8; 1518];
+    tagged[12..14].copy_from_slice(&[0x81, 0]);
+    p[0].1.give(&tagged);
+    let mut gso = Packet::from_slice(&[0; 9000]);
+    gso.offload_mut().gso_type = packet::Offload::GSO_TCPV4;
+    p[0].1.queues[0].lock().unwrap().push_back(gso);
+    dp.poll();
+    assert_eq!(p[1].1.sent(), 2);
+}
+
+#[test]
+fn changed_actions_hold_at_once() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    let id = dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    dp.modify(id, vec![Action::Output(p[2].0), Action::Output(p[2].0)]).unwrap();
+    dp.set_tag(id, Arc::new(5u32)).unwrap();
+    dp.barrier();
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    assert_eq!((p[1].1.sent(), p[2].1.sent()), (1, 2));
+    let again = dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    assert_eq!((again, dp.flow_count()), (id, 1), "equal key and mask are the same flow");
+    let dump = dp.flow(id).unwrap();
+    assert_eq!((dump.stats.packets, &*dump.actions), (2, &[Action::Output(p[1].0)][..]));
+    dp.remove(id).unwrap();
+    assert!(dp.modify(id, vec![]).is_err() && dp.set_tag(id, Arc::new(())).is_err());
+    let new = dp.install(flow(p[0].0, 0, &[], vec![])).unwrap();
+    assert_ne!(new, id, "identities are not used again");
+}
+
+#[test]
+fn output_is_flushed_when_due() {
+    let interval = Duration::from_micros(50);
+    let (dp, clock, p) = by_hand(Config { tx_flush_interval: interval, ..Config::default() }, 2);
+    dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    let step = || {
+        p[0].1.give(&udp(1, 2, 3, 4));
+        dp.poll();
+        p[1].1.sent()
+    };
+    assert_eq!(step(), 0);
+    clock.advance(Duration::from_micros(30));
+    assert_eq!(step(), 0);
+    clock.advance(Duration::from_micros(19));
+    assert_eq!(step(), 0);
+    clock.advance(Duration::from_micros(1));
+    dp.poll();
+    assert_eq!((p[1].1.sent(), p[1].1.bursts.load(Ordering::SeqCst)), (3, 1), "50 µs after the first");
+    // A full burst does not wait.
+    (0..32).for_each(|_| p[0].1.give(&udp(1, 2, 3, 4)));
+    dp.poll();
+    assert_eq!(p[1].1.sent(), 35);
+    dp.set_tx_flush_interval(Duration::ZERO);
+    assert_eq!(step(), 36);
+}
+
+#[test]
+fn a_removed_port_gives_back_what_it_had() {
+    let config = Config { tx_flush_interval: Duration::from_secs(1), ..Config::default() };
+    let (dp, _, p) = by_hand(config, 3);
+    dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    let from_1 = dp.install(flow(p[1].0, 0, &[], vec![Action::Output(p[0].0)])).unwrap();
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    assert_eq!(p[1].1.sent(), 0);
+    let removed = dp.remove_port(p[1].0).unwrap();
+    assert_eq!(removed.iter().map(|f| f.id).collect::<Vec<_>>(), [from_1]);
+    assert_eq!(p[1].1.sent(), 1, "what waited was sent");
+    assert_eq!(Arc::strong_count(&p[1].1), 1, "nobody holds the port");
+    assert!(dp.remove_port(p[1].0).is_err() && dp.port(p[1].0).is_none());
+    assert_eq!((dp.ports().len(), dp.rx_assignments().len()), (2, 2));
+    p[0].1.give(&udp(1, 2, 3, 4));
+    dp.poll();
+    assert_eq!(dp.stats().workers[0].drops.get(DropReason::NoSuchPort), 1);
+    let again = dp.add_port(p[1].1.clone()).unwrap();
+    assert_eq!(again.0, 4, "numbers ascend");
+    assert!(matches!(dp.add_port(p[1].1.clone()), Err(datapath::Error::PortExists(_))));
+}
