@@ -80,7 +80,7 @@ macro_rules! counters {
 }
 
 counters! {
-    received, recirculated, exact_hits, megaflow_hits, subtables_visited, misses, lost,
+    received, recirculated, simple_hits, exact_hits, megaflow_hits, subtables_visited, misses, lost,
     batches_sent, sent, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
 }
 

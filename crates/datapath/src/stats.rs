@@ -42,6 +42,8 @@ pub struct WorkerStats {
     pub received: u64,
     /// Passes of packets through classification because of recirculation.
     pub recirculated: u64,
+    /// Found in tier 0, the simple match table. Nothing is, as long as there is none.
+    pub simple_hits: u64,
     /// Found in tier 1, the exact-match cache.
     pub exact_hits: u64,
     /// Found in tier 2, the megaflow table.
