@@ -69,7 +69,7 @@ impl Hasher {
 
     /// Next step: the words of block `id`, which are passed over if all are zero. Blocks come in
     /// ascending order.
-    #[inline]
+    #[inline(always)]
     pub fn add_block(&self, state: u64, id: BlockId, words: &[u64; 8]) -> u64 {
         if words.iter().fold(0, |or, w| or | w) == 0 {
             return state;

@@ -29,9 +29,15 @@ impl Blocks {
         Blocks(self.0 | 1 << id as u16)
     }
 
-    /// The blocks in the set, in order.
+    /// The blocks in the set, in order. One step for each block that is in it.
+    #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = BlockId> {
-        ALL_BLOCKS.into_iter().filter(move |&id| self.has(id))
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            let id = ALL_BLOCKS.get(bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(*id)
+        })
     }
 
     /// Number of blocks in the set.
