@@ -6,7 +6,7 @@ use crate::types::{Cookie, OfPort, TableId};
 
 /// Why a packet goes to the controller (`enum ofp_packet_in_reason`). What an older version cannot say
 /// is sent as [`Action`](PacketInReason::Action).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PacketInReason {
     /// No flow matches; in OpenFlow 1.3 and later, the table-miss flow says so.

@@ -67,7 +67,8 @@ pub enum FragHandling {
 pub struct SwitchConfig {
     /// Fragments.
     pub frag: FragHandling,
-    /// Send packets with invalid TTL to the controller (OpenFlow 1.1 and 1.2); `None` elsewhere.
+    /// Send packets with invalid TTL to the controller: OpenFlow 1.1 and 1.2, and Nicira's extension of
+    /// 1.0. `None` from OpenFlow 1.3.
     pub invalid_ttl_to_controller: Option<bool>,
     /// Bytes of packet in a packet-in that no `controller` action limits.
     pub miss_send_len: u16,

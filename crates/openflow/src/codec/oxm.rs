@@ -160,7 +160,8 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, version: Version, field: Field, value
     let field = wire_field(field);
     let Some(oxm) = number(field, version) else { return };
     let info = field.info();
-    let masked = mask & info.max() != info.max();
+    // Of tun_flags only one bit is the controllers' business: OVS always says so.
+    let masked = mask & info.max() != info.max() || field == Field::TunFlags;
     put_header(out, oxm, masked, info.wire);
     out.uint(to_wire(field, value), info.wire.into());
     if masked {

@@ -8,6 +8,12 @@ use crate::matching::Match;
 use crate::packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 use crate::types::{Cookie, CookieFilter, OfPort, TableId, Version};
 
+/// The reason with this number; one that the version does not know counts as an action.
+fn known_reason(version: Version, n: u8) -> PacketInReason {
+    let reason = reason_from_wire(n);
+    if version < Version::V1_4 && reason > PacketInReason::InvalidTtl { PacketInReason::Action } else { reason }
+}
+
 /// The reason with this number; an unknown one counts as an action.
 pub(super) fn reason_from_wire(n: u8) -> PacketInReason {
     use PacketInReason::*;
@@ -48,10 +54,10 @@ pub(super) fn pull_packet_in(r: &mut Reader, version: Version) -> Result<PacketI
     };
     if version == Version::V1_0 {
         p.metadata.set_in_port(pull_port16(r)?);
-        p.reason = reason_from_wire(r.u8()?);
+        p.reason = known_reason(version, r.u8()?);
         r.skip(1)?;
     } else {
-        p.reason = reason_from_wire(r.u8()?);
+        p.reason = known_reason(version, r.u8()?);
         p.table = TableId(r.u8()?);
         if version >= Version::V1_3 {
             p.cookie = known_cookie(r.u64()?);
@@ -64,10 +70,10 @@ pub(super) fn pull_packet_in(r: &mut Reader, version: Version) -> Result<PacketI
 }
 
 /// Reads the body of NXT_PACKET_IN.
-pub(super) fn pull_packet_in_nxt(r: &mut Reader) -> Result<PacketIn, OfError> {
+pub(super) fn pull_packet_in_nxt(r: &mut Reader, version: Version) -> Result<PacketIn, OfError> {
     let buffer_id = pull_buffer(r)?;
     let total_len = r.u16()?.into();
-    let reason = reason_from_wire(r.u8()?);
+    let reason = known_reason(version, r.u8()?);
     let (table, cookie, match_len) = (TableId(r.u8()?), known_cookie(r.u64()?), r.u16()?);
     r.skip(6)?;
     let metadata = oxm::pull_nxm(r, match_len.into(), true, None)?;
@@ -100,7 +106,7 @@ mod pint {
 }
 
 /// Reads the body of NXT_PACKET_IN2.
-pub(super) fn pull_packet_in2(r: &mut Reader) -> Result<PacketIn, OfError> {
+pub(super) fn pull_packet_in2(r: &mut Reader, version: Version) -> Result<PacketIn, OfError> {
     let mut p = PacketIn {
         format: PacketInFormat::Nxt2,
         buffer_id: None,
@@ -125,7 +131,7 @@ pub(super) fn pull_packet_in2(r: &mut Reader) -> Result<PacketIn, OfError> {
                 v.skip(4)?;
                 p.cookie = known_cookie(v.u64()?);
             }
-            pint::REASON => p.reason = reason_from_wire(v.u8()?),
+            pint::REASON => p.reason = known_reason(version, v.u8()?),
             pint::METADATA => p.metadata = oxm::pull_entries(v.sub(v.len())?, true, None)?,
             pint::USERDATA => p.userdata = v.rest().to_vec(),
             pint::CONTINUATION => p.continuation = v.rest().to_vec(),

@@ -151,7 +151,7 @@ const INVALID_TTL: u16 = 1 << 2;
 /// Reads the body of a get-config reply or set-config.
 pub(super) fn pull_config(r: &mut Reader, version: Version) -> Result<SwitchConfig, OfError> {
     let (flags, miss_send_len) = (r.u16()?, r.u16()?);
-    let has_ttl = matches!(version, Version::V1_1 | Version::V1_2);
+    let has_ttl = version < Version::V1_3;
     if flags & !3 & !if has_ttl { INVALID_TTL } else { 0 } != 0 {
         return Err(OFPSCFC_BAD_FLAGS);
     }

@@ -8,7 +8,7 @@ use packet::Field;
 use super::super::oxm;
 use super::super::wire::Put;
 use super::nested::{NEXT_PROTO, ct_flags, ed, learn_bits, nat_flags};
-use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width, value_to_wire};
+use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
 use crate::action::*;
 use crate::error::vendor;
 use crate::flow_mod::FlowModFlags;
@@ -120,7 +120,6 @@ fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
 fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
     use Action::*;
     match action {
-        Resubmit { in_port, table: TableId::ALL, with_ct: false } => nx(out, 1, 16, |o| o.u16(port16(*in_port))),
         Resubmit { in_port, table, with_ct } => nx(out, if *with_ct { 44 } else { 14 }, 16, |o| {
             o.u16(port16(*in_port));
             o.u8(table.0);
@@ -228,7 +227,7 @@ fn put_set_field(out: &mut Vec<u8>, version: Version, field: Field, value: u128,
     } else {
         nx(out, 33, 16, |o| {
             o.zeros(6);
-            oxm::put_entry(o, version, field, value, mask);
+            oxm::put_entry(o, Version::V1_0, field, value, mask);
         });
     }
 }
@@ -258,7 +257,7 @@ fn put_reg_load(out: &mut Vec<u8>, version: Version, dst: Subfield, value: u64) 
     nx(out, 7, 24, |o| {
         o.u16(pack(to_wire(&dst)));
         put_field(o, version, dst.field);
-        o.u64(value_to_wire(&dst, value));
+        o.u64(value);
     });
 }
 
@@ -485,7 +484,7 @@ fn put_encap(out: &mut Vec<u8>, e: &Encap) {
         for prop in &e.props {
             let start = o.here();
             let (class, kind, value) = match prop {
-                EncapProp::NshMdType(md_type) => (ed::NSH, ed::NSH_MDTYPE, vec![*md_type, 0, 0, 0]),
+                EncapProp::NshMdType(md_type) => (ed::NSH, ed::NSH_MDTYPE, vec![*md_type]),
                 EncapProp::MplsEtherType(ethertype) => {
                     (ed::MPLS, ed::MPLS_ETHERTYPE, [ethertype.to_be_bytes(), [0, 0]].concat())
                 }

@@ -35,7 +35,6 @@ pub(super) fn from_wire(field: Field, ofs: u16, n_bits: u16) -> Result<Subfield,
 pub(super) fn to_wire(sf: &Subfield) -> (u16, u16) {
     match sf.field {
         Field::ArpOp if sf.is_whole() => (0, 16),
-        Field::NwTos if sf.is_whole() => (0, 8),
         Field::NwTos => (sf.ofs + 2, sf.n_bits),
         _ => (sf.ofs, sf.n_bits),
     }
@@ -56,11 +55,6 @@ pub(super) fn value_from_wire(sf: &Subfield, wire_bits: u16, value: u64) -> Opti
     (u128::from(value) <= sf.max()).then_some(value)
 }
 
-/// A constant that is written to `sf`, in the wire's form.
-pub(super) fn value_to_wire(sf: &Subfield, value: u64) -> u64 {
-    if sf.field == Field::NwTos && sf.is_whole() { value << 2 } else { value }
-}
-
 /// A subfield that an action writes.
 pub(super) fn writable(sf: Subfield) -> Result<Subfield, OfError> {
     if sf.info().writable { Ok(sf) } else { Err(OFPBAC_BAD_SET_ARGUMENT) }
@@ -76,17 +70,20 @@ pub(super) fn pack((ofs, n_bits): (u16, u16)) -> u16 {
     ofs << 6 | (n_bits - 1).min(0x3f)
 }
 
+/// The number of a field in Nicira's actions: NXM's where there is one, whatever the version.
+fn number(version: Version, field: Field) -> Option<packet::flow::field::Oxm> {
+    oxm::number(oxm::wire_field(field), if version < Version::V1_5 { Version::V1_0 } else { version })
+}
+
 /// Writes the header of a field.
 pub(super) fn put_field(out: &mut Vec<u8>, version: Version, field: Field) {
-    let field = oxm::wire_field(field);
-    if let Some(number) = oxm::number(field, version) {
-        oxm::put_header(out, number, false, field.info().wire);
-    } else {
-        out.u32(0);
+    match number(version, field) {
+        Some(number) => oxm::put_header(out, number, false, oxm::wire_field(field).info().wire),
+        None => out.u32(0),
     }
 }
 
 /// Whether a header of this field takes 4 bytes, as most Nicira actions need it.
 pub(super) fn is_short(version: Version, field: Field) -> bool {
-    oxm::number(oxm::wire_field(field), version).is_none_or(|n| n.class != 0xffff)
+    number(version, field).is_none_or(|n| n.class != 0xffff)
 }

@@ -1,0 +1,231 @@
+//! Every fault has its error.
+
+use super::super::*;
+use crate::OfPort;
+
+/// A message of OpenFlow 1.0 (version 1) or 1.3 (version 4).
+fn message(version: u8, kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut m = vec![version, kind, 0, 0, 0x12, 0x34, 0x56, 0x78];
+    m.extend_from_slice(body);
+    let len = m.len() as u16;
+    m.set_u16(2, len);
+    m
+}
+
+fn error(version: u8, kind: u8, body: &[u8]) -> OfError {
+    let bytes = message(version, kind, body);
+    let e = decode(&bytes, DecodeOptions::default()).expect_err("a fault");
+    assert_eq!((e.version, e.xid), (version, 0x1234_5678));
+    e.error
+}
+
+/// A flow-mod of OpenFlow 1.3 with these match entries and instructions.
+fn flow_mod(oxms: &[u8], instructions: &[u8]) -> Result<Message, OfError> {
+    let mut body = vec![0; 48 - 8];
+    body[22..24].copy_from_slice(&[0x80, 0]);
+    body.extend_from_slice(&[0, 1, 0, 4 + oxms.len() as u8]);
+    body.extend_from_slice(oxms);
+    body.resize(40 + (4 + oxms.len()).next_multiple_of(8), 0);
+    body.extend_from_slice(instructions);
+    decode(&message(4, 14, &body), DecodeOptions::default()).map_err(|e| e.error)
+}
+
+fn matched(oxms: &[u8]) -> OfError {
+    flow_mod(oxms, &[]).expect_err("a fault")
+}
+
+/// An Apply-Actions with these actions.
+fn acted(actions: &[u8]) -> OfError {
+    let mut i = vec![0, 4, 0, 8 + actions.len() as u8, 0, 0, 0, 0];
+    i.extend_from_slice(actions);
+    flow_mod(&[], &i).expect_err("a fault")
+}
+
+#[test]
+fn headers() {
+    assert_eq!(error(1, 99, &[]), OFPBRC_BAD_TYPE);
+    assert_eq!(error(2, 5, &[]), OFPBRC_BAD_VERSION);
+    assert_eq!(error(4, 5, &[0]), OFPBRC_BAD_LEN);
+    assert_eq!(error(1, 4, &[0, 0, 0, 1, 0, 0, 0, 1]), OFPBRC_BAD_VENDOR);
+    assert_eq!(error(1, 4, &[0, 0, 0x23, 0x20, 0, 0, 0, 99]), OFPBRC_BAD_SUBTYPE);
+    assert_eq!(error(4, 18, &[0, 99, 0, 0, 0, 0, 0, 0]), OFPBRC_BAD_STAT);
+    assert_eq!(error(1, 16, &[0, 99, 0, 0]), OFPBRC_BAD_STAT);
+    let short = decode(&[1, 0], DecodeOptions::default()).unwrap_err();
+    assert_eq!(short.error, OFPBRC_BAD_LEN);
+    let cut = decode(&[4, 5, 0, 16, 0, 0, 0, 0], DecodeOptions::default()).unwrap_err();
+    assert_eq!(cut.error, OFPBRC_BAD_LEN);
+}
+
+#[test]
+fn matches() {
+    // tcp_dst without ip_proto; ip_proto without eth_type.
+    assert_eq!(matched(&[0x80, 0, 14 << 1, 2, 0, 80]), OFPBMC_BAD_PREREQ);
+    assert_eq!(matched(&[0x80, 0, 10 << 1, 1, 6]), OFPBMC_BAD_PREREQ);
+    // in_port twice.
+    assert_eq!(matched(&[0x80, 0, 0, 4, 0, 0, 0, 1, 0x80, 0, 0, 4, 0, 0, 0, 1]), OFPBMC_DUP_FIELD);
+    // An unknown field and class.
+    assert_eq!(matched(&[0x80, 0, 99 << 1, 1, 6]), OFPBMC_BAD_FIELD);
+    assert_eq!(matched(&[0x12, 0x34, 0, 1, 6]), OFPBMC_BAD_FIELD);
+    // A wrong length; one beyond the end.
+    assert_eq!(matched(&[0x80, 0, 0, 3, 0, 0, 1]), OFPBMC_BAD_LEN);
+    assert_eq!(matched(&[0x80, 0, 0, 4, 0, 0]), OFPBMC_BAD_LEN);
+    assert_eq!(matched(&[0x80, 0, 0]), OFPBMC_BAD_LEN);
+    // A value with bits outside its mask; a mask on a field that has none.
+    assert_eq!(
+        matched(&[0x80, 0, 2 << 1 | 1, 16, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1]),
+        OFPBMC_BAD_WILDCARDS
+    );
+    assert_eq!(matched(&[0x80, 0, 5 << 1 | 1, 4, 8, 0, 0xff, 0]), OFPBMC_BAD_MASK);
+    // A VLAN id of 14 bits; a port between the ports and the reserved ones.
+    assert_eq!(matched(&[0x80, 0, 6 << 1, 2, 0x20, 0]), OFPBMC_BAD_VALUE);
+    assert_eq!(matched(&[0x80, 0, 0, 4, 0, 1, 0, 0]), OFPBMC_BAD_VALUE);
+    // vlan_pcp of packets without a tag.
+    assert_eq!(matched(&[0x80, 0, 6 << 1, 2, 0, 0, 0x80, 0, 7 << 1, 1, 3]), OFPBMC_BAD_PREREQ);
+    // ECN bits in NXM_OF_IP_TOS.
+    assert_eq!(matched(&[0x80, 0, 5 << 1, 2, 8, 0, 0, 0, 5 << 1, 1, 0x21]), OFPBMC_BAD_VALUE);
+}
+
+#[test]
+fn a_match_of_the_wrong_type() {
+    let mut body = vec![0; 40];
+    body.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 0]);
+    assert_eq!(error(4, 14, &body), OFPBMC_BAD_TYPE);
+}
+
+#[test]
+fn instructions() {
+    let inst = |bytes: &[u8]| flow_mod(&[], bytes).expect_err("a fault");
+    assert_eq!(inst(&[0, 99, 0, 8, 0, 0, 0, 0]), OFPBIC_UNKNOWN_INST);
+    assert_eq!(inst(&[0xff, 0xff, 0, 8, 0, 0, 0, 1]), OFPBIC_BAD_EXPERIMENTER);
+    assert_eq!(inst(&[0, 1, 0, 8, 9, 0, 0, 0, 0, 1, 0, 8, 9, 0, 0, 0]), OFPBIC_DUP_INST);
+    assert_eq!(inst(&[0, 1, 0, 16, 9, 0, 0, 0]), OFPBIC_BAD_LEN);
+    assert_eq!(inst(&[0, 1, 0, 2, 9, 0, 0, 0]), OFPBIC_BAD_LEN);
+    // To no table; to the flow's own.
+    assert_eq!(inst(&[0, 1, 0, 8, 0xff, 0, 0, 0]), OFPBIC_BAD_TABLE_ID);
+    assert_eq!(inst(&[0, 1, 0, 8, 0, 0, 0, 0]), OFPBIC_BAD_TABLE_ID);
+    // A learn in Write-Actions is not in OpenFlow's order of the action set.
+    let exit = [0, 3, 0, 24, 0, 0, 0, 0, 0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, 17, 0, 0, 0, 0, 0, 0];
+    assert_eq!(inst(&exit), OFPBAC_BAD_TYPE);
+}
+
+#[test]
+fn actions() {
+    assert_eq!(acted(&[0, 99, 0, 8, 0, 0, 0, 0]), OFPBAC_BAD_TYPE);
+    assert_eq!(acted(&[0, 18, 0, 4, 0, 0, 0, 0]), OFPBAC_BAD_LEN);
+    assert_eq!(acted(&[0, 18, 0, 12, 0, 0, 0, 0]), OFPBAC_BAD_LEN);
+    assert_eq!(acted(&[0, 18, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_LEN);
+    assert_eq!(acted(&[0xff, 0xff, 0, 8, 0, 0, 0, 1]), OFPBAC_BAD_LEN);
+    assert_eq!(acted(&[0xff, 0xff, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_VENDOR);
+    assert_eq!(acted(&[0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 1, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_VENDOR_TYPE);
+    // Output to ANY, and to a number that no port can have.
+    assert_eq!(acted(&[0, 0, 0, 16, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_OUT_PORT);
+    assert_eq!(acted(&[0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_OUT_PORT);
+    // push_vlan of IPv4; group ALL.
+    assert_eq!(acted(&[0, 17, 0, 8, 8, 0, 0, 0]), OFPBAC_BAD_ARGUMENT);
+    assert_eq!(acted(&[0, 22, 0, 8, 0xff, 0xff, 0xff, 0xfc]), OFPBAC_BAD_OUT_GROUP);
+    // set_field: unknown, read-only (eth_type), masked, not padded with zeros, vlan_vid without its bit.
+    assert_eq!(acted(&[0, 25, 0, 16, 0x80, 0, 99 << 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_SET_TYPE);
+    assert_eq!(acted(&[0, 25, 0, 16, 0x80, 0, 5 << 1, 2, 8, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_SET_ARGUMENT);
+    assert_eq!(
+        acted(&[0, 25, 0, 24, 0x80, 0, 11 << 1 | 1, 8, 1, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        OFPBAC_BAD_SET_MASK
+    );
+    assert_eq!(acted(&[0, 25, 0, 16, 0x80, 0, 11 << 1, 4, 1, 0, 0, 0, 0, 0, 0, 9]), OFPBAC_BAD_SET_ARGUMENT);
+    assert_eq!(acted(&[0, 25, 0, 16, 0x80, 0, 6 << 1, 2, 0, 5, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_SET_ARGUMENT);
+    assert_eq!(acted(&[0, 25, 0, 16, 0x80, 0, 11 << 1, 3, 1, 0, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_SET_LEN);
+}
+
+#[test]
+fn nested_actions_end_at_a_depth() {
+    let mut action = Vec::new();
+    for _ in 0..200 {
+        let mut outer = vec![0xff, 0xff, 0, 0, 0, 0, 0x23, 0x20, 0, 42, 0, 0, 0, 0, 0, 0];
+        outer.append(&mut action);
+        let len = outer.len() as u16;
+        outer.set_u16(2, len);
+        action = outer;
+    }
+    let mut out = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+    out.u16(action.len() as u16);
+    out.put(&action);
+    assert_eq!(error(1, 13, &out), OFPBAC_TOO_MANY);
+}
+
+#[test]
+fn flow_mods() {
+    let mut body = vec![0; 64];
+    body[48] = 9;
+    assert_eq!(error(1, 14, &body), OFPFMFC_BAD_COMMAND);
+    body[48] = 0;
+    body[49] = 9;
+    assert_eq!(error(1, 14, &body), OFPFMFC_BAD_COMMAND);
+    let mut body = vec![0; 48];
+    body[41] = 1;
+    body[43] = 4;
+    body[36] = 0x80;
+    assert_eq!(error(4, 14, &body), OFPFMFC_BAD_FLAGS);
+    body[36] = 0;
+    body[16] = 0xff;
+    assert_eq!(error(4, 14, &body), OFPFMFC_BAD_TABLE_ID);
+}
+
+#[test]
+fn others() {
+    assert_eq!(error(4, 9, &[0, 0x80, 0, 0]), OFPSCFC_BAD_FLAGS);
+    let mut role = vec![0; 16];
+    role[3] = 9;
+    assert_eq!(error(4, 24, &role), OFPRRFC_BAD_ROLE);
+    // A packet-out from port NORMAL; with actions beyond the end.
+    assert_eq!(error(1, 13, &[255, 255, 255, 255, 0xff, 0xfa, 0, 0]), OFPBRC_BAD_PORT);
+    assert_eq!(error(1, 13, &[255, 255, 255, 255, 0, 1, 0, 8]), OFPBAC_BAD_LEN);
+}
+
+#[test]
+fn an_error_quotes_the_message() {
+    let bytes = message(4, 99, &[7; 100]);
+    let reply = decode(&bytes, DecodeOptions::default()).unwrap_err().reply(Version::V1_3, &bytes);
+    assert_eq!(reply.xid, 0x1234_5678);
+    let wire = encode(&reply, DecodeOptions::default()).unwrap();
+    assert_eq!(wire[8..12], [0, 1, 0, 1]);
+    assert_eq!(wire[12..], bytes[..64]);
+}
+
+#[test]
+fn errors_keep_their_numbers() {
+    for version in [Version::V1_0, Version::V1_3] {
+        for &e in OfError::ALL {
+            let Some(number) = e.number(version) else { continue };
+            let m = error_message(version, 1, e, &[]);
+            let back = decode(&encode(&m, DecodeOptions::default()).unwrap(), DecodeOptions::default()).unwrap();
+            let Body::Error(ErrorMsg { error: ErrorCode::Known(got), .. }) = back.body else { panic!("{e}") };
+            // Where two share a number the first is it.
+            let same = |n: crate::error::ErrorNumber| (n.vendor, n.kind, n.code);
+            assert_eq!(got.number(version).map(same), Some(same(number)), "{e} came back as {got}");
+        }
+    }
+    let m = error_message(Version::V1_0, 1, NXBRC_NXM_INVALID, &[]);
+    let wire = encode(&m, DecodeOptions::default()).unwrap();
+    assert_eq!(wire[8..], [0xb0, 0xc2, 0xb0, 0xc2, 0, 0, 0x23, 0x20, 0, 1, 1, 0]);
+}
+
+#[test]
+fn a_hello_of_the_future_is_understood() {
+    let hello = |bytes: &[u8]| match decode(bytes, DecodeOptions::default()).unwrap().body {
+        Body::Hello(h) => h.versions,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(hello(&[9, 0, 0, 8, 0, 0, 0, 1]).negotiate(SUPPORTED), Some(Version::V1_3));
+    assert_eq!(hello(&[1, 0, 0, 8, 0, 0, 0, 1]).negotiate(SUPPORTED), Some(Version::V1_0));
+    let bitmap = [4, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 1 << 4];
+    assert_eq!(hello(&bitmap), Versions::of(&[Version::V1_3]));
+    // An element with a wrong length ends the elements.
+    assert_eq!(hello(&[4, 0, 0, 12, 0, 0, 0, 1, 0, 1, 0, 99]).negotiate(SUPPORTED), Some(Version::V1_3));
+}
+
+#[test]
+fn ports_of_sixteen_bits() {
+    assert_eq!(OfPort::from_u16(0xfffe), OfPort::LOCAL);
+    assert_eq!(OfPort::LOCAL.to_u16(), Some(0xfffe));
+    assert_eq!(OfPort(0x1_0000).to_u16(), None);
+    assert_eq!(OfPort::from_u16(0xfeff), OfPort(0xfeff));
+}
