@@ -23,12 +23,15 @@ impl Lab {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // SAFETY: these calls have no memory arguments.
         let (root, xdp) = unsafe { (libc::geteuid() == 0, libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
-        if xdp >= 0 {
-            // SAFETY: the descriptor was made above and is used by nobody.
-            unsafe { libc::close(xdp) };
+        let error = std::io::Error::last_os_error();
+        if xdp < 0 {
+            println!("skipped: cannot open an AF_XDP socket: {error}");
+            return None;
         }
-        if !root || xdp < 0 {
-            println!("skipped: {}", if root { "this kernel has no AF_XDP" } else { "needs root" });
+        // SAFETY: the descriptor was made above and is used by nobody.
+        unsafe { libc::close(xdp) };
+        if !root {
+            println!("skipped: this test makes network namespaces, which needs root");
             return None;
         }
         remove_stale();
