@@ -64,7 +64,7 @@ impl Program {
     /// Attaches the program.
     pub fn attach(&self, interface: &Arc<Interface>, hook: Hook) -> io::Result<Attachment> {
         match syscall::create_xdp_link(self.program.as_fd(), interface.index(), hook.flag()) {
-            Ok(link) => Ok(Attachment { _link: Some(link), rtnetlink: None }),
+            Ok(link) => Ok(Attachment { link: Some(link), rtnetlink: None }),
             // The command or its use for XDP is unknown before 5.9. It is also what a driver without
             // XDP makes of it, which then refuses below once more.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.attach_by_rtnetlink(interface, hook),
@@ -77,7 +77,7 @@ impl Program {
         let flags = hook.flag() | XDP_FLAGS_UPDATE_IF_NOEXIST;
         interface.set_xdp(Some(self.program.as_raw_fd()), flags, None)?;
         let program = self.program.try_clone()?;
-        Ok(Attachment { _link: None, rtnetlink: Some((interface.clone(), hook, program)) })
+        Ok(Attachment { link: None, rtnetlink: Some((interface.clone(), hook, program)) })
     }
 }
 
@@ -109,12 +109,17 @@ fn instructions(map: BorrowedFd) -> [Instruction; 6] {
 
 /// An attached program. Dropping it takes the program off the interface.
 pub struct Attachment {
-    _link: Option<OwnedFd>,
+    link: Option<OwnedFd>,
     rtnetlink: Option<(Arc<Interface>, Hook, OwnedFd)>,
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if let Some(link) = &self.link {
+            // Closing the descriptor isn't enough while a child between fork and exec has a copy. Where
+            // the kernel can't, or the interface has gone, closing it has to do.
+            let _ = syscall::detach_link(link.as_fd());
+        }
         let Some((interface, hook, program)) = &self.rtnetlink else { return };
         let flags = hook.flag() | XDP_FLAGS_REPLACE;
         match interface.set_xdp(None, flags, Some(program.as_raw_fd())) {

@@ -12,6 +12,7 @@ const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_LINK_DETACH: libc::c_long = 34;
 
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -128,6 +129,16 @@ pub fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> io::Res
     let mut attributes = Attributes { program, target_ifindex: ifindex, attach_type: BPF_XDP, flags };
     // SAFETY: these are the attributes of the command, and the answer is a new descriptor.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut attributes) }
+}
+
+/// Takes the program of a link off at once, whoever else has a descriptor of it.
+pub fn detach_link(link: BorrowedFd) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+    }
+    // SAFETY: these are the attributes of the command.
+    unsafe { bpf(BPF_LINK_DETACH, &mut Attributes { link: link.as_raw_fd() as u32 }) }.map(|_| ())
 }
 
 /// Opens a loaded program.
