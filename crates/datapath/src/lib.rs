@@ -21,6 +21,7 @@ pub mod rcu;
 mod rewrite;
 mod sleep;
 pub mod stats;
+pub mod text;
 mod tsc;
 pub mod upcall;
 mod worker;

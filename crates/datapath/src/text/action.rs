@@ -1,0 +1,306 @@
+//! Actions: `1,2`, `set(ipv4(ttl=63))`, `push_vlan(vid=10,pcp=0)`, `recirc(0x1)`, `drop`.
+
+use std::sync::Arc;
+
+use packet::flow::text::{Item, Items, PortNames, number};
+use packet::flow::{Key, Mask, tun_flags};
+use packet::put;
+
+use super::key::{Parser, argument, format_section, format_vlan, split_lse};
+use super::section::{self, Section};
+use super::{Context, Error};
+use crate::action::{Action, PortNo, Punt, Rewrite};
+use crate::drop::DropReason;
+
+/// How deeply `clone` may nest in text.
+pub const MAX_DEPTH: usize = 16;
+
+/// The names of the actions with what they do, for help and documentation. A bare number or name of a
+/// port is the action that sends there.
+pub const ACTIONS: &[(&str, &str)] = &[
+    ("set", "set(SECTION(FIELD=VALUE/MASK)): rewrite header fields"),
+    ("push_vlan", "push_vlan(tpid=TYPE,vid=ID,pcp=PRIO): push a VLAN tag"),
+    ("pop_vlan", "pop_vlan: remove the outermost VLAN tag"),
+    ("push_mpls", "push_mpls(label=L,tc=C,ttl=T,bos=B,eth_type=TYPE): push an MPLS label stack entry"),
+    ("pop_mpls", "pop_mpls(eth_type=TYPE): remove the outermost MPLS label stack entry"),
+    ("recirc", "recirc(ID): classify again"),
+    ("hash", "hash(l4(BASIS)): compute dp_hash"),
+    ("userspace", "userspace(pid=PID,...): hand a copy to the slow path"),
+    ("trunc", "trunc(BYTES): send at most this much with the next output"),
+    ("clone", "clone(ACTIONS): run actions on a copy"),
+    ("drop", "drop: drop the packet"),
+];
+
+/// Formats actions; `drop` for none. `flow` is the key of their flow: it decides by which protocol a
+/// rewritten field is called.
+pub fn format_actions(out: &mut String, actions: &[Action], flow: &Key, context: &Context<'_>) {
+    if actions.is_empty() {
+        return out.push_str("drop");
+    }
+    for (i, action) in actions.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        format_action(out, action, flow, context);
+    }
+}
+
+fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Context<'_>) {
+    match action {
+        Action::Output(port) => match context.ports.name(port.0) {
+            Some(name) => out.push_str(&name),
+            None => put!(out, "{}", port.0),
+        },
+        Action::Set(rewrite) => format_set(out, rewrite, flow, context),
+        Action::PushVlan { tpid, tci } => {
+            out.push_str("push_vlan(");
+            if *tpid != 0x8100 {
+                put!(out, "tpid=0x{tpid:04x},");
+            }
+            format_vlan(out, tci | packet::flow::VLAN_PRESENT, u16::MAX, false);
+            out.push(')');
+        }
+        Action::PopVlan => out.push_str("pop_vlan"),
+        Action::PushMpls { ethertype, lse } => {
+            let [label, tc, bos, ttl] = split_lse(*lse);
+            put!(out, "push_mpls(label={label},tc={tc},ttl={ttl},bos={bos},eth_type={ethertype:#x})");
+        }
+        Action::PopMpls { ethertype } => put!(out, "pop_mpls(eth_type={ethertype:#x})"),
+        Action::Recirc(id) => {
+            out.push_str("recirc(");
+            number::hex(out, (*id).into());
+            out.push(')');
+        }
+        Action::Hash { basis } => put!(out, "hash(l4({basis}))"),
+        Action::Punt(punt) => match context.punt {
+            Some(describe) => put!(out, "userspace(pid=0,{})", describe(punt)),
+            None => put!(out, "userspace(pid=0,userdata({:016x}{:04x}))", punt.cookie, punt.max_len),
+        },
+        Action::Truncate { max_len } => put!(out, "trunc({max_len})"),
+        Action::Clone(actions) => {
+            out.push_str("clone(");
+            format_actions(out, actions, flow, context);
+            out.push(')');
+        }
+        Action::Drop(_) => out.push_str("drop"),
+    }
+}
+
+/// One `set(...)` for each header that is written.
+fn format_set(out: &mut String, rewrite: &Rewrite, flow: &Key, context: &Context<'_>) {
+    let start = out.len();
+    let (key, mask) = (&rewrite.key, &rewrite.mask.0);
+    for section in sections_of(flow, key, mask).into_iter().filter(|section| !section.is_wild(mask)) {
+        out.push_str("set(");
+        if section.name == "tunnel" {
+            out.push_str("tunnel(");
+            section.format_args(out, key, mask, false, context.ports);
+            let value = key.tunnel().tun_flags.get();
+            let key_flag = if mask.tunnel().tun_id.get() != 0 { tun_flags::KEY } else { 0 };
+            out.push_str("flags(");
+            packet::flow::text::flags::TUN.format(out, (value | key_flag).into());
+            out.push_str("))");
+        } else {
+            format_section(out, section, key, mask, context.ports);
+        }
+        out.push_str("),");
+    }
+    for (tag, bits) in key.common().vlan.iter().zip(mask.common().vlan).filter(|(_, bits)| bits.tci.get() != 0) {
+        out.push_str("set(vlan(");
+        format_vlan(out, tag.tci.get() | packet::flow::VLAN_PRESENT, bits.tci.get(), false);
+        out.push_str(")),");
+    }
+    for (lse, bits) in key.encap().mpls_lse.iter().zip(mask.encap().mpls_lse).filter(|(_, bits)| bits.get() != 0) {
+        let ([label, tc, bos, ttl], bits) = (split_lse(lse.get()), split_lse(bits.get()));
+        put!(out, "set(mpls(label={label}/{:#x},tc={tc}/{:x},", bits[0], bits[1]);
+        put!(out, "ttl={ttl}/{:#x},bos={bos}/{:x})),", bits[3], bits[2]);
+    }
+    if out.len() == start { out.push_str("set()") } else { out.truncate(out.len() - 1) }
+}
+
+/// The headers whose fields are written. Where fields of several protocols share their place in the
+/// key, the flow's own protocol tells which it is.
+fn sections_of(flow: &Key, key: &Key, mask: &Key) -> Vec<&'static Section> {
+    let (dl_type, proto) = (flow.common().dl_type.get(), flow.common().nw_proto);
+    let mut sections = vec![&section::SKB_PRIORITY, &section::TUNNEL, &section::SKB_MARK, &section::ETH];
+    let ipv6_address = !section::IPV6.args[..3].iter().all(|arg| arg_is_wild(arg, mask));
+    let network = match dl_type {
+        0x0806 | 0x8035 => &section::ARP,
+        0x86dd => &section::IPV6,
+        _ if ipv6_address => &section::IPV6,
+        _ => &section::IPV4,
+    };
+    sections.push(network);
+    sections.push(match (proto, dl_type) {
+        (17, _) => &section::UDP,
+        (132, _) => &section::SCTP,
+        (1, 0x0800) => &section::ICMP,
+        (58, 0x86dd) => &section::ICMPV6,
+        _ => &section::TCP,
+    });
+    if network.name != "arp" {
+        sections.push(&section::ND);
+        let _ = key;
+    }
+    sections
+}
+
+fn arg_is_wild(arg: &section::Arg, mask: &Key) -> bool {
+    matches!(arg.place, section::Place::Field(field) if mask.get(field) == 0)
+}
+
+/// Parses actions; `drop` is [`DropReason::Rule`].
+pub fn parse_actions(text: &str, ports: &dyn PortNames) -> Result<Vec<Action>, Error> {
+    parse_list(text, ports, 0)
+}
+
+fn parse_list(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Vec<Action>, Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::TooDeep { text: text.into(), max: MAX_DEPTH });
+    }
+    Items::new(text).map(|item| parse_action(&item?, ports, depth)).collect()
+}
+
+fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<Action, Error> {
+    let value = item.value;
+    Ok(match (item.key, item.delimiter) {
+        ("set", Some('(')) => parse_set(value, ports)?,
+        ("push_vlan", Some('(')) => parse_push_vlan(value)?,
+        ("pop_vlan", None) => Action::PopVlan,
+        ("push_mpls", Some('(')) => parse_push_mpls(value)?,
+        ("pop_mpls", Some('(')) => {
+            let ethertype = value.strip_prefix("eth_type=").unwrap_or(value);
+            Action::PopMpls { ethertype: integer("pop_mpls(eth_type)", ethertype, 0xffff)? as u16 }
+        }
+        ("recirc", Some('(')) => Action::Recirc(integer("recirc", value, u32::MAX)?),
+        ("hash", Some('(')) => match value.strip_prefix("l4(").and_then(|rest| rest.strip_suffix(')')) {
+            Some(basis) => Action::Hash { basis: integer("hash(l4)", basis, u32::MAX)? },
+            None => return Err(argument("hash", value, "l4(BASIS)")),
+        },
+        ("userspace", Some('(')) => parse_userspace(value)?,
+        ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
+        ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
+        ("drop", None) => Action::Drop(DropReason::Rule),
+        (port, None) => Action::Output(PortNo(parse_port(port, ports)?)),
+        (name, _) => return Err(unknown(name)),
+    })
+}
+
+/// `clone(drop)` is what a clone without actions prints.
+fn parse_clone(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Vec<Action>, Error> {
+    if text == "drop" { Ok(Vec::new()) } else { parse_list(text, ports, depth + 1) }
+}
+
+fn parse_port(text: &str, ports: &dyn PortNames) -> Result<u32, Error> {
+    if text.starts_with(|c: char| c.is_ascii_digit()) && number::parse_int(text).is_some() {
+        return integer("output", text, u32::MAX);
+    }
+    ports.number(text).ok_or_else(|| unknown(text))
+}
+
+fn unknown(name: &str) -> Error {
+    let valid: Vec<_> = ACTIONS.iter().map(|(name, _)| *name).collect();
+    Error::Action { name: name.into(), valid: valid.join(", ") }
+}
+
+fn parse_set(text: &str, ports: &dyn PortNames) -> Result<Action, Error> {
+    let mut parser = Parser::new(ports);
+    for item in Items::new(text) {
+        let item = item?;
+        if !matches!(item.delimiter, Some('(')) || item.key == "encap" || item.key == "eth_type" {
+            return Err(argument("set", item.key, section::NAMES.as_str()));
+        }
+        parser.list(item.text, 0)?;
+    }
+    Ok(Action::Set(Arc::new(Rewrite { key: parser.key, mask: Mask(parser.mask) })))
+}
+
+fn parse_push_vlan(text: &str) -> Result<Action, Error> {
+    let (mut tpid, mut tci) = (0x8100, 0);
+    for item in Items::new(text) {
+        let item = item?;
+        let name = format!("push_vlan({})", item.key);
+        match item.key {
+            "tpid" => tpid = integer(&name, item.value, 0xffff)? as u16,
+            "vid" => tci |= integer(&name, item.value, 0xfff)? as u16,
+            "pcp" => tci |= (integer(&name, item.value, 7)? as u16) << 13,
+            // Never sent, whatever it says.
+            "cfi" => drop(integer(&name, item.value, 1)?),
+            other => return Err(argument("push_vlan", other, "tpid, vid, pcp, cfi")),
+        }
+    }
+    Ok(Action::PushVlan { tpid, tci })
+}
+
+fn parse_push_mpls(text: &str) -> Result<Action, Error> {
+    let (mut ethertype, mut lse) = (0x8847, 0);
+    for item in Items::new(text) {
+        let item = item?;
+        let name = format!("push_mpls({})", item.key);
+        match item.key {
+            "label" => lse |= integer(&name, item.value, 0xf_ffff)? << 12,
+            "tc" => lse |= integer(&name, item.value, 7)? << 9,
+            "bos" => lse |= integer(&name, item.value, 1)? << 8,
+            "ttl" => lse |= integer(&name, item.value, 0xff)?,
+            "eth_type" => ethertype = integer(&name, item.value, 0xffff)? as u16,
+            other => return Err(argument("push_mpls", other, "label, tc, ttl, bos, eth_type")),
+        }
+    }
+    Ok(Action::PushMpls { ethertype, lse })
+}
+
+/// `pid=PID,userdata(COOKIE MAX_LEN)`, both in hexadecimal, or `pid=PID,controller(...)`.
+fn parse_userspace(text: &str) -> Result<Action, Error> {
+    let mut punt = Punt { max_len: u16::MAX, cookie: 0 };
+    for item in Items::new(text) {
+        let item = item?;
+        match item.key {
+            "pid" => drop(integer("userspace(pid)", item.value, u32::MAX)?),
+            "userdata" => {
+                let valid = item.value.len() == 20 && item.value.bytes().all(|b| b.is_ascii_hexdigit());
+                let number = valid.then(|| u128::from_str_radix(item.value, 16).ok()).flatten();
+                let number = number.ok_or_else(|| {
+                    let expected = "20 hexadecimal digits: a 64-bit cookie and a 16-bit length";
+                    packet::flow::text::Error::value("userspace(userdata)", item.value, expected)
+                })?;
+                punt = Punt { max_len: number as u16, cookie: (number >> 16) as u64 };
+            }
+            "controller" => parse_controller(item.value, &mut punt)?,
+            "actions" => {}
+            other => return Err(argument("userspace", other, "pid, userdata(...), controller(...)")),
+        }
+    }
+    Ok(Action::Punt(Arc::new(punt)))
+}
+
+/// The parts of a controller's userdata that are not the layer above's own.
+fn parse_controller(text: &str, punt: &mut Punt) -> Result<(), Error> {
+    for item in Items::new(text) {
+        let item = item?;
+        let number = number::parse_int(item.value).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
+            packet::flow::text::Error::value(&format!("controller({})", item.key), item.value, "a number")
+        })?;
+        match item.key {
+            "rule_cookie" => punt.cookie = number,
+            "max_len" => punt.max_len = integer("controller(max_len)", item.value, 0xffff)? as u16,
+            "reason" | "dont_send" | "continuation" | "recirc_id" | "controller_id" => {}
+            other => {
+                let valid = "reason, dont_send, continuation, recirc_id, rule_cookie, controller_id, max_len";
+                return Err(argument("controller", other, valid));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn integer(name: &str, text: &str, max: u32) -> Result<u32, Error> {
+    let value = number::parse_int(text);
+    let value = value.ok_or_else(|| packet::flow::text::Error::value(name, text, "a number"))?;
+    match u32::try_from(value) {
+        Ok(value) if value <= max => Ok(value),
+        _ => {
+            let (name, text) = (name.into(), text.into());
+            Err(packet::flow::text::Error::TooLarge { name, text, max: max.into() }.into())
+        }
+    }
+}
