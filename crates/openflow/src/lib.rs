@@ -14,6 +14,7 @@ pub mod packet_msg;
 pub mod port;
 pub mod stats;
 pub mod switch;
+pub mod text;
 pub mod types;
 
 pub use action::Action;

@@ -21,6 +21,8 @@ pub struct Item<'a> {
     pub value: &'a str,
     /// What stands between the two: `=`, `:`, `(`, or nothing.
     pub delimiter: Option<char>,
+    /// What follows `->` behind the parentheses: `field` of `key(value)->field`.
+    pub target: Option<&'a str>,
     /// The whole item as it was written.
     pub text: &'a str,
 }
@@ -51,9 +53,12 @@ impl<'a> Items<'a> {
             self.rest = "";
             return Err(Error::Unclosed { text: text.into() });
         }
-        let whole = if delimiter.is_none() { end } else { end + 1 + len + closing };
+        let mut whole = if delimiter.is_none() { end } else { end + 1 + len + closing };
+        let behind = text[whole..].strip_prefix("->").filter(|_| closing == 1);
+        let target = behind.map(|behind| &behind[..value_len(behind, |c| SEPARATORS.contains(&c))]);
+        whole += target.map_or(0, |target| "->".len() + target.len());
         self.rest = &text[whole..];
-        Ok(Item { key, value: &value[..len], delimiter, text: &text[..whole] })
+        Ok(Item { key, value: &value[..len], delimiter, target, text: &text[..whole] })
     }
 }
 
@@ -100,6 +105,9 @@ mod tests {
                 ("", Some(':'), "x"),
             ]
         );
+        let check: Vec<_> =
+            Items::new("check(100)->reg0[0],2").map(|i| i.unwrap()).map(|i| (i.value, i.target)).collect();
+        assert_eq!(check, [("100", Some("reg0[0]")), ("", None)]);
         assert_eq!(Items::new("a(b").next().unwrap().unwrap_err().to_string(), "\"a(b\": missing ')'");
     }
 
