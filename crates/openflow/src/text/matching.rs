@@ -83,8 +83,7 @@ impl Parser {
     }
 
     fn field(&mut self, field: Field, item: &Item<'_>, ports: &dyn PortNames) -> Result<(), Error> {
-        self.fields.push((field, item.key.into()));
-        // A name without a value asks only for the prerequisites.
+        // A name without a value matches nothing, as ovs-ofctl has it.
         if item.value.is_empty() {
             return Ok(());
         }
@@ -93,6 +92,7 @@ impl Parser {
             m.clear(if field == Field::InPort { Field::InPortOxm } else { field });
             return Ok(());
         }
+        self.fields.push((field, item.key.into()));
         match field {
             Field::InPort | Field::InPortOxm => m.set_in_port(OfPort(port::parse(item.key, item.value, ports)?)),
             Field::DlVlan if number::parse_int(item.value) == Some(VLAN_NONE) => m.set(Field::VlanTci, 0),
