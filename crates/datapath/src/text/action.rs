@@ -90,7 +90,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
 fn format_set(out: &mut String, rewrite: &Rewrite, flow: &Key, context: &Context<'_>) {
     let start = out.len();
     let (key, mask) = (&rewrite.key, &rewrite.mask.0);
-    for section in sections_of(flow, key, mask).into_iter().filter(|section| !section.is_wild(mask)) {
+    for section in sections_of(flow, mask).into_iter().filter(|section| !section.is_wild(mask)) {
         out.push_str("set(");
         if section.name == "tunnel" {
             out.push_str("tunnel(");
@@ -120,7 +120,7 @@ fn format_set(out: &mut String, rewrite: &Rewrite, flow: &Key, context: &Context
 
 /// The headers whose fields are written. Where fields of several protocols share their place in the
 /// key, the flow's own protocol tells which it is.
-fn sections_of(flow: &Key, key: &Key, mask: &Key) -> Vec<&'static Section> {
+fn sections_of(flow: &Key, mask: &Key) -> Vec<&'static Section> {
     let (dl_type, proto) = (flow.common().dl_type.get(), flow.common().nw_proto);
     let mut sections = vec![&section::SKB_PRIORITY, &section::TUNNEL, &section::SKB_MARK, &section::ETH];
     let ipv6_address = !section::IPV6.args[..3].iter().all(|arg| arg_is_wild(arg, mask));
@@ -140,7 +140,6 @@ fn sections_of(flow: &Key, key: &Key, mask: &Key) -> Vec<&'static Section> {
     });
     if network.name != "arp" {
         sections.push(&section::ND);
-        let _ = key;
     }
     sections
 }

@@ -47,7 +47,7 @@ fn invalid(action: &str, item: &Item<'_>, valid: &str) -> Error {
 pub(super) fn parse_hex(action: &str, text: &str) -> Result<Vec<u8>, Error> {
     let digits: String = text.chars().filter(|c| !matches!(c, '.' | ' ')).collect();
     let wrong = || Error::argument(action, format!("{text:?} is not pairs of hexadecimal digits, as 01.02.ff"));
-    if digits.len() % 2 != 0 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(wrong());
     }
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| wrong())).collect()
@@ -284,7 +284,7 @@ fn parse_prop(item: &Item<'_>) -> Result<EncapProp, Error> {
                 return Err(Error::argument("encap", "write a TLV as tlv(CLASS,TYPE,0xDATA)"));
             };
             let digits = data.strip_prefix("0x").unwrap_or(data);
-            let padded = if digits.len() % 2 == 0 { digits.to_string() } else { format!("0{digits}") };
+            let padded = if digits.len().is_multiple_of(2) { digits.to_string() } else { format!("0{digits}") };
             Ok(EncapProp::NshTlv {
                 class: integer16("encap(tlv)", class)?,
                 kind: integer("encap(tlv)", kind, 0xff)? as u8,

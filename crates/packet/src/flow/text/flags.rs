@@ -87,7 +87,7 @@ impl Flags {
     /// `a|b`, or `0`.
     pub fn format(&self, out: &mut String, value: u128) {
         let start = out.len();
-        for (_, name) in self.names.iter().enumerate().filter(|(i, _)| value >> i & 1 != 0) {
+        for (_, name) in self.names.iter().enumerate().filter(|(bit, _)| value >> bit & 1 != 0) {
             out.push_str(name);
             out.push('|');
         }
@@ -106,8 +106,8 @@ impl Flags {
         if mask == 0 {
             return out.push_str("0/0");
         }
-        for (i, name) in self.names.iter().enumerate().filter(|(i, _)| mask >> i & 1 != 0) {
-            out.push(if value >> i & 1 != 0 { '+' } else { '-' });
+        for (bit, name) in self.names.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 != 0) {
+            out.push(if value >> bit & 1 != 0 { '+' } else { '-' });
             out.push_str(name);
         }
     }

@@ -65,11 +65,12 @@ impl<'a> Items<'a> {
 /// Bytes up to the first character that ends the value outside of parentheses.
 fn value_len(text: &str, ends: impl Fn(char) -> bool) -> usize {
     let mut depth = 0usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            c if depth == 0 && ends(c) => return at,
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
+    // Everything that counts is ASCII, and no byte of a longer character is.
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            byte if depth == 0 && byte.is_ascii() && ends(byte.into()) => return at,
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
