@@ -275,6 +275,7 @@ fn errors_say_what_would_be_right() {
         ("actions=load:16->reg0[0..3]", "load: 16 does not fit into 4 bits"),
         ("actions=move:reg0->reg1[0..3]", "move: source is 32 bits wide, target is 4"),
         ("actions=drop,1", "drop: must not be accompanied by any other action or instruction"),
+        ("actions=clone(drop,1)", "drop: must not be accompanied by any other action or instruction"),
         ("actions=goto_table:3,write_metadata:5", "write_metadata: out of order; the order is meter, actions,"),
         ("actions=1,meter:5", "meter: out of order; the order is meter, actions,"),
         ("actions=clone(goto_table:1)", "goto_table: an instruction cannot stand within actions"),
@@ -298,6 +299,7 @@ fn errors_say_what_would_be_right() {
 fn deep_nesting_is_refused() {
     let nested = |open: &str, depth: usize| format!("{}1{}", open.repeat(depth), ")".repeat(depth));
     assert!(parse_actions(&nested("clone(", MAX_DEPTH), &NoNames).is_ok());
+    assert_eq!(parse_actions(&nested("clone(", MAX_DEPTH + 1), &NoNames), Err(Error::TooDeep));
     for open in ["clone(", "ct(exec(", "write_actions("] {
         let text = format!("{}1{}", open.repeat(5_000), ")".repeat(10_000));
         parse_instructions(&text, &NoNames).unwrap_err();
