@@ -13,9 +13,14 @@ mod intern;
 pub mod mac;
 pub mod port;
 mod record;
+#[cfg(test)]
+mod reference;
 mod revalidate;
+pub mod state;
 pub mod switch;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod upcall;
 pub mod vlan;
 pub mod xlate;
@@ -24,5 +29,6 @@ pub use bridge::{Bridge, BridgeConfig, Controllers, FailMode, N_TABLES};
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 pub use port::{Device, PortInfo, PortSpec};
+pub use state::Snapshot;
 pub use switch::{Explanation, Switch, SwitchSettings};
 pub use vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};

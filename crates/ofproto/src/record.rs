@@ -1,7 +1,7 @@
 //! What is known about a datapath flow: whom to credit with its packets, and what it depends on.
 //!
-//! The record travels with the flow as its tag. It is immutable but for what has been pushed so far; a
-//! revalidation that keeps the flow may put a fresh record in its place.
+//! The record travels with the flow as its tag, and never changes: a revalidation that keeps the flow
+//! may put a fresh record in its place.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use datapath::FlowStats;
 use openflow::OfPort;
 use packet::Time;
-use parking_lot::Mutex;
 
 use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
 use crate::mac::MacKey;
@@ -35,8 +34,6 @@ pub(crate) struct Record {
     pub volatile: bool,
     /// Keeps recirculation states and punts alive.
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
-    /// Packets and bytes of the flow that have been credited.
-    pub pushed: Mutex<(u64, u64)>,
 }
 
 /// What a translation looked at in one bridge.
@@ -108,16 +105,21 @@ impl Record {
         }
     }
 
-    /// Credits what the flow's counters say and has not been credited yet.
-    pub fn push(&self, forwarding: &Forwarding, stats: &FlowStats) {
-        let (packets, bytes) = {
-            let mut pushed = self.pushed.lock();
-            let delta = (stats.packets.saturating_sub(pushed.0), stats.bytes.saturating_sub(pushed.1));
-            *pushed = (stats.packets.max(pushed.0), stats.bytes.max(pushed.1));
-            delta
-        };
+    /// Credits what a flow's counters say and has not been credited yet; `pushed` is what has been.
+    pub fn push(&self, forwarding: &Forwarding, stats: &FlowStats, pushed: &mut Pushed) {
+        let packets = stats.packets.saturating_sub(pushed.packets);
+        let bytes = stats.bytes.saturating_sub(pushed.bytes);
+        *pushed = Pushed { packets: stats.packets.max(pushed.packets), bytes: stats.bytes.max(pushed.bytes) };
         if packets > 0 {
             self.credit(forwarding, packets, bytes, stats.used);
         }
     }
+}
+
+/// How much of a flow's counters has been credited. Belongs to the flow, not to its record, which may
+/// be replaced at any time by a miss that installs the same flow again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pushed {
+    packets: u64,
+    bytes: u64,
 }

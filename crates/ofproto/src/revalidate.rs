@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, RemovedFlow};
+use hashbrown::HashMap;
 use packet::{Mask, Time};
 
 use crate::forwarding::BridgeId;
-use crate::record::Record;
+use crate::record::{Pushed, Record};
 use crate::switch::Switch;
 
 /// What revalidation remembers between walks.
@@ -26,6 +27,8 @@ pub(crate) struct Revalidation {
     generation: u64,
     last_walk: Time,
     last_collect: Time,
+    /// How much of each flow's counters has been credited.
+    pushed: HashMap<FlowId, Pushed>,
 }
 
 /// How often unused recirculation ids are looked for.
@@ -83,14 +86,15 @@ impl Switch {
         let (mut gone, mut modified) = (Vec::new(), Vec::new());
         for flow in datapath.flows() {
             let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
-            match self.judge(&flow, &record, now, max_idle, purge) {
+            let pushed = state.pushed.entry(flow.id).or_default();
+            match self.judge(&flow, &record, pushed, now, max_idle, purge) {
                 Fate::Keep => {}
                 Fate::Refresh(tag) => modified.push((flow.id, None, tag)),
                 Fate::Modify(actions, tag) => modified.push((flow.id, Some(actions), tag)),
                 Fate::Remove => gone.push(flow.id),
             }
         }
-        self.apply(datapath, gone, modified);
+        self.apply(datapath, &mut state, gone, modified);
         state.generation = generation;
         state.last_walk = now;
         if now.since(state.last_collect) >= COLLECT_INTERVAL {
@@ -102,9 +106,17 @@ impl Switch {
         self.send_removed(removed);
     }
 
-    fn judge(&self, flow: &FlowDump, record: &Arc<Record>, now: Time, max_idle: Duration, purge: bool) -> Fate {
+    fn judge(
+        &self,
+        flow: &FlowDump,
+        record: &Record,
+        pushed: &mut Pushed,
+        now: Time,
+        max_idle: Duration,
+        purge: bool,
+    ) -> Fate {
         let forwarding = self.forwarding.read();
-        record.push(&forwarding, &flow.stats);
+        record.push(&forwarding, &flow.stats, pushed);
         if purge || now.since(flow.stats.used.max(flow.created)) >= max_idle {
             return Fate::Remove;
         }
@@ -115,12 +127,17 @@ impl Switch {
         if new.record.volatile || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
-        *new.record.pushed.lock() = *record.pushed.lock();
         let tag: FlowTag = Arc::new(new.record);
         if new.actions[..] == flow.actions[..] { Fate::Refresh(tag) } else { Fate::Modify(new.actions, tag) }
     }
 
-    fn apply(&self, datapath: &Datapath, gone: Vec<FlowId>, modified: Vec<(FlowId, Option<Vec<Action>>, FlowTag)>) {
+    fn apply(
+        &self,
+        datapath: &Datapath,
+        state: &mut Revalidation,
+        gone: Vec<FlowId>,
+        modified: Vec<(FlowId, Option<Vec<Action>>, FlowTag)>,
+    ) {
         let mut acted = false;
         for (id, actions, tag) in modified {
             if let Some(actions) = actions {
@@ -131,7 +148,7 @@ impl Switch {
             let _ = datapath.set_tag(id, tag);
         }
         if !gone.is_empty() {
-            self.credit_removed(datapath.remove_all(&gone));
+            self.credit_last(state, datapath.remove_all(&gone));
         }
         if acted {
             datapath.barrier();
@@ -140,10 +157,15 @@ impl Switch {
 
     /// Credits the last packets of flows that are gone.
     pub(crate) fn credit_removed(&self, flows: Vec<RemovedFlow>) {
+        self.credit_last(&mut self.revalidation.lock(), flows);
+    }
+
+    fn credit_last(&self, state: &mut Revalidation, flows: Vec<RemovedFlow>) {
         let forwarding = self.forwarding.read();
         for flow in flows {
+            let mut pushed = state.pushed.remove(&flow.id).unwrap_or_default();
             if let Ok(record) = flow.tag.downcast::<Record>() {
-                record.push(&forwarding, &flow.stats);
+                record.push(&forwarding, &flow.stats, &mut pushed);
             }
         }
     }

@@ -43,6 +43,16 @@ impl Default for SwitchSettings {
     }
 }
 
+type Subscription = (BridgeId, Arc<dyn Subscriber>);
+
+/// A rule that went.
+pub(crate) struct RemovedRule {
+    bridge: BridgeId,
+    rule: Arc<Rule>,
+    reason: FlowRemovedReason,
+    at: Time,
+}
+
 /// All bridges over one datapath. Implements [`datapath::Upcall`].
 pub struct Switch {
     pub(crate) clock: Arc<dyn Clock>,
@@ -51,9 +61,9 @@ pub struct Switch {
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
     pub(crate) revalidation: Mutex<Revalidation>,
-    subscribers: RwLock<BTreeMap<SubscriptionId, (BridgeId, Arc<dyn Subscriber>)>>,
+    subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
-    removed: Mutex<Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)>>,
+    removed: Mutex<Vec<RemovedRule>>,
     due: Mutex<bool>,
     due_changed: Condvar,
     next_bridge: AtomicU32,
@@ -234,18 +244,18 @@ impl Switch {
     /// Notes that a rule went, for a flow-removed if it wants one.
     pub(crate) fn rule_removed(&self, bridge: BridgeId, rule: Arc<Rule>, reason: FlowRemovedReason, now: Time) {
         if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
-            self.removed.lock().push((bridge, rule, reason, now));
+            self.removed.lock().push(RemovedRule { bridge, rule, reason, at: now });
         }
     }
 
     /// Takes the flow-removed messages that wait. Their counters are final once no datapath flow uses
     /// the rules.
-    pub(crate) fn take_removed(&self) -> Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)> {
+    pub(crate) fn take_removed(&self) -> Vec<RemovedRule> {
         std::mem::take(&mut *self.removed.lock())
     }
 
-    pub(crate) fn send_removed(&self, removed: Vec<(BridgeId, Arc<Rule>, FlowRemovedReason, Time)>) {
-        for (bridge, rule, reason, at) in removed {
+    pub(crate) fn send_removed(&self, removed: Vec<RemovedRule>) {
+        for RemovedRule { bridge, rule, reason, at } in removed {
             let message = FlowRemoved {
                 matching: rule.matching(),
                 priority: rule.priority,

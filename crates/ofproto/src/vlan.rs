@@ -130,17 +130,15 @@ impl Tags {
         tags
     }
 
-    /// Writes the tags into a key. A tag without VLAN id and priority is left out unless `priority`
-    /// says otherwise.
+    /// Writes the tags into a key. Leading tags without VLAN id and priority are left out unless
+    /// `priority` says otherwise; what is below a tag that stays does, too, which OVS would drop.
     pub fn to_key(self, vlans: &mut [Vlan; 2], priority: PriorityTags) {
-        for (tag, vlan) in self.0.into_iter().zip(vlans) {
-            let mut tci = tag.vid | tag.pcp;
-            let mut tpid = 0;
-            if tci != 0 || priority == PriorityTags::Always && tag.tpid != 0 {
-                tci |= VLAN_PRESENT;
-                tpid = if tag.tpid != 0 { tag.tpid } else { 0x8100 };
-            }
-            *vlan = Vlan { tpid: tpid.into(), tci: tci.into() };
+        let empty = |tag: &Tag| tag.vid | tag.pcp == 0 && (priority != PriorityTags::Always || tag.tpid == 0);
+        let tags = self.0.into_iter().skip_while(empty).filter(|tag| tag.tpid != 0 || tag.vid != 0);
+        *vlans = [Vlan { tpid: 0.into(), tci: 0.into() }; 2];
+        for (tag, vlan) in tags.zip(vlans) {
+            vlan.tpid = if tag.tpid != 0 { tag.tpid } else { 0x8100 }.into();
+            vlan.tci = (tag.vid | tag.pcp | VLAN_PRESENT).into();
         }
     }
 

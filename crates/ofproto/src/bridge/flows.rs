@@ -114,8 +114,8 @@ impl Switch {
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
         let result = match change.command {
-            FlowModCommand::Add => add(self, bridge, change, generation, now),
-            FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(self, bridge, change, generation, now),
+            FlowModCommand::Add => add(bridge, change, generation, now),
+            FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(bridge, change, generation, now),
             FlowModCommand::Delete | FlowModCommand::DeleteStrict => delete(self, bridge, change, generation, now),
         };
         drop(forwarding);
@@ -174,7 +174,7 @@ fn strict<'a>(bridge: &'a BridgeState, change: &'a FlowMod) -> impl Iterator<Ite
     })
 }
 
-fn add(switch: &Switch, bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -> Result<(), OfError> {
+fn add(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -> Result<(), OfError> {
     let id = change.table.unwrap_or(TableId(0));
     if id == TableId::ALL {
         return Err(OfError::OFPFMFC_BAD_TABLE_ID);
@@ -204,17 +204,10 @@ fn add(switch: &Switch, bridge: &mut BridgeState, change: &FlowMod, generation: 
         rule.stats.add(0, 0, now);
     }
     table.insert(rule, generation);
-    let _ = switch;
     Ok(())
 }
 
-fn modify(
-    switch: &Switch,
-    bridge: &mut BridgeState,
-    change: &FlowMod,
-    generation: u64,
-    now: Time,
-) -> Result<(), OfError> {
+fn modify(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -> Result<(), OfError> {
     check_instructions(&change.instructions, &change.matching, change.table.filter(|table| *table != TableId::ALL))?;
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(bridge, change).cloned().collect()
@@ -225,7 +218,7 @@ fn modify(
     if found.is_empty() {
         // OpenFlow 1.0 section 4.6: a modify that finds nothing adds; later versions give no cookie.
         let adds = change.new_cookie.is_some() && change.cookie.mask == 0;
-        return if adds { add(switch, bridge, change, generation, now) } else { Ok(()) };
+        return if adds { add(bridge, change, generation, now) } else { Ok(()) };
     }
     for rule in found {
         let mut new = rule.successor();

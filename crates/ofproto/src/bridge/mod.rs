@@ -247,13 +247,18 @@ impl Bridge {
         Some(result)
     }
 
+    /// The time by the switch's clock.
+    pub(crate) fn now(&self) -> packet::Time {
+        self.switch.clock.now()
+    }
+
     /// Reads the bridge's state; `None` where it is gone.
     fn read<T>(&self, f: impl FnOnce(&BridgeState) -> T) -> Option<T> {
         self.switch.forwarding.read().bridges.get(&self.id).map(f)
     }
 
     /// Changes settings on which all flows depend.
-    fn change<T>(&self, f: impl FnOnce(&mut BridgeState, u64) -> T) -> Option<T> {
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut BridgeState, u64) -> T) -> Option<T> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
         let generation = forwarding.generation();

@@ -55,7 +55,7 @@ impl Ctx<'_, '_> {
             }
             StepRef::Goto(table) => {
                 let in_port = self.in_port();
-                self.table_action(in_port, table.0, true, true, false);
+                self.table_action(in_port, table.0, true, false);
             }
             StepRef::Resume { table, cookie } => (self.table, self.cookie) = (table.0, cookie),
         }
@@ -80,8 +80,6 @@ impl Ctx<'_, '_> {
             return;
         }
         self.in_action_set = true;
-        // `exit` ends the pipeline, not the action set.
-        self.exit = false;
         self.event(|| Event::ActionSet);
         self.steps(list.iter().map(StepRef::Act));
         self.leave();
@@ -137,7 +135,7 @@ impl Ctx<'_, '_> {
     fn resubmit(&mut self, in_port: OfPort, table: TableId, with_ct: bool) {
         let in_port = if in_port == OfPort::IN_PORT { self.in_port() } else { in_port };
         let table = if table == TableId::ALL { self.table } else { table.0 };
-        self.table_action(in_port, table, false, false, with_ct);
+        self.table_action(in_port, table, false, with_ct);
     }
 
     /// Writes bits of a field, if the packet has it.

@@ -108,7 +108,7 @@ impl Ctx<'_, '_> {
         self.write_actions(&frozen.action_set);
         if frozen.steps.is_empty() {
             let in_port = self.in_port();
-            self.table_action(in_port, frozen.table, true, true, false);
+            self.table_action(in_port, frozen.table, true, false);
         } else {
             self.steps(frozen.steps.iter().map(Step::as_ref));
         }

@@ -242,7 +242,7 @@ impl<'a> Ctx<'a, '_> {
             let port = self.bridge.ports.get(&self.in_port());
             if port.is_none_or(|port| self.may_receive(port)) {
                 let in_port = self.in_port();
-                self.table_action(in_port, 0, true, true, false);
+                self.table_action(in_port, 0, true, false);
                 self.end_pipeline();
             }
         }
@@ -290,7 +290,7 @@ impl<'a> Ctx<'a, '_> {
     }
 
     /// Looks up a table and executes what it says.
-    fn table_action(&mut self, in_port: OfPort, table: u8, may_packet_in: bool, honor_miss: bool, with_ct: bool) {
+    fn table_action(&mut self, in_port: OfPort, table: u8, may_packet_in: bool, with_ct: bool) {
         if self.was_mpls {
             self.freeze();
             return;
@@ -298,7 +298,6 @@ impl<'a> Ctx<'a, '_> {
         if !self.check_resources() {
             return;
         }
-        let _ = honor_miss;
         let old = (self.table, self.rule, self.cookie, self.table_miss);
         let deepens = u32::from(table <= old.0 && self.resubmits > 0);
         self.table = table;

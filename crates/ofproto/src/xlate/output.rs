@@ -17,7 +17,7 @@ impl<'a> Ctx<'a, '_> {
             OfPort::IN_PORT => self.output(self.in_port()),
             OfPort::TABLE => {
                 let in_port = self.in_port();
-                self.table_action(in_port, 0, true, true, false);
+                self.table_action(in_port, 0, true, false);
             }
             OfPort::NORMAL => self.normal(),
             OfPort::FLOOD => self.flood(false),
@@ -127,7 +127,7 @@ impl<'a> Ctx<'a, '_> {
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         self.event(|| Event::Bridge(&bridge.config.name));
         if self.may_receive(to) {
-            self.table_action(to.port, 0, true, true, false);
+            self.table_action(to.port, 0, true, false);
             self.end_pipeline();
         }
         self.leave();

@@ -1,0 +1,149 @@
+//! Header changes on the bytes of a frame, with every checksum computed anew.
+//!
+//! Knows Ethernet, up to two VLAN tags, IPv4 without options, IPv6 without extension headers, TCP, UDP.
+
+use packet::Field;
+
+/// A frame that can be changed.
+#[derive(Clone)]
+pub struct Frame(pub Vec<u8>);
+
+const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+
+impl Frame {
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    fn put16(&mut self, at: usize, value: u16) {
+        self.0[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Number of VLAN tags.
+    pub fn tags(&self) -> usize {
+        (0..2).take_while(|n| TPIDS.contains(&self.u16(12 + 4 * n))).count()
+    }
+
+    /// TCI of the outermost tag.
+    pub fn tci(&self) -> Option<u16> {
+        (self.tags() > 0).then(|| self.u16(14))
+    }
+
+    fn l3(&self) -> usize {
+        14 + 4 * self.tags()
+    }
+
+    fn ethertype(&self) -> u16 {
+        self.u16(self.l3() - 2)
+    }
+
+    pub fn push(&mut self, tpid: u16, tci: u16) {
+        if self.tags() == 2 {
+            // The switch knows two tags: one more displaces the inner one.
+            self.0.drain(16..20);
+        }
+        let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
+        self.0.splice(12..12, tag);
+    }
+
+    pub fn pop(&mut self) {
+        if self.tags() > 0 {
+            self.0.drain(12..16);
+        }
+    }
+
+    pub fn set_tci(&mut self, bits: u16, value: u16, push: bool) {
+        match self.tci() {
+            Some(tci) => self.put16(14, tci & !bits | value),
+            None if push => self.push(0x8100, value),
+            None => {}
+        }
+    }
+
+    /// Decrements the TTL. False where it is used up.
+    pub fn dec_ttl(&mut self) -> bool {
+        let at = match self.ethertype() {
+            0x0800 => self.l3() + 8,
+            0x86dd => self.l3() + 7,
+            _ => return true,
+        };
+        if self.0[at] <= 1 {
+            return false;
+        }
+        self.0[at] -= 1;
+        self.checksums();
+        true
+    }
+
+    fn proto(&self) -> Option<(u8, usize)> {
+        match self.ethertype() {
+            0x0800 => Some((self.0[self.l3() + 9], self.l3() + 20)),
+            0x86dd => Some((self.0[self.l3() + 6], self.l3() + 40)),
+            _ => None,
+        }
+    }
+
+    /// Writes a field, where the frame has it.
+    pub fn set(&mut self, field: Field, value: u128, mask: u128) {
+        let (l3, ethertype, proto) = (self.l3(), self.ethertype(), self.proto());
+        let l4 = |n| proto.filter(|(proto, _)| *proto == n).map(|(_, at)| at);
+        let place = match (field, ethertype) {
+            (Field::DlDst, _) => Some((0, 6)),
+            (Field::DlSrc, _) => Some((6, 6)),
+            (Field::NwSrc, 0x0800) => Some((l3 + 12, 4)),
+            (Field::NwDst, 0x0800) => Some((l3 + 16, 4)),
+            (Field::NwTtl, 0x0800) => Some((l3 + 8, 1)),
+            (Field::NwTtl, 0x86dd) => Some((l3 + 7, 1)),
+            (Field::Ipv6Dst, 0x86dd) => Some((l3 + 24, 16)),
+            (Field::ArpSpa, 0x0806) => Some((l3 + 14, 4)),
+            (Field::TcpSrc, _) => l4(6).map(|at| (at, 2)),
+            (Field::TcpDst, _) => l4(6).map(|at| (at + 2, 2)),
+            (Field::UdpSrc, _) => l4(17).map(|at| (at, 2)),
+            (Field::UdpDst, _) => l4(17).map(|at| (at + 2, 2)),
+            (Field::IpDscp | Field::NwTos, 0x0800) => {
+                self.0[l3 + 1] = self.0[l3 + 1] & 3 | ((value & mask) as u8) << 2;
+                None
+            }
+            _ => None,
+        };
+        if let Some((at, len)) = place {
+            for (i, byte) in self.0[at..at + len].iter_mut().rev().enumerate() {
+                let (value, mask) = ((value >> (8 * i)) as u8, (mask >> (8 * i)) as u8);
+                *byte = *byte & !mask | value & mask;
+            }
+        }
+        self.checksums();
+    }
+
+    fn checksums(&mut self) {
+        let l3 = self.l3();
+        if self.ethertype() == 0x0800 {
+            self.put16(l3 + 10, 0);
+            let sum = sum(&self.0[l3..l3 + 20], 0);
+            self.put16(l3 + 10, !fold(sum));
+        }
+        let Some((proto, l4)) = self.proto() else { return };
+        let at = match proto {
+            6 => l4 + 16,
+            17 if self.u16(l4 + 6) != 0 => l4 + 6,
+            _ => return,
+        };
+        self.put16(at, 0);
+        let addresses = if self.ethertype() == 0x0800 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
+        let len = (self.0.len() - l4) as u32;
+        let total = sum(&self.0[l4..], sum(&self.0[addresses], len + u32::from(proto)));
+        let checksum = !fold(total);
+        self.put16(at, if proto == 17 && checksum == 0 { 0xffff } else { checksum });
+    }
+}
+
+fn sum(bytes: &[u8], start: u32) -> u32 {
+    bytes.chunks(2).fold(start, |sum, pair| sum + (u32::from(pair[0]) << 8) + u32::from(*pair.get(1).unwrap_or(&0)))
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}

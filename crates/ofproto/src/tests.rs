@@ -1,0 +1,411 @@
+//! Behaviour of a bridge as a controller and its neighbours see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath::Action as Dp;
+use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
+use openflow::{
+    Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match, OfError,
+    OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
+};
+use packet::wire::build;
+use packet::{Clock, Field, Key};
+use parking_lot::Mutex;
+
+use crate::bridge::{BridgeConfig, Controllers, FailMode};
+use crate::events::{PacketInEvent, Subscriber};
+use crate::mac::MacKey;
+use crate::port::{Device, PortSpec};
+use crate::reference::tests::{Bed, all_flows};
+use crate::vlan::PortVlan;
+use crate::xlate::trace::{Event, Sink};
+
+#[derive(Default)]
+struct Recorder {
+    packets: Mutex<Vec<PacketInEvent>>,
+    removed: Mutex<Vec<FlowRemoved>>,
+    ports: Mutex<Vec<PortStatus>>,
+}
+
+impl Subscriber for Recorder {
+    fn packet_in(&self, event: &PacketInEvent) {
+        self.packets.lock().push(event.clone());
+    }
+    fn flow_removed(&self, removed: &FlowRemoved) {
+        self.removed.lock().push(removed.clone());
+    }
+    fn port_status(&self, status: &PortStatus) {
+        self.ports.lock().push(status.clone());
+    }
+}
+
+fn bed(ports: u32) -> (Bed, Arc<Recorder>) {
+    let (bed, recorder) = (Bed::new(ports), Arc::new(Recorder::default()));
+    bed.bridge.subscribe(recorder.clone());
+    (bed, recorder)
+}
+
+fn ip(payload: &[u8]) -> Vec<u8> {
+    let header =
+        build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 17, ttl: 64, ..Default::default() };
+    header.packet(build::udp(1000, 53, payload))
+}
+
+fn udp() -> Vec<u8> {
+    build::ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], &[], 0x0800, &ip(b"question"))
+}
+
+fn to(port: u32) -> Vec<Action> {
+    vec![Action::output(OfPort(port))]
+}
+
+fn port(n: u128) -> Match {
+    let mut matching = Match::any();
+    matching.set(Field::InPortOxm, n);
+    matching
+}
+
+fn add(matching: Match, actions: Vec<Action>) -> FlowMod {
+    FlowMod::new(FlowModCommand::Add, matching, Instructions::apply(actions))
+}
+
+#[test]
+fn a_controller_gets_packets_with_their_metadata() {
+    let (bed, recorder) = bed(2);
+    let reg = Action::set_field(Field::Reg3, 0x77);
+    bed.add_flow(0, 10, port(1), vec![reg, Action::output(OfPort::CONTROLLER)]);
+    for _ in 0..3 {
+        assert!(bed.receive(OfPort(1), &udp()).is_empty());
+    }
+    let packets = recorder.packets.lock();
+    assert_eq!(packets.len(), 3, "the first packet and those of the cached flow, once each");
+    let first = &packets[0].packet_in;
+    assert_eq!((first.in_port(), first.reason, first.table), (OfPort(1), PacketInReason::Action, TableId(0)));
+    assert_eq!(first.metadata.exact(Field::Reg3), Some(0x77));
+    assert_eq!((first.data.as_slice(), packets[0].max_len), (&udp()[..], Some(0xffff)));
+}
+
+#[test]
+fn a_miss_is_dropped_unless_an_old_controller_wants_it() {
+    let (bed, recorder) = bed(2);
+    bed.receive(OfPort(1), &udp());
+    assert!(recorder.packets.lock().is_empty());
+    bed.bridge.set_controllers(Controllers { want_misses: true, ..Controllers::default() });
+    bed.bridge.barrier();
+    bed.receive(OfPort(1), &udp());
+    let packets = recorder.packets.lock();
+    assert_eq!(packets.len(), 1);
+    assert!(packets[0].implicit_miss && packets[0].packet_in.reason == PacketInReason::NoMatch);
+    assert_eq!(packets[0].packet_in.cookie, None);
+}
+
+#[test]
+fn standalone_forwards_without_being_told() {
+    let (bed, _) = bed(0);
+    let standalone = bed.switch.add_bridge(BridgeConfig::new("br1", 2)).unwrap();
+    let flows = standalone.flow_stats(&all_flows()).unwrap();
+    assert_eq!(flows.len(), 1);
+    assert_eq!((flows[0].priority, &flows[0].instructions.apply[0]), (0, &Action::output(OfPort::NORMAL)));
+    standalone.set_controllers(Controllers { configured: true, ..Controllers::default() });
+    assert!(standalone.flow_stats(&all_flows()).unwrap().is_empty());
+    standalone.set_config(BridgeConfig { fail_mode: FailMode::Secure, ..standalone.config() });
+    standalone.set_controllers(Controllers::default());
+    assert!(standalone.flow_stats(&all_flows()).unwrap().is_empty());
+}
+
+#[test]
+fn an_idle_flow_goes_with_its_last_counters() {
+    let (bed, recorder) = bed(2);
+    let mut change = add(port(1), to(2));
+    (change.idle_timeout, change.flags) = (5, FlowModFlags::SEND_FLOW_REM);
+    bed.bridge.flow_mod(&change).unwrap();
+    for _ in 0..4 {
+        bed.clock.advance(Duration::from_secs(3));
+        assert_eq!(bed.receive(OfPort(1), &udp()).len(), 1);
+        bed.switch.run(bed.clock.now());
+    }
+    assert!(recorder.removed.lock().is_empty(), "traffic through the cache counts as use");
+    bed.clock.advance(Duration::from_secs(6));
+    bed.switch.run(bed.clock.now());
+    let removed = recorder.removed.lock();
+    assert_eq!(removed.len(), 1);
+    assert_eq!((removed[0].reason, removed[0].packet_count), (FlowRemovedReason::IdleTimeout, 4));
+    assert_eq!(removed[0].byte_count, 4 * udp().len() as u64);
+    drop(removed);
+    assert!(bed.receive(OfPort(1), &udp()).is_empty());
+}
+
+#[test]
+fn a_hard_timeout_does_not_ask_for_use() {
+    let (bed, recorder) = bed(2);
+    let mut change = add(port(1), to(2));
+    (change.hard_timeout, change.flags) = (5, FlowModFlags::SEND_FLOW_REM);
+    bed.bridge.flow_mod(&change).unwrap();
+    bed.clock.advance(Duration::from_secs(4));
+    bed.receive(OfPort(1), &udp());
+    bed.switch.run(bed.clock.now());
+    assert!(recorder.removed.lock().is_empty());
+    bed.clock.advance(Duration::from_secs(1));
+    bed.switch.run(bed.clock.now());
+    assert_eq!(recorder.removed.lock()[0].reason, FlowRemovedReason::HardTimeout);
+}
+
+#[test]
+fn a_deleted_flow_reports_packets_that_were_not_yet_counted() {
+    let (bed, recorder) = bed(2);
+    let mut change = add(port(1), to(2));
+    change.flags = FlowModFlags::SEND_FLOW_REM;
+    bed.bridge.flow_mod(&change).unwrap();
+    bed.receive(OfPort(1), &udp());
+    bed.receive(OfPort(1), &udp());
+    bed.bridge.flow_mod(&FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default())).unwrap();
+    bed.bridge.barrier();
+    let removed = recorder.removed.lock();
+    assert_eq!((removed[0].reason, removed[0].packet_count), (FlowRemovedReason::Delete, 2));
+}
+
+#[test]
+fn patch_ports_join_bridges() {
+    let (bed, _) = bed(2);
+    let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };
+    let other = bed.switch.add_bridge(config).unwrap();
+    let patch = |name: &str, peer: &str| PortSpec {
+        name: name.into(),
+        device: Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] },
+        request: Some(OfPort(9)),
+        vlan: PortVlan::default(),
+        config: Default::default(),
+    };
+    assert_eq!(bed.bridge.add_port(patch("a", "b")).unwrap(), OfPort(9));
+    other.add_port(patch("b", "a")).unwrap();
+    bed.add_flow(0, 10, port(1), to(9));
+    bed.add_flow(0, 10, port(9), to(2));
+    let back = vec![Action::SetVlanVid { vid: 7, push: true }, Action::output(OfPort::IN_PORT)];
+    other.flow_mod(&add(port(9), back)).unwrap();
+    for _ in 0..2 {
+        let sent = bed.receive(OfPort(1), &udp());
+        assert_eq!(sent.len(), 1);
+        assert_eq!((sent[0].0, &sent[0].1[12..16]), (OfPort(2), &[0x81, 0, 0, 7][..]));
+    }
+    bed.bridge.barrier();
+    let stats = &other.port_stats(OfPort(9)).unwrap()[0];
+    assert_eq!((stats.rx_packets, stats.tx_packets), (2, 2));
+}
+
+#[test]
+fn labels_come_and_go() {
+    let (bed, _) = bed(3);
+    let mut ipv4 = port(1);
+    ipv4.set(Field::DlType, 0x0800);
+    let push = vec![Action::PushMpls(0x8847), Action::set_field(Field::MplsLabel, 42), Action::output(OfPort(2))];
+    bed.add_flow(0, 10, ipv4, push);
+    let mut mpls = port(2);
+    mpls.set(Field::DlType, 0x8847);
+    let pop = vec![
+        Action::PopMpls(0x0800),
+        Action::DecTtl,
+        Action::Resubmit { in_port: OfPort::IN_PORT, table: TableId(1), with_ct: false },
+    ];
+    bed.add_flow(0, 10, mpls, pop);
+    let mut inner = Match::any();
+    inner.set(Field::DlType, 0x0800);
+    inner.set(Field::NwDst, 0x0a000002);
+    bed.add_flow(1, 10, inner, to(3));
+    for _ in 0..2 {
+        let labelled = bed.receive(OfPort(1), &udp());
+        let label = 42u32 << 12 | 0x100 | 64;
+        let expected = build::ethernet(
+            [2, 0, 0, 0, 0, 2],
+            [2, 0, 0, 0, 0, 1],
+            &[],
+            0x8847,
+            &[&label.to_be_bytes()[..], &ip(b"question")].concat(),
+        );
+        assert_eq!(labelled, [(OfPort(2), expected.clone())]);
+        let plain = bed.receive(OfPort(2), &expected);
+        assert_eq!(plain.len(), 1, "the packet is parsed again behind the label");
+        assert_eq!((plain[0].0, plain[0].1[22]), (OfPort(3), 63));
+    }
+    assert_eq!(bed.bridge.flow_stats(&all_flows()).unwrap().iter().map(|flow| flow.packet_count).sum::<u64>(), 6);
+}
+
+#[test]
+fn learning_makes_a_flow() {
+    let (bed, _) = bed(2);
+    let whole = Subfield::whole;
+    let learn = Learn {
+        idle_timeout: 0,
+        hard_timeout: 0,
+        priority: 20,
+        cookie: Default::default(),
+        flags: FlowModFlags::empty(),
+        delete_learned: false,
+        table: TableId(1),
+        fin_idle_timeout: 0,
+        fin_hard_timeout: 0,
+        limit: 0,
+        result_dst: None,
+        specs: vec![
+            LearnSpec {
+                n_bits: 48,
+                src: LearnSrc::Field(whole(Field::DlSrc)),
+                dst: LearnDst::Match(whole(Field::DlDst)),
+            },
+            LearnSpec { n_bits: 16, src: LearnSrc::Field(whole(Field::InPort)), dst: LearnDst::Output },
+        ],
+    };
+    bed.add_flow(0, 10, port(1), vec![Action::Learn(Box::new(learn))]);
+    bed.receive(OfPort(1), &udp());
+    bed.receive(OfPort(1), &udp());
+    let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+    let learnt = flows.iter().find(|flow| flow.table == TableId(1)).expect("the flow was learnt");
+    assert_eq!(learnt.matching.exact(Field::DlDst), Some(0x0200_0000_0001));
+    assert_eq!(learnt.instructions.apply, [Action::output(OfPort(1))]);
+}
+
+#[test]
+fn packet_out_is_sent_and_counted() {
+    let (bed, _) = bed(2);
+    bed.add_flow(0, 10, Match::any(), to(2));
+    let message =
+        |actions, in_port| PacketOut { buffer_id: None, in_port, metadata: Match::any(), actions, data: udp() };
+    bed.bridge.packet_out(&message(to(1), OfPort::CONTROLLER)).unwrap();
+    bed.bridge.packet_out(&message(vec![Action::output(OfPort::TABLE)], OfPort(1))).unwrap();
+    bed.poll();
+    assert_eq!(bed.sent(), [(OfPort(1), udp()), (OfPort(2), udp())]);
+    assert_eq!(bed.bridge.flow_stats(&all_flows()).unwrap()[0].packet_count, 1);
+    assert_eq!(bed.bridge.packet_out(&message(to(1), OfPort::FLOOD)), Err(OfError::OFPBRC_BAD_PORT));
+}
+
+#[test]
+fn refusals_have_the_errors_of_the_specification() {
+    let (bed, _) = bed(1);
+    let refuse = |change: &FlowMod| bed.bridge.flow_mod(change).unwrap_err();
+    let mut overlap = add(port(1), vec![]);
+    bed.bridge.flow_mod(&overlap).unwrap();
+    overlap.matching.clear(Field::InPortOxm);
+    overlap.flags = FlowModFlags::CHECK_OVERLAP;
+    assert_eq!(refuse(&overlap), OfError::OFPFMFC_OVERLAP);
+    let mut goto = add(port(1), vec![]);
+    (goto.table, goto.instructions.goto) = (Some(TableId(3)), Some(TableId(3)));
+    assert_eq!(refuse(&goto), OfError::OFPBIC_BAD_TABLE_ID);
+    let mut table = add(port(1), vec![]);
+    table.table = Some(TableId::ALL);
+    assert_eq!(refuse(&table), OfError::OFPFMFC_BAD_TABLE_ID);
+    assert_eq!(refuse(&add(port(1), to(0xff00))), OfError::OFPBAC_BAD_OUT_PORT);
+    assert_eq!(refuse(&add(port(1), vec![Action::Group(openflow::GroupId(1))])), OfError::OFPBAC_BAD_OUT_GROUP);
+    let inconsistent = add(port(1), vec![Action::set_field(Field::NwTtl, 3)]);
+    assert_eq!(refuse(&inconsistent), OfError::OFPBAC_MATCH_INCONSISTENT);
+    bed.bridge.set_config(BridgeConfig { max_flows: Some(1), ..bed.bridge.config() });
+    assert_eq!(refuse(&add(port(2), vec![])), OfError::OFPFMFC_TABLE_FULL);
+    bed.bridge.flow_mod(&add(port(1), to(1))).expect("replacing needs no room");
+}
+
+#[test]
+fn modify_and_delete_choose_by_cookie_and_port() {
+    let (bed, _) = bed(3);
+    for (n, cookie) in [(1, 0x11), (2, 0x12), (3, 0x21)] {
+        let mut change = add(port(n), to(n as u32 % 3 + 1));
+        change.new_cookie = Some(openflow::Cookie(cookie));
+        bed.bridge.flow_mod(&change).unwrap();
+    }
+    let mut modify = FlowMod::new(FlowModCommand::Modify, Match::any(), Instructions::apply(to(9)));
+    modify.cookie = openflow::CookieFilter { value: 0x10, mask: 0xf0 };
+    bed.bridge.flow_mod(&modify).unwrap();
+    let outputs =
+        |n| bed.bridge.flow_stats(&all_flows()).unwrap().iter().filter(|f| f.instructions.apply == to(n)).count();
+    assert_eq!((outputs(9), outputs(1)), (2, 1));
+    let mut delete = FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default());
+    delete.out_port = OfPort(9);
+    bed.bridge.flow_mod(&delete).unwrap();
+    assert_eq!((outputs(9), outputs(1)), (0, 1));
+    // OpenFlow 1.0: a modify that finds nothing adds.
+    let mut absent = FlowMod::new(FlowModCommand::ModifyStrict, port(2), Instructions::apply(to(3)));
+    bed.bridge.flow_mod(&absent).unwrap();
+    assert_eq!(outputs(3), 0);
+    absent.new_cookie = Some(openflow::Cookie(5));
+    bed.bridge.flow_mod(&absent).unwrap();
+    assert_eq!(outputs(3), 1);
+}
+
+#[test]
+fn addresses_age_unless_the_cache_sees_them() {
+    let (bed, _) = bed(2);
+    let mut config = bed.bridge.config();
+    config.mac.ageing = Duration::from_secs(20);
+    bed.bridge.set_config(config);
+    bed.add_flow(0, 0, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+    for _ in 0..5 {
+        bed.receive(OfPort(1), &udp());
+        bed.clock.advance(Duration::from_secs(9));
+        bed.switch.run(bed.clock.now());
+    }
+    let key = MacKey { vlan: 0, mac: [2, 0, 0, 0, 0, 1] };
+    assert_eq!(bed.bridge.macs().iter().map(|entry| (entry.key, entry.port)).collect::<Vec<_>>(), [(key, OfPort(1))]);
+    bed.clock.advance(Duration::from_secs(20));
+    bed.switch.run(bed.clock.now());
+    assert!(bed.bridge.macs().is_empty());
+}
+
+#[test]
+fn flows_and_addresses_survive_a_restart() {
+    let (old, _) = bed(2);
+    old.add_flow(3, 7, port(1), to(2));
+    old.add_flow(0, 0, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+    old.receive(OfPort(1), &udp());
+    old.clock.advance(Duration::from_secs(4));
+    let snapshot = old.bridge.snapshot();
+    let (new, _) = bed(2);
+    new.clock.advance(Duration::from_secs(100));
+    new.bridge.restore(&snapshot);
+    let sorted = |bed: &Bed| {
+        let mut flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+        flows.sort_by_key(|flow| flow.table);
+        flows
+    };
+    assert_eq!(sorted(&new), sorted(&old));
+    let back = build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[], 0x0800, &ip(b"answer"));
+    assert_eq!(new.receive(OfPort(2), &back), [(OfPort(1), back)], "the address is known, nothing is flooded");
+}
+
+struct Quiet;
+impl Sink for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
+    fn leave(&mut self) {}
+}
+
+/// A few megaflows and datapath actions as OVS 3.1 has them for the same tables.
+#[test]
+fn megaflows_and_actions_are_those_of_ovs() {
+    let (bed, _) = bed(3);
+    let mut tcp = Match::any();
+    for (field, value) in [(Field::DlType, 0x800), (Field::NwProto, 6), (Field::TcpDst, 80)] {
+        tcp.set(field, value);
+    }
+    bed.add_flow(0, 10, tcp, vec![Action::set_field(Field::DlDst, 5), Action::DecTtl, Action::output(OfPort(2))]);
+    bed.add_flow(0, 5, Match::any(), to(3));
+    let trace = |fields: &[(Field, u128)]| {
+        let mut key = Key::new();
+        fields.iter().for_each(|&(field, value)| key.set(field, value));
+        bed.switch.trace("br0", &key, &mut Quiet).unwrap()
+    };
+    let web =
+        [(Field::InPortOxm, 1), (Field::DlType, 0x800), (Field::NwProto, 6), (Field::TcpDst, 80), (Field::NwTtl, 64)];
+    let out = trace(&web);
+    for field in [Field::DlDst, Field::NwTtl, Field::TcpDst, Field::NwProto, Field::NwFrag] {
+        assert!(out.mask.is_exact(field), "{field:?}");
+    }
+    assert!(out.mask.is_wild(Field::NwSrc) && out.mask.is_wild(Field::TcpSrc) && out.mask.is_wild(Field::DlSrc));
+    assert_eq!(out.actions.len(), 3);
+    let Dp::Set(set) = &out.actions[0] else { panic!("{:?}", out.actions) };
+    assert_eq!((set.key.get(Field::DlDst), set.mask.is_wild(Field::DlSrc)), (5, true));
+    let Dp::Set(set) = &out.actions[1] else { panic!("{:?}", out.actions) };
+    assert_eq!((set.key.get(Field::NwTtl), set.mask.is_wild(Field::NwTos)), (63, true));
+    // ARP differs in the L2 stage already: nothing of L3 and L4 is matched.
+    let out = trace(&[(Field::InPortOxm, 1), (Field::DlType, 0x806)]);
+    assert!(out.mask.is_wild(Field::NwProto) && out.mask.is_wild(Field::TcpDst));
+    // Another port differs in its first bits.
+    let out = trace(&[(Field::InPortOxm, 1), (Field::DlType, 0x800), (Field::NwProto, 6), (Field::TcpDst, 0x8000)]);
+    assert_eq!(out.mask.get(Field::TcpDst), 0x8000);
+}
