@@ -1,0 +1,186 @@
+//! What the bridge tells a connection unasked: filtered when it happens, kept until there is room to send it.
+//!
+//! The bridge's threads put events in, the connection's thread takes them out. Memory is bounded: of
+//! packet-ins the oldest go when there are too many; the other events are fewer and matter more, so packet-ins
+//! make way for them, and only a queue full of others loses some. Whatever is lost is counted.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use openflow::{AsyncConfig, FlowRemoved, PacketIn, PacketInReason, PortStatus, Role};
+use parking_lot::Mutex;
+
+use super::roles::{Member, Roles};
+use crate::events::{PacketInEvent, Subscriber};
+
+/// Most packet-ins that wait.
+pub(super) const MAX_PACKET_INS: usize = 256;
+/// Most other events that wait.
+pub(super) const MAX_OTHERS: usize = 16_384;
+
+/// Wakes whoever drives the connection. Called from the bridge's threads; must not block.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// Decides whether a packet-in may be sent now: the hook for rate limits. False drops and counts it.
+pub type PacketInLimit = Box<dyn FnMut(&PacketIn) -> bool + Send>;
+
+/// An event on its way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    PacketIn(Box<PacketIn>),
+    FlowRemoved(FlowRemoved),
+    PortStatus(PortStatus),
+}
+
+/// What a connection wants to hear.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interest {
+    /// Anything at all: negotiated, and for a service connection asked for.
+    pub listening: bool,
+    pub config: AsyncConfig,
+    pub controller_id: u16,
+    /// Packets that miss in a table without a table-miss flow: OpenFlow 1.0 to 1.2.
+    pub implicit_misses: bool,
+}
+
+/// Counts of what did not get through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// Packet-ins for which there was no room.
+    pub packet_ins: u64,
+    /// Packet-ins that the rate limit refused.
+    pub limited: u64,
+    /// Other messages for which there was no room.
+    pub others: u64,
+}
+
+pub(super) struct Mailbox {
+    roles: Arc<Roles>,
+    member: Member,
+    state: Mutex<State>,
+}
+
+struct State {
+    interest: Interest,
+    events: VecDeque<Event>,
+    packet_ins: usize,
+    dropped: Dropped,
+    limit: Option<PacketInLimit>,
+    waker: Option<Waker>,
+}
+
+impl Mailbox {
+    pub fn new(roles: Arc<Roles>, member: Member, interest: Interest) -> Mailbox {
+        let state = State {
+            interest,
+            events: VecDeque::new(),
+            packet_ins: 0,
+            dropped: Dropped::default(),
+            limit: None,
+            waker: None,
+        };
+        Mailbox { roles, member, state: Mutex::new(state) }
+    }
+
+    pub fn set_interest(&self, interest: Interest) {
+        self.state.lock().interest = interest;
+    }
+
+    pub fn set_waker(&self, waker: Waker) {
+        self.state.lock().waker = Some(waker);
+    }
+
+    pub fn set_limit(&self, limit: PacketInLimit) {
+        self.state.lock().limit = Some(limit);
+    }
+
+    pub fn dropped(&self) -> Dropped {
+        self.state.lock().dropped
+    }
+
+    /// The oldest event.
+    pub fn take(&self) -> Option<Event> {
+        let mut state = self.state.lock();
+        let event = state.events.pop_front()?;
+        state.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
+        Some(event)
+    }
+
+    /// Index into the pairs of an [`AsyncConfig`].
+    fn side(&self) -> usize {
+        usize::from(self.roles.role(self.member) == Role::Secondary)
+    }
+
+    /// Puts an event in that `wanted` accepts. `make` is called only then.
+    fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce() -> Event) {
+        let mut state = self.state.lock();
+        if !state.interest.listening || !wanted(&state.interest) {
+            return;
+        }
+        state.push(make());
+        let waker = state.waker.clone();
+        drop(state);
+        if let Some(wake) = waker {
+            wake();
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, event: Event) {
+        if let Event::PacketIn(packet) = &event {
+            if let Some(limit) = &mut self.limit
+                && !limit(packet)
+            {
+                self.dropped.limited += 1;
+                return;
+            }
+            if self.packet_ins == MAX_PACKET_INS {
+                self.drop_packet_in();
+            }
+            self.packet_ins += 1;
+        } else if self.events.len() - self.packet_ins == MAX_OTHERS {
+            self.dropped.others += 1;
+            return;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Makes way: the oldest packet-in goes.
+    fn drop_packet_in(&mut self) {
+        if let Some(at) = self.events.iter().position(|e| matches!(e, Event::PacketIn(_))) {
+            self.events.remove(at);
+            self.packet_ins -= 1;
+            self.dropped.packet_ins += 1;
+        }
+    }
+}
+
+impl Subscriber for Mailbox {
+    fn packet_in(&self, event: &PacketInEvent) {
+        let side = self.side();
+        let wanted = |i: &Interest| {
+            // OVS's own reason for a miss without a table-miss flow goes by the bit of a plain miss.
+            let reason = match event.packet_in.reason {
+                PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
+                reason => reason,
+            };
+            i.config.packet_in[side] >> reason as u32 & 1 != 0
+                && event.controller_id == i.controller_id
+                && (i.implicit_misses || !event.implicit_miss)
+        };
+        self.post(wanted, || Event::PacketIn(Box::new(event.packet_in.clone())));
+    }
+
+    fn flow_removed(&self, removed: &FlowRemoved) {
+        let side = self.side();
+        let wanted = |i: &Interest| i.config.flow_removed[side] >> removed.reason as u32 & 1 != 0;
+        self.post(wanted, || Event::FlowRemoved(removed.clone()));
+    }
+
+    fn port_status(&self, status: &PortStatus) {
+        let side = self.side();
+        let wanted = |i: &Interest| i.config.port_status[side] >> status.reason as u32 & 1 != 0;
+        self.post(wanted, || Event::PortStatus(status.clone()));
+    }
+}

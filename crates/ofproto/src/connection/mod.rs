@@ -1,0 +1,404 @@
+//! An OpenFlow connection to a controller or a management client: bytes in, bytes out.
+//!
+//! A [`Session`] does no I/O and reads no clock. Whoever owns the socket gives it what was received
+//! ([`receive`](Session::receive)), calls [`poll`](Session::poll) when it is woken or a timeout is due,
+//! and sends [`output`](Session::output). When [`closed`](Session::closed) says why, what is left of the output
+//! is sent and the socket closed.
+//!
+//! A peer that does not read costs bounded memory: beyond [`OUTPUT_LIMIT`] nothing more of it is read or
+//! answered ([`wants_input`](Session::wants_input)), and events wait in a bounded mailbox.
+
+mod features;
+mod mailbox;
+mod requests;
+mod roles;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openflow::codec::{self, DecodeOptions, encode_all, error_message};
+use openflow::stats::SwitchDesc;
+use openflow::switch::RoleMsg;
+use openflow::{
+    AsyncConfig, Body, Dialect, ErrorCode, ErrorMsg, FlowFormat, Hello, Message, OfError, PacketInFormat, Role,
+    Version, Versions,
+};
+use packet::Time;
+
+use crate::bridge::Bridge;
+use crate::events::SubscriptionId;
+use mailbox::{Event, Interest, Mailbox};
+use roles::Member;
+
+pub use mailbox::{Dropped, PacketInLimit, Waker};
+pub use roles::Roles;
+
+/// Bytes of output that wait before no more requests are taken. One answer can exceed it.
+pub const OUTPUT_LIMIT: usize = 1 << 20;
+
+/// Bytes of output that wait before no more events are taken out of the mailbox.
+const EVENT_LIMIT: usize = 64 << 10;
+
+/// What a connection is for (OVS's "primary" and "service" connections).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A controller that the bridge is configured with: it gets asynchronous messages at once.
+    Controller,
+    /// A client that connected by itself (BRIDGE.mgmt): none until it sets a miss_send_len.
+    Service,
+}
+
+/// How a connection is to behave.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What it is for.
+    pub kind: Kind,
+    /// Versions that may be negotiated; those that the codec does not support are left out.
+    pub versions: Versions,
+    /// After so long without a message an echo is sent, after as long again the connection closed. `None`
+    /// for never.
+    pub probe_interval: Option<Duration>,
+    /// Answer to a description request.
+    pub desc: SwitchDesc,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Closed {
+    /// No version in common.
+    #[error("no OpenFlow version in common: the peer offers {peer}, allowed are {allowed}")]
+    Version {
+        /// The peer's.
+        peer: Versions,
+        /// Ours.
+        allowed: Versions,
+    },
+    /// The first message was not a hello.
+    #[error("the peer began with a message of type {0} instead of a hello")]
+    NoHello(u8),
+    /// The peer refused the version.
+    #[error("the peer refused to connect: {0}")]
+    Refused(ErrorCode),
+    /// What came is not OpenFlow.
+    #[error(transparent)]
+    Frame(#[from] codec::FrameError),
+    /// Nothing came for twice the probe interval.
+    #[error("no answer to an inactivity probe")]
+    Inactive,
+}
+
+/// A connection. See the [module](self).
+pub struct Session {
+    bridge: Bridge,
+    settings: Settings,
+    /// `None` until the hellos have been exchanged.
+    version: Option<Version>,
+    closed: Option<Closed>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    next_xid: u32,
+    last_heard: Time,
+    probing: bool,
+    roles: Arc<Roles>,
+    member: Member,
+    mailbox: Arc<Mailbox>,
+    subscription: SubscriptionId,
+    options: DecodeOptions,
+    flow_format: FlowFormat,
+    packet_in_format: PacketInFormat,
+    miss_send_len: u16,
+    controller_id: u16,
+    async_config: AsyncConfig,
+}
+
+impl Session {
+    /// A connection that has just been made. Its hello waits in the output.
+    pub fn new(bridge: Bridge, mut settings: Settings, roles: Arc<Roles>, now: Time) -> Session {
+        settings.versions = Versions(settings.versions.0 & codec::SUPPORTED.0);
+        let member = roles.join();
+        let interest =
+            Interest { listening: false, config: AsyncConfig::default(), controller_id: 0, implicit_misses: false };
+        let mailbox = Arc::new(Mailbox::new(roles.clone(), member, interest));
+        let subscription = bridge.subscribe(mailbox.clone());
+        // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
+        let miss_send_len = if settings.kind == Kind::Controller { 128 } else { 0 };
+        let mut session = Session {
+            bridge,
+            settings,
+            version: None,
+            closed: None,
+            input: Vec::new(),
+            output: Vec::new(),
+            next_xid: 1,
+            last_heard: now,
+            probing: false,
+            roles,
+            member,
+            mailbox,
+            subscription,
+            options: DecodeOptions::default(),
+            flow_format: FlowFormat::default(),
+            packet_in_format: PacketInFormat::default(),
+            miss_send_len,
+            controller_id: 0,
+            async_config: AsyncConfig::default(),
+        };
+        let versions = session.settings.versions;
+        let highest = versions.iter().last().unwrap_or(Version::V1_0);
+        let xid = session.xid();
+        session.send(&Message::new(highest, xid, Body::Hello(Hello { versions })));
+        session
+    }
+
+    /// Calls `waker` when there is something to [`poll`](Session::poll) for.
+    pub fn set_waker(&self, waker: Waker) {
+        self.mailbox.set_waker(waker);
+    }
+
+    /// Asks `limit` about every packet-in.
+    pub fn set_packet_in_limit(&self, limit: PacketInLimit) {
+        self.mailbox.set_limit(limit);
+    }
+
+    /// Takes what was received, and answers.
+    pub fn receive(&mut self, bytes: &[u8], now: Time) {
+        if self.closed.is_some() {
+            return;
+        }
+        self.last_heard = now;
+        self.probing = false;
+        self.input.extend_from_slice(bytes);
+        self.process();
+    }
+
+    /// Does what is due: requests that waited for room, events, the inactivity probe.
+    pub fn poll(&mut self, now: Time) {
+        self.process();
+        self.send_events();
+        let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
+        // While the peer's requests wait for it to read, it is not silent.
+        let idle = now.since(self.last_heard);
+        if idle >= 2 * interval && self.wants_input() {
+            self.closed = Some(Closed::Inactive);
+        } else if idle >= interval && !self.probing && self.version.is_some() {
+            self.probing = true;
+            let message = self.message(Body::EchoRequest(Vec::new()));
+            self.send(&message);
+        }
+    }
+
+    /// When [`poll`](Session::poll) has to be called at the latest; `None` for when it is woken.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let interval = self.settings.probe_interval.filter(|_| self.closed.is_none())?;
+        let probed = self.probing || self.version.is_none();
+        Some(self.last_heard + if probed { 2 * interval } else { interval })
+    }
+
+    /// What is to be sent.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Says that the first `n` bytes of the output have been sent. Then [`poll`](Session::poll), for what
+    /// waited for room.
+    pub fn sent(&mut self, n: usize) {
+        self.output.drain(..n.min(self.output.len()));
+    }
+
+    /// Whether more should be read from the peer: false while it does not read what it asked for.
+    pub fn wants_input(&self) -> bool {
+        self.closed.is_none() && self.output.len() < OUTPUT_LIMIT
+    }
+
+    /// Why the connection ended, once it has.
+    pub fn closed(&self) -> Option<Closed> {
+        self.closed
+    }
+
+    /// The version that was agreed on.
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// The controller's role.
+    pub fn role(&self) -> Role {
+        self.roles.role(self.member)
+    }
+
+    /// Whether the peer wants packets that miss in a table without a table-miss flow
+    /// ([`Controllers::want_misses`](crate::Controllers)).
+    pub fn wants_misses(&self) -> bool {
+        let interest = self.interest();
+        let side = usize::from(self.role() == Role::Secondary);
+        interest.listening && interest.implicit_misses && interest.config.packet_in[side] & 1 != 0
+    }
+
+    /// Messages that did not get through.
+    pub fn dropped(&self) -> Dropped {
+        self.mailbox.dropped()
+    }
+
+    /// Handles the whole messages in the input, as long as there is room for the answers.
+    fn process(&mut self) {
+        let input = std::mem::take(&mut self.input);
+        let mut rest = &input[..];
+        while self.wants_input() {
+            let len = match codec::frame_len(rest) {
+                Err(e) => {
+                    self.closed = Some(e.into());
+                    break;
+                }
+                Ok(Some(len)) if len <= rest.len() => len,
+                Ok(_) => break,
+            };
+            let (bytes, tail) = rest.split_at(len);
+            rest = tail;
+            match self.version {
+                None => self.greet(bytes),
+                Some(version) => self.handle(version, bytes),
+            }
+        }
+        self.input = rest.to_vec();
+    }
+
+    /// The first message: a hello, or an error about ours.
+    fn greet(&mut self, bytes: &[u8]) {
+        let allowed = self.settings.versions;
+        let peer = match codec::decode(bytes, self.options).map(|m| m.body) {
+            Ok(Body::Hello(hello)) => hello.versions,
+            Ok(Body::Error(e)) => return self.closed = Some(Closed::Refused(e.error)),
+            _ => return self.closed = Some(Closed::NoHello(bytes[1])),
+        };
+        let Some(version) = peer.negotiate(allowed) else {
+            let closed = Closed::Version { peer, allowed };
+            // In the peer's latest version, which it surely reads; the text is for its log.
+            let version = peer.iter().last().unwrap_or(Version::V1_0);
+            let error = ErrorMsg {
+                error: ErrorCode::Known(OfError::OFPHFC_INCOMPATIBLE),
+                data: closed.to_string().into_bytes(),
+            };
+            let xid = self.xid();
+            self.send(&Message::new(version, xid, Body::Error(error)));
+            return self.closed = Some(closed);
+        };
+        self.version = Some(version);
+        self.async_config = default_async(version);
+        self.update_interest();
+    }
+
+    /// A message after the hellos.
+    fn handle(&mut self, version: Version, bytes: &[u8]) {
+        let xid = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        if bytes[0] != version.wire() && bytes[1] != 0 {
+            return self.send(&error_message(version, xid, OfError::OFPBRC_BAD_VERSION, bytes));
+        }
+        let message = match codec::decode(bytes, self.options) {
+            Ok(message) => message,
+            Err(e) => return self.send(&e.reply(version, bytes)),
+        };
+        let dialect = message.dialect;
+        match self.answer(message) {
+            Ok(Some(body)) => self.send(&Message { version, xid, dialect, body }),
+            Ok(None) => {}
+            Err(error) => self.send(&error_message(version, xid, error, bytes)),
+        }
+    }
+
+    /// Moves events into the output.
+    fn send_events(&mut self) {
+        while self.closed.is_none() && self.output.len() < EVENT_LIMIT {
+            match self.mailbox.take() {
+                Some(event) => self.send_event(event),
+                None => break,
+            }
+        }
+    }
+
+    /// Moves all events into the output: those before a barrier come before its reply.
+    fn send_all_events(&mut self) {
+        while let Some(event) = self.mailbox.take() {
+            self.send_event(event);
+        }
+    }
+
+    fn send_event(&mut self, event: Event) {
+        let Some(version) = self.version else { return };
+        // Flow-removed in NXM where the peer speaks it: struct ofp10_match could not say all.
+        let nxm = version == Version::V1_0 && self.flow_format == FlowFormat::Nxm;
+        let dialect = match event {
+            Event::FlowRemoved(_) if nxm => Dialect::Nicira,
+            _ => Dialect::Standard,
+        };
+        let body = match event {
+            Event::PacketIn(mut packet_in) => {
+                packet_in.format = self.packet_in_format;
+                Body::PacketIn(packet_in)
+            }
+            Event::FlowRemoved(removed) => Body::FlowRemoved(Box::new(removed)),
+            Event::PortStatus(status) => Body::PortStatus(status),
+        };
+        self.send(&Message { version, xid: 0, dialect, body });
+    }
+
+    /// Appends a message to the output. One that is too long to be a message (a packet-in of a frame of
+    /// almost 64 kB) is left out.
+    fn send(&mut self, message: &Message) {
+        match encode_all(message, self.options) {
+            Ok(parts) => parts.iter().for_each(|part| self.output.extend_from_slice(part)),
+            Err(e) => tracing::warn!("bridge {}: cannot send: {e}", self.bridge.name()),
+        }
+    }
+
+    fn message(&mut self, body: Body) -> Message {
+        let xid = self.xid();
+        Message::new(self.version.unwrap_or(Version::V1_0), xid, body)
+    }
+
+    fn xid(&mut self) -> u32 {
+        self.next_xid = self.next_xid.wrapping_add(1);
+        self.next_xid.wrapping_sub(1)
+    }
+
+    fn interest(&self) -> Interest {
+        let asked = self.settings.kind == Kind::Controller || self.miss_send_len != 0;
+        Interest {
+            listening: asked && self.version.is_some(),
+            config: self.async_config,
+            controller_id: self.controller_id,
+            implicit_misses: self.version.is_some_and(|v| v < Version::V1_3),
+        }
+    }
+
+    fn update_interest(&self) {
+        self.mailbox.set_interest(self.interest());
+    }
+
+    /// A role request.
+    fn change_role(&mut self, request: RoleMsg, dialect: Dialect) -> Result<Body, OfError> {
+        self.roles.change(self.member, request.role, request.generation_id)?;
+        let role = if dialect == Dialect::Nicira { request.role } else { self.role() };
+        Ok(Body::RoleReply(RoleMsg { role, generation_id: self.roles.generation() }))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.bridge.unsubscribe(self.subscription);
+        self.roles.leave(self.member);
+    }
+}
+
+/// What a controller gets before it says otherwise (OpenFlow 1.3.5 section 6.3.5 and 7.3.10): as primary or
+/// equal all but packets with an invalid TTL, as secondary the changes of ports.
+fn default_async(version: Version) -> AsyncConfig {
+    let flow_removed = if version >= Version::V1_3 { 0xf } else { 0x7 };
+    // No match, action, action set, group, packet-out.
+    AsyncConfig {
+        packet_in: [0b11_1011, 0],
+        port_status: [0b111, 0b111],
+        flow_removed: [flow_removed, 0],
+        ..AsyncConfig::default()
+    }
+}

@@ -1,0 +1,172 @@
+//! What each message asks for, and the answer.
+
+use openflow::codec::OFPFW_ALL;
+use openflow::stats::{EmptyReply, TableStats};
+use openflow::switch::Capabilities;
+use openflow::{
+    Body, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, Role, SwitchConfig,
+    SwitchFeatures, Version,
+};
+
+use super::{Session, features};
+use crate::bridge::N_TABLES;
+
+/// OFPAT10_*: every action of OpenFlow 1.0.
+const ACTIONS10: u32 = (1 << 12) - 1;
+
+/// Reason bit of packets with an invalid TTL.
+const INVALID_TTL: u32 = 1 << 2;
+
+impl Session {
+    /// Does what a message asks; its answer, if it has one.
+    pub(super) fn answer(&mut self, message: Message) -> Result<Option<Body>, OfError> {
+        let (version, dialect) = (message.version, message.dialect);
+        if changes_switch(&message.body) && self.role() == Role::Secondary {
+            return Err(OfError::OFPBRC_IS_SECONDARY);
+        }
+        Ok(Some(match message.body {
+            Body::EchoRequest(data) => Body::EchoReply(data),
+            Body::FeaturesRequest => Body::FeaturesReply(self.features(version)),
+            Body::GetConfigRequest => Body::GetConfigReply(self.config(version)),
+            Body::BarrierRequest => {
+                self.bridge.barrier();
+                self.send_all_events();
+                Body::BarrierReply
+            }
+            Body::RoleRequest(request) => self.change_role(request, dialect)?,
+            Body::GetAsyncRequest => Body::GetAsyncReply(self.async_config),
+            Body::MultipartRequest { more, request } => {
+                // Only requests with a list (table features, to change them) can come in pieces.
+                if more {
+                    return Err(OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
+                }
+                Body::MultipartReply { more: false, reply: self.multipart(version, request)? }
+            }
+            other => return self.obey(other, version).map(|()| None),
+        }))
+    }
+
+    /// Does what a message without an answer asks.
+    fn obey(&mut self, body: Body, version: Version) -> Result<(), OfError> {
+        match body {
+            Body::FlowMod(change) => self.flow_mod(&change)?,
+            Body::PacketOut(out) => self.bridge.packet_out(&out)?,
+            Body::PortMod(change) => self.bridge.port_mod(&change)?,
+            Body::SetConfig(config) => self.set_config(config)?,
+            Body::SetAsync(config) => {
+                self.async_config = config;
+                self.update_interest();
+            }
+            Body::SetFlowFormat(format) => self.flow_format = format,
+            Body::FlowModTableId(set) => self.options.flow_mod_table_id = set,
+            Body::SetPacketInFormat(format) => self.packet_in_format = format,
+            Body::SetControllerId(id) => {
+                self.controller_id = id;
+                self.update_interest();
+            }
+            Body::Error(e) => {
+                tracing::info!("bridge {}: the controller reports {}", self.bridge.name(), e.error);
+            }
+            // A second hello changes nothing; an answer to our echo has been heard.
+            Body::Hello(_) | Body::EchoReply(_) => {}
+            // Messages that only a switch sends.
+            _ => {
+                tracing::debug!("bridge {}: a controller of {version} sent a switch's message", self.bridge.name());
+                return Err(OfError::OFPBRC_BAD_TYPE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Weir buffers no packets: a flow-mod with a buffer id does its work and tells that the buffer is not there.
+    fn flow_mod(&mut self, change: &FlowMod) -> Result<(), OfError> {
+        self.bridge.flow_mod(change)?;
+        if change.buffer_id.is_some() { Err(OfError::OFPBRC_BUFFER_UNKNOWN) } else { Ok(()) }
+    }
+
+    fn features(&self, version: Version) -> SwitchFeatures {
+        use Capabilities as C;
+        let ports =
+            if version < Version::V1_3 { self.bridge.port_descs(OfPort::ANY).unwrap_or_default() } else { Vec::new() };
+        SwitchFeatures {
+            datapath_id: self.bridge.config().datapath_id,
+            n_buffers: 0,
+            n_tables: N_TABLES,
+            auxiliary_id: 0,
+            capabilities: C::FLOW_STATS | C::TABLE_STATS | C::PORT_STATS | C::QUEUE_STATS | C::ARP_MATCH_IP,
+            actions: ACTIONS10,
+            ports,
+        }
+    }
+
+    fn config(&self, version: Version) -> SwitchConfig {
+        let to_controller = self.async_config.packet_in[0] & INVALID_TTL != 0;
+        SwitchConfig {
+            invalid_ttl_to_controller: (version < Version::V1_3).then_some(to_controller),
+            miss_send_len: self.miss_send_len,
+            ..self.bridge.switch_config()
+        }
+    }
+
+    fn set_config(&mut self, config: SwitchConfig) -> Result<(), OfError> {
+        // A secondary controller sets only what concerns itself. A fragment handling that is not to be had
+        // leaves the present one, as the specification lets the switch do.
+        if self.role() != Role::Secondary && config.frag != FragHandling::Reassemble {
+            self.bridge.set_switch_config(config)?;
+        }
+        match config.invalid_ttl_to_controller {
+            Some(true) => self.async_config.packet_in[0] |= INVALID_TTL,
+            Some(false) => self.async_config.packet_in[0] &= !INVALID_TTL,
+            None => {}
+        }
+        self.miss_send_len = config.miss_send_len;
+        self.update_interest();
+        Ok(())
+    }
+
+    fn multipart(&mut self, version: Version, request: MultipartRequest) -> Result<MultipartReply, OfError> {
+        use MultipartReply as Reply;
+        use MultipartRequest as Ask;
+        Ok(match request {
+            Ask::Desc => Reply::Desc(Box::new(self.settings.desc.clone())),
+            Ask::Flow(q) => Reply::Flow(self.bridge.flow_stats(&q)?),
+            Ask::Aggregate(q) => Reply::Aggregate(self.bridge.aggregate_stats(&q)?),
+            Ask::Table => Reply::Table(self.tables(version)),
+            Ask::Port(port) => Reply::Port(self.bridge.port_stats(port)?),
+            Ask::PortDesc(port) => Reply::PortDesc(self.bridge.port_descs(port)?),
+            Ask::Queue { port, .. } => {
+                // There are no queues; asking about a port that is not there is wrong all the same.
+                self.bridge.port_descs(port).map_err(|_| OfError::OFPQOFC_BAD_PORT)?;
+                Reply::Queue(Vec::new())
+            }
+            Ask::Group(_) => Reply::Empty(EmptyReply::Group),
+            Ask::GroupDesc(_) => Reply::Empty(EmptyReply::GroupDesc),
+            Ask::Meter(_) => Reply::Empty(EmptyReply::Meter),
+            Ask::MeterConfig(_) => Reply::Empty(EmptyReply::MeterConfig),
+            // None of either, so all zero.
+            Ask::GroupFeatures => Reply::GroupFeatures(Default::default()),
+            Ask::MeterFeatures => Reply::MeterFeatures(Default::default()),
+            Ask::TableFeatures(wanted) if wanted.is_empty() => Reply::TableFeatures(features::tables(&self.bridge)),
+            // Tables are as they are.
+            Ask::TableFeatures(_) => return Err(OfError::OFPTFFC_EPERM),
+        })
+    }
+
+    fn tables(&self, version: Version) -> Vec<TableStats> {
+        let mut tables = self.bridge.table_stats();
+        if version == Version::V1_0 {
+            tables.iter_mut().for_each(|t| t.wildcards = OFPFW_ALL);
+        }
+        tables
+    }
+}
+
+/// Whether a message changes the switch or makes it send, which a secondary controller may not
+/// (OpenFlow 1.3.5 section 6.3.5).
+fn changes_switch(body: &Body) -> bool {
+    match body {
+        Body::FlowMod(_) | Body::PacketOut(_) | Body::PortMod(_) => true,
+        Body::MultipartRequest { request: MultipartRequest::TableFeatures(tables), .. } => !tables.is_empty(),
+        _ => false,
+    }
+}
