@@ -16,12 +16,16 @@ pub enum Step {
     SetWorkers(Workers),
     /// Changes the flow caches.
     SetDatapath(Datapath),
-    /// Adds a bridge without ports, controllers and flows.
+    /// Adds a bridge without ports (LOCAL neither), controllers and flows.
     AddBridge { bridge: String, settings: BridgeSettings },
     /// Changes a bridge itself.
     SetBridge { bridge: String, settings: BridgeSettings },
     /// Removes a bridge, whose ports, controllers and flows have been removed.
     RemoveBridge { bridge: String },
+    /// Adds the LOCAL port to a bridge.
+    AddLocal { bridge: String, settings: BridgeSettings },
+    /// Takes the LOCAL port from a bridge.
+    RemoveLocal { bridge: String },
     /// Opens a device and adds it to a bridge.
     AddPort { bridge: String, port: String, wanted: Port },
     /// Changes the VLANs of a port.
@@ -58,7 +62,9 @@ pub struct Failure {
 /// The steps from `running` to `desired`.
 ///
 /// What goes is taken away before what comes is added, so that a device can move from one bridge to
-/// another. Flows come after the ports that they name, controllers last, when the bridge is complete.
+/// another. Flows come after the ports that they name. Controllers come before both: a bridge loses
+/// all its flows when the first controller is configured and when the last one goes, so new ones come
+/// before old ones go, and the flows of the configuration are added after that.
 pub fn plan(running: &Desired, desired: &Desired) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, old) in &running.bridges {
@@ -78,18 +84,23 @@ pub fn plan(running: &Desired, desired: &Desired) -> Vec<Step> {
 
 fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, steps: &mut Vec<Step>) {
     let bridge = || name.to_owned();
-    for target in old.controllers.keys().filter(|t| new.is_none_or(|n| !n.controllers.contains_key(t))) {
-        steps.push(Step::RemoveController { bridge: bridge(), target: target.clone() });
-    }
-    for flow in old.flows.iter().filter(|f| new.is_none_or(|n| !n.flows.iter().any(|g| g.selector() == f.selector()))) {
-        steps.push(Step::RemoveFlow { bridge: bridge(), flow: flow.clone() });
+    if let Some(new) = new {
+        for flow in old.flows.iter().filter(|f| !new.flows.iter().any(|g| g.selector() == f.selector())) {
+            steps.push(Step::RemoveFlow { bridge: bridge(), flow: flow.clone() });
+        }
     }
     for (port, have) in &old.ports {
         if new.and_then(|n| n.ports.get(port)).is_none_or(|want| needs_reopening(&have.interface, &want.interface)) {
             steps.push(Step::RemovePort { bridge: bridge(), port: port.clone() });
         }
     }
+    if old.settings.local && new.is_none_or(|n| !n.settings.local) {
+        steps.push(Step::RemoveLocal { bridge: bridge() });
+    }
     if new.is_none() {
+        for target in old.controllers.keys() {
+            steps.push(Step::RemoveController { bridge: bridge(), target: target.clone() });
+        }
         steps.push(Step::RemoveBridge { bridge: bridge() });
     }
 }
@@ -98,13 +109,17 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Ve
     let bridge = || name.to_owned();
     match old {
         None => steps.push(Step::AddBridge { bridge: bridge(), settings: new.settings.clone() }),
-        Some(old) if old.settings != new.settings => {
+        Some(old) if without_local(&old.settings) != without_local(&new.settings) => {
             steps.push(Step::SetBridge { bridge: bridge(), settings: new.settings.clone() });
         }
         Some(_) => {}
     }
+    if new.settings.local && old.is_none_or(|old| !old.settings.local) {
+        steps.push(Step::AddLocal { bridge: bridge(), settings: new.settings.clone() });
+    }
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
+    plan_controllers(name, old, new, steps);
     for (port, want) in &new.ports {
         let port = port.clone();
         let have = old.ports.get(&port).filter(|have| !needs_reopening(&have.interface, &want.interface));
@@ -120,15 +135,27 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Ve
             steps.push(Step::SetVlans { bridge: bridge(), port, vlans: want.vlans.clone() });
         }
     }
-    for flow in new.flows.difference(&old.flows) {
+    let flushed = old.controllers.is_empty() != new.controllers.is_empty();
+    for flow in new.flows.iter().filter(|f| flushed || !old.flows.contains(f)) {
         steps.push(Step::AddFlow { bridge: bridge(), flow: flow.clone() });
     }
+}
+
+fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<Step>) {
     for (target, controller) in &new.controllers {
         if old.controllers.get(target) != Some(controller) {
             let (target, controller) = (target.clone(), controller.clone());
-            steps.push(Step::AddController { bridge: bridge(), target, controller });
+            steps.push(Step::AddController { bridge: name.to_owned(), target, controller });
         }
     }
+    for target in old.controllers.keys().filter(|t| !new.controllers.contains_key(t)) {
+        steps.push(Step::RemoveController { bridge: name.to_owned(), target: target.clone() });
+    }
+}
+
+/// The settings but for the LOCAL port, which has steps of its own.
+fn without_local(settings: &BridgeSettings) -> BridgeSettings {
+    BridgeSettings { local: false, ..settings.clone() }
 }
 
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
@@ -163,12 +190,16 @@ fn note(running: &mut Desired, step: &Step) {
         Step::SetWorkers(workers) => running.workers = workers,
         Step::SetDatapath(datapath) => running.datapath = datapath,
         Step::AddBridge { bridge, settings } => {
-            bridges.insert(bridge, Bridge { settings, ..Bridge::default() });
+            bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });
         }
         Step::RemoveBridge { bridge } => {
             bridges.remove(&bridge);
         }
-        Step::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| b.settings = settings),
+        Step::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
+            b.settings = BridgeSettings { local: b.settings.local, ..settings };
+        }),
+        Step::AddLocal { bridge, .. } => in_bridge(bridges, &bridge, |b| b.settings.local = true),
+        Step::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| b.settings.local = false),
         Step::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
             b.ports.insert(port, wanted);
         }),
@@ -193,10 +224,15 @@ fn note(running: &mut Desired, step: &Step) {
             b.flows.remove(&flow);
         }),
         Step::AddController { bridge, target, controller } => in_bridge(bridges, &bridge, |b| {
+            if b.controllers.is_empty() {
+                b.flows.clear();
+            }
             b.controllers.insert(target, controller);
         }),
         Step::RemoveController { bridge, target } => in_bridge(bridges, &bridge, |b| {
-            b.controllers.remove(&target);
+            if b.controllers.remove(&target).is_some() && b.controllers.is_empty() {
+                b.flows.clear();
+            }
         }),
     }
 }
@@ -206,6 +242,7 @@ fn note(running: &mut Desired, step: &Step) {
 fn note_failure(running: &mut Desired, step: &Step) {
     match step {
         Step::RemoveBridge { .. }
+        | Step::RemoveLocal { .. }
         | Step::RemovePort { .. }
         | Step::RemoveFlow { .. }
         | Step::RemoveController { .. } => note(running, step),

@@ -56,7 +56,7 @@ impl Default for Datapath {
 }
 
 /// A bridge.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bridge {
     /// What belongs to the bridge itself.
     pub settings: BridgeSettings,
@@ -66,17 +66,6 @@ pub struct Bridge {
     pub controllers: BTreeMap<Target, Controller>,
     /// Flows in the tables from the start.
     pub flows: BTreeSet<FlowText>,
-}
-
-impl Default for Bridge {
-    fn default() -> Bridge {
-        Bridge {
-            settings: BridgeSettings::default(),
-            ports: BTreeMap::new(),
-            controllers: BTreeMap::new(),
-            flows: BTreeSet::new(),
-        }
-    }
 }
 
 /// What belongs to a bridge itself.
@@ -141,6 +130,19 @@ pub struct Interface {
     pub mtu_request: Option<u32>,
     /// Ethernet address that is wanted.
     pub mac: Option<ports::Mac>,
+}
+
+impl Interface {
+    /// The interface called `name`, as the port registry takes it.
+    pub fn port_spec(&self, name: &str) -> ports::registry::PortSpec {
+        ports::registry::PortSpec {
+            name: name.to_owned(),
+            kind: self.kind.clone(),
+            options: self.options.clone(),
+            mtu: self.mtu_request,
+            mac: self.mac,
+        }
+    }
 }
 
 /// Which VLANs a port carries, and how (`vlan_mode`, `tag`, `trunks`).

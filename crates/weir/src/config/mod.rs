@@ -1,5 +1,6 @@
 //! The configuration: one desired state ([`desired`]), whatever the source ([`toml`]).
 
+pub mod check;
 pub mod desired;
 pub mod error;
 pub mod target;

@@ -29,6 +29,9 @@ use super::desired::{
 use super::error::{ConfigError, ConfigErrors, nearest};
 use super::target::Target;
 
+use crate::flow_text;
+use ports::registry;
+
 mod reader;
 use reader::{Document, Item, Section};
 
@@ -165,7 +168,8 @@ fn read_bridge(name: &str, mut s: Section) -> Bridge {
             item.error(format!("controller {target} is listed twice"));
         }
     }
-    let flows = read_flows(&mut s);
+    let local = settings.local.then_some(name);
+    let flows = read_flows(&mut s, ports.keys().map(String::as_str).chain(local).collect());
     s.finish();
     Bridge { settings, ports, controllers, flows }
 }
@@ -218,13 +222,14 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
     Some((address??, controller))
 }
 
-fn read_flows(s: &mut Section) -> BTreeSet<FlowText> {
+/// `ports` are the names of the bridge's ports, which a flow may use.
+fn read_flows(s: &mut Section, ports: Vec<&str>) -> BTreeSet<FlowText> {
     let mut flows = BTreeSet::new();
     let mut selectors = HashMap::new();
     for item in s.list("flows") {
         let Some(text) = item.str() else { continue };
         let flow = FlowText(text.trim().to_owned());
-        if let Err(problem) = check_flow(&flow.0) {
+        if let Err(problem) = flow_text::check(&flow.0, ports.iter().copied()) {
             item.error(format!("flow \"{}\": {problem}", flow.0));
         } else if let Some(line) = selectors.insert(flow.selector().to_owned(), item.line()) {
             item.error(format!("flow \"{}\" has the same match as the flow in line {line}", flow.0));
@@ -234,21 +239,15 @@ fn read_flows(s: &mut Section) -> BTreeSet<FlowText> {
     flows
 }
 
-fn check_flow(text: &str) -> Result<(), String> {
-    if !text.contains("actions=") {
-        return Err("it has no actions; end it with actions=drop, actions=NORMAL or actions=output:PORT".into());
-    }
-    Ok(())
-}
-
 fn read_port(name: &str, mut s: Section) -> Port {
     if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
         s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
     }
+    let kind = s.get("type").and_then(|item| read_kind(&item));
     let port = Port {
         vlans: read_vlans(&mut s),
         interface: Interface {
-            kind: s.get("type").and_then(|item| read_kind(&item)).unwrap_or_else(|| "system".into()),
+            kind: kind.unwrap_or_else(|| "system".into()),
             options: s.map("options", |_, item| item.scalar_text()),
             ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
             mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
@@ -256,20 +255,40 @@ fn read_port(name: &str, mut s: Section) -> Port {
         },
     };
     s.finish();
+    check_options(&s, name, &port.interface);
     port
 }
 
 fn read_kind(item: &Item) -> Option<String> {
     let kind = item.str()?;
-    let known = PORT_KINDS.contains(&kind).then(|| kind.to_owned());
+    let mut kinds: Vec<&str> = registry::KINDS.iter().flat_map(|k| k.names).copied().collect();
+    kinds.push(PATCH);
+    let known = kinds.contains(&kind).then(|| kind.to_owned());
     item.require(known, || {
-        let hint =
-            nearest(kind, PORT_KINDS.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
-        format!("{kind:?} is not a type of port{hint} (types: {})", PORT_KINDS.join(", "))
+        let hint = nearest(kind, kinds.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        format!("{kind:?} is not a type of port{hint} (types: {})", kinds.join(", "))
     })
 }
 
-const PORT_KINDS: &[&str] = &["system", "afxdp", "afpacket", "tap", "internal", "pcap", "null", "dummy"];
+/// The type of port that joins two bridges and has no device.
+const PATCH: &str = "patch";
+
+fn check_options(s: &Section, name: &str, interface: &Interface) {
+    if interface.kind == PATCH {
+        match interface.options.get("peer") {
+            Some(peer) if peer == name => s.error_at("options", "a patch port cannot be its own peer"),
+            Some(_) if interface.options.len() == 1 => {}
+            _ => s.error_at("options", "a patch port has one option: options = { peer = \"NAME\" }"),
+        }
+        return;
+    }
+    if let Err(e) = registry::check(&interface.port_spec(name)) {
+        match e {
+            ports::Error::Option { option, problem, .. } => s.error_at(&format!("options.{option}"), problem),
+            other => s.error(other.to_string()),
+        }
+    }
+}
 
 fn read_vlans(s: &mut Section) -> Vlans {
     let mode = s.choice("vlan-mode", &VlanMode::NAMES);

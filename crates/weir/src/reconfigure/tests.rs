@@ -9,17 +9,39 @@ use crate::config::FailMode;
 
 /// A switch that checks that steps come in an order that a real one can follow.
 struct Model {
-    bridges: BTreeMap<String, (BTreeSet<String>, BTreeSet<Target>)>,
+    bridges: BTreeMap<String, ModelBridge>,
     devices: BTreeSet<String>,
     fail: fn(&Step) -> bool,
+}
+
+#[derive(Default)]
+struct ModelBridge {
+    local: bool,
+    ports: BTreeSet<String>,
+    controllers: BTreeSet<Target>,
+    flows: BTreeSet<FlowText>,
+}
+
+impl ModelBridge {
+    /// As ofproto: the first controller and the end of the last one clear the flow tables.
+    fn change_controllers(&mut self, change: impl FnOnce(&mut BTreeSet<Target>) -> bool) -> bool {
+        let had = !self.controllers.is_empty();
+        let done = change(&mut self.controllers);
+        if had == self.controllers.is_empty() {
+            self.flows.clear();
+        }
+        done
+    }
 }
 
 impl Model {
     fn new(state: &Desired) -> Model {
         let bridges = state.bridges.iter().map(|(name, b)| {
-            (name.clone(), (b.ports.keys().cloned().collect(), b.controllers.keys().cloned().collect()))
+            let (ports, controllers) = (b.ports.keys().cloned().collect(), b.controllers.keys().cloned().collect());
+            (name.clone(), ModelBridge { local: b.settings.local, ports, controllers, flows: b.flows.clone() })
         });
-        let devices = state.bridges.values().flat_map(|b| b.ports.keys().cloned()).collect();
+        let locals = state.bridges.iter().filter(|(_, b)| b.settings.local).map(|(name, _)| name.clone());
+        let devices = state.bridges.values().flat_map(|b| b.ports.keys().cloned()).chain(locals).collect();
         Model { bridges: bridges.collect(), devices, fail: |_| false }
     }
 }
@@ -30,50 +52,51 @@ impl Apply for Model {
             return Err("told to fail".into());
         }
         let no = |what: &str| Err(format!("{step:?}: {what}"));
-        match step {
-            Step::SetWorkers(_) | Step::SetDatapath(_) => {}
-            Step::AddBridge { bridge, .. } => {
-                if self.bridges.insert(bridge.clone(), Default::default()).is_some() {
-                    return no("exists");
-                }
-            }
+        let model_bridge = match step {
+            Step::SetWorkers(_) | Step::SetDatapath(_) => return Ok(()),
+            Step::AddBridge { bridge, .. } => match self.bridges.insert(bridge.clone(), ModelBridge::default()) {
+                None => return Ok(()),
+                Some(_) => return no("exists"),
+            },
             Step::RemoveBridge { bridge } => match self.bridges.remove(bridge) {
-                Some((ports, controllers)) if ports.is_empty() && controllers.is_empty() => {}
+                Some(b) if !b.local && b.ports.is_empty() && b.controllers.is_empty() => return Ok(()),
                 _ => return no("not there, or not empty"),
             },
-            Step::SetBridge { bridge, .. } | Step::AddFlow { bridge, .. } | Step::RemoveFlow { bridge, .. } => {
-                if !self.bridges.contains_key(bridge) {
-                    return no("no bridge");
-                }
+            Step::SetBridge { bridge, .. }
+            | Step::AddLocal { bridge, .. }
+            | Step::RemoveLocal { bridge }
+            | Step::AddPort { bridge, .. }
+            | Step::RemovePort { bridge, .. }
+            | Step::SetVlans { bridge, .. }
+            | Step::SetInterface { bridge, .. }
+            | Step::AddFlow { bridge, .. }
+            | Step::RemoveFlow { bridge, .. }
+            | Step::AddController { bridge, .. }
+            | Step::RemoveController { bridge, .. } => self.bridges.get_mut(bridge),
+        };
+        let Some(b) = model_bridge else { return no("no bridge") };
+        let done = match step {
+            Step::AddLocal { bridge, .. } => {
+                !std::mem::replace(&mut b.local, true) && self.devices.insert(bridge.clone())
             }
-            Step::AddPort { bridge, port, .. } => {
-                if !self.devices.insert(port.clone()) {
-                    return no("device in use");
-                }
-                let Some(b) = self.bridges.get_mut(bridge) else { return no("no bridge") };
-                b.0.insert(port.clone());
+            Step::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
+            Step::AddPort { port, .. } => self.devices.insert(port.clone()) && b.ports.insert(port.clone()),
+            Step::RemovePort { port, .. } => b.ports.remove(port) && self.devices.remove(port),
+            Step::SetVlans { port, .. } | Step::SetInterface { port, .. } => b.ports.contains(port),
+            Step::AddFlow { flow, .. } => {
+                b.flows.retain(|f| f.selector() != flow.selector());
+                b.flows.insert(flow.clone())
             }
-            Step::SetVlans { bridge, port, .. } | Step::SetInterface { bridge, port, .. } => {
-                if !self.bridges.get(bridge).is_some_and(|b| b.0.contains(port)) {
-                    return no("no port");
-                }
-            }
-            Step::RemovePort { bridge, port } => {
-                if !self.bridges.get_mut(bridge).is_some_and(|b| b.0.remove(port)) || !self.devices.remove(port) {
-                    return no("no port");
-                }
-            }
-            Step::AddController { bridge, target, .. } => {
-                let Some(b) = self.bridges.get_mut(bridge) else { return no("no bridge") };
-                b.1.insert(target.clone());
-            }
-            Step::RemoveController { bridge, target } => {
-                if !self.bridges.get_mut(bridge).is_some_and(|b| b.1.remove(target)) {
-                    return no("no controller");
-                }
-            }
-        }
-        Ok(())
+            Step::RemoveFlow { flow, .. } => b.flows.remove(flow),
+            Step::AddController { target, .. } => b.change_controllers(|all| {
+                // One that is there already gets new settings.
+                all.insert(target.clone());
+                true
+            }),
+            Step::RemoveController { target, .. } => b.change_controllers(|all| all.remove(target)),
+            _ => true,
+        };
+        if done { Ok(()) } else { no("not possible now") }
     }
 }
 
@@ -152,8 +175,13 @@ proptest! {
     #[test]
     fn the_plan_leads_to_what_is_wanted(a in state(), b in state()) {
         let mut running = a.clone();
-        let failures = apply(&mut Model::new(&a), &mut running, plan(&a, &b));
+        let mut model = Model::new(&a);
+        let failures = apply(&mut model, &mut running, plan(&a, &b));
         prop_assert_eq!(failures, vec![]);
+        for (name, bridge) in &b.bridges {
+            prop_assert_eq!(&model.bridges[name].flows, &bridge.flows, "what is really in the tables");
+            prop_assert_eq!(model.bridges[name].local, bridge.settings.local);
+        }
         prop_assert_eq!(&running, &b);
         prop_assert_eq!(plan(&running, &b), vec![]);
     }
@@ -200,6 +228,6 @@ fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
     let mut model = Model { fail: |step| matches!(step, Step::AddBridge { .. }), ..Model::new(&Desired::default()) };
     let mut running = Desired::default();
     let failures = apply(&mut model, &mut running, plan(&Desired::default(), &desired));
-    assert_eq!(failures.len(), 2);
+    assert_eq!(failures.len(), 3, "the bridge, its LOCAL port and its port: {failures:?}");
     assert_eq!(running, Desired::default());
 }

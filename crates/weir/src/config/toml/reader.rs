@@ -176,11 +176,13 @@ impl<'a> Section<'a> {
 
     /// A mistake in a key below this table.
     pub(super) fn error_at(&self, key: &str, problem: impl Into<String>) {
-        self.document.error_at_key(&join(&self.key, key), problem);
+        let key = join(&self.key, key);
+        let line = self.document.line_of(&key).unwrap_or(self.line);
+        self.document.push(Some(line), &key, problem);
     }
 
     /// Reports the keys that nobody asked for.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(&self) {
         for name in self.table.keys().filter(|name| !self.known.contains(&name.get_ref().as_ref())) {
             let word = name.get_ref();
             let problem = match nearest(word, self.known.iter().copied()) {

@@ -28,7 +28,7 @@ ofport = 7
 name = "p2"
 trunks = [1, 2]
 mtu = 9000
-options = { n_rxq = 2, "x" = "y" }
+options = { n_rxq = 2, "qdisc-bypass" = true }
 
 [[bridge.port]]
 name = "p3"
