@@ -1,5 +1,13 @@
 //! Weir: an OpenFlow virtual switch in user space.
+//!
+//! Configuration sources ([`config`]) make a desired state, [`reconfigure`] brings the switch to it;
+//! [`daemon`] runs it, [`unixctl`] and [`report`] tell about it, [`cli`] is the command line.
 
+pub mod cli;
 pub mod config;
+pub mod daemon;
+pub mod flow_text;
 pub mod reconfigure;
+pub mod report;
+pub mod rundir;
 pub mod unixctl;

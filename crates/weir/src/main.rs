@@ -1,3 +1,5 @@
 //! The `weir` binary.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    weir::cli::main()
+}

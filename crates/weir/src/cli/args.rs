@@ -1,0 +1,155 @@
+//! The command line, declared once: parsing, help, completion and the man page follow from this.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// An OpenFlow virtual switch in user space.
+///
+/// `weir run` is the daemon; the other commands ask a running daemon over its control socket. The
+/// daemon is also driven by Open vSwitch's tools: `ovs-ofctl CMD BRIDGE` and `ovs-appctl -t weir CMD`.
+///
+/// Exit status: 0 on success, 1 on failure, 2 for a mistake on the command line.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Args {
+    /// Where sockets and pidfiles are [default: OVS_RUNDIR, or /var/run/openvswitch]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub rundir: Option<PathBuf>,
+
+    /// Control socket of the daemon, instead of the one that the pidfile in the run directory names
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Print data as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  weir check switch.toml       look for mistakes without starting anything
+  weir run switch.toml         run the switch until it is ended by a signal or 'weir ctl exit'
+  weir flows --bridge br0      OpenFlow flows of br0, and the flows of the datapath
+  weir stats --json            counters of the workers, for a program
+  weir ctl fdb/show br0        any command of the control socket; 'weir ctl list-commands' lists them";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the switch with a configuration, in the foreground
+    ///
+    /// SIGHUP reads the configuration again, as 'weir reload' does. SIGTERM and SIGINT end the switch
+    /// and remove its sockets, TAP devices and XDP programs.
+    Run {
+        /// The configuration, a TOML file
+        #[arg(value_name = "CONFIG")]
+        config: PathBuf,
+
+        /// What to log on standard error: error, warn, info, debug, trace, or a filter such as
+        /// info,ofproto=debug
+        #[arg(long, value_name = "FILTER", default_value = "info")]
+        log: String,
+    },
+
+    /// Show bridges, ports and controllers
+    Show,
+
+    /// Show the OpenFlow flows of each bridge and the flows of the datapath
+    Flows {
+        /// Only this bridge's OpenFlow flows
+        #[arg(long, short, value_name = "BRIDGE")]
+        bridge: Option<String>,
+
+        /// Only OpenFlow flows of this table
+        #[arg(long, short, value_name = "TABLE")]
+        table: Option<u8>,
+
+        /// No flows of the datapath
+        #[arg(long, conflicts_with = "datapath_only")]
+        openflow_only: bool,
+
+        /// No OpenFlow flows
+        #[arg(long)]
+        datapath_only: bool,
+    },
+
+    /// Show the counters of the workers: hits by tier, misses, cycles, batches, drops by reason
+    Stats,
+
+    /// Show the ports with their counters
+    Ports,
+
+    /// Read the configuration again and apply what changed
+    ///
+    /// Ports that did not change forward on without losing a packet. A file with mistakes changes
+    /// nothing.
+    Reload,
+
+    /// Look for mistakes in a configuration, without starting anything
+    ///
+    /// Reports every mistake with its line, and what of the machine the configuration needs and does
+    /// not find: cores, interfaces, permissions, AF_XDP.
+    Check {
+        /// The configuration, a TOML file
+        #[arg(value_name = "CONFIG")]
+        config: PathBuf,
+    },
+
+    /// Run a command of the control socket and print its answer
+    ///
+    /// The commands are those of ovs-appctl(8) that Weir has; 'list-commands' lists them.
+    Ctl {
+        /// Name of the command
+        #[arg(value_name = "COMMAND")]
+        name: String,
+
+        /// Its arguments
+        #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
+    /// Print the version of this program
+    Version,
+
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn declaration_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_help() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Args::command());
+    }
+
+    #[test]
+    fn ctl_takes_options_as_arguments() {
+        let args = Args::try_parse_from(["weir", "ctl", "dpctl/dump-flows", "-m", "--names"]).unwrap();
+        let Command::Ctl { name, args } = args.command else { panic!("not ctl") };
+        assert_eq!((name.as_str(), args), ("dpctl/dump-flows", vec!["-m".to_string(), "--names".to_string()]));
+    }
+}

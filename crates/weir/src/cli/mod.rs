@@ -1,0 +1,141 @@
+//! The command line: parses it and does what it says.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::config::{self, check};
+use crate::daemon::{self, Options, PROGRAM};
+use crate::report::{self, Flows, Ports, Show, Stats};
+use crate::rundir::{self, Rundir};
+use crate::unixctl::{Client, client};
+
+pub mod args;
+use args::{Args, Command};
+
+/// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    match dispatch(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{}", e.to_string().trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("weir: {0}")]
+    Rundir(#[from] rundir::Error),
+    #[error("weir: {0}")]
+    Client(#[from] client::Error),
+    #[error("weir: the daemon's answer is not what this version of weir expects: {0}")]
+    Answer(#[from] serde_json::Error),
+    #[error(transparent)]
+    Config(#[from] config::ConfigErrors),
+    #[error("weir: {0}")]
+    Daemon(#[from] daemon::Error),
+    #[error("weir: cannot write: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+fn dispatch(args: Args) -> Result<(), Error> {
+    let daemon = Daemon { rundir: Rundir::choose(args.rundir), socket: args.socket, json: args.json };
+    match args.command {
+        Command::Run { config, log } => Ok(daemon::run(Options { config, rundir: daemon.rundir, log })?),
+        Command::Show => daemon.report("weir/show", &[], |r: &Show| report::text::show(r)),
+        Command::Flows { bridge, table, openflow_only, datapath_only } => {
+            daemon.report("weir/flows", &flows_arguments(bridge, table, openflow_only, datapath_only), |r: &Flows| {
+                report::text::flows(r)
+            })
+        }
+        Command::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
+        Command::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        Command::Reload => daemon.ctl("reload", &[]),
+        Command::Check { config } => check(&config, args.json),
+        Command::Ctl { name, args } => daemon.ctl(&name, &args),
+        Command::Version => version(args.json),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "weir", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn flows_arguments(bridge: Option<String>, table: Option<u8>, openflow: bool, datapath: bool) -> Vec<String> {
+    let mut arguments = Vec::new();
+    arguments.extend(bridge.map(|b| format!("bridge={b}")));
+    arguments.extend(table.map(|t| format!("table={t}")));
+    arguments.extend(openflow.then(|| "openflow-only".to_string()));
+    arguments.extend(datapath.then(|| "datapath-only".to_string()));
+    arguments
+}
+
+/// The daemon that commands are sent to.
+struct Daemon {
+    rundir: Rundir,
+    socket: Option<PathBuf>,
+    json: bool,
+}
+
+impl Daemon {
+    fn call(&self, command: &str, arguments: &[String]) -> Result<String, Error> {
+        let socket = match &self.socket {
+            Some(socket) => socket.clone(),
+            None => self.rundir.running_control_socket(PROGRAM)?,
+        };
+        Ok(Client::connect(&socket)?.call(command, arguments)?)
+    }
+
+    /// Asks for a report and prints it, as JSON or by `render`.
+    fn report<T: DeserializeOwned>(
+        &self,
+        command: &str,
+        arguments: &[String],
+        render: impl Fn(&T) -> String,
+    ) -> Result<(), Error> {
+        let answer = self.call(command, arguments)?;
+        if self.json {
+            return print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&answer)?)?);
+        }
+        print(&render(&serde_json::from_str(&answer)?))
+    }
+
+    /// Runs any command and prints its answer as it is.
+    fn ctl(&self, command: &str, arguments: &[String]) -> Result<(), Error> {
+        let answer = self.call(command, arguments)?;
+        if self.json { print(&json!({ "result": answer }).to_string()) } else { print(&answer) }
+    }
+}
+
+fn check(config: &Path, json: bool) -> Result<(), Error> {
+    let loaded = config::toml::load(config)?;
+    let problems = check::environment(&loaded);
+    if !problems.0.is_empty() {
+        return Err(problems.into());
+    }
+    if json { print(&serde_json::to_string_pretty(&loaded.desired)?) } else { print("no mistakes found") }
+}
+
+fn version(json: bool) -> Result<(), Error> {
+    let version = env!("CARGO_PKG_VERSION");
+    if json { print(&json!({ "version": version }).to_string()) } else { print(&format!("weir {version}")) }
+}
+
+/// Prints text with a line feed at its end. A reader that has seen enough (`weir flows | head`) is no
+/// failure.
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    let feed = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    match write!(out, "{text}{feed}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}

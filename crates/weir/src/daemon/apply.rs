@@ -1,0 +1,227 @@
+//! Takes the steps of a reconfiguration on the real switch.
+
+use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
+use openflow::{FlowModCommand, OfPort};
+use ports::registry;
+
+use super::engine::{Engine, switch_settings};
+use super::openflow::Requests;
+use crate::config::Workers;
+use crate::config::desired::{BridgeSettings, Datapath, FailMode, FlowText, Interface, Port, VlanMode, Vlans};
+use crate::flow_text;
+use crate::reconfigure::{Apply, Step};
+
+/// The switch as a target of steps.
+pub struct Target {
+    /// The switch.
+    pub engine: Engine,
+    /// The OpenFlow sockets, on the management thread.
+    pub openflow: Requests,
+    /// What the workers and caches are set to.
+    pub workers: Workers,
+    /// What the caches are set to.
+    pub datapath: Datapath,
+}
+
+type Outcome = Result<(), String>;
+
+impl Apply for Target {
+    fn apply(&mut self, step: &Step) -> Outcome {
+        tracing::debug!(?step, "reconfigure");
+        match step {
+            Step::SetWorkers(workers) => self.set_workers(workers),
+            Step::SetDatapath(datapath) => self.set_datapath(datapath),
+            Step::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
+            Step::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
+            Step::RemoveBridge { bridge } => self.remove_bridge(bridge),
+            Step::AddLocal { bridge, settings } => self.add_local(bridge, settings),
+            Step::RemoveLocal { bridge } => self.remove_port(bridge, bridge),
+            Step::AddPort { bridge, port, wanted } => self.add_port(bridge, port, wanted),
+            Step::SetVlans { bridge, port, vlans } => self.set_vlans(bridge, port, vlans),
+            Step::SetInterface { bridge, port, interface } => self.set_interface(bridge, port, interface),
+            Step::RemovePort { bridge, port } => self.remove_port(bridge, port),
+            Step::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
+            Step::RemoveFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::DeleteStrict),
+            Step::AddController { bridge, target, controller } => {
+                self.openflow.add_controller(bridge, target.clone(), controller.clone())
+            }
+            Step::RemoveController { bridge, target } => self.openflow.remove_controller(bridge, target.clone()),
+        }
+    }
+}
+
+impl Target {
+    fn set_workers(&mut self, workers: &Workers) -> Outcome {
+        if (&workers.cores, workers.sleep_max) != (&self.workers.cores, self.workers.sleep_max) {
+            return Err("workers: cores and sleep-max-us are set at start; restart weir to change them".into());
+        }
+        self.engine.datapath.set_tx_flush_interval(workers.tx_flush_interval);
+        self.workers = workers.clone();
+        Ok(())
+    }
+
+    fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
+        if datapath.flow_limit != self.datapath.flow_limit {
+            return Err("datapath: flow-limit is set at start; restart weir to change it".into());
+        }
+        self.engine.switch.set_settings(switch_settings(datapath));
+        self.datapath = datapath.clone();
+        Ok(())
+    }
+
+    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+        let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
+        self.openflow.add_bridge(name, bridge).inspect_err(|_| {
+            // Without its sockets the bridge could not be managed.
+            let _ = self.engine.switch.remove_bridge(name);
+        })
+    }
+
+    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+        let bridge = self.bridge(name)?;
+        bridge.set_config(bridge_config(name, settings));
+        match bridge.ports().into_iter().find(|p| p.port == OfPort::LOCAL).and_then(|p| p.device) {
+            Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_bridge(&self, name: &str) -> Outcome {
+        self.openflow.remove_bridge(name)?;
+        self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
+    }
+
+    fn add_local(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+        let bridge = self.bridge(name)?;
+        let mut spec = registry::PortSpec::new(name, "tap");
+        spec.mac = Some(bridge_mac(name, settings));
+        let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
+        let spec = PortSpec { request: Some(OfPort::LOCAL), ..PortSpec::new(device) };
+        bridge.add_port(spec).map(drop).map_err(|e| format!("LOCAL port: {e}"))
+    }
+
+    fn add_port(&self, bridge: &str, name: &str, wanted: &Port) -> Outcome {
+        let spec = PortSpec {
+            name: name.to_owned(),
+            device: self.open(name, &wanted.interface)?,
+            request: wanted.interface.ofport_request.map(|n| OfPort(n.into())),
+            vlan: port_vlan(&wanted.vlans),
+            config: openflow::PortConfig::empty(),
+        };
+        self.bridge(bridge)?.add_port(spec).map(drop).map_err(|e| e.to_string())
+    }
+
+    fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {
+        if interface.kind == "patch" {
+            let peer = interface.options.get("peer").cloned().ok_or("a patch port needs the option peer")?;
+            return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name)) });
+        }
+        registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
+    }
+
+    fn set_vlans(&self, bridge: &str, name: &str, vlans: &Vlans) -> Outcome {
+        let bridge = self.bridge(bridge)?;
+        let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
+        bridge.set_port_vlan(port, port_vlan(vlans)).map_err(|e| e.to_string())
+    }
+
+    fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> Outcome {
+        let ports = self.bridge(bridge)?.ports();
+        let info = ports.into_iter().find(|p| p.name == name).ok_or_else(|| format!("{name}: no such port"))?;
+        let Some(device) = info.device else { return Ok(()) };
+        if let Some(mtu) = interface.mtu_request {
+            device.set_mtu(mtu).map_err(|e| e.to_string())?;
+        }
+        if let Some(mac) = interface.mac {
+            device.set_mac(mac).map_err(|e| e.to_string())?;
+        }
+        match info.dp_port {
+            Some(port) => self.engine.datapath.refresh_port(port).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_port(&self, bridge: &str, name: &str) -> Outcome {
+        let bridge = self.bridge(bridge)?;
+        let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
+        bridge.remove_port(port).map_err(|e| e.to_string())
+    }
+
+    fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> Outcome {
+        let bridge = self.bridge(bridge)?;
+        let change = flow_text::parse(&flow.0, command, &bridge).map_err(|e| format!("flow \"{flow}\": {e}"))?;
+        bridge.flow_mod(&change).map_err(|e| format!("flow \"{flow}\": {e}"))
+    }
+
+    fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
+        self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
+    }
+}
+
+fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
+    let mac = bridge_mac(name, settings);
+    let from_mac = mac.iter().fold(0, |id, &octet| id << 8 | u64::from(octet));
+    let mut config = BridgeConfig::new(name, settings.datapath_id.unwrap_or(from_mac));
+    config.fail_mode = match settings.fail_mode {
+        FailMode::Standalone => ofproto::FailMode::Standalone,
+        FailMode::Secure => ofproto::FailMode::Secure,
+    };
+    config.mac.ageing = settings.mac_aging_time;
+    config.mac.max_entries = settings.mac_table_size as usize;
+    config
+}
+
+fn bridge_mac(name: &str, settings: &BridgeSettings) -> ports::Mac {
+    settings.hwaddr.unwrap_or_else(|| stable_mac(name))
+}
+
+/// The low 48 bits of a datapath id are an Ethernet address (OpenFlow 1.0 section 5.3.1).
+fn mac_of(datapath_id: u64) -> ports::Mac {
+    let [_, _, mac @ ..] = datapath_id.to_be_bytes();
+    mac
+}
+
+/// A locally administered address that is the same at every start, on this machine, for this name.
+fn stable_mac(name: &str) -> ports::Mac {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    // FNV-1a: it has to be the same in every version, and nothing else.
+    let hash = machine
+        .bytes()
+        .chain(name.bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let mut mac = mac_of(hash ^ hash >> 48);
+    mac[0] = mac[0] & 0xfc | 0x02;
+    mac
+}
+
+fn port_vlan(vlans: &Vlans) -> PortVlan {
+    let mode = match vlans.effective_mode() {
+        VlanMode::Access => ofproto::VlanMode::Access,
+        VlanMode::Trunk => ofproto::VlanMode::Trunk,
+        VlanMode::NativeTagged => ofproto::VlanMode::NativeTagged,
+        VlanMode::NativeUntagged => ofproto::VlanMode::NativeUntagged,
+        VlanMode::Dot1qTunnel => ofproto::VlanMode::Dot1qTunnel,
+    };
+    let trunks = (!vlans.trunks.is_empty()).then(|| vlans.trunks.iter().copied().collect());
+    PortVlan { mode, tag: vlans.tag.unwrap_or(0), trunks, ..PortVlan::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_addresses_are_local_stable_and_different() {
+        let (a, b) = (stable_mac("br0"), stable_mac("br1"));
+        assert_eq!(a[0] & 3, 2, "locally administered, unicast");
+        assert_eq!(a, stable_mac("br0"));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn datapath_id_is_the_address_by_default() {
+        let settings = BridgeSettings { hwaddr: Some([2, 0, 0, 0, 0, 9]), ..BridgeSettings::default() };
+        assert_eq!(bridge_config("br0", &settings).datapath_id, 0x0000_0200_0000_0009);
+        assert_eq!(mac_of(0x0000_0200_0000_0009), [2, 0, 0, 0, 0, 9]);
+    }
+}

@@ -1,0 +1,144 @@
+//! The commands of the control socket, in one table.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use super::configurator::Configurator;
+use super::engine::Engine;
+use super::openflow;
+use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::{Command, Commands};
+
+mod flows;
+mod ports;
+mod reports;
+mod stats;
+
+/// What commands work on.
+pub struct Context {
+    /// The switch.
+    pub engine: Engine,
+    /// The thread that applies the configuration.
+    pub configurator: Configurator,
+    /// The OpenFlow sockets.
+    pub openflow: Rc<openflow::Manager>,
+    /// Told when the daemon is to end.
+    pub exit: Rc<Notify>,
+    /// The configuration file.
+    pub config: std::path::PathBuf,
+    /// When the daemon started.
+    pub started: Instant,
+}
+
+impl Context {
+    fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
+        self.engine.switch.bridge(name).ok_or_else(|| format!("no such bridge: {name}"))
+    }
+
+    /// The bridges that an optional argument names: one or all.
+    fn bridges(&self, name: Option<&String>) -> Result<Vec<ofproto::Bridge>, String> {
+        match name {
+            Some(name) => Ok(vec![self.bridge(name)?]),
+            None => Ok(self.engine.switch.bridges()),
+        }
+    }
+}
+
+/// The table for servers.
+pub const TABLE: Commands<Context> = Commands(COMMANDS);
+
+macro_rules! commands {
+    ($($name:literal $usage:literal ($min:expr, $max:expr) $run:expr, $help:literal;)*) => {
+        &[$(Command { name: $name, usage: $usage, args: ($min, $max), help: $help, run: $run },)*]
+    };
+}
+
+/// Wraps a command that answers at once.
+macro_rules! now {
+    ($run:path) => {
+        |context, args| Reply::Now($run(context, args))
+    };
+}
+
+static COMMANDS: &[Command<Context>] = commands! {
+    "list-commands" "" (0, 0) now!(list_commands), "Lists the commands with their arguments.";
+    "help" "[COMMAND]" (0, 1) now!(help), "Says what a command does, or lists all.";
+    "version" "" (0, 0) now!(version), "Prints the version of the daemon.";
+    "exit" "[--cleanup]" (0, 1) now!(exit), "Ends the daemon, and removes its sockets and devices.";
+    "reload" "" (0, 0) |context, _| Reply::Later(context.configurator.reload()),
+        "Reads the configuration again and applies what changed.";
+
+    "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";
+    "weir/flows" "[bridge=BRIDGE] [table=TABLE] [openflow-only|datapath-only]" (0, 3) now!(flows::report),
+        "OpenFlow and datapath flows, as JSON.";
+    "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
+    "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
+
+    "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
+    "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
+        "All OpenFlow flows of a bridge, hidden ones too.";
+    "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";
+    "dpif/dump-dps" "" (0, 0) now!(ports::list_datapaths), "Names of the datapaths.";
+    "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) now!(flows::dpif_dump),
+        "Datapath flows of packets that came in at ports of a bridge.";
+    "dpctl/dump-dps" "" (0, 0) now!(ports::list_datapaths), "Names of the datapaths.";
+    "dpctl/dump-flows" "[-m] [--names | --no-names] [DP]" (0, 4) now!(flows::dpctl_dump), "All datapath flows.";
+    "dpctl/del-flows" "[DP]" (0, 1) now!(flows::purge), "Removes every datapath flow.";
+    "dpctl/show" "[DP]" (0, 2) now!(ports::dpctl_show), "The datapath's counters and ports.";
+
+    "fdb/show" "BRIDGE" (1, 1) now!(ports::fdb_show), "Learnt addresses of a bridge.";
+    "fdb/flush" "[BRIDGE]" (0, 1) now!(ports::fdb_flush), "Forgets the learnt addresses of one bridge or all.";
+    "fdb/add" "BRIDGE PORT VLAN MAC" (4, 4) now!(ports::fdb_add), "Adds a static address.";
+    "fdb/del" "BRIDGE VLAN MAC" (3, 3) now!(ports::fdb_del), "Removes an address.";
+    "fdb/stats-show" "[BRIDGE]" (0, 1) now!(ports::fdb_stats), "Counters of the table of learnt addresses.";
+    "fdb/stats-clear" "[BRIDGE]" (0, 1) now!(ports::fdb_stats_clear), "Sets these counters to zero.";
+
+    "revalidator/wait" "" (0, 0) now!(flows::revalidate), "Returns when all datapath flows are up to date.";
+    "revalidator/purge" "" (0, 0) now!(flows::purge), "Removes every datapath flow.";
+    "dpif-netdev/pmd-stats-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_stats), "Counters of the workers.";
+    "dpif-netdev/pmd-stats-clear" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_stats_clear),
+        "Sets the counters of the workers to zero.";
+    "dpif-netdev/pmd-rxq-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_rxq_show), "Which worker polls which queue.";
+
+    "netdev-dummy/receive" "NAME PACKET|FLOW [...]" (2, usize::MAX) now!(ports::dummy_receive),
+        "Lets packets, in hexadecimal, come in at a dummy port.";
+    "netdev-dummy/set-admin-state" "[NAME] up|down" (1, 2) now!(ports::dummy_admin_state),
+        "Enables or disables one dummy port or all.";
+};
+
+fn list_commands(_: &Context, _: &[String]) -> Outcome {
+    Ok(TABLE.list())
+}
+
+fn help(_: &Context, args: &[String]) -> Outcome {
+    TABLE.help(args.first().map(String::as_str))
+}
+
+fn version(_: &Context, _: &[String]) -> Outcome {
+    Ok(format!("weir {}", env!("CARGO_PKG_VERSION")))
+}
+
+fn exit(context: &Context, args: &[String]) -> Outcome {
+    match args.first().map(String::as_str) {
+        None | Some("--cleanup") => {}
+        Some(other) => return Err(format!("{other}: not an option of exit; --cleanup is the only one")),
+    }
+    context.exit.notify_one();
+    Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_consistent() {
+        for (i, command) in COMMANDS.iter().enumerate() {
+            assert!(command.args.0 <= command.args.1, "{}", command.name);
+            assert!(command.help.ends_with('.'), "{}", command.name);
+            assert!(COMMANDS[..i].iter().all(|c| c.name != command.name), "{} is there twice", command.name);
+        }
+    }
+}

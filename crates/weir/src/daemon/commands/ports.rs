@@ -1,0 +1,244 @@
+//! The commands on bridges, ports and learnt addresses, in OVS's layout.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use ofproto::PortInfo;
+use ofproto::mac::MacKey;
+use openflow::OfPort;
+use ports::Port as _;
+use ports::dummy::Dummy;
+
+use super::Context;
+use crate::config::desired::{format_mac, parse_mac};
+use crate::unixctl::command::Outcome;
+
+/// The name of the one datapath, as OVS calls its userspace datapath.
+const DATAPATH: &str = "netdev@ovs-netdev";
+
+/// Refuses every name of a datapath but that of the one there is.
+pub fn check_datapath(name: Option<&String>) -> Result<(), String> {
+    match name.map(String::as_str) {
+        None | Some(DATAPATH | "ovs-netdev") => Ok(()),
+        Some(other) => Err(format!("{other}: no such datapath; there is {DATAPATH}")),
+    }
+}
+
+/// `ofproto/list`.
+pub fn list_bridges(context: &Context, _: &[String]) -> Outcome {
+    Ok(context.engine.switch.bridges().iter().map(|bridge| format!("{}\n", bridge.name())).collect())
+}
+
+/// `dpif/dump-dps` and `dpctl/dump-dps`.
+pub fn list_datapaths(_: &Context, _: &[String]) -> Outcome {
+    Ok(format!("{DATAPATH}\n"))
+}
+
+/// `dpif/show`.
+pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
+    let (hit, missed, _) = lookups(context);
+    let mut text = format!("{DATAPATH}: hit:{hit} missed:{missed}\n");
+    for bridge in context.engine.switch.bridges() {
+        let _ = writeln!(text, "  {}:", bridge.name());
+        let mut ports = bridge.ports();
+        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        for port in ports {
+            let number = short_number(port.port);
+            let dp_port = port.dp_port.map_or("none".into(), |n| n.0.to_string());
+            let _ = match &port.peer {
+                Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
+                None => writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind),
+            };
+        }
+    }
+    Ok(text)
+}
+
+/// `dpctl/show`.
+pub fn dpctl_show(context: &Context, args: &[String]) -> Outcome {
+    check_datapath(args.iter().find(|arg| !arg.starts_with('-')))?;
+    let (hit, missed, lost) = lookups(context);
+    let flows = context.engine.datapath.flow_count();
+    let mut text = format!("{DATAPATH}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
+    for (number, port) in context.engine.datapath.ports() {
+        let _ = writeln!(text, "  port {}: {} ({})", number.0, port.name(), port.kind());
+    }
+    Ok(text)
+}
+
+/// Hits, misses and lost misses of all workers.
+fn lookups(context: &Context) -> (u64, u64, u64) {
+    let workers = context.engine.datapath.stats().workers;
+    workers.iter().fold((0, 0, 0), |(hit, missed, lost), w| {
+        (hit + w.simple_hits + w.exact_hits + w.megaflow_hits, missed + w.misses, lost + w.lost)
+    })
+}
+
+/// A port number as OpenFlow 1.0 has it: LOCAL is 65534.
+fn short_number(port: OfPort) -> u32 {
+    port.to_u16().map_or(port.0, u32::from)
+}
+
+fn port_name(port: OfPort) -> String {
+    port.reserved_name().map_or_else(|| port.0.to_string(), str::to_owned)
+}
+
+/// `fdb/show`.
+pub fn fdb_show(context: &Context, args: &[String]) -> Outcome {
+    let bridge = context.bridge(&args[0])?;
+    let now = context.engine.clock.now();
+    let mut entries = bridge.macs();
+    // The longest unused first, as in OVS; static ones last.
+    entries.sort_by_key(|entry| (entry.used.is_none(), entry.used, entry.key));
+    let mut text = " port  VLAN  MAC                Age\n".to_string();
+    for entry in entries {
+        let age = entry.used.map_or("static".into(), |used| format!("{:3}", now.since(used).as_secs()));
+        let (port, vlan, mac) = (port_name(entry.port), entry.key.vlan, format_mac(&entry.key.mac));
+        let _ = writeln!(text, "{port:>5}  {vlan:4}  {mac}  {age}");
+    }
+    Ok(text)
+}
+
+/// `fdb/flush`.
+pub fn fdb_flush(context: &Context, args: &[String]) -> Outcome {
+    for bridge in context.bridges(args.first())? {
+        bridge.flush_macs();
+    }
+    Ok("table successfully flushed".into())
+}
+
+/// `fdb/add`.
+pub fn fdb_add(context: &Context, args: &[String]) -> Outcome {
+    let bridge = context.bridge(&args[0])?;
+    let port = find_port(&bridge, &args[1])?;
+    bridge.add_static_mac(mac_key(&args[2], &args[3])?, port.port).map_err(|e| e.to_string())?;
+    Ok(String::new())
+}
+
+/// `fdb/del`.
+pub fn fdb_del(context: &Context, args: &[String]) -> Outcome {
+    let bridge = context.bridge(&args[0])?;
+    match bridge.remove_mac(mac_key(&args[1], &args[2])?) {
+        true => Ok(String::new()),
+        false => Err(format!("no entry for {} in VLAN {}", args[2], args[1])),
+    }
+}
+
+fn find_port(bridge: &ofproto::Bridge, text: &str) -> Result<PortInfo, String> {
+    let number = text.parse().ok().map(OfPort::from_u16);
+    let found = bridge.ports().into_iter().find(|p| p.name == text || Some(p.port) == number);
+    found.ok_or_else(|| format!("bridge {} has no port {text}", bridge.name()))
+}
+
+fn mac_key(vlan: &str, mac: &str) -> Result<MacKey, String> {
+    let vlan = vlan.parse().ok().filter(|&vlan| vlan <= 4095).ok_or_else(|| format!("{vlan}: not a VLAN"))?;
+    let mac = parse_mac(mac).ok_or_else(|| format!("{mac}: not an Ethernet address"))?;
+    Ok(MacKey { vlan, mac })
+}
+
+/// `fdb/stats-show`.
+pub fn fdb_stats(context: &Context, args: &[String]) -> Outcome {
+    let mut text = String::new();
+    for bridge in context.bridges(args.first())? {
+        let (stats, entries) = (bridge.mac_stats(), bridge.macs());
+        let fixed = entries.iter().filter(|entry| entry.used.is_none()).count();
+        let _ = write!(
+            text,
+            "Statistics for bridge \"{}\":\n  \
+             Current/maximum MAC entries in the table: {}/{}\n  \
+             Current static MAC entries in the table : {fixed}\n  \
+             Total number of learned MAC entries     : {}\n  \
+             Total number of expired MAC entries     : {}\n  \
+             Total number of evicted MAC entries     : {}\n  \
+             Total number of port moved MAC entries  : {}\n",
+            bridge.name(),
+            entries.len(),
+            bridge.config().mac.max_entries,
+            stats.learned,
+            stats.expired,
+            stats.evicted,
+            stats.moved
+        );
+    }
+    Ok(text)
+}
+
+/// `fdb/stats-clear`.
+pub fn fdb_stats_clear(context: &Context, args: &[String]) -> Outcome {
+    for bridge in context.bridges(args.first())? {
+        bridge.clear_mac_stats();
+    }
+    Ok("statistics successfully cleared".into())
+}
+
+/// `netdev-dummy/receive`.
+pub fn dummy_receive(context: &Context, args: &[String]) -> Outcome {
+    let port = dummy(context, &args[0])?;
+    let mut packets = args[1..].iter();
+    let mut queue = 0;
+    while let Some(text) = packets.next() {
+        if text == "--qid" {
+            let value = packets.next().ok_or("--qid needs the number of a queue")?;
+            queue = value.parse().map_err(|_| format!("--qid {value}: not the number of a queue"))?;
+            continue;
+        }
+        let frame = parse_hex(text).ok_or_else(|| {
+            format!("{text}: not a packet: an even number of hexadecimal digits, of at least 14 bytes")
+        })?;
+        if !port.inject_packet(queue, packet::Packet::from_slice(&frame)) {
+            return Err(format!("{}: the receive queue is full", args[0]));
+        }
+    }
+    Ok(String::new())
+}
+
+fn dummy(context: &Context, name: &str) -> Result<Arc<Dummy>, String> {
+    context.engine.env.dummies.find(name).ok_or_else(|| format!("{name}: no such dummy port"))
+}
+
+/// A frame in hexadecimal; blanks between the digits are allowed.
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> =
+        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let whole = digits.len().is_multiple_of(2) && digits.len() >= 28;
+    whole.then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// `netdev-dummy/set-admin-state`.
+pub fn dummy_admin_state(context: &Context, args: &[String]) -> Outcome {
+    let (names, state) = match args {
+        [state] => (context.engine.env.dummies.names(), state),
+        [name, state, ..] => (vec![name.clone()], state),
+        [] => return Err("set-admin-state needs up or down".into()),
+    };
+    let up = match state.as_str() {
+        "up" => true,
+        "down" => false,
+        other => return Err(format!("{other}: the state is up or down")),
+    };
+    for name in names {
+        dummy(context, &name)?.set_admin_up(up).map_err(|e| e.to_string())?;
+    }
+    Ok("OK".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_in_hexadecimal() {
+        assert_eq!(parse_hex(&"0a".repeat(14)), Some(vec![10; 14]));
+        assert_eq!(parse_hex(&"0A ".repeat(14)), Some(vec![10; 14]));
+        for bad in ["", "0a", &"0a".repeat(13), &"0".repeat(29), &"0g".repeat(14), &"é".repeat(28)] {
+            assert_eq!(parse_hex(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn local_has_its_short_number_and_name() {
+        assert_eq!(short_number(OfPort::LOCAL), 65534);
+        assert_eq!(port_name(OfPort::LOCAL), "LOCAL");
+        assert_eq!(port_name(OfPort(3)), "3");
+    }
+}

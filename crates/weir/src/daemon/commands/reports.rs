@@ -1,0 +1,147 @@
+//! `weir/show` and `weir/ports`.
+
+use std::collections::BTreeMap;
+
+use ofproto::PortInfo;
+
+use super::Context;
+use crate::config::desired::format_mac;
+use crate::daemon::configurator::Status;
+use crate::report::{BridgeShow, ControllerShow, PortShow, Ports, Show};
+use crate::unixctl::command::Outcome;
+
+/// `weir/show`.
+pub fn show(context: &Context, _: &[String]) -> Outcome {
+    let status = context.configurator.status();
+    let bridges = context.engine.switch.bridges();
+    json(&Show {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        config: context.config.display().to_string(),
+        uptime_s: context.started.elapsed().as_secs(),
+        bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &status)).collect(),
+        errors: status.errors.clone(),
+    })
+}
+
+/// `weir/ports`.
+pub fn ports(context: &Context, _: &[String]) -> Outcome {
+    let status = context.configurator.status();
+    let bridges = context.engine.switch.bridges();
+    json(&Ports { ports: bridges.iter().flat_map(|bridge| bridge_ports(context, bridge, &status)).collect() })
+}
+
+/// A report as JSON.
+pub fn json(report: &impl serde::Serialize) -> Outcome {
+    serde_json::to_string(report).map_err(|e| e.to_string())
+}
+
+fn show_bridge(context: &Context, bridge: &ofproto::Bridge, status: &Status) -> BridgeShow {
+    let config = bridge.config();
+    let controllers = context.openflow.controllers(bridge.name());
+    BridgeShow {
+        name: bridge.name().to_owned(),
+        datapath_id: format!("{:016x}", config.datapath_id),
+        fail_mode: match config.fail_mode {
+            ofproto::FailMode::Standalone => "standalone".into(),
+            ofproto::FailMode::Secure => "secure".into(),
+        },
+        controllers: controllers
+            .into_iter()
+            .map(|(target, state)| ControllerShow {
+                target: target.to_string(),
+                connections: state.connections.get(),
+                error: state.error.borrow().clone(),
+            })
+            .collect(),
+        ports: bridge_ports(context, bridge, status),
+        flows: bridge.table_stats().iter().map(|table| u64::from(table.active_count)).sum(),
+        macs: bridge.macs().len(),
+    }
+}
+
+/// The ports of a bridge, those that could not be opened last.
+fn bridge_ports(context: &Context, bridge: &ofproto::Bridge, status: &Status) -> Vec<PortShow> {
+    let drops = context.engine.datapath.stats().ports;
+    let mut ports: Vec<_> = bridge.ports().iter().map(|info| show_port(bridge.name(), info)).collect();
+    for port in &mut ports {
+        let of_port = drops.iter().find(|(number, _)| Some(number.0) == port.dp_port);
+        port.drops = of_port.map(|(_, d)| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default();
+    }
+    for failed in status.ports.iter().filter(|failed| failed.bridge == bridge.name()) {
+        match ports.iter_mut().find(|port| port.name == failed.name) {
+            Some(port) => port.error = Some(failed.error.clone()),
+            None => ports.push(PortShow {
+                name: failed.name.clone(),
+                bridge: failed.bridge.clone(),
+                kind: failed.kind.clone(),
+                vlan_mode: "trunk".into(),
+                error: Some(failed.error.clone()),
+                ..PortShow::default()
+            }),
+        }
+    }
+    ports
+}
+
+fn show_port(bridge: &str, info: &PortInfo) -> PortShow {
+    let tagged = !matches!(info.vlan.mode, ofproto::VlanMode::Trunk);
+    let mut port = PortShow {
+        name: info.name.clone(),
+        bridge: bridge.to_owned(),
+        ofport: Some(info.port.0),
+        dp_port: info.dp_port.map(|n| n.0),
+        kind: info.kind.to_owned(),
+        vlan_mode: info.vlan.mode.name().to_owned(),
+        tag: tagged.then_some(info.vlan.tag),
+        trunks: info.vlan.trunks.as_ref().map(|set| set.iter().collect()).unwrap_or_default(),
+        status: info.peer.iter().map(|peer| ("peer".to_string(), peer.clone())).collect(),
+        link_up: true,
+        admin_up: true,
+        ..PortShow::default()
+    };
+    if let Some(device) = &info.device {
+        let link = device.link();
+        port.mac = Some(format_mac(&device.mac()));
+        port.mtu = Some(device.mtu());
+        (port.link_up, port.admin_up) = (link.up, link.admin_up);
+        port.ifindex = device.ifindex();
+        port.status.extend(device.status().into_iter().map(|(name, fact)| (name.to_owned(), fact)));
+        port.statistics = statistics(&device.stats());
+    }
+    port
+}
+
+fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
+    let ::ports::Stats {
+        rx_packets,
+        rx_bytes,
+        rx_dropped,
+        rx_errors,
+        rx_frame_err,
+        rx_over_err,
+        rx_crc_err,
+        tx_packets,
+        tx_bytes,
+        tx_dropped,
+        tx_errors,
+        collisions,
+    } = *stats;
+    [
+        ("rx_packets", rx_packets),
+        ("rx_bytes", rx_bytes),
+        ("rx_dropped", rx_dropped),
+        ("rx_errors", rx_errors),
+        ("rx_frame_err", rx_frame_err),
+        ("rx_over_err", rx_over_err),
+        ("rx_crc_err", rx_crc_err),
+        ("tx_packets", tx_packets),
+        ("tx_bytes", tx_bytes),
+        ("tx_dropped", tx_dropped),
+        ("tx_errors", tx_errors),
+        ("collisions", collisions),
+    ]
+    .into_iter()
+    .map(|(name, n)| (name.to_owned(), n))
+    .collect()
+}

@@ -1,0 +1,113 @@
+//! The switch without its management: datapath, OpenFlow tables, and the thread that revalidates.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapath::Datapath;
+use datapath::clock::MonotonicClock;
+use ofproto::{Switch, SwitchSettings};
+use packet::Clock;
+use ports::{pools, registry};
+
+use super::Error;
+use crate::config::desired::{self, Workers};
+
+/// The longest that the revalidator waits: it notices within this time that it is to end.
+const REVALIDATOR_WAIT: Duration = Duration::from_millis(200);
+
+/// What every part of the daemon works on.
+#[derive(Clone)]
+pub struct Engine {
+    /// Bridges and OpenFlow tables.
+    pub switch: Arc<Switch>,
+    /// Ports, flows and workers.
+    pub datapath: Arc<Datapath>,
+    /// What ports need from the process.
+    pub env: ports::registry::Env,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Engine {
+    /// Makes the switch and starts its workers.
+    pub fn start(workers: &Workers, caches: &desired::Datapath) -> Result<Engine, Error> {
+        let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
+        let config = datapath::Config {
+            workers: workers.cores.iter().map(|&core| core as usize).collect(),
+            max_sleep: workers.sleep_max,
+            tx_flush_interval: workers.tx_flush_interval,
+            max_flows: caches.flow_limit as usize,
+            seed: random_seed(),
+            ..datapath::Config::default()
+        };
+        let datapath = Datapath::new(config, clock.clone());
+        let switch = Switch::new(switch_settings(caches), clock.clone());
+        switch.attach(datapath.clone());
+        datapath.start()?;
+        let env = registry::Env {
+            memory: pools::frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
+            large: pools::large_frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
+            ..registry::Env::default()
+        };
+        Ok(Engine { switch, datapath, env, clock })
+    }
+}
+
+/// Without memory for a pool, ports take their frames from the heap, one by one.
+fn no_pool(e: ports::Error) -> &'static packet::Memory {
+    tracing::warn!("{e}; taking frames from the heap");
+    &packet::buffer::heap::HEAP
+}
+
+/// The part of the settings that the OpenFlow side takes.
+pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
+    SwitchSettings { max_idle: caches.max_idle, ..SwitchSettings::default() }
+}
+
+/// A secret for the hash functions, so that nobody outside can aim at collisions.
+fn random_seed() -> [u64; 2] {
+    let mut bytes = [0; 16];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == bytes.len() => {}
+        // Not to be expected of a kernel since 3.17; the pid and the time are better than a constant.
+        _ => {
+            let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            bytes = (time.as_nanos() ^ u128::from(std::process::id()) << 64).to_ne_bytes();
+        }
+    }
+    let half = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    [half(0), half(8)]
+}
+
+/// The thread that brings datapath flows up to date. Dropping it ends the thread.
+pub struct Revalidator {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Revalidator {
+    /// Starts the thread.
+    pub fn start(engine: &Engine) -> Result<Revalidator, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (switch, clock, stopped) = (engine.switch.clone(), engine.clock.clone(), stop.clone());
+        let thread = std::thread::Builder::new().name("revalidator".into()).spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let next = switch.run(clock.now());
+                switch.wait(next.since(clock.now()).min(REVALIDATOR_WAIT));
+            }
+        });
+        Ok(Revalidator { stop, thread: Some(thread.map_err(Error::Thread)?) })
+    }
+}
+
+impl Drop for Revalidator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the hook.
+            let _ = thread.join();
+        }
+    }
+}

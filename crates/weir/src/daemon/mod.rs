@@ -1,0 +1,201 @@
+//! The daemon: `weir run`.
+//!
+//! ```text
+//! management (main)  control socket, OpenFlow, signals: one task for each connection, none waits for work
+//! configurator       reads the configuration, opens devices, applies steps
+//! revalidator        brings datapath flows up to date, expires, ages
+//! handlers, workers  belong to the datapath
+//! ```
+//!
+//! The management thread only ever does short work: what takes time is handed to the configurator.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::config::{self, ConfigErrors, check, toml::Loaded};
+use crate::rundir::{self, Pidfile, Rundir};
+use crate::unixctl::server::Server;
+
+mod apply;
+mod commands;
+mod configurator;
+mod engine;
+mod openflow;
+mod panic;
+
+use apply::Target;
+use commands::Context;
+use configurator::Configurator;
+use engine::{Engine, Revalidator};
+
+/// The name of the program, as `ovs-appctl -t` has it.
+pub const PROGRAM: &str = "weir";
+
+/// How long the end may take before the process is ended the hard way.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the command line says about a daemon to be started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// Where sockets and the pidfile go.
+    pub rundir: Rundir,
+    /// What to log.
+    pub log: String,
+}
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration has mistakes.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    /// The pidfile.
+    #[error(transparent)]
+    Rundir(#[from] rundir::Error),
+    /// A socket, the runtime, signals.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The datapath could not be started.
+    #[error(transparent)]
+    Datapath(#[from] datapath::Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// The log filter is wrong.
+    #[error("--log {filter}: {problem}")]
+    Log {
+        /// The filter.
+        filter: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A thread has panicked.
+    #[error("ended because of an internal error, which is reported above")]
+    Panicked,
+}
+
+/// Runs the switch until it is told to end.
+pub fn run(options: Options) -> Result<(), Error> {
+    init_logging(&options.log)?;
+    let loaded = load(&options)?;
+    let rundir = &options.rundir;
+    rundir.create().map_err(|source| rundir::Error::Io { path: rundir.path().into(), source })?;
+    let _pidfile = Pidfile::create(rundir, PROGRAM)?;
+    panic::report();
+    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath)?;
+    let revalidator = Revalidator::start(&engine)?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| Error::Io { what: "cannot start the management thread".into(), source })?;
+    let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded));
+    // Name resolution for a controller may still be under way on a thread of the runtime.
+    runtime.shutdown_background();
+    drop(revalidator);
+    engine.datapath.stop();
+    tracing::info!("ended");
+    outcome
+}
+
+fn load(options: &Options) -> Result<Loaded, Error> {
+    let loaded = config::toml::load(&options.config)?;
+    match check::cores(&loaded.desired, &loaded.origins) {
+        missing if missing.is_empty() => Ok(loaded),
+        missing => Err(ConfigErrors(missing).into()),
+    }
+}
+
+/// The management thread: applies the configuration, then serves until the end.
+async fn manage(options: &Options, engine: Engine, loaded: Loaded) -> Result<(), Error> {
+    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.clock.clone()));
+    let (requests, queue) = openflow::requests();
+    tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
+    let target = Target {
+        engine: engine.clone(),
+        openflow: requests,
+        workers: loaded.desired.workers.clone(),
+        datapath: loaded.desired.datapath.clone(),
+    };
+    let configurator = Configurator::start(options.config.clone(), target)?;
+    // What failed is in the log and in `weir show`; the rest is in force.
+    let _ = configurator.apply(loaded).await;
+
+    let exit = Rc::new(Notify::new());
+    let context = Rc::new(Context {
+        engine,
+        configurator,
+        openflow,
+        exit: exit.clone(),
+        config: options.config.clone(),
+        started: Instant::now(),
+    });
+    let outcome = serve(options, &context, &exit).await;
+    std::thread::spawn(|| {
+        std::thread::sleep(EXIT_TIMEOUT);
+        eprintln!("weir: the end takes too long; a thread hangs");
+        std::process::exit(1);
+    });
+    let _ = context.configurator.remove_all().await;
+    context.openflow.close();
+    outcome
+}
+
+/// Serves the control socket and signals until one of them says that this is the end.
+async fn serve(options: &Options, context: &Rc<Context>, exit: &Notify) -> Result<(), Error> {
+    let path = options.rundir.control_socket(PROGRAM, std::process::id());
+    let io = |what: &str| {
+        let what = what.to_string();
+        move |source| Error::Io { what, source }
+    };
+    let server = Server::bind(&path).map_err(io(&format!("control socket {}", path.display())))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(io("SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("SIGINT"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(io("SIGHUP"))?;
+    tracing::info!(socket = %path.display(), "running");
+    let serving = server.serve(commands::TABLE, context.clone());
+    tokio::pin!(serving);
+    loop {
+        tokio::select! {
+            () = &mut serving => {}
+            () = exit.notified() => {
+                // The reply to "exit" is on its way; give it the moment that it needs.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                return Ok(());
+            }
+            () = panic::happened() => return Err(Error::Panicked),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => {
+                tracing::info!("SIGHUP: reading the configuration again");
+                let reloading = context.configurator.reload();
+                tokio::task::spawn_local(async move {
+                    // What fails while applying has been logged; a file with mistakes has not.
+                    if let Ok(Err(problem)) = reloading.await {
+                        tracing::error!("reload: {problem}");
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Logs to standard error.
+fn init_logging(filter: &str) -> Result<(), Error> {
+    let parsed = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|e| Error::Log { filter: filter.into(), problem: e.to_string() })?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
+    // A second daemon in one process, in tests, logs where the first one does.
+    let _ = subscriber.with_ansi(false).try_init();
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Controllers that Weir connects to, and connects to again when the connection ends.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::connection::{self, Kind};
+use super::listener::Stream;
+use super::{ControllerState, Peers, Task};
+use crate::config::Target;
+use crate::config::desired::Controller;
+
+/// The first pause between two attempts to connect; each further one is twice as long.
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+
+/// How long one attempt may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many inactivity probes long no controller may be there until a standalone bridge helps itself
+/// (ovs-vswitchd.conf.db(5), fail_mode).
+const FAIL_OPEN_PROBES: u32 = 3;
+
+/// Keeps a connection to a controller.
+pub fn connect(target: Target, controller: Controller, peers: Rc<Peers>, state: Rc<ControllerState>) -> Task {
+    Task::spawn(async move { keep_connected(&target, &controller, &peers, &state).await })
+}
+
+async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) {
+    let mut backoff = Backoff::new(controller.max_backoff);
+    let mut lost_since = Instant::now();
+    loop {
+        let (error, lasted) = attempt(target, controller, peers, state).await;
+        if lasted {
+            backoff = Backoff::new(controller.max_backoff);
+            lost_since = Instant::now();
+        }
+        tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
+        *state.error.borrow_mut() = Some(error);
+        // Where the moment to help itself falls within the pause, it is not missed.
+        let patience = fail_open_after(controller).saturating_sub(lost_since.elapsed());
+        let pause = backoff.next();
+        if patience <= pause {
+            sleep(patience).await;
+            peers.controller_lost();
+        }
+        sleep(pause.saturating_sub(patience.min(pause))).await;
+    }
+}
+
+/// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
+async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
+    let stream = match timeout(CONNECT_TIMEOUT, open(target)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(e)) => return (format!("cannot connect: {e}"), false),
+        Err(_) => return ("cannot connect: no answer".into(), false),
+    };
+    let started = Instant::now();
+    let (name, probe) = (target.to_string(), controller.inactivity_probe);
+    let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe).await;
+    let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
+    // A peer that hangs up at once is not to be called more often than one that does not answer.
+    (error, started.elapsed() > MIN_BACKOFF)
+}
+
+async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {
+    match target {
+        Target::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream))
+        }
+        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        Target::PassiveTcp(..) | Target::PassiveUnix(_) => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+fn fail_open_after(controller: &Controller) -> Duration {
+    controller.inactivity_probe.max(Duration::from_secs(1)) * FAIL_OPEN_PROBES
+}
+
+/// Pauses that double up to a limit.
+struct Backoff {
+    next: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    fn new(max: Duration) -> Backoff {
+        Backoff { next: MIN_BACKOFF.min(max), max }
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.max);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_limit() {
+        let mut backoff = Backoff::new(Duration::from_secs(8));
+        let pauses: Vec<_> = (0..6).map(|_| backoff.next().as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
+    }
+}

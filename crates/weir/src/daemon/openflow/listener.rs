@@ -1,0 +1,116 @@
+//! Sockets on which peers come in: each bridge's management socket, `ptcp:` and `punix:`.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+
+use super::connection::{self, Kind};
+use super::{ControllerState, Peers, Task};
+use crate::config::desired::Controller;
+use crate::unixctl::server::bind_unix;
+
+/// Connections to one listener at a time; more are closed at once.
+const MAX_CONNECTIONS: usize = 128;
+
+/// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
+pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
+    let listener = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
+    let accept = accept(Listener::Unix(listener), peers, Kind::Management, Rc::default(), Controller::default());
+    Ok(Task::spawn(accept).with_file(path))
+}
+
+/// `punix:FILE`.
+pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) -> Result<Task, String> {
+    let listener = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
+    let accept = accept(Listener::Unix(listener), peers, Kind::Controller, state, controller);
+    Ok(Task::spawn(accept).with_file(path))
+}
+
+/// `ptcp:[PORT][:HOST]`.
+pub fn tcp(
+    port: u16,
+    host: Option<&str>,
+    peers: Rc<Peers>,
+    state: Rc<ControllerState>,
+    controller: Controller,
+) -> Result<Task, String> {
+    let address = match host.map(str::parse::<IpAddr>) {
+        // The IPv6 wildcard takes IPv4, too.
+        None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        Some(Ok(address)) => address,
+        Some(Err(_)) => return Err(format!("ptcp:{port}: {:?} is not an IP address", host.unwrap_or_default())),
+    };
+    let bound = bind_tcp(SocketAddr::new(address, port)).or_else(|e| match host {
+        None => bind_tcp(SocketAddr::new([0, 0, 0, 0].into(), port)),
+        Some(_) => Err(e),
+    });
+    let listener = bound.map_err(|e| format!("ptcp:{port}: cannot listen: {e}"))?;
+    Ok(Task::spawn(accept(Listener::Tcp(listener), peers, Kind::Controller, state, controller)))
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() { tokio::net::TcpSocket::new_v6() } else { tokio::net::TcpSocket::new_v4() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(64)
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A stream of either family.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, String)> {
+        match self {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Box::new(stream), "unix".into()))
+            }
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Box::new(stream), format!("tcp:{peer}")))
+            }
+        }
+    }
+}
+
+/// Takes connections, each as a task that ends with this one.
+async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<ControllerState>, controller: Controller) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(_) if connections.len() >= MAX_CONNECTIONS => {
+                    tracing::warn!(bridge = peers.bridge.name(), "too many OpenFlow connections, closing the newest");
+                }
+                Ok((stream, name)) => {
+                    let (peers, state) = (peers.clone(), state.clone());
+                    let probe = controller.inactivity_probe;
+                    connections.spawn_local(async move {
+                        let ended = connection::run(stream, &name, &peers, kind, &state, probe).await;
+                        *state.error.borrow_mut() = ended.err();
+                    });
+                }
+                Err(e) => {
+                    // Out of descriptors, most likely: try again when some may have been closed.
+                    tracing::warn!(bridge = peers.bridge.name(), "cannot accept an OpenFlow connection: {e}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}

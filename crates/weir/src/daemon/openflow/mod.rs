@@ -1,0 +1,286 @@
+//! The OpenFlow sockets of every bridge, on the management thread.
+//!
+//! Each listener, each controller and each connection is a task of its own: a peer that stalls or dies
+//! holds up nobody else. A task ends when its [`Task`] is dropped, and with it the connections that it
+//! has accepted.
+//!
+//! Sharing between threads: [`Manager`] stays on the management thread. The configurator sends it
+//! requests through [`Requests`] and waits for the answers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ofproto::{Bridge, Controllers};
+use packet::Clock;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::Target;
+use crate::config::desired::Controller;
+use crate::rundir::Rundir;
+
+mod connection;
+mod controller;
+mod listener;
+mod session;
+
+use connection::Kind;
+
+/// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
+/// management thread itself.
+#[derive(Clone)]
+pub struct Requests(mpsc::UnboundedSender<Request>);
+
+type Outcome = Result<(), String>;
+
+enum Change {
+    AddBridge(Bridge),
+    RemoveBridge,
+    AddController(Target, Controller),
+    RemoveController(Target),
+}
+
+struct Request {
+    bridge: String,
+    change: Change,
+    reply: oneshot::Sender<Outcome>,
+}
+
+impl Requests {
+    /// Opens the management sockets of a bridge.
+    pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Outcome {
+        self.ask(name, Change::AddBridge(bridge))
+    }
+
+    /// Closes every socket of a bridge.
+    pub fn remove_bridge(&self, name: &str) -> Outcome {
+        self.ask(name, Change::RemoveBridge)
+    }
+
+    /// Connects to a controller, or listens for one.
+    pub fn add_controller(&self, bridge: &str, target: Target, controller: Controller) -> Outcome {
+        self.ask(bridge, Change::AddController(target, controller))
+    }
+
+    /// Closes a controller's connections.
+    pub fn remove_controller(&self, bridge: &str, target: Target) -> Outcome {
+        self.ask(bridge, Change::RemoveController(target))
+    }
+
+    fn ask(&self, bridge: &str, change: Change) -> Outcome {
+        let (reply, answer) = oneshot::channel();
+        let ended = || "the management thread has ended".to_string();
+        self.0.send(Request { bridge: bridge.to_owned(), change, reply }).map_err(|_| ended())?;
+        answer.blocking_recv().unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+/// The sockets of all bridges.
+pub struct Manager {
+    rundir: Rundir,
+    clock: Arc<dyn Clock>,
+    bridges: RefCell<BTreeMap<String, BridgeSockets>>,
+}
+
+struct BridgeSockets {
+    peers: Rc<Peers>,
+    controllers: BTreeMap<Target, ControllerTask>,
+    _management: Task,
+}
+
+struct ControllerTask {
+    state: Rc<ControllerState>,
+    _task: Task,
+}
+
+/// What is known about a controller. Written by its task, read by reports.
+#[derive(Debug, Default)]
+pub struct ControllerState {
+    /// Connections that speak OpenFlow now.
+    pub connections: Cell<usize>,
+    /// What went wrong last.
+    pub error: RefCell<Option<String>>,
+}
+
+impl Manager {
+    /// A manager without bridges.
+    pub fn new(rundir: Rundir, clock: Arc<dyn Clock>) -> Manager {
+        Manager { rundir, clock, bridges: RefCell::default() }
+    }
+
+    /// Does what is asked for.
+    fn change(&self, name: &str, change: Change) -> Outcome {
+        let mut bridges = self.bridges.borrow_mut();
+        match change {
+            Change::AddBridge(bridge) => {
+                bridges.insert(name.to_owned(), self.open(name, bridge)?);
+                Ok(())
+            }
+            Change::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
+            Change::AddController(target, controller) => {
+                bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.add_controller(target, controller)
+            }
+            Change::RemoveController(target) => {
+                bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.remove_controller(&target);
+                Ok(())
+            }
+        }
+    }
+
+    fn open(&self, name: &str, bridge: Bridge) -> Result<BridgeSockets, String> {
+        let path = self.rundir.file(&format!("{name}.mgmt"));
+        let peers = Rc::new(Peers::new(bridge, self.clock.clone()));
+        let management = listener::management(&path, peers.clone())?;
+        Ok(BridgeSockets { peers, controllers: BTreeMap::new(), _management: management })
+    }
+
+    /// The controllers of a bridge and what is known about them.
+    pub fn controllers(&self, bridge: &str) -> Vec<(Target, Rc<ControllerState>)> {
+        let bridges = self.bridges.borrow();
+        let controllers = bridges.get(bridge).into_iter().flat_map(|b| &b.controllers);
+        controllers.map(|(target, c)| (target.clone(), c.state.clone())).collect()
+    }
+
+    /// Closes every socket.
+    pub fn close(&self) {
+        self.bridges.borrow_mut().clear();
+    }
+}
+
+/// Does what the configurator asks for, as long as there is one.
+pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
+    while let Some(request) = requests.0.recv().await {
+        let outcome = manager.change(&request.bridge, request.change);
+        // The configurator may have died meanwhile.
+        let _ = request.reply.send(outcome);
+    }
+}
+
+/// The receiving end of [`Requests`].
+pub struct RequestQueue(mpsc::UnboundedReceiver<Request>);
+
+/// A channel from the configurator to the manager.
+pub fn requests() -> (Requests, RequestQueue) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Requests(sender), RequestQueue(receiver))
+}
+
+fn no_bridge(name: &str) -> String {
+    format!("bridge {name} does not exist")
+}
+
+impl BridgeSockets {
+    fn add_controller(&mut self, target: Target, controller: Controller) -> Outcome {
+        // A controller whose settings changed is connected anew.
+        self.controllers.remove(&target);
+        let state = Rc::new(ControllerState::default());
+        let task = match &target {
+            Target::PassiveTcp(port, host) => {
+                listener::tcp(*port, host.as_deref(), self.peers.clone(), state.clone(), controller)?
+            }
+            Target::PassiveUnix(path) => listener::unix(path, self.peers.clone(), state.clone(), controller)?,
+            Target::Tcp(..) | Target::Unix(_) => {
+                controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
+            }
+        };
+        self.controllers.insert(target, ControllerTask { state, _task: task });
+        self.peers.configured(!self.controllers.is_empty());
+        Ok(())
+    }
+
+    fn remove_controller(&mut self, target: &Target) {
+        self.controllers.remove(target);
+        self.peers.configured(!self.controllers.is_empty());
+    }
+}
+
+/// A bridge and all who speak OpenFlow with it.
+pub struct Peers {
+    bridge: Bridge,
+    clock: Arc<dyn Clock>,
+    configured: Cell<bool>,
+    /// Controllers that are connected.
+    connected: Cell<usize>,
+    /// No controller has been there for too long.
+    fail_open: Cell<bool>,
+    /// Connections of OpenFlow 1.0 to 1.2, which get packets that miss.
+    want_misses: Cell<usize>,
+}
+
+impl Peers {
+    fn new(bridge: Bridge, clock: Arc<dyn Clock>) -> Peers {
+        Peers {
+            bridge,
+            clock,
+            configured: Cell::default(),
+            connected: Cell::default(),
+            fail_open: Cell::default(),
+            want_misses: Cell::default(),
+        }
+    }
+
+    fn configured(&self, configured: bool) {
+        self.configured.set(configured);
+        self.tell();
+    }
+
+    /// Counts a connection in or out.
+    fn count(&self, kind: Kind, wants_misses: bool, up: bool) {
+        let change = |cell: &Cell<usize>| cell.set(if up { cell.get() + 1 } else { cell.get().saturating_sub(1) });
+        if kind == Kind::Controller {
+            change(&self.connected);
+        }
+        if wants_misses {
+            change(&self.want_misses);
+        }
+        if self.connected.get() > 0 {
+            self.fail_open.set(false);
+        }
+        self.tell();
+    }
+
+    /// A controller has not been there for too long.
+    fn controller_lost(&self) {
+        if self.connected.get() == 0 {
+            self.fail_open.set(true);
+            self.tell();
+        }
+    }
+
+    /// Tells the bridge what the connections mean for its forwarding.
+    fn tell(&self) {
+        self.bridge.set_controllers(Controllers {
+            configured: self.configured.get(),
+            want_misses: self.want_misses.get() > 0,
+            fail_open: self.fail_open.get(),
+        });
+    }
+}
+
+/// A task that ends when this is dropped. `path`: a socket's file, which goes with it.
+pub struct Task {
+    handle: tokio::task::JoinHandle<()>,
+    path: Option<PathBuf>,
+}
+
+impl Task {
+    fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
+        Task { handle: tokio::task::spawn_local(future), path: None }
+    }
+
+    fn with_file(mut self, path: &Path) -> Task {
+        self.path = Some(path.into());
+        self
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.handle.abort();
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

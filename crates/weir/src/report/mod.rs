@@ -1,0 +1,209 @@
+//! What the daemon tells about itself, as data: the JSON of `--json`, and what the tables for people
+//! ([`text`]) are made from. Keys are only ever added.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub mod table;
+pub mod text;
+
+/// The answer of `weir/show`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Show {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// The configuration file.
+    pub config: String,
+    /// Seconds since its start.
+    pub uptime_s: u64,
+    /// Bridges by name.
+    pub bridges: Vec<BridgeShow>,
+    /// What of the configuration is not in force, and why, other than ports.
+    pub errors: Vec<String>,
+}
+
+/// A bridge in [`Show`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BridgeShow {
+    /// Name.
+    pub name: String,
+    /// Datapath id, 16 hexadecimal digits.
+    pub datapath_id: String,
+    /// "standalone" or "secure".
+    pub fail_mode: String,
+    /// Controllers.
+    pub controllers: Vec<ControllerShow>,
+    /// Ports, by OpenFlow number; those that could not be opened last.
+    pub ports: Vec<PortShow>,
+    /// OpenFlow flows.
+    pub flows: u64,
+    /// Learnt addresses.
+    pub macs: usize,
+}
+
+/// A controller in [`BridgeShow`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerShow {
+    /// Address.
+    pub target: String,
+    /// Connections that speak OpenFlow now.
+    pub connections: usize,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+/// A port in [`BridgeShow`] and [`Ports`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortShow {
+    /// Name.
+    pub name: String,
+    /// Bridge.
+    pub bridge: String,
+    /// OpenFlow port number.
+    pub ofport: Option<u32>,
+    /// Datapath port number.
+    pub dp_port: Option<u32>,
+    /// Type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// "access", "trunk", ...
+    pub vlan_mode: String,
+    /// Access or native VLAN.
+    pub tag: Option<u16>,
+    /// VLANs of a trunk; empty is all.
+    pub trunks: Vec<u16>,
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// MTU in bytes.
+    pub mtu: Option<u32>,
+    /// The link has a carrier.
+    pub link_up: bool,
+    /// The administrator has enabled the port.
+    pub admin_up: bool,
+    /// Kernel interface index.
+    pub ifindex: Option<u32>,
+    /// Facts about the device.
+    pub status: BTreeMap<String, String>,
+    /// Counters, named as in the Open_vSwitch schema.
+    pub statistics: BTreeMap<String, u64>,
+    /// Drops in the datapath, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Why the port is not in service.
+    pub error: Option<String>,
+}
+
+/// The answer of `weir/ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// All ports of all bridges.
+    pub ports: Vec<PortShow>,
+}
+
+/// The answer of `weir/flows`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// OpenFlow flows of each bridge.
+    pub bridges: Vec<BridgeFlows>,
+    /// Flows of the datapath.
+    pub datapath: Vec<DatapathFlow>,
+}
+
+/// The OpenFlow flows of a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BridgeFlows {
+    /// Name.
+    pub name: String,
+    /// Flows, by table, the highest priority first.
+    pub flows: Vec<OpenFlowFlow>,
+}
+
+/// An OpenFlow flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OpenFlowFlow {
+    /// Table.
+    pub table: u8,
+    /// Priority.
+    pub priority: u16,
+    /// Cookie.
+    pub cookie: u64,
+    /// Seconds since it was added.
+    pub duration_s: f64,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The whole flow in the syntax of ovs-ofctl(8).
+    pub text: String,
+}
+
+/// A flow of the datapath.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DatapathFlow {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The whole flow in the syntax of ovs-dpctl(8).
+    pub text: String,
+}
+
+/// The answer of `weir/stats`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Each worker.
+    pub workers: Vec<WorkerStats>,
+    /// Flows in the datapath now.
+    pub flows: usize,
+    /// Different masks of these flows.
+    pub masks: usize,
+    /// TSC cycles in a second.
+    pub cycles_per_second: u64,
+    /// What each drop reason that has occurred means.
+    pub drop_reasons: BTreeMap<String, String>,
+}
+
+/// Counters of a worker in [`Stats`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Number.
+    pub worker: usize,
+    /// Core that it is pinned to.
+    pub core: Option<usize>,
+    /// Receive queues that it polls, as PORT/QUEUE.
+    pub queues: Vec<String>,
+    /// Packets received.
+    pub packets: u64,
+    /// Passes because of recirculation.
+    pub recirculated: u64,
+    /// Hits in tier 0, the simple match table.
+    pub simple_hits: u64,
+    /// Hits in tier 1, the exact-match cache.
+    pub exact_hits: u64,
+    /// Hits in tier 2, the megaflow table.
+    pub megaflow_hits: u64,
+    /// Misses that the slow path answered.
+    pub misses: u64,
+    /// Misses that were dropped.
+    pub lost: u64,
+    /// Subtables that a packet in tier 2 visited on average.
+    pub subtables_per_lookup: f64,
+    /// Busy cycles for each packet.
+    pub cycles_per_packet: f64,
+    /// Packets sent to ports.
+    pub sent: u64,
+    /// Packets in the average burst sent.
+    pub packets_per_batch: f64,
+    /// Cycles of turns that handled packets.
+    pub busy_cycles: u64,
+    /// Cycles of turns that found nothing.
+    pub idle_cycles: u64,
+    /// Times that the worker went to sleep.
+    pub sleeps: u64,
+    /// Seconds spent sleeping.
+    pub slept_s: f64,
+    /// Packets dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
