@@ -1,11 +1,10 @@
 //! The kinds of ports there are, and how one is opened by its declaration.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use packet::Memory;
 use packet::buffer::heap::HEAP;
-use packet::buffer::pool::{Pool, PoolConfig};
 
 use crate::options::{OptionDef, Options};
 use crate::{Error, Mac, Port};
@@ -50,21 +49,8 @@ pub struct Env {
 }
 
 impl Default for Env {
-    /// Frames lie in pools that the whole process shares; on the heap where there is no room for them.
     fn default() -> Env {
-        static POOLS: OnceLock<[&'static Memory; 2]> = OnceLock::new();
-        let [memory, large] = *POOLS.get_or_init(|| {
-            // Addresses only: a chunk costs memory from its first use, and as much as its frame.
-            let large = PoolConfig { chunks: 512, chunk_size: 128 * 1024, headroom: 256 };
-            [PoolConfig::default(), large].map(|config| match Pool::new(config) {
-                Ok(pool) => pool.memory(),
-                Err(error) => {
-                    tracing::warn!("{error}; packets are put on the heap");
-                    &HEAP
-                }
-            })
-        });
-        Env { memory, large, dummies: Default::default() }
+        Env { memory: &HEAP, large: &HEAP, dummies: Default::default() }
     }
 }
 

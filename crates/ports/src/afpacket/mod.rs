@@ -10,12 +10,9 @@
 //!   would lie empty, and a copy more: with PACKET_COPY_THRESH the kernel queues such a frame beside
 //!   the ring, and one recvmsg(2) copies it straight into its buffer. That is one system call for
 //!   what are some 45 frames on the wire.
-//! - A burst is sent by one system call: send(2) on a transmit ring (PACKET_TX_RING), or sendmmsg(2).
-//!   The ring spares hardware the kernel's copy. Where the packet leaves its sender's hands, which on
-//!   a veth is always, the kernel has to copy the slots after all (`skb_orphan_frags`): there sendmmsg
-//!   is the default, as the ring gains nothing: 1.88 microseconds a frame with it, 1.83 without
-//!   (787 bytes, processor time, medians of four runs on a busy machine: a tie). Bursts
-//!   with a frame that does not fit a slot (GSO) also go by sendmmsg. `options:tx-ring` overrides.
+//! - A burst is sent by one sendmmsg(2). A transmit ring would not save a copy: the kernel copies its
+//!   slots whenever the packet leaves the sender's hands, which on a veth is always (`skb_orphan_frags`,
+//!   since Linux 4.20), and it can't hold GSO frames in slots of sensible size.
 //! - Frames that the host sends through the interface are not received (PACKET_IGNORE_OUTGOING), so
 //!   nothing that was sent comes back.
 //! - The kernel's own stack also gets the frames that are received: as in OVS, an interface that is
@@ -27,7 +24,6 @@
 mod rx;
 mod socket;
 mod tx;
-mod tx_ring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -62,11 +58,6 @@ pub(crate) const OPTIONS: &[OptionDef] = &[
         doc: "Slots of each receive ring, 1024 by default.",
     },
     OptionDef {
-        name: "tx-ring",
-        form: Form::Bool,
-        doc: "Send frames that fit through a mapped ring; by default on hardware only.",
-    },
-    OptionDef {
         name: "qdisc-bypass",
         form: Form::Bool,
         doc: "Send past the interface's queueing discipline, false by default.",
@@ -95,7 +86,6 @@ struct AfPacket {
     /// Frames that the kernel found no slot for: its count is reset by reading.
     kernel_drops: AtomicU64,
     qdisc_bypass: bool,
-    tx_ring: bool,
     offloads: Offloads,
     driver: String,
 }
@@ -131,7 +121,6 @@ impl AfPacket {
         let rx = rings.iter().enumerate();
         let rx = rx.map(|(i, ring)| rx::Rx::new(ring.clone(), counters.rx(i), env)).collect();
         Ok(Arc::new(AfPacket {
-            tx_ring: options.flag("tx-ring", facts.kind.is_empty()),
             qdisc_bypass: options.flag("qdisc-bypass", false),
             offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso() },
             driver: interface.driver().unwrap_or_default(),
@@ -219,8 +208,7 @@ impl Port for AfPacket {
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {
-        let tx = if self.tx_ring { "TPACKET_V2 ring" } else { "sendmmsg" };
-        vec![("driver_name", self.driver.clone()), ("rx-ring", "TPACKET_V2".into()), ("tx", tx.into())]
+        vec![("driver_name", self.driver.clone()), ("rx-ring", "TPACKET_V2".into())]
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
@@ -232,12 +220,7 @@ impl Port for AfPacket {
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
-        let (port, ifindex) = (&self.shared.name, self.shared.ifindex);
-        let ring = match self.tx_ring {
-            true => Some(socket::open_tx_ring(port, ifindex, self.qdisc_bypass)?),
-            false => None,
-        };
-        let socket = socket::open_tx(port, ifindex, self.qdisc_bypass)?;
-        Ok(Box::new(tx::Tx::new(ring, socket, self.shared.clone(), self.offloads, self.counters.tx(index))))
+        let socket = socket::open_tx(&self.shared.name, self.shared.ifindex, self.qdisc_bypass)?;
+        Ok(Box::new(tx::Tx::new(socket, self.shared.clone(), self.offloads, self.counters.tx(index))))
     }
 }

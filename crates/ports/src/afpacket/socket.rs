@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_void};
 
-use super::tx_ring::{self, TxRing};
 use crate::Error;
 use crate::sys::system;
 use crate::vnet;
@@ -31,52 +30,17 @@ const SEND_BUFFER: c_int = 4 << 20;
 /// A receiving socket and its ring.
 pub struct RxSocket {
     fd: OwnedFd,
-    map: Mapping,
+    map: NonNull<u8>,
+    map_len: usize,
     slot: usize,
     slots: usize,
 }
 
-/// A vnet header and a frame to send.
-pub type Message<'a> = (&'a [u8; vnet::LEN], &'a [u8]);
-
-/// The ring of a socket in memory.
-pub struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping lives as long as this value. Its bytes are only touched by the one owner of the
-// queue (`RxSocket::slot`, `TxRing`).
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(port: &str, fd: &OwnedFd, len: usize) -> Result<Mapping, Error> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping, which touches nothing that exists.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED {
-            return Err(system(port, "map the ring of a packet socket", io::Error::last_os_error()));
-        }
-        Ok(Mapping { start: NonNull::new(start.cast()).expect("a successful mapping is not at zero"), len })
-    }
-
-    pub fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new`, and every borrow of it has ended.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
+// SAFETY: the mapping lives as long as this value. Its bytes are only touched through `slot`, whose
+// caller is the one owner of the queue.
+unsafe impl Send for RxSocket {}
+// SAFETY: as above; everything else is system calls on the descriptor.
+unsafe impl Sync for RxSocket {}
 
 /// A frame in a slot of the ring, which it occupies until [`Slot::release`].
 pub struct Slot<'a> {
@@ -109,8 +73,17 @@ impl RxSocket {
             tp_frame_nr: slots as u32,
         };
         set_option(port, &fd, libc::PACKET_RX_RING, "PACKET_RX_RING", &request)?;
-        let map = Mapping::new(port, &fd, blocks * block)?;
-        let socket = RxSocket { fd, map, slot, slots };
+        let map_len = blocks * block;
+        // SAFETY: a new mapping, of the length that was just requested.
+        let map = unsafe {
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+            libc::mmap(std::ptr::null_mut(), map_len, protection, flags, fd.as_raw_fd(), 0)
+        };
+        if map == libc::MAP_FAILED {
+            return Err(system(port, "map the receive ring", io::Error::last_os_error()));
+        }
+        let map = NonNull::new(map.cast()).expect("a successful mapping is not at zero");
+        let socket = RxSocket { fd, map, map_len, slot, slots };
         bind(port, &socket.fd, libc::ETH_P_ALL as u16, ifindex)?;
         let membership = libc::packet_mreq {
             mr_ifindex: ifindex as c_int,
@@ -155,7 +128,7 @@ impl RxSocket {
         // written by the kernel until its status is reset, which `Slot::release` does at the end of
         // the borrow; the Acquire load makes its content visible. The header is plain integers.
         unsafe {
-            let base = self.map.start().as_ptr().add(index * self.slot);
+            let base = self.map.as_ptr().add(index * self.slot);
             let status = &*base.cast::<AtomicU32>();
             let flags = status.load(Ordering::Acquire);
             if flags & libc::TP_STATUS_USER == 0 {
@@ -200,6 +173,13 @@ impl RxSocket {
 impl AsFd for RxSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl Drop for RxSocket {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `open`, and every borrow of it has ended.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
     }
 }
 
@@ -263,30 +243,9 @@ pub fn open_tx(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<OwnedFd, 
     Ok(fd)
 }
 
-/// Opens a socket for sending with a ring, which receives nothing.
-pub fn open_tx_ring(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<TxRing, Error> {
-    let fd = socket(port)?;
-    set_option(port, &fd, libc::PACKET_VERSION, "PACKET_VERSION", &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
-    set_option(port, &fd, libc::PACKET_VNET_HDR, "PACKET_VNET_HDR", &1)?;
-    if qdisc_bypass {
-        set_option(port, &fd, libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS", &1)?;
-    }
-    set_buffer(&fd, libc::SO_SNDBUFFORCE, SEND_BUFFER);
-    let block = 65536;
-    let request = libc::tpacket_req {
-        tp_block_size: block as u32,
-        tp_block_nr: (tx_ring::SLOTS * tx_ring::SLOT / block) as u32,
-        tp_frame_size: tx_ring::SLOT as u32,
-        tp_frame_nr: tx_ring::SLOTS as u32,
-    };
-    set_option(port, &fd, libc::PACKET_TX_RING, "PACKET_TX_RING", &request)?;
-    let map = Mapping::new(port, &fd, tx_ring::SLOTS * tx_ring::SLOT)?;
-    bind(port, &fd, 0, ifindex)?;
-    Ok(TxRing::new(fd, map))
-}
-
-/// Sends messages by one system call. Returns how many were sent; an error is that of the first.
-pub fn send(fd: &OwnedFd, messages: &[Message]) -> io::Result<usize> {
+/// Sends messages, each of a vnet header and a frame. Returns how many were sent; an error is that of
+/// the first.
+pub fn send(fd: &OwnedFd, messages: &[(&[u8; vnet::LEN], &[u8])]) -> io::Result<usize> {
     const MAX: usize = packet::BATCH_SIZE;
     let count = messages.len().min(MAX);
     let mut parts = [[libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2]; MAX];

@@ -8,17 +8,12 @@ use arrayvec::ArrayVec;
 use packet::buffer::heap::HEAP;
 use packet::{BATCH_SIZE, Batch, Packet, Time};
 
-use super::Shared;
-use super::socket::{self, Message};
-use super::tx_ring::{self, TxRing};
+use super::{Shared, socket};
 use crate::stats::Counters;
 use crate::virtual_port::fits;
 use crate::{Offloads, TxQueue, offload, vnet};
 
 pub struct Tx {
-    /// For bursts whose frames all fit a slot.
-    ring: Option<TxRing>,
-    /// For bursts with a longer frame.
     socket: OwnedFd,
     shared: Arc<Shared>,
     offloads: Offloads,
@@ -28,29 +23,18 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(
-        ring: Option<TxRing>,
-        socket: OwnedFd,
-        shared: Arc<Shared>,
-        offloads: Offloads,
-        counters: Arc<Counters>,
-    ) -> Tx {
-        Tx { ring, socket, shared, offloads, counters, pending: Batch::new() }
+    pub fn new(socket: OwnedFd, shared: Arc<Shared>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
+        Tx { socket, shared, offloads, counters, pending: Batch::new() }
     }
 
     /// Sends the pending frames and counts them.
     fn flush(&mut self) -> usize {
         let headers: ArrayVec<_, BATCH_SIZE> = self.pending.iter().map(|p| vnet::encode(p.offload())).collect();
-        let messages: ArrayVec<Message, BATCH_SIZE> =
+        let messages: ArrayVec<(&[u8; vnet::LEN], &[u8]), BATCH_SIZE> =
             headers.iter().zip(&self.pending).map(|(header, p)| (header, p.data())).collect();
-        let mut ring = self.ring.as_mut().filter(|_| self.pending.iter().all(|p| p.len() <= tx_ring::MAX_FRAME));
         let (mut rest, mut sent) = (&messages[..], 0);
         while !rest.is_empty() {
-            let result = match &mut ring {
-                Some(ring) => ring.send(rest),
-                None => socket::send(&self.socket, rest),
-            };
-            match result {
+            match socket::send(&self.socket, rest) {
                 Ok(n) => {
                     let (gone, left) = rest.split_at(n.clamp(1, rest.len()));
                     self.counters.passed(gone.len(), gone.iter().map(|(_, frame)| frame.len()).sum());

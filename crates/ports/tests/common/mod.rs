@@ -158,14 +158,6 @@ impl Drop for Wire {
     }
 }
 
-/// Time that this thread has spent on a processor.
-pub fn processor_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one `timespec`.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// Waits until one of the descriptors is readable.
 pub fn wait(fds: &[BorrowedFd], timeout: Duration) -> bool {
     let mut fds: Vec<_> = fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
