@@ -8,7 +8,7 @@ use packet::{BATCH_SIZE, Batch, Key};
 
 use crate::act::{Actor, View, connection_hash};
 use crate::action::PortNo;
-use crate::classify::{FlowRef, PortList, Work, bits, prefetch};
+use crate::classify::{FlowRef, Work, prefetch};
 use crate::drop::DropReason;
 use crate::worker::Worker;
 
@@ -25,8 +25,6 @@ pub struct Frames {
     pub layers: [Layers; BATCH_SIZE],
     /// Times that they were recirculated.
     pub depths: [u8; BATCH_SIZE],
-    /// Hashes under the union of the masks.
-    hashes: [u64; BATCH_SIZE],
     /// Their flows.
     flows: [FlowRef; BATCH_SIZE],
 }
@@ -39,7 +37,6 @@ impl Frames {
             keys: vec![Key::new(); BATCH_SIZE].into(),
             layers: [Layers::EMPTY; BATCH_SIZE],
             depths: [0; BATCH_SIZE],
-            hashes: [0; BATCH_SIZE],
             flows: [FlowRef::NONE; BATCH_SIZE],
         }
     }
@@ -97,22 +94,21 @@ impl Worker {
 
         // 4. Classify. Tier 0, the simple match, will come first here.
         if let Some(list) = table.list(in_port, guard) {
-            // Tier 1: the exact-match cache. With a single subtable it could only repeat tier 2.
-            let cached = list.subtables.len() > 1;
-            let mut want = all;
-            if cached {
-                want = frames.classify_exact(list, all, table, exact, guard);
-                actor.counters.exact_hits.add(u64::from((all & !want).count_ones()));
-            }
-            // Tier 2: megaflows.
-            if want != 0 {
-                let (hits, visited) = table.lookup(list, &frames.keys, want, &mut frames.flows, *number, guard);
-                actor.counters.megaflow_hits.add(u64::from(hits.count_ones()));
-                actor.counters.subtables_visited.add(u64::from(visited));
-                for i in bits(if cached { hits } else { 0 }) {
-                    exact.insert(frames.hashes[i], frames.flows[i]);
-                }
-            }
+            let keys = &frames.keys[..count];
+            let (found, exact_hits, visited) = if list.subtables.len() > 1 {
+                // Tier 1: the exact-match cache, which asks tier 2 about what it does not know.
+                exact.classify(keys, list, table, *number, guard)
+            } else {
+                // Tier 2: megaflows. With a single subtable, tier 1 could only repeat it.
+                let mut found = [FlowRef::NONE; BATCH_SIZE];
+                let (_, visited) = table.lookup(list, keys, all, &mut found, *number, guard);
+                (found, 0, visited)
+            };
+            frames.flows = found;
+            let hits = found[..count].iter().filter(|&&flow| flow != FlowRef::NONE).count() as u64;
+            actor.counters.exact_hits.add(u64::from(exact_hits));
+            actor.counters.megaflow_hits.add(hits - u64::from(exact_hits));
+            actor.counters.subtables_visited.add(u64::from(visited));
             for &flow in &frames.flows[..count] {
                 table.arena.prefetch_counters(flow, *number);
             }
@@ -185,36 +181,6 @@ impl Worker {
             actor.counters.recirculated.add(frames.packets.len() as u64);
             self.classify_and_act(in_port);
         }
-    }
-}
-
-impl Frames {
-    /// Tier 1 for the packets in `want`; returns those that were not found.
-    #[inline]
-    fn classify_exact(
-        &mut self,
-        list: &PortList,
-        mut want: u32,
-        table: &crate::classify::Table,
-        exact: &crate::classify::ExactCache,
-        guard: crate::rcu::Guard<'_>,
-    ) -> u32 {
-        for i in bits(want) {
-            self.hashes[i] = list.union.hash(&table.hasher, &self.keys[i]);
-            exact.prefetch(self.hashes[i]);
-        }
-        for i in bits(want) {
-            table.arena.prefetch(exact.hint(self.hashes[i]));
-        }
-        for i in bits(want) {
-            let is_hit =
-                |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|live| live.matches(&self.keys[i]));
-            if let Some(flow) = exact.hints(self.hashes[i]).find(is_hit) {
-                self.flows[i] = flow;
-                want &= !(1 << i);
-            }
-        }
-        want
     }
 }
 

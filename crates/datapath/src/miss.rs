@@ -289,6 +289,9 @@ impl Handler {
     }
 
     fn serve_channel(&mut self, index: usize, now: Time) -> usize {
+        if !self.channels[index].has_risen() {
+            return 0;
+        }
         let channel = self.channels[index].clone();
         let mut batch: Vec<Pending> = Vec::with_capacity(BATCH_SIZE);
         let mut handled = 0;

@@ -281,6 +281,8 @@ impl Worker {
         let timeout = limits.into_iter().flatten().min();
 
         let start = self.clock.now();
+        // Counted before, for a sleep may be long.
+        self.actor.counters.sleeps.add(1);
         self.reader.offline();
         let (mailbox, channel) = (&self.mailbox, &self.channel);
         let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd());
@@ -289,7 +291,6 @@ impl Worker {
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
         let counters = &self.actor.counters;
-        counters.sleeps.add(1);
         counters.slept_nanos.add(self.clock.now().since(start).as_nanos() as u64);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;

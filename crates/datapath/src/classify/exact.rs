@@ -4,10 +4,14 @@
 //! looks at does not make another entry. An entry is a tag and a flow number, six bytes; the flow's own
 //! mask decides whether it is right. Insertion and eviction touch one line.
 
+use packet::{BATCH_SIZE, Key};
+
 use super::arena::FlowRef;
+use super::megaflow::{PortList, Table};
 use super::simd::equal_tags;
 use super::subtable::tag;
 use super::{bits, prefetch};
+use crate::rcu::Guard;
 
 const WAYS: usize = 8;
 
@@ -60,6 +64,43 @@ impl ExactCache {
     pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {
         let bucket = &self.lines[self.at(hash)];
         bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])
+    }
+
+    /// Finds the flows of a batch: those that are remembered here, the others in tier 2, which are then
+    /// remembered. Returns the flows, how many were remembered, and the subtables that tier 2 visited.
+    #[inline]
+    pub fn classify(
+        &mut self,
+        keys: &[Key],
+        list: &PortList,
+        table: &Table,
+        worker: usize,
+        guard: Guard<'_>,
+    ) -> ([FlowRef; BATCH_SIZE], u32, u32) {
+        let (mut hashes, mut found) = ([0; BATCH_SIZE], [FlowRef::NONE; BATCH_SIZE]);
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = list.union.hash(&table.hasher, key);
+            self.prefetch(*hash);
+        }
+        for &hash in &hashes[..keys.len()] {
+            table.arena.prefetch(self.hint(hash));
+        }
+        let mut unknown = 0;
+        for (i, key) in keys.iter().enumerate() {
+            let is_hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|live| live.matches(key));
+            match self.hints(hashes[i]).find(is_hit) {
+                Some(flow) => found[i] = flow,
+                None => unknown |= 1 << i,
+            }
+        }
+        if unknown == 0 {
+            return (found, keys.len() as u32, 0);
+        }
+        let (hits, visited) = table.lookup(list, keys, unknown, &mut found, worker, guard);
+        for i in bits(hits) {
+            self.insert(hashes[i], found[i]);
+        }
+        (found, keys.len() as u32 - unknown.count_ones(), visited)
     }
 
     /// Remembers a flow.

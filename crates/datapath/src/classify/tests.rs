@@ -1,1 +1,232 @@
-//! Every tier against a linear scan.
+//! Every tier against a linear scan, and readers against a writer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use packet::{BATCH_SIZE, Field, Key, Mask, Time};
+use proptest::prelude::*;
+
+use super::*;
+use crate::action::{Action, PortNo};
+use crate::rcu::{Domain, Reader};
+use crate::upcall::FlowId;
+
+const FIELDS: [Field; 6] = [Field::NwSrc, Field::NwDst, Field::UdpDst, Field::VlanTci, Field::Ipv6Src, Field::TunId];
+
+fn table(readers: usize, max_masks: usize) -> (Arc<Domain>, Vec<Reader>, Table) {
+    let domain = Arc::new(Domain::new(readers));
+    let readers = domain.readers();
+    let table = Table::new(100_000, max_masks, 2, [1, 2], domain.clone());
+    (domain, readers, table)
+}
+
+/// Few values, so that keys often share some.
+fn key(values: &[u8; 7]) -> Key {
+    let mut key = Key::new();
+    key.set(Field::InPortOxm, u128::from(values[6] % 3 + 1));
+    for (field, value) in FIELDS.into_iter().zip(values) {
+        if value % 4 != 0 {
+            key.set(field, u128::from(value % 4) << (value % 3 * 2));
+        }
+    }
+    key
+}
+
+fn mask(choice: u8) -> Mask {
+    let mut mask = Mask::wildcard();
+    for (i, field) in FIELDS.into_iter().enumerate() {
+        if choice >> i & 1 != 0 {
+            mask.add(field, if choice & 0x40 != 0 { 0x7 } else { u128::MAX });
+        }
+    }
+    mask
+}
+
+fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
+    let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1)).unwrap().id
+}
+
+/// What the tiers find, as a worker asks them.
+fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
+    let guard = reader.pin();
+    keys.chunks(BATCH_SIZE)
+        .flat_map(|keys| {
+            let mut found = vec![None; keys.len()];
+            for (i, key) in keys.iter().enumerate() {
+                let Some(list) = table.list(crate::upcall::in_port(key), guard) else { continue };
+                let hash = list.union.hash(&table.hasher, key);
+                let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(key));
+                let cached = exact.hints(hash).find(hit);
+                let mut flows = [FlowRef::NONE; BATCH_SIZE];
+                let (hits, visited) = table.lookup(list, keys, 1 << i, &mut flows, 0, guard);
+                assert!(visited as usize <= list.subtables.len());
+                assert!(cached.is_none() || hits != 0, "tier 1 finds only what tier 2 finds");
+                if hits != 0 {
+                    assert_eq!(hits, 1 << i);
+                    exact.insert(hash, flows[i]);
+                    found[i] = Some(table.arena.id(cached.unwrap_or(flows[i])));
+                }
+            }
+            found
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn tiers_agree_with_a_linear_scan(
+        steps in proptest::collection::vec((any::<[u8; 7]>(), any::<u8>(), any::<bool>()), 1..80),
+        packets in proptest::collection::vec(any::<[u8; 7]>(), 40),
+    ) {
+        let (domain, mut readers, table) = table(1, 1000);
+        let mut exact = ExactCache::new(16);
+        let mut linear: Vec<(Key, Mask, FlowId)> = Vec::new();
+        let packets: Vec<Key> = packets.iter().map(key).collect();
+        for (at, (values, choice, remove)) in steps.iter().enumerate() {
+            if *remove && !linear.is_empty() {
+                let (.., id) = linear.swap_remove(usize::from(*choice) % linear.len());
+                prop_assert_eq!(table.remove(&[id]).len(), 1);
+            } else {
+                let (flow, mut mask) = (key(values), mask(*choice));
+                let id = install(&table, &flow, &mask);
+                for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+                    mask.set_exact(field);
+                }
+                match linear.iter().find(|(k, m, _)| *m == mask && k.matches(&flow, m)) {
+                    Some((.., known)) => prop_assert_eq!(*known, id),
+                    None => linear.push((flow, mask, id)),
+                }
+            }
+            prop_assert_eq!(table.count(), linear.len());
+            if at % 8 == 7 {
+                table.rank();
+            }
+            readers[0].quiescent();
+            for (packet, found) in packets.iter().zip(classify(&table, &mut exact, &packets, &readers[0])) {
+                let mut matching = linear.iter().filter(|(k, m, _)| packet.matches(k, m)).map(|f| f.2);
+                match found {
+                    Some(id) => prop_assert!(matching.any(|m| m == id), "found a flow that does not match"),
+                    None => prop_assert_eq!(matching.next(), None, "missed a flow"),
+                }
+            }
+            readers[0].offline();
+            domain.collect();
+        }
+        // Dumps give back what was put in.
+        for (flow, mask, id) in &linear {
+            let dump = table.dump(*id).unwrap();
+            prop_assert_eq!(&*dump.key, &flow.masked(mask));
+            prop_assert_eq!(&*dump.mask, mask);
+        }
+        prop_assert_eq!(table.ids(None).len(), linear.len());
+        table.remove(&table.ids(None));
+        prop_assert_eq!((table.count(), table.masks()), (0, 0));
+    }
+}
+
+#[test]
+fn many_flows_of_one_mask() {
+    let (_, mut readers, table) = table(1, 10);
+    let mut wanted = Mask::wildcard();
+    wanted.set_exact(Field::NwSrc);
+    let keys: Vec<Key> = (0..20_000u32)
+        .map(|n| {
+            let mut key = key(&[0; 7]);
+            key.set(Field::NwSrc, n.into());
+            key
+        })
+        .collect();
+    let ids: Vec<FlowId> = keys.iter().map(|k| install(&table, k, &wanted)).collect();
+    readers[0].quiescent();
+    let found = classify(&table, &mut ExactCache::new(64), &keys, &readers[0]);
+    assert!(found.iter().zip(&ids).all(|(f, id)| *f == Some(*id)));
+    readers[0].offline();
+    assert_eq!(table.remove(&ids).len(), ids.len());
+    assert_eq!(table.masks(), 0);
+}
+
+#[test]
+fn masks_of_a_port_are_limited() {
+    let (_, _readers, table) = table(1, 2);
+    install(&table, &key(&[1; 7]), &mask(1));
+    install(&table, &key(&[1; 7]), &mask(2));
+    let actions: Arc<[Action]> = Arc::new([]);
+    let refused = table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1));
+    assert!(matches!(refused, Err(crate::Error::TooManyMasks { port: PortNo(2), limit: 2 })), "{refused:?}");
+    install(&table, &key(&[2; 7]), &mask(4));
+    install(&table, &key(&[5, 5, 5, 5, 5, 5, 1]), &mask(1));
+}
+
+#[test]
+fn readers_never_see_a_wrong_flow_while_a_writer_works() {
+    let (domain, mut readers, table) = table(2, 1000);
+    let (stop, checked) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Flow n matches nw_src n and sends to port n + 1, with one of three masks.
+    let spec = |n: u32| {
+        let (mut key, mut mask) = (key(&[0; 7]), Mask::wildcard());
+        key.set(Field::NwSrc, n.into());
+        mask.set_exact(Field::NwSrc);
+        if n % 3 == 1 {
+            mask.set_exact(Field::NwDst);
+        }
+        if n % 3 == 2 {
+            mask.set_exact(Field::Ipv6Dst);
+        }
+        (key, mask)
+    };
+    const FLOWS: u32 = 300;
+    std::thread::scope(|scope| {
+        for (worker, reader) in readers.iter_mut().enumerate() {
+            let (table, stop, checked) = (&table, &stop, &checked);
+            scope.spawn(move || {
+                let mut exact = ExactCache::new(256);
+                let mut n = worker as u32;
+                while !stop.load(Ordering::Relaxed) {
+                    reader.quiescent();
+                    let guard = reader.pin();
+                    for _ in 0..64 {
+                        n = (n * 7 + 3) % FLOWS;
+                        let (key, _) = spec(n);
+                        let Some(list) = table.list(PortNo(1), guard) else { continue };
+                        let hash = list.union.hash(&table.hasher, &key);
+                        let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(&key));
+                        let cached = exact.hints(hash).find(hit);
+                        let mut found = [FlowRef::NONE; BATCH_SIZE];
+                        if cached.is_none() && table.lookup(list, &[key], 1, &mut found, worker, guard).0 != 0 {
+                            exact.insert(hash, found[0]);
+                        }
+                        let flow = cached.unwrap_or(found[0]);
+                        if let Some(live) = table.arena.live(flow, guard) {
+                            let Work::Output(port) = live.work() else { panic!("flows have one output") };
+                            assert_eq!(port.0, n + 1, "another flow's action");
+                            checked.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+                reader.offline();
+            });
+        }
+        let mut installed = std::collections::VecDeque::new();
+        for step in 0..600u32 {
+            let n = step * 31 % FLOWS;
+            let (key, mask) = spec(n);
+            let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(n + 1))]);
+            installed.push_back(table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1)).unwrap().id);
+            if installed.len() > FLOWS as usize / 2 {
+                let ids: Vec<_> = installed.drain(..3).collect();
+                table.remove(&ids);
+            }
+            if step % 64 == 0 {
+                table.rank();
+                domain.collect();
+            }
+        }
+        while checked.load(Ordering::Relaxed) < 1000 {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

@@ -205,8 +205,11 @@ impl Upcall for ToPort {
     }
 }
 
+/// What [`by_hand`] makes.
+pub type ByHand = (Arc<Datapath>, Arc<ManualClock>, Vec<(PortNo, Arc<MemPort>)>);
+
 /// A datapath driven by hand, with `ports` ports and a clock that stands still.
-pub fn by_hand(config: Config, ports: usize) -> (Arc<Datapath>, Arc<ManualClock>, Vec<(PortNo, Arc<MemPort>)>) {
+pub fn by_hand(config: Config, ports: usize) -> ByHand {
     let clock = Arc::new(ManualClock::new(Time(1_000_000_000)));
     let dp = Datapath::new(config, clock.clone() as Arc<dyn Clock>);
     let ports = (0..ports)

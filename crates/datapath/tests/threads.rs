@@ -1,0 +1,193 @@
+//! Workers and handlers on threads of their own.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{MemPort, ToPort, eventually, flow, udp};
+use datapath::clock::MonotonicClock;
+use datapath::{Action, Config, Datapath, DropReason};
+use packet::Field;
+
+fn started(config: Config) -> Arc<Datapath> {
+    let dp = Datapath::new(config, Arc::new(MonotonicClock::new()));
+    dp.start().unwrap();
+    dp
+}
+
+#[test]
+fn an_idle_worker_sleeps_and_wakes() {
+    let event = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::with("a", 1, usize::MAX, Some(event)), MemPort::new("b"));
+    let quiet = MemPort::with("b", 0, usize::MAX, None);
+    let (in_port, out) = (dp.add_port(a.clone()).unwrap(), dp.add_port(quiet.clone()).unwrap());
+    dp.install(flow(in_port, 0, &[], vec![Action::Output(out)])).unwrap();
+    eventually("sleep", || dp.stats().workers[0].sleeps > 0);
+    std::thread::sleep(Duration::from_millis(30));
+    dp.reset_stats();
+    std::thread::sleep(Duration::from_millis(50));
+    let idle = dp.stats().workers[0].turns;
+    assert!(idle < 100, "{idle} turns while every queue can be waited for");
+    // Frames wake it, and so do commands.
+    a.give(&udp(1, 2, 3, 4));
+    eventually("forwarding", || quiet.sent() == 1);
+    std::thread::sleep(Duration::from_millis(20));
+    let from = Instant::now();
+    dp.remove_port(out).unwrap();
+    assert!(from.elapsed() < Duration::from_secs(1));
+    drop(b);
+}
+
+#[test]
+fn without_sleep_a_worker_spins() {
+    let dp = started(Config { max_sleep: Duration::ZERO, ..Config::default() });
+    eventually("turns", || dp.stats().workers[0].turns > 1000);
+    assert_eq!(dp.stats().workers[0].sleeps, 0);
+}
+
+#[test]
+fn ports_come_and_go_under_traffic() {
+    let dp = started(Config { workers: vec![0, 0], ..Config::default() });
+    let (a, b) = (MemPort::with("a", 2, usize::MAX, None), MemPort::with("b", 1, 1, None));
+    let (in_port, out) = (dp.add_port(a.clone()).unwrap(), dp.add_port(b.clone()).unwrap());
+    assert_eq!(dp.rx_assignments().iter().map(|r| r.worker).collect::<Vec<_>>(), [0, 1, 0]);
+    dp.install(flow(in_port, 0, &[], vec![Action::Output(out)])).unwrap();
+    let stop = AtomicBool::new(false);
+    let given = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut given = 0;
+            while !stop.load(Ordering::Relaxed) {
+                a.give(&udp(1, 2, 3, 4));
+                given += 1;
+                std::thread::yield_now();
+            }
+            given
+        });
+        for n in 0..20 {
+            let other = MemPort::new(&format!("other{n}"));
+            let no = dp.add_port(other.clone()).unwrap();
+            let id = dp.install(flow(no, 0, &[], vec![Action::Output(out)])).unwrap();
+            other.give(&udp(9, 9, 9, 9));
+            eventually("the other port's packet", || dp.flow_stats(id).unwrap().packets == 1);
+            let removed = dp.remove_port(no).unwrap();
+            assert_eq!((removed.len(), removed[0].stats.packets), (1, 1));
+            assert_eq!(Arc::strong_count(&other), 1);
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    eventually("all packets", || b.sent() == given + 20);
+    assert!(dp.stats().workers.iter().all(|w| w.drops.total() == 0));
+}
+
+#[test]
+fn a_flooding_port_leaves_room_for_others() {
+    let dp = started(Config { upcall_queue: 64, ..Config::default() });
+    let (flood, quiet, out) = (MemPort::new("flood"), MemPort::new("quiet"), MemPort::new("out"));
+    let no = [&flood, &quiet, &out].map(|p| dp.add_port(p.clone()).unwrap());
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                (0..32).for_each(|_| flood.give(&udp(n, n, 3, 4)));
+                n += 1;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let drops =
+            |port| dp.stats().ports.iter().find(|(no, _)| *no == port).unwrap().1.get(DropReason::UpcallQueueFull);
+        eventually("overflow", || drops(no[0]) > 0);
+        for n in 0..20 {
+            quiet.give(&udp(7, n, 3, 4));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(drops(no[1]), 0);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn packets_of_a_connection_stay_in_order_while_their_flow_is_installed() {
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::new("a"), MemPort::new("b"));
+    let (in_port, out) = (dp.add_port(a.clone()).unwrap(), dp.add_port(b.clone()).unwrap());
+    dp.set_upcall(ToPort::slow(out, Field::NwDst, true, Duration::from_micros(300)));
+    for round in 0..20 {
+        for n in 0..200u16 {
+            let mut frame = udp(1, round, 3, 4);
+            frame[60..62].copy_from_slice(&n.to_be_bytes());
+            a.give(&frame);
+            if n % 8 == 0 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        eventually("all packets", || b.sent() == 200);
+        let order: Vec<u16> = b.take().iter().map(|f| u16::from_be_bytes([f[60], f[61]])).collect();
+        assert!(order.is_sorted(), "{order:?}");
+    }
+    assert_eq!(dp.flow_count(), 20);
+    let _ = in_port;
+}
+
+#[test]
+fn after_removal_no_packet_uses_the_flow() {
+    let dp = started(Config::default());
+    let (a, b, c) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("c"));
+    let no = [&a, &b, &c].map(|p| dp.add_port(p.clone()).unwrap());
+    let id = dp.install(flow(no[0], 0, &[], vec![Action::Output(no[1])])).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                a.give(&udp(1, 2, 3, 4));
+                std::thread::yield_now();
+            }
+        });
+        eventually("forwarding", || b.sent() > 100);
+        let gone = dp.remove(id).unwrap();
+        let sent = b.sent();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!((b.sent(), gone.stats.packets), (sent, sent as u64));
+
+        let id = dp.install(flow(no[0], 0, &[], vec![Action::Output(no[1])])).unwrap();
+        eventually("forwarding", || b.sent() > sent + 100);
+        dp.modify(id, vec![Action::Output(no[2])]).unwrap();
+        dp.barrier();
+        let sent = b.sent();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(b.sent(), sent);
+        eventually("forwarding to the other", || c.sent() > 0);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn threads_stop_and_start_again() {
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::new("a"), MemPort::new("b"));
+    let (in_port, out) = (dp.add_port(a.clone()).unwrap(), dp.add_port(b.clone()).unwrap());
+    dp.install(flow(in_port, 0, &[], vec![Action::Output(out)])).unwrap();
+    a.give(&udp(1, 2, 3, 4));
+    assert_eq!(dp.poll(), 0, "threads drive it");
+    eventually("forwarding by threads", || b.sent() == 1);
+    dp.stop();
+    a.give(&udp(1, 2, 3, 4));
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!((b.sent(), dp.poll(), b.sent()), (1, 1, 2));
+    dp.start().unwrap();
+    a.give(&udp(1, 2, 3, 4));
+    eventually("forwarding by threads", || b.sent() == 3);
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_an_error() {
+    let dp = Datapath::new(Config { workers: vec![900], ..Config::default() }, Arc::new(MonotonicClock::new()));
+    let error = dp.start().unwrap_err().to_string();
+    assert!(error.contains("core 900"), "{error}");
+    assert_eq!(dp.poll(), 0);
+}
