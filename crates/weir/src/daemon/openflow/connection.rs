@@ -7,30 +7,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use packet::{Clock, Time};
+use ofproto::connection::{Kind, Session, Settings};
+use openflow::Versions;
+use openflow::stats::SwitchDesc;
+use packet::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::listener::Stream;
-use super::session::{self, Session};
 use super::{ControllerState, Peers};
-
-/// While more bytes than this wait to be sent, nothing is read.
-const HIGH_WATER: usize = 1 << 20;
 
 /// How long a peer may take nothing of what it is sent.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Who the peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A configured controller.
-    Controller,
-    /// A tool on the management socket.
-    Management,
-}
-
-/// Speaks OpenFlow until the peer goes. An error says why, in words.
+/// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
+/// the peer is asked for a sign of life; zero is never.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
@@ -39,8 +30,16 @@ pub async fn run(
     state: &ControllerState,
     probe: Duration,
 ) -> Result<(), String> {
+    let settings = Settings {
+        kind,
+        versions: Versions::ALL,
+        probe_interval: (!probe.is_zero()).then_some(probe),
+        desc: description(peers.bridge.name()),
+    };
+    let session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.clock.now());
     let wake = Arc::new(Notify::new());
-    let session = session::open(&peers.bridge, kind, probe, wake.clone(), peers.clock.now());
+    let waker = wake.clone();
+    session.set_waker(Arc::new(move || waker.notify_one()));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
     let ended = pump(stream, session, &wake, peers.clock.as_ref(), &mut counted).await;
@@ -49,6 +48,17 @@ pub async fn run(
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
     }
     ended
+}
+
+/// What a peer is told about this switch.
+fn description(bridge: &str) -> SwitchDesc {
+    SwitchDesc {
+        manufacturer: "Weir".into(),
+        hardware: "Weir".into(),
+        software: env!("CARGO_PKG_VERSION").into(),
+        serial: "None".into(),
+        datapath: bridge.into(),
+    }
 }
 
 /// Keeps the numbers of connections right, also when the task is ended from outside.
@@ -61,8 +71,8 @@ struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    fn update(&mut self, session: &dyn Session) {
-        let now = session.is_up().then(|| session.wants_misses());
+    fn update(&mut self, session: &Session) {
+        let now = session.version().map(|_| session.wants_misses());
         if now == self.up {
             return;
         }
@@ -91,49 +101,46 @@ impl Drop for Counted<'_> {
 
 async fn pump(
     stream: Box<dyn Stream>,
-    mut session: Box<dyn Session>,
+    mut session: Session,
     wake: &Notify,
     clock: &dyn Clock,
     counted: &mut Counted<'_>,
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
-    let mut output = Output::default();
+    // When the peer last took something, or had nothing to take.
     let mut progress = tokio::time::Instant::now();
     loop {
-        let next = session.run(clock.now())?;
-        if output.len() < HIGH_WATER {
-            session.output(&mut output.bytes);
-        }
-        counted.update(session.as_ref());
         let now = clock.now();
-        let pause = next.map_or(Duration::from_secs(60), |due: Time| due.since(now).max(Duration::from_millis(1)));
-        if output.is_empty() {
+        session.poll(now);
+        counted.update(&session);
+        if let Some(reason) = session.closed() {
+            // The peer is told what it did wrong.
+            let _ = tokio::time::timeout(Duration::from_secs(1), writer.write_all(session.output())).await;
+            return Err(reason.to_string());
+        }
+        let next = session.next_timeout();
+        let pause = next.map_or(Duration::from_secs(60), |due| due.since(now).max(Duration::from_millis(1)));
+        let waiting = !session.output().is_empty();
+        if !waiting {
             progress = tokio::time::Instant::now();
         }
         tokio::select! {
-            read = reader.read(&mut input), if output.len() < HIGH_WATER => match read {
+            read = reader.read(&mut input), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
-                Ok(n) => {
-                    if let Err(e) = session.receive(&input[..n], clock.now()) {
-                        // The peer is told what it did wrong.
-                        session.output(&mut output.bytes);
-                        let _ = tokio::time::timeout(Duration::from_secs(1), writer.write_all(output.pending())).await;
-                        return Err(e);
-                    }
-                }
+                Ok(n) => session.receive(&input[..n], clock.now()),
                 Err(e) => return closed(e),
             },
-            written = writer.write(output.pending()), if !output.is_empty() => match written {
+            written = writer.write(session.output()), if waiting => match written {
                 Ok(n) => {
-                    output.advance(n);
+                    session.sent(n);
                     progress = tokio::time::Instant::now();
                 }
                 Err(e) => return closed(e),
             },
             () = wake.notified() => {}
             () = tokio::time::sleep(pause) => {}
-            () = tokio::time::sleep_until(progress + STALL), if !output.is_empty() => {
+            () = tokio::time::sleep_until(progress + STALL), if waiting => {
                 return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
             }
         }
@@ -145,37 +152,5 @@ fn closed(e: io::Error) -> Result<(), String> {
     match e.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(e.to_string()),
-    }
-}
-
-/// Bytes to be sent.
-#[derive(Default)]
-struct Output {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-impl Output {
-    fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn pending(&self) -> &[u8] {
-        &self.bytes[self.sent..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.sent += n;
-        if self.is_empty() {
-            self.bytes.clear();
-            self.sent = 0;
-        } else if self.sent > HIGH_WATER {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
     }
 }

@@ -4,10 +4,11 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ofproto::connection::Kind;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{self, Kind};
+use super::connection;
 use super::listener::Stream;
 use super::{ControllerState, Peers, Task};
 use crate::config::Target;

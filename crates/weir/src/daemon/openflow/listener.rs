@@ -6,11 +6,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ofproto::connection::Kind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
-use super::connection::{self, Kind};
+use super::connection;
 use super::{ControllerState, Peers, Task};
 use crate::config::desired::Controller;
 use crate::unixctl::server::bind_unix;
@@ -21,7 +22,7 @@ const MAX_CONNECTIONS: usize = 128;
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
 pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
     let listener = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
-    let accept = accept(Listener::Unix(listener), peers, Kind::Management, Rc::default(), Controller::default());
+    let accept = accept(Listener::Unix(listener), peers, Kind::Service, Rc::default(), Controller::default());
     Ok(Task::spawn(accept).with_file(path))
 }
 

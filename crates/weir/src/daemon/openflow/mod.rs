@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
 use packet::Clock;
 use tokio::sync::{mpsc, oneshot};
@@ -24,9 +25,6 @@ use crate::rundir::Rundir;
 mod connection;
 mod controller;
 mod listener;
-mod session;
-
-use connection::Kind;
 
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
 /// management thread itself.
@@ -200,6 +198,8 @@ impl BridgeSockets {
 pub struct Peers {
     bridge: Bridge,
     clock: Arc<dyn Clock>,
+    /// Who of them is the primary.
+    roles: Arc<Roles>,
     configured: Cell<bool>,
     /// Controllers that are connected.
     connected: Cell<usize>,
@@ -214,6 +214,7 @@ impl Peers {
         Peers {
             bridge,
             clock,
+            roles: Arc::default(),
             configured: Cell::default(),
             connected: Cell::default(),
             fail_open: Cell::default(),
