@@ -1,1 +1,508 @@
+//! Peers that speak bytes, and Debian's ovs-ofctl where it is installed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use datapath::{Config, Datapath};
+use openflow::codec::{decode, encode, frame_len};
+use openflow::packet_msg::PacketIn;
+use openflow::stats::FlowStatsRequest;
+use openflow::{
+    Action, Cookie, CookieFilter, FlowMod, FlowModCommand, GroupId, Instructions, Match, MultipartReply,
+    MultipartRequest, OfPort, PacketInReason, SwitchConfig, TableId,
+};
+use packet::Clock;
+
+use super::mailbox::{MAX_OTHERS, MAX_PACKET_INS};
+use super::*;
+use crate::events::{PacketInEvent, Subscriber};
+use crate::port::{Device, PortSpec};
+use crate::vlan::PortVlan;
+use crate::{BridgeConfig, Switch, SwitchSettings};
+
+struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn now(&self) -> Time {
+        Time(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn bridge() -> Bridge {
+    let clock = Arc::new(TestClock(AtomicU64::new(1)));
+    let switch = Switch::new(SwitchSettings::default(), clock.clone());
+    switch.attach(Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock));
+    switch.add_bridge(BridgeConfig::new("br0", 0x1234)).unwrap()
+}
+
+fn add_port(bridge: &Bridge, name: &str) -> OfPort {
+    let device = Device::Patch { peer: "nowhere".into(), mac: [2, 0, 0, 0, 0, 1] };
+    let spec =
+        PortSpec { name: name.into(), device, request: None, vlan: PortVlan::default(), config: Default::default() };
+    bridge.add_port(spec).unwrap()
+}
+
+fn settings(kind: Kind) -> Settings {
+    Settings {
+        kind,
+        versions: Versions::ALL,
+        probe_interval: Some(Duration::from_secs(5)),
+        desc: SwitchDesc { manufacturer: "Weir".into(), ..SwitchDesc::default() },
+    }
+}
+
+const START: Time = Time(1_000_000_000);
+
+fn at(seconds: u64) -> Time {
+    Time(START.0 + seconds * 1_000_000_000)
+}
+
+/// A session whose peer has said hello with this version.
+fn session(bridge: &Bridge, kind: Kind, version: Version) -> Session {
+    session_with(bridge, kind, version, Arc::new(Roles::default()))
+}
+
+fn session_with(bridge: &Bridge, kind: Kind, version: Version, roles: Arc<Roles>) -> Session {
+    let mut s = Session::new(bridge.clone(), settings(kind), roles, START);
+    s.receive(&[version.wire(), 0, 0, 8, 0, 0, 0, 9], START);
+    assert_eq!(s.version(), Some(version));
+    s.sent(usize::MAX);
+    s
+}
+
+/// Everything that the session has to say.
+fn heard(s: &mut Session) -> Vec<Message> {
+    let mut rest = s.output().to_vec();
+    s.sent(usize::MAX);
+    let mut all = Vec::new();
+    while let Some(len) = frame_len(&rest).unwrap() {
+        let tail = rest.split_off(len);
+        all.push(decode(&rest, DecodeOptions::default()).unwrap());
+        rest = tail;
+    }
+    assert!(rest.is_empty());
+    all
+}
+
+fn tell(s: &mut Session, body: Body) -> Vec<Message> {
+    let version = s.version().unwrap();
+    s.receive(&encode(&Message::new(version, 77, body), DecodeOptions::default()).unwrap(), START);
+    s.poll(START);
+    heard(s)
+}
+
+/// The one answer to a message.
+fn ask(s: &mut Session, body: Body) -> Body {
+    let mut all = tell(s, body);
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(all[0].xid, 77);
+    all.remove(0).body
+}
+
+fn error(body: &Body) -> OfError {
+    match body {
+        Body::Error(ErrorMsg { error: ErrorCode::Known(e), .. }) => *e,
+        other => panic!("{other:?} is no error"),
+    }
+}
+
+fn add_flow(n: u16) -> FlowMod {
+    let mut m = Match::any();
+    m.set_in_port(OfPort(n.into()));
+    let mut flow = FlowMod::new(FlowModCommand::Add, m, Instructions::apply(vec![Action::output(OfPort(2))]));
+    flow.table = Some(TableId(0));
+    flow.new_cookie = Some(Cookie(n.into()));
+    flow
+}
+
+fn all_flows() -> MultipartRequest {
+    MultipartRequest::Flow(FlowStatsRequest {
+        matching: Match::any(),
+        table: TableId::ALL,
+        out_port: OfPort::ANY,
+        out_group: GroupId::ANY,
+        cookie: CookieFilter::default(),
+    })
+}
+
+#[test]
+fn hellos_agree_on_the_latest_common_version() {
+    let bridge = bridge();
+    let mut s = Session::new(bridge.clone(), settings(Kind::Service), Arc::default(), START);
+    // Versions 1.0 and 1.3, which needs a bitmap.
+    assert_eq!(s.output(), [4, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 0b1_0010]);
+    // A peer of the future, in two pieces.
+    s.receive(&[9, 0, 0, 8], START);
+    assert_eq!(s.version(), None);
+    s.receive(&[0, 0, 0, 1], START);
+    assert_eq!(s.version(), Some(Version::V1_3));
+}
+
+#[test]
+fn no_common_version_is_refused_with_a_text() {
+    let only = Settings { versions: Versions::of(&[Version::V1_3]), ..settings(Kind::Service) };
+    let mut s = Session::new(bridge(), only, Arc::default(), START);
+    s.sent(usize::MAX);
+    s.receive(&[1, 0, 0, 8, 0, 0, 0, 1, 1, 2, 0, 8, 0, 0, 0, 2], START);
+    assert!(matches!(s.closed(), Some(Closed::Version { .. })));
+    assert!(!s.wants_input());
+    let all = heard(&mut s);
+    let [Message { version: Version::V1_0, body, .. }] = &all[..] else { panic!("{all:?}") };
+    assert_eq!(error(body), OfError::OFPHFC_INCOMPATIBLE);
+    let Body::Error(e) = body else { unreachable!() };
+    assert!(String::from_utf8_lossy(&e.data).contains("0x04"));
+}
+
+#[test]
+fn what_is_no_openflow_ends_the_connection() {
+    let mut s = Session::new(bridge(), settings(Kind::Service), Arc::default(), START);
+    s.receive(b"GET / HTTP/1.1\r\n\r\n", START);
+    s.receive(&[0; 100_000], START);
+    assert!(s.closed().is_some());
+    let mut s = session(&bridge(), Kind::Service, Version::V1_0);
+    s.receive(&[1, 2, 0, 3, 0, 0, 0, 0], START);
+    assert!(matches!(s.closed(), Some(Closed::Frame(_))));
+}
+
+#[test]
+fn requests_are_answered_in_both_versions() {
+    let bridge = bridge();
+    let port = add_port(&bridge, "p1");
+    for version in [Version::V1_0, Version::V1_3] {
+        let s = &mut session(&bridge, Kind::Service, version);
+        assert_eq!(ask(s, Body::EchoRequest(vec![1, 2, 3])), Body::EchoReply(vec![1, 2, 3]));
+        let Body::FeaturesReply(f) = ask(s, Body::FeaturesRequest) else { panic!() };
+        assert_eq!((f.datapath_id, f.n_tables), (0x1234, 254));
+        assert_eq!(f.ports.len(), usize::from(version == Version::V1_0));
+        assert_eq!(ask(s, Body::BarrierRequest), Body::BarrierReply);
+        for (request, n) in [(MultipartRequest::Table, 254), (MultipartRequest::PortDesc(OfPort::ANY), 1)] {
+            let Body::MultipartReply { reply, .. } = ask(s, Body::MultipartRequest { more: false, request }) else {
+                panic!()
+            };
+            match reply {
+                MultipartReply::Table(t) => assert_eq!(t.len(), n),
+                MultipartReply::PortDesc(p) => assert_eq!((p.len(), p[0].port), (n, port)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let wrong = Body::MultipartRequest { more: false, request: MultipartRequest::Port(OfPort(99)) };
+        assert_eq!(error(&ask(s, wrong)), OfError::OFPBRC_BAD_PORT);
+    }
+}
+
+#[test]
+fn every_table_tells_its_features() {
+    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let request = MultipartRequest::TableFeatures(Vec::new());
+    let mut tables = Vec::new();
+    let all = tell(s, Body::MultipartRequest { more: false, request });
+    for (i, m) in all.iter().enumerate() {
+        let Body::MultipartReply { more, reply: MultipartReply::TableFeatures(t) } = &m.body else { panic!() };
+        assert_eq!(*more, i + 1 < all.len());
+        tables.extend(t.iter().map(|t| t.table.0));
+    }
+    assert!(all.len() > 1);
+    assert_eq!(tables, (0..254).collect::<Vec<_>>());
+}
+
+#[test]
+fn flows_come_and_go() {
+    let bridge = bridge();
+    for version in [Version::V1_0, Version::V1_3] {
+        bridge.flush_flows();
+        let s = &mut session(&bridge, Kind::Service, version);
+        for n in 1..=3 {
+            assert_eq!(tell(s, Body::FlowMod(Box::new(add_flow(n)))), []);
+        }
+        let Body::MultipartReply { reply: MultipartReply::Flow(flows), .. } =
+            ask(s, Body::MultipartRequest { more: false, request: all_flows() })
+        else {
+            panic!()
+        };
+        // With the NORMAL flow of a standalone bridge.
+        assert_eq!(flows.len(), 4);
+        let mut with_buffer = add_flow(9);
+        with_buffer.buffer_id = Some(5);
+        let refused = tell(s, Body::FlowMod(Box::new(with_buffer)));
+        assert_eq!(error(&refused[0].body), OfError::OFPBRC_BUFFER_UNKNOWN);
+    }
+}
+
+#[test]
+fn a_fault_is_answered_with_its_error_and_the_connection_goes_on() {
+    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let mut wrong = vec![4, 99, 0, 100, 0, 0, 0, 5];
+    wrong.resize(100, 7);
+    s.receive(&wrong, START);
+    let all = heard(s);
+    assert_eq!(error(&all[0].body), OfError::OFPBRC_BAD_TYPE);
+    let Body::Error(e) = &all[0].body else { unreachable!() };
+    assert_eq!((all[0].xid, &e.data[..]), (5, &wrong[..64]));
+    // A message of another version.
+    s.receive(&[1, 5, 0, 8, 0, 0, 0, 6], START);
+    assert_eq!(error(&heard(s)[0].body), OfError::OFPBRC_BAD_VERSION);
+    // One that only switches send.
+    assert_eq!(error(&ask(s, Body::BarrierReply)), OfError::OFPBRC_BAD_TYPE);
+    assert_eq!(ask(s, Body::BarrierRequest), Body::BarrierReply);
+}
+
+#[test]
+fn an_idle_peer_is_probed_and_then_given_up() {
+    let mut s = session(&bridge(), Kind::Controller, Version::V1_0);
+    s.poll(at(4));
+    assert_eq!(heard(&mut s), []);
+    assert_eq!(s.next_timeout(), Some(at(5)));
+    s.poll(at(5));
+    s.poll(at(6));
+    let probes = heard(&mut s);
+    assert!(matches!(&probes[..], [Message { body: Body::EchoRequest(_), .. }]), "{probes:?}");
+    // An answer saves it.
+    s.receive(&[1, 3, 0, 8, 0, 0, 0, 2], at(7));
+    s.poll(at(11));
+    assert_eq!(s.closed(), None);
+    assert_eq!(s.next_timeout(), Some(at(12)));
+    s.poll(at(12));
+    s.poll(at(17));
+    assert_eq!(s.closed(), Some(Closed::Inactive));
+}
+
+fn packet_in(reason: PacketInReason) -> PacketInEvent {
+    let mut metadata = Match::any();
+    metadata.set_in_port(OfPort(3));
+    let packet_in = PacketIn {
+        format: PacketInFormat::Standard,
+        buffer_id: None,
+        total_len: 60,
+        reason,
+        table: TableId(0),
+        cookie: Some(Cookie(7)),
+        metadata,
+        data: vec![0xaa; 60],
+        userdata: Vec::new(),
+        continuation: Vec::new(),
+    };
+    PacketInEvent { packet_in, max_len: None, controller_id: 0, implicit_miss: false }
+}
+
+#[test]
+fn a_service_connection_is_quiet_until_it_asks() {
+    let bridge = bridge();
+    let s = &mut session(&bridge, Kind::Service, Version::V1_0);
+    add_port(&bridge, "p1");
+    s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    s.poll(START);
+    assert_eq!(heard(s), []);
+    let config =
+        SwitchConfig { frag: Default::default(), invalid_ttl_to_controller: Some(false), miss_send_len: 65534 };
+    assert_eq!(tell(s, Body::SetConfig(config)), []);
+    assert_eq!(ask(s, Body::GetConfigRequest), Body::GetConfigReply(config));
+    s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    add_port(&bridge, "p2");
+    s.poll(START);
+    let all = heard(s);
+    assert!(matches!(all[0].body, Body::PacketIn(_)) && matches!(all[1].body, Body::PortStatus(_)), "{all:?}");
+    // In the format that it chooses.
+    assert_eq!(tell(s, Body::SetPacketInFormat(PacketInFormat::Nxt2)), []);
+    s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    s.poll(START);
+    let Body::PacketIn(p) = &heard(s)[0].body else { panic!() };
+    assert_eq!((p.format, p.cookie, p.in_port()), (PacketInFormat::Nxt2, Some(Cookie(7)), OfPort(3)));
+}
+
+#[test]
+fn controllers_get_what_their_version_and_settings_say() {
+    let bridge = bridge();
+    let mut new = session(&bridge, Kind::Controller, Version::V1_3);
+    let mut old = session(&bridge, Kind::Controller, Version::V1_0);
+    assert!(old.wants_misses() && !new.wants_misses());
+    let mut got = |event: &PacketInEvent| {
+        [&mut new, &mut old].map(|s| {
+            s.mailbox.packet_in(event);
+            s.poll(START);
+            heard(s).len()
+        })
+    };
+    assert_eq!(got(&packet_in(PacketInReason::Action)), [1, 1]);
+    assert_eq!(got(&packet_in(PacketInReason::InvalidTtl)), [0, 0]);
+    let miss = PacketInEvent { implicit_miss: true, ..packet_in(PacketInReason::NoMatch) };
+    assert_eq!(got(&miss), [0, 1]);
+    let for_another = PacketInEvent { controller_id: 5, ..packet_in(PacketInReason::Action) };
+    assert_eq!(got(&for_another), [0, 0]);
+    tell(&mut new, Body::SetControllerId(5));
+    tell(&mut old, Body::SetAsync(AsyncConfig::default()));
+    let mut got = |event: &PacketInEvent| {
+        [&mut new, &mut old].map(|s| {
+            s.mailbox.packet_in(event);
+            s.poll(START);
+            heard(s).len()
+        })
+    };
+    assert_eq!(got(&for_another), [1, 0]);
+}
+
+#[test]
+fn a_new_primary_makes_the_old_one_secondary() {
+    let (bridge, roles) = (bridge(), Arc::new(Roles::default()));
+    let mut a = session_with(&bridge, Kind::Controller, Version::V1_3, roles.clone());
+    let mut b = session_with(&bridge, Kind::Controller, Version::V1_3, roles.clone());
+    let request = |role, id| Body::RoleRequest(RoleMsg { role, generation_id: Some(id) });
+    let reply = |role, id| Body::RoleReply(RoleMsg { role, generation_id: Some(id) });
+    assert_eq!(ask(&mut a, request(Role::Primary, 5)), reply(Role::Primary, 5));
+    assert_eq!(ask(&mut b, request(Role::Primary, 6)), reply(Role::Primary, 6));
+    assert_eq!(a.role(), Role::Secondary);
+    assert_eq!(ask(&mut a, request(Role::NoChange, 0)), reply(Role::Secondary, 6));
+    assert_eq!(error(&ask(&mut a, request(Role::Primary, 5))), OfError::OFPRRFC_STALE);
+    // A secondary reads, but does not write, and hears of ports only.
+    let refused = tell(&mut a, Body::FlowMod(Box::new(add_flow(1))));
+    assert_eq!(error(&refused[0].body), OfError::OFPBRC_IS_SECONDARY);
+    assert_eq!(ask(&mut a, Body::BarrierRequest), Body::BarrierReply);
+    add_port(&bridge, "p1");
+    a.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    a.poll(START);
+    let all = heard(&mut a);
+    assert!(matches!(&all[..], [Message { body: Body::PortStatus(_), .. }]), "{all:?}");
+    // When the primary leaves, the others stay what they are.
+    drop(b);
+    assert_eq!(a.role(), Role::Secondary);
+}
+
+#[test]
+fn a_peer_that_does_not_read_costs_bounded_memory() {
+    let bridge = bridge();
+    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    // Events: packet-ins are dropped and counted, the rest waits.
+    for _ in 0..3 * MAX_PACKET_INS {
+        s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    }
+    assert_eq!(s.dropped().packet_ins, 2 * MAX_PACKET_INS as u64);
+    let port = add_port(&bridge, "p1");
+    for _ in 0..2 * MAX_OTHERS {
+        bridge.port_changed(port, openflow::PortReason::Modify);
+    }
+    assert_eq!(s.dropped().others, MAX_OTHERS as u64 + 1);
+    s.poll(START);
+    assert!(s.output().len() < 2 * EVENT_LIMIT);
+    // Requests: no more are taken once the answers to earlier ones have not been read.
+    s.sent(usize::MAX);
+    let echo = encode(&Message::new(Version::V1_3, 1, Body::EchoRequest(vec![0; 60_000])), s.options).unwrap();
+    let mut n = 0;
+    while s.wants_input() {
+        s.receive(&echo, START);
+        n += 1;
+    }
+    assert!(n < 30 && s.output().len() < OUTPUT_LIMIT + echo.len());
+    s.receive(&echo, START);
+    assert!(s.output().len() < OUTPUT_LIMIT + echo.len());
+    // Once it reads, the one that waited is answered.
+    s.sent(usize::MAX);
+    s.poll(START);
+    assert!(s.output().len() >= echo.len());
+}
+
+#[test]
+fn flow_removed_comes_before_the_barrier_reply() {
+    let bridge = bridge();
+    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    let mut flow = add_flow(1);
+    flow.flags = openflow::FlowModFlags::SEND_FLOW_REM;
+    assert_eq!(tell(s, Body::FlowMod(Box::new(flow))), []);
+    let mut delete = FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default());
+    delete.table = None;
+    let mut bytes = Vec::new();
+    for body in [Body::FlowMod(Box::new(delete)), Body::BarrierRequest] {
+        bytes.extend(encode(&Message::new(Version::V1_3, 1, body), s.options).unwrap());
+    }
+    s.receive(&bytes, START);
+    let all = heard(s);
+    assert!(matches!(all[0].body, Body::FlowRemoved(_)), "{all:?}");
+    assert_eq!(all.last().unwrap().body, Body::BarrierReply);
+}
+
+/// Serves a bridge on a Unix socket and runs ovs-ofctl against it.
+mod ovs_ofctl {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
+
+    use super::*;
+
+    fn serve(mut stream: UnixStream, bridge: &Bridge) {
+        let mut s = Session::new(bridge.clone(), settings(Kind::Service), Arc::default(), START);
+        let mut buffer = [0; 4096];
+        loop {
+            let n = stream.write(s.output()).unwrap_or(0);
+            s.sent(n);
+            s.poll(START);
+            if !s.output().is_empty() {
+                continue;
+            }
+            match stream.read(&mut buffer) {
+                Ok(0) | Err(_) => return,
+                Ok(n) => s.receive(&buffer[..n], START),
+            }
+        }
+    }
+
+    #[test]
+    fn is_served() {
+        if Command::new("ovs-ofctl").arg("--version").output().is_err() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("weir-connection-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let bridge = bridge();
+        add_port(&bridge, "p1");
+        std::thread::spawn({
+            let bridge = bridge.clone();
+            move || {
+                for stream in listener.incoming().flatten() {
+                    let bridge = bridge.clone();
+                    std::thread::spawn(move || serve(stream, &bridge));
+                }
+            }
+        });
+        let socket = format!("unix:{}", path.display());
+        let run = |version: &str, args: &[&str]| {
+            let mut command = Command::new("ovs-ofctl");
+            command.args(["-O", version, "-t", "5", args[0], &socket]).args(&args[1..]);
+            let out = command.output().unwrap();
+            assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+            String::from_utf8(out.stdout).unwrap()
+        };
+        for version in ["OpenFlow10", "OpenFlow13"] {
+            let shown = run(version, &["show"]);
+            assert!(shown.contains("dpid:0000000000001234") && shown.contains("(p1)"), "{shown}");
+            run(version, &["del-flows"]);
+            run(version, &["add-flow", "table=3,priority=7,tcp,nw_src=10.0.0.0/8,tp_dst=80,actions=output:1"]);
+            run(version, &["add-flow", "cookie=0x5,reg0=1/3,actions=set_field:5->reg1,NORMAL"]);
+            let flows = run(version, &["dump-flows"]);
+            assert!(flows.contains("cookie=0x5") && flows.contains("reg0=0x1/0x3"), "{flows}");
+            run(version, &["mod-flows", "reg0=1/3,actions=set_field:6->reg1,NORMAL"]);
+            let flows = run(version, &["dump-flows"]);
+            assert!(
+                flows.contains("table=3") && flows.contains("priority=7,tcp,nw_src=10.0.0.0/8,tp_dst=80"),
+                "{flows}"
+            );
+            // OpenFlow 1.0 has no set-field: ovs-ofctl sends a load.
+            let set = if version == "OpenFlow10" { "load:0x6->NXM_NX_REG1[]" } else { "set_field:0x6->reg1" };
+            assert!(flows.contains(&format!("actions={set},NORMAL")), "{flows}");
+            assert!(run(version, &["dump-aggregate"]).contains("flow_count=2"));
+            assert!(run(version, &["dump-aggregate", "table=3"]).contains("flow_count=1"));
+            run(version, &["del-flows", "table=3,priority=7,tcp,nw_src=10.0.0.0/8,tp_dst=80", "--strict"]);
+            assert!(run(version, &["dump-aggregate"]).contains("flow_count=1"));
+            assert!(run(version, &["dump-ports"]).contains("port"));
+            assert!(run(version, &["dump-ports-desc"]).contains("p1"));
+            run(version, &["dump-tables"]);
+            run(version, &["dump-desc"]);
+            run(version, &["queue-stats"]);
+            run(version, &["get-frags"]);
+            run(version, &["probe"]);
+        }
+        run("OpenFlow13", &["dump-table-features"]);
+        run("OpenFlow13", &["dump-group-features"]);
+        run("OpenFlow13", &["meter-features"]);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
