@@ -140,8 +140,8 @@ fn pull_reg_load(r: &mut Reader) -> Result<Action, OfError> {
     Ok(Action::RegLoad { dst, value })
 }
 
+/// The entry follows the subtype without padding.
 fn pull_reg_load2(r: &mut Reader) -> Result<Action, OfError> {
-    r.zeros(6, NXBAC_MUST_BE_ZERO)?;
     let (field, value, mask, _) = standard::pull_set(r)?;
     Ok(Action::SetField { field, value, mask })
 }

@@ -226,7 +226,6 @@ fn put_set_field(out: &mut Vec<u8>, version: Version, field: Field, value: u128,
         put(out, version, &action);
     } else {
         nx(out, 33, 16, |o| {
-            o.zeros(6);
             oxm::put_entry(o, Version::V1_0, field, value, mask);
         });
     }

@@ -108,3 +108,17 @@ fn a_flow_request_has_its_filters() {
         assert!(request.matching.is_any());
     }
 }
+
+#[test]
+fn a_load_with_a_mask_has_its_entry_right_after_the_subtype() {
+    let load = Action::SetField { field: ::packet::Field::Reg3, value: 0x12, mask: 0xff };
+    let out = crate::PacketOut {
+        buffer_id: None,
+        in_port: OfPort(1),
+        metadata: crate::Match::any(),
+        actions: vec![load],
+        data: Vec::new(),
+    };
+    let bytes = encode(&Message::new(Version::V1_3, 1, Body::PacketOut(out)), DecodeOptions::default()).unwrap();
+    assert_eq!(hex(&bytes[24..]), "ffff001800002320002100010708000000120000 00ff0000".replace(' ', ""));
+}
