@@ -1,6 +1,8 @@
 //! Runs the binary with ports that need no privileges, and talks to it with its own client and, where
 //! they are installed, with Open vSwitch's tools.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -270,4 +272,38 @@ fn ofctl_drives_weir() {
     assert!(flows.contains("priority=9,ip,nw_dst=10.0.0.9 actions=drop"), "{flows}");
     run(&["-O", "OpenFlow13", "del-flows", "br0", "ip"]);
     assert!(!run(&["dump-flows", "br0"]).unwrap().contains("10.0.0.9"));
+}
+
+/// A controller that says hello is shown as connected; one that hangs up is called again; one that says
+/// nothing holds up nobody.
+#[test]
+fn controllers_are_called_until_they_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("controller");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut weir = Daemon::start(&CONFIG.replace("[[bridge.port]]\nname = 'p1'", &{
+        format!("controllers = ['unix:{}', 'ptcp:0:127.0.0.1']\n[[bridge.port]]\nname = 'p1'", path.display())
+    }));
+    let connections = |d: &Daemon| {
+        let show = d.json("show");
+        let all = show["bridges"][0]["controllers"].as_array().unwrap().clone();
+        all.iter().find(|c| c["target"].as_str().unwrap().starts_with("unix:")).unwrap()["connections"].clone()
+    };
+
+    let (mut silent, _) = listener.accept().unwrap();
+    let mut hello = [0; 8];
+    silent.read_exact(&mut hello).unwrap();
+    assert_eq!(hello[1], 0, "the first message is a hello");
+    assert_eq!(connections(&weir), 0, "nothing was agreed on yet");
+    drop(silent);
+
+    let started = Instant::now();
+    let (mut polite, _) = listener.accept().unwrap();
+    assert!(started.elapsed() > Duration::from_millis(500), "it is not called at once");
+    polite.write_all(&[4, 0, 0, 8, 0, 0, 0, 1]).unwrap();
+    weir.until("the controller is connected", |d| connections(d) == 1);
+    drop(polite);
+    weir.until("its end is noticed", |d| connections(d) == 0);
+    // The flows of the configuration survived the controllers, which clear the tables when they come.
+    assert!(weir.text(&["flows"]).contains("in_port=p1"));
 }

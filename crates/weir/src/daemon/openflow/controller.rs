@@ -46,8 +46,10 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
         if patience <= pause {
             sleep(patience).await;
             peers.controller_lost();
+            sleep(pause - patience).await;
+        } else {
+            sleep(pause).await;
         }
-        sleep(pause.saturating_sub(patience.min(pause))).await;
     }
 }
 
