@@ -82,10 +82,11 @@ impl<'a> Section<'a> {
         Section { document, key: String::new(), line: 1, table, known: Vec::new() }
     }
 
-    /// The value of `key`, if there is one.
+    /// The value of `key`, if there is one. As in the Open_vSwitch schema, some are used to `fail_mode`
+    /// and some to `mac-aging-time`: `_` is taken for `-`.
     pub(super) fn get(&mut self, key: &'static str) -> Option<Item<'a>> {
         self.known.push(key);
-        let (name, value) = self.table.get_key_value(key)?;
+        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref().replace('_', "-") == key)?;
         Some(self.item(name.get_ref(), name.span(), value))
     }
 
@@ -183,13 +184,26 @@ impl<'a> Section<'a> {
 
     /// Reports the keys that nobody asked for.
     pub(super) fn finish(&self) {
-        for name in self.table.keys().filter(|name| !self.known.contains(&name.get_ref().as_ref())) {
-            let word = name.get_ref();
-            let problem = match nearest(word, self.known.iter().copied()) {
-                Some(near) => format!("unknown key; did you mean {near:?}?"),
-                None => format!("unknown key (keys here: {})", self.known.join(", ")),
+        let mut seen = Vec::new();
+        for name in self.table.keys() {
+            let (word, plain) = (name.get_ref(), name.get_ref().replace('_', "-"));
+            let known = self.known.contains(&plain.as_str());
+            let problem = match seen.contains(&plain) {
+                true => "the key stands here twice, once with '_' and once with '-'".to_string(),
+                false if known => {
+                    seen.push(plain);
+                    continue;
+                }
+                false => self.unknown(word),
             };
             self.document.push(Some(self.document.line(name.span().start)), &join(&self.key, word), problem);
+        }
+    }
+
+    fn unknown(&self, word: &str) -> String {
+        match nearest(word, self.known.iter().copied()) {
+            Some(near) => format!("unknown key; did you mean {near:?}?"),
+            None => format!("unknown key (keys here: {})", self.known.join(", ")),
         }
     }
 

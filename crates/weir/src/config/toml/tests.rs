@@ -11,7 +11,7 @@ sleep-max-us = 100
 name = "br0"
 local = false
 datapath-id = "00000000000000a1"
-fail-mode = "secure"
+fail_mode = "secure"
 controllers = ["tcp:127.0.0.1:6653", { target = "ptcp:", max-backoff-ms = 2000 }]
 flows = [
   "priority=10,in_port=1,actions=output:2",
@@ -119,6 +119,7 @@ fn mistakes_are_explained() {
             "test.toml:5: bridge.b.flows: flow \"ip,actions=output:1\" has the same match as the flow in line 4",
         ),
         ("{b}datapath-id = '12'", "16 hexadecimal digits"),
+        ("{b}fail_mode = 'secure'\nfail-mode = 'secure'", "the key stands here twice"),
         ("{b}local = 1", "expected true or false, got 1"),
         ("{b}controllers = ['tpc:1.2.3.4']", "is not an address of a controller"),
         ("{b}controllers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
