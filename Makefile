@@ -44,7 +44,7 @@ functional:
 
 bench:
 	@scripts/setup.sh build
-	$(CARGO) bench --locked --workspace --benches
+	@scripts/bench.py
 
 clean:
 	$(CARGO) clean
