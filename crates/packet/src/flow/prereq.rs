@@ -241,6 +241,19 @@ mod tests {
         assert_eq!(check(0, ct::NEW), (false, false, false));
     }
 
+    #[test]
+    fn required_mask_stops_at_the_first_no() {
+        let required = |fields: &[(Field, u128)], prereq: Prereq| {
+            let (key, mut mask) = (with(fields).0, Mask::wildcard());
+            prereq.required_mask(&key, &mut mask);
+            [DlType, NwProto, Field::NwFrag, Field::Icmpv6Code].map(|field| mask.get(field))
+        };
+        assert_eq!(required(&[(DlType, 0x0800), (NwProto, 6)], Prereq::Tcp), [0xffff, 0xff, 2, 0]);
+        assert_eq!(required(&[(DlType, 0x0800), (NwProto, 17)], Prereq::Tcp), [0xffff, 0xff, 0, 0]);
+        assert_eq!(required(&[(DlType, 0x0806)], Prereq::Tcp), [0xffff, 0, 0, 0]);
+        assert_eq!(required(SOLICIT, Prereq::Nd), [0xffff, 0xff, 2, 0xff]);
+    }
+
     proptest! {
         /// Two packets that are equal in the bits of `required_mask` either both have what is asked for or
         /// both lack it.

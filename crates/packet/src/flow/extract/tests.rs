@@ -188,3 +188,17 @@ fn packets_without_ethernet_header() {
     assert_eq!(key.common().nw_src.get(), 0x0a00_0001);
     assert_eq!(extract_l3(&[], 0x86dd, &mut key), Layers::EMPTY);
 }
+
+/// The same option twice makes a neighbour solicitation invalid; random frames hardly have that.
+#[test]
+fn repeated_link_layer_option_clears_target_and_addresses() {
+    let option = crate::wire::nd::link_layer_option(1, SRC);
+    let body = [&[0xfd; 16][..], &option, &option].concat();
+    let packet = build::Ipv6 { proto: 58, ..build::Ipv6::default() }.packet(build::icmpv6(135, 0, [0; 4], &body));
+    let frame = build::ethernet(DST, SRC, &[], 0x86dd, &packet);
+    reference::check(&frame);
+    let mut key = Key::new();
+    extract(&frame, &mut key);
+    assert_eq!((key.get(Field::NdTarget), key.get(Field::NdSll)), (0, 0));
+    assert_eq!((key.get(Field::Icmpv6Type), key.get(Field::NdOptionsType)), (135, 1));
+}
