@@ -91,8 +91,9 @@ impl Drop for Running {
 
 /// Mbit/s of a TCP connection from `client`, a prefix like "ip netns exec x ", to an iperf3 server.
 pub fn iperf(client: &str, server: &str) -> f64 {
-    let text =
-        run(&format!("for i in 1 2 3 4 5; do {client}iperf3 -c {server} -t 1 -f m && exit; sleep 0.2; done; false"));
+    let text = run(&format!(
+        "for i in 1 2 3 4 5; do timeout 15 {client}iperf3 -c {server} -t 1 -f m && exit; sleep 0.2; done; false"
+    ));
     let line = text.lines().find(|l| l.ends_with("receiver")).unwrap_or_else(|| panic!("{text}"));
     let words: Vec<_> = line.split_whitespace().collect();
     let unit = words.iter().position(|w| *w == "Mbits/sec").unwrap_or_else(|| panic!("{line}"));
