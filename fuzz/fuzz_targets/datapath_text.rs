@@ -1,0 +1,3 @@
+//! Datapath flows as text.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|text: &str| datapath::text::fuzz(text));
