@@ -97,7 +97,7 @@ fn copies_rewrites_and_clones() {
     p[0].1.give(&udp(1, 2, 3, 4));
     dp.poll();
     let changed = udp(1, 2, 3, 99);
-    assert_eq!(p[1].1.take(), [changed.clone()]);
+    assert_eq!(p[1].1.take(), std::slice::from_ref(&changed));
     let tagged = [&changed[..12], &[0x81, 0, 0, 5], &changed[12..]].concat();
     assert_eq!(p[2].1.take(), [tagged]);
     assert_eq!(p[3].1.take(), [changed[..60].to_vec(), udp(1, 2, 7, 99)]);
