@@ -51,8 +51,8 @@ const OFPET_EXPERIMENTER: u16 = 0xffff;
 pub(super) fn pull_error(r: &mut Reader, version: Version) -> Result<ErrorMsg, OfError> {
     let (kind, code) = (r.u16()?, r.u16()?);
     let (vendor, kind, code) = match kind {
-        NXET_VENDOR if code == NXET_VENDOR => (r.u32()?, r.u16()?, r.u16()?),
-        OFPET_EXPERIMENTER if version >= Version::V1_2 => (r.u32()?, code, 0),
+        NXET_VENDOR if code == NXET_VENDOR => (pull_vendor(r)?, r.u16()?, r.u16()?),
+        OFPET_EXPERIMENTER if version >= Version::V1_2 => (pull_vendor(r)?, code, 0),
         _ => (0, kind, code),
     };
     let error = match OfError::from_number(version, vendor, kind, code) {
@@ -60,6 +60,14 @@ pub(super) fn pull_error(r: &mut Reader, version: Version) -> Result<ErrorMsg, O
         None => ErrorCode::Unknown { vendor, kind, code },
     };
     Ok(ErrorMsg { error, data: r.rest().to_vec() })
+}
+
+/// Zero is nobody's: it stands for an error of the specification itself.
+fn pull_vendor(r: &mut Reader) -> Result<u32, OfError> {
+    match r.u32()? {
+        0 => Err(OFPBRC_BAD_VENDOR),
+        vendor => Ok(vendor),
+    }
 }
 
 /// Writes the body of an error. One that the version cannot express is sent as the nearest that it can:

@@ -229,3 +229,16 @@ fn ports_of_sixteen_bits() {
     assert_eq!(OfPort(0x1_0000).to_u16(), None);
     assert_eq!(OfPort::from_u16(0xfeff), OfPort(0xfeff));
 }
+
+#[test]
+fn inputs_that_fuzzing_found() {
+    let inputs: [&[u8]; 2] = [
+        // An error of experimenter zero, which is nobody.
+        b"\x06\x01\x00\x12\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00\x0a=",
+        // A hello with a version bitmap that ends within a word, and without the version of its header.
+        b"\x01\x00\x00\x12\x00\x00\x00\x00\x00\x01\x00\x0a\x00\xff\xff\x07\x0a\x00",
+    ];
+    for input in inputs {
+        super::super::fuzz(input);
+    }
+}
