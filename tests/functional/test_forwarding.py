@@ -91,17 +91,28 @@ def test_local_port(weir, net):
 
 def test_vlan_access_and_trunk(weir, net):
     """Access ports of two VLANs and a trunk that carries one of them tagged."""
-    a, b, c, t = (net.host() for _ in range(4))
-    for h, address in ((a, "10.0.0.1/24"), (b, "10.0.0.2/24"), (c, "10.0.0.3/24")):
-        h.run("ip", "addr", "add", address, "dev", "eth0")
-    t.run("ip", "link", "add", "link", "eth0", "name", "v10", "type", "vlan", "id", "10")
-    t.run("ip", "addr", "add", "10.0.0.4/24", "dev", "v10")
-    t.run("ip", "link", "set", "v10", "up")
+    a, b, c, t = (net.host(f"10.0.0.{n}/24") for n in (1, 2, 3, 4))
     weir(config([(a.port, "system", "tag = 10"), (b.port, "system", "tag = 10"),
                  (c.port, "system", "tag = 20"), (t.port, "system", "trunks = [10]")]))
     assert a.ping("10.0.0.2") == 3, "same VLAN"
-    assert a.ping("10.0.0.4") == 3, "through the trunk, tagged"
     assert a.ping("10.0.0.3", count=2, wait=1) == 0, "another VLAN"
+    sniff = lambda h, what: h.start("timeout", "5", "tcpdump", "-c1", "-nei", "eth0", *what.split())
+    seen = {"t": sniff(t, "vlan 10 and arp"), "c": sniff(c, "arp host 10.0.0.99")}
+    time.sleep(1)
+    a.run("ping", "-c1", "-W1", "10.0.0.99", check=False)
+    assert "vlan 10" in seen["t"].communicate(timeout=10)[0], "the trunk carries VLAN 10, tagged"
+    assert seen["c"].communicate(timeout=10)[0].strip() == "", "an access port of another VLAN does not"
+    # A gratuitous ARP in VLAN 10 from the trunk reaches VLAN 10 without its tag; one in VLAN 20 goes nowhere.
+    arp = "08060001080006040001 020000000099 0a000063 000000000000 0a000063".replace(" ", "")
+    send = lambda vlan: t.run("python3", "-c", "import socket; s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW);"
+                              f"s.bind(('eth0',0)); s.send(bytes.fromhex('ffffffffffff0200000000998100{vlan:04x}{arp}'))")
+    seen = {"b": sniff(b, "arp host 10.0.0.99"), "c": sniff(c, "arp or vlan")}
+    time.sleep(1)
+    send(10)
+    send(20)
+    out = seen["b"].communicate(timeout=10)[0]
+    assert "10.0.0.99" in out and "vlan" not in out
+    assert seen["c"].communicate(timeout=10)[0].strip() == ""
 
 
 def test_rules_take_effect_at_once(weir, net):

@@ -11,6 +11,7 @@ CONFIG = """
 [[bridge]]
 name = "br0"
 local = false
+fail_mode = "secure"
 [[bridge.port]]
 name = "p1"
 type = "dummy"
@@ -92,7 +93,8 @@ def test_mod_flows(switch, version):
     switch.ofctl("add-flow", "br0", "cookie=0x77,priority=5,in_port=1,actions=output:2", version=version)
     switch.ofctl("mod-flows", "br0", "in_port=1,actions=output:3", version=version)
     assert "output:3" in flows(switch)[0] or "output:p3" in flows(switch)[0]
-    assert "cookie=0x77" in switch.ofctl("dump-flows", "br0", version=version)
+    if version == "13":  # a modification of OpenFlow 1.0 sets the cookie too
+        assert "cookie=0x77" in switch.ofctl("dump-flows", "br0", version=version)
     switch.ofctl("mod-flows", "br0", "cookie=0x78/-1,in_port=1,actions=drop", version="13")
     assert "drop" not in flows(switch)[0], "the cookie does not match"
 
@@ -113,9 +115,10 @@ def test_nxm_match(switch):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_errors(switch, version):
     r = lambda *a: switch.ofctl(*a, version=version)
-    with pytest.raises(AssertionError, match="OFPBAC_BAD_OUT_PORT|OFPBAC"):
-        r("packet-out", "br0", f"in_port=65280,packet={UDP},actions=output:1") if version == "13" else \
-            r("add-flow", "br0", "actions=output:65290")
+    with pytest.raises(AssertionError, match="OFPBRC_BAD_PORT"):
+        r("packet-out", "br0", f"in_port=65280,packet={UDP},actions=output:1")
+    with pytest.raises(AssertionError, match="OFPBAC_BAD_OUT_PORT"):
+        r("add-flow", "br0", "actions=output:65290")
     switch.ofctl("add-flow", "br0", "priority=7,ip,actions=output:1", version=version)
     with pytest.raises(AssertionError, match="OFPFMFC_OVERLAP"):
         r("add-flow", "br0", "check_overlap,priority=7,tcp,actions=output:2")

@@ -45,13 +45,14 @@ pub(super) fn hello_version(hello: &Hello) -> u8 {
 
 /// Experimenter errors are a type of their own: in OpenFlow 1.0 and 1.1 Nicira's, later the standard's.
 const NXET_VENDOR: u16 = 0xb0c2;
+const NXVC_VENDOR_ERROR: u16 = 0;
 const OFPET_EXPERIMENTER: u16 = 0xffff;
 
 /// Reads the body of an error.
 pub(super) fn pull_error(r: &mut Reader, version: Version) -> Result<ErrorMsg, OfError> {
     let (kind, code) = (r.u16()?, r.u16()?);
     let (vendor, kind, code) = match kind {
-        NXET_VENDOR if code == NXET_VENDOR => (pull_vendor(r)?, r.u16()?, r.u16()?),
+        NXET_VENDOR if code == NXVC_VENDOR_ERROR => (pull_vendor(r)?, r.u16()?, r.u16()?),
         OFPET_EXPERIMENTER if version >= Version::V1_2 => (pull_vendor(r)?, code, 0),
         _ => (0, kind, code),
     };
@@ -85,7 +86,7 @@ pub(super) fn put_error(out: &mut Vec<u8>, version: Version, e: &ErrorMsg) {
         out.u16(code);
     } else if version < Version::V1_2 {
         out.u16(NXET_VENDOR);
-        out.u16(NXET_VENDOR);
+        out.u16(NXVC_VENDOR_ERROR);
         out.u32(vendor);
         out.u16(kind);
         out.u16(code);

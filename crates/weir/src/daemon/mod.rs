@@ -4,6 +4,7 @@
 //! management (main)  control socket, OpenFlow, signals: one task for each connection, none waits for work
 //! configurator       reads the configuration, opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
+//! port-watch         notices what happens to the ports' devices
 //! handlers, workers  belong to the datapath
 //! ```
 //!
@@ -27,11 +28,13 @@ mod configurator;
 mod engine;
 mod openflow;
 mod panic;
+mod watch;
 
 use apply::Target;
 use commands::Context;
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
+use watch::Watch;
 
 /// The name of the program, as `ovs-appctl -t` has it.
 pub const PROGRAM: &str = "weir";
@@ -96,12 +99,14 @@ pub fn run(options: Options) -> Result<(), Error> {
     panic::report();
     let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath)?;
     let revalidator = Revalidator::start(&engine)?;
+    let watch = Watch::start(&engine)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::Io { what: "cannot start the management thread".into(), source })?;
     let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
+    drop(watch);
     drop(revalidator);
     engine.datapath.stop();
     tracing::info!("ended");

@@ -1,0 +1,88 @@
+//! The thread that watches the ports' devices: a link that comes or goes, an MTU or address that somebody
+//! else has changed. Controllers are told by a port-status message, the datapath takes the change over.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapath::{Datapath, PortNo};
+use ofproto::{Bridge, Switch};
+use openflow::OfPort;
+use openflow::port::PortReason;
+
+use super::Error;
+use super::engine::Engine;
+
+/// How often the devices are looked at.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// The thread. Dropping it ends it.
+pub struct Watch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts the thread.
+    pub fn start(engine: &Engine) -> Result<Watch, Error> {
+        let (stop, stopped) = channel();
+        let (switch, datapath) = (engine.switch.clone(), engine.datapath.clone());
+        let thread = std::thread::Builder::new().name("port-watch".into()).spawn(move || {
+            let mut seen = Seen::default();
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                seen.look(&switch, &datapath);
+            }
+        });
+        Ok(Watch { stop: Some(stop), thread: Some(thread.map_err(Error::Thread)?) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What can change of a device without Weir's doing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    up: bool,
+    admin_up: bool,
+    mtu: u32,
+    mac: ports::Mac,
+}
+
+/// The devices as they were seen last. The datapath's numbers are not used again soon, so a port that was
+/// replaced counts as new.
+#[derive(Default)]
+struct Seen(HashMap<PortNo, State>);
+
+impl Seen {
+    fn look(&mut self, switch: &Arc<Switch>, datapath: &Datapath) {
+        let mut now = HashMap::new();
+        for bridge in switch.bridges() {
+            for info in bridge.ports() {
+                let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
+                let link = device.link();
+                let state = State { up: link.up, admin_up: link.admin_up, mtu: device.mtu(), mac: device.mac() };
+                if self.0.get(&number).is_some_and(|old| *old != state) {
+                    self.changed(&bridge, info.port, number, datapath);
+                }
+                now.insert(number, state);
+            }
+        }
+        self.0 = now;
+    }
+
+    fn changed(&self, bridge: &Bridge, port: OfPort, number: PortNo, datapath: &Datapath) {
+        // The port may have gone since it was listed.
+        let _ = datapath.refresh_port(number);
+        bridge.port_changed(port, PortReason::Modify);
+    }
+}
