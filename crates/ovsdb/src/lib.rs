@@ -12,6 +12,7 @@
 
 pub mod change;
 pub mod client;
+pub mod fuzz;
 pub mod jsonrpc;
 pub mod replica;
 pub mod row;

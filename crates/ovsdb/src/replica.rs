@@ -397,3 +397,6 @@ fn at(layout: &Layout, uuid: Uuid, column: &str, error: ValueError) -> UpdateErr
 fn object<'a>(json: &'a Value, place: &str) -> Result<&'a Map<String, Value>, UpdateError> {
     json.as_object().ok_or_else(|| UpdateError::Shape { place: place.to_owned(), found: describe(json) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -344,3 +344,169 @@ fn parse_table(name: &str, json: &Value, left_out: &mut Vec<SchemaError>) -> Res
     }
     Ok(table)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn kind(json: Value) -> ColumnType {
+        ColumnType::parse(&json).unwrap()
+    }
+
+    #[test]
+    fn types_and_their_restrictions() {
+        let tag = kind(json!({"key": {"type": "integer", "minInteger": 0, "maxInteger": 4095}, "min": 0}));
+        assert_eq!((tag.min, tag.max, tag.is_composite()), (0, Some(1), false));
+        assert_eq!(tag.default_datum(), Datum::EMPTY);
+        assert!(tag.check(&4095.into()).is_ok());
+        assert!(matches!(tag.check(&4096.into()), Err(ValueError::Constraint { .. })));
+        assert!(matches!(tag.check(&Datum::set([1, 2])), Err(ValueError::Count { found: 2, .. })));
+        assert!(matches!(tag.check(&"1".into()), Err(ValueError::Kind { .. })));
+
+        let mode = kind(json!({"key": {"type": "string", "enum": ["set", ["access", "trunk"]]}, "min": 0, "max": 1}));
+        assert!(mode.check(&"trunk".into()).is_ok());
+        let error = mode.check(&"access2".into()).unwrap_err().to_string();
+        assert_eq!(error, r#""access2" is not allowed: one of ["access", "trunk"]"#);
+
+        let reference =
+            kind(json!({"key": {"type": "uuid", "refTable": "Port", "refType": "weak"}, "max": "unlimited"}));
+        assert_eq!(reference.key.ref_table, Some(("Port".to_owned(), RefKind::Weak)));
+        assert!(reference.is_composite() && reference.min == 1 && reference.max.is_none());
+        let length = kind(json!({"type": "string", "minLength": 2, "maxLength": 3}));
+        assert!(length.check(&"éé".into()).is_ok() && length.check(&"é".into()).is_err());
+        let rate = kind(json!({"type": "real", "minReal": 0.5, "maxReal": 1}));
+        assert!(rate.check(&0.5.into()).is_ok() && rate.check(&1.01.into()).is_err());
+        assert!(rate.check(&f64::NAN.into()).is_err());
+
+        let map = kind(json!({"key": "string", "value": "integer", "min": 0, "max": "unlimited"}));
+        assert_eq!(map.default_datum(), Datum::Map(Vec::new()));
+        assert!(map.check(&Datum::map([("a", 1)])).is_ok());
+        assert!(map.check(&Datum::map([("a", "1")])).is_err());
+        assert!(map.check(&Datum::set(["a"])).is_err());
+        assert_eq!(kind(json!("boolean")).default_datum(), false.into());
+
+        for wrong in [
+            json!("float"),
+            json!(5),
+            json!({}),
+            json!({"key": "string", "min": 2}),
+            json!({"key": "string", "max": 0}),
+            json!({"key": "string", "max": "many"}),
+        ] {
+            assert!(ColumnType::parse(&wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_column_that_cannot_be_read_is_left_out() {
+        let schema = DatabaseSchema::parse(&json!({"name": "D", "novelty": 1, "tables": {"T": {
+            "columns": {"a": {"type": "string", "mutable": false}, "b": {"type": "complex"}, "c": 7},
+            "isRoot": true, "maxRows": 1, "indexes": [["a"]],
+        }}}))
+        .unwrap();
+        let table = &schema.tables["T"];
+        assert_eq!(table.columns.keys().collect::<Vec<_>>(), ["a"]);
+        assert!(!table.columns["a"].mutable && table.is_root && table.max_rows == Some(1));
+        assert_eq!(table.indexes, [["a"]]);
+        let left_out: Vec<_> = schema.left_out.iter().map(|e| e.place.as_str()).collect();
+        assert_eq!(left_out, ["T:b", "T:c"]);
+        for wrong in [json!(null), json!({"name": "D"}), json!({"name": "D", "tables": {"T": 5}})] {
+            assert!(DatabaseSchema::parse(&wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_that_a_type_does_not_allow_are_refused() {
+        let set = kind(json!({"key": "integer", "min": 0, "max": "unlimited"}));
+        let map = kind(json!({"key": "string", "value": "string", "min": 0, "max": "unlimited"}));
+        assert_eq!(Datum::parse(&json!(["set", [2, 1]]), &set), Ok(Datum::set([1, 2])));
+        assert_eq!(Datum::parse(&json!(1), &set), Ok(1.into()));
+        assert_eq!(Datum::parse(&json!(["set", []]), &map), Ok(Datum::Map(Vec::new())));
+        assert!(matches!(Datum::parse(&json!(["set", [1, 1]]), &set), Err(ValueError::Duplicate(_))));
+        let twice = json!(["map", [["a", "1"], ["a", "2"]]]);
+        assert!(matches!(Datum::parse(&twice, &map), Err(ValueError::Duplicate(_))));
+        for wrong in [json!(["set", 1]), json!(["map", []]), json!([]), json!("1"), json!(null), json!(["set", [[]]])] {
+            assert!(Datum::parse(&wrong, &set).is_err(), "{wrong}");
+        }
+        for wrong in [json!(["map", [["a"]]]), json!(["map", ["a", "b"]]), json!({"a": "b"}), json!(["set", ["a"]])] {
+            assert!(Datum::parse(&wrong, &map).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_schema_of_open_vswitch() {
+        let Ok(text) = std::fs::read_to_string("/usr/share/openvswitch/vswitch.ovsschema") else {
+            eprintln!("skipped: vswitch.ovsschema not installed");
+            return;
+        };
+        let schema = DatabaseSchema::parse(&serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(schema.name, "Open_vSwitch");
+        assert!(schema.left_out.is_empty(), "{:?}", schema.left_out);
+        assert!(schema.tables["Open_vSwitch"].is_root);
+        assert_eq!(schema.column("Port", "trunks").unwrap().max, Some(4096));
+        assert!(schema.tables["Interface"].columns["statistics"].ephemeral);
+    }
+
+    fn atom(kind: AtomicType) -> BoxedStrategy<Atom> {
+        match kind {
+            AtomicType::Integer => any::<i64>().prop_map(Atom::Integer).boxed(),
+            AtomicType::Real => (-1e15f64..1e15).prop_map(Atom::Real).boxed(),
+            AtomicType::Boolean => any::<bool>().prop_map(Atom::Boolean).boxed(),
+            AtomicType::String => any::<String>().prop_map(Atom::from).boxed(),
+            AtomicType::Uuid => any::<u128>().prop_map(|u| Atom::Uuid(Uuid(u))).boxed(),
+        }
+    }
+
+    use crate::types::Uuid;
+
+    fn typed() -> impl Strategy<Value = (ColumnType, Datum)> {
+        let kinds = [AtomicType::Integer, AtomicType::Real, AtomicType::Boolean, AtomicType::String, AtomicType::Uuid];
+        (prop::sample::select(kinds.to_vec()), prop::option::of(prop::sample::select(kinds.to_vec()))).prop_flat_map(
+            |(key, value)| {
+                let of = ColumnType { key: BaseType::plain(key), value: value.map(BaseType::plain), min: 0, max: None };
+                let datum = match value {
+                    None => prop::collection::vec(atom(key), 0..5).prop_map(Datum::set::<Atom>).boxed(),
+                    Some(value) => {
+                        prop::collection::vec((atom(key), atom(value)), 0..5).prop_map(Datum::map::<Atom, Atom>).boxed()
+                    }
+                };
+                (Just(of), datum)
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn values_survive_json((of, datum) in typed()) {
+            let text = datum.to_json().to_string();
+            let json: Value = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(Datum::parse(&json, &of), Ok(datum.clone()));
+            prop_assert_eq!(of.check(&datum), Ok(()));
+        }
+
+        #[test]
+        fn set_differences_are_symmetric_differences(a in prop::collection::btree_set(0i64..20, 0..12), b in prop::collection::btree_set(0i64..20, 0..12)) {
+            let mut datum = Datum::set(a.iter().copied());
+            let difference: BTreeSet<i64> = &a ^ &b;
+            datum.apply_difference(&Datum::set(difference));
+            prop_assert_eq!(datum, Datum::set(b));
+        }
+
+        #[test]
+        fn map_differences_lead_from_one_map_to_the_other(a in prop::collection::btree_map(0i64..12, 0i64..4, 0..9), b in prop::collection::btree_map(0i64..12, 0i64..4, 0..9)) {
+            // ovsdb-server(7), 4.1.14: pairs with keys in one only, and new values of keys in both.
+            let mut difference: BTreeMap<i64, i64> = b.iter().filter(|&(k, v)| a.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
+            difference.extend(a.iter().filter(|(k, _)| !b.contains_key(k)));
+            let mut datum = Datum::map(a);
+            datum.apply_difference(&Datum::map(difference));
+            prop_assert_eq!(datum, Datum::map(b));
+        }
+    }
+}

@@ -591,3 +591,6 @@ fn txn_id(json: Option<&Value>) -> Result<Option<Uuid>, Reason> {
     let uuid = json.as_str().and_then(|s| s.parse().ok());
     uuid.map(Some).ok_or_else(|| Reason::Protocol(format!("transaction id {}", describe(json))))
 }
+
+#[cfg(test)]
+mod tests;

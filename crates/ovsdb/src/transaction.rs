@@ -552,3 +552,6 @@ fn operation_json(operation: &Operation, schema: &DatabaseSchema) -> Option<Valu
         Operation::Assert(lock) => json!({"op": "assert", "lock": lock}),
     })
 }
+
+#[cfg(test)]
+mod tests;

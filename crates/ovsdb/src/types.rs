@@ -482,3 +482,47 @@ pub(crate) fn shorten(text: &str) -> String {
         None => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_read_strictly_and_printed_the_same() {
+        let text = "fa4204ce-5b1e-4c7a-9e0d-0123456789ab";
+        assert_eq!(text.parse::<Uuid>().unwrap().to_string(), text);
+        for wrong in
+            ["", "fa4204ce-5b1e-4c7a-9e0d-0123456789a", "fa4204ce+5b1e-4c7a-9e0d-0123456789ab", &"é".repeat(18)]
+        {
+            assert!(wrong.parse::<Uuid>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_by_value_not_by_spelling() {
+        let read = |text: &str, kind| Atom::parse(&serde_json::from_str(text).unwrap(), kind);
+        assert_eq!(read("1e3", AtomicType::Integer), Ok(Atom::Integer(1000)));
+        assert_eq!(read("5", AtomicType::Real), Ok(Atom::Real(5.0)));
+        assert_eq!(read("-9223372036854775808", AtomicType::Integer), Ok(Atom::Integer(i64::MIN)));
+        assert_eq!(read("-0.0", AtomicType::Real), Ok(Atom::Real(0.0)));
+        for wrong in ["9223372036854775808", "1.5", "\"1\"", "true", "1e300"] {
+            assert!(read(wrong, AtomicType::Integer).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sets_and_maps_have_one_form() {
+        assert_eq!(Datum::set([3, 1, 3]), Datum::Set(vec![Atom::Integer(1), Atom::Integer(3)]));
+        let map = Datum::map([("b", "1"), ("a", "2"), ("b", "3")]);
+        assert_eq!(map.to_string(), r#"{"a"="2", "b"="3"}"#);
+        assert_eq!(map.get("b").and_then(Atom::as_str), Some("3"));
+        assert_eq!(map.get("c"), None);
+        assert_eq!(Datum::from(None::<i64>), Datum::EMPTY);
+    }
+
+    #[test]
+    fn long_values_are_shortened_between_characters() {
+        assert_eq!(shorten(&"é".repeat(100)).chars().count(), 81);
+        assert_eq!(shorten("short"), "short");
+    }
+}
