@@ -287,3 +287,40 @@ impl AsyncWrite for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remotes_are_read_and_printed() {
+        for (text, printed) in [
+            ("unix:/run/db.sock", "unix:/run/db.sock"),
+            ("tcp:127.0.0.1", "tcp:127.0.0.1:6640"),
+            ("tcp:db.example:1234", "tcp:db.example:1234"),
+            ("ssl:[::1]:7", "ssl:[::1]:7"),
+            ("ssl:[fe80::1]", "ssl:[fe80::1]:6640"),
+        ] {
+            let remote: Remote = text.parse().unwrap();
+            assert_eq!(remote.to_string(), printed);
+            assert_eq!(printed.parse(), Ok(remote));
+        }
+        for wrong in [
+            "",
+            "unix:",
+            "tcp:",
+            "tcp::1",
+            "tcp:a:b",
+            "tcp:a:0",
+            "tcp:a:99999",
+            "tcp:[::1",
+            "tcp:[::1]1",
+            "udp:a",
+            "/x",
+        ] {
+            assert!(wrong.parse::<Remote>().is_err(), "{wrong}");
+        }
+        assert_eq!(Remote::parse_list("tcp:a,ssl:b:1").unwrap().len(), 2);
+        assert!(Remote::parse_list("tcp:a,").is_err());
+    }
+}

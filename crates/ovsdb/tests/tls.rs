@@ -1,0 +1,105 @@
+//! TLS against a real ovsdb-server.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use common::{Server, block_on, config, installed, run};
+use ovsdb::transport::TlsFiles;
+use ovsdb::{Client, Event, Reason, Remote};
+use tempfile::TempDir;
+
+struct Pki(TempDir);
+
+impl Pki {
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn openssl(&self, args: &str) {
+        run(Command::new("openssl").args(args.split(' ')).current_dir(self.0.path()).stderr(Stdio::null()));
+    }
+
+    /// Two CAs, a server's and a client's certificate of the first. No certificate names a host, as with
+    /// Open vSwitch's own PKI.
+    fn new() -> Pki {
+        let pki = Pki(TempDir::new().unwrap());
+        for ca in ["ca", "other"] {
+            pki.openssl(&format!(
+                "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={ca} \
+                 -keyout {ca}.key -out {ca}.pem"
+            ));
+        }
+        std::fs::write(pki.file("v3"), "basicConstraints=CA:FALSE\n").unwrap();
+        for name in ["server", "client"] {
+            pki.openssl(&format!(
+                "req -newkey rsa:2048 -nodes -subj /CN=weir-{name} -keyout {name}.key -out {name}.csr"
+            ));
+            pki.openssl(&format!(
+                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile v3 -out {name}.pem"
+            ));
+        }
+        pki
+    }
+
+    fn client(&self, ca: &str) -> TlsFiles {
+        TlsFiles { private_key: self.file("client.key"), certificate: self.file("client.pem"), ca_cert: self.file(ca) }
+    }
+}
+
+fn with_tls(pki: &Pki) -> (Server, Remote) {
+    let server = Server::start_with(&[
+        "--remote=pssl:0:127.0.0.1",
+        &format!("--private-key={}", pki.file("server.key").display()),
+        &format!("--certificate={}", pki.file("server.pem").display()),
+        &format!("--ca-cert={}", pki.file("ca.pem").display()),
+    ]);
+    let log = std::fs::read_to_string(server.path("log")).unwrap();
+    let port = log.lines().find_map(|l| l.split_once("listening on port ")).map(|(_, p)| p.trim().to_owned()).unwrap();
+    let remote = format!("ssl:127.0.0.1:{port}").parse().unwrap();
+    (server, remote)
+}
+
+fn first_event(remote: &Remote, tls: Option<TlsFiles>) -> Event {
+    block_on(async { Client::new(config(), vec![remote.clone()], tls).next().await })
+}
+
+#[test]
+fn tls_with_certificates_of_both_sides() {
+    if !installed() {
+        return;
+    }
+    if Command::new("openssl").arg("version").output().is_err() {
+        eprintln!("skipped: openssl not installed");
+        return;
+    }
+    let pki = Pki::new();
+    let (server, remote) = with_tls(&pki);
+    server.vsctl(&["add-br", "br0"]);
+    block_on(async {
+        let mut client = Client::new(config(), vec![remote.clone()], Some(pki.client("ca.pem")));
+        let Event::Synced(changes) = client.next().await else { panic!("not synchronized") };
+        assert_eq!(changes.table("Bridge").count(), 1);
+        let mut txn = ovsdb::Transaction::new();
+        // More than one record of TLS.
+        txn.comment(&"c".repeat(100_000));
+        common::finish(&mut client, &txn).await.0.unwrap();
+    });
+
+    let refused = |tls| match first_event(&remote, tls) {
+        Event::Disconnected(Reason::Connect(text)) => text,
+        event => panic!("{event:?}"),
+    };
+    let text = refused(Some(pki.client("other.pem")));
+    assert!(text.contains("certificate"), "{text}");
+    let text = refused(None);
+    assert!(text.contains("TLS needs a private key"), "{text}");
+    let text = refused(Some(pki.client("nothing.pem")));
+    assert!(text.contains("nothing.pem"), "{text}");
+    let text = refused(Some(pki.client("v3")));
+    assert!(text.contains("v3: no certificate"), "{text}");
+    let swapped = TlsFiles { private_key: pki.file("ca.key"), ..pki.client("ca.pem") };
+    let text = refused(Some(swapped));
+    assert!(text.starts_with("TLS: "), "{text}");
+}
