@@ -12,7 +12,7 @@ sudo=
 # command or file : Debian package that provides it
 needs="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates"
 demo="ip:iproute2 ping:iputils-ping iperf3:iperf3 ovs-ofctl:openvswitch-common"
-tests="$demo tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common
+tests="$demo tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common ovs-vsctl:openvswitch-switch openssl:openssl
 /usr/lib/python3/dist-packages/ensurepip/__init__.py:python3-venv
 /usr/lib/python3.11/ensurepip/__init__.py:python3.11-venv
 /usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps"
@@ -35,6 +35,13 @@ done
 if [ -n "$missing" ]; then
     echo "installing Debian packages:$missing"
     export DEBIAN_FRONTEND=noninteractive
+    # Open vSwitch is wanted for its tools; its daemons are not to be started.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then
+        trap '$sudo rm -f /usr/sbin/policy-rc.d' EXIT
+        printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
+        $sudo chmod 755 $policy
+    fi
     $sudo apt-get -qq update
     # shellcheck disable=SC2086
     $sudo apt-get -qq install --no-install-recommends -y $missing >/dev/null

@@ -25,6 +25,7 @@ use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::port::describe;
 use crate::revalidate::Revalidation;
 use crate::table::Rule;
+use crate::upcall::SlowPath;
 use crate::xlate::trace::Sink;
 use crate::xlate::{Frozen, Input, Interners, Translation, translate};
 
@@ -92,7 +93,7 @@ impl Switch {
     /// Connects the datapath, and this switch to it as its slow path. Can be done once.
     pub fn attach(self: &Arc<Switch>, datapath: Arc<Datapath>) {
         if self.datapath.set(datapath.clone()).is_ok() {
-            datapath.set_upcall(self.clone());
+            datapath.set_upcall(Arc::new(SlowPath(Arc::downgrade(self))));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Packets from the datapath: those that no flow matches, and those for the controllers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use datapath::{DropReason, Miss, Punt, Upcall, Verdict};
 use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
@@ -12,6 +12,24 @@ use crate::events::PacketInEvent;
 use crate::forwarding::BridgeId;
 use crate::switch::Switch;
 use crate::xlate::XlateError;
+
+/// What the datapath knows of the switch. The switch owns the datapath, so it is not owned in return:
+/// neither would ever be freed.
+pub(crate) struct SlowPath(pub(crate) Weak<Switch>);
+
+impl Upcall for SlowPath {
+    fn misses(&self, misses: &mut [Miss], now: Time) {
+        if let Some(switch) = self.0.upgrade() {
+            switch.misses(misses, now);
+        }
+    }
+
+    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time) {
+        if let Some(switch) = self.0.upgrade() {
+            switch.punt(packet, key, punt, now);
+        }
+    }
+}
 
 impl Upcall for Switch {
     fn misses(&self, misses: &mut [Miss], now: Time) {
