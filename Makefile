@@ -33,7 +33,7 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 unit:
-	$(CARGO) test --locked --workspace --quiet
+	$(CARGO) test --locked --workspace --quiet --no-fail-fast
 	# The test of tests once more, with cases enough to find a field that is missing from a mask.
 	PROPTEST_CASES=1500 $(CARGO) test --locked --quiet -p weir-ofproto --lib switch_equals_reference
 

@@ -205,7 +205,8 @@ fn errors_keep_their_numbers() {
     }
     let m = error_message(Version::V1_0, 1, NXBRC_NXM_INVALID, &[]);
     let wire = encode(&m, DecodeOptions::default()).unwrap();
-    assert_eq!(wire[8..], [0xb0, 0xc2, 0xb0, 0xc2, 0, 0, 0x23, 0x20, 0, 1, 1, 0]);
+    // nicira-ext.h: NXET_VENDOR, NXVC_VENDOR_ERROR, the vendor, then its type and code.
+    assert_eq!(wire[8..], [0xb0, 0xc2, 0, 0, 0, 0, 0x23, 0x20, 0, 1, 1, 0]);
 }
 
 #[test]
