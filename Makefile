@@ -47,6 +47,8 @@ functional:
 bench:
 	@scripts/setup.sh build
 	@scripts/bench.py
+	$(CARGO) build --release --locked --bin weir
+	@tests/performance/loop.py --weir $(TARGET)/release/weir
 
 clean:
 	$(CARGO) clean
