@@ -11,3 +11,4 @@ pub mod reconfigure;
 pub mod report;
 pub mod rundir;
 pub mod unixctl;
+pub mod vswitchd;

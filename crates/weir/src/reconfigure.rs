@@ -94,7 +94,7 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, steps: &mut Vec
             steps.push(Step::RemovePort { bridge: bridge(), port: port.clone() });
         }
     }
-    if old.settings.local && new.is_none_or(|n| !n.settings.local) {
+    if old.settings.local && new.is_none_or(|n| !n.settings.local || n.settings.local_kind != old.settings.local_kind) {
         steps.push(Step::RemoveLocal { bridge: bridge() });
     }
     if new.is_none() {
@@ -114,7 +114,7 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Ve
         }
         Some(_) => {}
     }
-    if new.settings.local && old.is_none_or(|old| !old.settings.local) {
+    if new.settings.local && old.is_none_or(|o| !o.settings.local || o.settings.local_kind != new.settings.local_kind) {
         steps.push(Step::AddLocal { bridge: bridge(), settings: new.settings.clone() });
     }
     let nothing = Bridge::default();

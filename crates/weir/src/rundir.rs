@@ -100,11 +100,23 @@ pub struct Pidfile {
 impl Pidfile {
     /// Writes the pidfile of `program`, unless a living process holds one.
     pub fn create(rundir: &Rundir, program: &str) -> Result<Pidfile, Error> {
-        let path = rundir.file(&format!("{program}.pid"));
+        Pidfile::create_at(&rundir.file(&format!("{program}.pid")), false)
+    }
+
+    /// Writes the pidfile at `path`. With `overwrite`, one that a living process holds is replaced by a new
+    /// file, and the other keeps a file without a name.
+    pub fn create_at(path: &Path, overwrite: bool) -> Result<Pidfile, Error> {
+        let path = path.to_path_buf();
         let io = |source| Error::Io { path: path.clone(), source };
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        if fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut locked = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !locked && overwrite {
+            std::fs::remove_file(&path).map_err(io)?;
+            file = options.create_new(true).open(&path).map_err(io)?;
+            locked = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        }
+        if !locked {
             let holder = io::read_to_string(&file).unwrap_or_default();
             return Err(Error::Running { path, holder });
         }

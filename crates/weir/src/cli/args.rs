@@ -56,6 +56,17 @@ pub enum Command {
         log: String,
     },
 
+    /// Run the switch in the place of ovs-vswitchd, with the configuration in an OVSDB server
+    ///
+    /// The options are those of ovs-vswitchd(8); 'weir vswitchd --help' lists them. A program file or link
+    /// called ovs-vswitchd does the same.
+    #[command(disable_help_flag = true)]
+    Vswitchd {
+        /// Options, and the database: unix:FILE, tcp:HOST:PORT or ssl:HOST:PORT
+        #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
     /// Show bridges, ports and controllers
     Show,
 

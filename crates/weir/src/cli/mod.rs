@@ -1,5 +1,6 @@
 //! The command line: parses it and does what it says.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,12 +14,16 @@ use crate::daemon::{self, Options, PROGRAM};
 use crate::report::{self, Flows, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::unixctl::{Client, client};
+use crate::vswitchd;
 
 pub mod args;
 use args::{Args, Command};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
 pub fn main() -> ExitCode {
+    if let Some(arguments) = vswitchd_arguments(std::env::args_os()) {
+        return vswitchd::main(&arguments);
+    }
     let args = Args::parse();
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -27,6 +32,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The arguments for ovs-vswitchd, if that is what the program was started as: by this name, or with the
+/// command `vswitchd`. They are in the syntax of ovs-vswitchd(8), which is not that of the other commands.
+fn vswitchd_arguments(arguments: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
+    let mut arguments = arguments.map(|a| a.to_string_lossy().into_owned());
+    let program = arguments.next()?;
+    let by_name = Path::new(&program).file_name().is_some_and(|name| name == vswitchd::PROGRAM);
+    (by_name || arguments.next()? == "vswitchd").then(|| arguments.collect())
 }
 
 /// Why a command failed.
@@ -42,6 +56,8 @@ enum Error {
     Config(#[from] config::ConfigErrors),
     #[error("weir: {0}")]
     Daemon(#[from] daemon::Error),
+    #[error("weir: vswitchd comes first: weir vswitchd [OPTIONS] [DATABASE]")]
+    Place,
     #[error("weir: cannot write: {0}")]
     Write(#[from] std::io::Error),
 }
@@ -50,6 +66,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
     let daemon = Daemon { rundir: Rundir::choose(args.rundir), socket: args.socket, json: args.json };
     match args.command {
         Command::Run { config, log } => Ok(daemon::run(Options { config, rundir: daemon.rundir, log })?),
+        Command::Vswitchd { .. } => Err(Error::Place),
         Command::Show => daemon.report("weir/show", &[], |r: &Show| report::text::show(r)),
         Command::Flows { bridge, table, openflow_only, datapath_only } => {
             daemon.report("weir/flows", &flows_arguments(bridge, table, openflow_only, datapath_only), |r: &Flows| {

@@ -71,8 +71,10 @@ pub struct Bridge {
 /// What belongs to a bridge itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BridgeSettings {
-    /// Whether the bridge has a LOCAL port: a TAP device of the bridge's name.
+    /// Whether the bridge has a LOCAL port: a device of the bridge's name.
     pub local: bool,
+    /// What the LOCAL port is.
+    pub local_kind: LocalKind,
     /// Datapath id; by default made from the bridge's Ethernet address.
     pub datapath_id: Option<u64>,
     /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
@@ -89,11 +91,33 @@ impl Default for BridgeSettings {
     fn default() -> BridgeSettings {
         BridgeSettings {
             local: true,
+            local_kind: LocalKind::Tap,
             datapath_id: None,
             hwaddr: None,
             fail_mode: FailMode::Standalone,
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
+        }
+    }
+}
+
+/// What the LOCAL port of a bridge is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LocalKind {
+    /// A TAP device.
+    #[default]
+    Tap,
+    /// A dummy port, for tests.
+    DummyInternal,
+}
+
+impl LocalKind {
+    /// The kind of port that the registry opens.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LocalKind::Tap => "tap",
+            LocalKind::DummyInternal => "dummy-internal",
         }
     }
 }

@@ -61,6 +61,11 @@ pub struct Origins {
 }
 
 impl Origins {
+    /// Those of a source that has no lines, a database say.
+    pub fn named(name: &str) -> Origins {
+        Origins { file: name.into(), lines: HashMap::new() }
+    }
+
     /// An error about a key that was read without one: a port that cannot be opened, say.
     pub fn error(&self, key: &str, problem: impl Into<String>) -> ConfigError {
         let line = self.lines.get(key).copied();
@@ -184,6 +189,7 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
     }
     BridgeSettings {
         local,
+        local_kind: default.local_kind,
         datapath_id: s.get("datapath-id").and_then(|item| {
             let text = item.str()?;
             let id = u64::from_str_radix(text, 16).ok().filter(|&id| text.len() == 16 && id != 0);

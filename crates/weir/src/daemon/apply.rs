@@ -93,7 +93,7 @@ impl Target {
 
     fn add_local(&self, name: &str, settings: &BridgeSettings) -> Outcome {
         let bridge = self.bridge(name)?;
-        let mut spec = registry::PortSpec::new(name, "tap");
+        let mut spec = registry::PortSpec::new(name, settings.local_kind.name());
         spec.mac = Some(bridge_mac(name, settings));
         let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
         let spec = PortSpec { request: Some(OfPort::LOCAL), ..PortSpec::new(device) };

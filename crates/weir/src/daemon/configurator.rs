@@ -54,8 +54,9 @@ pub struct Configurator {
 }
 
 impl Configurator {
-    /// Starts the thread. `target` runs with its workers and caches set already.
-    pub fn start(config: PathBuf, target: Target) -> Result<Configurator, Error> {
+    /// Starts the thread. `target` runs with its workers and caches set already; `config` is the file to read
+    /// again, where there is one.
+    pub fn start(config: Option<PathBuf>, target: Target) -> Result<Configurator, Error> {
         let (jobs, queue) = mpsc::channel();
         let status = Arc::new(Mutex::new(Status::default()));
         let running =
@@ -108,7 +109,7 @@ impl Drop for Configurator {
 }
 
 struct Worker {
-    config: PathBuf,
+    config: Option<PathBuf>,
     target: Target,
     running: Desired,
     status: Arc<Mutex<Status>>,
@@ -128,7 +129,10 @@ impl Worker {
     }
 
     fn reload(&mut self) -> Outcome {
-        let loaded = crate::config::toml::load(&self.config).map_err(|e| e.to_string())?;
+        let Some(config) = &self.config else {
+            return Err("the configuration is in a database, which is followed as it changes".into());
+        };
+        let loaded = crate::config::toml::load(config).map_err(|e| e.to_string())?;
         let missing = check::cores(&loaded.desired, &loaded.origins);
         if !missing.is_empty() {
             return Err(ConfigErrors(missing).to_string());
@@ -180,7 +184,7 @@ fn status(failures: &[Failure], lines: &[String]) -> Status {
     for (failure, line) in failures.iter().zip(lines) {
         let (bridge, name, kind) = match &failure.step {
             Step::AddPort { bridge, port, wanted } => (bridge, port, wanted.interface.kind.clone()),
-            Step::AddLocal { bridge, .. } => (bridge, bridge, "tap".into()),
+            Step::AddLocal { bridge, settings } => (bridge, bridge, settings.local_kind.name().into()),
             Step::SetVlans { bridge, port, .. } | Step::SetInterface { bridge, port, .. } => {
                 (bridge, port, String::new())
             }

@@ -22,13 +22,13 @@ use crate::config::{self, ConfigErrors, check, toml::Loaded};
 use crate::rundir::{self, Pidfile, Rundir};
 use crate::unixctl::server::Server;
 
-mod apply;
-mod commands;
-mod configurator;
-mod engine;
-mod openflow;
-mod panic;
-mod watch;
+pub(crate) mod apply;
+pub(crate) mod commands;
+pub(crate) mod configurator;
+pub(crate) mod engine;
+pub(crate) mod openflow;
+pub(crate) mod panic;
+pub(crate) mod watch;
 
 use apply::Target;
 use commands::Context;
@@ -40,7 +40,7 @@ use watch::Watch;
 pub const PROGRAM: &str = "weir";
 
 /// How long the end may take before the process is ended the hard way.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the command line says about a daemon to be started.
 #[derive(Clone, Debug)]
@@ -84,6 +84,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// The address of the database makes no sense.
+    #[error("{0}")]
+    Database(String),
     /// A thread has panicked.
     #[error("ended because of an internal error, which is reported above")]
     Panicked,
@@ -132,7 +135,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded) -> Result<(),
         workers: loaded.desired.workers.clone(),
         datapath: loaded.desired.datapath.clone(),
     };
-    let configurator = Configurator::start(options.config.clone(), target)?;
+    let configurator = Configurator::start(Some(options.config.clone()), target)?;
     // What failed is in the log and in `weir show`; the rest is in force.
     let _ = configurator.apply(loaded).await;
 
@@ -143,6 +146,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded) -> Result<(),
         openflow,
         exit: exit.clone(),
         config: options.config.clone(),
+        version: format!("weir {}", env!("CARGO_PKG_VERSION")),
         started: Instant::now(),
     });
     let outcome = serve(options, &context, &exit).await;

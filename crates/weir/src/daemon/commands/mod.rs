@@ -13,7 +13,7 @@ use crate::unixctl::{Command, Commands};
 
 mod flows;
 mod ports;
-mod reports;
+pub(crate) mod reports;
 mod stats;
 
 /// What commands work on.
@@ -28,6 +28,8 @@ pub struct Context {
     pub exit: Rc<Notify>,
     /// The configuration file.
     pub config: std::path::PathBuf,
+    /// What it answers to who asks for its version.
+    pub version: String,
     /// When the daemon started.
     pub started: Instant,
 }
@@ -116,8 +118,8 @@ fn help(_: &Context, args: &[String]) -> Outcome {
     TABLE.help(args.first().map(String::as_str))
 }
 
-fn version(_: &Context, _: &[String]) -> Outcome {
-    Ok(format!("weir {}", env!("CARGO_PKG_VERSION")))
+fn version(context: &Context, _: &[String]) -> Outcome {
+    Ok(context.version.clone())
 }
 
 fn exit(context: &Context, args: &[String]) -> Outcome {

@@ -112,7 +112,8 @@ fn show_port(bridge: &str, info: &PortInfo) -> PortShow {
     port
 }
 
-fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
+/// Counters of a port by the names that the column `statistics` has.
+pub fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
     let ::ports::Stats {
         rx_packets,
         rx_bytes,

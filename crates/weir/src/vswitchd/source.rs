@@ -1,0 +1,273 @@
+//! The Open_vSwitch database as a source of the desired state (ovs-vswitchd.conf.db(5)).
+//!
+//! What a database cannot say right (its schema sees to most of that), or what Weir does not do, is a
+//! problem of the one interface or bridge that it concerns; the rest is in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ovsdb::{Replica, Row, Selection};
+use ports::registry;
+
+use super::options::Dummy;
+use crate::config::desired::{
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, Port, VlanMode, Vlans,
+    Workers, parse_mac,
+};
+use crate::config::{Target, desired};
+
+/// The tables that Weir reads and writes.
+pub fn selection() -> Selection {
+    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller"].into_iter().fold(Selection::new(), Selection::all)
+}
+
+/// What the database says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The state that it wants.
+    pub desired: Desired,
+    /// Interfaces that cannot be had, by name, and why.
+    pub problems: BTreeMap<String, String>,
+    /// Other things that are wrong, in words.
+    pub warnings: BTreeSet<String>,
+    /// The number of the configuration (`next_cfg`).
+    pub next_cfg: i64,
+}
+
+/// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
+pub fn read(replica: &Replica, dummy: Dummy) -> Source {
+    let Some(root) = replica.rows("Open_vSwitch").next() else { return Source::default() };
+    let mut source = Source { next_cfg: root.integer("next_cfg").unwrap_or(0), ..Source::default() };
+    source.desired.workers = source.workers(root);
+    source.desired.datapath = source.datapath(root);
+    for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
+        let Some(name) = row.string("name") else { continue };
+        // Sockets and devices bear the bridge's name: it has to be a file's.
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            source.warnings.insert(format!("bridge {name:?}: not a name that a bridge can have"));
+            continue;
+        }
+        let bridge = source.bridge(replica, row, name, dummy);
+        source.desired.bridges.insert(name.to_owned(), bridge);
+    }
+    source
+}
+
+impl Source {
+    fn warn(&mut self, what: String) {
+        self.warnings.insert(what);
+    }
+
+    /// A number in a map of strings; one that is out of place counts as not there.
+    fn number<T>(&mut self, row: &Row, column: &str, key: &str) -> Option<T>
+    where
+        T: std::str::FromStr,
+    {
+        let text = row.map_string(column, key)?;
+        let number = text.parse().ok();
+        if number.is_none() {
+            self.warn(format!("{column}:{key}: {text:?} is not a number that fits; the default is used"));
+        }
+        number
+    }
+
+    fn workers(&mut self, root: &Row) -> Workers {
+        let default = Workers::default();
+        let cores = root.map_string("other_config", "pmd-cpu-mask").map(|mask| {
+            cores_of(mask).unwrap_or_else(|| {
+                self.warn(format!("other_config:pmd-cpu-mask: {mask:?} is not a hexadecimal mask"));
+                BTreeSet::new()
+            })
+        });
+        let sleep = self.number(root, "other_config", "pmd-sleep-max");
+        // The name that it had in 3.1.
+        let sleep = sleep.or_else(|| self.number(root, "other_config", "pmd-maxsleep"));
+        let flush = self.number(root, "other_config", "tx-flush-interval");
+        Workers {
+            cores: cores.unwrap_or_default(),
+            sleep_max: sleep.map_or(default.sleep_max, Duration::from_micros),
+            tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
+        }
+    }
+
+    fn datapath(&mut self, root: &Row) -> Datapath {
+        let default = Datapath::default();
+        let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
+        let limit = self.number(root, "other_config", "flow-limit");
+        Datapath { max_idle: idle.unwrap_or(default.max_idle), flow_limit: limit.unwrap_or(default.flow_limit) }
+    }
+
+    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, dummy: Dummy) -> Bridge {
+        let datapath_type = row.string("datapath_type").unwrap_or_default();
+        let dummies = match dummy {
+            Dummy::Override => true,
+            Dummy::System => matches!(datapath_type, "" | "system" | "dummy"),
+            Dummy::Explicit => datapath_type == "dummy",
+        };
+        let mut bridge = Bridge { settings: self.settings(row, name), ..Bridge::default() };
+        bridge.settings.local = false;
+        bridge.settings.local_kind = if dummies { LocalKind::DummyInternal } else { LocalKind::Tap };
+        for port in row.references("ports").filter_map(|uuid| replica.row("Port", uuid)) {
+            let interfaces: Vec<_> =
+                port.references("interfaces").filter_map(|uuid| replica.row("Interface", uuid)).collect();
+            let [interface] = interfaces[..] else {
+                for interface in interfaces {
+                    let name = interface.string("name").unwrap_or_default().to_owned();
+                    self.problems.insert(name, "ports of several interfaces (bonds) are not supported yet".into());
+                }
+                continue;
+            };
+            let Some(device) = interface.string("name") else { continue };
+            if device == name {
+                bridge.settings.local = true;
+                continue;
+            }
+            let wanted = Port { vlans: vlans(port), interface: self.interface(interface, device, dummies, dummy) };
+            bridge.ports.insert(device.to_owned(), wanted);
+        }
+        for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
+            if let Some((target, settings)) = self.controller(controller, name) {
+                bridge.controllers.insert(target, settings);
+            }
+        }
+        bridge
+    }
+
+    fn settings(&mut self, row: &Row, name: &str) -> BridgeSettings {
+        let default = BridgeSettings::default();
+        let datapath_id = row.map_string("other_config", "datapath-id").map(|text| {
+            let id = u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok().filter(|&id| id != 0);
+            id.ok_or_else(|| format!("bridge {name}: datapath-id {text:?} is not a hexadecimal number"))
+        });
+        let hwaddr = row.map_string("other_config", "hwaddr").map(|text| {
+            let mac = parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+            mac.ok_or_else(|| format!("bridge {name}: hwaddr {text:?} is not an Ethernet address of one station"))
+        });
+        let ageing: Option<u64> = self.number(row, "other_config", "mac-aging-time");
+        let size = self.number(row, "other_config", "mac-table-size");
+        BridgeSettings {
+            datapath_id: self.or_warn(datapath_id),
+            hwaddr: self.or_warn(hwaddr),
+            fail_mode: match row.string("fail_mode") {
+                Some("secure") => FailMode::Secure,
+                _ => FailMode::Standalone,
+            },
+            mac_aging_time: ageing.map_or(default.mac_aging_time, Duration::from_secs),
+            mac_table_size: size.unwrap_or(default.mac_table_size),
+            ..default
+        }
+    }
+
+    /// A value that is there and right.
+    fn or_warn<T>(&mut self, value: Option<Result<T, String>>) -> Option<T> {
+        match value? {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.warn(problem);
+                None
+            }
+        }
+    }
+
+    fn interface(&mut self, row: &Row, name: &str, dummies: bool, dummy: Dummy) -> Interface {
+        let kind = device_kind(row.string("type").unwrap_or_default(), dummies, dummy);
+        let known = registry::kind(kind).map(|kind| kind.options);
+        let mut options = BTreeMap::new();
+        for (key, value) in row.string_pairs("options") {
+            // A type's options that Weir does not have are no reason to be without the port.
+            if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
+                options.insert(key.to_owned(), value.to_owned());
+            } else {
+                self.warn(format!("interface {name}: options:{key} has no effect"));
+            }
+        }
+        Interface {
+            kind: kind.to_owned(),
+            options,
+            ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
+            mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
+            mac: row.string("mac").and_then(parse_mac),
+        }
+    }
+
+    fn controller(&mut self, row: &Row, bridge: &str) -> Option<(Target, Controller)> {
+        let target = row.string("target")?.parse();
+        let target = target.map_err(|e| self.warn(format!("bridge {bridge}: {e}"))).ok()?;
+        let millis = |column| row.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
+        let default = desired::Controller::default();
+        let settings = Controller {
+            max_backoff: millis("max_backoff").unwrap_or(default.max_backoff),
+            inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
+        };
+        Some((target, settings))
+    }
+}
+
+/// The kind of port for an interface's type. `dummies`: its bridge is one of dummy ports.
+fn device_kind(kind: &str, dummies: bool, dummy: Dummy) -> &str {
+    match (kind, dummy) {
+        ("patch", _) => "patch",
+        ("dummy" | "dummy-pmd" | "dummy-internal", _) => kind,
+        ("internal", _) if dummies => "dummy-internal",
+        (_, Dummy::Override) => "dummy",
+        ("" | "system", Dummy::System) => "dummy",
+        ("", _) => "system",
+        _ => kind,
+    }
+}
+
+fn vlans(port: &Row) -> Vlans {
+    let vlan = |n: i64| u16::try_from(n).ok();
+    let mode = port.string("vlan_mode").and_then(|name| VlanMode::NAMES.iter().find(|(n, _)| *n == name));
+    Vlans {
+        mode: mode.map(|(_, mode)| *mode),
+        tag: port.integer("tag").and_then(vlan),
+        trunks: port.integers("trunks").filter_map(vlan).collect(),
+    }
+}
+
+/// The cores of a hexadecimal mask, the lowest digit last.
+fn cores_of(mask: &str) -> Option<BTreeSet<u32>> {
+    let digits = mask.strip_prefix("0x").or_else(|| mask.strip_prefix("0X")).unwrap_or(mask);
+    // More cores than any machine has.
+    if digits.is_empty() || digits.len() > 1024 {
+        return None;
+    }
+    let mut cores = BTreeSet::new();
+    for (place, digit) in digits.chars().rev().enumerate() {
+        let digit = digit.to_digit(16)?;
+        cores.extend((0..4).filter(|bit| digit >> bit & 1 == 1).map(|bit| place as u32 * 4 + bit));
+    }
+    Some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_name_cores() {
+        assert_eq!(cores_of("0x6"), Some(BTreeSet::from([1, 2])));
+        assert_eq!(cores_of("100000001"), Some(BTreeSet::from([0, 32])));
+        assert_eq!(cores_of("0"), Some(BTreeSet::new()));
+        assert_eq!(cores_of("0xg"), None);
+        assert_eq!(cores_of(""), None);
+    }
+
+    #[test]
+    fn dummies_take_the_place_of_devices() {
+        for (kind, dummies, dummy, expected) in [
+            ("", false, Dummy::Explicit, "system"),
+            ("internal", false, Dummy::Explicit, "internal"),
+            ("internal", true, Dummy::Explicit, "dummy-internal"),
+            ("", true, Dummy::Override, "dummy"),
+            ("tap", true, Dummy::Override, "dummy"),
+            ("patch", true, Dummy::Override, "patch"),
+            ("dummy-pmd", true, Dummy::Override, "dummy-pmd"),
+            ("", true, Dummy::System, "dummy"),
+            ("tap", true, Dummy::System, "tap"),
+        ] {
+            assert_eq!(device_kind(kind, dummies, dummy), expected, "{kind} {dummy:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The commands of the control socket while the daemon waits for the database or for its lock.
+
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+use super::options;
+use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::{Command, Commands};
+
+/// What the commands work on.
+pub struct Context {
+    /// Told when the daemon is to end.
+    pub exit: Rc<Notify>,
+}
+
+/// The table for servers.
+pub const TABLE: Commands<Context> = Commands(COMMANDS);
+
+static COMMANDS: &[Command<Context>] = &[
+    Command {
+        name: "exit",
+        usage: "[--cleanup]",
+        args: (0, 1),
+        help: "Ends the daemon.",
+        run: |context, _| {
+            context.exit.notify_one();
+            Reply::Now(Ok(String::new()))
+        },
+    },
+    Command {
+        name: "list-commands",
+        usage: "",
+        args: (0, 0),
+        help: "Lists the commands with their arguments.",
+        run: |_, _| Reply::Now(Ok(TABLE.list())),
+    },
+    Command {
+        name: "version",
+        usage: "",
+        args: (0, 0),
+        help: "Prints the version of the daemon.",
+        run: |_, _| Reply::Now(version()),
+    },
+];
+
+fn version() -> Outcome {
+    Ok(options::version().trim_end().to_owned())
+}

@@ -1,0 +1,182 @@
+//! Writes to the database what runs: only the columns that differ from what it holds.
+
+use ofproto::PortInfo;
+use openflow::OfPort;
+use ovsdb::transaction::Values;
+use ovsdb::{Atom, Datum, Replica, Row, Transaction};
+use ports::registry;
+
+use super::options::OVS_VERSION;
+use super::source::Source;
+use crate::config::Target;
+use crate::config::desired::format_mac;
+use crate::daemon::commands::Context;
+use crate::daemon::commands::reports::statistics;
+use crate::daemon::configurator::{FailedPort, Status};
+
+/// How much to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// What changes seldom.
+    Status,
+    /// Statistics too.
+    StatusAndStatistics,
+}
+
+/// OpenFlow's number of the LOCAL port in OpenFlow 1.0, which the database has.
+const OFPORT_LOCAL: i64 = 0xfffe;
+
+/// The number of a port that is not there.
+const OFPORT_NONE: i64 = -1;
+
+/// What has to change in the database now that `source` is in force.
+pub fn transaction(replica: &Replica, source: &Source, context: &Context, what: What) -> Transaction {
+    let mut writer =
+        Writer { replica, source, context, what, status: context.configurator.status(), out: Transaction::new() };
+    writer.root();
+    for row in replica.rows("Bridge") {
+        writer.bridge(row);
+    }
+    writer.out
+}
+
+struct Writer<'a> {
+    replica: &'a Replica,
+    source: &'a Source,
+    context: &'a Context,
+    what: What,
+    status: Status,
+    out: Transaction,
+}
+
+impl Writer<'_> {
+    /// Updates the columns of a row that differ.
+    fn update(&mut self, row: &Row, columns: impl IntoIterator<Item = (&'static str, Datum)>) {
+        let differs = |(column, value): &(&str, Datum)| row.get(column).is_some_and(|held| held != value);
+        let values: Values = columns.into_iter().filter(differs).map(|(c, v)| (c.to_owned(), v)).collect();
+        if !values.is_empty() {
+            self.out.update(row.table(), row.uuid(), values);
+        }
+    }
+
+    fn root(&mut self) {
+        let Some(row) = self.replica.rows("Open_vSwitch").next() else { return };
+        let kinds = registry::KINDS.iter().flat_map(|kind| kind.names).copied().chain(["patch"]);
+        let columns = [
+            ("cur_cfg", self.source.next_cfg.into()),
+            ("ovs_version", OVS_VERSION.into()),
+            ("iface_types", Datum::set(kinds)),
+            ("datapath_types", Datum::set(["dummy", "netdev", "system"])),
+            ("dpdk_initialized", false.into()),
+            ("dpdk_version", "none".into()),
+        ];
+        self.update(row, columns);
+    }
+
+    fn bridge(&mut self, row: &Row) {
+        let Some(name) = row.string("name") else { return };
+        let bridge = self.context.engine.switch.bridge(name);
+        let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
+        let version = if bridge.is_some() { "<built-in>" } else { "" };
+        self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
+        let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
+        let interfaces = row
+            .references("ports")
+            .filter_map(|uuid| self.replica.row("Port", uuid))
+            .flat_map(|port| port.references("interfaces"))
+            .filter_map(|uuid| self.replica.row("Interface", uuid));
+        for interface in interfaces.collect::<Vec<_>>() {
+            let device = interface.string("name").unwrap_or_default();
+            match (ports.iter().find(|info| info.name == device), &bridge) {
+                (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
+                _ => self.missing(interface, name, device),
+            }
+        }
+        let known = self.context.openflow.controllers(name);
+        for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
+            let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
+            let state = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, state)| state);
+            let connected = state.is_some_and(|state| state.connections.get() > 0);
+            let mut facts = vec![("state", if connected { "ACTIVE" } else { "BACKOFF" }.to_owned())];
+            facts.extend(state.and_then(|state| state.error.borrow().clone()).map(|e| ("last_error", e)));
+            self.update(controller, [("is_connected", connected.into()), ("status", Datum::map(facts))]);
+        }
+    }
+
+    /// An interface whose port is there.
+    fn interface(&mut self, row: &Row, bridge: &ofproto::Bridge, info: &PortInfo) {
+        let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
+        let error = self.failure(bridge.name(), &info.name).map(|failed| failed.error.clone());
+        self.update(row, [("ofport", number.into()), ("error", optional(error))]);
+        let Some(device) = &info.device else {
+            let mac = bridge.port_descs(info.port).ok().and_then(|all| all.first().map(|desc| desc.hw_addr.0));
+            let mac = optional(mac.map(|mac| format_mac(&mac)));
+            self.update(row, [("mac_in_use", mac), ("link_state", "up".into()), ("admin_state", "up".into())]);
+            return;
+        };
+        let (link, features) = (device.link(), device.features());
+        let state = |up: bool| Datum::from(if up { "up" } else { "down" });
+        let speed = (features.speed_mbps > 0).then(|| i64::from(features.speed_mbps) * 1_000_000);
+        let duplex = speed.map(|_| if features.full_duplex { "full" } else { "half" });
+        let resets = i64::try_from(link.resets).unwrap_or(i64::MAX);
+        let columns = [
+            ("mac_in_use", format_mac(&device.mac()).into()),
+            ("mtu", device.mtu().into()),
+            ("link_state", state(link.up)),
+            ("admin_state", state(link.admin_up)),
+            ("link_resets", resets.into()),
+            ("link_speed", optional(speed)),
+            ("duplex", optional(duplex)),
+            ("ifindex", optional(device.ifindex())),
+            ("status", Datum::map(device.status())),
+        ];
+        self.update(row, columns);
+        if self.what == What::StatusAndStatistics {
+            let counters = statistics(&device.stats());
+            let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
+            self.update(row, [("statistics", Datum::map(counters))]);
+        }
+    }
+
+    /// An interface whose port is not there.
+    fn missing(&mut self, row: &Row, bridge: &str, name: &str) {
+        let reason = match (self.source.problems.get(name), self.failure(bridge, name)) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(failed)) => {
+                let why = failed.error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(&failed.error);
+                format!("could not open network device {name} ({why})")
+            }
+            // Neither there nor failed: the interface came after the configuration that is in force.
+            (None, None) if self.source.desired.bridges.get(bridge).is_none_or(|b| !b.ports.contains_key(name)) => {
+                return;
+            }
+            (None, None) => format!("could not add network device {name} to bridge {bridge}"),
+        };
+        let empty = Datum::default;
+        let nothing = || Datum::map(Vec::<(Atom, Atom)>::new());
+        let columns = [
+            ("ofport", OFPORT_NONE.into()),
+            ("error", reason.into()),
+            ("mac_in_use", empty()),
+            ("mtu", empty()),
+            ("link_state", empty()),
+            ("admin_state", empty()),
+            ("link_resets", empty()),
+            ("link_speed", empty()),
+            ("duplex", empty()),
+            ("ifindex", empty()),
+            ("status", nothing()),
+            ("statistics", nothing()),
+        ];
+        self.update(row, columns);
+    }
+
+    fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {
+        self.status.ports.iter().find(|failed| failed.bridge == bridge && failed.name == name)
+    }
+}
+
+/// A column that holds one value or none.
+fn optional(value: Option<impl Into<Atom>>) -> Datum {
+    Datum::set(value)
+}
