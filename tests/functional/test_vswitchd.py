@@ -1,0 +1,335 @@
+"""`weir vswitchd`: a real ovsdb-server and Debian's tools drive Weir in the place of ovs-vswitchd."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from conftest import WEIR, until
+from lib.net import run
+
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+class Ovs:
+    """A directory with an ovsdb-server, and the daemon under the name ovs-vswitchd."""
+
+    def __init__(self):
+        self.dir = Path(tempfile.mkdtemp(prefix="weir-vs-"))
+        self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
+        self.db = f"unix:{self.dir}/db.sock"
+        self.name = self.dir / "ovs-vswitchd"
+        self.name.symlink_to(WEIR)
+        self.daemons = []
+        self.server = None
+        run("ovsdb-tool", "create", self.dir / "conf.db", SCHEMA, env=self.env)
+        self.start_server()
+        self.vsctl("--no-wait", "init")
+
+    def start_server(self):
+        self.server = subprocess.Popen(
+            ["ovsdb-server", self.dir / "conf.db", f"--remote=p{self.db}", "-vconsole:off",
+             f"--unixctl={self.dir}/ovsdb.ctl"],
+            env=self.env, stdin=subprocess.DEVNULL)
+        until(lambda: run("ovs-vsctl", f"--db={self.db}", "--no-wait", "--timeout=1", "--retry", "get-manager",
+                          env=self.env, check=False).returncode == 0 or (self.dir / "db.sock").exists(),
+              what="ovsdb-server listening")
+
+    def stop_server(self):
+        self.server.terminate()
+        self.server.wait(10)
+
+    def start(self, *options, check=True):
+        """`ovs-vswitchd --detach`, which returns when the configuration is in force."""
+        r = run(self.name, self.db, "--detach", "--no-chdir", "--pidfile", "--log-file", "-vconsole:off", *options,
+                env=self.env, check=check, timeout=20)
+        if r.returncode == 0:
+            self.daemons.append(self.pid())
+        return r
+
+    def foreground(self, *options):
+        """A daemon that stays in the foreground."""
+        log = open(self.dir / "foreground.log", "ab")
+        p = subprocess.Popen([self.name, self.db, *options], env=self.env, stdin=subprocess.DEVNULL, stdout=log,
+                             stderr=log)
+        log.close()
+        self.daemons.append(p.pid)
+        return p
+
+    def pid(self):
+        return int((self.dir / "ovs-vswitchd.pid").read_text())
+
+    def kill(self, number=9):
+        pid = self.pid()
+        os.kill(pid, number)
+        until(lambda: not alive(pid), what="the daemon's end")
+
+    def vsctl(self, *args, **kw):
+        """ovs-vsctl, which waits until the change is in force (unless told not to)."""
+        return run("ovs-vsctl", f"--db={self.db}", "--timeout=10", *args, env=self.env, **kw).stdout.strip()
+
+    def get(self, table, record, column):
+        return self.vsctl("get", table, record, column).strip('"')
+
+    def ofctl(self, *args):
+        return run("ovs-ofctl", *args, env=self.env).stdout
+
+    def appctl(self, *args, **kw):
+        return run("ovs-appctl", "-t", "ovs-vswitchd", *args, env=self.env, **kw).stdout
+
+    def log(self):
+        return (self.dir / "ovs-vswitchd.log").read_text()
+
+    def close(self):
+        try:
+            for pid in self.daemons:
+                if alive(pid):
+                    os.kill(pid, 15)
+            until(lambda: not any(alive(pid) for pid in self.daemons), what="the daemons' end")
+            logs = [p.read_text() for p in self.dir.glob("*.log")]
+            assert not any("panicked" in log for log in logs), logs
+        finally:
+            for pid in self.daemons:
+                if alive(pid):
+                    os.kill(pid, 9)
+            self.stop_server()
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def alive(pid):
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def ovs():
+    o = Ovs()
+    yield o
+    o.close()
+
+
+def dummy_bridge(ovs, *ports):
+    """br0 with dummy ports."""
+    args = ["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy"]
+    for port in ports:
+        args += ["--", "add-port", "br0", port, "--", "set", "interface", port, "type=dummy"]
+    ovs.vsctl(*args)
+
+
+def test_version_is_one_that_tools_understand(ovs):
+    for command in [[ovs.name], [WEIR, "vswitchd"]]:
+        out = run(*command, "--version").stdout.splitlines()
+        assert out[0] == "ovs-vswitchd (Open vSwitch) 3.1.0"
+        assert "Weir" in out[1]
+
+
+@pytest.mark.parametrize("option, says", [("--nonsense", "--nonsense"), ("--enable-dummy=x", "override"),
+                                          ("-vfile:loud", "loud")])
+def test_wrong_options_are_explained(ovs, option, says):
+    r = run(ovs.name, option, check=False)
+    assert r.returncode == 1 and says in r.stderr
+
+
+def test_detach_returns_when_the_configuration_is_in_force(ovs):
+    ovs.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    r = ovs.start()
+    assert (r.stdout, r.stderr) == ("", "")
+    assert "br0" in run("ovs-ofctl", "show", "br0", env=ovs.env).stdout
+    assert (ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl").exists()
+    assert Path(f"/proc/{ovs.pid()}/comm").read_text() == "ovs-vswitchd\n"
+    assert ovs.vsctl("get", "open", ".", "cur_cfg") == ovs.vsctl("get", "open", ".", "next_cfg")
+
+
+def test_detach_fails_where_the_daemon_does(ovs):
+    ovs.start()
+    r = ovs.start(check=False)
+    assert r.returncode == 1 and "already running" in r.stderr
+
+
+def test_appctl(ovs):
+    ovs.start()
+    assert ovs.appctl("version").startswith("ovs-vswitchd (Open vSwitch) 3.1.0\n")
+    pid = ovs.pid()
+    ovs.appctl("exit")
+    until(lambda: not alive(pid), what="the end")
+    assert not (ovs.dir / "ovs-vswitchd.pid").exists()
+    assert not (ovs.dir / f"ovs-vswitchd.{pid}.ctl").exists()
+
+
+def test_bridges_and_ports_come_and_go(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("add-port", "br0", "p2", "tag=5", "--", "set", "interface", "p2", "type=dummy", "ofport_request=7")
+    # Without any wait: ovs-vsctl returned, so the port is there.
+    shown = ovs.ofctl("show", "br0")
+    assert " 1(p1)" in shown and " 7(p2)" in shown and "LOCAL(br0)" in shown
+    assert ovs.get("interface", "p2", "ofport") == "7"
+    assert ovs.get("interface", "br0", "ofport") == "65534"
+    ovs.vsctl("set", "interface", "p2", "ofport_request=9")
+    assert " 9(p2)" in ovs.ofctl("show", "br0")
+    assert ovs.get("interface", "p2", "ofport") == "9"
+    ovs.vsctl("del-port", "p2")
+    assert "p2" not in ovs.ofctl("show", "br0")
+    ovs.vsctl("del-br", "br0")
+    assert run("ovs-ofctl", "show", "br0", env=ovs.env, check=False).returncode != 0
+
+
+def test_what_runs_is_written_back(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    shown = ovs.ofctl("show", "br0")
+    assert f"dpid:{ovs.get('bridge', 'br0', 'datapath_id')}" in shown
+    mac = ovs.get("interface", "p1", "mac_in_use")
+    assert f"1(p1): addr:{mac}" in shown
+    assert ovs.get("interface", "p1", "link_state") == "up"
+    assert ovs.get("interface", "p1", "admin_state") == "up"
+    assert ovs.get("interface", "p1", "mtu") == "1500"
+    assert ovs.get("open", ".", "ovs_version") == "3.1.0"
+    assert "patch" in ovs.get("open", ".", "iface_types")
+    assert "netdev" in ovs.get("open", ".", "datapath_types")
+    ovs.appctl("netdev-dummy/set-admin-state", "p1", "down")
+    until(lambda: ovs.get("interface", "p1", "admin_state") == "down", what="the new state")
+
+
+def test_statistics_follow_the_traffic(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    for _ in range(3):
+        ovs.appctl("netdev-dummy/receive", "p1", "ff" * 6 + "020000000001" + "88b5" + "00" * 46)
+    until(lambda: "rx_packets=3," in ovs.get("interface", "p1", "statistics") + ",", 15, "three packets in")
+    until(lambda: "tx_packets=3" in ovs.get("interface", "p2", "statistics"), 15, "three packets out")
+
+
+def test_a_tag_separates_ports(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2", "p3")
+    ovs.vsctl("set", "port", "p1", "tag=5", "--", "set", "port", "p2", "tag=5", "--", "set", "port", "p3", "tag=6")
+    ovs.appctl("netdev-dummy/receive", "p1", "ff" * 6 + "020000000001" + "88b5" + "00" * 46)
+
+    def sent(port):
+        line = next(line for line in ovs.ofctl("dump-ports", "br0", port).splitlines() if "tx pkts=" in line)
+        return int(line.split("tx pkts=")[1].split(",")[0])
+
+    until(lambda: sent("p2") == 1, what="the frame in its VLAN")
+    assert sent("p3") == 0
+
+
+def test_a_missing_interface_has_an_error_in_words(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    r = run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-port", "br0", "nosuch0", env=ovs.env, check=False)
+    assert "could not open network device nosuch0" in r.stderr
+    shown = ovs.vsctl("show")
+    assert 'error: "could not open network device nosuch0' in shown and "no such interface" in shown
+    assert ovs.get("interface", "nosuch0", "ofport") == "-1"
+    assert "1(p1)" in ovs.ofctl("show", "br0")
+    ovs.vsctl("set", "interface", "nosuch0", "type=dummy")
+    assert ovs.get("interface", "nosuch0", "error") == "[]"
+    assert ovs.get("interface", "nosuch0", "ofport") != "-1"
+
+
+def test_an_interface_that_appears_is_taken(ovs, net):
+    ovs.start()
+    dummy_bridge(ovs)
+    host = net.host()
+    name = host.port
+    run("ip", "link", "set", name, "name", name + "x")
+    run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-port", "br0", name, env=ovs.env, check=False)
+    assert ovs.get("interface", name, "ofport") == "-1"
+    run("ip", "link", "set", name + "x", "name", name)
+    until(lambda: ovs.get("interface", name, "ofport") != "-1", what="the interface in use")
+    assert ovs.get("interface", name, "error") == "[]"
+    index = Path(f"/sys/class/net/{name}/ifindex").read_text().strip()
+    assert ovs.get("interface", name, "ifindex") == index
+
+
+def test_enable_dummy_override(ovs):
+    ovs.start("--enable-dummy=override")
+    ovs.vsctl("add-br", "br0", "--", "add-port", "br0", "eth-none")
+    assert "1(eth-none)" in ovs.ofctl("show", "br0")
+    assert not Path("/sys/class/net/br0").exists()
+
+
+def test_settings_of_a_bridge(ovs):
+    ovs.start()
+    dummy_bridge(ovs)
+    ovs.vsctl("set", "bridge", "br0", "other_config:datapath-id=00000000000000ab", "fail_mode=secure")
+    assert "dpid:00000000000000ab" in ovs.ofctl("show", "br0")
+    assert ovs.get("bridge", "br0", "datapath_id") == "00000000000000ab"
+    show = json.loads(run(WEIR, "--socket", ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl", "show", "--json",
+                          env=ovs.env).stdout)
+    assert show["bridges"][0]["fail_mode"] == "secure"
+
+
+def test_a_controller_that_connects_is_marked(ovs):
+    ovs.start()
+    dummy_bridge(ovs)
+    path = ovs.dir / "controller.sock"
+    ovs.vsctl("set-controller", "br0", f"punix:{path}")
+    uuid = ovs.vsctl("get", "bridge", "br0", "controller").strip("[]")
+    assert ovs.get("controller", uuid, "is_connected") == "false"
+    monitor = subprocess.Popen(["ovs-ofctl", "monitor", f"unix:{path}"], env=ovs.env, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: ovs.get("controller", uuid, "is_connected") == "true", what="is_connected")
+    finally:
+        monitor.kill()
+        monitor.wait()
+    until(lambda: ovs.get("controller", uuid, "is_connected") == "false", what="the connection's end")
+
+
+def test_killed_and_started_again(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("set", "interface", "p1", "ofport_request=5")
+    ovs.kill(9)
+    ovs.start()
+    assert "5(p1)" in ovs.ofctl("show", "br0")
+    ovs.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")
+    assert "p2" in ovs.ofctl("show", "br0")
+
+
+def test_two_daemons_on_one_database(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    second = ovs.foreground(f"--unixctl={ovs.dir}/second.ctl")
+    until(lambda: "another ovs-vswitchd process is running" in (ovs.dir / "foreground.log").read_text(),
+          what="the second daemon's complaint")
+    ovs.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")
+    assert "p2" in ovs.ofctl("show", "br0")
+    assert second.poll() is None
+    # The second one waits for its turn, and answers meanwhile.
+    assert "3.1.0" in run("ovs-appctl", "-t", ovs.dir / "second.ctl", "version", env=ovs.env).stdout
+    ovs.appctl("exit")
+    until(lambda: run("ovs-ofctl", "show", "br0", env=ovs.env, check=False).returncode == 0, what="the second's turn")
+    ovs.vsctl("del-port", "p2")
+    assert "p2" not in ovs.ofctl("show", "br0")
+
+
+def test_the_server_is_restarted(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.ofctl("add-flow", "br0", "priority=77,actions=drop")
+    ovs.stop_server()
+    time.sleep(0.5)
+    assert "priority=77" in ovs.ofctl("dump-flows", "br0"), "the switch goes on without its database"
+    ovs.start_server()
+    ovs.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")
+    assert "p2" in ovs.ofctl("show", "br0")
+    assert "priority=77" in ovs.ofctl("dump-flows", "br0")
+
+
+def test_bonds_are_refused_in_words(ovs):
+    ovs.start()
+    dummy_bridge(ovs)
+    run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-bond", "br0", "bond0", "b1", "b2", "--", "set", "interface",
+        "b1", "type=dummy", "--", "set", "interface", "b2", "type=dummy", env=ovs.env, check=False)
+    assert "bonds" in ovs.get("interface", "b1", "error")
+    assert ovs.get("interface", "b2", "ofport") == "-1"
