@@ -22,6 +22,7 @@ pub mod switch;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod upcall;
 pub mod vlan;
 pub mod xlate;

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Datapath, PortNo};
+use datapath::{Action, Datapath, PortNo, Punt};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
-use packet::{Clock, Key, Time};
+use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
@@ -181,8 +181,51 @@ impl Switch {
         let bridge = forwarding.bridges.values().find(|state| state.config.name == bridge)?.id;
         let frozen = self.interners.frozen.get(key.common().recirc_id.get());
         let input = self.input(key, bridge, frozen.as_deref());
-        let out = translate(&forwarding, &self.interners, &input, Some(sink));
-        Some(Explanation { mask: *out.mask, actions: out.actions, flow: out.flow })
+        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink))))
+    }
+
+    /// As [`trace`](Switch::trace), for a packet: addresses and flows are learnt from it, and the
+    /// controllers get it where the tables say so. It is not sent to any port.
+    pub fn trace_packet(&self, bridge: &str, key: &Key, packet: Packet, sink: &mut dyn Sink) -> Option<Explanation> {
+        let forwarding = self.forwarding.read();
+        let state = forwarding.bridges.values().find(|state| state.config.name == bridge)?;
+        let frozen = self.interners.frozen.get(key.common().recirc_id.get());
+        let input = Input { real: true, ..self.input(key, state.id, frozen.as_deref()) };
+        let mut out = translate(&forwarding, &self.interners, &input, Some(sink));
+        let mut metadata = key.clone();
+        let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
+        metadata.common_mut().in_port = port.map_or(0, |port| port.0).into();
+        drop(forwarding);
+        self.learn_flows(std::mem::take(&mut out.learned), input.now);
+        if let Some(datapath) = self.datapath.get()
+            && out.error.is_none()
+        {
+            datapath.execute(packet, &metadata, &without_outputs(&out.actions));
+        }
+        Some(Explanation::of(out))
+    }
+
+    /// What a punt tells the layer above, as the argument of `userspace` in OVS's text of datapath
+    /// actions: `controller(reason=1,...)`.
+    pub fn describe_punt(&self, punt: &Punt) -> String {
+        let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else {
+            return format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len);
+        };
+        format!(
+            "controller(reason={},dont_send=0,continuation=0,recirc_id={},rule_cookie={:#x},controller_id={},max_len={})",
+            info.reason as u32,
+            punt.cookie,
+            info.cookie.map_or(u64::MAX, |cookie| cookie.0),
+            info.controller_id,
+            info.max_len.unwrap_or(u16::MAX)
+        )
+    }
+
+    /// The bridge and OpenFlow port of a datapath port.
+    pub fn find_port(&self, port: PortNo) -> Option<(String, OfPort)> {
+        let forwarding = self.forwarding.read();
+        let (bridge, port) = *forwarding.by_dp_port.get(&port)?;
+        Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
     }
 
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
@@ -284,4 +327,30 @@ pub struct Explanation {
     pub actions: Vec<datapath::Action>,
     /// The key at the end.
     pub flow: Key,
+    /// Why the translation gave up, in words, where it did. The packet is dropped then.
+    pub error: Option<String>,
+    /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
+    pub looked_at_vlan: bool,
+}
+
+impl Explanation {
+    fn of(out: Translation) -> Explanation {
+        Explanation {
+            mask: *out.mask,
+            actions: out.actions,
+            flow: out.flow,
+            error: out.error.map(|error| error.to_string()),
+            looked_at_vlan: out.looked_at_vlan,
+        }
+    }
+}
+
+/// The actions without those that send the packet on.
+fn without_outputs(actions: &[Action]) -> Vec<Action> {
+    let kept = actions.iter().filter(|action| !matches!(action, Action::Output(_) | Action::Recirc(_)));
+    let inside = |action: &Action| match action {
+        Action::Clone(inner) => Action::Clone(without_outputs(inner)),
+        other => other.clone(),
+    };
+    kept.map(inside).collect()
 }

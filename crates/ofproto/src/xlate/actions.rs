@@ -40,7 +40,8 @@ impl Ctx<'_, '_> {
         match step {
             StepRef::Act(action) => return self.action(action),
             StepRef::Clear => {
-                self.action_set.clear();
+                let set = std::mem::take(&mut self.action_set);
+                self.event(|| Event::ActionSetWas(&set));
                 self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
             }
             StepRef::Write(actions) => {
@@ -105,8 +106,11 @@ impl Ctx<'_, '_> {
                 self.stack.push((src.get(&self.flow), src.n_bits));
             }
             Action::StackPop(dst) => match self.stack.pop() {
-                Some((value, _)) => self.write(dst.field, value << dst.ofs, dst.mask()),
-                None => self.detail(|| "stack underflow".into()),
+                Some((value, _)) => {
+                    self.write(dst.field, value << dst.ofs, dst.mask());
+                    self.written(dst);
+                }
+                None => self.event(|| Event::Error("stack underflow")),
             },
             Action::DecTtl => return self.dec_ttl(&[0]),
             Action::DecTtlCntIds(ids) => return self.dec_ttl(ids),
@@ -145,7 +149,7 @@ impl Ctx<'_, '_> {
         if prereq.satisfied(&self.flow) {
             self.write(field, value, mask);
         } else {
-            self.detail(|| format!("unmet prerequisites for {}, set_field ignored", field.info().name));
+            self.warning(|| format!("unmet prerequisites for {}, set_field ignored", field.info().name));
         }
     }
 
@@ -208,6 +212,7 @@ impl Ctx<'_, '_> {
         src.add_to(&mut self.wc);
         let value = src.get(&self.flow);
         self.write(dst.field, value << dst.ofs, dst.mask());
+        self.written(dst);
     }
 
     /// False at the end of the packet's life: it goes to the controllers, and this list ends.
@@ -224,7 +229,8 @@ impl Ctx<'_, '_> {
         for &id in controllers {
             self.punt(PacketInReason::InvalidTtl, id, None, &[], false);
         }
-        self.detail(|| "TTL decrement exception".into());
+        let version = if self.flow.common().dl_type.get() == 0x86dd { 6 } else { 4 };
+        self.warning(|| format!("IPv{version} decrement TTL exception"));
         false
     }
 
@@ -239,6 +245,7 @@ impl Ctx<'_, '_> {
             return true;
         }
         self.punt(PacketInReason::InvalidTtl, 0, None, &[], false);
+        self.event(|| Event::Warning("MPLS decrement TTL exception"));
         false
     }
 

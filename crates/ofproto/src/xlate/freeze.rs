@@ -113,7 +113,6 @@ impl Ctx<'_, '_> {
             self.steps(frozen.steps.iter().map(Step::as_ref));
         }
         self.end_pipeline();
-        self.leave();
     }
 
     /// Sends a copy of the packet as it is now to the controllers.

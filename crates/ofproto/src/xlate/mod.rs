@@ -75,20 +75,26 @@ pub(crate) struct Input<'a> {
     pub now: Time,
 }
 
-/// Why a translation gave up. The packet is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a translation gave up. The packet is dropped. The words are those of `ofproto/trace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum XlateError {
     /// Resubmits are nested too deeply.
+    #[error("Recursion too deep")]
     TooDeep,
     /// Too many resubmits.
+    #[error("Too many resubmits")]
     TooManyResubmits,
     /// Too much pushed.
+    #[error("Stack too deep")]
     StackTooDeep,
     /// A label too many, or one that is not known.
+    #[error("Too many MPLS labels")]
     TooManyLabels,
     /// The bridge has gone.
+    #[error("Bridge not found")]
     NoBridge,
     /// The recirculation id is unknown.
+    #[error("No recirculation context")]
     NoContext,
 }
 
@@ -106,6 +112,8 @@ pub(crate) struct Translation {
     pub flow: Key,
     /// Whether it gave up.
     pub error: Option<XlateError>,
+    /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
+    pub looked_at_vlan: bool,
 }
 
 /// Translates.
@@ -160,6 +168,7 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
         learned: Vec::new(),
         flow: input.key.clone(),
         error: Some(XlateError::NoBridge),
+        looked_at_vlan: false,
     }
 }
 
@@ -234,7 +243,8 @@ impl<'a> Ctx<'a, '_> {
         if let Some(frozen) = input.frozen {
             self.thaw(frozen);
         } else if self.flow.common().recirc_id.get() != 0 {
-            self.fail(XlateError::NoContext, "recirculation context not found");
+            let id = self.flow.common().recirc_id.get();
+            self.fail(XlateError::NoContext, &format!("Recirculation context not found for ID {id:x}"));
         } else if let Some(actions) = input.packet_out {
             self.steps(actions.iter().map(StepRef::Act));
             self.end_pipeline();
@@ -260,7 +270,7 @@ impl<'a> Ctx<'a, '_> {
     }
 
     fn finish(mut self, original: &Key) -> Translation {
-        finish_mask(&mut self.wc, original);
+        let looked_at_vlan = finish_mask(&mut self.wc, original);
         if self.error.is_some() {
             self.out = vec![DpAction::Drop(DropReason::PipelineDepth)];
         } else if let Some(DpAction::Clone(_)) = self.out.last()
@@ -276,6 +286,7 @@ impl<'a> Ctx<'a, '_> {
             learned: self.learned,
             flow: self.flow,
             error: self.error,
+            looked_at_vlan,
         }
     }
 
@@ -335,7 +346,7 @@ impl<'a> Ctx<'a, '_> {
                 }
                 self.leave();
             }
-            Lookup::FragmentDropped => self.event(|| Event::FragmentDropped),
+            Lookup::FragmentDropped => self.event(|| Event::FragmentDropped { table }),
         }
     }
 
@@ -412,6 +423,20 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
+    fn warning(&mut self, text: impl FnOnce() -> String) {
+        if let Some(sink) = &mut self.sink {
+            sink.event(Event::Warning(&text()));
+        }
+    }
+
+    /// Tells what a part of a field is after an action wrote it.
+    fn written(&mut self, part: &openflow::Subfield) {
+        if self.sink.is_some() {
+            let text = trace::subfield_is_now(part, &self.flow);
+            self.detail(|| text);
+        }
+    }
+
     fn commit(&mut self) {
         commit::commit(&self.flow, &mut self.base, &mut self.wc, &mut self.out);
     }
@@ -421,8 +446,9 @@ impl<'a> Ctx<'a, '_> {
     }
 }
 
-/// Takes out what is not of the packet, or is implied by what is matched anyway.
-fn finish_mask(wc: &mut Mask, original: &Key) {
+/// Takes out what is not of the packet, or is implied by what is matched anyway. Returns whether the
+/// VLAN tag was looked at.
+fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     use packet::flow::{BlockId, VLAN_PRESENT};
     for block in [BlockId::Pipeline, BlockId::Regs] {
         if wc.0.present().has(block) {
@@ -452,7 +478,8 @@ fn finish_mask(wc: &mut Mask, original: &Key) {
         }
     }
     // As OVS's datapath has it, every flow tells tagged packets from others.
-    if bits.vlan[0].tci.get() == 0 {
+    let looked_at_vlan = bits.vlan[0].tci.get() != 0;
+    if !looked_at_vlan {
         bits.vlan[0].tci = (VLAN_PRESENT | 0xfff).into();
     }
     if !headers::is_mpls(original) && wc.0.present().has(BlockId::Encap) {
@@ -463,4 +490,5 @@ fn finish_mask(wc: &mut Mask, original: &Key) {
     if !tunnelled && wc.0.present().has(BlockId::Tunnel) {
         wc.0.block_mut(BlockId::Tunnel).0.fill(0);
     }
+    looked_at_vlan
 }

@@ -81,7 +81,9 @@ impl Ctx<'_, '_> {
                 let generation = self.forwarding.next_generation();
                 if macs.learn(key, port, self.now, generation) {
                     drop(macs);
-                    self.detail(|| format!("learned that {:02x?} is on port {port} in VLAN {}", key.mac, key.vlan));
+                    let name = bridge.ports.get(&port).map_or("", |state| &state.name);
+                    let mac = openflow::EthAddr(key.mac);
+                    self.detail(|| format!("learned that {mac} is on port {name} in VLAN {}", key.vlan));
                 }
             }
         } else if bridge.macs.read().would_change(key, port) {

@@ -31,7 +31,7 @@ impl<'a> Ctx<'a, '_> {
                 self.punt(reason, 0, Some(max_len), &[], false);
             }
             OfPort::ANY | OfPort::UNSET => {}
-            port if port == self.in_port() => self.detail(|| "skipping output to input port".into()),
+            port if port == self.in_port() => self.event(|| Event::Warning("skipping output to input port")),
             port => self.output(port),
         }
     }
@@ -44,7 +44,7 @@ impl<'a> Ctx<'a, '_> {
             self.detail(|| format!("output port is {port}"));
             self.output_action(port, max_len);
         } else {
-            self.detail(|| format!("output port {value} is out of range"));
+            self.warning(|| format!("output port {value} is out of range"));
         }
     }
 
@@ -65,7 +65,7 @@ impl<'a> Ctx<'a, '_> {
         let old = self.flow.common().skb_priority;
         self.set_queue(queue);
         if port == self.in_port() {
-            self.detail(|| "skipping output to input port".into());
+            self.event(|| Event::Warning("skipping output to input port"));
         } else {
             self.output(port);
         }

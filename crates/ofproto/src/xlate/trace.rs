@@ -3,7 +3,9 @@
 //! `ofproto/trace` implements [`Sink`]; the translation that it watches is the one that packets get.
 //! Without a sink nothing is formatted.
 
-use openflow::{Action, TableId};
+use openflow::{Action, Cookie, Subfield, TableId};
+use packet::flow::text::NoNames;
+use packet::{Key, put};
 
 use super::steps::StepRef;
 use crate::table::Rule;
@@ -29,18 +31,30 @@ pub enum Event<'a> {
         to_controller: bool,
     },
     /// Fragments are dropped here. Has nothing inside.
-    FragmentDropped,
+    FragmentDropped {
+        /// At this table.
+        table: TableId,
+    },
     /// The action set is executed. Has others inside.
     ActionSet,
-    /// The pipeline goes on after recirculation. Has others inside.
+    /// The pipeline goes on after recirculation. Has nothing inside.
     Thaw {
         /// In this table.
         table: TableId,
+    },
+    /// The steps after this are of a rule in this table and with this cookie.
+    Resume {
+        /// Table.
+        table: TableId,
+        /// Cookie.
+        cookie: Option<Cookie>,
     },
     /// An action is executed.
     Action(&'a Action),
     /// Clear-Actions.
     ClearActions,
+    /// The action set before it is cleared.
+    ActionSetWas(&'a [Action]),
     /// Write-Actions.
     WriteActions(&'a [Action]),
     /// The action set after a change.
@@ -68,6 +82,19 @@ pub trait Sink {
     fn leave(&mut self);
 }
 
+/// `NXM_NX_REG0[0..7] is now 0x5`.
+pub(super) fn subfield_is_now(part: &Subfield, key: &Key) -> String {
+    let mut out = String::new();
+    openflow::text::subfield::format(&mut out, part);
+    out.push_str(" is now ");
+    if part.is_whole() {
+        packet::flow::text::format(&mut out, part.field, key.get(part.field), u128::MAX, &NoNames);
+    } else {
+        put!(out, "{:#x}", part.get(key));
+    }
+    out
+}
+
 impl<'a> From<StepRef<'a>> for Event<'a> {
     fn from(step: StepRef<'a>) -> Event<'a> {
         match step {
@@ -76,7 +103,7 @@ impl<'a> From<StepRef<'a>> for Event<'a> {
             StepRef::Write(actions) => Event::WriteActions(actions),
             StepRef::Metadata(write) => Event::WriteMetadata(write.value, write.mask),
             StepRef::Goto(table) => Event::Goto(table),
-            StepRef::Resume { .. } => Event::Detail("restored state"),
+            StepRef::Resume { table, cookie } => Event::Resume { table, cookie },
         }
     }
 }

@@ -284,13 +284,16 @@ impl Writer<'_> {
         self.field("ct_nw_proto", Field::CtNwProto);
         self.number("ct_tp_src", Field::CtTpSrc, 1);
         self.number("ct_tp_dst", Field::CtTpDst, 1);
-        if self.m.exact(Field::PacketType).is_some_and(|kind| kind != 0) {
+        let Some(kind) = self.m.exact(Field::PacketType) else { return };
+        if kind != 0 {
             self.out.push_str("packet_type=(");
-            let kind = self.m.key.get(Field::PacketType);
             number::small_hex(self.out, kind >> 16);
             self.out.push(',');
             number::small_hex(self.out, kind & 0xffff);
             self.out.push_str("),");
+        } else if mask != 0 {
+            // A match on the recirculation id is that of a datapath flow, which OVS shows so.
+            self.out.push_str("eth,");
         }
     }
 

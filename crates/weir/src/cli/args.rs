@@ -95,6 +95,33 @@ pub enum Command {
     /// Show the ports with their counters
     Ports,
 
+    /// Explain what the tables do to a packet
+    ///
+    /// Shows every table on its way with the flow that matched, each action, the packet at the end, and
+    /// the megaflow with its datapath actions. In colour on a terminal, unless NO_COLOR is set.
+    Trace {
+        /// The bridge
+        #[arg(value_name = "BRIDGE")]
+        bridge: String,
+
+        /// The packet in the syntax of ovs-ofctl: in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80
+        #[arg(value_name = "FLOW")]
+        flow: String,
+
+        /// A frame in hexadecimal, whose headers then count. Its addresses are learnt, and controllers
+        /// get it where the tables say so
+        #[arg(value_name = "PACKET", conflicts_with = "generate")]
+        packet: Option<String>,
+
+        /// Make a frame from FLOW, with the same effects
+        #[arg(long)]
+        generate: bool,
+
+        /// Show names of ports instead of numbers
+        #[arg(long)]
+        names: bool,
+    },
+
     /// Read the configuration again and apply what changed
     ///
     /// Ports that did not change forward on without losing a packet. A file with mistakes changes

@@ -75,6 +75,13 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         Command::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
         Command::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        Command::Trace { bridge, flow, packet, generate, names } => {
+            let mut arguments = vec![bridge, flow];
+            arguments.extend(packet);
+            arguments.extend(generate.then(|| "-generate".to_string()));
+            arguments.extend(names.then(|| "--names".to_string()));
+            daemon.report("weir/trace", &arguments, report::trace::trace)
+        }
         Command::Reload => daemon.ctl("reload", &[]),
         Command::Check { config } => check(&config, args.json),
         Command::Ctl { name, args } => daemon.ctl(&name, &args),

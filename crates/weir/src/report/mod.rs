@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod table;
 pub mod text;
+pub mod trace;
 
 /// The answer of `weir/show`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

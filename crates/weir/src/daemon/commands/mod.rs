@@ -15,6 +15,7 @@ mod flows;
 mod ports;
 pub(crate) mod reports;
 mod stats;
+mod trace;
 
 /// What commands work on.
 pub struct Context {
@@ -78,7 +79,12 @@ static COMMANDS: &[Command<Context>] = commands! {
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
 
+    "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
+        "What ofproto/trace says, as JSON.";
+
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
+    "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::text),
+        "Explains what the tables do to a packet. Nothing is learnt from it unless it is given or generated.";
     "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
         "All OpenFlow flows of a bridge, hidden ones too.";
     "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";

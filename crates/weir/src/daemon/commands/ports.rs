@@ -197,7 +197,7 @@ fn dummy(context: &Context, name: &str) -> Result<Arc<Dummy>, String> {
 }
 
 /// A frame in hexadecimal; blanks between the digits are allowed.
-fn parse_hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
     let whole = digits.len().is_multiple_of(2) && digits.len() >= 28;

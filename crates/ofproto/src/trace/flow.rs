@@ -1,0 +1,129 @@
+//! Keys and masks in words.
+
+use openflow::text::{PortNames, format_match};
+use openflow::{FlowMod, Match};
+use packet::flow::{VLAN_PRESENT, frag};
+use packet::{Field, Key, Mask};
+
+/// A packet: all fields that it has, and those of its metadata that are not zero.
+pub fn describe(key: &Key, ports: &dyn PortNames) -> String {
+    text(key, packet_mask(key), ports)
+}
+
+/// The packets that are treated like `key`. `looked_at_vlan` tells whether its VLAN tag matters.
+pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &dyn PortNames) -> String {
+    let mut mask = mask.clone();
+    // OVS shows no match on a tag for packets that have none.
+    if !looked_at_vlan || key.common().vlan[0].tci.get() & VLAN_PRESENT == 0 {
+        mask.clear(Field::VlanTci);
+    }
+    with_icmp_masks(text(key, mask, ports), key)
+}
+
+fn text(key: &Key, mask: Mask, ports: &dyn PortNames) -> String {
+    let matching = Match { key: Box::new(key.masked(&mask)), mask: Box::new(mask) };
+    let mut out = String::new();
+    format_match(&mut out, &matching, FlowMod::DEFAULT_PRIORITY, ports);
+    out
+}
+
+/// OVS keeps type and code of ICMP in 16 bits each, and megaflows match the low 8 of them.
+fn with_icmp_masks(text: String, key: &Key) -> String {
+    if !matches!((key.common().dl_type.get(), key.common().nw_proto), (0x0800, 1) | (0x86dd, 58)) {
+        return text;
+    }
+    let item = |item: &str| match item.split_once('=') {
+        Some((name @ ("icmp_type" | "icmp_code"), value)) => match value.parse::<u16>() {
+            Ok(value) => format!("{name}={value:#x}/0xff"),
+            Err(_) => item.to_owned(),
+        },
+        _ => item.to_owned(),
+    };
+    text.split(',').map(item).collect::<Vec<_>>().join(",")
+}
+
+/// Metadata that is shown where it is not zero.
+const METADATA: &[Field] = &[
+    Field::PktMark,
+    Field::RecircId,
+    Field::DpHash,
+    Field::SkbPriority,
+    Field::CtState,
+    Field::CtZone,
+    Field::CtMark,
+    Field::CtLabel,
+    Field::Metadata,
+    Field::InPortOxm,
+    Field::TunId,
+];
+
+/// What packets from a tunnel have.
+const TUNNEL: &[Field] = &[
+    Field::TunSrc,
+    Field::TunDst,
+    Field::TunIpv6Src,
+    Field::TunIpv6Dst,
+    Field::TunGbpId,
+    Field::TunGbpFlags,
+    Field::TunTos,
+    Field::TunTtl,
+    Field::TunErspanVer,
+    Field::TunErspanIdx,
+    Field::TunErspanDir,
+    Field::TunErspanHwid,
+    Field::TunGtpuFlags,
+    Field::TunGtpuMsgtype,
+    Field::TunFlags,
+];
+
+/// The fields that a packet with this key has.
+fn packet_mask(key: &Key) -> Mask {
+    let mut mask = Mask::wildcard();
+    let mut show = |fields: &[Field]| fields.iter().for_each(|&field| mask.set_exact(field));
+    let registers = packet::flow::field::FIELDS.iter().map(|info| info.field);
+    let registers = registers.filter(|field| (Field::Reg0..=Field::Reg15).contains(field));
+    for field in METADATA.iter().copied().chain(registers).filter(|&field| key.get(field) != 0) {
+        show(&[field]);
+    }
+    if key.get(Field::TunDst) != 0 || key.get(Field::TunIpv6Dst) != 0 {
+        show(TUNNEL);
+    }
+    show(&[Field::PacketType]);
+    let common = key.common();
+    let dl_type = match common.packet_type.get() {
+        0 => {
+            show(&[Field::DlSrc, Field::DlDst, Field::DlType, Field::VlanTci]);
+            common.dl_type.get()
+        }
+        kind => kind as u16,
+    };
+    match dl_type {
+        0x0800 => show(&[Field::NwSrc, Field::NwDst]),
+        0x86dd => show(&[Field::Ipv6Src, Field::Ipv6Dst, Field::Ipv6Label]),
+        0x0806 | 0x8035 => {
+            show(&[Field::NwSrc, Field::NwDst, Field::NwProto, Field::ArpSha, Field::ArpTha]);
+            return mask;
+        }
+        0x8847 | 0x8848 => {
+            show(&[Field::MplsLabel, Field::MplsTc, Field::MplsTtl, Field::MplsBos]);
+            return mask;
+        }
+        _ => return mask,
+    }
+    show(&[Field::NwFrag, Field::NwTos, Field::NwEcn, Field::NwTtl, Field::NwProto]);
+    if common.nw_frag & frag::LATER == 0 {
+        match (dl_type, common.nw_proto) {
+            (0x0800, 1) => show(&[Field::IcmpType, Field::IcmpCode]),
+            (0x86dd, 58) => {
+                show(&[Field::IcmpType, Field::IcmpCode]);
+                if matches!(common.tp_src.get(), 135 | 136) && common.tp_dst.get() == 0 {
+                    show(&[Field::NdTarget, Field::NdSll, Field::NdTll]);
+                }
+            }
+            (_, 6) => show(&[Field::TcpSrc, Field::TcpDst, Field::TcpFlags]),
+            (_, 17 | 132 | 2) => show(&[Field::TcpSrc, Field::TcpDst]),
+            _ => {}
+        }
+    }
+    mask
+}

@@ -1,0 +1,163 @@
+//! Explanations in OVS's layout. The expected texts are what OVS 3.1 prints for the same tables, with its
+//! numbers of datapath ports put in.
+
+use openflow::text::{parse_flow_mod, parse_match};
+use openflow::{FlowModCommand, OfPort};
+use packet::flow::compose;
+use packet::flow::text::NoNames;
+use packet::{Key, Packet};
+
+use super::{Request, Trace, trace};
+use crate::bridge::Controllers;
+use crate::reference::tests::Bed;
+
+fn bed(flows: &[&str]) -> Bed {
+    let bed = Bed::new(3);
+    for flow in flows {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+    bed
+}
+
+fn key(flow: &str) -> Key {
+    *parse_match(flow, &NoNames).unwrap().key
+}
+
+fn explain(bed: &Bed, flow: &str, generate: bool) -> Trace {
+    let key = key(flow);
+    let packet = generate.then(|| Packet::from_slice(&compose(&key, b"")));
+    let request = Request { bridge: "br0", key: &key, packet, ports: &NoNames, datapath_ports: &NoNames };
+    trace(&bed.switch, request).unwrap()
+}
+
+/// The lines between the bridge's heading and `Final flow`.
+fn steps(trace: &Trace) -> String {
+    let text = trace.text();
+    let (_, rest) = text.split_once("bridge(\"br0\")\n-------------\n").unwrap();
+    rest.split_once("\n\nFinal flow: ").unwrap().0.to_owned()
+}
+
+#[test]
+fn a_flood_is_shown_whole() {
+    let bed = bed(&["actions=NORMAL"]);
+    let expected = "\
+Flow: in_port=1,vlan_tci=0x0000,dl_src=00:00:00:00:00:00,dl_dst=ff:ff:ff:ff:ff:ff,dl_type=0x0000
+
+bridge(\"br0\")
+-------------
+ 0. priority 32768
+    NORMAL
+     -> no learned MAC for destination, flooding
+
+Final flow: unchanged
+Megaflow: recirc_id=0,eth,in_port=1,dl_src=00:00:00:00:00:00,dl_dst=ff:ff:ff:ff:ff:ff,dl_type=0x0000
+Datapath actions: ";
+    let text = explain(&bed, "in_port=1,dl_dst=ff:ff:ff:ff:ff:ff", false).text();
+    let actions = text.strip_prefix(expected).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(actions.split(',').count(), 2, "{actions}");
+}
+
+#[test]
+fn output_and_drop() {
+    let bed = bed(&[
+        "priority=100,in_port=1,actions=output:2",
+        "cookie=0x1f,in_port=2,actions=output:2,output:3",
+        "in_port=3,ip,actions=drop",
+    ]);
+    let dp =
+        |n: u32| bed.switch.forwarding.read().bridges.values().next().unwrap().ports[&OfPort(n)].dp_port.unwrap().0;
+    let out = explain(&bed, "in_port=1", false);
+    assert_eq!(steps(&out), " 0. in_port=1, priority 100\n    output:2");
+    assert_eq!(out.megaflow, "recirc_id=0,eth,in_port=1,dl_type=0x0000");
+    assert_eq!(out.datapath_actions, dp(2).to_string());
+    let expected =
+        " 0. in_port=2, priority 32768, cookie 0x1f\n    output:2\n     >> skipping output to input port\n    output:3";
+    assert_eq!(steps(&explain(&bed, "in_port=2", false)), expected);
+    let out = explain(&bed, "in_port=3,icmp,nw_src=10.0.0.1,icmp_type=8", false);
+    assert_eq!(steps(&out), " 0. ip,in_port=3, priority 32768\n    drop");
+    let flow = "icmp,in_port=3,vlan_tci=0x0000,dl_src=00:00:00:00:00:00,dl_dst=00:00:00:00:00:00,nw_src=10.0.0.1,\
+                nw_dst=0.0.0.0,nw_tos=0,nw_ecn=0,nw_ttl=0,nw_frag=no,icmp_type=8,icmp_code=0";
+    assert_eq!((out.flow.as_str(), out.final_flow), (flow, None));
+    assert_eq!(
+        (out.megaflow.as_str(), out.datapath_actions.as_str()),
+        ("recirc_id=0,eth,ip,in_port=3,nw_frag=no", "drop")
+    );
+    assert_eq!(steps(&explain(&bed, "in_port=3,arp", false)), " 0. No match.\n    drop");
+    bed.bridge.set_controllers(Controllers { want_misses: true, ..Controllers::default() });
+    let out = explain(&bed, "in_port=3,arp", false);
+    let expected = " 0. No match, and a \"packet-in\" is called for.\n    controller(reason=no_match)";
+    assert_eq!(steps(&out), expected);
+    assert!(out.datapath_actions.starts_with("userspace(pid=0,controller(reason="), "{}", out.datapath_actions);
+}
+
+#[test]
+fn the_last_table_stays_at_the_margin() {
+    let bed = bed(&[
+        "in_port=1,actions=resubmit(,1),output:3",
+        "table=1,actions=write_actions(output:2),goto_table:5",
+        "table=5,actions=load:7->NXM_NX_REG0[],move:NXM_NX_REG0[0..3]->NXM_NX_REG1[4..7]",
+    ]);
+    let expected = " 0. in_port=1, priority 32768
+    resubmit(,1)
+     1. priority 32768
+            write_actions(output:2)
+             -> action set is: output:2
+            goto_table:5
+         5. priority 32768
+            load:0x7->NXM_NX_REG0[]
+            move:NXM_NX_REG0[0..3]->NXM_NX_REG1[4..7]
+             -> NXM_NX_REG1[4..7] is now 0x7
+    output:3
+--. Executing action set:
+    output:2";
+    assert_eq!(steps(&explain(&bed, "in_port=1", false)), expected);
+}
+
+#[test]
+fn header_changes_show_in_the_final_flow() {
+    let bed = bed(&[
+        "in_port=1,ip,actions=dec_ttl,set_field:02:00:00:00:00:09->eth_dst,push_vlan:0x8100,set_field:4101->vlan_vid,output:2",
+    ]);
+    let out = explain(&bed, "in_port=1,ip,nw_ttl=64,dl_dst=02:00:00:00:00:02", false);
+    let expected = "ip,in_port=1,dl_vlan=5,dl_vlan_pcp=0,dl_src=00:00:00:00:00:00,dl_dst=02:00:00:00:00:09,\
+                    nw_src=0.0.0.0,nw_dst=0.0.0.0,nw_proto=0,nw_tos=0,nw_ecn=0,nw_ttl=63,nw_frag=no";
+    assert!(
+        steps(&out)
+            .starts_with(" 0. ip,in_port=1, priority 32768\n    dec_ttl\n    set_field:02:00:00:00:00:09->eth_dst\n")
+    );
+    assert_eq!(out.final_flow.as_deref(), Some(expected));
+    assert!(out.datapath_actions.contains("push_vlan(vid=5,pcp=0)"), "{}", out.datapath_actions);
+    let out = explain(&bed, "in_port=1,ip,nw_ttl=1", false);
+    assert!(steps(&out).ends_with("    dec_ttl\n     >> IPv4 decrement TTL exception"), "{}", steps(&out));
+    // As in OVS's test "ofproto-dpif - TTL decrement".
+    assert_eq!(
+        explain(&self::bed(&["ip,actions=dec_ttl,output:2"]), "in_port=1,ip,nw_ttl=3", false).megaflow,
+        "recirc_id=0,eth,ip,in_port=1,nw_ttl=3,nw_frag=no"
+    );
+}
+
+#[test]
+fn a_packet_has_effects_and_a_flow_has_none() {
+    let bed = bed(&["actions=NORMAL"]);
+    let flow = "in_port=1,dl_src=50:54:00:00:00:05,dl_dst=ff:ff:ff:ff:ff:ff";
+    assert!(!explain(&bed, flow, false).text().contains("learned that"));
+    let back = "in_port=2,dl_dst=50:54:00:00:00:05";
+    assert!(explain(&bed, back, false).text().contains("no learned MAC for destination, flooding"));
+    let text = explain(&bed, flow, true).text();
+    assert!(text.contains("\n     -> learned that 50:54:00:00:00:05 is on port p1 in VLAN 0\n"), "{text}");
+    bed.poll();
+    assert!(bed.sent().is_empty(), "a trace sends nothing");
+    assert!(explain(&bed, back, false).text().contains("\n     -> forwarding to learned port\n"));
+}
+
+#[test]
+fn a_loop_ends_with_an_error() {
+    let bed = bed(&["actions=resubmit(,0)"]);
+    let out = explain(&bed, "in_port=1", false);
+    assert!(steps(&out).ends_with(" >>>> over max translation depth 64 <<<<"), "{}", steps(&out));
+    assert!(
+        out.text().ends_with("Datapath actions: drop\nTranslation failed (Recursion too deep), packet is dropped.\n")
+    );
+    let request = Request { bridge: "no", key: &key(""), packet: None, ports: &NoNames, datapath_ports: &NoNames };
+    assert_eq!(trace(&bed.switch, request), None);
+}

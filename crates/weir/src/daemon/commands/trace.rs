@@ -1,0 +1,229 @@
+//! `ofproto/trace`: what the tables do to a packet, explained.
+
+use datapath::PortNo;
+use ofproto::trace::{Request, Trace};
+use packet::flow::text::{Items, NoNames};
+use packet::flow::{VLAN_PRESENT, compose, extract};
+use packet::{Field, Key, Packet};
+
+use super::Context;
+use super::ports::{check_datapath, parse_hex};
+use super::reports::json;
+use crate::flow_text::Names;
+use crate::unixctl::command::Outcome;
+
+/// The most data that `--l7-len` may ask for, in bytes: more does not fit into a packet.
+const MAX_PAYLOAD: usize = 64_000;
+/// The Ethernet type of a frame without one, as in [`packet::flow::block::Common`].
+const NO_ETHERNET_TYPE: u16 = 0x05ff;
+
+/// `ofproto/trace`.
+pub fn text(context: &Context, args: &[String]) -> Outcome {
+    Ok(trace(context, args)?.text())
+}
+
+/// `weir/trace`.
+pub fn report(context: &Context, args: &[String]) -> Outcome {
+    json(&trace(context, args)?)
+}
+
+fn trace(context: &Context, args: &[String]) -> Result<Trace, String> {
+    let arguments = Arguments::parse(args)?;
+    let (bridge, mut key) = find_flow(context, &arguments.words)?;
+    let frame = match (arguments.generate, arguments.frame) {
+        (true, _) => Some(compose(&key, &arguments.payload)),
+        (false, Some(frame)) => {
+            key = of_frame(&frame, &key);
+            Some(frame)
+        }
+        (false, None) => None,
+    };
+    let no_bridge = || format!("{bridge}: unknown bridge");
+    let handle = context.engine.switch.bridge(&bridge).ok_or_else(no_bridge)?;
+    let (ports, datapath_ports) = (Names::of_bridge(&handle), Names::of_datapath(&context.engine.datapath));
+    let request = Request {
+        bridge: &bridge,
+        key: &key,
+        packet: frame.map(|frame| Packet::from_slice(&frame)),
+        ports: if arguments.names { &ports } else { &NoNames },
+        datapath_ports: if arguments.names { &datapath_ports } else { &NoNames },
+    };
+    ofproto::trace::trace(&context.engine.switch, request).ok_or_else(no_bridge)
+}
+
+/// The arguments without options, and the packet taken off their end.
+#[derive(Debug, Default)]
+struct Arguments<'a> {
+    words: Vec<&'a str>,
+    generate: bool,
+    names: bool,
+    payload: Vec<u8>,
+    frame: Option<Vec<u8>>,
+}
+
+impl Arguments<'_> {
+    fn parse(args: &[String]) -> Result<Arguments<'_>, String> {
+        let mut out = Arguments::default();
+        let mut rest = args.iter();
+        while let Some(arg) = rest.next() {
+            let mut value = || rest.next().ok_or_else(|| format!("Missing argument for option {arg}"));
+            match arg.as_str() {
+                "-generate" | "--generate" => out.generate = true,
+                "-names" | "--names" => out.names = true,
+                "--l7" => out.payload = hex(value()?).ok_or("Trailing garbage in packet data")?,
+                "--l7-len" => {
+                    let text = value()?;
+                    let length = text.parse().map_err(|_| format!("{text}: not a number of bytes"))?;
+                    if length > MAX_PAYLOAD {
+                        return Err(format!("{text}: too much L7 data"));
+                    }
+                    out.payload = (0..length).map(|n| n as u8).collect();
+                }
+                "--ct-next" => return Err("--ct-next: there is no connection tracking yet".into()),
+                option if option.starts_with('-') => return Err(format!("{option}: unknown option")),
+                _ if out.words.len() == 3 => return Err("too many arguments".into()),
+                word => out.words.push(word),
+            }
+        }
+        // Of three arguments the last has to be a packet; of two it may be one.
+        if !out.generate && out.words.len() > 1 {
+            out.frame = out.words.last().and_then(|word| parse_hex(word));
+            if out.frame.is_some() {
+                out.words.pop();
+            } else if out.words.len() > 2 {
+                return Err("Trailing garbage in packet data".into());
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Digits in pairs; none is no data.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// The bridge and the key that `[DP] ODP_FLOW` or `BRIDGE FLOW` name.
+fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String> {
+    let (name, text) = match *words {
+        [text] => (None, text),
+        [name, text] => (Some(name), text),
+        _ => return Err("Syntax error".into()),
+    };
+    let names = Names::of_datapath(&context.engine.datapath);
+    match (datapath::text::parse_key(text, &names), name) {
+        (Ok((key, _)), _) if !text.is_empty() => datapath_flow(context, name, key, text),
+        (Err(error), None) => Err(format!("{error} (or the bridge name was omitted)")),
+        (_, None) => Err("syntax error: the flow is empty (or the bridge name was omitted)".into()),
+        (_, Some(name)) => {
+            let bridge = context.engine.switch.bridge(name).ok_or_else(|| format!("{name}: unknown bridge"))?;
+            let key = bridge_flow(text, &Names::of_bridge(&bridge));
+            Ok((name.to_owned(), key.map_err(|error| format!("Bad openflow flow syntax: {error}"))?))
+        }
+    }
+}
+
+/// A flow in the datapath's syntax: its port tells the bridge.
+fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str) -> Result<(String, Key), String> {
+    check_datapath(name.map(str::to_owned).as_ref()).map_err(|_| "Cannot find the datapath")?;
+    let common = key.common_mut();
+    if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
+        common.dl_type = NO_ETHERNET_TYPE.into();
+    }
+    let port = PortNo(common.in_port.get());
+    let found = context.engine.switch.find_port(port);
+    let (bridge, port) = found.ok_or_else(|| format!("no OpenFlow port for datapath port {}", port.0))?;
+    key.common_mut().in_port = port.0.into();
+    Ok((bridge, key))
+}
+
+/// A flow in ovs-ofctl's syntax, of which every field is given whole. Without a port the packet came
+/// from nowhere.
+fn bridge_flow(text: &str, names: &Names) -> Result<Key, String> {
+    for item in Items::new(text) {
+        let item = item.map_err(|error| error.to_string())?;
+        if item.value.contains('/') {
+            return Err(format!("{}: {:?} has a mask, but a packet has whole values", item.key, item.value));
+        }
+    }
+    let matching = openflow::text::parse_match(text, names).map_err(|error| error.to_string())?;
+    let mut key = *matching.key;
+    if matching.mask.is_wild(Field::InPortOxm) {
+        key.common_mut().in_port = openflow::OfPort::ANY.0.into();
+    }
+    for tag in &mut key.common_mut().vlan {
+        if tag.tci.get() & VLAN_PRESENT != 0 && tag.tpid.get() == 0 {
+            tag.tpid = 0x8100.into();
+        }
+    }
+    Ok(key)
+}
+
+/// The key of a frame, with the metadata of `key`.
+fn of_frame(frame: &[u8], key: &Key) -> Key {
+    use packet::flow::BlockId;
+    let mut out = Key::new();
+    extract(frame, &mut out);
+    for field in [Field::InPortOxm, Field::PktMark, Field::SkbPriority, Field::RecircId, Field::DpHash] {
+        out.set(field, key.get(field));
+    }
+    for block in [BlockId::Ct, BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+        if key.present().has(block) {
+            *out.block_mut(block) = *key.block(block);
+        }
+    }
+    if key.present().has(BlockId::TunMeta0) {
+        *out.tun_metadata_mut() = *key.tun_metadata();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: &str = "50540000000250540000000108064500001C";
+
+    fn strings(args: &[&str]) -> Vec<String> {
+        args.iter().map(|arg| arg.to_string()).collect()
+    }
+
+    #[test]
+    fn forms_of_the_arguments() {
+        let args = strings(&["br0", "in_port=1", PACKET, "--names"]);
+        let parsed = Arguments::parse(&args).unwrap();
+        assert_eq!((parsed.words, parsed.names), (vec!["br0", "in_port=1"], true));
+        assert_eq!(parsed.frame.unwrap().len(), PACKET.len() / 2);
+        let args = strings(&["in_port(1)", PACKET]);
+        assert_eq!(Arguments::parse(&args).unwrap().words, ["in_port(1)"]);
+        let args = strings(&["br0", "-generate", "in_port=1", "--l7", "0aff"]);
+        let parsed = Arguments::parse(&args).unwrap();
+        assert_eq!((parsed.words, parsed.generate), (vec!["br0", "in_port=1"], true));
+        assert_eq!(parsed.payload, [10, 255]);
+    }
+
+    #[test]
+    fn mistakes_in_the_arguments() {
+        let error = |args: &[&str]| Arguments::parse(&strings(args)).unwrap_err();
+        assert_eq!(error(&["br0", "in_port=1", "garbage"]), "Trailing garbage in packet data");
+        assert_eq!(error(&["br0", "a", "b", "c"]), "too many arguments");
+        assert_eq!(error(&["br0", "a", "--nope"]), "--nope: unknown option");
+        assert_eq!(error(&["br0", "a", "--l7"]), "Missing argument for option --l7");
+        assert_eq!(error(&["br0", "a", "--l7-len", "64001"]), "64001: too much L7 data");
+        assert!(error(&["br0", "a", "--ct-next", "trk"]).contains("connection tracking"));
+    }
+
+    #[test]
+    fn a_packet_has_whole_values_and_complete_tags() {
+        let names = Names::default();
+        assert!(bridge_flow("ip,nw_src=10.0.0.0/8", &names).unwrap_err().contains("mask"));
+        let key = bridge_flow("dl_vlan=5", &names).unwrap();
+        assert_eq!(key.common().vlan[0].tpid.get(), 0x8100);
+        assert_eq!(key.common().in_port.get(), openflow::OfPort::ANY.0);
+        let frame = parse_hex(PACKET).unwrap();
+        let key = of_frame(&frame, &bridge_flow("in_port=2,pkt_mark=1,reg0=7", &names).unwrap());
+        assert_eq!((key.get(Field::InPortOxm), key.get(Field::PktMark), key.get(Field::Reg0)), (2, 1, 7));
+        assert_eq!(key.common().dl_type.get(), 0x0806);
+    }
+}
