@@ -296,6 +296,18 @@ def test_killed_and_started_again(ovs):
     assert "p2" in ovs.ofctl("show", "br0")
 
 
+def test_a_monitor_starts_the_daemon_again(ovs):
+    ovs.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    ovs.start("--monitor")
+    assert "LOCAL(br0)" in ovs.ofctl("show", "br0")
+    first = ovs.pid()
+    ovs.kill(6)
+    until(lambda: ovs.pid() != first and alive(ovs.pid()), 20, "another daemon")
+    ovs.daemons.append(ovs.pid())
+    ovs.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
+    assert "1(p1)" in ovs.ofctl("show", "br0")
+
+
 def test_two_daemons_on_one_database(ovs):
     ovs.start()
     dummy_bridge(ovs, "p1")

@@ -58,8 +58,12 @@ pub fn main(arguments: &[String]) -> ExitCode {
     if options.detach && !detach::is_background() {
         return detach::start().unwrap_or_else(|e| failed(format!("cannot go to the background: {e}")));
     }
+    if options.monitor && !detach::is_monitored() {
+        return detach::monitor(options.detach).unwrap_or_else(|e| failed(format!("cannot monitor: {e}")));
+    }
     match run(*options) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Panicked) => ExitCode::from(detach::INTERNAL_ERROR),
         Err(e) => failed(e.to_string()),
     }
 }
@@ -103,7 +107,7 @@ fn run(mut options: Options) -> Result<(), Error> {
             tracing::error!("mlockall failed: {e}");
         }
     }
-    for option in options.ignored.iter().chain(&options.monitor.then(|| "--monitor".to_string())) {
+    for option in &options.ignored {
         tracing::info!("{option} is accepted and has no effect");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -251,10 +255,13 @@ async fn switch(
         started: Instant::now(),
     });
     let follower = follow::Follower::new(events, context.clone(), options.dummy);
-    let in_background = options.detach;
+    let (awaited, in_background) = (options.detach || options.monitor, options.detach);
     let ready = move || {
-        if in_background && let Err(e) = detach::ready() {
-            tracing::error!("cannot report that the configuration is in force: {e}");
+        if awaited {
+            detach::ready();
+        }
+        if in_background && let Err(e) = detach::leave_terminal() {
+            tracing::error!("cannot let go of the terminal: {e}");
         }
     };
     let outcome = tokio::select! {

@@ -120,7 +120,7 @@ const DEFS: &[Def] = &[
     def("overwrite-pidfile", None, No, "take the pidfile from a daemon that runs"),
     def("detach", None, No, "go to the background once the configuration is in force"),
     def("no-chdir", None, No, "do not change to the root directory"),
-    def("monitor", None, No, "accepted; a service manager is expected to restart the daemon"),
+    def("monitor", None, No, "start the daemon again when it crashes"),
     def("no-self-confinement", None, No, "accepted without effect"),
     def("user", None, Needed, "accepted without effect: Weir keeps the user that starts it"),
     def("log-file", None, Optional, "log to a file, by default LOGDIR/ovs-vswitchd.log"),
