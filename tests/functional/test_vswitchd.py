@@ -285,6 +285,14 @@ def test_a_controller_that_connects_is_marked(ovs):
     until(lambda: ovs.get("controller", uuid, "is_connected") == "false", what="the connection's end")
 
 
+def test_cores_that_do_not_exist_do_not_stop_the_daemon(ovs):
+    ovs.vsctl("--no-wait", "set", "open", ".", "other_config:pmd-cpu-mask=f" + "0" * 100)
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    assert "1(p1)" in ovs.ofctl("show", "br0")
+    assert "pmd-cpu-mask" in ovs.log()
+
+
 def test_killed_and_started_again(ovs):
     ovs.start()
     dummy_bridge(ovs, "p1")

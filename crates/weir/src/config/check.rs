@@ -1,5 +1,6 @@
 //! What a configuration needs of the machine: cores, interfaces, permissions, kernel features.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -51,6 +52,13 @@ pub fn cores(desired: &Desired, origins: &Origins) -> Vec<ConfigError> {
         origins.error("workers.cores", problem)
     };
     missing.map(error).collect()
+}
+
+/// Those of these cores that do not exist, or that this process may not use.
+pub fn missing_cores(cores: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let Ok(allowed) = sched_getaffinity(None) else { return BTreeSet::new() };
+    let usable = |core: u32| (core as usize) < CpuSet::MAX_CPU && allowed.is_set(core as usize);
+    cores.iter().copied().filter(|&core| !usable(core)).collect()
 }
 
 fn port_problem(name: &str, port: &Port) -> Option<String> {

@@ -14,7 +14,7 @@ use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, Port, VlanMode, Vlans,
     Workers, parse_mac,
 };
-use crate::config::{Target, desired};
+use crate::config::{Target, check, desired};
 
 /// The tables that Weir reads and writes.
 pub fn selection() -> Selection {
@@ -79,12 +79,19 @@ impl Source {
                 BTreeSet::new()
             })
         });
+        let cores = cores.unwrap_or_default();
+        let missing = check::missing_cores(&cores);
+        if !missing.is_empty() {
+            self.warn(format!(
+                "other_config:pmd-cpu-mask: cores {missing:?} do not exist, or may not be used; left out"
+            ));
+        }
         let sleep = self.number(root, "other_config", "pmd-sleep-max");
         // The name that it had in 3.1.
         let sleep = sleep.or_else(|| self.number(root, "other_config", "pmd-maxsleep"));
         let flush = self.number(root, "other_config", "tx-flush-interval");
         Workers {
-            cores: cores.unwrap_or_default(),
+            cores: &cores - &missing,
             sleep_max: sleep.map_or(default.sleep_max, Duration::from_micros),
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
         }
