@@ -120,8 +120,9 @@ impl Pidfile {
             let holder = io::read_to_string(&file).unwrap_or_default();
             return Err(Error::Running { path, holder });
         }
-        file.set_len(0).map_err(io)?;
-        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        // Written before it is cut: a reader never finds a file that was there empty.
+        let text = format!("{}\n", std::process::id());
+        file.write_all(text.as_bytes()).and_then(|()| file.set_len(text.len() as u64)).map_err(io)?;
         Ok(Pidfile { path, _file: file })
     }
 }
