@@ -93,11 +93,21 @@ class Ovs:
             logs = [p.read_text() for p in self.dir.glob("*.log")]
             assert not any("panicked" in log for log in logs), logs
         finally:
-            for pid in self.daemons:
-                if alive(pid):
-                    os.kill(pid, 9)
             self.stop_server()
+            until(self.none_left, what="the end of what the test started")
             shutil.rmtree(self.dir, ignore_errors=True)
+
+    def none_left(self):
+        """Kills what still runs in this run directory: a monitor and the daemon that it started anew, too."""
+        left = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if str(self.dir) in (process / "cmdline").read_text() and alive(process.name):
+                    left.append(int(process.name))
+                    os.kill(left[-1], 9)
+            except OSError:
+                pass
+        return not left
 
 
 def alive(pid):
@@ -327,7 +337,9 @@ def test_two_daemons_on_one_database(ovs):
     assert second.poll() is None
     # The second one waits for its turn, and answers meanwhile.
     assert "3.1.0" in run("ovs-appctl", "-t", ovs.dir / "second.ctl", "version", env=ovs.env).stdout
+    first = ovs.pid()
     ovs.appctl("exit")
+    until(lambda: not alive(first), what="the first daemon's end")
     until(lambda: run("ovs-ofctl", "show", "br0", env=ovs.env, check=False).returncode == 0, what="the second's turn")
     ovs.vsctl("del-port", "p2")
     assert "p2" not in ovs.ofctl("show", "br0")
