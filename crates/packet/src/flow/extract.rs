@@ -6,7 +6,7 @@
 //! path in `general.rs`, which is exact for frames of any length and content.
 //!
 //! The semantics are those of ovs-fields(7): see the notes at each protocol. A second
-//! extractor, written without regard to speed, that has to agree.
+//! extractor in `reference.rs`, written without regard to speed, has to agree.
 
 mod general;
 mod ipv6;
