@@ -71,6 +71,11 @@ impl Levels {
         }
         Ok(())
     }
+
+    /// The same with no more than warnings on standard error.
+    pub fn quiet_console(self) -> Levels {
+        Levels { console: self.console.min(LevelFilter::WARN), ..self }
+    }
 }
 
 fn parse_level(word: &str) -> Option<LevelFilter> {
@@ -149,7 +154,7 @@ pub fn init(levels: Levels, path: Option<&Path>) -> io::Result<Option<LogFile>> 
     // A second daemon in one process, in tests, logs where the first one does.
     let _ = tracing_subscriber::registry().with(console).with(to_file).try_init();
     if let Some(file) = &file {
-        tracing::info!("opened log file {}", file.path.display());
+        tracing::info!(target: "vlog", "opened log file {}", file.path.display());
     }
     Ok(file)
 }

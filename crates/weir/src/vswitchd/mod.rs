@@ -89,7 +89,9 @@ fn run(mut options: Options) -> Result<(), Error> {
     make_absolute(&mut options).map_err(io("cannot find the working directory"))?;
     let rundir = Rundir::choose(Some(options.dirs.run.clone()));
     rundir.create().map_err(io(options.dirs.run.display().to_string()))?;
-    let log_file = log::init(options.levels, options.log_file.as_deref())
+    // The terminal of a daemon that goes to the background is for what went wrong.
+    let levels = if options.detach { options.levels.quiet_console() } else { options.levels };
+    let log_file = log::init(levels, options.log_file.as_deref())
         .map_err(io(format!("log file {}", options.log_file.as_deref().unwrap_or(Path::new("")).display())))?;
     let (remotes, tls) = remotes(&options)?;
     if options.detach {
