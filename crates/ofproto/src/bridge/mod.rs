@@ -6,7 +6,7 @@ mod port;
 
 use std::sync::Arc;
 
-use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig};
+use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig, Versions};
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
@@ -46,6 +46,9 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// Most flows of a table; `None` for no limit.
     pub max_flows: Option<u32>,
+    /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
+    /// stay as they are.
+    pub protocols: Versions,
 }
 
 impl BridgeConfig {
@@ -58,6 +61,7 @@ impl BridgeConfig {
             mac: MacSettings::default(),
             forward_bpdu: false,
             max_flows: None,
+            protocols: Versions::ALL,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use openflow::{Version, Versions};
 use serde::Serialize;
 
 use super::target::Target;
@@ -85,6 +86,13 @@ pub struct BridgeSettings {
     pub mac_aging_time: Duration,
     /// Most learnt addresses (`mac-table-size`).
     pub mac_table_size: u32,
+    /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
+    #[serde(serialize_with = "version_names")]
+    pub protocols: Versions,
+}
+
+fn version_names<S: serde::Serializer>(versions: &Versions, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(versions.iter().map(Version::name))
 }
 
 impl Default for BridgeSettings {
@@ -97,6 +105,7 @@ impl Default for BridgeSettings {
             fail_mode: FailMode::Standalone,
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
+            protocols: Versions::ALL,
         }
     }
 }

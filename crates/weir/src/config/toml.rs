@@ -203,6 +203,7 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
         mac_table_size: s
             .integer("mac-table-size", 10..=1_000_000, "a number of addresses")
             .unwrap_or(default.mac_table_size.into()) as u32,
+        ..default
     }
 }
 

@@ -166,6 +166,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
         FailMode::Standalone => ofproto::FailMode::Standalone,
         FailMode::Secure => ofproto::FailMode::Secure,
     };
+    config.protocols = settings.protocols;
     config.mac.ageing = settings.mac_aging_time;
     config.mac.max_entries = settings.mac_table_size as usize;
     config

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofproto::connection::{Kind, Session, Settings};
-use openflow::Versions;
 use openflow::stats::SwitchDesc;
 use packet::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,7 +31,7 @@ pub async fn run(
 ) -> Result<(), String> {
     let settings = Settings {
         kind,
-        versions: Versions::ALL,
+        versions: peers.bridge.config().protocols,
         probe_interval: (!probe.is_zero()).then_some(probe),
         desc: description(peers.bridge.name()),
     };
