@@ -365,3 +365,16 @@ def test_bonds_are_refused_in_words(ovs):
         "b1", "type=dummy", "--", "set", "interface", "b2", "type=dummy", env=ovs.env, check=False)
     assert "bonds" in ovs.get("interface", "b1", "error")
     assert ovs.get("interface", "b2", "ofport") == "-1"
+
+
+def test_dummy_datapath(ovs):
+    """Ports of a dummy bridge have the numbers that their names say, on a datapath of that kind."""
+    ovs.start()
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy",
+              "--", "add-port", "br0", "p7", "--", "set", "interface", "p7", "type=dummy", "ofport_request=3")
+    assert ovs.appctl("dpif/show").splitlines() == [
+        "dummy@ovs-dummy: hit:0 missed:0", "  br0:", "    br0 65534/100: (dummy-internal)", "    p7 3/7: (dummy)"]
+    assert ovs.appctl("dpctl/dump-dps") == "dummy@ovs-dummy\n"
+    assert ovs.appctl("dpif/dump-dps") == "dummy@br0\n"
+    traced = ovs.appctl("ofproto/trace", "ovs-dummy", "in_port(7),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02)")
+    assert traced.splitlines()[-1] == "Datapath actions: 100"

@@ -293,7 +293,7 @@ impl Datapath {
         if ports.by_number.values().any(|p| p.port.name() == port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
-        let number = ports.free_number().ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
+        let number = ports.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
         let tx = Queue::make(&*port, workers)?;
         let mut rx: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
         for (queue, object) in port.take_rx_queues().into_iter().enumerate() {
@@ -362,6 +362,20 @@ impl Datapath {
 }
 
 impl Ports {
+    /// Dummy ports are numbered by their name where they can be, so that tests can name datapath ports:
+    /// `p7` is 7, and bridges count from 100, `br0` is 100. This is how OVS numbers them.
+    fn number_for(&self, port: &dyn Port) -> Option<PortNo> {
+        if !port.kind().starts_with("dummy") {
+            return self.free_number();
+        }
+        let base = if port.name().starts_with("br") { 100 } else { 0 };
+        let digits = port.name().trim_start_matches(|c: char| !c.is_ascii_digit());
+        let digits = &digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())];
+        let named = digits.parse::<u32>().ok().and_then(|n| n.checked_add(base)).map(PortNo);
+        let free = |no: &PortNo| (1..MAX_PORTS as u32).contains(&no.0) && !self.by_number.contains_key(no);
+        named.filter(free).or_else(|| (1..MAX_PORTS as u32).map(PortNo).find(free))
+    }
+
     fn free_number(&self) -> Option<PortNo> {
         let max = MAX_PORTS as u32 - 1;
         let candidates = (self.last + 1..=max).chain(1..=self.last);

@@ -27,7 +27,7 @@ mod upcall;
 pub mod vlan;
 pub mod xlate;
 
-pub use bridge::{Bridge, BridgeConfig, Controllers, FailMode, N_TABLES};
+pub use bridge::{Bridge, BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 pub use port::{Device, PortInfo, PortSpec};

@@ -205,6 +205,11 @@ impl Switch {
         Some(Explanation::of(out))
     }
 
+    /// Whether packets may be on their way with this recirculation id.
+    pub fn knows_recirculation(&self, id: u32) -> bool {
+        self.interners.frozen.get(id).is_some()
+    }
+
     /// What a punt tells the layer above, as the argument of `userspace` in OVS's text of datapath
     /// actions: `controller(reason=1,...)`.
     pub fn describe_punt(&self, punt: &Punt) -> String {

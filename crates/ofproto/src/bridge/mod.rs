@@ -31,6 +31,27 @@ pub enum FailMode {
     Secure,
 }
 
+/// The kind of datapath that a bridge says it is on. Weir has one datapath for all; OVS's commands
+/// show bridges by kind, and name the datapath after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum DatapathType {
+    /// For tests: ports that are not devices.
+    Dummy,
+    /// Forwarding in user space.
+    #[default]
+    Netdev,
+}
+
+impl DatapathType {
+    /// Name of the datapath as OVS shows it, `TYPE@NAME`.
+    pub fn datapath_name(self) -> &'static str {
+        match self {
+            DatapathType::Dummy => "dummy@ovs-dummy",
+            DatapathType::Netdev => "netdev@ovs-netdev",
+        }
+    }
+}
+
 /// A bridge to be added.
 #[derive(Clone, Debug)]
 pub struct BridgeConfig {
@@ -38,6 +59,8 @@ pub struct BridgeConfig {
     pub name: String,
     /// Datapath id.
     pub datapath_id: u64,
+    /// The kind of datapath to show.
+    pub datapath_type: DatapathType,
     /// Without a controller.
     pub fail_mode: FailMode,
     /// MAC learning.
@@ -57,6 +80,7 @@ impl BridgeConfig {
         BridgeConfig {
             name: name.to_owned(),
             datapath_id,
+            datapath_type: DatapathType::default(),
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
             forward_bpdu: false,

@@ -7,7 +7,9 @@ use ports::registry;
 use super::engine::{Engine, switch_settings};
 use super::openflow::Requests;
 use crate::config::Workers;
-use crate::config::desired::{BridgeSettings, Datapath, FailMode, FlowText, Interface, Port, VlanMode, Vlans};
+use crate::config::desired::{
+    BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, VlanMode, Vlans,
+};
 use crate::flow_text;
 use crate::reconfigure::{Apply, Step};
 
@@ -167,6 +169,10 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
         FailMode::Secure => ofproto::FailMode::Secure,
     };
     config.protocols = settings.protocols;
+    config.datapath_type = match settings.local_kind {
+        LocalKind::DummyInternal => ofproto::DatapathType::Dummy,
+        LocalKind::Tap => ofproto::DatapathType::Netdev,
+    };
     config.mac.ageing = settings.mac_aging_time;
     config.mac.max_entries = settings.mac_table_size as usize;
     config

@@ -148,7 +148,7 @@ impl DumpOptions<'_> {
 /// `dpctl/dump-flows`.
 pub fn dpctl_dump(context: &Context, args: &[String]) -> Outcome {
     let options = DumpOptions::parse(args)?;
-    check_datapath(options.rest.first().copied())?;
+    check_datapath(context, options.rest.first().copied())?;
     Ok(options.dump(context, |_| true))
 }
 
@@ -168,7 +168,7 @@ pub fn revalidate(context: &Context, _: &[String]) -> Outcome {
 
 /// `revalidator/purge` and `dpctl/del-flows`.
 pub fn purge(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(args.first())?;
+    check_datapath(context, args.first())?;
     context.engine.switch.purge();
     Ok(String::new())
 }

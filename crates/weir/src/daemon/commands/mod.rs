@@ -88,7 +88,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
         "All OpenFlow flows of a bridge, hidden ones too.";
     "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";
-    "dpif/dump-dps" "" (0, 0) now!(ports::list_datapaths), "Names of the datapaths.";
+    "dpif/dump-dps" "" (0, 0) now!(ports::list_bridge_datapaths), "Bridges, each with the kind of its datapath.";
     "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) now!(flows::dpif_dump),
         "Datapath flows of packets that came in at ports of a bridge.";
     "dpctl/dump-dps" "" (0, 0) now!(ports::list_datapaths), "Names of the datapaths.";

@@ -1,10 +1,11 @@
 //! The commands on bridges, ports and learnt addresses, in OVS's layout.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use ofproto::PortInfo;
 use ofproto::mac::MacKey;
+use ofproto::{DatapathType, PortInfo};
 use openflow::OfPort;
 use ports::Port as _;
 use ports::dummy::Dummy;
@@ -13,14 +14,25 @@ use super::Context;
 use crate::config::desired::{format_mac, parse_mac};
 use crate::unixctl::command::Outcome;
 
-/// The name of the one datapath, as OVS calls its userspace datapath.
-const DATAPATH: &str = "netdev@ovs-netdev";
+/// The kinds of datapath that bridges say they are on, in the order of their names; one if there is no
+/// bridge.
+fn datapaths(context: &Context) -> BTreeSet<DatapathType> {
+    let mut types: BTreeSet<_> =
+        context.engine.switch.bridges().iter().map(|bridge| bridge.config().datapath_type).collect();
+    if types.is_empty() {
+        types.insert(DatapathType::default());
+    }
+    types
+}
 
-/// Refuses every name of a datapath but that of the one there is.
-pub fn check_datapath(name: Option<&String>) -> Result<(), String> {
-    match name.map(String::as_str) {
-        None | Some(DATAPATH | "ovs-netdev") => Ok(()),
-        Some(other) => Err(format!("{other}: no such datapath; there is {DATAPATH}")),
+/// Refuses every name of a datapath but that of one there is, with or without its type.
+pub fn check_datapath(context: &Context, name: Option<&String>) -> Result<(), String> {
+    let Some(name) = name else { return Ok(()) };
+    let known: Vec<_> = datapaths(context).into_iter().map(DatapathType::datapath_name).collect();
+    let named = |known: &&str| *known == name || known.split_once('@').is_some_and(|(_, short)| short == name);
+    match known.iter().any(|known| named(known)) {
+        true => Ok(()),
+        false => Err(format!("{name}: no such datapath; there is {}", known.join(", "))),
     }
 }
 
@@ -29,26 +41,43 @@ pub fn list_bridges(context: &Context, _: &[String]) -> Outcome {
     Ok(context.engine.switch.bridges().iter().map(|bridge| format!("{}\n", bridge.name())).collect())
 }
 
-/// `dpif/dump-dps` and `dpctl/dump-dps`.
-pub fn list_datapaths(_: &Context, _: &[String]) -> Outcome {
-    Ok(format!("{DATAPATH}\n"))
+/// `dpif/dump-dps`: the bridges, each with the kind of its datapath, as OVS has it.
+pub fn list_bridge_datapaths(context: &Context, _: &[String]) -> Outcome {
+    let mut names: Vec<_> = context.engine.switch.bridges().iter().map(bridge_datapath).collect();
+    names.sort();
+    Ok(names.concat())
+}
+
+fn bridge_datapath(bridge: &ofproto::Bridge) -> String {
+    let name = bridge.config().datapath_type.datapath_name();
+    format!("{}@{}\n", name.split_once('@').map_or(name, |(kind, _)| kind), bridge.name())
+}
+
+/// `dpctl/dump-dps`.
+pub fn list_datapaths(context: &Context, _: &[String]) -> Outcome {
+    Ok(datapaths(context).into_iter().map(|kind| format!("{}\n", kind.datapath_name())).collect())
 }
 
 /// `dpif/show`.
 pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
     let (hit, missed, _) = lookups(context);
-    let mut text = format!("{DATAPATH}: hit:{hit} missed:{missed}\n");
-    for bridge in context.engine.switch.bridges() {
-        let _ = writeln!(text, "  {}:", bridge.name());
-        let mut ports = bridge.ports();
-        ports.sort_by(|a, b| a.name.cmp(&b.name));
-        for port in ports {
-            let number = short_number(port.port);
-            let dp_port = port.dp_port.map_or("none".into(), |n| n.0.to_string());
-            let _ = match &port.peer {
-                Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
-                None => writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind),
-            };
+    let mut bridges = context.engine.switch.bridges();
+    bridges.sort_by(|a, b| a.name().cmp(b.name()));
+    let mut text = String::new();
+    for kind in datapaths(context) {
+        let _ = writeln!(text, "{}: hit:{hit} missed:{missed}", kind.datapath_name());
+        for bridge in bridges.iter().filter(|bridge| bridge.config().datapath_type == kind) {
+            let _ = writeln!(text, "  {}:", bridge.name());
+            let mut ports = bridge.ports();
+            ports.sort_by(|a, b| a.name.cmp(&b.name));
+            for port in ports {
+                let number = short_number(port.port);
+                let dp_port = port.dp_port.map_or("none".into(), |n| n.0.to_string());
+                let _ = match &port.peer {
+                    Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
+                    None => writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind),
+                };
+            }
         }
     }
     Ok(text)
@@ -56,10 +85,11 @@ pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
 
 /// `dpctl/show`.
 pub fn dpctl_show(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(args.iter().find(|arg| !arg.starts_with('-')))?;
+    check_datapath(context, args.iter().find(|arg| !arg.starts_with('-')))?;
     let (hit, missed, lost) = lookups(context);
     let flows = context.engine.datapath.flow_count();
-    let mut text = format!("{DATAPATH}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
+    let name = datapaths(context).first().copied().unwrap_or_default().datapath_name();
+    let mut text = format!("{name}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
     for (number, port) in context.engine.datapath.ports() {
         let _ = writeln!(text, "  port {}: {} ({})", number.0, port.name(), port.kind());
     }

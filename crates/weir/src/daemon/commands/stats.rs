@@ -67,7 +67,7 @@ fn queues_by_worker(context: &Context) -> BTreeMap<usize, Vec<String>> {
 
 /// `dpif-netdev/pmd-stats-show`, in the layout of OVS 3.1.
 pub fn pmd_stats(context: &Context, args: &[String]) -> Outcome {
-    let only = pmd_argument(args)?;
+    let only = pmd_argument(context, args)?;
     let mut text = String::new();
     for w in context.engine.datapath.stats().workers {
         let core = w.core.unwrap_or(0);
@@ -111,14 +111,14 @@ pub fn pmd_stats(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpif-netdev/pmd-stats-clear`. The counters of all workers start again, whichever is named.
 pub fn pmd_stats_clear(context: &Context, args: &[String]) -> Outcome {
-    pmd_argument(args)?;
+    pmd_argument(context, args)?;
     context.engine.datapath.reset_stats();
     Ok(String::new())
 }
 
 /// `dpif-netdev/pmd-rxq-show`.
 pub fn pmd_rxq_show(context: &Context, args: &[String]) -> Outcome {
-    let only = pmd_argument(args)?;
+    let only = pmd_argument(context, args)?;
     let ports: BTreeMap<_, _> = context.engine.datapath.ports().into_iter().collect();
     let assignments = context.engine.datapath.rx_assignments();
     let mut text = String::new();
@@ -137,7 +137,7 @@ pub fn pmd_rxq_show(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// Parses `[-pmd CORE] [DP]`: the core.
-fn pmd_argument(args: &[String]) -> Result<Option<usize>, String> {
+fn pmd_argument(context: &Context, args: &[String]) -> Result<Option<usize>, String> {
     let mut args = args.iter();
     let mut core = None;
     while let Some(arg) = args.next() {
@@ -145,7 +145,7 @@ fn pmd_argument(args: &[String]) -> Result<Option<usize>, String> {
             let value = args.next().ok_or("-pmd needs the number of a core")?;
             core = Some(value.parse().map_err(|_| format!("-pmd {value}: not the number of a core"))?);
         } else {
-            super::ports::check_datapath(Some(arg))?;
+            super::ports::check_datapath(context, Some(arg))?;
         }
     }
     Ok(core)

@@ -114,8 +114,7 @@ fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String>
     let names = Names::of_datapath(&context.engine.datapath);
     match (datapath::text::parse_key(text, &names), name) {
         (Ok((key, _)), _) if !text.is_empty() => datapath_flow(context, name, key, text),
-        (Err(error), None) => Err(format!("{error} (or the bridge name was omitted)")),
-        (_, None) => Err("syntax error: the flow is empty (or the bridge name was omitted)".into()),
+        (_, None) => Err(format!("syntax error at {text} (or the bridge name was omitted)")),
         (_, Some(name)) => {
             let bridge = context.engine.switch.bridge(name).ok_or_else(|| format!("{name}: unknown bridge"))?;
             let key = bridge_flow(text, &Names::of_bridge(&bridge));
@@ -126,7 +125,11 @@ fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String>
 
 /// A flow in the datapath's syntax: its port tells the bridge.
 fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str) -> Result<(String, Key), String> {
-    check_datapath(name.map(str::to_owned).as_ref()).map_err(|_| "Cannot find the datapath")?;
+    check_datapath(context, name.map(str::to_owned).as_ref()).map_err(|_| "Cannot find the datapath")?;
+    let recirculation = key.common().recirc_id.get();
+    if recirculation != 0 && !context.engine.switch.knows_recirculation(recirculation) {
+        return Err(format!("no recirculation data for recirc_id {recirculation:#x}"));
+    }
     let common = key.common_mut();
     if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
         common.dl_type = NO_ETHERNET_TYPE.into();
