@@ -9,9 +9,9 @@
 //! switch, apply the first configuration, report that all is well. Nothing that a database says ends the
 //! daemon.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ovsdb::client::Events;
@@ -28,10 +28,10 @@ use crate::daemon::watch::Watch;
 use crate::daemon::{EXIT_TIMEOUT, Error, apply, openflow, panic};
 use crate::rundir::{Pidfile, Rundir};
 use crate::unixctl::server::Server;
+use crate::vlog::{self, Logger};
 
 mod detach;
 mod follow;
-mod log;
 mod options;
 mod source;
 mod waiting;
@@ -90,9 +90,13 @@ fn run(mut options: Options) -> Result<(), Error> {
     let rundir = Rundir::choose(Some(options.dirs.run.clone()));
     rundir.create().map_err(io(options.dirs.run.display().to_string()))?;
     // The terminal of a daemon that goes to the background is for what went wrong.
-    let levels = if options.detach { options.levels.quiet_console() } else { options.levels };
-    let log_file = log::init(levels, options.log_file.as_deref())
-        .map_err(io(format!("log file {}", options.log_file.as_deref().unwrap_or(Path::new("")).display())))?;
+    let config = vlog::Config {
+        file: options.log_file.clone(),
+        changes: options.verbosity.clone(),
+        quiet_console: options.detach,
+        syslog: options.syslog.clone(),
+    };
+    let log = vlog::init(PROGRAM, &config).map_err(Error::LogMethod)?;
     let (remotes, tls) = remotes(&options)?;
     if options.detach {
         detach::leave_session();
@@ -114,7 +118,7 @@ fn run(mut options: Options) -> Result<(), Error> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("cannot start the management thread"))?;
-    let outcome = LocalSet::new().block_on(&runtime, manage(&options, &rundir, remotes, tls, log_file));
+    let outcome = LocalSet::new().block_on(&runtime, manage(&options, &rundir, remotes, tls, log));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
     tracing::info!("ended");
@@ -159,7 +163,7 @@ pub struct Outside {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    log_file: Option<log::LogFile>,
+    log: Arc<Logger>,
 }
 
 impl Outside {
@@ -176,9 +180,8 @@ impl Outside {
                 _ = self.terminate.recv() => return Ok(()),
                 _ = self.interrupt.recv() => return Ok(()),
                 _ = self.hangup.recv() => {
-                    if let Some(file) = &self.log_file {
-                        file.reopen();
-                    }
+                    // What fails is in the log, or would be.
+                    let _ = self.log.reopen();
                 }
             }
         }
@@ -191,7 +194,7 @@ async fn manage(
     rundir: &Rundir,
     remotes: Vec<Remote>,
     tls: Option<TlsFiles>,
-    log_file: Option<log::LogFile>,
+    log: Arc<Logger>,
 ) -> Result<(), Error> {
     let exit = Rc::new(Notify::new());
     let mut outside = Outside {
@@ -199,7 +202,7 @@ async fn manage(
         terminate: signal(SignalKind::terminate()).map_err(io("SIGTERM"))?,
         interrupt: signal(SignalKind::interrupt()).map_err(io("SIGINT"))?,
         hangup: signal(SignalKind::hangup()).map_err(io("SIGHUP"))?,
-        log_file,
+        log: log.clone(),
     };
     let socket = options.control_socket(std::process::id());
     let server = match &socket {
@@ -208,7 +211,7 @@ async fn manage(
     };
     let config = Config::new("Open_vSwitch", source::selection()).with_lock("ovs_vswitchd");
     let mut events = Client::new(config, remotes, tls).spawn();
-    let waiting = Rc::new(waiting::Context { exit: exit.clone() });
+    let waiting = Rc::new(waiting::Context { exit: exit.clone(), log });
     let first = tokio::select! {
         first = follow::first(&mut events, options.dummy) => first,
         () = serve(server.as_ref(), waiting::TABLE, waiting) => return Ok(()),
@@ -252,6 +255,7 @@ async fn switch(
         configurator: Configurator::start(None, target)?,
         openflow,
         exit: outside.exit.clone(),
+        log: outside.log.clone(),
         config: options.database.clone().into(),
         version: options::version().trim_end().to_owned(),
         started: Instant::now(),

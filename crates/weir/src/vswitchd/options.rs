@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::log::Levels;
+use crate::vlog::Change;
 
 /// The version of Open vSwitch whose place Weir takes, for tools that ask.
 pub const OVS_VERSION: &str = "3.1.0";
@@ -40,8 +40,10 @@ pub struct Options {
     pub monitor: bool,
     /// The log file.
     pub log_file: Option<PathBuf>,
-    /// What to log where.
-    pub levels: Levels,
+    /// What to log where: changes to the defaults, in their order.
+    pub verbosity: Vec<Change>,
+    /// How to reach the system's log.
+    pub syslog: Option<String>,
     /// The control socket: `none`, a name in the run directory, or a path.
     pub unixctl: Option<String>,
     /// Whether to keep all memory from being paged out.
@@ -126,7 +128,7 @@ const DEFS: &[Def] = &[
     def("log-file", None, Optional, "log to a file, by default LOGDIR/ovs-vswitchd.log"),
     def("verbose", Some('v'), Optional, "logging levels: [MODULE][:DESTINATION][:LEVEL]"),
     def("syslog-target", None, Needed, "accepted without effect"),
-    def("syslog-method", None, Needed, "accepted without effect"),
+    def("syslog-method", None, Needed, "how to reach the system's log: libc, null, unix:FILE or udp:IP:PORT"),
     def("unixctl", None, Needed, "control socket, or none"),
     def("mlockall", None, No, "keep all memory from being paged out"),
     def("enable-dummy", None, Optional, "interfaces are dummy ports: override (all) or system"),
@@ -178,7 +180,8 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
         chdir: true,
         monitor: false,
         log_file: None,
-        levels: Levels::default(),
+        verbosity: Vec::new(),
+        syslog: None,
         unixctl: None,
         mlockall: false,
         dummy: Dummy::Explicit,
@@ -260,7 +263,11 @@ impl Options {
             "no-chdir" => self.chdir = false,
             "monitor" => self.monitor = true,
             "log-file" => self.log_file = Some(within(&self.dirs.log, &format!("{PROGRAM}.log"))),
-            "verbose" => self.levels.set(value.unwrap_or("dbg"))?,
+            "verbose" => {
+                let change = value.map_or(Ok(Change::ALL), Change::parse);
+                self.verbosity.push(change.map_err(|e| format!("processing {:?}: {e}", value.unwrap_or_default()))?);
+            }
+            "syslog-method" => self.syslog = value.map(str::to_owned),
             "unixctl" => self.unixctl = value.map(str::to_owned),
             "mlockall" => self.mlockall = true,
             "enable-dummy" => {

@@ -1,6 +1,7 @@
 //! The commands of the control socket, in one table.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
@@ -10,12 +11,14 @@ use super::engine::Engine;
 use super::openflow;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
+use crate::vlog::Logger;
 
 mod flows;
 mod ports;
 pub(crate) mod reports;
 mod stats;
 mod trace;
+pub(crate) mod vlog;
 
 /// What commands work on.
 pub struct Context {
@@ -27,6 +30,8 @@ pub struct Context {
     pub openflow: Rc<openflow::Manager>,
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
+    /// What is logged where.
+    pub log: Arc<Logger>,
     /// The configuration file.
     pub config: std::path::PathBuf,
     /// What it answers to who asks for its version.
@@ -50,7 +55,15 @@ impl Context {
 }
 
 /// The table for servers.
-pub const TABLE: Commands<Context> = Commands(COMMANDS);
+pub const TABLE: Commands<Context> = Commands(GROUPS);
+
+static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
+
+impl vlog::Logs for Context {
+    fn log(&self) -> &Logger {
+        &self.log
+    }
+}
 
 macro_rules! commands {
     ($($name:literal $usage:literal ($min:expr, $max:expr) $run:expr, $help:literal;)*) => {
@@ -128,11 +141,8 @@ fn version(context: &Context, _: &[String]) -> Outcome {
     Ok(context.version.clone())
 }
 
-fn exit(context: &Context, args: &[String]) -> Outcome {
-    match args.first().map(String::as_str) {
-        None | Some("--cleanup") => {}
-        Some(other) => return Err(format!("{other}: not an option of exit; --cleanup is the only one")),
-    }
+/// With `--cleanup` or without, nothing is left: the datapath ends with the process.
+fn exit(context: &Context, _: &[String]) -> Outcome {
     context.exit.notify_one();
     Ok(String::new())
 }
@@ -143,10 +153,11 @@ mod tests {
 
     #[test]
     fn table_is_consistent() {
-        for (i, command) in COMMANDS.iter().enumerate() {
+        let all: Vec<_> = GROUPS.iter().copied().flatten().collect();
+        for (i, command) in all.iter().enumerate() {
             assert!(command.args.0 <= command.args.1, "{}", command.name);
             assert!(command.help.ends_with('.'), "{}", command.name);
-            assert!(COMMANDS[..i].iter().all(|c| c.name != command.name), "{} is there twice", command.name);
+            assert!(all[..i].iter().all(|c| c.name != command.name), "{} is there twice", command.name);
         }
     }
 }
