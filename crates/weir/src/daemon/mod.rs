@@ -30,12 +30,14 @@ pub(crate) mod configurator;
 pub(crate) mod engine;
 pub(crate) mod openflow;
 pub(crate) mod panic;
+pub(crate) mod timer;
 pub(crate) mod watch;
 
 use apply::Target;
 use commands::Context;
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
+use timer::Timer;
 use watch::Watch;
 
 /// The name of the program, as `ovs-appctl -t` has it.
@@ -105,7 +107,7 @@ pub fn run(options: Options) -> Result<(), Error> {
     rundir.create().map_err(|source| rundir::Error::Io { path: rundir.path().into(), source })?;
     let _pidfile = Pidfile::create(rundir, PROGRAM)?;
     panic::report();
-    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath)?;
+    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath, Timer::system())?;
     let revalidator = Revalidator::start(&engine)?;
     let watch = Watch::start(&engine)?;
 
@@ -131,7 +133,7 @@ fn load(options: &Options) -> Result<Loaded, Error> {
 
 /// The management thread: applies the configuration, then serves until the end.
 async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logger>) -> Result<(), Error> {
-    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.clock.clone()));
+    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.timer.clone()));
     let (requests, queue) = openflow::requests();
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = Target {

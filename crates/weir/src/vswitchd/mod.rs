@@ -24,6 +24,7 @@ use tokio::task::LocalSet;
 use crate::daemon::commands::{self, Context};
 use crate::daemon::configurator::Configurator;
 use crate::daemon::engine::{Engine, Revalidator};
+use crate::daemon::timer::Timer;
 use crate::daemon::watch::Watch;
 use crate::daemon::{EXIT_TIMEOUT, Error, apply, openflow, panic};
 use crate::rundir::{Pidfile, Rundir};
@@ -238,10 +239,11 @@ async fn switch(
     outside: &mut Outside,
 ) -> Result<(), Error> {
     let desired = &first.desired;
-    let engine = Engine::start(&desired.workers, &desired.datapath)?;
+    let timer = if options.warpable { Timer::warpable() } else { Timer::system() };
+    let engine = Engine::start(&desired.workers, &desired.datapath, timer)?;
     let revalidator = Revalidator::start(&engine)?;
     let watch = Watch::start(&engine)?;
-    let openflow = Rc::new(openflow::Manager::new(rundir.clone(), engine.clock.clone()));
+    let openflow = Rc::new(openflow::Manager::new(rundir.clone(), engine.timer.clone()));
     let (requests, queue) = openflow::requests();
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = apply::Target {

@@ -50,6 +50,8 @@ pub struct Options {
     pub mlockall: bool,
     /// Which interfaces become dummy ports.
     pub dummy: Dummy,
+    /// Whether tests may stop and warp the clock: `--enable-dummy` is given.
+    pub warpable: bool,
     /// Files for TLS to the database.
     pub tls: Tls,
     /// Options that are accepted and mean nothing to Weir.
@@ -185,6 +187,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
         unixctl: None,
         mlockall: false,
         dummy: Dummy::Explicit,
+        warpable: false,
         tls: Tls::default(),
         ignored: Vec::new(),
     };
@@ -271,6 +274,7 @@ impl Options {
             "unixctl" => self.unixctl = value.map(str::to_owned),
             "mlockall" => self.mlockall = true,
             "enable-dummy" => {
+                self.warpable = true;
                 self.dummy = match value {
                     None | Some("") => Dummy::Explicit,
                     Some("override") => Dummy::Override,

@@ -13,10 +13,12 @@ use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
+mod dummy;
 mod flows;
 mod ports;
 pub(crate) mod reports;
 mod stats;
+mod time;
 mod trace;
 pub(crate) mod vlog;
 
@@ -123,10 +125,14 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Sets the counters of the workers to zero.";
     "dpif-netdev/pmd-rxq-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_rxq_show), "Which worker polls which queue.";
 
-    "netdev-dummy/receive" "NAME PACKET|FLOW [...]" (2, usize::MAX) now!(ports::dummy_receive),
-        "Lets packets, in hexadecimal, come in at a dummy port.";
-    "netdev-dummy/set-admin-state" "[NAME] up|down" (1, 2) now!(ports::dummy_admin_state),
+    "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
+        now!(dummy::receive),
+        "Lets packets, in hexadecimal or made from datapath flows, come in at a dummy port.";
+    "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
+    "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";
+    "time/warp" "[LARGE_MSECS] MSECS" (1, 2) time::warp,
+        "Moves the daemon's clock by MSECS, or by LARGE_MSECS in steps of MSECS; for tests.";
 };
 
 fn list_commands(_: &Context, _: &[String]) -> Outcome {
