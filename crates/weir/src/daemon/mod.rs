@@ -91,6 +91,9 @@ pub enum Error {
     /// There is no such way to the system's log.
     #[error("{0}")]
     LogMethod(String),
+    /// The user of `--user` cannot be changed to.
+    #[error(transparent)]
+    User(#[from] crate::vswitchd::UserError),
     /// The address of the database makes no sense.
     #[error("{0}")]
     Database(String),

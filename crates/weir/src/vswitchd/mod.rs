@@ -35,11 +35,13 @@ mod detach;
 mod follow;
 mod options;
 mod source;
+mod user;
 mod waiting;
 mod writeback;
 
 pub use options::PROGRAM;
 use options::{Dirs, Options, Request};
+pub use user::Error as UserError;
 
 /// Does what ovs-vswitchd does with these arguments, which come after the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -87,6 +89,9 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
 fn run(mut options: Options) -> Result<(), Error> {
     // Tools find the process by this name, whatever the file is called.
     let _ = rustix::thread::set_name(c"ovs-vswitchd");
+    if let Some(user) = &options.user {
+        user::Identity::find(user)?.assume()?;
+    }
     make_absolute(&mut options).map_err(io("cannot find the working directory"))?;
     let rundir = Rundir::choose(Some(options.dirs.run.clone()));
     rundir.create().map_err(io(options.dirs.run.display().to_string()))?;

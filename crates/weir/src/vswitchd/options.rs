@@ -46,6 +46,8 @@ pub struct Options {
     pub syslog: Option<String>,
     /// The control socket: `none`, a name in the run directory, or a path.
     pub unixctl: Option<String>,
+    /// Whom to run as.
+    pub user: Option<String>,
     /// Whether to keep all memory from being paged out.
     pub mlockall: bool,
     /// Which interfaces become dummy ports.
@@ -126,7 +128,7 @@ const DEFS: &[Def] = &[
     def("no-chdir", None, No, "do not change to the root directory"),
     def("monitor", None, No, "start the daemon again when it crashes"),
     def("no-self-confinement", None, No, "accepted without effect"),
-    def("user", None, Needed, "accepted without effect: Weir keeps the user that starts it"),
+    def("user", None, Needed, "run as this user: USER, USER:GROUP or :GROUP"),
     def("log-file", None, Optional, "log to a file, by default LOGDIR/ovs-vswitchd.log"),
     def("verbose", Some('v'), Optional, "logging levels: [MODULE][:DESTINATION][:LEVEL]"),
     def("syslog-target", None, Needed, "accepted without effect"),
@@ -185,6 +187,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
         verbosity: Vec::new(),
         syslog: None,
         unixctl: None,
+        user: None,
         mlockall: false,
         dummy: Dummy::Explicit,
         warpable: false,
@@ -272,6 +275,7 @@ impl Options {
             }
             "syslog-method" => self.syslog = value.map(str::to_owned),
             "unixctl" => self.unixctl = value.map(str::to_owned),
+            "user" => self.user = value.map(str::to_owned),
             "mlockall" => self.mlockall = true,
             "enable-dummy" => {
                 self.warpable = true;
@@ -371,7 +375,8 @@ mod tests {
         assert_eq!(run(&["--enable-dummy=override"]).unwrap().dummy, Dummy::Override);
         assert_eq!(run(&["--enable-dummy"]).unwrap().dummy, Dummy::Explicit);
         assert!(run(&["--mlock"]).unwrap().mlockall);
-        assert_eq!(run(&["--disable-system", "--user", "a:b"]).unwrap().ignored, ["--disable-system", "--user"]);
+        let options = run(&["--disable-system", "--user", "a:b"]).unwrap();
+        assert_eq!((options.ignored, options.user), (vec!["--disable-system".to_owned()], Some("a:b".to_owned())));
     }
 
     #[test]
