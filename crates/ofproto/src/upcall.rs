@@ -34,7 +34,7 @@ impl Upcall for SlowPath {
 impl Upcall for Switch {
     fn misses(&self, misses: &mut [Miss], now: Time) {
         for miss in misses {
-            miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
+            miss.verdict = self.miss(&miss.key, now);
         }
     }
 
@@ -64,14 +64,9 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it: the flow that it makes counts those after it.
-    fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
-        let forwarding = self.forwarding.read();
-        let translation = self.translate_dp(&forwarding, key, true, now);
-        if let Some(translation) = &translation {
-            translation.record.credit(&forwarding, 1, bytes, now);
-        }
-        drop(forwarding);
+    /// Decides about a packet. Its counters are credited through the flow that it makes.
+    fn miss(&self, key: &Key, now: Time) -> Verdict {
+        let translation = self.translate_dp(&self.forwarding.read(), key, true, now);
         let Some(translation) = translation else { return Verdict::Drop(DropReason::UpcallError) };
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);

@@ -4,27 +4,39 @@
 //! This crate does no I/O and reads no clock.
 
 pub mod action;
+pub mod bundle;
 pub mod codec;
 pub mod error;
 pub mod flow_mod;
+pub mod group;
 pub mod instruction;
 pub mod matching;
 pub mod message;
+pub mod meter;
 pub mod packet_msg;
 pub mod port;
+pub mod queue;
 pub mod stats;
 pub mod switch;
+pub mod table;
 pub mod text;
+pub mod tlv;
 pub mod types;
 
 pub use action::Action;
+pub use bundle::{BundleAdd, BundleControl};
 pub use error::{ErrorCode, ErrorMsg, OfError};
 pub use flow_mod::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason};
+pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};
 pub use instruction::{Instructions, WriteMetadata};
 pub use matching::{Match, Subfield};
 pub use message::{Body, Dialect, Message};
+pub use meter::{MeterConfig, MeterMod, MeterStats};
 pub use packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStats, PortStatus};
+pub use queue::QueueConfig;
 pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
-pub use switch::{AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
+pub use switch::{AsyncChange, AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
+pub use table::{TableDesc, TableMiss, TableMod};
+pub use tlv::{TlvMap, TlvTable, TlvTableMod};
 pub use types::{Cookie, CookieFilter, EthAddr, GroupId, OfPort, TableId, Version, Versions};

@@ -1,12 +1,18 @@
 //! A message: version, transaction id, body.
 
+use crate::bundle::{BundleAdd, BundleControl};
 use crate::error::ErrorMsg;
 use crate::flow_mod::{FlowMod, FlowRemoved};
+use crate::group::GroupMod;
+use crate::meter::MeterMod;
 use crate::packet_msg::{PacketIn, PacketInFormat, PacketOut};
 use crate::port::{PortMod, PortStatus};
+use crate::queue::QueueConfig;
 use crate::stats::{MultipartReply, MultipartRequest};
-use crate::switch::{AsyncConfig, FlowFormat, Hello, RoleMsg, SwitchConfig, SwitchFeatures};
-use crate::types::Version;
+use crate::switch::{AsyncChange, AsyncConfig, FlowFormat, Hello, RoleMsg, RoleStatus, SwitchConfig, SwitchFeatures};
+use crate::table::TableMod;
+use crate::tlv::{TlvTable, TlvTableMod};
+use crate::types::{OfPort, Version};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +79,33 @@ pub enum Body {
     FlowMod(Box<FlowMod>),
     /// OFPT_PORT_MOD.
     PortMod(PortMod),
+    /// OFPT_TABLE_MOD (OpenFlow 1.1).
+    TableMod(TableMod),
+    /// OFPT_GROUP_MOD (OpenFlow 1.1), NXT_GROUP_MOD (1.0).
+    GroupMod(Box<GroupMod>),
+    /// OFPT_METER_MOD (OpenFlow 1.3).
+    MeterMod(MeterMod),
+    /// OFPT_QUEUE_GET_CONFIG_REQUEST (OpenFlow 1.0 to 1.3); ANY for all ports.
+    QueueGetConfigRequest(OfPort),
+    /// OFPT_QUEUE_GET_CONFIG_REPLY (OpenFlow 1.0 to 1.3).
+    QueueGetConfigReply {
+        /// The port that was asked about.
+        port: OfPort,
+        /// Its queues.
+        queues: Vec<QueueConfig>,
+    },
+    /// OFPT_BUNDLE_CONTROL (OpenFlow 1.4), ONF's extension of 1.3.
+    BundleControl(BundleControl),
+    /// OFPT_BUNDLE_ADD_MESSAGE (OpenFlow 1.4), ONF's extension of 1.3.
+    BundleAdd(BundleAdd),
+    /// OFPT_ROLE_STATUS (OpenFlow 1.4), ONF's extension of 1.3.
+    RoleStatus(RoleStatus),
+    /// NXT_TLV_TABLE_MOD.
+    TlvTableMod(TlvTableMod),
+    /// NXT_TLV_TABLE_REQUEST.
+    TlvTableRequest,
+    /// NXT_TLV_TABLE_REPLY.
+    TlvTableReply(TlvTable),
     /// OFPT_BARRIER_REQUEST.
     BarrierRequest,
     /// OFPT_BARRIER_REPLY.
@@ -86,7 +119,9 @@ pub enum Body {
     /// OFPT_GET_ASYNC_REPLY (OpenFlow 1.3).
     GetAsyncReply(AsyncConfig),
     /// OFPT_SET_ASYNC (OpenFlow 1.3), NXT_SET_ASYNC_CONFIG.
-    SetAsync(AsyncConfig),
+    SetAsync(AsyncChange),
+    /// NXT_SET_ASYNC_CONFIG2 (OpenFlow 1.0 to 1.3): OpenFlow 1.4's form.
+    SetAsync2(AsyncChange),
     /// OFPT_STATS_REQUEST, OFPT_MULTIPART_REQUEST.
     MultipartRequest {
         /// More messages with this xid follow.

@@ -160,6 +160,8 @@ pub struct PortStats {
     pub collisions: u64,
     /// How long the port has existed; `None` in OpenFlow 1.0 to 1.2.
     pub duration: Option<Duration>,
+    /// The device's own counters by name (OpenFlow 1.4 and later).
+    pub custom: Vec<(String, u64)>,
 }
 
 /// Counters of a queue.

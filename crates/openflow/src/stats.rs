@@ -5,9 +5,13 @@ use std::time::Duration;
 use packet::flow::field::Oxm;
 
 use crate::flow_mod::FlowModFlags;
+use crate::group::{GroupDesc, GroupStats};
 use crate::instruction::Instructions;
 use crate::matching::Match;
+use crate::meter::{MeterConfig, MeterStats};
 use crate::port::{PortDesc, PortStats, QueueStats};
+use crate::queue::QueueConfig;
+use crate::table::{TableDesc, TableMiss};
 use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId};
 
 /// A multipart request.
@@ -46,6 +50,15 @@ pub enum MultipartRequest {
     MeterFeatures,
     /// What tables can do; with elements, a request to change it.
     TableFeatures(Vec<TableFeatures>),
+    /// Descriptions of tables (OpenFlow 1.4).
+    TableDesc,
+    /// Configuration of queues (OpenFlow 1.4).
+    QueueDesc {
+        /// Port; ANY for all.
+        port: OfPort,
+        /// Queue; [`QueueConfig::ALL`] for all.
+        queue: u32,
+    },
 }
 
 /// A multipart reply, or one of several with the same xid.
@@ -71,22 +84,18 @@ pub enum MultipartReply {
     MeterFeatures(MeterFeatures),
     /// What tables can do.
     TableFeatures(Vec<TableFeatures>),
-    /// Group counters, group descriptions, meter counters or meter configurations, of which there
-    /// are none.
-    Empty(EmptyReply),
-}
-
-/// A kind of multipart that has nothing to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EmptyReply {
-    /// OFPMP_GROUP.
-    Group,
-    /// OFPMP_GROUP_DESC.
-    GroupDesc,
-    /// OFPMP_METER.
-    Meter,
-    /// OFPMP_METER_CONFIG.
-    MeterConfig,
+    /// Descriptions of tables.
+    TableDesc(Vec<TableDesc>),
+    /// Configuration of queues.
+    QueueDesc(Vec<QueueConfig>),
+    /// Counters of groups.
+    Group(Vec<GroupStats>),
+    /// Descriptions of groups.
+    GroupDesc(Vec<GroupDesc>),
+    /// Counters of meters.
+    Meter(Vec<MeterStats>),
+    /// Configuration of meters.
+    MeterConfig(Vec<MeterConfig>),
 }
 
 /// Description of the switch.
@@ -180,6 +189,33 @@ pub struct TableStats {
     pub lookup_count: u64,
     /// Packets matched.
     pub matched_count: u64,
+    /// What the table can do and how it is configured (OpenFlow 1.1 and 1.2).
+    pub early: Option<Box<TableAbilities>>,
+}
+
+/// What table statistics of OpenFlow 1.1 and 1.2 say besides counters.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TableAbilities {
+    /// Fields that can be matched, by the bit numbers of the version: OFPFMF11_* or OFPXMT12_OFB_*.
+    pub matches: u64,
+    /// Fields that can be wildcarded, as `matches`.
+    pub wildcards: u64,
+    /// One bit for each OFPIT_*.
+    pub instructions: u32,
+    /// Actions in Write-Actions: one bit for each OFPAT_*.
+    pub write_actions: u32,
+    /// Actions in Apply-Actions.
+    pub apply_actions: u32,
+    /// Fields that Set-Field can write in Write-Actions (OpenFlow 1.2).
+    pub write_setfields: u64,
+    /// Fields that Set-Field can write in Apply-Actions (OpenFlow 1.2).
+    pub apply_setfields: u64,
+    /// Metadata bits that can be matched (OpenFlow 1.2).
+    pub metadata_match: u64,
+    /// Metadata bits that can be written (OpenFlow 1.2).
+    pub metadata_write: u64,
+    /// What becomes of packets that miss.
+    pub miss: TableMiss,
 }
 
 /// What groups can do, by type: all, select, indirect, fast failover.

@@ -23,6 +23,10 @@ bitflags::bitflags! {
         const ARP_MATCH_IP = 1 << 7;
         /// Blocks looping ports (OpenFlow 1.2).
         const PORT_BLOCKED = 1 << 8;
+        /// Bundles (OpenFlow 1.4).
+        const BUNDLES = 1 << 9;
+        /// Flow monitoring (OpenFlow 1.4).
+        const FLOW_MONITORING = 1 << 10;
         /// Spanning tree (OpenFlow 1.0).
         const STP = 1 << 16;
     }
@@ -98,6 +102,29 @@ pub struct RoleMsg {
     pub generation_id: Option<u64>,
 }
 
+/// Why a controller's role changed (`enum ofp14_controller_role_reason`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RoleReason {
+    /// Another controller asked to be primary.
+    PrimaryRequest = 0,
+    /// The switch's configuration.
+    Config = 1,
+    /// An experimenter's.
+    Experimenter = 2,
+}
+
+/// Tells a controller that its role changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleStatus {
+    /// The new role.
+    pub role: Role,
+    /// Why.
+    pub reason: RoleReason,
+    /// Generation id in force; `None` where none was ever given.
+    pub generation_id: Option<u64>,
+}
+
 /// Which asynchronous messages a controller gets: one bit for each reason, index 0 for the roles
 /// primary and equal, index 1 for secondary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -114,6 +141,45 @@ pub struct AsyncConfig {
     pub table_status: [u32; 2],
     /// By kind of forwarded request (OpenFlow 1.4).
     pub requestforward: [u32; 2],
+}
+
+/// A change of an [`AsyncConfig`]; what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the members of AsyncConfig")]
+pub struct AsyncChange {
+    pub packet_in: [Option<u32>; 2],
+    pub port_status: [Option<u32>; 2],
+    pub flow_removed: [Option<u32>; 2],
+    pub role_status: [Option<u32>; 2],
+    pub table_status: [Option<u32>; 2],
+    pub requestforward: [Option<u32>; 2],
+}
+
+impl AsyncChange {
+    /// The change that leads to `config` from any other.
+    pub fn to(config: &AsyncConfig) -> AsyncChange {
+        AsyncChange {
+            packet_in: config.packet_in.map(Some),
+            port_status: config.port_status.map(Some),
+            flow_removed: config.flow_removed.map(Some),
+            role_status: config.role_status.map(Some),
+            table_status: config.table_status.map(Some),
+            requestforward: config.requestforward.map(Some),
+        }
+    }
+
+    /// `config` with the change made.
+    pub fn applied(&self, config: &AsyncConfig) -> AsyncConfig {
+        let pick = |change: [Option<u32>; 2], old: [u32; 2]| [0, 1].map(|i| change[i].unwrap_or(old[i]));
+        AsyncConfig {
+            packet_in: pick(self.packet_in, config.packet_in),
+            port_status: pick(self.port_status, config.port_status),
+            flow_removed: pick(self.flow_removed, config.flow_removed),
+            role_status: pick(self.role_status, config.role_status),
+            table_status: pick(self.table_status, config.table_status),
+            requestforward: pick(self.requestforward, config.requestforward),
+        }
+    }
 }
 
 /// A hello.

@@ -92,6 +92,7 @@ impl Bridge {
             active_count: table.rules.len() as u32,
             lookup_count: table.counters.lookups(),
             matched_count: table.counters.matched(),
+            early: None,
         });
         stats.collect()
     }

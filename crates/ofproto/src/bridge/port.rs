@@ -138,6 +138,7 @@ impl Bridge {
                 rx_crc_err: counters.rx_crc_err,
                 collisions: counters.collisions,
                 duration: Some(now.since(state.created)),
+                custom: Vec::new(),
             }
         })
     }

@@ -1,7 +1,7 @@
 //! What each message asks for, and the answer.
 
 use openflow::codec::OFPFW_ALL;
-use openflow::stats::{EmptyReply, TableStats};
+use openflow::stats::TableStats;
 use openflow::switch::Capabilities;
 use openflow::{
     Body, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, Role, SwitchConfig,
@@ -53,8 +53,8 @@ impl Session {
             Body::PacketOut(out) => self.bridge.packet_out(&out)?,
             Body::PortMod(change) => self.bridge.port_mod(&change)?,
             Body::SetConfig(config) => self.set_config(config)?,
-            Body::SetAsync(config) => {
-                self.async_config = config;
+            Body::SetAsync(change) | Body::SetAsync2(change) => {
+                self.async_config = change.applied(&self.async_config);
                 self.update_interest();
             }
             Body::SetFlowFormat(format) => self.flow_format = format,
@@ -139,10 +139,12 @@ impl Session {
                 self.bridge.port_descs(port).map_err(|_| OfError::OFPQOFC_BAD_PORT)?;
                 Reply::Queue(Vec::new())
             }
-            Ask::Group(_) => Reply::Empty(EmptyReply::Group),
-            Ask::GroupDesc(_) => Reply::Empty(EmptyReply::GroupDesc),
-            Ask::Meter(_) => Reply::Empty(EmptyReply::Meter),
-            Ask::MeterConfig(_) => Reply::Empty(EmptyReply::MeterConfig),
+            Ask::Group(_) => Reply::Group(Vec::new()),
+            Ask::GroupDesc(_) => Reply::GroupDesc(Vec::new()),
+            Ask::Meter(_) => Reply::Meter(Vec::new()),
+            Ask::MeterConfig(_) => Reply::MeterConfig(Vec::new()),
+            Ask::TableDesc => Reply::TableDesc(Vec::new()),
+            Ask::QueueDesc { .. } => Reply::QueueDesc(Vec::new()),
             // None of either, so all zero.
             Ask::GroupFeatures => Reply::GroupFeatures(Default::default()),
             Ask::MeterFeatures => Reply::MeterFeatures(Default::default()),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::oxs::{self, Oxs};
 use super::wire::{Put, Reader};
-use super::{DecodeOptions, instruction, match10, oxm};
+use super::{DecodeOptions, instruction, match10, match11, oxm};
 use crate::error::OfError::{self, *};
 use crate::flow_mod::*;
+use crate::matching::Match;
 use crate::message::Dialect;
 use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId, Version};
 
@@ -37,6 +39,16 @@ pub(super) fn pull_duration(r: &mut Reader) -> Result<Duration, OfError> {
 pub(super) fn put_duration(out: &mut Vec<u8>, d: Duration) {
     out.u32(d.as_secs().min(u32::MAX.into()) as u32);
     out.u32(d.subsec_nanos());
+}
+
+/// Reads the match of a version after OpenFlow 1.0.
+pub(super) fn pull_match(r: &mut Reader, version: Version, loose: bool) -> Result<Match, OfError> {
+    if version == Version::V1_1 { match11::pull(r) } else { oxm::pull_oxm_match(r, loose) }
+}
+
+/// Writes the match of a version after OpenFlow 1.0.
+pub(super) fn put_match(out: &mut Vec<u8>, version: Version, m: &Match) {
+    if version == Version::V1_1 { match11::put(out, m) } else { oxm::put_oxm_match(out, version, m) }
 }
 
 fn command(n: u16) -> Result<FlowModCommand, OfError> {
@@ -144,7 +156,7 @@ fn pull11(r: &mut Reader, version: Version) -> Result<FlowMod, OfError> {
     let (out_port, out_group) = (OfPort(r.u32()?), GroupId(r.u32()?));
     let flags = pull_flags(r, version, command)?;
     let importance = r.u16()?;
-    let matching = oxm::pull_oxm_match(r, false)?;
+    let matching = pull_match(r, version, false)?;
     let instructions = instruction::pull(r.sub(r.len())?, version)?;
     if table == TableId::ALL && !is_delete(command) {
         return Err(OFPFMFC_BAD_TABLE_ID);
@@ -198,7 +210,7 @@ pub(super) fn put_flow_mod(out: &mut Vec<u8>, version: Version, dialect: Dialect
         out.zeros(8);
         oxm::put_nxm(out, version, &f.matching, f.cookie, len_at);
     }
-    instruction::put(out, version, &f.instructions);
+    instruction::put(out, version, &f.instructions, &f.matching);
 }
 
 fn put11(out: &mut Vec<u8>, version: Version, f: &FlowMod) {
@@ -213,8 +225,8 @@ fn put11(out: &mut Vec<u8>, version: Version, f: &FlowMod) {
     out.u32(f.out_group.0);
     out.u16(flags_of(version, f.flags));
     out.u16(if version >= Version::V1_4 { f.importance } else { 0 });
-    oxm::put_oxm_match(out, version, &f.matching);
-    instruction::put(out, version, &f.instructions);
+    put_match(out, version, &f.matching);
+    instruction::put(out, version, &f.instructions, &f.matching);
 }
 
 fn reason(n: u8) -> Result<FlowRemovedReason, OfError> {
@@ -241,6 +253,9 @@ pub(super) fn pull_flow_removed(r: &mut Reader, version: Version, dialect: Diale
     if dialect == Dialect::Nicira {
         return pull_removed_nx(r);
     }
+    if version >= Version::V1_5 {
+        return pull_removed15(r, version);
+    }
     let v10 = version == Version::V1_0;
     let early = if v10 { Some(match10::pull(r)?) } else { None };
     let (cookie, priority) = (Cookie(r.u64()?), r.u16()?);
@@ -249,17 +264,46 @@ pub(super) fn pull_flow_removed(r: &mut Reader, version: Version, dialect: Diale
     let (idle_timeout, hard_timeout) = (r.u16()?, r.u16()?);
     let (packet_count, byte_count) = (r.u64()?, r.u64()?);
     Ok(FlowRemoved {
-        matching: early.map_or_else(|| oxm::pull_oxm_match(r, true), Ok)?,
+        matching: early.map_or_else(|| pull_match(r, version, true), Ok)?,
         priority,
         cookie,
         reason,
         table: (!v10).then_some(table),
         duration,
         idle_timeout,
-        hard_timeout: if v10 { 0 } else { hard_timeout },
+        hard_timeout: if version < Version::V1_2 { 0 } else { hard_timeout },
         packet_count,
         byte_count,
     })
+}
+
+fn pull_removed15(r: &mut Reader, version: Version) -> Result<FlowRemoved, OfError> {
+    let (table, reason) = (TableId(r.u8()?), reason(r.u8()?)?);
+    let (priority, idle_timeout, hard_timeout) = (r.u16()?, r.u16()?, r.u16()?);
+    let cookie = Cookie(r.u64()?);
+    let matching = pull_match(r, version, true)?;
+    let stats = oxs::pull(r)?;
+    Ok(FlowRemoved {
+        matching,
+        priority,
+        cookie,
+        reason,
+        table: Some(table),
+        duration: stats.duration.unwrap_or_default(),
+        idle_timeout,
+        hard_timeout,
+        packet_count: stats.packets.unwrap_or(u64::MAX),
+        byte_count: stats.bytes.unwrap_or(u64::MAX),
+    })
+}
+
+fn put_removed15(out: &mut Vec<u8>, version: Version, f: &FlowRemoved) {
+    out.put(&[f.table.unwrap_or(TableId(0)).0, reason_to_wire(version, f.reason)]);
+    [f.priority, f.idle_timeout, f.hard_timeout].into_iter().for_each(|n| out.u16(n));
+    out.u64(f.cookie.0);
+    put_match(out, version, &f.matching);
+    let (packets, bytes) = (oxs::known(f.packet_count), oxs::known(f.byte_count));
+    oxs::put(out, &Oxs { duration: Some(f.duration), packets, bytes, ..Oxs::default() });
 }
 
 fn pull_removed_nx(r: &mut Reader) -> Result<FlowRemoved, OfError> {
@@ -286,6 +330,9 @@ fn pull_removed_nx(r: &mut Reader) -> Result<FlowRemoved, OfError> {
 pub(super) fn put_flow_removed(out: &mut Vec<u8>, version: Version, dialect: Dialect, f: &FlowRemoved) {
     let v10 = version == Version::V1_0;
     let nicira = dialect == Dialect::Nicira;
+    if version >= Version::V1_5 && !nicira {
+        return put_removed15(out, version, f);
+    }
     if v10 && !nicira {
         match10::put(out, &f.matching);
     }
@@ -302,12 +349,12 @@ pub(super) fn put_flow_removed(out: &mut Vec<u8>, version: Version, dialect: Dia
     put_duration(out, f.duration);
     out.u16(f.idle_timeout);
     let len_at = out.here();
-    out.u16(if v10 || nicira { 0 } else { f.hard_timeout });
+    out.u16(if version < Version::V1_2 || nicira { 0 } else { f.hard_timeout });
     out.u64(f.packet_count);
     out.u64(f.byte_count);
     if nicira {
         oxm::put_nxm(out, version, &f.matching, CookieFilter::default(), len_at);
     } else if !v10 {
-        oxm::put_oxm_match(out, version, &f.matching);
+        put_match(out, version, &f.matching);
     }
 }

@@ -5,6 +5,7 @@ use super::wire::{Put, Reader};
 use crate::Action;
 use crate::error::OfError::{self, *};
 use crate::instruction::{Instructions, WriteMetadata};
+use crate::matching::Match;
 use crate::types::{OfPort, TableId, Version};
 
 const GOTO_TABLE: u16 = 1;
@@ -37,6 +38,11 @@ pub(crate) fn pull(mut r: Reader, version: Version) -> Result<Instructions, OfEr
         }
         pull_one(kind, &mut body, version, &mut out)?;
         body.done()?;
+    }
+    // OpenFlow 1.5 turned the instruction into an action, which does the same where it is the first.
+    if let (None, Some(&Action::Meter(meter))) = (out.meter, out.apply.first()) {
+        out.meter = Some(meter);
+        out.apply.remove(0);
     }
     Ok(out)
 }
@@ -71,19 +77,22 @@ fn pull_one(kind: u16, body: &mut Reader, version: Version, out: &mut Instructio
     Ok(())
 }
 
-/// Writes instructions. OpenFlow 1.0 gets the actions, write-metadata as Nicira's action and goto-table as
+/// Writes the instructions of a flow that matches `matching`. OpenFlow 1.0 gets the actions, write-metadata as Nicira's action and goto-table as
 /// resubmit; it has nothing for the others.
-pub(crate) fn put(out: &mut Vec<u8>, version: Version, i: &Instructions) {
+pub(crate) fn put(out: &mut Vec<u8>, version: Version, i: &Instructions, matching: &Match) {
     if version == Version::V1_0 {
         return put10(out, i);
     }
-    if let Some(meter) = i.meter {
+    let as_action = version >= Version::V1_5;
+    if let Some(meter) = i.meter.filter(|_| version >= Version::V1_3 && !as_action) {
         one(out, METER, |o| o.u32(meter));
     }
-    if !i.apply.is_empty() {
+    let meter = i.meter.filter(|_| as_action).map(Action::Meter);
+    if !i.apply.is_empty() || meter.is_some() {
         one(out, APPLY_ACTIONS, |o| {
             o.zeros(4);
-            action::put_actions(o, version, &i.apply);
+            action::put_actions(o, version, meter.as_slice());
+            action::put_actions(o, version, &action::settled(&i.apply, version, matching));
         });
     }
     if i.clear {
@@ -92,7 +101,7 @@ pub(crate) fn put(out: &mut Vec<u8>, version: Version, i: &Instructions) {
     if !i.write.is_empty() {
         one(out, WRITE_ACTIONS, |o| {
             o.zeros(4);
-            action::put_actions(o, version, &i.write);
+            action::put_actions(o, version, &action::settled(&i.write, version, matching));
         });
     }
     if let Some(m) = i.metadata {

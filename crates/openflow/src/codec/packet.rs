@@ -1,6 +1,6 @@
 //! Packet-in in its three forms, and packet-out.
 
-use super::flow::{port16, pull_buffer, pull_port16};
+use super::flow::{port16, pull_buffer, pull_port16, pull_port32};
 use super::wire::{Put, Reader};
 use super::{action, action::Within, oxm, prop};
 use crate::error::OfError::{self, *};
@@ -40,9 +40,16 @@ fn cookie_to_wire(cookie: Option<Cookie>) -> u64 {
 
 /// Reads the body of OFPT_PACKET_IN.
 pub(super) fn pull_packet_in(r: &mut Reader, version: Version) -> Result<PacketIn, OfError> {
+    let buffer_id = pull_buffer(r)?;
+    let mut in_port = None;
+    if version == Version::V1_1 {
+        in_port = Some(pull_port32(r)?);
+        // The physical port behind a logical one.
+        r.skip(4)?;
+    }
     let mut p = PacketIn {
         format: PacketInFormat::Standard,
-        buffer_id: pull_buffer(r)?,
+        buffer_id,
         total_len: r.u16()?.into(),
         reason: PacketInReason::Action,
         table: TableId(0),
@@ -59,9 +66,13 @@ pub(super) fn pull_packet_in(r: &mut Reader, version: Version) -> Result<PacketI
     } else {
         p.reason = known_reason(version, r.u8()?);
         p.table = TableId(r.u8()?);
-        if version >= Version::V1_3 {
-            p.cookie = known_cookie(r.u64()?);
-        }
+    }
+    if version >= Version::V1_3 {
+        p.cookie = known_cookie(r.u64()?);
+    }
+    if let Some(port) = in_port {
+        p.metadata.set_in_port(port);
+    } else if version > Version::V1_0 {
         p.metadata = oxm::pull_oxm_match(r, true)?;
         r.skip(2)?;
     }
@@ -154,6 +165,13 @@ pub(super) fn put_packet_in(out: &mut Vec<u8>, version: Version, p: &PacketIn) {
             out.u16(port16(p.in_port()));
             out.put(&[reason_to_wire(version, p.reason), 0]);
         }
+        PacketInFormat::Standard if version == Version::V1_1 => {
+            out.u32(buffer_id);
+            out.u32(p.in_port().0);
+            out.u32(p.in_port().0);
+            out.u16(total_len);
+            out.put(&[reason_to_wire(version, p.reason), p.table.0]);
+        }
         PacketInFormat::Standard => {
             out.u32(buffer_id);
             out.u16(total_len);
@@ -205,10 +223,23 @@ fn put_packet_in2(out: &mut Vec<u8>, version: Version, p: &PacketIn) {
 /// Reads the body of a packet-out.
 pub(super) fn pull_packet_out(r: &mut Reader, version: Version) -> Result<PacketOut, OfError> {
     let buffer_id = pull_buffer(r)?;
-    let in_port = if version == Version::V1_0 { pull_port16(r)? } else { super::flow::pull_port32(r)? };
+    let mut in_port = match version {
+        Version::V1_0 => pull_port16(r)?,
+        Version::V1_5 => OfPort::ANY,
+        _ => pull_port32(r)?,
+    };
     let len = usize::from(r.u16()?);
-    if version > Version::V1_0 {
-        r.skip(6)?;
+    r.skip(match version {
+        Version::V1_0 => 0,
+        Version::V1_5 => 2,
+        _ => 6,
+    })?;
+    let mut metadata = Match::any();
+    if version == Version::V1_5 {
+        metadata = oxm::pull_oxm_match(r, false)?;
+        // Section 7.3.6: the match must have the input port.
+        in_port = metadata.in_port().ok_or(OFPBRC_BAD_PORT)?;
+        metadata.clear(packet::Field::InPortOxm);
     }
     // From no port, LOCAL, CONTROLLER and (Nicira) IN_PORT packets can come too.
     let known = matches!(in_port, OfPort::LOCAL | OfPort::ANY | OfPort::CONTROLLER | OfPort::IN_PORT);
@@ -219,19 +250,28 @@ pub(super) fn pull_packet_out(r: &mut Reader, version: Version) -> Result<Packet
     r.skip(len)?;
     let data = if buffer_id.is_none() { r.rest().to_vec() } else { Vec::new() };
     r.rest();
-    Ok(PacketOut { buffer_id, in_port, metadata: Match::any(), actions, data })
+    Ok(PacketOut { buffer_id, in_port, metadata, actions, data })
 }
 
 /// Writes the body of a packet-out.
 pub(super) fn put_packet_out(out: &mut Vec<u8>, version: Version, p: &PacketOut) {
     out.u32(p.buffer_id.unwrap_or(u32::MAX));
-    if version == Version::V1_0 {
-        out.u16(port16(p.in_port));
-    } else {
-        out.u32(p.in_port.0);
+    match version {
+        Version::V1_0 => out.u16(port16(p.in_port)),
+        Version::V1_5 => {}
+        _ => out.u32(p.in_port.0),
     }
     let len_at = out.here();
-    out.zeros(if version == Version::V1_0 { 2 } else { 8 });
+    out.zeros(match version {
+        Version::V1_0 => 2,
+        Version::V1_5 => 4,
+        _ => 8,
+    });
+    if version == Version::V1_5 {
+        let mut metadata = p.metadata.clone();
+        metadata.set_in_port(p.in_port);
+        oxm::put_oxm_match(out, version, &metadata);
+    }
     let start = out.here();
     action::put_actions(out, version, &p.actions);
     let len = (out.here() - start).min(0xffff) as u16;

@@ -1,7 +1,7 @@
 //! Hello, errors, features, configuration, roles, asynchronous messages.
 
-use super::port;
 use super::wire::{Put, Reader};
+use super::{port, prop};
 use crate::error::OfError::{self, *};
 use crate::error::{ErrorCode, ErrorMsg};
 use crate::message::Dialect;
@@ -107,7 +107,8 @@ fn capabilities_known(version: Version) -> Capabilities {
     match version {
         Version::V1_0 => common | C::ARP_MATCH_IP | C::STP,
         Version::V1_1 => common | C::ARP_MATCH_IP | C::GROUP_STATS,
-        _ => common | C::GROUP_STATS | C::PORT_BLOCKED,
+        Version::V1_2 | Version::V1_3 => common | C::GROUP_STATS | C::PORT_BLOCKED,
+        _ => common | C::GROUP_STATS | C::PORT_BLOCKED | C::BUNDLES | C::FLOW_MONITORING,
     }
 }
 
@@ -212,13 +213,79 @@ pub(super) fn put_role(out: &mut Vec<u8>, dialect: Dialect, m: &RoleMsg) {
     }
 }
 
-/// Reads the masks of OFPT_SET_ASYNC and NXT_SET_ASYNC_CONFIG.
-pub(super) fn pull_async(r: &mut Reader) -> Result<AsyncConfig, OfError> {
-    let mut pair = || -> Result<[u32; 2], OfError> { Ok([r.u32()?, r.u32()?]) };
-    Ok(AsyncConfig { packet_in: pair()?, port_status: pair()?, flow_removed: pair()?, ..AsyncConfig::default() })
+/// Reads the body of a role status.
+pub(super) fn pull_role_status(r: &mut Reader) -> Result<RoleStatus, OfError> {
+    let role = match r.u32()? {
+        1 => Role::Equal,
+        2 => Role::Primary,
+        3 => Role::Secondary,
+        _ => return Err(OFPRRFC_BAD_ROLE),
+    };
+    let reason = match r.u8()? {
+        0 => RoleReason::PrimaryRequest,
+        1 => RoleReason::Config,
+        2 => RoleReason::Experimenter,
+        _ => return Err(NXBRC_BAD_REASON),
+    };
+    r.skip(3)?;
+    let id = r.u64()?;
+    // Properties can only be experimenters'.
+    r.rest();
+    Ok(RoleStatus { role, reason, generation_id: (id != u64::MAX).then_some(id) })
 }
 
-/// Writes the masks.
-pub(super) fn put_async(out: &mut Vec<u8>, a: &AsyncConfig) {
-    [a.packet_in, a.port_status, a.flow_removed].into_iter().flatten().for_each(|n| out.u32(n));
+/// Writes the body of a role status.
+pub(super) fn put_role_status(out: &mut Vec<u8>, s: &RoleStatus) {
+    out.u32(s.role as u32);
+    out.put(&[s.reason as u8, 0, 0, 0]);
+    out.u64(s.generation_id.unwrap_or(u64::MAX));
+}
+
+/// Reads the masks of OFPT_GET_ASYNC_REPLY, OFPT_SET_ASYNC, NXT_SET_ASYNC_CONFIG and NXT_SET_ASYNC_CONFIG2:
+/// six numbers, or `properties` (OpenFlow 1.4 section 7.3.10), of which any can be absent.
+pub(super) fn pull_async(r: &mut Reader, properties: bool) -> Result<AsyncChange, OfError> {
+    let mut out = AsyncChange::default();
+    if !properties {
+        for masks in [&mut out.packet_in, &mut out.port_status, &mut out.flow_removed] {
+            *masks = [Some(r.u32()?), Some(r.u32()?)];
+        }
+        return Ok(out);
+    }
+    while !r.is_empty() {
+        let (kind, v) = prop::pull(r)?;
+        // Even numbers are for secondary controllers, odd ones for the others.
+        let side = 1 - usize::from(kind % 2);
+        let (masks, known) = match kind / 2 {
+            0 => (&mut out.packet_in, 0x3f),
+            1 => (&mut out.port_status, 0x7),
+            2 => (&mut out.flow_removed, 0x3f),
+            3 => (&mut out.role_status, 0x7),
+            4 => (&mut out.table_status, 0x18),
+            5 => (&mut out.requestforward, 0x3),
+            0x7fff => return Err(OFPBPC_BAD_EXPERIMENTER),
+            _ => return Err(OFPBPC_BAD_TYPE),
+        };
+        let mask = v.with(OFPBPC_BAD_LEN).u32()?;
+        if mask & !known != 0 {
+            return Err(OFPACFC_INVALID);
+        }
+        masks[side] = Some(mask);
+    }
+    Ok(out)
+}
+
+/// Writes the masks, as six numbers or as properties.
+pub(super) fn put_async(out: &mut Vec<u8>, a: &AsyncChange, properties: bool) {
+    if !properties {
+        let six = [a.packet_in, a.port_status, a.flow_removed];
+        return six.into_iter().flatten().for_each(|n| out.u32(n.unwrap_or(0)));
+    }
+    let all = [a.packet_in, a.port_status, a.flow_removed, a.role_status, a.table_status, a.requestforward];
+    for (kind, [others, secondary]) in (0..).step_by(2).zip(all) {
+        for (kind, mask) in [(kind, secondary), (kind + 1, others)] {
+            if let Some(mask) = mask {
+                prop::put(out, kind, &mask.to_be_bytes());
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod nested;
 mod nicira;
 mod put;
+mod set_field;
 mod standard;
 mod subfield;
 
@@ -13,6 +14,7 @@ use crate::instruction::WriteMetadata;
 use crate::types::{OfPort, Version};
 
 pub(crate) use put::put_actions;
+pub(crate) use set_field::settled;
 
 /// How deep actions can hold actions.
 const MAX_DEPTH: u8 = 32;
@@ -76,7 +78,9 @@ fn pull_list(mut r: Reader, ctx: Context) -> Result<(Vec<Action>, Option<WriteMe
         }
     }
     let conjunction = |a: &Action| matches!(a, Action::Conjunction { .. });
-    if actions.iter().any(conjunction) && !actions.iter().all(|a| conjunction(a) || matches!(a, Action::Note(_))) {
+    // A meter was an instruction before OpenFlow 1.5.
+    let beside = |a: &Action| conjunction(a) || matches!(a, Action::Note(_) | Action::Meter(_));
+    if actions.iter().any(conjunction) && !actions.iter().all(beside) {
         return Err(NXBAC_BAD_CONJUNCTION);
     }
     Ok((actions, metadata))

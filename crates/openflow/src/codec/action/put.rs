@@ -5,9 +5,9 @@
 
 use packet::Field;
 
-use super::super::oxm;
 use super::super::wire::Put;
 use super::nested::{NEXT_PROTO, ct_flags, ed, learn_bits, nat_flags};
+use super::set_field::{as_set_field, put_move, put_reg_load, put_set_field, unpushed};
 use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
 use crate::action::*;
 use crate::error::vendor;
@@ -24,7 +24,7 @@ pub(crate) fn put_actions(out: &mut Vec<u8>, version: Version, actions: &[Action
 }
 
 /// A standard action: header, argument, padding.
-fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8>)) {
     let start = out.here();
     out.u16(kind);
     out.u16(0);
@@ -33,7 +33,7 @@ fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// A Nicira action of at least `min` bytes.
-fn nx(out: &mut Vec<u8>, subtype: u16, min: usize, argument: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn nx(out: &mut Vec<u8>, subtype: u16, min: usize, argument: impl FnOnce(&mut Vec<u8>)) {
     let start = out.here();
     out.u16(0xffff);
     out.u16(0);
@@ -50,7 +50,7 @@ fn finish(out: &mut Vec<u8>, start: usize, min: usize) {
     out.close(start, 2);
 }
 
-fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
+pub(super) fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
     use Action::*;
     let v10 = version == Version::V1_0;
     // The standard number in OpenFlow 1.0 and in later versions.
@@ -64,14 +64,17 @@ fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
             }
             o.u16(*max_len);
         }),
-        SetVlanVid { vid, push } => {
-            push_if_needed(out, version, *push);
-            of(out, 1, |o| o.u16(*vid));
+        SetVlanVid { push: true, .. } | SetVlanPcp { push: true, .. } if !v10 => {
+            // What in OpenFlow 1.0 adds a missing tag has to push it first.
+            of(out, 17, |o| o.u16(0x8100));
+            put(out, version, &unpushed(action));
         }
-        SetVlanPcp { pcp, push } => {
-            push_if_needed(out, version, *push);
-            of(out, 2, |o| o.u8(*pcp));
+        _ if version >= Version::V1_2 && as_set_field(action).is_some() => {
+            let Some((field, value)) = as_set_field(action) else { return };
+            put_set_field(out, version, field, value, field.info().max());
         }
+        SetVlanVid { vid, .. } => of(out, 1, |o| o.u16(*vid)),
+        SetVlanPcp { pcp, .. } => of(out, 2, |o| o.u8(*pcp)),
         StripVlan => of(out, either(3, 18), |_| ()),
         SetEthSrc(mac) => put_eth(out, either(4, 3), *mac),
         SetEthDst(mac) => put_eth(out, either(5, 4), *mac),
@@ -193,13 +196,6 @@ fn port16(port: OfPort) -> u16 {
     port.to_u16().unwrap_or(0xffff)
 }
 
-/// In OpenFlow 1.1 and later, an action that in 1.0 adds a missing tag has to push it first.
-fn push_if_needed(out: &mut Vec<u8>, version: Version, push: bool) {
-    if push && version > Version::V1_0 {
-        of(out, 17, |o| o.u16(0x8100));
-    }
-}
-
 fn put_eth(out: &mut Vec<u8>, kind: u16, mac: EthAddr) {
     of(out, kind, |o| o.put(&mac.0));
 }
@@ -213,69 +209,6 @@ fn of_or_nx(out: &mut Vec<u8>, v10: bool, kind: u16, subtype: u16, pad: usize, a
         });
     } else {
         of(out, kind, argument);
-    }
-}
-
-/// Set-Field where the version has it. OpenFlow 1.0 has actions for some fields; for the others, and for
-/// masks before 1.5, there is NXAST_REG_LOAD2.
-fn put_set_field(out: &mut Vec<u8>, version: Version, field: Field, value: u128, mask: u128) {
-    let whole = mask == field.info().max();
-    if version >= Version::V1_5 || version >= Version::V1_2 && whole && field != Field::InPortOxm {
-        of(out, 25, |o| oxm::put_entry(o, version, field, value, mask));
-    } else if let Some(action) = legacy_set(field, value).filter(|_| version < Version::V1_2 && whole) {
-        put(out, version, &action);
-    } else {
-        nx(out, 33, 16, |o| {
-            oxm::put_entry(o, Version::V1_0, field, value, mask);
-        });
-    }
-}
-
-/// The action of OpenFlow 1.0 that sets all of a field.
-fn legacy_set(field: Field, value: u128) -> Option<Action> {
-    let push = true;
-    Some(match field {
-        Field::DlSrc => Action::SetEthSrc(EthAddr::from_value(value)),
-        Field::DlDst => Action::SetEthDst(EthAddr::from_value(value)),
-        Field::VlanVid | Field::DlVlan => Action::SetVlanVid { vid: (value & 0xfff) as u16, push },
-        Field::VlanPcp | Field::DlVlanPcp => Action::SetVlanPcp { pcp: value as u8, push },
-        Field::NwSrc => Action::SetIpv4Src((value as u32).into()),
-        Field::NwDst => Action::SetIpv4Dst((value as u32).into()),
-        Field::NwTos | Field::IpDscp => Action::SetIpDscp((value << 2) as u8),
-        Field::TcpSrc | Field::UdpSrc => Action::SetL4SrcPort(value as u16),
-        Field::TcpDst | Field::UdpDst => Action::SetL4DstPort(value as u16),
-        _ => return None,
-    })
-}
-
-/// NXAST_REG_LOAD; from OpenFlow 1.5, and for fields with a long header, as set-field with a mask.
-fn put_reg_load(out: &mut Vec<u8>, version: Version, dst: Subfield, value: u64) {
-    if version >= Version::V1_5 || !is_short(version, dst.field) {
-        return put_set_field(out, version, dst.field, u128::from(value) << dst.ofs, dst.mask());
-    }
-    nx(out, 7, 24, |o| {
-        o.u16(pack(to_wire(&dst)));
-        put_field(o, version, dst.field);
-        o.u64(value);
-    });
-}
-
-fn put_move(out: &mut Vec<u8>, version: Version, src: &Subfield, dst: &Subfield) {
-    let ((src_ofs, n_bits), (dst_ofs, _)) = (to_wire_same_width(src), to_wire_same_width(dst));
-    let headers = |o: &mut Vec<u8>| {
-        put_field(o, version, src.field);
-        put_field(o, version, dst.field);
-    };
-    if version >= Version::V1_5 {
-        of(out, 28, |o| {
-            [n_bits, src_ofs, dst_ofs, 0].into_iter().for_each(|n| o.u16(n));
-            headers(o);
-        });
-    } else {
-        nx(out, 6, 24, |o| {
-            [n_bits, src_ofs, dst_ofs].into_iter().for_each(|n| o.u16(n));
-            headers(o);
-        });
     }
 }
 

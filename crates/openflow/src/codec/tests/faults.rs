@@ -44,7 +44,7 @@ fn acted(actions: &[u8]) -> OfError {
 #[test]
 fn headers() {
     assert_eq!(error(1, 99, &[]), OFPBRC_BAD_TYPE);
-    assert_eq!(error(2, 5, &[]), OFPBRC_BAD_VERSION);
+    assert_eq!(error(7, 5, &[]), OFPBRC_BAD_VERSION);
     assert_eq!(error(4, 5, &[0]), OFPBRC_BAD_LEN);
     assert_eq!(error(1, 4, &[0, 0, 0, 1, 0, 0, 0, 1]), OFPBRC_BAD_VENDOR);
     assert_eq!(error(1, 4, &[0, 0, 0x23, 0x20, 0, 0, 0, 99]), OFPBRC_BAD_SUBTYPE);
@@ -215,7 +215,7 @@ fn a_hello_of_the_future_is_understood() {
         Body::Hello(h) => h.versions,
         other => panic!("{other:?}"),
     };
-    assert_eq!(hello(&[9, 0, 0, 8, 0, 0, 0, 1]).negotiate(SUPPORTED), Some(Version::V1_3));
+    assert_eq!(hello(&[9, 0, 0, 8, 0, 0, 0, 1]).negotiate(SUPPORTED), Some(Version::V1_5));
     assert_eq!(hello(&[1, 0, 0, 8, 0, 0, 0, 1]).negotiate(SUPPORTED), Some(Version::V1_0));
     let bitmap = [4, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 1 << 4];
     assert_eq!(hello(&bitmap), Versions::of(&[Version::V1_3]));

@@ -12,7 +12,14 @@ fn round_trip(message: &Message) {
     let options = DecodeOptions { flow_mod_table_id: message.version == Version::V1_0 };
     let bytes = encode(message, options).expect("fits");
     let back = decode(&bytes, options).unwrap_or_else(|e| panic!("{e}: {message:#?} became {bytes:02x?}"));
-    assert_eq!(&back, message, "through {bytes:02x?}");
+    if &back == message {
+        return;
+    }
+    // Messages are long: what matters is where the difference begins.
+    let (was, is) = (format!("{message:?}"), format!("{back:?}"));
+    let same = was.bytes().zip(is.bytes()).take_while(|(a, b)| a == b).count();
+    let near = |text: &str| text.chars().skip(same.saturating_sub(150)).take(300).collect::<String>();
+    panic!("{:?}: ...{}...\nbecame ...{}...", message.version, near(&was), near(&is));
 }
 
 proptest! {
@@ -44,10 +51,15 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 8..300), v in 0..2, kind in 0u8..30) {
+    fn configuration_survives(m in arbitrary::group()) {
+        round_trip(&m);
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 8..300), v in 1u8..7, kind in 0u8..36) {
         // A header that lets the body be looked at.
         let len = bytes.len() as u16;
-        bytes[0] = if v == 0 { 1 } else { 4 };
+        bytes[0] = v;
         bytes[1] = kind;
         bytes[2..4].copy_from_slice(&len.to_be_bytes());
         fuzz(&bytes);
@@ -109,4 +121,57 @@ fn messages_are_cut_out_of_a_stream() {
     assert_eq!(frame_len(&[1, 0, 0, 8]), Ok(Some(8)));
     assert_eq!(frame_len(&[1, 0, 0xff, 0xff, 0]), Ok(Some(65535)));
     assert_eq!(frame_len(&[1, 0, 0, 7, 0]), Err(FrameError(7)));
+}
+
+/// What a version writes for the actions of a flow that matches this EtherType, protocol and TCI.
+fn rewritten(version: Version, proto: u8, tci: u16, actions: Vec<crate::Action>) -> Vec<crate::Action> {
+    use ::packet::Field;
+    let mut matching = crate::Match::any();
+    matching.set(Field::DlType, 0x0800);
+    matching.set(Field::NwProto, proto.into());
+    matching.set_masked(Field::VlanTci, tci.into(), 0x1000);
+    let instructions = crate::Instructions::apply(actions);
+    let change = crate::FlowMod::new(crate::FlowModCommand::Add, matching, instructions);
+    let bytes = encode(&Message::new(version, 1, Body::FlowMod(Box::new(change))), DecodeOptions::default()).unwrap();
+    match decode(&bytes, DecodeOptions::default()).unwrap().body {
+        Body::FlowMod(change) => change.instructions.apply,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_match_says_whose_port_is_set() {
+    use crate::Action;
+    use ::packet::Field;
+    let set = || vec![Action::SetL4SrcPort(7)];
+    assert_eq!(rewritten(Version::V1_3, 17, 0, set()), [Action::set_field(Field::UdpSrc, 7)]);
+    assert_eq!(rewritten(Version::V1_2, 6, 0, set()), [Action::set_field(Field::TcpSrc, 7)]);
+    assert_eq!(rewritten(Version::V1_2, 1, 0, set()), set());
+    assert_eq!(rewritten(Version::V1_1, 17, 0, set()), set());
+}
+
+#[test]
+fn a_tag_is_pushed_where_none_is_matched() {
+    use crate::Action;
+    use ::packet::Field;
+    let set = || vec![Action::SetVlanVid { vid: 5, push: true }, Action::SetVlanPcp { pcp: 1, push: true }];
+    let vid = Action::set_field(Field::VlanVid, 0x1005);
+    let pcp = Action::set_field(Field::VlanPcp, 1);
+    assert_eq!(rewritten(Version::V1_3, 6, 0, set()), [Action::PushVlan(0x8100), vid.clone(), pcp.clone()]);
+    assert_eq!(rewritten(Version::V1_3, 6, 0x1000, set()), [vid, pcp]);
+    assert_eq!(rewritten(Version::V1_0, 6, 0, set()), set());
+}
+
+#[test]
+fn a_field_is_set_in_the_way_of_each_version() {
+    use crate::{Action, Subfield};
+    use ::packet::Field;
+    let load = |field, ofs, n_bits, value| Action::RegLoad { dst: Subfield::new(field, ofs, n_bits).unwrap(), value };
+    let label = || vec![Action::set_field(Field::MplsLabel, 10)];
+    assert_eq!(rewritten(Version::V1_0, 6, 0, label()), [load(Field::MplsLabel, 0, 20, 10)]);
+    assert_eq!(rewritten(Version::V1_2, 6, 0, label()), label());
+    let parts = || vec![Action::SetField { field: Field::Reg3, value: 0x5001, mask: 0xf00f }];
+    assert_eq!(rewritten(Version::V1_3, 6, 0, parts()), [load(Field::Reg3, 0, 4, 1), load(Field::Reg3, 12, 4, 5)]);
+    assert_eq!(rewritten(Version::V1_5, 6, 0, parts()), parts());
+    assert_eq!(rewritten(Version::V1_1, 6, 0, vec![Action::set_field(Field::NwEcn, 2)]), [Action::SetIpEcn(2)]);
 }

@@ -111,7 +111,7 @@ fn a_flow_request_has_its_filters() {
 
 #[test]
 fn a_load_with_a_mask_has_its_entry_right_after_the_subtype() {
-    let load = Action::SetField { field: ::packet::Field::Reg3, value: 0x12, mask: 0xff };
+    let load = Action::SetField { field: ::packet::Field::NshC1, value: 0x12, mask: 0xff };
     let out = crate::PacketOut {
         buffer_id: None,
         in_port: OfPort(1),
@@ -120,5 +120,5 @@ fn a_load_with_a_mask_has_its_entry_right_after_the_subtype() {
         data: Vec::new(),
     };
     let bytes = encode(&Message::new(Version::V1_3, 1, Body::PacketOut(out)), DecodeOptions::default()).unwrap();
-    assert_eq!(hex(&bytes[24..]), "ffff001800002320002100010708000000120000 00ff0000".replace(' ', ""));
+    assert_eq!(hex(&bytes[24..]), "ffff0020000023200021ffff0d0c005ad65000000012000000ff000000000000");
 }

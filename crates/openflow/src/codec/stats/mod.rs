@@ -1,14 +1,16 @@
 //! Multipart messages ("stats" in OpenFlow 1.0): requests, replies, and the cutting of long replies.
 
-use super::flow::{port16, pull_duration, pull_port16, pull_port32, put_duration};
+mod flow;
+
+use super::flow::{port16, pull_port16, pull_port32};
 use super::wire::{Put, Reader};
-use super::{instruction, match10, oxm, port, table_features};
+use super::{group, meter, port, queue, table, table_features};
 use crate::error::OfError::{self, *};
 use crate::error::vendor;
-use crate::flow_mod::FlowModFlags;
 use crate::message::Dialect;
 use crate::stats::*;
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId, Version};
+use crate::types::{GroupId, OfPort, Version};
+use flow::{pull_flow, pull_flow_request, pull_sums, put_flow, put_flow_request, put_sums};
 
 /// OFPST_* and OFPMP_*.
 mod kind {
@@ -26,6 +28,8 @@ mod kind {
     pub const METER_FEATURES: u16 = 11;
     pub const TABLE_FEATURES: u16 = 12;
     pub const PORT_DESC: u16 = 13;
+    pub const TABLE_DESC: u16 = 14;
+    pub const QUEUE_DESC: u16 = 15;
     pub const EXPERIMENTER: u16 = 0xffff;
 }
 
@@ -33,6 +37,22 @@ mod kind {
 mod nx_kind {
     pub const FLOW: u32 = 0;
     pub const AGGREGATE: u32 = 1;
+    pub const GROUP: u32 = 7;
+    pub const GROUP_DESC: u32 = 8;
+    pub const GROUP_FEATURES: u32 = 9;
+}
+
+/// The subtype of a multipart that a version has only as Nicira's, or in Nicira's dialect as well.
+fn nicira_kind(version: Version, dialect: Dialect, kind: u16) -> Option<u32> {
+    let v10 = version == Version::V1_0;
+    match kind {
+        kind::FLOW if v10 && dialect == Dialect::Nicira => Some(nx_kind::FLOW),
+        kind::AGGREGATE if v10 && dialect == Dialect::Nicira => Some(nx_kind::AGGREGATE),
+        kind::GROUP if v10 => Some(nx_kind::GROUP),
+        kind::GROUP_DESC if v10 => Some(nx_kind::GROUP_DESC),
+        kind::GROUP_FEATURES if version < Version::V1_2 => Some(nx_kind::GROUP_FEATURES),
+        _ => None,
+    }
 }
 
 /// The beginning of a multipart's body.
@@ -61,22 +81,27 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
     let kind = match subtype {
         nx_kind::FLOW if version == Version::V1_0 => kind::FLOW,
         nx_kind::AGGREGATE if version == Version::V1_0 => kind::AGGREGATE,
+        nx_kind::GROUP if version == Version::V1_0 => kind::GROUP,
+        nx_kind::GROUP_DESC if version == Version::V1_0 => kind::GROUP_DESC,
+        nx_kind::GROUP_FEATURES if version < Version::V1_2 => kind::GROUP_FEATURES,
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     };
     Ok(Head { kind, more, dialect: Dialect::Nicira })
 }
 
 fn put_head(out: &mut Vec<u8>, version: Version, dialect: Dialect, kind: u16, more: bool) {
-    let nicira = dialect == Dialect::Nicira && version == Version::V1_0 && matches!(kind, kind::FLOW | kind::AGGREGATE);
-    out.u16(if nicira { kind::EXPERIMENTER } else { kind });
+    let nicira = nicira_kind(version, dialect, kind);
+    out.u16(if nicira.is_some() { kind::EXPERIMENTER } else { kind });
     out.u16(more.into());
     if version > Version::V1_0 {
         out.zeros(4);
     }
-    if nicira {
+    if let Some(subtype) = nicira {
         out.u32(vendor::NX);
-        out.u32(if kind == kind::FLOW { nx_kind::FLOW } else { nx_kind::AGGREGATE });
-        out.zeros(4);
+        out.u32(subtype);
+        if version == Version::V1_0 {
+            out.zeros(4);
+        }
     }
 }
 
@@ -84,7 +109,9 @@ fn put_head(out: &mut Vec<u8>, version: Version, dialect: Dialect, kind: u16, mo
 pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Dialect, MultipartRequest), OfError> {
     use MultipartRequest::*;
     let Head { kind, more, dialect } = pull_head(r, version)?;
-    let since = |v: Version| version >= v;
+    // What comes as Nicira's has been found to be there.
+    let since = |v: Version| version >= v || dialect == Dialect::Nicira;
+    let new_groups = version >= Version::V1_5 || version == Version::V1_0;
     let request = match kind {
         kind::DESC => Desc,
         kind::FLOW => Flow(pull_flow_request(r, version, dialect)?),
@@ -96,7 +123,7 @@ pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Di
             Queue { port: any(pull_padded_port(r, version, 2)?), queue: r.u32()? }
         }
         kind::GROUP if since(Version::V1_1) => Group(GroupId(pull_padded_u32(r)?)),
-        kind::GROUP_DESC if since(Version::V1_5) => GroupDesc(GroupId(pull_padded_u32(r)?)),
+        kind::GROUP_DESC if since(Version::V1_1) && new_groups => GroupDesc(GroupId(pull_padded_u32(r)?)),
         kind::GROUP_DESC if since(Version::V1_1) => GroupDesc(GroupId::ALL),
         kind::GROUP_FEATURES if since(Version::V1_2) => GroupFeatures,
         kind::METER if since(Version::V1_3) => Meter(pull_padded_u32(r)?),
@@ -105,6 +132,8 @@ pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Di
         kind::TABLE_FEATURES if since(Version::V1_3) => TableFeatures(table_features::pull(r)?),
         kind::PORT_DESC if since(Version::V1_5) => PortDesc(pull_padded_port(r, version, 6)?),
         kind::PORT_DESC => PortDesc(OfPort::ANY),
+        kind::TABLE_DESC if since(Version::V1_4) => TableDesc,
+        kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc { port: pull_port32(r)?, queue: r.u32()? },
         _ => return Err(OFPBRC_BAD_STAT),
     };
     Ok((more, dialect, request))
@@ -136,50 +165,6 @@ fn pull_padded_u32(r: &mut Reader) -> Result<u32, OfError> {
     let n = r.u32()?;
     r.skip(4)?;
     Ok(n)
-}
-
-fn pull_flow_request(r: &mut Reader, version: Version, dialect: Dialect) -> Result<FlowStatsRequest, OfError> {
-    let mut cookie = CookieFilter::default();
-    if version == Version::V1_0 && dialect == Dialect::Nicira {
-        let (out_port, match_len, table) = (pull_port16(r)?, r.u16()?, TableId(r.u8()?));
-        r.skip(3)?;
-        let matching = oxm::pull_nxm(r, match_len.into(), false, Some(&mut cookie))?;
-        return Ok(FlowStatsRequest { matching, table, out_port, out_group: GroupId::ANY, cookie });
-    }
-    if version == Version::V1_0 {
-        let (matching, table) = (match10::pull(r)?, TableId(r.u8()?));
-        r.skip(1)?;
-        return Ok(FlowStatsRequest { matching, table, out_port: pull_port16(r)?, out_group: GroupId::ANY, cookie });
-    }
-    let table = TableId(r.u8()?);
-    r.skip(3)?;
-    let (out_port, out_group) = (pull_port32(r)?, GroupId(r.u32()?));
-    r.skip(4)?;
-    let (value, mask) = (r.u64()?, r.u64()?);
-    cookie = CookieFilter { value: value & mask, mask };
-    Ok(FlowStatsRequest { matching: oxm::pull_oxm_match(r, false)?, table, out_port, out_group, cookie })
-}
-
-fn put_flow_request(out: &mut Vec<u8>, version: Version, dialect: Dialect, q: &FlowStatsRequest) {
-    if version == Version::V1_0 && dialect == Dialect::Nicira {
-        out.u16(port16(q.out_port));
-        let len_at = out.here();
-        out.u16(0);
-        out.put(&[q.table.0, 0, 0, 0]);
-        return oxm::put_nxm(out, version, &q.matching, q.cookie, len_at);
-    }
-    if version == Version::V1_0 {
-        match10::put(out, &q.matching);
-        out.put(&[q.table.0, 0]);
-        return out.u16(port16(q.out_port));
-    }
-    out.put(&[q.table.0, 0, 0, 0]);
-    out.u32(q.out_port.0);
-    out.u32(q.out_group.0);
-    out.zeros(4);
-    out.u64(q.cookie.value);
-    out.u64(q.cookie.mask);
-    oxm::put_oxm_match(out, version, &q.matching);
 }
 
 /// Writes the body of a request.
@@ -214,7 +199,9 @@ pub(super) fn put_request(out: &mut Vec<u8>, version: Version, dialect: Dialect,
             out.u32(*queue);
         }
         Group(id) => padded(out, kind::GROUP, id.0),
-        GroupDesc(id) if version >= Version::V1_5 => padded(out, kind::GROUP_DESC, id.0),
+        GroupDesc(id) if version >= Version::V1_5 || version == Version::V1_0 => {
+            padded(out, kind::GROUP_DESC, id.0);
+        }
         GroupDesc(_) => head(out, kind::GROUP_DESC),
         GroupFeatures => head(out, kind::GROUP_FEATURES),
         Meter(id) => padded(out, kind::METER, *id),
@@ -223,6 +210,12 @@ pub(super) fn put_request(out: &mut Vec<u8>, version: Version, dialect: Dialect,
         TableFeatures(tables) => {
             head(out, kind::TABLE_FEATURES);
             tables.iter().for_each(|t| table_features::put(out, t));
+        }
+        TableDesc => head(out, kind::TABLE_DESC),
+        QueueDesc { port, queue } => {
+            head(out, kind::QUEUE_DESC);
+            out.u32(port.0);
+            out.u32(*queue);
         }
         PortDesc(port) => {
             head(out, kind::PORT_DESC);
@@ -246,24 +239,21 @@ fn all<T>(r: &mut Reader, mut one: impl FnMut(&mut Reader) -> Result<T, OfError>
 pub(super) fn pull_reply(r: &mut Reader, version: Version) -> Result<(bool, Dialect, MultipartReply), OfError> {
     use MultipartReply::*;
     let Head { kind, more, dialect } = pull_head(r, version)?;
-    let empty = |r: &Reader, kind| if r.is_empty() { Ok(Empty(kind)) } else { Err(OFPBRC_BAD_STAT) };
-    let since = |v: Version| version >= v;
+    let since = |v: Version| version >= v || dialect == Dialect::Nicira;
     let reply = match kind {
         kind::DESC => Desc(Box::new(pull_desc(r)?)),
         kind::FLOW => Flow(all(r, |r| pull_flow(r, version, dialect))?),
-        kind::AGGREGATE => {
-            let sums = AggregateStats { packet_count: r.u64()?, byte_count: r.u64()?, flow_count: r.u32()? };
-            r.skip(4)?;
-            Aggregate(sums)
-        }
-        kind::TABLE => Table(all(r, |r| pull_table(r, version))?),
+        kind::AGGREGATE => Aggregate(pull_sums(r, version)?),
+        kind::TABLE => Table(all(r, |r| table::pull_stats(r, version))?),
         kind::PORT => Port(all(r, |r| port::pull_stats(r, version))?),
         kind::QUEUE => Queue(all(r, |r| port::pull_queue(r, version))?),
         kind::PORT_DESC => PortDesc(all(r, |r| port::pull_desc(r, version))?),
-        kind::GROUP if since(Version::V1_1) => empty(r, EmptyReply::Group)?,
-        kind::GROUP_DESC if since(Version::V1_1) => empty(r, EmptyReply::GroupDesc)?,
-        kind::METER if since(Version::V1_3) => empty(r, EmptyReply::Meter)?,
-        kind::METER_CONFIG if since(Version::V1_3) => empty(r, EmptyReply::MeterConfig)?,
+        kind::GROUP if since(Version::V1_1) => Group(all(r, |r| group::pull_stats(r, version))?),
+        kind::GROUP_DESC if since(Version::V1_1) => GroupDesc(all(r, |r| group::pull_desc(r, version))?),
+        kind::METER if since(Version::V1_3) => Meter(all(r, meter::pull_stats)?),
+        kind::METER_CONFIG if since(Version::V1_3) => MeterConfig(all(r, meter::pull_config)?),
+        kind::TABLE_DESC if since(Version::V1_4) => TableDesc(all(r, table::pull_desc)?),
+        kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc(all(r, queue::pull_desc)?),
         kind::GROUP_FEATURES if since(Version::V1_2) => {
             let mut four = || -> Result<[u32; 4], OfError> { Ok([r.u32()?, r.u32()?, r.u32()?, r.u32()?]) };
             let [types, capabilities, a, b] = four()?;
@@ -305,103 +295,6 @@ fn pull_desc(r: &mut Reader) -> Result<SwitchDesc, OfError> {
     })
 }
 
-fn pull_table(r: &mut Reader, version: Version) -> Result<TableStats, OfError> {
-    let table = TableId(r.u8()?);
-    r.skip(3)?;
-    let early = version < Version::V1_3;
-    let (mut name, mut wildcards, mut max_entries) = (String::new(), 0, 0);
-    if early {
-        name = r.name(32)?;
-        wildcards = r.u32()?;
-        max_entries = r.u32()?;
-    }
-    let (active_count, lookup_count, matched_count) = (r.u32()?, r.u64()?, r.u64()?);
-    Ok(TableStats { table, name, wildcards, max_entries, active_count, lookup_count, matched_count })
-}
-
-fn put_table(out: &mut Vec<u8>, version: Version, t: &TableStats) {
-    out.put(&[t.table.0, 0, 0, 0]);
-    if version < Version::V1_3 {
-        out.name(&t.name, 32);
-        out.u32(t.wildcards);
-        out.u32(t.max_entries);
-    }
-    out.u32(t.active_count);
-    out.u64(t.lookup_count);
-    out.u64(t.matched_count);
-}
-
-fn pull_flow(r: &mut Reader, version: Version, dialect: Dialect) -> Result<FlowStats, OfError> {
-    let mut head = *r;
-    let len = usize::from(head.u16()?);
-    let mut r = r.sub(len)?;
-    r.skip(2)?;
-    let table = TableId(r.u8()?);
-    r.skip(1)?;
-    let v10 = version == Version::V1_0;
-    let early = if v10 && dialect == Dialect::Standard { Some(match10::pull(&mut r)?) } else { None };
-    let duration = pull_duration(&mut r)?;
-    let (priority, idle_timeout, hard_timeout) = (r.u16()?, r.u16()?, r.u16()?);
-    // Six bytes that every form uses in its own way.
-    let (a, b, c) = (r.u16()?, r.u16()?, r.u16()?);
-    let (cookie, packet_count, byte_count) = (Cookie(r.u64()?), r.u64()?, r.u64()?);
-    let nicira = v10 && dialect == Dialect::Nicira;
-    let matching = match early {
-        Some(m) => m,
-        None if nicira => oxm::pull_nxm(&mut r, a.into(), true, None)?,
-        None => oxm::pull_oxm_match(&mut r, true)?,
-    };
-    let (flags, importance) = if v10 { (0, 0) } else { (a, b) };
-    let age = |n: u16| if nicira { n.checked_sub(1) } else { None };
-    Ok(FlowStats {
-        matching,
-        cookie,
-        table,
-        priority,
-        idle_timeout,
-        hard_timeout,
-        duration,
-        idle_age: age(b),
-        hard_age: age(c),
-        packet_count,
-        byte_count,
-        flags: FlowModFlags::from_bits_truncate(flags),
-        importance: if version >= Version::V1_4 { importance } else { 0 },
-        instructions: instruction::pull(r.sub(r.len())?, version)?,
-    })
-}
-
-fn put_flow(out: &mut Vec<u8>, version: Version, dialect: Dialect, f: &FlowStats) {
-    let start = out.here();
-    let v10 = version == Version::V1_0;
-    let nicira = v10 && dialect == Dialect::Nicira;
-    out.u16(0);
-    out.put(&[f.table.0, 0]);
-    if v10 && !nicira {
-        match10::put(out, &f.matching);
-    }
-    put_duration(out, f.duration);
-    [f.priority, f.idle_timeout, f.hard_timeout].into_iter().for_each(|n| out.u16(n));
-    let len_at = out.here();
-    // Ages are sent plus one; zero is unknown.
-    let age = |age: Option<u16>| age.map_or(0, |n| n.saturating_add(1));
-    let importance = if version >= Version::V1_4 { f.importance } else { 0 };
-    let six = match () {
-        () if nicira => [0, age(f.idle_age), age(f.hard_age)],
-        () if v10 => [0; 3],
-        () => [f.flags.bits(), importance, 0],
-    };
-    six.into_iter().for_each(|n| out.u16(n));
-    [f.cookie.0, f.packet_count, f.byte_count].into_iter().for_each(|n| out.u64(n));
-    if nicira {
-        oxm::put_nxm(out, version, &f.matching, CookieFilter::default(), len_at);
-    } else if !v10 {
-        oxm::put_oxm_match(out, version, &f.matching);
-    }
-    instruction::put(out, version, &f.instructions);
-    out.close(start, 0);
-}
-
 /// The bodies of the messages that carry a reply: one, or as many as its length needs, all but the last
 /// with the "more" flag. `room` is what a body can be long.
 pub(super) fn put_reply(
@@ -428,12 +321,7 @@ pub(super) fn put_reply(
             });
         }
         Aggregate(a) => {
-            return single(kind::AGGREGATE, &|o| {
-                o.u64(a.packet_count);
-                o.u64(a.byte_count);
-                o.u32(a.flow_count);
-                o.zeros(4);
-            });
+            return single(kind::AGGREGATE, &|o| put_sums(o, version, a));
         }
         GroupFeatures(g) => {
             return single(kind::GROUP_FEATURES, &|o| {
@@ -447,20 +335,17 @@ pub(super) fn put_reply(
                 o.put(&[m.max_bands, m.max_color, 0, 0]);
             });
         }
-        Empty(kind) => {
-            let kind = match kind {
-                EmptyReply::Group => kind::GROUP,
-                EmptyReply::GroupDesc => kind::GROUP_DESC,
-                EmptyReply::Meter => kind::METER,
-                EmptyReply::MeterConfig => kind::METER_CONFIG,
-            };
-            return single(kind, &|_| ());
-        }
         Flow(flows) => cut.each(kind::FLOW, flows, |o, f| put_flow(o, version, dialect, f)),
-        Table(tables) => cut.each(kind::TABLE, tables, |o, t| put_table(o, version, t)),
+        Table(tables) => cut.each(kind::TABLE, tables, |o, t| table::put_stats(o, version, t)),
+        TableDesc(tables) => cut.each(kind::TABLE_DESC, tables, table::put_desc),
         Port(ports) => cut.each(kind::PORT, ports, |o, p| port::put_stats(o, version, p)),
         PortDesc(ports) => cut.each(kind::PORT_DESC, ports, |o, p| port::put_desc(o, version, p)),
         Queue(queues) => cut.each(kind::QUEUE, queues, |o, q| port::put_queue(o, version, q)),
+        QueueDesc(queues) => cut.each(kind::QUEUE_DESC, queues, queue::put_desc),
+        Group(groups) => cut.each(kind::GROUP, groups, |o, g| group::put_stats(o, version, g)),
+        GroupDesc(groups) => cut.each(kind::GROUP_DESC, groups, |o, g| group::put_desc(o, version, g)),
+        Meter(meters) => cut.each(kind::METER, meters, meter::put_stats),
+        MeterConfig(meters) => cut.each(kind::METER_CONFIG, meters, meter::put_config),
         TableFeatures(tables) => cut.each(kind::TABLE_FEATURES, tables, table_features::put),
     }
     cut.finish(more)
