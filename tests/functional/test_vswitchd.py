@@ -378,3 +378,38 @@ def test_dummy_datapath(ovs):
     assert ovs.appctl("dpif/dump-dps") == "dummy@br0\n"
     traced = ovs.appctl("ofproto/trace", "ovs-dummy", "in_port(7),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02)")
     assert traced.splitlines()[-1] == "Datapath actions: 100"
+
+
+def test_mirrors(ovs):
+    """A mirror sends copies to its port, as far as its row selects, and truncates them."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2", "p3")
+    ovs.vsctl("set", "bridge", "br0", "fail_mode=secure", "mirrors=@m", "--", "--id=@p3", "get", "port", "p3", "--",
+              "--id=@m", "create", "mirror", "name=m", "select_all=true", "output_port=@p3", "snaplen=100")
+    run("ovs-ofctl", "add-flow", "br0", "in_port=1,actions=output:2", env=ovs.env)
+
+    def actions(flow="in_port=1"):
+        return ovs.appctl("ofproto/trace", "br0", flow).splitlines()[-1].removeprefix("Datapath actions: ")
+
+    assert actions() == "trunc(100),3,2"
+    assert actions("in_port=3") == "drop", "what comes in there is dropped"
+    ovs.vsctl("set", "mirror", "m", "select_vlan=11", "snaplen=[]")
+    assert (actions(), actions("in_port=1,dl_vlan=11")) == ("2", "3,2")
+    ovs.vsctl("clear", "bridge", "br0", "mirrors")
+    assert actions("in_port=1,dl_vlan=11") == "2"
+
+
+def test_vlans_of_tunnels_and_priorities(ovs):
+    """cvlans, qinq-ethtype, priority-tags, and the LOCAL port's own VLAN."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2", "p3")
+    ovs.vsctl("set", "port", "br0", "tag=9", "--", "set", "port", "p1", "vlan_mode=dot1q-tunnel", "tag=10",
+              "cvlans=5", "other_config:qinq-ethtype=802.1q", "--", "set", "port", "p3", "tag=10",
+              "other_config:priority-tags=if-nonzero")
+
+    def actions(flow):
+        return ovs.appctl("ofproto/trace", "br0", flow).splitlines()[-1].removeprefix("Datapath actions: ")
+
+    assert actions("in_port=1,dl_vlan=5") == "push_vlan(vid=10,pcp=0),2"
+    assert actions("in_port=1,dl_vlan=6") == "drop"
+    assert actions("in_port=2,dl_vlan=10,dl_vlan_pcp=3") == "pop_vlan,push_vlan(vid=0,pcp=3),3"

@@ -20,6 +20,7 @@ use parking_lot::RwLock;
 
 use crate::bridge::{BridgeConfig, Controllers};
 use crate::mac::MacTable;
+use crate::mirror::MirrorState;
 use crate::port::Device;
 use crate::table::Table;
 use crate::vlan::PortVlan;
@@ -79,19 +80,29 @@ pub(crate) struct BridgeState {
     pub tables: Vec<Table>,
     pub ports: BTreeMap<OfPort, PortState>,
     pub macs: RwLock<MacTable>,
+    pub mirrors: Vec<MirrorState>,
 }
 
 impl BridgeState {
     pub fn new(id: BridgeId, config: BridgeConfig) -> BridgeState {
-        BridgeState {
+        let mut bridge = BridgeState {
             id,
+            mirrors: Vec::new(),
             macs: RwLock::new(MacTable::new(config.mac)),
             controllers: Controllers::default(),
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),
             ports: BTreeMap::new(),
             config,
-        }
+        };
+        bridge.set_mirrors();
+        bridge
+    }
+
+    /// Every port, the bridge's own first: it was there first.
+    pub fn ports_local_first(&self) -> impl Iterator<Item = &PortState> {
+        let local = self.ports.get(&OfPort::LOCAL);
+        local.into_iter().chain(self.ports.values().filter(|port| port.port != OfPort::LOCAL))
     }
 }
 

@@ -12,6 +12,7 @@ pub mod events;
 mod forwarding;
 mod intern;
 pub mod mac;
+pub mod mirror;
 pub mod port;
 mod record;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub mod xlate;
 pub use bridge::{Bridge, BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
+pub use mirror::{Mirror, MirrorOutput, PortSelection};
 pub use port::{Device, PortInfo, PortSpec};
 pub use state::Snapshot;
 pub use switch::{Explanation, Switch, SwitchSettings};

@@ -13,6 +13,7 @@ use packet::Time;
 
 use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
 use crate::mac::MacKey;
+use crate::mirror::MirrorCounters;
 use crate::table::{RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
@@ -26,6 +27,8 @@ pub(crate) struct Record {
     pub tables: Vec<(Arc<TableCounters>, bool)>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
+    /// The mirrors that got copies.
+    pub mirrors: Vec<Arc<MirrorCounters>>,
     /// The addresses that NORMAL learnt from.
     pub sources: Vec<(BridgeId, MacKey, OfPort)>,
     /// What the translation looked at, for each bridge.
@@ -95,6 +98,9 @@ impl Record {
             tx.tx_bytes.fetch_add(bytes, Relaxed);
             rx.rx_packets.fetch_add(packets, Relaxed);
             rx.rx_bytes.fetch_add(bytes, Relaxed);
+        }
+        for mirror in &self.mirrors {
+            mirror.add(packets, bytes);
         }
         for &(bridge, key, port) in &self.sources {
             if let Some(bridge) = forwarding.bridges.get(&bridge)

@@ -124,7 +124,7 @@ impl Switch {
             return Fate::Keep;
         }
         let Some(new) = self.translate_dp(&forwarding, &flow.key, false, now) else { return Fate::Remove };
-        if new.record.volatile || !covers(&flow.mask, &new.mask) {
+        if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
         let tag: FlowTag = Arc::new(new.record);

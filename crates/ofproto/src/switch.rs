@@ -336,6 +336,8 @@ pub struct Explanation {
     pub error: Option<String>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
     pub looked_at_vlan: bool,
+    /// Whether every packet is translated anew, without a datapath flow.
+    pub slow: bool,
 }
 
 impl Explanation {
@@ -346,6 +348,7 @@ impl Explanation {
             flow: out.flow,
             error: out.error.map(|error| error.to_string()),
             looked_at_vlan: out.looked_at_vlan,
+            slow: out.slow,
         }
     }
 }

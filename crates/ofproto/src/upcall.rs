@@ -34,7 +34,7 @@ impl Upcall for SlowPath {
 impl Upcall for Switch {
     fn misses(&self, misses: &mut [Miss], now: Time) {
         for miss in misses {
-            miss.verdict = self.miss(&miss.key, now);
+            miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
         }
     }
 
@@ -64,14 +64,18 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet. Its counters are credited through the flow that it makes.
-    fn miss(&self, key: &Key, now: Time) -> Verdict {
+    /// Decides about a packet of so many bytes. Its counters are credited through the flow that it makes.
+    fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
         let translation = self.translate_dp(&self.forwarding.read(), key, true, now);
         let Some(translation) = translation else { return Verdict::Drop(DropReason::UpcallError) };
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);
         }
         self.learn_flows(translation.learned, now);
+        if translation.slow {
+            translation.record.credit(&self.forwarding.read(), 1, bytes, now);
+            return Verdict::Execute(translation.actions);
+        }
         Verdict::Install { mask: translation.mask, actions: translation.actions, tag: Arc::new(translation.record) }
     }
 

@@ -134,7 +134,7 @@ impl Tags {
     /// `priority` says otherwise; what is below a tag that stays does, too, which OVS would drop.
     pub fn to_key(self, vlans: &mut [Vlan; 2], priority: PriorityTags) {
         let empty = |tag: &Tag| tag.vid | tag.pcp == 0 && (priority != PriorityTags::Always || tag.tpid == 0);
-        let tags = self.0.into_iter().skip_while(empty).filter(|tag| tag.tpid != 0 || tag.vid != 0);
+        let tags = self.0.into_iter().skip_while(empty).filter(|tag| tag.tpid | tag.vid | tag.pcp != 0);
         *vlans = [Vlan { tpid: 0.into(), tci: 0.into() }; 2];
         for (tag, vlan) in tags.zip(vlans) {
             vlan.tpid = if tag.tpid != 0 { tag.tpid } else { 0x8100 }.into();
@@ -157,8 +157,14 @@ impl PortVlan {
         PortVlan { mode: VlanMode::Access, tag, ..PortVlan::default() }
     }
 
+    /// Whether the port carries this VLAN as a trunk. One with a native VLAN carries that one, and not
+    /// VLAN 0, to which untagged packets would belong otherwise.
     fn trunks(&self, vid: u16) -> bool {
-        self.trunks.as_ref().is_none_or(|set| set.has(vid))
+        let native = matches!(self.mode, VlanMode::NativeTagged | VlanMode::NativeUntagged) && self.tag != 0;
+        match native {
+            true if vid == self.tag || vid == 0 => vid == self.tag,
+            _ => self.trunks.as_ref().is_none_or(|set| set.has(vid)),
+        }
     }
 
     fn allows_customer(&self, vid: u16) -> bool {
@@ -197,9 +203,9 @@ impl PortVlan {
     pub fn includes(&self, tags: &Tags) -> bool {
         let vid = tags.0[0].vid;
         match self.mode {
-            VlanMode::Access => vid == self.tag,
+            VlanMode::Access => vid == self.tag && tags.0[1].vid == 0,
             VlanMode::Trunk => self.trunks(vid),
-            VlanMode::NativeTagged | VlanMode::NativeUntagged => vid == self.tag || self.trunks(vid),
+            VlanMode::NativeTagged | VlanMode::NativeUntagged => self.trunks(vid),
             VlanMode::Dot1qTunnel => vid == self.tag && self.allows_customer(tags.0[1].vid),
         }
     }

@@ -199,6 +199,10 @@ pub enum Action {
     DeleteField(u8),
     /// `meter:ID` as an action (OpenFlow 1.5); earlier versions have the instruction.
     Meter(u32),
+    /// `debug_recirc`: recirculate, for tests.
+    DebugRecirc,
+    /// `debug_slow`: translate every packet anew, for tests.
+    DebugSlow,
 }
 
 impl Action {

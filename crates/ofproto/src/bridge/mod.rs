@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::forwarding::{BridgeId, BridgeState};
 use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
+use crate::mirror::{Mirror, MirrorCounters};
 use crate::switch::Switch;
 use crate::xlate::{Input, translate};
 
@@ -69,6 +70,8 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// Most flows of a table; `None` for no limit.
     pub max_flows: Option<u32>,
+    /// Copies of packets; the first [`MAX_MIRRORS`](crate::mirror::MAX_MIRRORS) are in force.
+    pub mirrors: Vec<Mirror>,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
     /// stay as they are.
     pub protocols: Versions,
@@ -85,6 +88,7 @@ impl BridgeConfig {
             mac: MacSettings::default(),
             forward_bpdu: false,
             max_flows: None,
+            mirrors: Vec::new(),
             protocols: Versions::ALL,
         }
     }
@@ -140,6 +144,7 @@ impl Bridge {
         let name = self.name.to_string();
         let flush = self.change(|bridge, generation| {
             let fail_mode = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config }).fail_mode;
+            bridge.set_mirrors();
             bridge.macs.write().set_settings(bridge.config.mac, generation);
             fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
@@ -235,6 +240,15 @@ impl Bridge {
     pub fn macs(&self) -> Vec<MacEntry> {
         self.switch.revalidate();
         self.read(|bridge| bridge.macs.read().iter().collect()).unwrap_or_default()
+    }
+
+    /// What each mirror has sent, by its name, up to date with every packet before the call.
+    pub fn mirror_stats(&self) -> Vec<(String, Arc<MirrorCounters>)> {
+        self.switch.revalidate();
+        let stats = |bridge: &BridgeState| {
+            bridge.mirrors.iter().map(|state| (state.mirror.name.clone(), state.counters.clone())).collect()
+        };
+        self.read(stats).unwrap_or_default()
     }
 
     /// Counters of the MAC table.

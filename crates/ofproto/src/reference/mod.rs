@@ -2,6 +2,7 @@
 //! what the real one is compared with, and shares neither translation, classifier nor caches with it.
 
 mod frame;
+mod normal;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +11,8 @@ use frame::Frame;
 use openflow::{Action, Instructions, Match, OfPort};
 use packet::{Field, Key};
 
-use crate::vlan::{PortVlan, VlanMode};
+use crate::mirror::{Mirror, MirrorOutput};
+use crate::vlan::PortVlan;
 
 /// A rule, with the packets that passed it.
 pub struct RefRule {
@@ -28,6 +30,7 @@ pub struct Reference {
     pub rules: Vec<RefRule>,
     pub ports: BTreeMap<OfPort, PortVlan>,
     pub macs: HashMap<(u16, [u8; 6]), OfPort>,
+    pub mirrors: Vec<Mirror>,
 }
 
 /// A packet under way.
@@ -41,6 +44,8 @@ struct Walk {
     set: Vec<Action>,
     exit: bool,
     len: u64,
+    /// Where mirrors have sent copies.
+    mirrored: Vec<MirrorOutput>,
 }
 
 type Sent = Vec<(OfPort, Vec<u8>)>;
@@ -56,8 +61,13 @@ impl Reference {
             set: Vec::new(),
             exit: false,
             len: frame.len() as u64,
+            mirrored: Vec::new(),
         };
         let mut sent = Vec::new();
+        if self.is_mirror_port(in_port) {
+            return sent;
+        }
+        self.mirror_received(&mut walk, &mut sent);
         self.table(&mut walk, 0, in_port, &mut sent);
         self.action_set(&mut walk, &mut sent);
         sent
@@ -150,6 +160,7 @@ impl Reference {
                     if !copy.exit {
                         self.action_set(&mut copy, sent);
                     }
+                    walk.mirrored = copy.mirrored;
                 }
                 Action::Exit => walk.exit = true,
                 other => panic!("the reference does not know {other:?}"),
@@ -160,86 +171,21 @@ impl Reference {
 
     fn output(&mut self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
         match port {
-            OfPort::IN_PORT => self.send(walk.in_port, &walk.frame, sent),
+            OfPort::IN_PORT => self.send(walk, walk.in_port, sent),
             OfPort::NORMAL => self.normal(walk, sent),
             OfPort::FLOOD | OfPort::ALL => {
                 let others: Vec<OfPort> = self.ports.keys().copied().filter(|&p| p != walk.in_port).collect();
-                others.into_iter().for_each(|port| self.send(port, &walk.frame, sent));
+                others.into_iter().for_each(|port| self.send(walk, port, sent));
             }
             port if port == walk.in_port => {}
-            port => self.send(port, &walk.frame, sent),
+            port => self.send(walk, port, sent),
         }
     }
 
-    fn send(&self, port: OfPort, frame: &Frame, sent: &mut Sent) {
+    fn send(&self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
         if self.ports.contains_key(&port) {
-            sent.push((port, frame.0.clone()));
-        }
-    }
-
-    fn normal(&mut self, walk: &Walk, sent: &mut Sent) {
-        let Some(vlan) = self.ports.get(&walk.in_port) else { return };
-        let bytes = &walk.frame.0;
-        let (dst, src): ([u8; 6], [u8; 6]) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
-        let vid = walk.frame.tci().map_or(0, |tci| tci & 0xfff);
-        let carries = |vlan: &PortVlan, vid| vlan.trunks.as_ref().is_none_or(|set| set.has(vid));
-        let inside = match vlan.mode {
-            VlanMode::Access if vid != 0 => return,
-            VlanMode::Access => vlan.tag,
-            VlanMode::Trunk if !carries(vlan, vid) => return,
-            VlanMode::Trunk => vid,
-            _ if vid == 0 => vlan.tag,
-            _ if !carries(vlan, vid) => return,
-            _ => vid,
-        };
-        if dst[..5] == [1, 0x80, 0xc2, 0, 0] && dst[5] < 16 {
-            return;
-        }
-        if src[0] & 1 == 0 {
-            self.macs.insert((inside, src), walk.in_port);
-        }
-        let access = vlan.mode == VlanMode::Access;
-        let targets: Vec<OfPort> = match self.macs.get(&(inside, dst)) {
-            Some(&port) if port == walk.in_port => return,
-            Some(&port) => vec![port],
-            None => {
-                let reached = |vlan: &PortVlan| match vlan.mode {
-                    VlanMode::Access => vlan.tag == inside,
-                    VlanMode::Trunk => carries(vlan, inside),
-                    _ => vlan.tag == inside || carries(vlan, inside),
-                };
-                let others = self.ports.iter().filter(|(port, vlan)| **port != walk.in_port && reached(vlan));
-                others.map(|(port, _)| *port).collect()
-            }
-        };
-        for port in targets {
-            let Some(to) = self.ports.get(&port) else { continue };
-            let mut frame = walk.frame.clone();
-            let pcp = frame.tci().map_or(0, |tci| tci & 0xe000);
-            let tpid = if frame.tags() > 0 { u16::from_be_bytes([frame.0[12], frame.0[13]]) } else { 0x8100 };
-            // The tag of the VLAN inside the bridge comes last; an access port has only that one.
-            frame.pop();
-            while access && frame.tags() > 0 {
-                frame.pop();
-            }
-            let untagged = match to.mode {
-                VlanMode::Access => {
-                    while frame.tags() > 0 {
-                        frame.pop();
-                    }
-                    true
-                }
-                VlanMode::NativeUntagged => inside == to.tag,
-                _ => false,
-            };
-            if !untagged && inside | pcp != 0 {
-                frame.push(tpid, inside | pcp);
-            }
-            // Ports do not send empty tags.
-            while frame.tci() == Some(0) {
-                frame.pop();
-            }
-            self.send(port, &frame, sent);
+            sent.push((port, walk.frame.0.clone()));
+            self.mirror_sent(walk, port, sent);
         }
     }
 }

@@ -19,9 +19,10 @@ use proptest::sample::{Index, select};
 
 use super::{RefRule, Reference};
 use crate::bridge::{Bridge, BridgeConfig, FailMode};
+use crate::mirror::{Mirror, MirrorOutput, PortSelection};
 use crate::port::PortSpec;
 use crate::switch::{Switch, SwitchSettings};
-use crate::vlan::{PortVlan, VlanMode};
+use crate::vlan::{PortVlan, PriorityTags, VlanMode};
 
 const PORTS: u32 = 4;
 const TABLES: u8 = 4;
@@ -304,13 +305,47 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn vlan() -> impl Strategy<Value = PortVlan> {
-    let modes =
-        vec![VlanMode::Access, VlanMode::Trunk, VlanMode::Trunk, VlanMode::NativeTagged, VlanMode::NativeUntagged];
-    (select(modes), select(vec![5u16, 6]), proptest::option::of(select(vec![vec![5u16], vec![5, 6], vec![0, 6]])))
-        .prop_map(|(mode, tag, trunks)| {
-            let tag = if mode == VlanMode::Trunk { 0 } else { tag };
-            PortVlan { mode, tag, trunks: trunks.map(|set| set.into_iter().collect()), ..PortVlan::default() }
-        })
+    let modes = vec![
+        VlanMode::Access,
+        VlanMode::Trunk,
+        VlanMode::Trunk,
+        VlanMode::NativeTagged,
+        VlanMode::NativeUntagged,
+        VlanMode::Dot1qTunnel,
+    ];
+    let set = || proptest::option::of(select(vec![vec![5u16], vec![5, 6], vec![0, 6]]));
+    let priority = vec![PriorityTags::Never, PriorityTags::Never, PriorityTags::IfNonzero, PriorityTags::Always];
+    (select(modes), select(vec![5u16, 6]), set(), set(), select(vec![0x8100u16, 0x88a8]), select(priority)).prop_map(
+        |(mode, tag, trunks, cvlans, qinq_ethertype, priority_tags)| PortVlan {
+            mode,
+            tag: if mode == VlanMode::Trunk { 0 } else { tag },
+            trunks: trunks.map(|set| set.into_iter().collect()),
+            cvlans: cvlans.map(|set| set.into_iter().collect()),
+            qinq_ethertype,
+            priority_tags,
+        },
+    )
+}
+
+fn mirrors() -> impl Strategy<Value = Vec<Mirror>> {
+    let ports = || {
+        let some = proptest::collection::btree_set((1..=PORTS).prop_map(|n| format!("p{n}")), 0..3);
+        prop_oneof![1 => Just(PortSelection::All), 2 => some.prop_map(PortSelection::Ports)]
+    };
+    let output = prop_oneof![
+        (1..=PORTS + 1).prop_map(|n| MirrorOutput::Port(format!("p{n}"))),
+        select(vec![5u16, 7]).prop_map(MirrorOutput::Vlan),
+    ];
+    let vlans = proptest::option::of(select(vec![vec![5u16], vec![0, 6]]));
+    let mirror = (ports(), ports(), vlans, output).prop_map(|(sources, destinations, vlans, output)| Mirror {
+        name: "m".into(),
+        sources,
+        destinations,
+        vlans: vlans.map(|set| set.into_iter().collect()),
+        output,
+        max_len: None,
+    });
+    prop_oneof![2 => Just(Vec::new()), 1 => proptest::collection::vec(mirror, 1..3)]
 }
 
 #[derive(Clone, Debug)]
@@ -320,6 +355,7 @@ enum Change {
     Delete(Index),
     DeleteTable(u8),
     Vlan(u32, PortVlan),
+    Mirrors(Vec<Mirror>),
     FlushMacs,
     RemovePort(u32),
     Wait(u64),
@@ -333,6 +369,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => any::<Index>().prop_map(Change::Delete),
         1 => (0..TABLES).prop_map(Change::DeleteTable),
         2 => (1..=PORTS, vlan()).prop_map(|(port, vlan)| Change::Vlan(port, vlan)),
+        1 => mirrors().prop_map(Change::Mirrors),
         1 => Just(Change::FlushMacs),
         1 => (1..=PORTS).prop_map(Change::RemovePort),
         1 => (1u64..20).prop_map(Change::Wait),
@@ -359,6 +396,12 @@ impl Pair {
         if self.bed.bridge.set_port_vlan(OfPort(port), vlan.clone()).is_ok() {
             self.reference.ports.insert(OfPort(port), vlan);
         }
+    }
+
+    fn mirrors(&mut self, mirrors: &[Mirror]) {
+        let bridge = &self.bed.bridge;
+        bridge.set_config(BridgeConfig { mirrors: mirrors.to_vec(), ..bridge.config() });
+        self.reference.mirrors = mirrors.to_vec();
     }
 
     fn add(&mut self, spec: &RuleSpec) {
@@ -406,6 +449,7 @@ impl Pair {
                 self.bed.bridge.flow_mod(&delete).unwrap();
             }
             Change::Vlan(port, vlan) => self.vlan(*port, vlan.clone()),
+            Change::Mirrors(mirrors) => self.mirrors(mirrors),
             Change::FlushMacs => {
                 reference.macs.clear();
                 self.bed.bridge.flush_macs();
@@ -456,11 +500,13 @@ proptest! {
     #[test]
     fn switch_equals_reference(
         vlans in proptest::collection::vec(vlan(), PORTS as usize),
+        mirrors in mirrors(),
         rules in proptest::collection::vec(rule(), 1..14),
         frames in proptest::collection::vec((1..=PORTS, frame()), 4..10),
         rounds in proptest::collection::vec((change(), proptest::collection::vec(any::<Index>(), 1..12)), 1..8),
     ) {
         let mut pair = Pair::new(&vlans);
+        pair.mirrors(&mirrors);
         for rule in &rules {
             pair.add(rule);
         }

@@ -481,18 +481,22 @@ impl<R: Classified> Subtable<R> {
     }
 }
 
-/// The ids of the conjunctions of which every dimension is present.
+/// The ids of the conjunctions of which every dimension is present, in the order in which they became
+/// complete.
 fn complete_conjunctions<'a>(parts: impl Iterator<Item = &'a Conjunction>) -> Vec<u32> {
-    let mut seen: Vec<(u32, u8, u64)> = Vec::new();
+    let (mut seen, mut complete): (Vec<(u32, u8, u64)>, Vec<u32>) = Default::default();
     for part in parts {
         let bit = 1u64 << (part.clause & 63);
-        match seen.iter_mut().find(|(id, n, _)| (*id, *n) == (part.id, part.n_clauses)) {
-            Some((_, _, clauses)) => *clauses |= bit,
-            None => seen.push((part.id, part.n_clauses, bit)),
+        let at = seen.iter().position(|(id, n, _)| (*id, *n) == (part.id, part.n_clauses)).unwrap_or_else(|| {
+            seen.push((part.id, part.n_clauses, 0));
+            seen.len() - 1
+        });
+        seen[at].2 |= bit;
+        if seen[at].2.count_ones() == u32::from(part.n_clauses) && !complete.contains(&part.id) {
+            complete.push(part.id);
         }
     }
-    seen.retain(|&(_, n, clauses)| clauses.count_ones() == u32::from(n));
-    seen.into_iter().map(|(id, _, _)| id).collect()
+    complete
 }
 
 /// Whether every bit of `b` is in `a`.

@@ -1,7 +1,8 @@
 //! A mask in compact form: which bits of which words of the key, in the order in which they are
 //! looked at.
 //!
-//! Fields are looked at in four stages: metadata, then L2, L3 and L4. When no rule of a subtable agrees
+//! Fields are looked at in four stages: metadata, then L2, L3 and L4 (with what ARP and neighbour discovery
+//! say beyond L3). When no rule of a subtable agrees
 //! with a packet in the fields of an early stage, the fields of the later ones stay wildcards.
 
 use std::hash::{BuildHasher, Hasher};
@@ -9,7 +10,7 @@ use std::mem::offset_of;
 use std::sync::LazyLock;
 
 use foldhash::fast::FixedState;
-use packet::flow::block::{BLOCK_SIZE, BLOCKS, BlockId, Common, Ct, Encap};
+use packet::flow::block::{BLOCK_SIZE, BLOCKS, BlockId, Common, Ct, Encap, L3};
 use packet::{Key, Mask};
 
 /// Number of stages.
@@ -28,12 +29,15 @@ static STAGE_BITS: LazyLock<Box<[[u64; WORDS]; STAGES]>> = LazyLock::new(|| {
     let common = BlockId::Common;
     set(common, 0, offset_of!(Common, nw_frag), 1);
     set(common, offset_of!(Common, nw_frag), offset_of!(Common, tp_src), 2);
+    set(common, offset_of!(Common, tcp_flags), offset_of!(Common, nw_src), 3);
     set(common, offset_of!(Common, tp_src), offset_of!(Common, vlan), 3);
     set(common, offset_of!(Common, vlan), offset_of!(Common, in_port), 1);
-    set(BlockId::L3, 0, BLOCK_SIZE, 2);
+    set(BlockId::L3, 0, BLOCK_SIZE, 3);
+    set(BlockId::L3, 0, offset_of!(L3, nd_target), 2);
+    set(BlockId::L3, offset_of!(L3, ipv6_label), offset_of!(L3, arp_sha), 2);
     set(BlockId::Encap, 0, BLOCK_SIZE, 2);
     set(BlockId::Encap, 0, offset_of!(Encap, nsh_flags), 1);
-    set(BlockId::Encap, offset_of!(Encap, nd_reserved), offset_of!(Encap, pbb_isid), 3);
+    set(BlockId::Encap, offset_of!(Encap, nsh_flags), offset_of!(Encap, pbb_isid), 3);
     set(BlockId::Ct, offset_of!(Ct, ct_tp_src), offset_of!(Ct, ct_label), 3);
     set(BlockId::Ct, offset_of!(Ct, ct_src), BLOCK_SIZE, 2);
     let mut bits = Box::new([[0u64; WORDS]; STAGES]);

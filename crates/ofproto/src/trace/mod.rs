@@ -48,6 +48,9 @@ pub struct Trace {
     pub datapath_actions: String,
     /// Why the translation gave up. The packet is dropped then.
     pub error: Option<String>,
+    /// Every such packet is translated anew, in the slow path.
+    #[serde(default)]
+    pub slow: bool,
 }
 
 /// Traces. `None` where there is no such bridge.
@@ -72,6 +75,7 @@ pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
         megaflow: flow::describe_megaflow(key, &out.mask, out.looked_at_vlan, request.ports),
         datapath_actions,
         error: out.error,
+        slow: out.slow,
     })
 }
 
@@ -86,7 +90,10 @@ impl Trace {
         out += &format!("\n{} {last}\n", heading("Final flow:"));
         out += &format!("{} {}\n", heading("Megaflow:"), self.megaflow);
         out += &format!("{} {}", heading("Datapath actions:"), self.datapath_actions);
-        if let Some(error) = &self.error {
+        if self.slow {
+            out += "\nThis flow is handled by the userspace slow path because it:\n\
+                    \x20 - Uses action(s) not supported by datapath.\n";
+        } else if let Some(error) = &self.error {
             out += &format!("\nTranslation failed ({error}), packet is dropped.\n");
         }
         out

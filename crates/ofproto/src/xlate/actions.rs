@@ -125,6 +125,8 @@ impl Ctx<'_, '_> {
             Action::Resubmit { in_port, table, with_ct } => self.resubmit(*in_port, *table, *with_ct),
             Action::Learn(learn) => self.learn(learn),
             Action::Exit => self.exit = true,
+            Action::DebugRecirc => self.freeze(),
+            Action::DebugSlow => self.slow = true,
             Action::Clone(actions) => self.clone_actions(actions),
             Action::DeleteField(_) | Action::CtClear | Action::Note(_) | Action::Sample(_) => {}
             Action::FinTimeout { .. } => self.wc.set_exact(Field::NwProto),

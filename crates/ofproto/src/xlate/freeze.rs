@@ -11,6 +11,7 @@ use super::steps::{Step, StepRef};
 use super::trace::Event;
 use super::{Ctx, XlateError};
 use crate::forwarding::BridgeId;
+use crate::mirror::MirrorSet;
 
 /// A pipeline that waits for its packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,8 @@ pub(crate) struct Frozen {
     pub stack: Vec<(u128, u16)>,
     pub action_set: Vec<Action>,
     pub steps: Vec<Step>,
+    /// The mirrors that have got their copy.
+    pub mirrored: MirrorSet,
 }
 
 /// What is known about a packet that goes to the controller.
@@ -82,6 +85,7 @@ impl Ctx<'_, '_> {
             stack: self.stack.clone(),
             action_set: std::mem::take(&mut self.action_set),
             steps: std::mem::take(&mut self.frozen_steps),
+            mirrored: self.mirrored,
         };
         let (id, held) = self.interners.frozen.intern(frozen);
         self.hold(held);
@@ -95,6 +99,7 @@ impl Ctx<'_, '_> {
     pub(super) fn thaw(&mut self, frozen: &Frozen) {
         self.event(|| Event::Thaw { table: TableId(frozen.table) });
         self.table = frozen.table;
+        self.mirrored = frozen.mirrored;
         let (from, to) = (frozen.metadata.common(), self.flow.common_mut());
         (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
         for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {

@@ -1,7 +1,7 @@
 //! The learn action: a packet makes a flow.
 
 use openflow::action::{Learn, LearnDst, LearnSrc};
-use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort};
+use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield};
 
 use super::Ctx;
 
@@ -11,6 +11,9 @@ impl Ctx<'_, '_> {
     pub(super) fn learn(&mut self, learn: &Learn) {
         let mut matching = Match::any();
         let mut actions = Vec::new();
+        if learn.fin_idle_timeout | learn.fin_hard_timeout != 0 {
+            actions.push(Action::FinTimeout { idle: learn.fin_idle_timeout, hard: learn.fin_hard_timeout });
+        }
         for spec in &learn.specs {
             let value = match &spec.src {
                 LearnSrc::Field(src) => {
@@ -24,13 +27,7 @@ impl Ctx<'_, '_> {
                     let (old, mask) = matching.get(dst.field);
                     matching.set_masked(dst.field, old | (value & dst.max()) << dst.ofs, mask | dst.mask());
                 }
-                LearnDst::Load(dst) => {
-                    actions.push(Action::SetField {
-                        field: dst.field,
-                        value: (value & dst.max()) << dst.ofs,
-                        mask: dst.mask(),
-                    });
-                }
+                LearnDst::Load(dst) => actions.extend(loads(*dst, value)),
                 LearnDst::Output => actions.push(Action::output(OfPort::from_u16(value as u16))),
             }
         }
@@ -49,4 +46,12 @@ impl Ctx<'_, '_> {
         (change.priority, change.flags) = (learn.priority, learn.flags);
         self.learned.push((self.bridge.id, change));
     }
+}
+
+/// `load` takes 64 bits: a wider part of a field needs several, from the lowest bits up.
+fn loads(dst: Subfield, value: u128) -> impl Iterator<Item = Action> {
+    (0..dst.n_bits).step_by(64).map(move |at| {
+        let part = Subfield { field: dst.field, ofs: dst.ofs + at, n_bits: (dst.n_bits - at).min(64) };
+        Action::RegLoad { dst: part, value: (value >> at & part.max()) as u64 }
+    })
 }

@@ -12,6 +12,7 @@
 //! | `actions.rs` | each action |
 //! | `output.rs` | ports, floods, patches, controllers |
 //! | `normal.rs` | L2 learning and VLANs |
+//! | `mirror.rs` | copies for mirrors |
 //! | `freeze.rs` | recirculation |
 //! | `commit.rs`, `headers.rs` | header changes |
 //! | `trace.rs` | how to watch |
@@ -21,6 +22,7 @@ mod commit;
 mod freeze;
 mod headers;
 mod learn;
+mod mirror;
 mod normal;
 mod output;
 pub mod steps;
@@ -40,6 +42,7 @@ use trace::{Event, Sink};
 
 use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::intern::Interner;
+use crate::mirror::MirrorSet;
 use crate::record::Record;
 use crate::table::Rule;
 
@@ -114,6 +117,8 @@ pub(crate) struct Translation {
     pub error: Option<XlateError>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
     pub looked_at_vlan: bool,
+    /// Every packet is translated anew: no flow may be installed.
+    pub slow: bool,
 }
 
 /// Translates.
@@ -146,12 +151,15 @@ pub(crate) fn translate(
         depth: 0,
         resubmits: 0,
         exit: false,
+        slow: false,
         error: None,
         action_set: Vec::new(),
         in_action_set: false,
         in_packet_out: input.packet_out.is_some(),
         stack: Vec::new(),
         was_mpls: false,
+        mirrored: 0,
+        mirror_max_len: mirror::WHOLE,
         freezing: false,
         frozen_steps: Vec::new(),
         priority: input.key.common().skb_priority.get(),
@@ -169,6 +177,7 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
         flow: input.key.clone(),
         error: Some(XlateError::NoBridge),
         looked_at_vlan: false,
+        slow: false,
     }
 }
 
@@ -214,6 +223,8 @@ struct Ctx<'a, 's> {
     depth: u32,
     resubmits: u32,
     exit: bool,
+    /// Every packet is to be translated anew.
+    slow: bool,
     error: Option<XlateError>,
     action_set: Vec<Action>,
     in_action_set: bool,
@@ -222,6 +233,10 @@ struct Ctx<'a, 's> {
     stack: Vec<(u128, u16)>,
     /// The L3 header of the packet is not known: labels were popped.
     was_mpls: bool,
+    /// The mirrors that have got their copy, and those that send to the same place.
+    mirrored: MirrorSet,
+    /// Most bytes to send, while a copy is sent.
+    mirror_max_len: u16,
     freezing: bool,
     frozen_steps: Vec<Step>,
     /// Priority that the packet came with.
@@ -240,17 +255,21 @@ impl<'a> Ctx<'a, '_> {
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         let bridge = self.bridge;
         self.event(|| Event::Bridge(&bridge.config.name));
-        if let Some(frozen) = input.frozen {
+        let port = bridge.ports.get(&self.in_port());
+        if port.is_some_and(|port| bridge.is_mirror_port(port)) {
+            self.event(|| Event::Error("dropping packet received on a port that is reserved for mirroring"));
+        } else if let Some(frozen) = input.frozen {
             self.thaw(frozen);
         } else if self.flow.common().recirc_id.get() != 0 {
             let id = self.flow.common().recirc_id.get();
             self.fail(XlateError::NoContext, &format!("Recirculation context not found for ID {id:x}"));
         } else if let Some(actions) = input.packet_out {
+            self.mirror_received();
             self.steps(actions.iter().map(StepRef::Act));
             self.end_pipeline();
         } else {
-            let port = self.bridge.ports.get(&self.in_port());
             if port.is_none_or(|port| self.may_receive(port)) {
+                self.mirror_received();
                 let in_port = self.in_port();
                 self.table_action(in_port, 0, true, false);
                 self.end_pipeline();
@@ -287,6 +306,7 @@ impl<'a> Ctx<'a, '_> {
             flow: self.flow,
             error: self.error,
             looked_at_vlan,
+            slow: self.slow,
         }
     }
 

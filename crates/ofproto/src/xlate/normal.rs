@@ -8,7 +8,7 @@ use super::Ctx;
 use super::trace::Event;
 use crate::forwarding::{BridgeState, PortState};
 use crate::mac::MacKey;
-use crate::vlan::{PortVlan, Tags, VlanMode};
+use crate::vlan::{PortVlan, PriorityTags, Tags, VlanMode};
 
 impl Ctx<'_, '_> {
     /// The NORMAL action.
@@ -26,6 +26,10 @@ impl Ctx<'_, '_> {
             return self.event(|| Event::Warning("partial VLAN tag, dropping"));
         }
 
+        if source.is_some_and(|port| self.bridge.is_mirror_port(port)) {
+            return self.event(|| Event::Warning("input port is mirror output port, dropping"));
+        }
+
         // 1. The VLAN inside the bridge.
         let received = Tags::from_key(&common.vlan);
         let any = PortVlan::default();
@@ -36,8 +40,9 @@ impl Ctx<'_, '_> {
         if !vlan.accepts(received.0[0].vid) {
             return self.event(|| Event::Warning("disallowed VLAN VID for this input port, dropping"));
         }
-        let tags = vlan.ingress(received);
+        let tags = self.ingress(vlan, received);
         let vid = tags.0[0].vid;
+        let common = self.flow.common();
 
         // 2. Frames that bridges keep for themselves.
         if !self.bridge.config.forward_bpdu && source.is_some() && is_reserved(common.dl_dst) {
@@ -56,6 +61,9 @@ impl Ctx<'_, '_> {
         let known = self.bridge.macs.read().lookup(dst);
         let bridge = self.bridge;
         match known.map(|port| bridge.ports.get(&port)) {
+            Some(Some(port)) if bridge.is_mirror_port(port) => {
+                self.event(|| Event::Warning("learned port is a mirror port, dropping"));
+            }
             Some(Some(port)) if port.port == in_port => {
                 self.detail(|| "learned port is input port, dropping".into());
             }
@@ -92,30 +100,61 @@ impl Ctx<'_, '_> {
     }
 
     fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: Tags) {
-        // The bridge's own port was there first.
-        let local = bridge.ports.get_key_value(&OfPort::LOCAL);
-        let others = bridge.ports.iter().filter(|(port, _)| **port != OfPort::LOCAL);
-        for (&port, state) in local.into_iter().chain(others) {
-            if port == in_port || state.config.contains(PortConfig::NO_FLOOD) {
+        for state in bridge.ports_local_first() {
+            let floods = !state.config.contains(PortConfig::NO_FLOOD) && !bridge.is_mirror_port(state);
+            if state.port == in_port || !floods {
                 continue;
             }
-            if state.vlan.mode == VlanMode::Dot1qTunnel && state.vlan.cvlans.is_some() {
-                self.wc.0.common_mut().vlan[1].tci = 0xffff.into();
-            }
-            if state.vlan.includes(&tags) {
+            if self.includes(state, &tags) {
                 self.output_tagged(state, tags);
             }
         }
     }
 
+    /// The tags inside the bridge. A tunnel's own tag displaces the inner one of two.
+    pub(super) fn ingress(&mut self, vlan: &PortVlan, received: Tags) -> Tags {
+        if vlan.mode == VlanMode::Dot1qTunnel {
+            super::headers::vlan_count_wc(&self.flow, &mut self.wc);
+        }
+        vlan.ingress(received)
+    }
+
+    /// Whether the port carries a packet with these tags inside the bridge. Matches the inner tag where
+    /// that tells.
+    pub(super) fn includes(&mut self, port: &PortState, tags: &Tags) -> bool {
+        let tagged = self.flow.common().vlan[0].tci.get() & VLAN_PRESENT != 0;
+        let bits = match port.vlan.mode {
+            VlanMode::Dot1qTunnel if port.vlan.cvlans.is_some() => 0xffff,
+            VlanMode::Access if tagged && tags.0[0].vid == port.vlan.tag => VLAN_PRESENT | 0xfff,
+            _ => 0,
+        };
+        let inner = &mut self.wc.0.common_mut().vlan[1].tci;
+        *inner = (inner.get() | bits).into();
+        port.vlan.includes(tags)
+    }
+
     /// Sends with the tags that the port wants.
-    fn output_tagged(&mut self, port: &PortState, tags: Tags) {
+    pub(super) fn output_tagged(&mut self, port: &PortState, tags: Tags) {
         let old = self.flow.common().vlan;
-        port.vlan.egress(tags).to_key(&mut self.flow.common_mut().vlan, port.vlan.priority_tags);
-        if self.flow.common().vlan != old {
+        let present = old.map(|tag| tag.tci.get() & VLAN_PRESENT != 0);
+        let mut tags = port.vlan.egress(tags);
+        if port.vlan.priority_tags != PriorityTags::Never {
+            self.wc.add(Field::VlanTci, 0xe000);
+            tags.0[0].pcp = old[0].tci.get() & 0xe000;
+        }
+        tags.to_key(&mut self.flow.common_mut().vlan, port.vlan.priority_tags);
+        let changed = self.flow.common().vlan != old;
+        if changed {
             // What is sent depends on both tags.
             super::headers::vlan_count_wc(&self.base, &mut self.wc);
+        }
+        // An empty tag at the front is not sent: what is, or may be, at the front is matched.
+        let first = changed || present[0] && old[0].tci.get() & 0xfff == 0;
+        if first {
             self.wc.add(Field::VlanTci, 0xffff);
+        }
+        if first && present[1] {
+            self.wc.0.common_mut().vlan[1].tci = 0xffff.into();
         }
         self.output(port.port);
         self.flow.common_mut().vlan = old;
@@ -123,7 +162,7 @@ impl Ctx<'_, '_> {
 }
 
 /// 01:80:c2:00:00:00 to 01:80:c2:00:00:0f (IEEE 802.1Q table 8-1).
-fn is_reserved(mac: ports::Mac) -> bool {
+pub(super) fn is_reserved(mac: ports::Mac) -> bool {
     mac[..5] == [0x01, 0x80, 0xc2, 0, 0] && mac[5] <= 0x0f
 }
 

@@ -72,11 +72,10 @@ impl<'a> Ctx<'a, '_> {
         self.flow.common_mut().skb_priority = old;
     }
 
-    /// Queue numbers become priorities of the form that Linux's HTB classes have: major 1, minor
-    /// queue plus one.
+    /// A queue's number is the priority, as in OVS's userspace datapath.
     pub(super) fn set_queue(&mut self, queue: u32) {
         self.wc.set_exact(Field::SkbPriority);
-        self.flow.common_mut().skb_priority = (0x1_0000 | (queue.wrapping_add(1) & 0xffff)).into();
+        self.flow.common_mut().skb_priority = queue.into();
     }
 
     fn flood(&mut self, all: bool) {
@@ -98,10 +97,17 @@ impl<'a> Ctx<'a, '_> {
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
         match (&state.device, state.dp_port) {
+            (Device::Patch { .. }, _) if self.mirror_max_len != super::mirror::WHOLE => {
+                self.event(|| Event::Warning("Mirror truncate to ODPP_NONE, skipping output"));
+            }
             (Device::Patch { peer, .. }, _) => self.cross_patch(state, peer),
             (Device::Datapath(_), Some(port)) => {
                 self.commit();
+                if self.mirror_max_len != super::mirror::WHOLE {
+                    self.out.push(DpAction::Truncate { max_len: self.mirror_max_len.into() });
+                }
                 self.out.push(DpAction::Output(port));
+                self.mirror_sent(state);
             }
             (Device::Datapath(_), None) => {}
         }
@@ -117,6 +123,10 @@ impl<'a> Ctx<'a, '_> {
         let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);
         let old_flags = (self.was_mpls, self.in_action_set, self.in_packet_out);
         (self.in_action_set, self.in_packet_out) = (false, false);
+        let mirrored = self.mirrored;
+        if bridge.id != self.bridge.id {
+            self.mirrored = 0;
+        }
         self.bridge = bridge;
         self.flow.common_mut().in_port = to.port.0.into();
         for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
@@ -132,6 +142,9 @@ impl<'a> Ctx<'a, '_> {
         }
         self.leave();
         self.record.patches.push((from.patch.clone(), to.patch.clone()));
+        if bridge.id != old.0.id {
+            self.mirrored = mirrored;
+        }
         (self.bridge, self.table, self.rule, self.cookie, self.table_miss) = old;
         (self.was_mpls, self.in_action_set, self.in_packet_out) = old_flags;
         (self.flow, self.stack, self.action_set) = (flow, stack, set);

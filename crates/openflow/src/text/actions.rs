@@ -82,6 +82,8 @@ actions! {
     "multipath" "multipath(FIELDS,BASIS,ALGORITHM,N_LINKS,ARG,FIELD[BITS])" "Choose a link by a hash.";
     "note" "note:HEX" "Carry a note.";
     "exit" "exit" "Do no further action.";
+    "debug_recirc" "debug_recirc" "Recirculate; for tests.";
+    "debug_slow" "debug_slow" "Translate every packet anew; for tests.";
     "sample" "sample(probability=N,collector_set_id=N,obs_domain_id=N,obs_point_id=N[,sampling_port=PORT][,ingress|egress])" "Sample for IPFIX.";
     "ct" "ct([commit][,force][,table=N][,zone=N][,nat(...)][,exec(ACTIONS)][,alg=A])" "Track the connection.";
     "ct_clear" "ct_clear" "Forget what is known of the connection.";
@@ -243,6 +245,8 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         "multipath" => arguments::parse_multipath(value)?,
         "note" => Action::Note(arguments::parse_hex(&name, value)?),
         "exit" => Action::Exit,
+        "debug_recirc" => Action::DebugRecirc,
+        "debug_slow" => Action::DebugSlow,
         "sample" => arguments::parse_sample(value, ports)?,
         "ct" => ct::parse(value, ports, depth)?,
         "ct_clear" => Action::CtClear,
@@ -459,6 +463,8 @@ fn format_action(out: &mut String, action: &Action, ports: &dyn PortNames) {
             arguments::format_hex(out, bytes);
         }
         Action::Exit => out.push_str("exit"),
+        Action::DebugRecirc => out.push_str("debug_recirc"),
+        Action::DebugSlow => out.push_str("debug_slow"),
         Action::Sample(sample) => arguments::format_sample(out, sample, ports),
         Action::Ct(ct) => ct::format(out, ct, ports),
         Action::CtClear => out.push_str("ct_clear"),

@@ -76,6 +76,8 @@ pub struct BridgeSettings {
     pub local: bool,
     /// What the LOCAL port is.
     pub local_kind: LocalKind,
+    /// VLANs of the LOCAL port.
+    pub local_vlans: Vlans,
     /// Datapath id; by default made from the bridge's Ethernet address.
     pub datapath_id: Option<u64>,
     /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
@@ -89,6 +91,8 @@ pub struct BridgeSettings {
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
     #[serde(serialize_with = "version_names")]
     pub protocols: Versions,
+    /// Copies of packets (`mirrors`).
+    pub mirrors: Vec<ofproto::Mirror>,
 }
 
 fn version_names<S: serde::Serializer>(versions: &Versions, serializer: S) -> Result<S::Ok, S::Error> {
@@ -100,12 +104,14 @@ impl Default for BridgeSettings {
         BridgeSettings {
             local: true,
             local_kind: LocalKind::Tap,
+            local_vlans: Vlans::default(),
             datapath_id: None,
             hwaddr: None,
             fail_mode: FailMode::Standalone,
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
             protocols: Versions::ALL,
+            mirrors: Vec::new(),
         }
     }
 }
@@ -187,6 +193,25 @@ pub struct Vlans {
     pub tag: Option<u16>,
     /// The VLANs of tagged packets; empty is all.
     pub trunks: BTreeSet<u16>,
+    /// The customers' VLANs that a dot1q-tunnel accepts; empty is all (`cvlans`).
+    pub cvlans: BTreeSet<u16>,
+    /// The outer tag of a dot1q-tunnel is of 802.1Q, not of 802.1ad (`qinq-ethtype`).
+    pub qinq_is_8021q: bool,
+    /// When tags without a VLAN id are sent (`priority-tags`).
+    pub priority_tags: PriorityTags,
+}
+
+/// When a port sends tags that have a priority but no VLAN id (`other_config:priority-tags`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorityTags {
+    /// Never.
+    #[default]
+    Never,
+    /// When the priority is not zero.
+    IfNonzero,
+    /// Whenever the packet had a tag.
+    Always,
 }
 
 impl Vlans {

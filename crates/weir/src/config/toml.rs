@@ -302,7 +302,7 @@ fn read_vlans(s: &mut Section) -> Vlans {
     let tag = s.integer("tag", 1..=4094, VLAN).map(|tag| tag as u16);
     let trunks: BTreeSet<u16> =
         s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, VLAN)).map(|vlan| vlan as u16).collect();
-    let vlans = Vlans { mode, tag, trunks };
+    let vlans = Vlans { mode, tag, trunks, ..Vlans::default() };
     match vlans.effective_mode() {
         VlanMode::Access if !vlans.trunks.is_empty() => {
             s.error("an access port carries one VLAN; remove trunks, or set vlan-mode = \"native-untagged\"");

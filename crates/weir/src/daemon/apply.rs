@@ -1,5 +1,7 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
+use std::collections::BTreeSet;
+
 use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
 use ports::registry;
@@ -8,7 +10,7 @@ use super::engine::{Engine, switch_settings};
 use super::openflow::Requests;
 use crate::config::Workers;
 use crate::config::desired::{
-    BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, VlanMode, Vlans,
+    BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::flow_text;
 use crate::reconfigure::{Apply, Step};
@@ -82,7 +84,11 @@ impl Target {
     fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
         let bridge = self.bridge(name)?;
         bridge.set_config(bridge_config(name, settings));
-        match bridge.ports().into_iter().find(|p| p.port == OfPort::LOCAL).and_then(|p| p.device) {
+        let local = bridge.ports().into_iter().find(|p| p.port == OfPort::LOCAL);
+        if local.is_some() {
+            bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
+        }
+        match local.and_then(|p| p.device) {
             Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
             None => Ok(()),
         }
@@ -98,7 +104,8 @@ impl Target {
         let mut spec = registry::PortSpec::new(name, settings.local_kind.name());
         spec.mac = Some(bridge_mac(name, settings));
         let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
-        let spec = PortSpec { request: Some(OfPort::LOCAL), ..PortSpec::new(device) };
+        let vlan = port_vlan(&settings.local_vlans);
+        let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, ..PortSpec::new(device) };
         bridge.add_port(spec).map(drop).map_err(|e| format!("LOCAL port: {e}"))
     }
 
@@ -169,6 +176,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
         FailMode::Secure => ofproto::FailMode::Secure,
     };
     config.protocols = settings.protocols;
+    config.mirrors = settings.mirrors.clone();
     config.datapath_type = match settings.local_kind {
         LocalKind::DummyInternal => ofproto::DatapathType::Dummy,
         LocalKind::Tap => ofproto::DatapathType::Netdev,
@@ -209,8 +217,19 @@ fn port_vlan(vlans: &Vlans) -> PortVlan {
         VlanMode::NativeUntagged => ofproto::VlanMode::NativeUntagged,
         VlanMode::Dot1qTunnel => ofproto::VlanMode::Dot1qTunnel,
     };
-    let trunks = (!vlans.trunks.is_empty()).then(|| vlans.trunks.iter().copied().collect());
-    PortVlan { mode, tag: vlans.tag.unwrap_or(0), trunks, ..PortVlan::default() }
+    let set = |vids: &BTreeSet<u16>| (!vids.is_empty()).then(|| vids.iter().copied().collect());
+    PortVlan {
+        mode,
+        tag: vlans.tag.unwrap_or(0),
+        trunks: set(&vlans.trunks),
+        cvlans: set(&vlans.cvlans),
+        qinq_ethertype: if vlans.qinq_is_8021q { 0x8100 } else { 0x88a8 },
+        priority_tags: match vlans.priority_tags {
+            PriorityTags::Never => ofproto::PriorityTags::Never,
+            PriorityTags::IfNonzero => ofproto::PriorityTags::IfNonzero,
+            PriorityTags::Always => ofproto::PriorityTags::Always,
+        },
+    }
 }
 
 #[cfg(test)]

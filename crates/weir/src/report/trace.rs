@@ -44,6 +44,7 @@ mod tests {
             megaflow: "recirc_id=0,eth,in_port=1".into(),
             datapath_actions: "drop".into(),
             error: None,
+            slow: false,
         };
         let coloured = explained.render(&colour);
         assert!(coloured.contains("\x1b[33m >> no input bundle, dropping\x1b[0m\n"), "{coloured:?}");

@@ -32,6 +32,7 @@ use crate::unixctl::server::Server;
 mod detach;
 mod follow;
 mod log;
+mod mirror;
 mod options;
 mod source;
 mod waiting;

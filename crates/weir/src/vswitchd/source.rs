@@ -9,16 +9,19 @@ use std::time::Duration;
 use ovsdb::{Replica, Row, Selection};
 use ports::registry;
 
+use super::mirror;
 use super::options::Dummy;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, Port, VlanMode, Vlans,
-    Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, Port, PriorityTags,
+    VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
 /// The tables that Weir reads and writes.
 pub fn selection() -> Selection {
-    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller"].into_iter().fold(Selection::new(), Selection::all)
+    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror"]
+        .into_iter()
+        .fold(Selection::new(), Selection::all)
 }
 
 /// What the database says.
@@ -127,11 +130,19 @@ impl Source {
             let Some(device) = interface.string("name") else { continue };
             if device == name {
                 bridge.settings.local = true;
+                bridge.settings.local_vlans = vlans(port);
                 continue;
             }
             let wanted = Port { vlans: vlans(port), interface: self.interface(interface, device, dummies, dummy) };
             bridge.ports.insert(device.to_owned(), wanted);
         }
+        for mirror in row.references("mirrors").filter_map(|uuid| replica.row("Mirror", uuid)) {
+            match mirror::read(replica, mirror) {
+                Ok(mirror) => bridge.settings.mirrors.push(mirror),
+                Err(problem) => self.warn(format!("bridge {name}: {problem}")),
+            }
+        }
+        bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
             if let Some((target, settings)) = self.controller(controller, name) {
                 bridge.controllers.insert(target, settings);
@@ -230,6 +241,13 @@ fn vlans(port: &Row) -> Vlans {
         mode: mode.map(|(_, mode)| *mode),
         tag: port.integer("tag").and_then(vlan),
         trunks: port.integers("trunks").filter_map(vlan).collect(),
+        cvlans: port.integers("cvlans").filter_map(vlan).collect(),
+        qinq_is_8021q: port.map_string("other_config", "qinq-ethtype") == Some("802.1q"),
+        priority_tags: match port.map_string("other_config", "priority-tags") {
+            Some("if-nonzero" | "true") => PriorityTags::IfNonzero,
+            Some("always") => PriorityTags::Always,
+            _ => PriorityTags::Never,
+        },
     }
 }
 

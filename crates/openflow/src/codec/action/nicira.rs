@@ -86,6 +86,8 @@ pub(super) fn pull(subtype: u16, mut r: Reader, ctx: Context) -> Result<Item, Of
         48 if ctx.version >= Version::V1_3 => void(r, Action::DecNshTtl)?,
         49 => pull_check_pkt_larger(r)?,
         50 => pull_delete_field(r)?,
+        254 => void(r, Action::DebugSlow)?,
+        255 => void(r, Action::DebugRecirc)?,
         _ => return Err(OFPBAC_BAD_VENDOR_TYPE),
     };
     r.done()?;

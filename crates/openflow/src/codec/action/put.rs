@@ -148,6 +148,8 @@ fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
         }),
         Learn(l) => put_learn(out, version, l),
         Exit => nx(out, 17, 16, |_| ()),
+        DebugSlow => nx(out, 254, 16, |_| ()),
+        DebugRecirc => nx(out, 255, 16, |_| ()),
         FinTimeout { idle, hard } => nx(out, 19, 16, |o| {
             o.u16(*idle);
             o.u16(*hard);

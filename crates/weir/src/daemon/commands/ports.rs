@@ -30,7 +30,7 @@ pub fn check_datapath(context: &Context, name: Option<&String>) -> Result<(), St
     let Some(name) = name else { return Ok(()) };
     let known: Vec<_> = datapaths(context).into_iter().map(DatapathType::datapath_name).collect();
     let named = |known: &&str| *known == name || known.split_once('@').is_some_and(|(_, short)| short == name);
-    match known.iter().any(|known| named(known)) {
+    match known.iter().any(named) {
         true => Ok(()),
         false => Err(format!("{name}: no such datapath; there is {}", known.join(", "))),
     }

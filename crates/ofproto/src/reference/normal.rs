@@ -1,0 +1,191 @@
+//! NORMAL and mirrors, by lists of tags.
+
+use super::frame::Frame;
+use super::{Reference, Sent, Walk};
+use crate::mirror::{MirrorOutput, PortSelection};
+use crate::vlan::{PortVlan, PriorityTags, VlanMode};
+use openflow::OfPort;
+
+/// Tags of a frame, outermost first: TPID and TCI.
+type Tags = Vec<(u16, u16)>;
+
+const VID: u16 = 0xfff;
+const PCP: u16 = 0xe000;
+
+fn vid(tags: &[(u16, u16)]) -> u16 {
+    tags.first().map_or(0, |tag| tag.1 & VID)
+}
+
+/// Whether a trunk's list, or a tunnel's, has this VLAN.
+fn listed(vlan: &PortVlan, vid: u16) -> bool {
+    let native = matches!(vlan.mode, VlanMode::NativeTagged | VlanMode::NativeUntagged) && vlan.tag != 0;
+    match (native, vlan.mode) {
+        (true, _) if vid == 0 || vid == vlan.tag => vid == vlan.tag,
+        (_, VlanMode::Dot1qTunnel) => vlan.cvlans.as_ref().is_none_or(|set| set.has(vid)),
+        _ => vlan.trunks.as_ref().is_none_or(|set| set.has(vid)),
+    }
+}
+
+/// The tags inside the bridge; `None` for a frame that may not come in here.
+fn inside(vlan: &PortVlan, tags: &[(u16, u16)]) -> Option<Tags> {
+    let (outer, pcp) = tags.first().map_or((0x8100, 0), |tag| (tag.0, tag.1 & PCP));
+    let own = (outer, vlan.tag | pcp);
+    match (vlan.mode, vid(tags)) {
+        (VlanMode::Access, 0) => Some(vec![own]),
+        (VlanMode::Access, _) => None,
+        (VlanMode::NativeTagged | VlanMode::NativeUntagged, 0) => {
+            Some([own].into_iter().chain(tags.iter().skip(1).copied()).collect())
+        }
+        (_, vid) if !listed(vlan, vid) => None,
+        (VlanMode::Dot1qTunnel, _) => {
+            Some([(vlan.qinq_ethertype, vlan.tag)].into_iter().chain(tags.iter().copied()).take(2).collect())
+        }
+        _ => Some(tags.to_vec()),
+    }
+}
+
+fn carries(vlan: &PortVlan, tags: &[(u16, u16)]) -> bool {
+    let inner = vid(tags.get(1..).unwrap_or_default());
+    match vlan.mode {
+        VlanMode::Access => vid(tags) == vlan.tag && inner == 0,
+        VlanMode::Dot1qTunnel => vid(tags) == vlan.tag && listed(vlan, inner),
+        _ => listed(vlan, vid(tags)),
+    }
+}
+
+/// The tags that the port sends, of a frame that has the priority `pcp`.
+fn outside(vlan: &PortVlan, mut tags: Tags, pcp: u16) -> Tags {
+    match vlan.mode {
+        VlanMode::Access => tags.clear(),
+        VlanMode::Dot1qTunnel if !tags.is_empty() => drop(tags.remove(0)),
+        VlanMode::NativeUntagged if vid(&tags) == vlan.tag && !tags.is_empty() => drop(tags.remove(0)),
+        _ => {}
+    }
+    if vlan.priority_tags != PriorityTags::Never {
+        match tags.first_mut() {
+            Some(tag) => tag.1 = tag.1 & !PCP | pcp,
+            None if pcp != 0 => tags.push((0x8100, pcp)),
+            None => {}
+        }
+    }
+    // Empty tags are not sent.
+    while tags.first().is_some_and(|tag| tag.1 == 0 && vlan.priority_tags != PriorityTags::Always) {
+        tags.remove(0);
+    }
+    tags
+}
+
+impl Reference {
+    pub(super) fn normal(&mut self, walk: &mut Walk, sent: &mut Sent) {
+        let Some(vlan) = self.ports.get(&walk.in_port) else { return };
+        if self.is_mirror_port(walk.in_port) {
+            return;
+        }
+        let bytes = &walk.frame.0;
+        let (dst, src): ([u8; 6], [u8; 6]) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
+        let Some(tags) = inside(vlan, &walk.frame.tag_list()) else { return };
+        if reserved(dst) {
+            return;
+        }
+        let vid = vid(&tags);
+        if src[0] & 1 == 0 {
+            self.macs.insert((vid, src), walk.in_port);
+        }
+        match self.macs.get(&(vid, dst)) {
+            Some(&port) if port == walk.in_port || self.is_mirror_port(port) => {}
+            Some(&port) => self.send_tagged(walk, port, &tags, sent),
+            None => {
+                let others = self.ports.iter().filter(|(port, vlan)| **port != walk.in_port && carries(vlan, &tags));
+                let others: Vec<OfPort> = others.map(|(port, _)| *port).collect();
+                for port in others.into_iter().filter(|&port| !self.is_mirror_port(port)) {
+                    self.send_tagged(walk, port, &tags, sent);
+                }
+            }
+        }
+    }
+
+    fn send_tagged(&self, walk: &mut Walk, port: OfPort, tags: &Tags, sent: &mut Sent) {
+        let Some(vlan) = self.ports.get(&port) else { return };
+        let pcp = walk.frame.tci().map_or(0, |tci| tci & PCP);
+        let old = walk.frame.clone();
+        walk.frame.set_tag_list(&outside(vlan, tags.clone(), pcp));
+        self.send(walk, port, sent);
+        walk.frame = old;
+    }
+
+    pub(super) fn is_mirror_port(&self, port: OfPort) -> bool {
+        self.mirrors.iter().any(|mirror| mirror.output == MirrorOutput::Port(name(port)))
+    }
+
+    pub(super) fn mirror_received(&self, walk: &mut Walk, sent: &mut Sent) {
+        self.mirror(walk, walk.in_port, &|mirror| &mirror.sources, sent);
+    }
+
+    pub(super) fn mirror_sent(&self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
+        self.mirror(walk, port, &|mirror| &mirror.destinations, sent);
+    }
+
+    fn mirror(
+        &self,
+        walk: &mut Walk,
+        port: OfPort,
+        selection: &dyn Fn(&crate::mirror::Mirror) -> &PortSelection,
+        sent: &mut Sent,
+    ) {
+        let Some(tags) = self.ports.get(&port).and_then(|vlan| inside(vlan, &walk.frame.tag_list())) else { return };
+        let dst: [u8; 6] = walk.frame.0[..6].try_into().unwrap();
+        for mirror in &self.mirrors {
+            let selected = match selection(mirror) {
+                PortSelection::All => true,
+                PortSelection::Ports(names) => names.contains(&name(port)),
+            };
+            let in_vlan = mirror.vlans.as_ref().is_none_or(|vlans| vlans.contains(&vid(&tags)));
+            if !selected || !in_vlan || walk.mirrored.contains(&mirror.output) {
+                continue;
+            }
+            walk.mirrored.push(mirror.output.clone());
+            match &mirror.output {
+                MirrorOutput::Port(out) => {
+                    if let Some(&out) = self.ports.keys().find(|&&port| name(port) == *out) {
+                        self.send_tagged(walk, out, &tags, sent);
+                    }
+                }
+                MirrorOutput::Vlan(out) if *out != vid(&tags) && !reserved(dst) => {
+                    let mut tags = tags.clone();
+                    match tags.first_mut() {
+                        Some(tag) => tag.1 = tag.1 & !VID | out,
+                        None => tags.push((0x8100, *out)),
+                    }
+                    let ports: Vec<_> = self.ports.iter().filter(|(_, vlan)| carries(vlan, &tags)).collect();
+                    for (&port, _) in ports.into_iter().filter(|(port, _)| !self.is_mirror_port(**port)) {
+                        self.send_tagged(walk, port, &tags, sent);
+                    }
+                }
+                MirrorOutput::Vlan(_) => {}
+            }
+        }
+    }
+}
+
+fn name(port: OfPort) -> String {
+    format!("p{}", port.0)
+}
+
+fn reserved(dst: [u8; 6]) -> bool {
+    dst[..5] == [1, 0x80, 0xc2, 0, 0] && dst[5] < 16
+}
+
+impl Frame {
+    fn tag_list(&self) -> Tags {
+        let word = |at: usize| u16::from_be_bytes([self.0[at], self.0[at + 1]]);
+        // The bit that says whether a frame may be dropped is not looked at.
+        (0..self.tags()).map(|n| (word(12 + 4 * n), word(14 + 4 * n) & (VID | PCP))).collect()
+    }
+
+    fn set_tag_list(&mut self, tags: &[(u16, u16)]) {
+        while self.tags() > 0 {
+            self.pop();
+        }
+        tags.iter().rev().for_each(|&(tpid, tci)| self.push(tpid, tci));
+    }
+}

@@ -1,0 +1,76 @@
+//! Copies for mirrors.
+
+use packet::Field;
+use packet::flow::VLAN_PRESENT;
+
+use super::Ctx;
+use crate::forwarding::PortState;
+use crate::mirror::{MirrorOutput, MirrorSet};
+use crate::vlan::Tags;
+
+/// No truncation by a mirror.
+pub(super) const WHOLE: u16 = 0;
+
+impl<'a> Ctx<'a, '_> {
+    /// Copies the packet as it came in.
+    pub(super) fn mirror_received(&mut self) {
+        if let Some(port) = self.bridge.ports.get(&self.in_port()) {
+            self.mirror(port, self.bridge.mirrors_from(port));
+        }
+    }
+
+    /// Copies the packet as it was sent to a port.
+    pub(super) fn mirror_sent(&mut self, port: &'a PortState) {
+        self.mirror(port, self.bridge.mirrors_to(port));
+    }
+
+    /// Sends copies to `mirrors`, as far as they select the packet's VLAN and have none yet.
+    fn mirror(&mut self, port: &'a PortState, mirrors: MirrorSet) {
+        if mirrors & !self.mirrored == 0 {
+            return;
+        }
+        let received = Tags::from_key(&self.flow.common().vlan);
+        self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
+        if !port.vlan.accepts(received.0[0].vid) {
+            return;
+        }
+        let tags = self.ingress(&port.vlan, received);
+        let bridge = self.bridge;
+        for (n, state) in bridge.mirrors.iter().enumerate() {
+            let selects = state.mirror.vlans.as_ref().is_none_or(|vlans| vlans.contains(&tags.0[0].vid));
+            if mirrors & !self.mirrored & 1 << n == 0 || !selects {
+                continue;
+            }
+            self.record.mirrors.push(state.counters.clone());
+            // Before it is sent: what is sent would be mirrored again.
+            self.mirrored |= bridge.same_mirrors(&state.mirror);
+            self.mirror_max_len = state.mirror.max_len.unwrap_or(WHOLE);
+            self.copy_to(&state.mirror.output, tags);
+            self.mirror_max_len = WHOLE;
+        }
+    }
+
+    fn copy_to(&mut self, output: &MirrorOutput, tags: Tags) {
+        let bridge = self.bridge;
+        match output {
+            MirrorOutput::Port(name) => {
+                if let Some(port) = bridge.ports.values().find(|port| port.name == *name) {
+                    self.output_tagged(port, tags);
+                }
+            }
+            MirrorOutput::Vlan(vid) => {
+                self.wc.set_exact(Field::DlDst);
+                if tags.0[0].vid == *vid || super::normal::is_reserved(self.flow.common().dl_dst) {
+                    return;
+                }
+                let mut tags = tags;
+                tags.0[0].vid = *vid;
+                for port in bridge.ports_local_first() {
+                    if self.includes(port, &tags) && !bridge.is_mirror_port(port) {
+                        self.output_tagged(port, tags);
+                    }
+                }
+            }
+        }
+    }
+}
