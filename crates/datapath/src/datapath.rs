@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::Mutex;
@@ -261,6 +261,38 @@ impl Datapath {
     /// and a barrier, no packet is treated by the old actions any more.
     pub fn barrier(&self) {
         self.shared.domain.synchronize();
+    }
+
+    /// Returns when all packets that came in before the call have gone their way, through the slow path
+    /// too: a worker has had a turn without work since then, and no packet of it is up. `false` where
+    /// traffic goes on for longer than `patience`. Not to be called from an upcall.
+    pub fn settle(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        // The first answers say that a turn has begun that sees what came in; its end comes later.
+        let mut idle = self.reports(deadline).map(|_| false);
+        while idle == Some(false) && Instant::now() < deadline {
+            std::thread::yield_now();
+            idle = self.reports(deadline);
+        }
+        idle == Some(true)
+    }
+
+    /// Whether all workers report that they are idle; `None` where one does not answer in time.
+    fn reports(&self, deadline: Instant) -> Option<bool> {
+        if matches!(*self.drivers.lock(), Drivers::Caller(_)) {
+            self.poll();
+        }
+        let (reply, answers) = mpsc::channel();
+        for mailbox in &self.shared.mailboxes {
+            mailbox.post(Command::Report(reply.clone()));
+        }
+        drop(reply);
+        Self::obey_if_parked(&mut self.drivers.lock());
+        let mut idle = true;
+        for _ in &self.shared.mailboxes {
+            idle &= answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()?;
+        }
+        Some(idle)
     }
 
     /// Lets workers that no thread drives do what they were asked to.

@@ -70,8 +70,10 @@ pub struct Answered {
 
 /// What to do with a missed packet.
 pub enum Answer {
-    /// It belongs to this flow.
+    /// It belongs to this flow, which counts it.
     Flow(FlowId),
+    /// It has made this flow. The slow path has counted it, so the flow does not.
+    Made(FlowId),
     /// Run this on it.
     Run(Box<Program>),
     /// Drop it.
@@ -168,6 +170,11 @@ impl MissQueue {
     #[inline(always)]
     pub fn has_outstanding(&self, in_port: PortNo) -> bool {
         self.outstanding != 0 && self.of_port(in_port) != 0
+    }
+
+    /// Whether no packet is up.
+    pub fn is_empty(&self) -> bool {
+        self.outstanding == 0
     }
 
     /// Whether a packet of this connection (any hash of it) is up.
@@ -383,7 +390,7 @@ impl Handler {
             Verdict::Install { mask, actions, tag } => {
                 let actions: Arc<[Action]> = actions.into();
                 match self.table.install(key, mask, actions.clone(), tag, now) {
-                    Ok(installed) => Answer::Flow(installed.id),
+                    Ok(installed) => Answer::Made(installed.id),
                     Err(refused) => {
                         tracing::debug!("flow not installed: {refused}");
                         Answer::Run(Box::new(Program::compile(&actions)))

@@ -48,7 +48,8 @@ pub enum Verdict {
     /// Not answered: counted as [`DropReason::UpcallError`].
     #[default]
     Pending,
-    /// Install a flow for all packets that equal this one under `mask`, and run its actions.
+    /// Install a flow for all packets that equal this one under `mask`, and run its actions. The flow
+    /// counts the packets after this one, as in OVS; this one is the slow path's to count.
     Install {
         /// What the translation depended on. The datapath adds in_port, recirc_id and packet_type.
         mask: Box<Mask>,

@@ -43,6 +43,8 @@ pub enum Command {
     Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
     /// Change the flush interval.
     SetFlushInterval(Duration),
+    /// Say whether the last turn found nothing to do and no packet is up in the slow path.
+    Report(Sender<bool>),
 }
 
 /// The queues of a port that a worker has stopped using, to be dropped.
@@ -168,7 +170,7 @@ impl Worker {
             return 0;
         }
         let commands = self.mailbox.take();
-        let count = commands.len();
+        let mut count = commands.len();
         for command in commands {
             match command {
                 Command::AddPort { port, tx, rx } => {
@@ -185,6 +187,11 @@ impl Worker {
                 }
                 Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
                 Command::SetFlushInterval(interval) => self.actor.outputs.interval = interval,
+                Command::Report(reply) => {
+                    // To be asked is no work, or a worker that is asked would never be idle.
+                    count -= 1;
+                    let _ = reply.send(self.empty_turns > 0 && self.actor.misses.is_empty());
+                }
             }
         }
         self.recirculate();
@@ -231,7 +238,7 @@ impl Worker {
                 actor.counters.misses.add(1);
                 actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
             }
-            Answer::Flow(id) => {
+            Answer::Flow(id) | Answer::Made(id) => {
                 let live = table.arena.find(id).and_then(|flow| Some((flow, table.arena.live(flow, guard)?)));
                 let Some((flow, live)) = live else {
                     // Removed meanwhile: what holds now, the tables say.
@@ -239,8 +246,10 @@ impl Worker {
                     return actor.recirculated.push_back(Recirculated { packet, metadata, depth });
                 };
                 actor.counters.misses.add(1);
-                let flags = key.common().tcp_flags.get();
-                table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
+                if matches!(answer, Answer::Flow(_)) {
+                    let flags = key.common().tcp_flags.get();
+                    table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
+                }
                 match live.work() {
                     Work::Output(port) => actor.outputs.push(port, packet, in_port, actor.now),
                     Work::Program(program) => {

@@ -52,7 +52,7 @@ fn misses_go_up_once_for_each_kind_and_come_back_in_order() {
     assert_eq!(p[1].1.take(), frames);
     assert_eq!(upcall.misses.load(Ordering::SeqCst), 3, "the copies are not asked about");
     assert_eq!((dp.flow_count(), dp.stats().masks), (3, 1));
-    assert_eq!(dp.flows().map(|f| f.stats.packets).collect::<Vec<_>>(), [10, 10, 10]);
+    assert_eq!(dp.flows().map(|f| f.stats.packets).collect::<Vec<_>>(), [9, 9, 9], "not the first");
     let worker = &dp.stats().workers[0];
     assert_eq!((worker.misses, worker.lost), (30, 0));
     p[0].1.give(&frames[0]);
@@ -139,7 +139,7 @@ fn a_recirculated_miss_is_installed_for_its_recirculation() {
     dp.poll();
     assert_eq!((p[1].1.sent(), upcall.misses.load(Ordering::SeqCst)), (3, 1));
     let installed = dp.flows().find(|f| f.key.get(Field::RecircId) == 8).unwrap();
-    assert!(installed.mask.is_exact(Field::RecircId) && installed.stats.packets == 3);
+    assert!(installed.mask.is_exact(Field::RecircId) && installed.stats.packets == 2, "not the first");
 }
 
 #[test]

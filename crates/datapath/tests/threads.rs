@@ -84,6 +84,34 @@ fn ports_come_and_go_under_traffic() {
 }
 
 #[test]
+fn settled_means_that_the_slow_path_is_through() {
+    let dp = started(Config { workers: vec![0, 0], ..Config::default() });
+    let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
+    let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
+    // Each packet is a miss of its own, and each takes a while.
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    for n in 0..40 {
+        a.give(&udp(n, n, 3, 4));
+        b.give(&udp(n, n, 5, 6));
+    }
+    assert!(!dp.settle(Duration::from_millis(1)), "not all at once");
+    assert!(dp.settle(Duration::from_secs(60)));
+    assert_eq!(out.sent(), 80);
+    assert!(dp.settle(Duration::from_secs(60)), "nothing to wait for");
+}
+
+#[test]
+fn without_threads_settling_drives_the_workers() {
+    let dp = Datapath::new(Config::default(), Arc::new(MonotonicClock::new()));
+    let (a, out) = (MemPort::new("a"), MemPort::new("out"));
+    let no = [&a, &out].map(|p| dp.add_port(p.clone()).unwrap());
+    dp.set_upcall(ToPort::new(no[1], Field::NwDst, true));
+    (0..40).for_each(|n| a.give(&udp(1, n, 3, 4)));
+    assert!(dp.settle(Duration::from_secs(60)));
+    assert_eq!(out.sent(), 40);
+}
+
+#[test]
 fn a_flooding_port_leaves_room_for_others() {
     let dp = started(Config { upcall_queue: 64, ..Config::default() });
     let (flood, quiet, out) = (MemPort::new("flood"), MemPort::new("quiet"), MemPort::new("out"));

@@ -64,16 +64,20 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of so many bytes. Its counters are credited through the flow that it makes.
+    /// Decides about a packet of `bytes` bytes, and credits it: the flow that it makes counts those after it.
     fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
-        let translation = self.translate_dp(&self.forwarding.read(), key, true, now);
+        let forwarding = self.forwarding.read();
+        let translation = self.translate_dp(&forwarding, key, true, now);
+        if let Some(translation) = &translation {
+            translation.record.credit(&forwarding, 1, bytes, now);
+        }
+        drop(forwarding);
         let Some(translation) = translation else { return Verdict::Drop(DropReason::UpcallError) };
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);
         }
         self.learn_flows(translation.learned, now);
         if translation.slow {
-            translation.record.credit(&self.forwarding.read(), 1, bytes, now);
             return Verdict::Execute(translation.actions);
         }
         Verdict::Install { mask: translation.mask, actions: translation.actions, tag: Arc::new(translation.record) }

@@ -1,7 +1,8 @@
 //! Weir: an OpenFlow virtual switch in user space.
 //!
 //! Configuration sources ([`config`]) make a desired state, [`reconfigure`] brings the switch to it;
-//! [`daemon`] runs it, [`unixctl`] and [`report`] tell about it, [`cli`] is the command line.
+//! [`daemon`] runs it, [`unixctl`] and [`report`] tell about it, [`vlog`] logs,
+//! [`cli`] is the command line.
 
 pub mod cli;
 pub mod config;
@@ -11,4 +12,5 @@ pub mod reconfigure;
 pub mod report;
 pub mod rundir;
 pub mod unixctl;
+pub mod vlog;
 pub mod vswitchd;

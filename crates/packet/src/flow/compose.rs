@@ -14,17 +14,32 @@ use zerocopy::IntoBytes;
 /// `payload` becomes the data of UDP, of TCP segments without SYN, FIN and RST, and of ICMP and ICMPv6
 /// echo messages.
 pub fn compose(key: &Key, payload: &[u8]) -> Vec<u8> {
+    padded(key, payload, 0)
+}
+
+/// As [`compose`], without a payload and with zeros at the end, so that the frame has `len` bytes. They
+/// belong to the innermost packet: lengths and checksums include them. `None` where the headers alone are
+/// longer.
+pub fn compose_sized(key: &Key, len: usize) -> Option<Vec<u8>> {
+    let padding = len.checked_sub(compose(key, &[]).len())?;
+    Some(padded(key, &[], padding))
+}
+
+fn padded(key: &Key, payload: &[u8], padding: usize) -> Vec<u8> {
     let common = key.common();
     let dl_type = common.dl_type.get();
-    let body = match dl_type {
-        ethertype::IPV4 => ipv4(key, payload),
-        ethertype::IPV6 => ipv6(key, payload),
+    let mut body = match dl_type {
+        ethertype::IPV4 => ipv4(key, payload, padding),
+        ethertype::IPV6 => ipv6(key, payload, padding),
         ethertype::ARP | ethertype::RARP => arp(key),
         ethertype::MPLS | ethertype::MPLS_MULTICAST => mpls(key),
         ethertype::NSH => nsh(key),
         ethertype::PBB => pbb(key),
         _ => Vec::new(),
     };
+    if !matches!(dl_type, ethertype::IPV4 | ethertype::IPV6) {
+        body.resize(body.len() + padding, 0);
+    }
     let present = common.vlan.iter().take_while(|tag| tag.tci.get() & VLAN_PRESENT != 0);
     // A tag set through vlan_tci alone has no TPID of its own. The present bit is not the DEI bit.
     let tpid = |tpid: u16| if tpid == 0 { ethertype::VLAN } else { tpid };
@@ -34,7 +49,7 @@ pub fn compose(key: &Key, payload: &[u8]) -> Vec<u8> {
     build::ethernet(common.dl_dst, common.dl_src, &tags, dl_type, &body)
 }
 
-fn ipv4(key: &Key, payload: &[u8]) -> Vec<u8> {
+fn ipv4(key: &Key, payload: &[u8], padding: usize) -> Vec<u8> {
     let common = key.common();
     let later = common.nw_frag & frag::LATER != 0;
     let more = if common.nw_frag & frag::ANY != 0 { ipv4::MORE_FRAGMENTS } else { 0 };
@@ -48,10 +63,10 @@ fn ipv4(key: &Key, payload: &[u8]) -> Vec<u8> {
         flags_offset: more | if later { 100 } else { 0 },
         options: &[],
     };
-    header.packet(if later { Vec::new() } else { l4(key, payload) })
+    header.packet(if later { vec![0; padding] } else { l4(key, payload, padding) })
 }
 
-fn ipv6(key: &Key, payload: &[u8]) -> Vec<u8> {
+fn ipv6(key: &Key, payload: &[u8], padding: usize) -> Vec<u8> {
     let (common, l3) = (key.common(), key.l3());
     let later = common.nw_frag & frag::LATER != 0;
     let fragment: [u8; 8] = [0, 0, if later { 3 } else { 0 }, if later { 0x21 } else { 1 }, 0, 0, 0, 0];
@@ -66,10 +81,20 @@ fn ipv6(key: &Key, payload: &[u8]) -> Vec<u8> {
         hop_limit: common.nw_ttl,
         extensions,
     };
-    header.packet(if later { Vec::new() } else { l4(key, payload) })
+    header.packet(if later { vec![0; padding] } else { l4(key, payload, padding) })
 }
 
-fn l4(key: &Key, payload: &[u8]) -> Vec<u8> {
+fn l4(key: &Key, payload: &[u8], padding: usize) -> Vec<u8> {
+    let zeros = vec![0; padding];
+    match key.common().nw_proto {
+        // These cover their data with a length or a checksum of their own.
+        ip_proto::UDP => message(key, &[payload, &zeros].concat()),
+        ip_proto::SCTP => message(key, &zeros),
+        _ => [message(key, payload), zeros].concat(),
+    }
+}
+
+fn message(key: &Key, payload: &[u8]) -> Vec<u8> {
     let common = key.common();
     let (src, dst) = (common.tp_src.get(), common.tp_dst.get());
     let (kind, code) = (src as u8, dst as u8);
@@ -80,7 +105,7 @@ fn l4(key: &Key, payload: &[u8]) -> Vec<u8> {
             build::tcp(src, dst, flags, only_if(flags & (tcp::flags::SYN | tcp::flags::FIN | tcp::flags::RST) == 0))
         }
         ip_proto::UDP => build::udp(src, dst, payload),
-        ip_proto::SCTP => build::sctp(src, dst, 0, &[]),
+        ip_proto::SCTP => build::sctp(src, dst, 0, payload),
         ip_proto::ICMP => {
             let echo = matches!(kind, icmp::ECHO_REQUEST | icmp::ECHO_REPLY) && code == 0;
             build::icmp(kind, code, [0; 4], only_if(echo))

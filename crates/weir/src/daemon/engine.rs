@@ -6,12 +6,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use datapath::Datapath;
-use datapath::clock::MonotonicClock;
 use ofproto::{Switch, SwitchSettings};
 use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
+use super::timer::Timer;
+use super::watch::Links;
 use crate::config::desired::{self, Workers};
 
 /// The longest that the revalidator waits: it notices within this time that it is to end.
@@ -28,12 +29,16 @@ pub struct Engine {
     pub env: ports::registry::Env,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// The same, for those who sleep.
+    pub timer: Timer,
+    /// The links of the ports as they were seen last.
+    pub links: Arc<Links>,
 }
 
 impl Engine {
     /// Makes the switch and starts its workers.
-    pub fn start(workers: &Workers, caches: &desired::Datapath) -> Result<Engine, Error> {
-        let clock: Arc<dyn Clock> = Arc::new(MonotonicClock::new());
+    pub fn start(workers: &Workers, caches: &desired::Datapath, timer: Timer) -> Result<Engine, Error> {
+        let clock = timer.clock();
         let config = datapath::Config {
             workers: workers.cores.iter().map(|&core| core as usize).collect(),
             max_sleep: workers.sleep_max,
@@ -51,7 +56,7 @@ impl Engine {
             large: pools::large_frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
             ..registry::Env::default()
         };
-        Ok(Engine { switch, datapath, env, clock })
+        Ok(Engine { switch, datapath, env, clock, timer, links: Arc::default() })
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,6 +22,7 @@ use tokio::task::LocalSet;
 use crate::config::{self, ConfigErrors, check, toml::Loaded};
 use crate::rundir::{self, Pidfile, Rundir};
 use crate::unixctl::server::Server;
+use crate::vlog::{self, Logger};
 
 pub(crate) mod apply;
 pub(crate) mod commands;
@@ -28,12 +30,14 @@ pub(crate) mod configurator;
 pub(crate) mod engine;
 pub(crate) mod openflow;
 pub(crate) mod panic;
+pub(crate) mod timer;
 pub(crate) mod watch;
 
 use apply::Target;
 use commands::Context;
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
+use timer::Timer;
 use watch::Watch;
 
 /// The name of the program, as `ovs-appctl -t` has it.
@@ -84,6 +88,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// There is no such way to the system's log.
+    #[error("{0}")]
+    LogMethod(String),
+    /// The user of `--user` cannot be changed to.
+    #[error(transparent)]
+    User(#[from] crate::vswitchd::UserError),
     /// The address of the database makes no sense.
     #[error("{0}")]
     Database(String),
@@ -94,19 +104,19 @@ pub enum Error {
 
 /// Runs the switch until it is told to end.
 pub fn run(options: Options) -> Result<(), Error> {
-    init_logging(&options.log)?;
+    let log = init_logging(&options.log)?;
     let loaded = load(&options)?;
     let rundir = &options.rundir;
     rundir.create().map_err(|source| rundir::Error::Io { path: rundir.path().into(), source })?;
     let _pidfile = Pidfile::create(rundir, PROGRAM)?;
     panic::report();
-    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath)?;
+    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath, Timer::system())?;
     let revalidator = Revalidator::start(&engine)?;
     let watch = Watch::start(&engine)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::Io { what: "cannot start the management thread".into(), source })?;
-    let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded));
+    let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded, log));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
     drop(watch);
@@ -125,8 +135,8 @@ fn load(options: &Options) -> Result<Loaded, Error> {
 }
 
 /// The management thread: applies the configuration, then serves until the end.
-async fn manage(options: &Options, engine: Engine, loaded: Loaded) -> Result<(), Error> {
-    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.clock.clone()));
+async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logger>) -> Result<(), Error> {
+    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.timer.clone()));
     let (requests, queue) = openflow::requests();
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = Target {
@@ -145,6 +155,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded) -> Result<(),
         configurator,
         openflow,
         exit: exit.clone(),
+        log,
         config: options.config.clone(),
         version: format!("weir {}", env!("CARGO_PKG_VERSION")),
         started: Instant::now(),
@@ -200,11 +211,7 @@ async fn serve(options: &Options, context: &Rc<Context>, exit: &Notify) -> Resul
 }
 
 /// Logs to standard error.
-fn init_logging(filter: &str) -> Result<(), Error> {
-    let parsed = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|e| Error::Log { filter: filter.into(), problem: e.to_string() })?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
-    // A second daemon in one process, in tests, logs where the first one does.
-    let _ = subscriber.with_ansi(false).try_init();
-    Ok(())
+fn init_logging(filter: &str) -> Result<Arc<Logger>, Error> {
+    let changes = vlog::parse_filter(filter).map_err(|problem| Error::Log { filter: filter.into(), problem })?;
+    vlog::init(PROGRAM, &vlog::Config { changes, ..vlog::Config::default() }).map_err(Error::LogMethod)
 }

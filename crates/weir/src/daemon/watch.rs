@@ -11,6 +11,7 @@ use datapath::{Datapath, PortNo};
 use ofproto::{Bridge, Switch};
 use openflow::OfPort;
 use openflow::port::PortReason;
+use parking_lot::Mutex;
 
 use super::Error;
 use super::engine::Engine;
@@ -28,11 +29,10 @@ impl Watch {
     /// Starts the thread.
     pub fn start(engine: &Engine) -> Result<Watch, Error> {
         let (stop, stopped) = channel();
-        let (switch, datapath) = (engine.switch.clone(), engine.datapath.clone());
+        let (switch, datapath, links) = (engine.switch.clone(), engine.datapath.clone(), engine.links.clone());
         let thread = std::thread::Builder::new().name("port-watch".into()).spawn(move || {
-            let mut seen = Seen::default();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                seen.look(&switch, &datapath);
+                links.look(&switch, &datapath);
             }
         });
         Ok(Watch { stop: Some(stop), thread: Some(thread.map_err(Error::Thread)?) })
@@ -61,28 +61,31 @@ struct State {
 /// The devices as they were seen last. The datapath's numbers are not used again soon, so a port that was
 /// replaced counts as new.
 #[derive(Default)]
-struct Seen(HashMap<PortNo, State>);
+pub struct Links(Mutex<HashMap<PortNo, State>>);
 
-impl Seen {
-    fn look(&mut self, switch: &Arc<Switch>, datapath: &Datapath) {
+impl Links {
+    /// Looks at the devices and tells of what has changed since the last look: the thread does it now and
+    /// then, and whoever has made a change that is to be noticed at once.
+    pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) {
+        let mut seen = self.0.lock();
         let mut now = HashMap::new();
         for bridge in switch.bridges() {
             for info in bridge.ports() {
                 let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
                 let link = device.link();
                 let state = State { up: link.up, admin_up: link.admin_up, mtu: device.mtu(), mac: device.mac() };
-                if self.0.get(&number).is_some_and(|old| *old != state) {
-                    self.changed(&bridge, info.port, number, datapath);
+                if seen.get(&number).is_some_and(|old| *old != state) {
+                    changed(&bridge, info.port, number, datapath);
                 }
                 now.insert(number, state);
             }
         }
-        self.0 = now;
+        *seen = now;
     }
+}
 
-    fn changed(&self, bridge: &Bridge, port: OfPort, number: PortNo, datapath: &Datapath) {
-        // The port may have gone since it was listed.
-        let _ = datapath.refresh_port(number);
-        bridge.port_changed(port, PortReason::Modify);
-    }
+fn changed(bridge: &Bridge, port: OfPort, number: PortNo, datapath: &Datapath) {
+    // The port may have gone since it was listed.
+    let _ = datapath.refresh_port(number);
+    bridge.port_changed(port, PortReason::Modify);
 }

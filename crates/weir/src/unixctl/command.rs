@@ -38,8 +38,8 @@ pub struct Command<C: 'static> {
     pub run: fn(&C, &[String]) -> Reply,
 }
 
-/// A table of commands.
-pub struct Commands<C: 'static>(pub &'static [Command<C>]);
+/// A table of commands, in groups.
+pub struct Commands<C: 'static>(pub &'static [&'static [Command<C>]]);
 
 impl<C: 'static> Clone for Commands<C> {
     fn clone(&self) -> Self {
@@ -52,19 +52,23 @@ impl<C: 'static> Copy for Commands<C> {}
 impl<C: 'static> Commands<C> {
     /// The command of this name.
     pub fn find(self, name: &str) -> Option<&'static Command<C>> {
-        self.0.iter().find(|c| c.name == name)
+        self.all().find(|c| c.name == name)
+    }
+
+    fn all(self) -> impl Iterator<Item = &'static Command<C>> {
+        self.0.iter().copied().flatten()
     }
 
     /// Checks the arguments and runs a command. `arguments` is `None` where one was not a string.
     pub fn run(self, context: &C, name: &str, arguments: Option<Vec<String>>) -> Reply {
         let problem = match (self.find(name), arguments) {
-            (None, _) => format!("\"{name}\" is not a valid command; \"list-commands\" lists those that are"),
+            (None, _) => unknown(name),
             (Some(_), None) => format!("\"{name}\" takes strings as arguments, and one is not"),
             (Some(command), Some(args)) if args.len() < command.args.0 => {
-                format!("\"{name}\" takes at least {} arguments: {name} {}", command.args.0, command.usage)
+                format!("\"{name}\" command requires at least {} arguments", command.args.0)
             }
             (Some(command), Some(args)) if args.len() > command.args.1 => {
-                format!("\"{name}\" takes at most {} arguments: {name} {}", command.args.1, command.usage)
+                format!("\"{name}\" command takes at most {} arguments", command.args.1)
             }
             (Some(command), Some(args)) => return (command.run)(context, &args),
         };
@@ -73,7 +77,7 @@ impl<C: 'static> Commands<C> {
 
     /// The text of `list-commands`: a heading, then one command a line, in OVS's layout.
     pub fn list(self) -> String {
-        let mut sorted: Vec<_> = self.0.iter().collect();
+        let mut sorted: Vec<_> = self.all().collect();
         sorted.sort_by_key(|c| c.name);
         let mut text = "The available commands are:\n".to_string();
         for command in sorted {
@@ -87,17 +91,21 @@ impl<C: 'static> Commands<C> {
         let Some(name) = name else { return Ok(self.list()) };
         match self.find(name) {
             Some(c) => Ok(format!("{} {}\n    {}\n", c.name, c.usage, c.help)),
-            None => Err(format!("\"{name}\" is not a valid command; \"list-commands\" lists those that are")),
+            None => Err(unknown(name)),
         }
     }
+}
+
+fn unknown(name: &str) -> String {
+    format!("\"{name}\" is not a valid command (use \"list-commands\" to see a list of valid commands)")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    static TABLE: &[Command<u32>] = &[
-        Command {
+    static TABLE: &[&[Command<u32>]] = &[
+        &[Command {
             name: "double",
             usage: "N",
             args: (1, 1),
@@ -106,8 +114,8 @@ mod tests {
                 let doubled = args[0].parse::<u32>().map(|n| (2 * n + context).to_string());
                 doubled.map_err(|e| e.to_string()).into()
             },
-        },
-        Command { name: "again", usage: "", args: (0, 0), help: "Nothing.", run: |_, _| Reply::Now(Ok("".into())) },
+        }],
+        &[Command { name: "again", usage: "", args: (0, 0), help: "Nothing.", run: |_, _| Reply::Now(Ok("".into())) }],
     ];
 
     fn run(name: &str, args: &[&str]) -> Outcome {

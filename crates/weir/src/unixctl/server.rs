@@ -86,13 +86,18 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
     loop {
         while let Some(message) = decoder.next_message()? {
             let request = Request::parse(message)?;
-            tracing::debug!(command = request.method, "control socket: request");
+            tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
             let outcome = match commands.run(context, &request.method, request.arguments()) {
                 Reply::Now(outcome) => outcome,
                 Reply::Later(answer) => {
                     answer.await.unwrap_or_else(|_| Err("the thread that runs this command has ended".into()))
                 }
             };
+            let (verdict, body) = match &outcome {
+                Ok(text) => ("success", text),
+                Err(text) => ("error", text),
+            };
+            tracing::debug!("replying with {verdict}, id={}: {}", request.id, json(body));
             let reply = jsonrpc::encode_reply(&request.id, outcome);
             tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(&reply)).await.map_err(|_| Error::Stalled)??;
         }
@@ -102,6 +107,11 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
             n => decoder.push(&chunk[..n]),
         }
     }
+}
+
+/// For the log.
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +132,7 @@ mod tests {
     use crate::unixctl::{Client, Command};
     use std::io::{Read, Write};
 
-    static TABLE: &[Command<()>] = &[
+    static TABLE: &[&[Command<()>]] = &[&[
         Command {
             name: "echo",
             usage: "[TEXT]...",
@@ -144,7 +154,7 @@ mod tests {
             help: "Never answers.",
             run: |(), _| Reply::Later(tokio::sync::oneshot::channel().1),
         },
-    ];
+    ]];
 
     /// Runs `test` against a server on a thread of its own.
     fn with_server(test: impl FnOnce(&Path)) {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ovsdb::client::Events;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use packet::Time;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::options::Dummy;
 use super::source::{self, Source};
@@ -48,14 +49,14 @@ pub struct Follower {
     warned: BTreeSet<String>,
     /// Ports that failed though there is an interface of the name: trying again at once would not help.
     hopeless: BTreeSet<String>,
-    stats_due: Instant,
+    stats_due: Time,
 }
 
 impl Follower {
     /// One that has applied nothing.
     pub fn new(events: Events, context: Rc<Context>, dummy: Dummy) -> Follower {
         let (applied, warned, hopeless) = (None, BTreeSet::new(), BTreeSet::new());
-        Follower { events, context, dummy, applied, warned, hopeless, stats_due: Instant::now() }
+        Follower { events, context, dummy, applied, warned, hopeless, stats_due: Time(0) }
     }
 
     /// Brings `first` into force, calls `ready`, and then follows for ever.
@@ -124,8 +125,9 @@ impl Follower {
             self.apply(&source).await;
         }
         self.hopeless = there;
-        if Instant::now() >= self.stats_due {
-            self.stats_due = Instant::now() + self.stats_interval();
+        let now = self.context.engine.timer.now();
+        if now >= self.stats_due {
+            self.stats_due = now + self.stats_interval();
             self.write_back(What::StatusAndStatistics).await;
         } else {
             self.write_back(What::Status).await;

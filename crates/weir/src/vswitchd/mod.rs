@@ -9,9 +9,9 @@
 //! switch, apply the first configuration, report that all is well. Nothing that a database says ends the
 //! daemon.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ovsdb::client::Events;
@@ -24,22 +24,25 @@ use tokio::task::LocalSet;
 use crate::daemon::commands::{self, Context};
 use crate::daemon::configurator::Configurator;
 use crate::daemon::engine::{Engine, Revalidator};
+use crate::daemon::timer::Timer;
 use crate::daemon::watch::Watch;
 use crate::daemon::{EXIT_TIMEOUT, Error, apply, openflow, panic};
 use crate::rundir::{Pidfile, Rundir};
 use crate::unixctl::server::Server;
+use crate::vlog::{self, Logger};
 
 mod detach;
 mod follow;
-mod log;
 mod mirror;
 mod options;
 mod source;
+mod user;
 mod waiting;
 mod writeback;
 
 pub use options::PROGRAM;
 use options::{Dirs, Options, Request};
+pub use user::Error as UserError;
 
 /// Does what ovs-vswitchd does with these arguments, which come after the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -87,13 +90,20 @@ fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
 fn run(mut options: Options) -> Result<(), Error> {
     // Tools find the process by this name, whatever the file is called.
     let _ = rustix::thread::set_name(c"ovs-vswitchd");
+    if let Some(user) = &options.user {
+        user::Identity::find(user)?.assume()?;
+    }
     make_absolute(&mut options).map_err(io("cannot find the working directory"))?;
     let rundir = Rundir::choose(Some(options.dirs.run.clone()));
     rundir.create().map_err(io(options.dirs.run.display().to_string()))?;
     // The terminal of a daemon that goes to the background is for what went wrong.
-    let levels = if options.detach { options.levels.quiet_console() } else { options.levels };
-    let log_file = log::init(levels, options.log_file.as_deref())
-        .map_err(io(format!("log file {}", options.log_file.as_deref().unwrap_or(Path::new("")).display())))?;
+    let config = vlog::Config {
+        file: options.log_file.clone(),
+        changes: options.verbosity.clone(),
+        quiet_console: options.detach,
+        syslog: options.syslog.clone(),
+    };
+    let log = vlog::init(PROGRAM, &config).map_err(Error::LogMethod)?;
     let (remotes, tls) = remotes(&options)?;
     if options.detach {
         detach::leave_session();
@@ -115,7 +125,7 @@ fn run(mut options: Options) -> Result<(), Error> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("cannot start the management thread"))?;
-    let outcome = LocalSet::new().block_on(&runtime, manage(&options, &rundir, remotes, tls, log_file));
+    let outcome = LocalSet::new().block_on(&runtime, manage(&options, &rundir, remotes, tls, log));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
     tracing::info!("ended");
@@ -160,7 +170,7 @@ pub struct Outside {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    log_file: Option<log::LogFile>,
+    log: Arc<Logger>,
 }
 
 impl Outside {
@@ -177,9 +187,8 @@ impl Outside {
                 _ = self.terminate.recv() => return Ok(()),
                 _ = self.interrupt.recv() => return Ok(()),
                 _ = self.hangup.recv() => {
-                    if let Some(file) = &self.log_file {
-                        file.reopen();
-                    }
+                    // What fails is in the log, or would be.
+                    let _ = self.log.reopen();
                 }
             }
         }
@@ -192,7 +201,7 @@ async fn manage(
     rundir: &Rundir,
     remotes: Vec<Remote>,
     tls: Option<TlsFiles>,
-    log_file: Option<log::LogFile>,
+    log: Arc<Logger>,
 ) -> Result<(), Error> {
     let exit = Rc::new(Notify::new());
     let mut outside = Outside {
@@ -200,7 +209,7 @@ async fn manage(
         terminate: signal(SignalKind::terminate()).map_err(io("SIGTERM"))?,
         interrupt: signal(SignalKind::interrupt()).map_err(io("SIGINT"))?,
         hangup: signal(SignalKind::hangup()).map_err(io("SIGHUP"))?,
-        log_file,
+        log: log.clone(),
     };
     let socket = options.control_socket(std::process::id());
     let server = match &socket {
@@ -209,7 +218,7 @@ async fn manage(
     };
     let config = Config::new("Open_vSwitch", source::selection()).with_lock("ovs_vswitchd");
     let mut events = Client::new(config, remotes, tls).spawn();
-    let waiting = Rc::new(waiting::Context { exit: exit.clone() });
+    let waiting = Rc::new(waiting::Context { exit: exit.clone(), log });
     let first = tokio::select! {
         first = follow::first(&mut events, options.dummy) => first,
         () = serve(server.as_ref(), waiting::TABLE, waiting) => return Ok(()),
@@ -236,10 +245,11 @@ async fn switch(
     outside: &mut Outside,
 ) -> Result<(), Error> {
     let desired = &first.desired;
-    let engine = Engine::start(&desired.workers, &desired.datapath)?;
+    let timer = if options.warpable { Timer::warpable() } else { Timer::system() };
+    let engine = Engine::start(&desired.workers, &desired.datapath, timer)?;
     let revalidator = Revalidator::start(&engine)?;
     let watch = Watch::start(&engine)?;
-    let openflow = Rc::new(openflow::Manager::new(rundir.clone(), engine.clock.clone()));
+    let openflow = Rc::new(openflow::Manager::new(rundir.clone(), engine.timer.clone()));
     let (requests, queue) = openflow::requests();
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = apply::Target {
@@ -253,6 +263,7 @@ async fn switch(
         configurator: Configurator::start(None, target)?,
         openflow,
         exit: outside.exit.clone(),
+        log: outside.log.clone(),
         config: options.database.clone().into(),
         version: options::version().trim_end().to_owned(),
         started: Instant::now(),

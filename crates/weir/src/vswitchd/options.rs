@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::log::Levels;
+use crate::vlog::Change;
 
 /// The version of Open vSwitch whose place Weir takes, for tools that ask.
 pub const OVS_VERSION: &str = "3.1.0";
@@ -40,14 +40,20 @@ pub struct Options {
     pub monitor: bool,
     /// The log file.
     pub log_file: Option<PathBuf>,
-    /// What to log where.
-    pub levels: Levels,
+    /// What to log where: changes to the defaults, in their order.
+    pub verbosity: Vec<Change>,
+    /// How to reach the system's log.
+    pub syslog: Option<String>,
     /// The control socket: `none`, a name in the run directory, or a path.
     pub unixctl: Option<String>,
+    /// Whom to run as.
+    pub user: Option<String>,
     /// Whether to keep all memory from being paged out.
     pub mlockall: bool,
     /// Which interfaces become dummy ports.
     pub dummy: Dummy,
+    /// Whether tests may stop and warp the clock: `--enable-dummy` is given.
+    pub warpable: bool,
     /// Files for TLS to the database.
     pub tls: Tls,
     /// Options that are accepted and mean nothing to Weir.
@@ -122,11 +128,11 @@ const DEFS: &[Def] = &[
     def("no-chdir", None, No, "do not change to the root directory"),
     def("monitor", None, No, "start the daemon again when it crashes"),
     def("no-self-confinement", None, No, "accepted without effect"),
-    def("user", None, Needed, "accepted without effect: Weir keeps the user that starts it"),
+    def("user", None, Needed, "run as this user: USER, USER:GROUP or :GROUP"),
     def("log-file", None, Optional, "log to a file, by default LOGDIR/ovs-vswitchd.log"),
     def("verbose", Some('v'), Optional, "logging levels: [MODULE][:DESTINATION][:LEVEL]"),
     def("syslog-target", None, Needed, "accepted without effect"),
-    def("syslog-method", None, Needed, "accepted without effect"),
+    def("syslog-method", None, Needed, "how to reach the system's log: libc, null, unix:FILE or udp:IP:PORT"),
     def("unixctl", None, Needed, "control socket, or none"),
     def("mlockall", None, No, "keep all memory from being paged out"),
     def("enable-dummy", None, Optional, "interfaces are dummy ports: override (all) or system"),
@@ -178,10 +184,13 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
         chdir: true,
         monitor: false,
         log_file: None,
-        levels: Levels::default(),
+        verbosity: Vec::new(),
+        syslog: None,
         unixctl: None,
+        user: None,
         mlockall: false,
         dummy: Dummy::Explicit,
+        warpable: false,
         tls: Tls::default(),
         ignored: Vec::new(),
     };
@@ -260,10 +269,16 @@ impl Options {
             "no-chdir" => self.chdir = false,
             "monitor" => self.monitor = true,
             "log-file" => self.log_file = Some(within(&self.dirs.log, &format!("{PROGRAM}.log"))),
-            "verbose" => self.levels.set(value.unwrap_or("dbg"))?,
+            "verbose" => {
+                let change = value.map_or(Ok(Change::ALL), Change::parse);
+                self.verbosity.push(change.map_err(|e| format!("processing {:?}: {e}", value.unwrap_or_default()))?);
+            }
+            "syslog-method" => self.syslog = value.map(str::to_owned),
             "unixctl" => self.unixctl = value.map(str::to_owned),
+            "user" => self.user = value.map(str::to_owned),
             "mlockall" => self.mlockall = true,
             "enable-dummy" => {
+                self.warpable = true;
                 self.dummy = match value {
                     None | Some("") => Dummy::Explicit,
                     Some("override") => Dummy::Override,
@@ -360,7 +375,8 @@ mod tests {
         assert_eq!(run(&["--enable-dummy=override"]).unwrap().dummy, Dummy::Override);
         assert_eq!(run(&["--enable-dummy"]).unwrap().dummy, Dummy::Explicit);
         assert!(run(&["--mlock"]).unwrap().mlockall);
-        assert_eq!(run(&["--disable-system", "--user", "a:b"]).unwrap().ignored, ["--disable-system", "--user"]);
+        let options = run(&["--disable-system", "--user", "a:b"]).unwrap();
+        assert_eq!((options.ignored, options.user), (vec!["--disable-system".to_owned()], Some("a:b".to_owned())));
     }
 
     #[test]

@@ -1,21 +1,34 @@
 //! The commands of the control socket while the daemon waits for the database or for its lock.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::options;
+use crate::daemon::commands::vlog;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
+use crate::vlog::Logger;
 
 /// What the commands work on.
 pub struct Context {
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
+    /// What is logged where.
+    pub log: Arc<Logger>,
+}
+
+impl vlog::Logs for Context {
+    fn log(&self) -> &Logger {
+        &self.log
+    }
 }
 
 /// The table for servers.
-pub const TABLE: Commands<Context> = Commands(COMMANDS);
+pub const TABLE: Commands<Context> = Commands(GROUPS);
+
+static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
 
 static COMMANDS: &[Command<Context>] = &[
     Command {

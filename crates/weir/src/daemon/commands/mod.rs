@@ -1,6 +1,7 @@
 //! The commands of the control socket, in one table.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Notify;
@@ -10,12 +11,16 @@ use super::engine::Engine;
 use super::openflow;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
+use crate::vlog::Logger;
 
+mod dummy;
 mod flows;
 mod ports;
 pub(crate) mod reports;
 mod stats;
+mod time;
 mod trace;
+pub(crate) mod vlog;
 
 /// What commands work on.
 pub struct Context {
@@ -27,6 +32,8 @@ pub struct Context {
     pub openflow: Rc<openflow::Manager>,
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
+    /// What is logged where.
+    pub log: Arc<Logger>,
     /// The configuration file.
     pub config: std::path::PathBuf,
     /// What it answers to who asks for its version.
@@ -50,7 +57,15 @@ impl Context {
 }
 
 /// The table for servers.
-pub const TABLE: Commands<Context> = Commands(COMMANDS);
+pub const TABLE: Commands<Context> = Commands(GROUPS);
+
+static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
+
+impl vlog::Logs for Context {
+    fn log(&self) -> &Logger {
+        &self.log
+    }
+}
 
 macro_rules! commands {
     ($($name:literal $usage:literal ($min:expr, $max:expr) $run:expr, $help:literal;)*) => {
@@ -110,10 +125,14 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Sets the counters of the workers to zero.";
     "dpif-netdev/pmd-rxq-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_rxq_show), "Which worker polls which queue.";
 
-    "netdev-dummy/receive" "NAME PACKET|FLOW [...]" (2, usize::MAX) now!(ports::dummy_receive),
-        "Lets packets, in hexadecimal, come in at a dummy port.";
-    "netdev-dummy/set-admin-state" "[NAME] up|down" (1, 2) now!(ports::dummy_admin_state),
+    "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
+        now!(dummy::receive),
+        "Lets packets, in hexadecimal or made from datapath flows, come in at a dummy port.";
+    "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
+    "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";
+    "time/warp" "[LARGE_MSECS] MSECS" (1, 2) time::warp,
+        "Moves the daemon's clock by MSECS, or by LARGE_MSECS in steps of MSECS; for tests.";
 };
 
 fn list_commands(_: &Context, _: &[String]) -> Outcome {
@@ -128,11 +147,8 @@ fn version(context: &Context, _: &[String]) -> Outcome {
     Ok(context.version.clone())
 }
 
-fn exit(context: &Context, args: &[String]) -> Outcome {
-    match args.first().map(String::as_str) {
-        None | Some("--cleanup") => {}
-        Some(other) => return Err(format!("{other}: not an option of exit; --cleanup is the only one")),
-    }
+/// With `--cleanup` or without, nothing is left: the datapath ends with the process.
+fn exit(context: &Context, _: &[String]) -> Outcome {
     context.exit.notify_one();
     Ok(String::new())
 }
@@ -143,10 +159,11 @@ mod tests {
 
     #[test]
     fn table_is_consistent() {
-        for (i, command) in COMMANDS.iter().enumerate() {
+        let all: Vec<_> = GROUPS.iter().copied().flatten().collect();
+        for (i, command) in all.iter().enumerate() {
             assert!(command.args.0 <= command.args.1, "{}", command.name);
             assert!(command.help.ends_with('.'), "{}", command.name);
-            assert!(COMMANDS[..i].iter().all(|c| c.name != command.name), "{} is there twice", command.name);
+            assert!(all[..i].iter().all(|c| c.name != command.name), "{} is there twice", command.name);
         }
     }
 }

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use ofproto::mac::MacKey;
 use ofproto::{DatapathType, PortInfo};
 use openflow::OfPort;
-use ports::Port as _;
-use ports::dummy::Dummy;
 
 use super::Context;
 use crate::config::desired::{format_mac, parse_mac};
@@ -201,55 +198,12 @@ pub fn fdb_stats_clear(context: &Context, args: &[String]) -> Outcome {
     Ok("statistics successfully cleared".into())
 }
 
-/// `netdev-dummy/receive`.
-pub fn dummy_receive(context: &Context, args: &[String]) -> Outcome {
-    let port = dummy(context, &args[0])?;
-    let mut packets = args[1..].iter();
-    let mut queue = 0;
-    while let Some(text) = packets.next() {
-        if text == "--qid" {
-            let value = packets.next().ok_or("--qid needs the number of a queue")?;
-            queue = value.parse().map_err(|_| format!("--qid {value}: not the number of a queue"))?;
-            continue;
-        }
-        let frame = parse_hex(text).ok_or_else(|| {
-            format!("{text}: not a packet: an even number of hexadecimal digits, of at least 14 bytes")
-        })?;
-        if !port.inject_packet(queue, packet::Packet::from_slice(&frame)) {
-            return Err(format!("{}: the receive queue is full", args[0]));
-        }
-    }
-    Ok(String::new())
-}
-
-fn dummy(context: &Context, name: &str) -> Result<Arc<Dummy>, String> {
-    context.engine.env.dummies.find(name).ok_or_else(|| format!("{name}: no such dummy port"))
-}
-
 /// A frame in hexadecimal; blanks between the digits are allowed.
 pub(super) fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> =
         text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
     let whole = digits.len().is_multiple_of(2) && digits.len() >= 28;
     whole.then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-/// `netdev-dummy/set-admin-state`.
-pub fn dummy_admin_state(context: &Context, args: &[String]) -> Outcome {
-    let (names, state) = match args {
-        [state] => (context.engine.env.dummies.names(), state),
-        [name, state, ..] => (vec![name.clone()], state),
-        [] => return Err("set-admin-state needs up or down".into()),
-    };
-    let up = match state.as_str() {
-        "up" => true,
-        "down" => false,
-        other => return Err(format!("{other}: the state is up or down")),
-    };
-    for name in names {
-        dummy(context, &name)?.set_admin_up(up).map_err(|e| e.to_string())?;
-    }
-    Ok("OK".into())
 }
 
 #[cfg(test)]

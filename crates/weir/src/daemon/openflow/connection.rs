@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use ofproto::connection::{Kind, Session, Settings};
 use openflow::stats::SwitchDesc;
-use packet::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::listener::Stream;
 use super::{ControllerState, Peers};
+use crate::daemon::timer::Timer;
 
 /// How long a peer may take nothing of what it is sent.
 const STALL: Duration = Duration::from_secs(30);
@@ -35,13 +35,13 @@ pub async fn run(
         probe_interval: (!probe.is_zero()).then_some(probe),
         desc: description(peers.bridge.name()),
     };
-    let session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.clock.now());
+    let session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());
     let wake = Arc::new(Notify::new());
     let waker = wake.clone();
     session.set_waker(Arc::new(move || waker.notify_one()));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(stream, session, &wake, peers.clock.as_ref(), &mut counted).await;
+    let ended = pump(stream, session, &wake, &peers.timer, &mut counted).await;
     match &ended {
         Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
@@ -102,7 +102,7 @@ async fn pump(
     stream: Box<dyn Stream>,
     mut session: Session,
     wake: &Notify,
-    clock: &dyn Clock,
+    timer: &Timer,
     counted: &mut Counted<'_>,
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -110,7 +110,7 @@ async fn pump(
     // When the peer last took something, or had nothing to take.
     let mut progress = tokio::time::Instant::now();
     loop {
-        let now = clock.now();
+        let now = timer.now();
         session.poll(now);
         counted.update(&session);
         if let Some(reason) = session.closed() {
@@ -119,7 +119,8 @@ async fn pump(
             return Err(reason.to_string());
         }
         let next = session.next_timeout();
-        let pause = next.map_or(Duration::from_secs(60), |due| due.since(now).max(Duration::from_millis(1)));
+        // A millisecond at least, so that a time that has come does not keep the thread busy.
+        let due = next.unwrap_or(now + Duration::from_secs(60)).max(now + Duration::from_millis(1));
         let waiting = !session.output().is_empty();
         if !waiting {
             progress = tokio::time::Instant::now();
@@ -127,7 +128,7 @@ async fn pump(
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
-                Ok(n) => session.receive(&input[..n], clock.now()),
+                Ok(n) => session.receive(&input[..n], timer.now()),
                 Err(e) => return closed(e),
             },
             written = writer.write(session.output()), if waiting => match written {
@@ -138,7 +139,7 @@ async fn pump(
                 Err(e) => return closed(e),
             },
             () = wake.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = timer.sleep_until(due) => {}
             () = tokio::time::sleep_until(progress + STALL), if waiting => {
                 return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
             }

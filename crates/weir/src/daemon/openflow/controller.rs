@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use ofproto::connection::Kind;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Instant, sleep, timeout};
 
 use super::connection;
 use super::listener::Stream;
@@ -31,41 +30,42 @@ pub fn connect(target: Target, controller: Controller, peers: Rc<Peers>, state: 
 
 async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) {
     let mut backoff = Backoff::new(controller.max_backoff);
-    let mut lost_since = Instant::now();
+    let timer = &peers.timer;
+    let mut lost_since = timer.now();
     loop {
         let (error, lasted) = attempt(target, controller, peers, state).await;
         if lasted {
             backoff = Backoff::new(controller.max_backoff);
-            lost_since = Instant::now();
+            lost_since = timer.now();
         }
         tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
         *state.error.borrow_mut() = Some(error);
         // Where the moment to help itself falls within the pause, it is not missed.
-        let patience = fail_open_after(controller).saturating_sub(lost_since.elapsed());
+        let patience = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();
         if patience <= pause {
-            sleep(patience).await;
+            timer.sleep(patience).await;
             peers.controller_lost();
-            sleep(pause - patience).await;
+            timer.sleep(pause - patience).await;
         } else {
-            sleep(pause).await;
+            timer.sleep(pause).await;
         }
     }
 }
 
 /// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
 async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
-    let stream = match timeout(CONNECT_TIMEOUT, open(target)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(e)) => return (format!("cannot connect: {e}"), false),
-        Err(_) => return ("cannot connect: no answer".into(), false),
+    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target)).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(e)) => return (format!("cannot connect: {e}"), false),
+        None => return ("cannot connect: no answer".into(), false),
     };
-    let started = Instant::now();
+    let started = peers.timer.now();
     let (name, probe) = (target.to_string(), controller.inactivity_probe);
     let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
     // A peer that hangs up at once is not to be called more often than one that does not answer.
-    (error, started.elapsed() > MIN_BACKOFF)
+    (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
 async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {

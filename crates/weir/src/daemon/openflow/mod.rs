@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
-use packet::Clock;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
 use crate::config::desired::Controller;
+use crate::daemon::timer::Timer;
 use crate::rundir::Rundir;
 
 mod connection;
@@ -78,7 +78,7 @@ impl Requests {
 /// The sockets of all bridges.
 pub struct Manager {
     rundir: Rundir,
-    clock: Arc<dyn Clock>,
+    timer: Timer,
     bridges: RefCell<BTreeMap<String, BridgeSockets>>,
 }
 
@@ -104,8 +104,8 @@ pub struct ControllerState {
 
 impl Manager {
     /// A manager without bridges.
-    pub fn new(rundir: Rundir, clock: Arc<dyn Clock>) -> Manager {
-        Manager { rundir, clock, bridges: RefCell::default() }
+    pub fn new(rundir: Rundir, timer: Timer) -> Manager {
+        Manager { rundir, timer, bridges: RefCell::default() }
     }
 
     /// Does what is asked for.
@@ -129,7 +129,7 @@ impl Manager {
 
     fn open(&self, name: &str, bridge: Bridge) -> Result<BridgeSockets, String> {
         let path = self.rundir.file(&format!("{name}.mgmt"));
-        let peers = Rc::new(Peers::new(bridge, self.clock.clone()));
+        let peers = Rc::new(Peers::new(bridge, self.timer.clone()));
         let management = listener::management(&path, peers.clone())?;
         Ok(BridgeSockets { peers, controllers: BTreeMap::new(), _management: management })
     }
@@ -197,7 +197,7 @@ impl BridgeSockets {
 /// A bridge and all who speak OpenFlow with it.
 pub struct Peers {
     bridge: Bridge,
-    clock: Arc<dyn Clock>,
+    timer: Timer,
     /// Who of them is the primary.
     roles: Arc<Roles>,
     configured: Cell<bool>,
@@ -210,10 +210,10 @@ pub struct Peers {
 }
 
 impl Peers {
-    fn new(bridge: Bridge, clock: Arc<dyn Clock>) -> Peers {
+    fn new(bridge: Bridge, timer: Timer) -> Peers {
         Peers {
             bridge,
-            clock,
+            timer,
             roles: Arc::default(),
             configured: Cell::default(),
             connected: Cell::default(),

@@ -144,6 +144,11 @@ impl Dummy {
         taken
     }
 
+    /// How many receive queues there are.
+    pub fn rx_queues(&self) -> usize {
+        self.rx.len()
+    }
+
     /// Takes the frames that were sent since the last call, the oldest first; at most the last 4096
     /// are kept.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {

@@ -1,0 +1,102 @@
+//! The commands on dummy ports, `netdev-dummy/*`: frames in, and what they pretend to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use packet::Packet;
+use packet::flow::compose::{compose, compose_sized};
+use ports::Port as _;
+use ports::dummy::Dummy;
+
+use super::Context;
+use super::ports::parse_hex;
+use crate::flow_text::Names;
+use crate::unixctl::command::Outcome;
+
+/// Bytes of data in a packet made from a flow, as in OVS.
+const PAYLOAD: u8 = 64;
+
+/// The shortest frame that `--len` may ask for: Ethernet's, without the checksum.
+const MIN_LEN: usize = 60;
+
+/// How long a frame may be: the largest IP packet with its Ethernet header and two tags.
+const MAX_LEN: usize = 65535 + 22;
+
+/// How long the command waits for its packets to be through.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `netdev-dummy/receive`: returns when the packets have gone their way, so that whatever is asked next
+/// sees their flows and counters.
+pub fn receive(context: &Context, args: &[String]) -> Outcome {
+    let port = find(context, &args[0]).ok_or("no such dummy netdev")?;
+    let mut rest = &args[1..];
+    let mut queue = 0;
+    if let [option, value, after @ ..] = rest
+        && option == "--qid"
+        && !after.is_empty()
+    {
+        queue = value.parse().ok().filter(|&queue| queue < port.rx_queues()).ok_or("bad rx queue id.")?;
+        rest = after;
+    }
+    // What is wrong with one of them is said before any has come in.
+    let mut frames = Vec::new();
+    while let [text, after @ ..] = rest {
+        let (frame, after) = frame(context, text, after)?;
+        frames.push(frame);
+        rest = after;
+    }
+    for frame in frames {
+        if !port.inject_packet(queue, Packet::from_slice(&frame)) {
+            return Err(format!("{}: the receive queue is full", args[0]));
+        }
+    }
+    context.engine.datapath.settle(PATIENCE);
+    Ok(String::new())
+}
+
+/// The frame that `text` stands for, and what of `rest` comes after its option.
+fn frame<'a>(context: &Context, text: &str, rest: &'a [String]) -> Result<(Vec<u8>, &'a [String]), String> {
+    if let Some(frame) = parse_hex(text) {
+        return Ok((frame, rest));
+    }
+    let names = Names::of_datapath(&context.engine.datapath);
+    let (key, _) = datapath::text::parse_key(text, &names).map_err(|e| format!("{text}: {e}"))?;
+    let [option, value, after @ ..] = rest else { return Ok((compose(&key, &payload()), rest)) };
+    if option != "--len" {
+        return Ok((compose(&key, &payload()), rest));
+    }
+    let len = value.parse().ok().filter(|len| *len <= MAX_LEN).ok_or_else(|| format!("{value}: not a packet len"))?;
+    if len < MIN_LEN {
+        return Err("too small packet len".into());
+    }
+    let frame = compose_sized(&key, len).ok_or_else(|| format!("{text}: the headers do not fit into {len} bytes"))?;
+    Ok((frame, after))
+}
+
+fn payload() -> Vec<u8> {
+    (0..PAYLOAD).collect()
+}
+
+fn find(context: &Context, name: &str) -> Option<Arc<Dummy>> {
+    context.engine.env.dummies.find(name)
+}
+
+/// `netdev-dummy/set-admin-state`.
+pub fn set_admin_state(context: &Context, args: &[String]) -> Outcome {
+    let state = args.last().map(|state| state.to_ascii_lowercase());
+    let up = match state.as_deref() {
+        Some("up") => true,
+        Some("down") => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let dummies = &context.engine.env.dummies;
+    let ports = match args {
+        [name, _] => vec![dummies.find(name).ok_or("Unknown Dummy Interface")?],
+        _ => dummies.names().iter().filter_map(|name| dummies.find(name)).collect(),
+    };
+    for port in ports {
+        port.set_admin_up(up).map_err(|e| e.to_string())?;
+    }
+    context.engine.links.look(&context.engine.switch, &context.engine.datapath);
+    Ok("OK".into())
+}

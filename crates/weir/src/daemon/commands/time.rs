@@ -1,0 +1,108 @@
+//! The commands on the clock, for tests: `time/stop` and `time/warp`.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Context;
+use crate::daemon::engine::Engine;
+use crate::unixctl::command::{Outcome, Reply};
+
+/// How long packets under way may delay a step.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What connections and others on the management thread get of the system's time to do what a step has
+/// made due.
+const PAUSE: Duration = Duration::from_millis(1);
+
+const NO_DUMMIES: &str = "the clock is the system's; only a daemon started with --enable-dummy has one to stop";
+
+/// `time/stop`.
+pub fn stop(context: &Context, _: &[String]) -> Outcome {
+    context.engine.timer.warp_clock().ok_or(NO_DUMMIES)?.stop();
+    Ok(String::new())
+}
+
+/// `time/warp`. What a step makes due happens before the next step, and before the reply.
+pub fn warp(context: &Context, args: &[String]) -> Reply {
+    let steps = match Steps::parse(args) {
+        Some(steps) => steps,
+        None => return Reply::Now(Err("invalid MSECS".into())),
+    };
+    if context.engine.timer.warp_clock().is_none() {
+        return Reply::Now(Err(NO_DUMMIES.into()));
+    }
+    let (reply, answer) = oneshot::channel();
+    let engine = context.engine.clone();
+    tokio::task::spawn_local(async move {
+        for step in steps {
+            take(&engine, step);
+            tokio::time::sleep(PAUSE).await;
+        }
+        // Whoever asked may have gone.
+        let _ = reply.send(Ok("warped".into()));
+    });
+    Reply::Later(answer)
+}
+
+/// Moves the clock and does what that makes due.
+fn take(engine: &Engine, step: Duration) {
+    let Some(clock) = engine.timer.warp_clock() else { return };
+    // What came in before is of the time before.
+    engine.datapath.settle(PATIENCE);
+    clock.warp(step);
+    engine.switch.run(engine.timer.now());
+    engine.datapath.settle(PATIENCE);
+}
+
+/// The steps of a warp, in milliseconds.
+#[derive(Debug)]
+struct Steps {
+    left: u64,
+    step: u64,
+}
+
+impl Steps {
+    /// From `[TOTAL] STEP`: without a total it is one step.
+    fn parse(args: &[String]) -> Option<Steps> {
+        let numbers: Vec<u64> = args.iter().map(|arg| arg.parse().ok()).collect::<Option<_>>()?;
+        match numbers[..] {
+            [step] if step > 0 => Some(Steps { left: step, step }),
+            // A total of zero counts as none, as in OVS.
+            [0, step] if step > 0 => Some(Steps { left: step, step }),
+            [total, step] if step > 0 => Some(Steps { left: total, step }),
+            _ => None,
+        }
+    }
+}
+
+impl Iterator for Steps {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let step = self.step.min(self.left);
+        self.left -= step;
+        (step > 0).then(|| Duration::from_millis(step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(args: &[&str]) -> Option<Vec<u128>> {
+        let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+        Steps::parse(&args).map(|steps| steps.map(|step| step.as_millis()).collect())
+    }
+
+    #[test]
+    fn a_large_warp_is_cut_into_steps() {
+        assert_eq!(steps(&["500"]), Some(vec![500]));
+        assert_eq!(steps(&["1000", "300"]), Some(vec![300, 300, 300, 100]));
+        assert_eq!(steps(&["100", "300"]), Some(vec![100]));
+        assert_eq!(steps(&["0", "300"]), Some(vec![300]));
+        for bad in [&["0"][..], &["-5"], &["x"], &["100", "0"], &["-1", "5"]] {
+            assert_eq!(steps(bad), None, "{bad:?}");
+        }
+    }
+}

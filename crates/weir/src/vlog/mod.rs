@@ -1,0 +1,423 @@
+//! Logging as ovs-vswitchd does it: to standard error, to a file and to the system's log. Each module
+//! has a level of its own for each of them, which operators set at the start (`-v`) and while the
+//! daemon runs (`vlog/set`). A line is `2024-01-31T12:00:00.000Z|00001|module|INFO|text`, or what a
+//! pattern makes of it.
+//!
+//! Messages come from `tracing`'s macros. The module is the event's target, where that is the name of
+//! one, or follows from the path of the code ([`module`]). Warnings and errors of one place in the code
+//! are limited ([`limit`]).
+//!
+//! ```text
+//! tracing::warn!(target: "bridge", ...) ─▶ [subscriber] ─▶ Logger ─▶ [pattern] ─▶ stderr, [sink]
+//! ```
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+pub mod level;
+pub mod limit;
+pub mod module;
+pub mod pattern;
+pub mod sink;
+mod subscriber;
+
+pub use level::{Change, Destination, Level};
+use limit::Verdict;
+pub use module::Module;
+use pattern::Message;
+use sink::{LogFile, Method, Syslog};
+
+/// Facility `daemon` of syslog.
+const DAEMON: u8 = 3;
+
+/// What is logged where, and the places it goes to.
+pub struct Logger {
+    program: &'static str,
+    /// Level of each module and destination.
+    levels: Vec<[AtomicU8; Destination::ALL.len()]>,
+    /// Modules whose messages are not limited.
+    unlimited: Vec<AtomicBool>,
+    file_open: AtomicBool,
+    number: AtomicU32,
+    started: Instant,
+    outputs: Mutex<Outputs>,
+    limiter: Mutex<limit::Limiter>,
+}
+
+struct Outputs {
+    patterns: [String; Destination::ALL.len()],
+    facility: u8,
+    file: LogFile,
+    syslog: Syslog,
+}
+
+/// A message.
+struct Record<'a> {
+    module: Module,
+    level: Level,
+    /// Tells places in the code apart.
+    place: usize,
+    text: &'a str,
+}
+
+/// How to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The log file.
+    pub file: Option<PathBuf>,
+    /// Changes of what is logged, in their order.
+    pub changes: Vec<Change>,
+    /// No more than warnings on standard error.
+    pub quiet_console: bool,
+    /// How to reach the system's log.
+    pub syslog: Option<String>,
+}
+
+/// Makes a logger that takes the messages of the whole process.
+pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, String> {
+    let environment = || std::env::var("OVS_SYSLOG_METHOD").ok().filter(|method| !method.is_empty());
+    let method = config.syslog.clone().or_else(environment);
+    let method = match method.as_deref() {
+        Some(text) => Method::parse(text).ok_or_else(|| format!("unsupported syslog method '{text}'"))?,
+        None => Method::Libc,
+    };
+    let logger = Arc::new(Logger::new(program, method));
+    for change in &config.changes {
+        logger.set(change);
+    }
+    if config.quiet_console {
+        for module in Module::all() {
+            let level = logger.level(module, Destination::Console).min(Level::Warn);
+            logger.set_level(module, Destination::Console, level);
+        }
+    }
+    // A second daemon in one process, in tests, logs where the first one does.
+    let _ = tracing::subscriber::set_global_default(subscriber::ToLogger(logger.clone()));
+    if let Some(path) = &config.file {
+        // Without its log file the daemon still does its work.
+        let _ = logger.open_file(path);
+    }
+    Ok(logger)
+}
+
+impl Logger {
+    /// A logger with OVS's levels and patterns, which nothing is connected to.
+    pub fn new(program: &'static str, syslog: Method) -> Logger {
+        let patterns = [
+            "ovs|%05N|%c%T|%p|%m",
+            "%D{%Y-%m-%dT%H:%M:%SZ}|%05N|%c%T|%p|%m",
+            "%D{%Y-%m-%dT%H:%M:%S.###Z}|%05N|%c%T|%p|%m",
+        ];
+        Logger {
+            program,
+            levels: Module::all().map(|_| std::array::from_fn(|_| AtomicU8::new(Level::Info as u8))).collect(),
+            unlimited: Module::all().map(|_| AtomicBool::new(false)).collect(),
+            file_open: AtomicBool::new(false),
+            number: AtomicU32::new(0),
+            started: Instant::now(),
+            outputs: Mutex::new(Outputs {
+                patterns: patterns.map(str::to_owned),
+                facility: DAEMON,
+                file: LogFile::default(),
+                syslog: Syslog::new(syslog),
+            }),
+            limiter: Mutex::default(),
+        }
+    }
+
+    /// Makes a change, for messages from now on.
+    pub fn apply(&self, change: &Change) {
+        self.set(change);
+        tracing::callsite::rebuild_interest_cache();
+    }
+
+    fn set(&self, change: &Change) {
+        match change {
+            Change::Level { module, destination, level } => {
+                for at in Module::all().filter(|at| module.is_none_or(|only| only == *at)) {
+                    for to in Destination::ALL.into_iter().filter(|to| destination.is_none_or(|only| only == *to)) {
+                        self.set_level(at, to, *level);
+                    }
+                }
+            }
+            Change::Pattern { destination, pattern } => {
+                let mut outputs = self.outputs.lock();
+                for to in Destination::ALL.into_iter().filter(|to| destination.is_none_or(|only| only == *to)) {
+                    outputs.patterns[to as usize].clone_from(pattern);
+                }
+            }
+            Change::Facility(number) => self.outputs.lock().facility = *number,
+        }
+    }
+
+    fn set_level(&self, module: Module, destination: Destination, level: Level) {
+        self.levels[module.index()][destination as usize].store(level as u8, Ordering::Relaxed);
+    }
+
+    /// What of a module goes to a destination.
+    pub fn level(&self, module: Module, destination: Destination) -> Level {
+        Level::of(self.levels[module.index()][destination as usize].load(Ordering::Relaxed))
+    }
+
+    /// Limits the warnings of a module, or no longer.
+    pub fn set_limited(&self, module: Module, limited: bool) {
+        self.unlimited[module.index()].store(!limited, Ordering::Relaxed);
+    }
+
+    /// Whether the warnings of a module are limited.
+    pub fn is_limited(&self, module: Module) -> bool {
+        !self.unlimited[module.index()].load(Ordering::Relaxed)
+    }
+
+    /// For each destination, what comes before every message there, and the pattern.
+    pub fn patterns(&self) -> [(Destination, &'static str, String); Destination::ALL.len()] {
+        let outputs = self.outputs.lock();
+        Destination::ALL.map(|to| {
+            let prefix = if to == Destination::Syslog { outputs.syslog.method.prefix() } else { "none" };
+            (to, prefix, outputs.patterns[to as usize].clone())
+        })
+    }
+
+    /// Whether a message would go anywhere.
+    fn is_enabled(&self, module: Module, level: Level) -> bool {
+        Destination::ALL.into_iter().any(|to| self.goes_to(module, level, to))
+    }
+
+    fn goes_to(&self, module: Module, level: Level, to: Destination) -> bool {
+        level <= self.level(module, to) && (to != Destination::File || self.file_open.load(Ordering::Relaxed))
+    }
+
+    /// The highest level of any module and destination.
+    fn loudest(&self) -> Level {
+        let all = self.levels.iter().flatten().map(|level| level.load(Ordering::Relaxed));
+        Level::of(all.max().unwrap_or(0))
+    }
+
+    /// Logs, unless the place has used up its budget.
+    fn log(&self, record: &Record<'_>) {
+        if record.level <= Level::Warn && self.is_limited(record.module) {
+            let now = Instant::now();
+            let taken = self.limiter.lock().take(record.place, now);
+            match taken {
+                Verdict::Drop => return,
+                Verdict::LogAfter(dropped) => self.write(&Record { text: &dropped.text(now), ..*record }),
+                Verdict::Log => {}
+            }
+        }
+        self.write(record);
+    }
+
+    fn write(&self, record: &Record<'_>) {
+        let thread = std::thread::current();
+        let mut message = Message {
+            program: self.program,
+            module: record.module.name(),
+            level: record.level,
+            text: record.text,
+            number: self.number.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+            thread: thread.name().filter(|name| *name != "main").unwrap_or(""),
+            time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            uptime: self.started.elapsed(),
+            facility: DAEMON,
+        };
+        let mut outputs = self.outputs.lock();
+        message.facility = outputs.facility;
+        for to in Destination::ALL.into_iter().filter(|to| self.goes_to(record.module, record.level, *to)) {
+            let mut line = String::new();
+            pattern::format(&mut line, &outputs.patterns[to as usize], &message);
+            match to {
+                Destination::Syslog => outputs.syslog(&line, &message),
+                Destination::Console => {
+                    line.push('\n');
+                    let _ = io::stderr().write_all(line.as_bytes());
+                }
+                Destination::File => {
+                    line.push('\n');
+                    outputs.file.write(&line);
+                }
+            }
+        }
+    }
+}
+
+impl Outputs {
+    /// Sends each line by itself, with what the method puts before it.
+    fn syslog(&mut self, text: &str, message: &Message<'_>) {
+        for line in text.lines() {
+            let mut out = String::new();
+            match self.syslog.method {
+                Method::Null => return,
+                // The local system knows its name.
+                Method::Libc => pattern::format(&mut out, "<%B>%D{%h %e %T} %A: ", message),
+                Method::Unix(_) | Method::Udp(_) => pattern::format(&mut out, "<%B>", message),
+            }
+            out.push_str(line);
+            self.syslog.send(&out);
+        }
+    }
+}
+
+/// The log file.
+impl Logger {
+    /// Where it is, if there is to be one.
+    pub fn file_path(&self) -> Option<PathBuf> {
+        self.outputs.lock().file.path.clone()
+    }
+
+    /// Opens the file anew, which may have been renamed since.
+    pub fn reopen(&self) -> io::Result<()> {
+        match self.file_path() {
+            Some(path) => self.open_file(&path),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the file, until it is opened anew.
+    pub fn close(&self) {
+        self.outputs.lock().file.install(None);
+        self.file_open.store(false, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+    }
+
+    /// Logs to the file at `path`. Where that fails, an open one is kept.
+    fn open_file(&self, path: &Path) -> io::Result<()> {
+        self.outputs.lock().file.path = Some(path.to_owned());
+        let file = sink::open(path).inspect_err(|e| {
+            tracing::warn!(target: "vlog", "failed to open {} for logging: {e}", path.display());
+        })?;
+        if self.outputs.lock().file.is_same(&file) {
+            return Ok(());
+        }
+        if self.file_open.load(Ordering::Relaxed) {
+            tracing::info!(target: "vlog", "closing log file");
+        }
+        self.outputs.lock().file.install(Some(file));
+        self.file_open.store(true, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+        tracing::info!(target: "vlog", "opened log file {}", path.display());
+        Ok(())
+    }
+}
+
+/// Reads what `weir run --log` takes: levels by commas, of all modules or as NAME=LEVEL, where the name
+/// is of a module or of a crate. Only standard error is logged to.
+pub fn parse_filter(filter: &str) -> Result<Vec<Change>, String> {
+    let mut changes = vec![
+        Change::Level { module: None, destination: Some(Destination::Syslog), level: Level::Off },
+        Change::Level { module: None, destination: Some(Destination::File), level: Level::Off },
+    ];
+    for part in filter.split(',').filter(|part| !part.is_empty()) {
+        let (name, word) = part.split_once('=').map_or((None, part), |(name, word)| (Some(name), word));
+        let level = match word {
+            "error" => Level::Err,
+            "debug" | "trace" => Level::Dbg,
+            other => Level::find(other)
+                .ok_or_else(|| format!("{other:?} is no level; levels are off, error, warn, info and debug"))?,
+        };
+        let modules: Vec<Option<Module>> = match name {
+            None => vec![None],
+            Some(name) => Module::find(name).into_iter().chain(Module::of_path(name)).map(Some).collect(),
+        };
+        if modules.is_empty() {
+            return Err(format!("{:?} is neither a module nor a crate", name.unwrap_or_default()));
+        }
+        let console = Some(Destination::Console);
+        changes.extend(modules.into_iter().map(|module| Change::Level { module, destination: console, level }));
+    }
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(name: &str) -> Module {
+        Module::find(name).unwrap()
+    }
+
+    fn log(logger: &Logger, name: &str, level: Level, text: &str) {
+        logger.log(&Record { module: module(name), level, place: text.len(), text });
+    }
+
+    /// A logger with a file alone, whose lines are `module|level|text`.
+    fn to_file(path: &Path) -> Logger {
+        let logger = Logger::new("test", Method::Null);
+        for spec in ["console:off", "PATTERN:file:%c|%p|%m"] {
+            logger.set(&Change::parse(spec).unwrap());
+        }
+        logger.open_file(path).unwrap();
+        logger
+    }
+
+    #[test]
+    fn modules_have_levels_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let logger = to_file(&path);
+        logger.set(&Change::parse("bridge:file:dbg").unwrap());
+        logger.set(&Change::parse("vconn:warn").unwrap());
+        for name in ["bridge", "vconn", "unixctl"] {
+            for level in [Level::Warn, Level::Info, Level::Dbg] {
+                if logger.is_enabled(module(name), level) {
+                    log(&logger, name, level, "x");
+                }
+            }
+        }
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let expected =
+            ["bridge|WARN|x", "bridge|INFO|x", "bridge|DBG|x", "vconn|WARN|x", "unixctl|WARN|x", "unixctl|INFO|x"];
+        assert_eq!(lines.lines().collect::<Vec<_>>(), expected);
+        assert_eq!(logger.level(module("vconn"), Destination::Console), Level::Warn);
+        assert_eq!(logger.loudest(), Level::Dbg);
+    }
+
+    #[test]
+    fn a_renamed_file_is_left_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("log"), dir.path().join("old"));
+        let logger = to_file(&path);
+        log(&logger, "bridge", Level::Info, "first");
+        std::fs::rename(&path, &old).unwrap();
+        log(&logger, "bridge", Level::Info, "second");
+        logger.reopen().unwrap();
+        log(&logger, "bridge", Level::Info, "third");
+        logger.close();
+        log(&logger, "bridge", Level::Info, "lost");
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "bridge|INFO|first\nbridge|INFO|second\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "bridge|INFO|third\n");
+        assert_eq!(logger.file_path(), Some(path));
+    }
+
+    #[test]
+    fn warnings_are_limited_unless_told_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let logger = to_file(&path);
+        let lines = || std::fs::read_to_string(&path).unwrap().lines().count();
+        (0..500).for_each(|_| log(&logger, "bridge", Level::Warn, "again"));
+        assert!((100..110).contains(&lines()), "{}", lines());
+        logger.set_limited(module("bridge"), false);
+        let before = lines();
+        (0..500).for_each(|_| log(&logger, "bridge", Level::Warn, "again"));
+        assert_eq!(lines() - before, 500);
+        (0..500).for_each(|_| log(&logger, "vconn", Level::Info, "information"));
+        assert_eq!(lines() - before, 1000);
+    }
+
+    #[test]
+    fn filters_of_weir_run() {
+        let logger = Logger::new("weir", Method::Null);
+        for change in parse_filter("warn,ports=debug,bridge=off").unwrap() {
+            logger.set(&change);
+        }
+        let level = |name| logger.level(module(name), Destination::Console);
+        assert_eq!((level("vconn"), level("netdev_dummy"), level("bridge")), (Level::Warn, Level::Dbg, Level::Off));
+        assert!(parse_filter("loud").unwrap_err().contains("levels are"));
+        assert!(parse_filter("nonsense=info").unwrap_err().contains("nonsense"));
+    }
+}

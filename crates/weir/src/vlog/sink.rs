@@ -1,0 +1,192 @@
+//! Where lines end up: the log file and the system's log. Neither ever makes the daemon wait for a
+//! reader, nor fail: what cannot be written is lost.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::UdpSocket;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// The log file.
+#[derive(Default)]
+pub struct LogFile {
+    /// Where it is, or was to be.
+    pub path: Option<PathBuf>,
+    file: Option<File>,
+    /// The last line was cut short, for want of room.
+    torn: bool,
+}
+
+impl LogFile {
+    /// Whether lines are written.
+    pub fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether `file` is the one that is open.
+    pub fn is_same(&self, file: &File) -> bool {
+        let identity = |file: &File| rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        self.file.as_ref().is_some_and(|open| identity(open) == identity(file))
+    }
+
+    /// Writes to this file from now on; `None` closes.
+    pub fn install(&mut self, file: Option<File>) {
+        self.file = file;
+        self.torn = false;
+    }
+
+    /// Writes a line that ends in a line feed. A full disk loses lines and nothing else.
+    pub fn write(&mut self, line: &str) {
+        let Some(file) = &mut self.file else { return };
+        if self.torn {
+            match file.write_all(b"\n") {
+                Ok(()) => self.torn = false,
+                Err(_) => return,
+            }
+        }
+        // One call for a line: lines of two processes in one file do not mix.
+        self.torn = file.write(line.as_bytes()).is_ok_and(|written| written < line.len());
+    }
+}
+
+/// Opens a log file to append to it.
+pub fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o660).open(path)
+}
+
+/// How the system's log is reached (`--syslog-method`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Not at all.
+    Null,
+    /// As libc does, over `/dev/log`.
+    Libc,
+    /// Over a Unix datagram socket, without time and name.
+    Unix(PathBuf),
+    /// To a UDP port, without time and name.
+    Udp(String),
+}
+
+impl Method {
+    /// Reads `null`, `libc`, `unix:PATH` or `udp:ADDRESS:PORT`.
+    pub fn parse(text: &str) -> Option<Method> {
+        match text.split_once(':') {
+            None if text == "null" => Some(Method::Null),
+            None if text == "libc" => Some(Method::Libc),
+            Some(("unix", path)) => Some(Method::Unix(path.into())),
+            Some(("udp", address)) => {
+                let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                Some(Method::Udp(if has_port { address.into() } else { format!("{address}:514") }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The pattern of what comes before each message.
+    pub fn prefix(&self) -> &'static str {
+        match self {
+            Method::Null => "",
+            Method::Libc => "<%B> %D{%h %e %T} %E %A:",
+            Method::Unix(_) | Method::Udp(_) => "<%B>",
+        }
+    }
+}
+
+/// Where the system's log listens.
+const SYSTEM_LOG: &str = "/dev/log";
+
+/// The system's log.
+pub struct Syslog {
+    /// How it is reached.
+    pub method: Method,
+    socket: Option<Socket>,
+}
+
+enum Socket {
+    Unix(UnixDatagram),
+    Udp(UdpSocket),
+}
+
+impl Syslog {
+    /// Connects with the first message.
+    pub fn new(method: Method) -> Syslog {
+        Syslog { method, socket: None }
+    }
+
+    /// Sends a message: priority in angle brackets, and text.
+    pub fn send(&mut self, message: &str) {
+        if self.socket.is_none() {
+            self.socket = self.connect().ok();
+        }
+        let sent = match &self.socket {
+            Some(Socket::Unix(socket)) => socket.send(message.as_bytes()),
+            Some(Socket::Udp(socket)) => socket.send(message.as_bytes()),
+            None => return,
+        };
+        // A log that was restarted is at another socket of that name.
+        if sent.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
+            self.socket = None;
+        }
+    }
+
+    fn connect(&self) -> io::Result<Socket> {
+        let path = match &self.method {
+            Method::Null => return Err(io::ErrorKind::Unsupported.into()),
+            Method::Libc => Path::new(SYSTEM_LOG),
+            Method::Unix(path) => path,
+            Method::Udp(address) => {
+                let local = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+                let socket = UdpSocket::bind(local)?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                return Ok(Socket::Udp(socket));
+            }
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        socket.set_nonblocking(true)?;
+        Ok(Socket::Unix(socket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods() {
+        assert_eq!(Method::parse("udp:127.0.0.1:99"), Some(Method::Udp("127.0.0.1:99".into())));
+        assert_eq!(Method::parse("udp:127.0.0.1"), Some(Method::Udp("127.0.0.1:514".into())));
+        assert_eq!(Method::parse("unix:/x"), Some(Method::Unix("/x".into())));
+        assert_eq!(Method::parse("libc"), Some(Method::Libc));
+        assert_eq!(Method::parse("pigeon"), None);
+    }
+
+    #[test]
+    fn a_log_that_comes_back_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Syslog::new(Method::Unix(path.clone()));
+        log.send("<28>lost");
+        let mut buffer = [0; 64];
+        for message in ["<28>one", "<28>two"] {
+            let listener = UnixDatagram::bind(&path).unwrap();
+            // The first after a loss may only notice it.
+            log.send(message);
+            log.send(message);
+            let length = listener.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], message.as_bytes());
+            drop(listener);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines() {
+        let mut log = LogFile::default();
+        log.install(Some(open(Path::new("/dev/full")).unwrap()));
+        log.write("lost\n");
+        assert!(log.is_open());
+    }
+}

@@ -1,0 +1,146 @@
+"""Dummy ports and the clock: what tests use that run the daemon without any network."""
+
+import re
+import time
+
+import pytest
+from lib.net import run
+from test_vswitchd import Ovs
+
+PACKET = "aa55aa55000250540000000a08004500001c00000000400166d60a0000010a0000020800f7ff00000000"
+ICMP = ("in_port(1),eth(src=50:54:00:00:00:09,dst=50:54:00:00:00:0a),eth_type(0x0800),"
+        "ipv4(src=10.0.0.2,dst=10.0.0.1,proto=1,tos=0,ttl=64,frag=no),icmp(type=8,code=0)")
+
+
+@pytest.fixture
+def ovs():
+    o = Ovs()
+    yield o
+    o.close()
+
+
+@pytest.fixture
+def switch(ovs):
+    """A bridge br0 of the dummy ports p1 and p2, and a daemon whose clock can be stopped."""
+    ovs.start("--enable-dummy=override")
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath-type=dummy", "fail-mode=secure",
+              *[w for n in (1, 2) for w in ("--", "add-port", "br0", f"p{n}", "--", "set", "interface", f"p{n}",
+                                            "type=dummy", f"ofport_request={n}")])
+    return ovs
+
+
+def refusal(ovs, *args):
+    """What a command that has to fail says."""
+    r = run("ovs-appctl", "-t", "ovs-vswitchd", *args, env=ovs.env, check=False)
+    assert r.returncode == 2, r
+    return r.stderr
+
+
+def flows(ovs):
+    return re.findall(r"n_packets=(\d+), n_bytes=(\d+).* actions=(\S+)", ovs.ofctl("dump-flows", "br0"))
+
+
+def links_down(ovs):
+    return re.findall(r"\((\w+)\):[^(]*LINK_DOWN", ovs.ofctl("dump-ports-desc", "br0"))
+
+
+def test_received_packets_are_through_when_the_command_returns(switch):
+    switch.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    for n in range(1, 6):
+        switch.appctl("netdev-dummy/receive", "p1", PACKET)
+        assert flows(switch) == [(str(n), str(n * 42), "output:2")]
+    # The first one has made the flow, which counts those after it.
+    assert "packets:4, bytes:168" in switch.appctl("dpctl/dump-flows")
+
+
+def test_packets_made_from_flows(switch):
+    switch.ofctl("add-flow", "br0", "icmp,actions=2")
+    switch.ofctl("add-flow", "br0", "udp,actions=LOCAL")
+    switch.appctl("netdev-dummy/receive", "p1", ICMP)
+    udp = ICMP.replace("proto=1", "proto=17").replace("icmp(type=8,code=0)", "udp(src=1,dst=2)")
+    switch.appctl("netdev-dummy/receive", "p1", udp, "--len", "100", udp)
+    assert sorted(flows(switch)) == [("1", "106", "output:2"), ("2", "206", "LOCAL")]
+
+
+@pytest.mark.parametrize("args, problem", [
+    (["nosuch", PACKET], "no such dummy netdev"),
+    (["p1", "--qid", "1", PACKET], "bad rx queue id."),
+    (["p1", ICMP, "--len", "20"], "too small packet len"),
+    (["p1", "nonsense(5)"], "nonsense"),
+    (["p1", PACKET, "nonsense(5)"], "nonsense"),
+])
+def test_what_cannot_be_received_is_refused(switch, args, problem):
+    switch.ofctl("add-flow", "br0", "actions=2")
+    assert problem in refusal(switch, "netdev-dummy/receive", *args)
+    assert flows(switch) == [("0", "0", "output:2")], "none of the packets has come in"
+
+
+def test_captures_are_written_when_the_command_returns(switch, tmp_path):
+    switch.vsctl("set", "interface", "p1", f"options:rxq_pcap={tmp_path}/rx.pcap")
+    switch.vsctl("set", "interface", "p2", f"options:tx_pcap={tmp_path}/tx.pcap")
+    switch.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    for name in ("rx", "tx"):
+        assert (tmp_path / f"{name}.pcap").read_bytes()[40:] == bytes.fromhex(PACKET)
+
+
+def test_rules_expire_when_the_clock_is_warped(switch):
+    switch.appctl("time/stop")
+    switch.ofctl("add-flow", "br0", "in_port=1,idle_timeout=10,actions=2")
+    switch.ofctl("add-flow", "br0", "in_port=2,hard_timeout=30,actions=1")
+    assert switch.appctl("time/warp", "8000") == "warped\n"
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    switch.appctl("time/warp", "9000", "1000")
+    assert [actions for _, _, actions in flows(switch)] == ["output:2", "output:1"], "used 9 s ago"
+    assert "duration=17" in switch.ofctl("dump-flows", "br0")
+    switch.appctl("time/warp", "2000", "500")
+    assert [actions for _, _, actions in flows(switch)] == ["output:1"]
+    switch.appctl("time/warp", "12000")
+    assert flows(switch) == []
+
+
+def test_addresses_age_by_the_warped_clock(switch):
+    switch.ofctl("add-flow", "br0", "actions=NORMAL")
+    switch.vsctl("set", "bridge", "br0", "other_config:mac-aging-time=20")
+    switch.appctl("time/stop")
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    switch.appctl("time/warp", "5000")
+    assert switch.appctl("fdb/show", "br0").split()[-4:] == ["1", "0", "50:54:00:00:00:0a", "5"]
+    switch.appctl("time/warp", "16000", "1000")
+    assert len(switch.appctl("fdb/show", "br0").splitlines()) == 1
+
+
+def test_a_stopped_clock_keeps_everything(switch):
+    switch.appctl("time/stop")
+    switch.ofctl("add-flow", "br0", "idle_timeout=1,actions=2")
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    before = switch.appctl("dpctl/dump-flows")
+    # By the system's clock this takes longer than the timeout: revalidation goes on meanwhile.
+    for _ in range(15):
+        switch.vsctl("set", "bridge", "br0", "external_ids:x=1", "--", "set", "bridge", "br0", "external_ids:x=2")
+        switch.appctl("revalidator/wait")
+        time.sleep(0.1)
+    assert len(flows(switch)) == 1 and switch.appctl("dpctl/dump-flows") == before
+
+
+def test_the_systems_clock_cannot_be_stopped(ovs):
+    ovs.start()
+    for command in (["time/stop"], ["time/warp", "1000"]):
+        assert "--enable-dummy" in refusal(ovs, *command)
+
+
+@pytest.mark.parametrize("args", [["0"], ["x"], ["100", "0"]])
+def test_warps_that_make_no_sense(switch, args):
+    assert "invalid MSECS" in refusal(switch, "time/warp", *args)
+
+
+def test_admin_state_is_seen_at_once(switch):
+    switch.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    assert switch.appctl("netdev-dummy/set-admin-state", "p2", "down") == "OK\n"
+    assert links_down(switch) == ["p2"]
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    assert "tx pkts=0" in switch.ofctl("dump-ports", "br0", "2")
+    assert switch.appctl("netdev-dummy/set-admin-state", "UP") == "OK\n"
+    assert links_down(switch) == []
+    for args in (["nosuch", "up"], ["p1", "sideways"]):
+        refusal(switch, "netdev-dummy/set-admin-state", *args)
