@@ -51,6 +51,7 @@ fn classify(c: &mut Criterion) {
             let domain = Arc::new(Domain::new(1));
             let mut reader = domain.readers().pop().expect("one reader");
             let table = Table::new(flows as usize, 64, 1, [3, 4], domain.clone());
+            table.enlist(0);
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(2))]);
             for flow in 0..flows {
                 let mask = Box::new(mask(flow, masks));

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-/// Settings that hold for the life of a [`Datapath`](crate::Datapath), except where a setter exists.
+/// Settings of a [`Datapath`](crate::Datapath) at its start. Those for which it has a setter can change
+/// while packets flow.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Core of each worker. Empty: one worker that may run on any core.
     pub workers: Vec<usize>,
+    /// Most workers that there can be at a time, those included that are about to end while others take
+    /// over. Each costs some memory for each port and mask, even before it exists.
+    pub max_workers: usize,
     /// Threads that call [`Upcall`](crate::Upcall). At least one; more than there are workers is of
     /// no use, since the misses of a worker are handled in order by one thread.
     pub handlers: usize,
@@ -35,6 +39,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             workers: Vec::new(),
+            max_workers: 16,
             handlers: 1,
             max_sleep: Duration::from_micros(100),
             tx_flush_interval: Duration::ZERO,

@@ -62,9 +62,18 @@ macro_rules! counters {
                     $($name: self.$name.get(),)*
                     slept: Duration::from_nanos(self.slept_nanos.get()),
                     drops: self.drops.read(),
+                    number: 0,
                     core: None,
+                    usage: None,
                 }
             }
+        }
+
+        /// Adds what another worker has counted.
+        pub fn add_to(sum: &mut WorkerStats, other: &WorkerStats) {
+            $(sum.$name = sum.$name.wrapping_add(other.$name);)*
+            sum.slept += other.slept;
+            sum.drops.0.iter_mut().zip(other.drops.0).for_each(|(sum, n)| *sum += n);
         }
 
         /// What was counted since `base` was read.
@@ -73,7 +82,9 @@ macro_rules! counters {
                 $($name: now.$name.wrapping_sub(base.$name),)*
                 slept: now.slept.saturating_sub(base.slept),
                 drops: drops_since(now.drops, &base.drops),
+                number: now.number,
                 core: now.core,
+                usage: now.usage,
             }
         }
     };

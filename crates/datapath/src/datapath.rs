@@ -1,37 +1,31 @@
 //! The datapath as the rest of the switch sees it.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use packet::{Clock, Key, Packet, Time};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use ports::Port;
 
-use crate::act::{Actor, Metadata};
+use crate::act::Metadata;
 use crate::action::{Action, PortNo};
+use crate::assign::{Place, Policy};
+use crate::classify::Table;
 use crate::classify::megaflow::MAX_PORTS;
-use crate::classify::{ExactCache, Table};
 use crate::config::Config;
-use crate::counters::{WorkerCounters, drops_since, since};
+use crate::counters::{Counter, drops_since};
+use crate::crew::{Crew, Management, TxQueues};
 use crate::error::Error;
-use crate::forward::Frames;
-use crate::miss::{Bell, Channel, Handler, MissQueue};
-use crate::output::Outputs;
-use crate::port::{PortShared, Queue};
+use crate::port::PortShared;
 use crate::program::Program;
 use crate::rcu::Domain;
-use crate::sleep::Waker;
 use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, WorkerStats};
 use crate::tsc;
 use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
-use crate::worker::{Command, GivenBack, Mailbox, Worker};
+use crate::usage::{self, History};
+use crate::worker::{Command, GivenBack, Rx};
 
-/// How often a handler thread calls [`Datapath::maintain`].
-const MAINTAIN: Duration = Duration::from_millis(100);
 /// How often subtables are ranked and ports are looked at.
 const RANK: Duration = Duration::from_secs(1);
 /// Flows that a dump reads at once.
@@ -41,56 +35,57 @@ const DUMPED: usize = 256;
 ///
 /// Every method may be called from any thread, also from [`Upcall`]s, except where it says otherwise.
 pub struct Datapath {
-    shared: Arc<Shared>,
-    drivers: Mutex<Drivers>,
-    config: Config,
+    pub(crate) shared: Arc<Shared>,
+    /// Taken before any other lock.
+    pub(crate) management: Mutex<Management>,
 }
 
-/// What threads and callers share.
-struct Shared {
-    clock: Arc<dyn Clock>,
-    table: Arc<Table>,
-    domain: Arc<Domain>,
-    upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
-    /// Of each worker.
-    mailboxes: Vec<Arc<Mailbox>>,
-    /// Of each worker.
-    counters: Vec<Arc<WorkerCounters>>,
-    ports: Mutex<Ports>,
-    /// When subtables were ranked and ports looked at last.
-    ranked: Mutex<Time>,
+/// What threads and callers share. Locks, in the order in which they are taken: `ports`, `crew`.
+pub(crate) struct Shared {
+    pub clock: Arc<dyn Clock>,
+    pub table: Arc<Table>,
+    pub domain: Arc<Domain>,
+    pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
+    pub ports: Mutex<Ports>,
+    pub crew: RwLock<Crew>,
+    /// Workers that there can be.
+    pub max_workers: usize,
+    due: Mutex<Due>,
+}
+
+/// When something was done last.
+struct Due {
+    /// Subtables were ranked and ports looked at.
+    ranked: Time,
+    /// A step of the usage's history ended.
+    measured: Time,
 }
 
 #[derive(Default)]
-struct Ports {
-    by_number: BTreeMap<PortNo, Arc<PortShared>>,
-    assignments: Vec<RxAssignment>,
+pub(crate) struct Ports {
+    pub by_number: BTreeMap<PortNo, Entry>,
     /// The number given last.
     last: u32,
     /// Counters when they were reset.
-    worker_base: Vec<WorkerStats>,
     drops_base: BTreeMap<PortNo, Drops>,
+    /// Cycles that have passed, for everybody's usage.
+    pub wall: History,
 }
 
-/// Who drives the workers and handlers.
-enum Drivers {
-    /// Whoever calls [`Datapath::poll`].
-    Caller(Parked),
-    /// Threads.
-    Threads(Running),
+/// A port, as the management knows it.
+pub(crate) struct Entry {
+    pub shared: Arc<PortShared>,
+    pub tx: TxQueues,
+    pub rx: Vec<RxState>,
+    /// Core that is wanted for a receive queue.
+    pub affinity: BTreeMap<usize, usize>,
 }
 
-#[derive(Default)]
-struct Parked {
-    workers: Vec<Worker>,
-    handlers: Vec<(Handler, Arc<Bell>)>,
-}
-
-struct Running {
-    stop: Arc<AtomicBool>,
-    workers: Vec<JoinHandle<Worker>>,
-    handlers: Vec<JoinHandle<(Handler, Arc<Bell>)>>,
-    bells: Vec<Arc<Bell>>,
+/// A receive queue, as the management knows it.
+pub(crate) struct RxState {
+    pub place: Place,
+    pub cycles: Arc<Counter>,
+    pub history: History,
 }
 
 /// Set up and shut down.
@@ -98,56 +93,30 @@ impl Datapath {
     /// A datapath without ports and flows. Its workers do not run until [`start`](Datapath::start);
     /// until then [`poll`](Datapath::poll) drives them.
     pub fn new(config: Config, clock: Arc<dyn Clock>) -> Arc<Datapath> {
-        let workers = config.workers.len().max(1);
-        let handlers = config.handlers.clamp(1, workers);
-        let domain = Arc::new(Domain::new(workers + handlers));
+        let cores: Vec<_> = config.workers.iter().map(|&core| Some(core)).collect();
+        let cores = if cores.is_empty() { vec![None] } else { cores };
+        let max_workers = config.max_workers.max(cores.len());
+        let handlers = config.handlers.clamp(1, max_workers);
+        let domain = Arc::new(Domain::new(max_workers + handlers));
         let mut readers = domain.readers();
-        let table = Arc::new(Table::new(config.max_flows, config.max_masks, workers, config.seed, domain.clone()));
-        let upcall = Arc::new(OnceLock::new());
-
-        let served = readers.split_off(workers).into_iter().map(|reader| {
-            let (table, upcall, clock) = (table.clone(), upcall.clone(), clock.clone());
-            (Handler { channels: Vec::new(), reader, table, upcall, clock }, Arc::new(Bell::default()))
+        let for_handlers = readers.split_off(max_workers);
+        let table = Table::new(config.max_flows, config.max_masks, max_workers, config.seed, domain.clone());
+        let now = clock.now();
+        let shared = Arc::new(Shared {
+            clock,
+            table: Arc::new(table),
+            domain,
+            upcall: Arc::default(),
+            ports: Mutex::new(Ports { wall: History::starting_at(tsc::cycles()), ..Ports::default() }),
+            crew: RwLock::default(),
+            max_workers,
+            due: Mutex::new(Due { ranked: now, measured: now }),
         });
-        let mut parked = Parked { workers: Vec::new(), handlers: served.collect() };
-        for (number, reader) in readers.into_iter().enumerate() {
-            let waker = Arc::new(Waker::default());
-            let channel = Arc::new(Channel::new(config.upcall_queue, waker.clone()));
-            let (handler, bell) = &mut parked.handlers[number % handlers];
-            handler.channels.push(channel.clone());
-            let counters = Arc::new(WorkerCounters::default());
-            let actor = Actor {
-                outputs: Outputs::new(number, config.tx_flush_interval, counters.clone()),
-                recirculated: Default::default(),
-                misses: MissQueue::new(channel.clone(), bell.clone()),
-                counters,
-                now: clock.now(),
-                max_depth: config.max_depth,
-                hasher: table.hasher.clone(),
-            };
-            parked.workers.push(Worker {
-                number,
-                reader,
-                table: table.clone(),
-                exact: ExactCache::new(config.exact_entries),
-                frames: Frames::new(),
-                actor,
-                rx: Vec::new(),
-                mailbox: Arc::new(Mailbox::new(waker)),
-                channel,
-                clock: clock.clone(),
-                max_sleep: config.max_sleep,
-                empty_turns: 0,
-                housekept: Time(0),
-            });
+        let mut management = Management::new(config, readers, for_handlers, &shared);
+        for core in cores {
+            management.hire(&shared, core).expect("there are as many places as workers, and no thread is started");
         }
-        let mailboxes = parked.workers.iter().map(|w| w.mailbox.clone()).collect();
-        let counters = parked.workers.iter().map(|w| w.actor.counters.clone()).collect();
-        let ports = Ports { worker_base: vec![WorkerStats::default(); workers], ..Ports::default() };
-        let ranked = Mutex::new(clock.now());
-        let ports = Mutex::new(ports);
-        let shared = Arc::new(Shared { clock, table, domain, upcall, mailboxes, counters, ports, ranked });
-        Arc::new(Datapath { shared, drivers: Mutex::new(Drivers::Caller(parked)), config })
+        Arc::new(Datapath { shared, management: Mutex::new(management) })
     }
 
     /// Connects the slow path. Until then every miss is dropped as an upcall error. Can be done once;
@@ -158,85 +127,20 @@ impl Datapath {
 
     /// Starts the worker and handler threads. Without effect where they run.
     pub fn start(&self) -> Result<(), Error> {
-        let mut drivers = self.drivers.lock();
-        let Drivers::Caller(parked) = &mut *drivers else { return Ok(()) };
-        // What can fail comes before anything is given to a thread, so that a failure changes nothing.
-        for mailbox in &self.shared.mailboxes {
-            let what = "a worker that can sleep".to_owned();
-            mailbox.waker.prepare().map_err(|source| Error::Thread { what, source })?;
-        }
-        for &core in &self.config.workers {
-            try_core(core)?;
-        }
-        let Parked { workers, handlers } = std::mem::take(parked);
-        let stop = Arc::new(AtomicBool::new(false));
-        let bells = handlers.iter().map(|(_, bell)| bell.clone()).collect();
-        let workers = workers.into_iter().map(|mut worker| {
-            let (stop, core) = (stop.clone(), self.config.workers.get(worker.number).copied());
-            spawn(format!("worker{}", worker.number), move || {
-                pin(core);
-                worker.run(&stop);
-                worker
-            })
-        });
-        let workers = workers.collect();
-        let handlers = handlers.into_iter().enumerate().map(|(number, (mut handler, bell))| {
-            let (stop, shared) = (stop.clone(), self.shared.clone());
-            spawn(format!("handler{number}"), move || {
-                let mut maintained = Time(0);
-                while !stop.load(Ordering::Relaxed) {
-                    let now = shared.clock.now();
-                    if number == 0 && now.since(maintained) >= MAINTAIN {
-                        maintained = now;
-                        shared.maintain();
-                    }
-                    if handler.serve() == 0 {
-                        bell.wait(MAINTAIN, || handler.has_work() || stop.load(Ordering::SeqCst));
-                    }
-                }
-                (handler, bell)
-            })
-        });
-        let handlers = handlers.collect();
-        *drivers = Drivers::Threads(Running { stop, workers, handlers, bells });
-        Ok(())
+        self.management.lock().start(&self.shared)
     }
 
     /// Stops the threads, after which [`poll`](Datapath::poll) drives the datapath again. Packets that
     /// wait for the slow path stay queued. Not to be called from an upcall.
     pub fn stop(&self) {
-        let mut drivers = self.drivers.lock();
-        let Drivers::Threads(running) = &mut *drivers else { return };
-        running.stop.store(true, Ordering::SeqCst);
-        self.shared.mailboxes.iter().for_each(|m| m.waker.wake());
-        running.bells.iter().for_each(|b| b.ring());
-        // A thread that panicked is gone with what it had; the others go on.
-        let workers = std::mem::take(&mut running.workers).into_iter().filter_map(|t| t.join().ok()).collect();
-        let handlers = std::mem::take(&mut running.handlers).into_iter().filter_map(|t| t.join().ok()).collect();
-        *drivers = Drivers::Caller(Parked { workers, handlers });
+        self.management.lock().stop(&self.shared);
     }
 
     /// Runs one turn of each worker in the calling thread, with the upcalls that it causes and what
     /// they send back, and returns how many packets were received. Deterministic. Without effect while
     /// threads run. Not to be called from an upcall.
     pub fn poll(&self) -> usize {
-        let mut drivers = self.drivers.lock();
-        let Drivers::Caller(Parked { workers, handlers }) = &mut *drivers else { return 0 };
-        let mut received = 0;
-        for worker in workers.iter_mut() {
-            received += worker.turn();
-            worker.reader.offline();
-        }
-        // Answers can cause further misses, by recirculation, but only so often.
-        while handlers.iter_mut().map(|(handler, _)| handler.serve()).sum::<usize>() > 0 {
-            for worker in workers.iter_mut() {
-                worker.reader.quiescent();
-                worker.take_returned();
-                worker.actor.outputs.end_of_batch(worker.actor.now);
-                worker.reader.offline();
-            }
-        }
-        drop(drivers);
+        let Some(received) = self.management.lock().poll() else { return 0 };
         self.shared.maintain();
         received
     }
@@ -250,11 +154,6 @@ impl Datapath {
     /// The present time, by the datapath's clock.
     pub fn now(&self) -> Time {
         self.shared.clock.now()
-    }
-
-    /// Changes how long a packet may wait for others to the same port. Zero: until the end of its batch.
-    pub fn set_tx_flush_interval(&self, interval: Duration) {
-        self.shared.mailboxes.iter().for_each(|m| m.post(Command::SetFlushInterval(interval)));
     }
 
     /// Returns when every worker has finished the turn that it is in. After [`modify`](Datapath::modify)
@@ -279,32 +178,77 @@ impl Datapath {
 
     /// Whether all workers report that they are idle; `None` where one does not answer in time.
     fn reports(&self, deadline: Instant) -> Option<bool> {
-        if matches!(*self.drivers.lock(), Drivers::Caller(_)) {
-            self.poll();
-        }
+        self.poll();
         let (reply, answers) = mpsc::channel();
-        for mailbox in &self.shared.mailboxes {
-            mailbox.post(Command::Report(reply.clone()));
-        }
+        self.management.lock().tell(&self.shared, || Command::Report(reply.clone()));
         drop(reply);
-        Self::obey_if_parked(&mut self.drivers.lock());
         let mut idle = true;
-        for _ in &self.shared.mailboxes {
-            idle &= answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()?;
-        }
-        Some(idle)
-    }
-
-    /// Lets workers that no thread drives do what they were asked to.
-    fn obey_if_parked(drivers: &mut Drivers) {
-        if let Drivers::Caller(parked) = drivers {
-            for worker in &mut parked.workers {
-                worker.reader.quiescent();
-                worker.actor.now = worker.clock.now();
-                worker.obey();
-                worker.reader.offline();
+        loop {
+            match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(answer) => idle &= answer,
+                // Everybody has answered.
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Some(idle),
+                Err(mpsc::RecvTimeoutError::Timeout) => return None,
             }
         }
+    }
+}
+
+/// Settings that can change while packets flow.
+impl Datapath {
+    /// Changes on which cores there are workers; none: one worker that may run on any core. Workers whose
+    /// core stays go on undisturbed. The others hand their receive queues over between two bursts, when
+    /// the slow path has answered for what came from there: no packet is lost, nor overtaken by a later
+    /// one of its queue. On an error nothing has changed. Not to be called from an upcall.
+    pub fn set_workers(&self, cores: &[usize]) -> Result<(), Error> {
+        self.management.lock().set_workers(&self.shared, cores)
+    }
+
+    /// Changes how receive queues are spread, and spreads them anew. With `isolate`, a worker that a
+    /// queue is pinned to gets no others. Not to be called from an upcall.
+    pub fn set_rx_policy(&self, policy: Policy, isolate: bool) {
+        self.management.lock().set_policy(&self.shared, policy, isolate);
+    }
+
+    /// Pins receive queues of a port to cores; the others go where the policy puts them. Not to be called
+    /// from an upcall.
+    pub fn set_rx_affinity(&self, port: PortNo, affinity: BTreeMap<usize, usize>) -> Result<(), Error> {
+        let mut management = self.management.lock();
+        {
+            let mut ports = self.shared.ports.lock();
+            let entry = ports.by_number.get_mut(&port).ok_or(Error::NoSuchPort(port))?;
+            if entry.affinity == affinity {
+                return Ok(());
+            }
+            entry.affinity = affinity;
+        }
+        management.spread(&self.shared);
+        Ok(())
+    }
+
+    /// Spreads the receive queues anew by the policy in force and the load of the last minute. Not to be
+    /// called from an upcall.
+    pub fn rebalance(&self) {
+        self.management.lock().spread(&self.shared);
+    }
+
+    /// Changes how long a packet may wait for others to the same port. Zero: until the end of its batch.
+    pub fn set_tx_flush_interval(&self, interval: Duration) {
+        let mut management = self.management.lock();
+        management.config.tx_flush_interval = interval;
+        management.tell(&self.shared, || Command::SetFlushInterval(interval));
+    }
+
+    /// Changes the longest sleep of an idle worker ([`Config::max_sleep`]).
+    pub fn set_max_sleep(&self, max_sleep: Duration) {
+        let mut management = self.management.lock();
+        management.config.max_sleep = max_sleep;
+        management.tell(&self.shared, || Command::SetMaxSleep(max_sleep));
+    }
+
+    /// Changes the limit of flows. Flows above it stay until they are removed.
+    pub fn set_max_flows(&self, max_flows: usize) {
+        self.shared.table.set_max_flows(max_flows);
     }
 }
 
@@ -319,28 +263,34 @@ impl Datapath {
     /// Adds a port and spreads its receive queues over the workers. Numbers start at 1, ascend, and are
     /// not reused before all others were used once. Not to be called from an upcall.
     pub fn add_port(&self, port: Arc<dyn Port>) -> Result<PortNo, Error> {
-        let mut drivers = self.drivers.lock();
-        let workers = self.shared.mailboxes.len();
+        let mut management = self.management.lock();
         let mut ports = self.shared.ports.lock();
-        if ports.by_number.values().any(|p| p.port.name() == port.name()) {
+        if ports.by_number.values().any(|entry| entry.shared.port.name() == port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
         let number = ports.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
-        let tx = Queue::make(&*port, workers)?;
-        let mut rx: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
-        for (queue, object) in port.take_rx_queues().into_iter().enumerate() {
-            let worker = ports.least_loaded(workers);
-            ports.assignments.push(RxAssignment { port: number, queue, worker });
-            rx[worker].push(object);
+        let crew = self.shared.crew.read();
+        let workers: Vec<usize> = crew.members.keys().copied().collect();
+        let (state, tx) = TxQueues::make(&*port, &workers)?;
+        let shared = PortShared::new(number, port, self.shared.max_workers);
+        let mut entry = Entry { shared: shared.clone(), tx: state, rx: Vec::new(), affinity: BTreeMap::new() };
+        let mut rx: BTreeMap<usize, Vec<Rx>> = BTreeMap::new();
+        for (index, queue) in shared.port.take_rx_queues().into_iter().enumerate() {
+            let worker = ports.least_loaded(&workers, &entry);
+            let cycles = Arc::new(Counter::default());
+            let (place, history) = (Place { worker, pinned: false }, History::default());
+            entry.rx.push(RxState { place, cycles: cycles.clone(), history });
+            rx.entry(worker).or_default().push(Rx { port: shared.clone(), index, queue, cycles });
         }
-        let shared = PortShared::new(number, port, workers);
-        ports.by_number.insert(number, shared.clone());
+        ports.by_number.insert(number, entry);
         ports.last = number.0;
         drop(ports);
-        for ((mailbox, tx), rx) in self.shared.mailboxes.iter().zip(tx).zip(rx) {
-            mailbox.post(Command::AddPort { port: shared.clone(), tx, rx });
+        for ((worker, member), tx) in crew.members.iter().zip(tx) {
+            let rx = rx.remove(worker).unwrap_or_default();
+            member.mailbox.post(Command::AddPort { port: shared.clone(), tx, rx });
         }
-        Self::obey_if_parked(&mut drivers);
+        drop(crew);
+        management.obey_if_parked();
         Ok(number)
     }
 
@@ -349,21 +299,17 @@ impl Datapath {
     /// that send to it drop with `NoSuchPort` until the caller changes them. No packet of another port
     /// is lost. Not to be called from an upcall.
     pub fn remove_port(&self, port: PortNo) -> Result<Vec<RemovedFlow>, Error> {
-        let mut drivers = self.drivers.lock();
+        let mut management = self.management.lock();
         let mut ports = self.shared.ports.lock();
         let shared = ports.by_number.remove(&port).ok_or(Error::NoSuchPort(port))?;
-        ports.assignments.retain(|a| a.port != port);
         ports.drops_base.remove(&port);
         drop(ports);
         let (reply, given_back) = mpsc::channel::<GivenBack>();
-        for mailbox in &self.shared.mailboxes {
-            mailbox.post(Command::RemovePort { port, reply: reply.clone() });
-        }
+        management.tell(&self.shared, || Command::RemovePort { port, reply: reply.clone() });
         drop(reply);
-        Self::obey_if_parked(&mut drivers);
         // Ends when each worker has answered (or died). The queues are closed here, not on a worker.
         given_back.iter().for_each(drop);
-        drop(drivers);
+        drop(management);
         let removed = self.shared.table.remove(&self.shared.table.ids(Some(port)));
         drop(shared);
         Ok(removed)
@@ -371,25 +317,36 @@ impl Datapath {
 
     /// The port with this number.
     pub fn port(&self, port: PortNo) -> Option<Arc<dyn Port>> {
-        self.shared.ports.lock().by_number.get(&port).map(|p| p.port.clone())
+        self.shared.ports.lock().by_number.get(&port).map(|entry| entry.shared.port.clone())
     }
 
     /// All ports, in the order of their numbers.
     pub fn ports(&self) -> Vec<(PortNo, Arc<dyn Port>)> {
-        self.shared.ports.lock().by_number.values().map(|p| (p.no, p.port.clone())).collect()
+        self.shared.ports.lock().by_number.values().map(|entry| (entry.shared.no, entry.shared.port.clone())).collect()
     }
 
     /// Takes over changes of the port's MTU and administrative state at once, rather than within a
     /// second.
     pub fn refresh_port(&self, port: PortNo) -> Result<(), Error> {
-        let shared = self.shared.ports.lock().by_number.get(&port).cloned();
+        let shared = self.shared.ports.lock().by_number.get(&port).map(|entry| entry.shared.clone());
         shared.ok_or(Error::NoSuchPort(port))?.refresh();
         Ok(())
     }
 
     /// Which worker polls which receive queue.
     pub fn rx_assignments(&self) -> Vec<RxAssignment> {
-        self.shared.ports.lock().assignments.clone()
+        let ports = self.shared.ports.lock();
+        let of_port = |(&port, entry): (&PortNo, &Entry)| {
+            let assignment = |(queue, rx): (usize, &RxState)| RxAssignment {
+                port,
+                queue,
+                worker: rx.place.worker,
+                pinned: rx.place.pinned,
+                usage: rx.history.percent_of(&ports.wall),
+            };
+            entry.rx.iter().enumerate().map(assignment).collect::<Vec<_>>()
+        };
+        ports.by_number.iter().flat_map(of_port).collect()
     }
 }
 
@@ -414,10 +371,15 @@ impl Ports {
         candidates.map(PortNo).find(|no| !self.by_number.contains_key(no))
     }
 
-    /// The worker with the fewest receive queues; the first of them.
-    fn least_loaded(&self, workers: usize) -> usize {
-        let queues = |worker: &usize| self.assignments.iter().filter(|a| a.worker == *worker).count();
-        (0..workers).min_by_key(queues).unwrap_or(0)
+    /// The worker with the fewest receive queues, those of a new port included; the first of them.
+    fn least_loaded(&self, workers: &[usize], new: &Entry) -> usize {
+        let queues = |worker: &usize| {
+            let all = self.by_number.values().chain([new]).flat_map(|entry| &entry.rx);
+            // A worker that a queue is pinned to is left to it, if there is another.
+            all.filter(|rx| rx.place.worker == *worker)
+                .fold((false, 0), |(pinned, count), rx| (pinned || rx.place.pinned, count + 1))
+        };
+        workers.iter().copied().min_by_key(queues).unwrap_or(0)
     }
 }
 
@@ -493,8 +455,17 @@ impl Datapath {
         let (metadata, in_port) = (Metadata::of(metadata), crate::upcall::in_port(metadata));
         // By the worker that has the input port's first queue, so that the packet stays in order with
         // what comes in there.
-        let assigned = self.shared.ports.lock().assignments.iter().find(|a| a.port == in_port).map(|a| a.worker);
-        self.shared.mailboxes[assigned.unwrap_or(0)].post(Command::Execute { packet, metadata, program });
+        let assigned = {
+            let ports = self.shared.ports.lock();
+            ports.by_number.get(&in_port).and_then(|entry| Some(entry.rx.first()?.place.worker))
+        };
+        // A worker that is about to end gets no more.
+        let crew = self.shared.crew.read();
+        let stays = |worker: &usize| crew.members.get(worker).filter(|member| !member.ending);
+        let member = assigned.as_ref().and_then(stays).or_else(|| crew.members.values().find(|m| !m.ending));
+        if let Some(member) = member {
+            member.mailbox.post(Command::Execute { packet, metadata, program });
+        }
     }
 }
 
@@ -503,17 +474,14 @@ impl Datapath {
     /// Counters of the workers and ports.
     pub fn stats(&self) -> Stats {
         let ports = self.shared.ports.lock();
-        let workers = self.shared.read_workers().into_iter().enumerate().map(|(number, now)| {
-            let core = self.config.workers.get(number).copied();
-            WorkerStats { core, ..since(now, &ports.worker_base[number]) }
-        });
-        let workers = workers.collect();
-        let drops = ports.by_number.values().map(|p| {
-            let now = read_drops(p);
-            (p.no, ports.drops_base.get(&p.no).map_or(now.clone(), |base| drops_since(now, base)))
+        let crew = self.shared.crew.read();
+        let drops = ports.by_number.values().map(|entry| {
+            let now = read_drops(&entry.shared);
+            (entry.shared.no, ports.drops_base.get(&entry.shared.no).map_or(now.clone(), |base| drops_since(now, base)))
         });
         Stats {
-            workers,
+            workers: crew.members.iter().map(|(&number, member)| member.stats(number, &ports.wall)).collect(),
+            ended: crew.ended.clone(),
             ports: drops.collect(),
             flows: self.shared.table.count(),
             masks: self.shared.table.masks(),
@@ -524,8 +492,10 @@ impl Datapath {
     /// Starts the counters of workers and ports from zero.
     pub fn reset_stats(&self) {
         let mut ports = self.shared.ports.lock();
-        ports.worker_base = self.shared.read_workers();
-        ports.drops_base = ports.by_number.values().map(|p| (p.no, read_drops(p))).collect();
+        let mut crew = self.shared.crew.write();
+        crew.ended = WorkerStats::default();
+        crew.members.values_mut().for_each(|member| member.base = member.counters.read());
+        ports.drops_base = ports.by_number.values().map(|entry| (entry.shared.no, read_drops(&entry.shared))).collect();
     }
 }
 
@@ -538,53 +508,38 @@ fn read_drops(port: &PortShared) -> Drops {
 }
 
 impl Shared {
-    fn read_workers(&self) -> Vec<WorkerStats> {
-        self.counters.iter().map(|c| c.read()).collect()
-    }
-
-    fn maintain(&self) {
+    pub(crate) fn maintain(&self) {
         self.domain.collect();
         let now = self.clock.now();
-        let mut ranked = self.ranked.lock();
-        if now.since(*ranked) < RANK {
-            return;
+        let mut due = self.due.lock();
+        let rank = now.since(due.ranked) >= RANK;
+        let measure = now.since(due.measured) >= usage::STEP;
+        if rank {
+            due.ranked = now;
         }
-        *ranked = now;
-        drop(ranked);
-        self.table.rank();
-        let ports: Vec<_> = self.ports.lock().by_number.values().cloned().collect();
-        ports.iter().for_each(|p| p.refresh());
+        if measure {
+            due.measured = now;
+        }
+        drop(due);
+        if rank {
+            self.table.rank();
+            let ports: Vec<_> = self.ports.lock().by_number.values().map(|entry| entry.shared.clone()).collect();
+            ports.iter().for_each(|p| p.refresh());
+        }
+        if measure {
+            self.measure();
+        }
     }
-}
 
-fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    std::thread::Builder::new().name(name).spawn(body).expect("the system can start a thread")
-}
-
-fn cpu_set(core: usize) -> Option<rustix::thread::CpuSet> {
-    (core < rustix::thread::CpuSet::MAX_CPU).then(|| {
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(core);
-        set
-    })
-}
-
-/// Whether a thread can be pinned to this core, tried by one that ends at once.
-fn try_core(core: usize) -> Result<(), Error> {
-    let error = |source| Error::Thread { what: format!("a worker on core {core}"), source };
-    let Some(set) = cpu_set(core) else { return Err(error(std::io::ErrorKind::InvalidInput.into())) };
-    let tried = std::thread::Builder::new().spawn(move || rustix::thread::sched_setaffinity(None, &set));
-    let result = tried.map_err(error)?.join().expect("pinning does not panic");
-    result.map_err(|errno| error(errno.into()))
-}
-
-/// Prepares a worker's thread.
-fn pin(core: Option<usize>) {
-    if let Some(set) = core.and_then(cpu_set)
-        && let Err(error) = rustix::thread::sched_setaffinity(None, &set)
-    {
-        tracing::warn!("a worker cannot be pinned to its core: {error}");
+    /// Ends a step of everybody's usage.
+    fn measure(&self) {
+        let mut ports = self.ports.lock();
+        ports.wall.step(tsc::cycles());
+        for rx in ports.by_number.values_mut().flat_map(|entry| &mut entry.rx) {
+            rx.history.step(rx.cycles.get());
+        }
+        for member in self.crew.write().members.values_mut() {
+            member.busy.step(member.counters.busy_cycles.get());
+        }
     }
-    // Without this, the system may prolong short sleeps by 50 µs.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
 }

@@ -33,6 +33,9 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// All places for workers are taken.
+    #[error("the datapath can have {0} workers at a time, those included that are about to end")]
+    TooManyWorkers(usize),
     /// A thread could not be started.
     #[error("cannot start {what}: {source}")]
     Thread {

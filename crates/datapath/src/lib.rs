@@ -5,10 +5,12 @@
 
 mod act;
 pub mod action;
+pub mod assign;
 pub mod classify;
 pub mod clock;
 pub mod config;
 mod counters;
+mod crew;
 pub mod datapath;
 pub mod drop;
 pub mod error;
@@ -19,11 +21,13 @@ mod port;
 pub mod program;
 pub mod rcu;
 mod rewrite;
+mod sending;
 mod sleep;
 pub mod stats;
 pub mod text;
 mod tsc;
 pub mod upcall;
+mod usage;
 mod worker;
 
 pub use action::{Action, PortNo, Punt, Rewrite};

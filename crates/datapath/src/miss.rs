@@ -18,6 +18,7 @@ use std::thread::Thread;
 use crossbeam_queue::ArrayQueue;
 use packet::flow::extract::Layers;
 use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
+use parking_lot::Mutex;
 
 use crate::action::{Action, PortNo, Punt};
 use crate::classify::Table;
@@ -269,8 +270,34 @@ fn port_index(in_port: PortNo) -> usize {
     if (in_port.0 as usize) < crate::classify::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
 }
 
+/// The channels that a handler is to serve. They change when workers come and go.
+#[derive(Default)]
+pub struct Roster {
+    changed: AtomicBool,
+    channels: Mutex<Vec<Arc<Channel>>>,
+}
+
+impl Roster {
+    /// Adds a channel.
+    pub fn add(&self, channel: Arc<Channel>) {
+        self.change(|channels| channels.push(channel));
+    }
+
+    /// Removes a channel, on which nothing may be outstanding.
+    pub fn remove(&self, channel: &Arc<Channel>) {
+        self.change(|channels| channels.retain(|c| !Arc::ptr_eq(c, channel)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Channel>>)) {
+        change(&mut self.channels.lock());
+        self.changed.store(true, Ordering::SeqCst);
+    }
+}
+
 /// The handler's end of several channels.
 pub struct Handler {
+    /// What it is to serve.
+    pub roster: Arc<Roster>,
     /// What it serves.
     pub channels: Vec<Arc<Channel>>,
     /// Its place in the RCU domain; offline but for look-ups.
@@ -286,11 +313,14 @@ pub struct Handler {
 impl Handler {
     /// Whether anything waits.
     pub fn has_work(&self) -> bool {
-        self.channels.iter().any(|c| c.has_risen())
+        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(|c| c.has_risen())
     }
 
     /// Serves each channel once, and returns how many packets were handled.
     pub fn serve(&mut self) -> usize {
+        if self.roster.changed.swap(false, Ordering::SeqCst) {
+            self.channels.clone_from(&self.roster.channels.lock());
+        }
         let now = self.clock.now();
         (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum()
     }

@@ -11,7 +11,7 @@ use packet::{Batch, Packet, Time};
 use crate::action::PortNo;
 use crate::counters::WorkerCounters;
 use crate::drop::DropReason;
-use crate::port::{PortShared, Queue};
+use crate::port::{PortShared, Queue, SharedQueue};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
@@ -59,6 +59,44 @@ impl Outputs {
         self.flush_port(port, now);
         self.waiting.retain(|&p| p != port);
         self.slots.get_mut(port.0 as usize)?.take().map(|slot| slot.queue)
+    }
+
+    /// Has another worker share the queue to a port.
+    pub fn share(&mut self, port: PortNo) -> Option<SharedQueue> {
+        let mut shared = None;
+        self.change_queue(port, |queue| {
+            let (queue, other) = queue.share();
+            shared = Some(other);
+            queue
+        });
+        shared
+    }
+
+    /// Sends to a port by another queue.
+    pub fn replace(&mut self, port: PortNo, queue: Queue, now: Time) {
+        self.flush_port(port, now);
+        self.change_queue(port, |_| queue);
+    }
+
+    /// Forgets the locks of queues that no other worker shares any more.
+    pub fn reclaim(&mut self) {
+        for port in 0..self.slots.len() {
+            self.change_queue(PortNo(port as u32), Queue::reclaim);
+        }
+    }
+
+    fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
+        let Some(place) = self.slots.get_mut(port.0 as usize) else { return };
+        if let Some(slot) = place.take() {
+            let Slot { shared, queue, batch, since } = *slot;
+            *place = Some(Box::new(Slot { shared, queue: change(queue), batch, since }));
+        }
+    }
+
+    /// Takes all queues away, once everything is sent: the worker ends.
+    pub fn dismantle(&mut self, now: Time) -> Vec<(PortNo, Queue)> {
+        self.flush(now);
+        self.slots.drain(..).flatten().map(|slot| (slot.shared.no, slot.queue)).collect()
     }
 
     /// A port's shared part.

@@ -10,7 +10,6 @@ use ports::{Port, TxQueue};
 
 use crate::action::PortNo;
 use crate::counters::DropCounters;
-use crate::error::Error;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: u32 = 14;
@@ -29,9 +28,9 @@ pub struct PortShared {
 }
 
 impl PortShared {
-    /// Shares a port among `workers`.
-    pub fn new(no: PortNo, port: Arc<dyn Port>, workers: usize) -> Arc<PortShared> {
-        let drops = (0..workers).map(|_| CachePadded::default()).collect();
+    /// Shares a port among at most `max_workers`.
+    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<PortShared> {
+        let drops = (0..max_workers).map(|_| CachePadded::default()).collect();
         let shared = PortShared { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
         shared.refresh();
         Arc::new(shared)
@@ -61,19 +60,31 @@ pub enum Queue {
     /// A queue of its own.
     Own(Box<dyn TxQueue>),
     /// A queue that several workers share, locked once for each burst.
-    Shared(Arc<Mutex<Box<dyn TxQueue>>>),
+    Shared(SharedQueue),
 }
 
+/// A transmit queue of several workers.
+pub type SharedQueue = Arc<Mutex<Box<dyn TxQueue>>>;
+
 impl Queue {
-    /// Makes the queues of a port, one for each worker: their own while there are enough.
-    pub fn make(port: &dyn Port, workers: usize) -> Result<Vec<Queue>, Error> {
-        let max = port.max_tx_queues().clamp(1, workers);
-        let queues = (0..max).map(|index| port.tx_queue(index)).collect::<Result<Vec<_>, _>>()?;
-        if max == workers {
-            return Ok(queues.into_iter().map(Queue::Own).collect());
+    /// The same queue, to be shared with another worker, and that worker's half.
+    pub fn share(self) -> (Queue, SharedQueue) {
+        let shared = match self {
+            Queue::Own(queue) => Arc::new(Mutex::new(queue)),
+            Queue::Shared(shared) => shared,
+        };
+        (Queue::Shared(shared.clone()), shared)
+    }
+
+    /// The same queue, without a lock where nobody shares it any more.
+    pub fn reclaim(self) -> Queue {
+        match self {
+            Queue::Shared(shared) => match Arc::try_unwrap(shared) {
+                Ok(queue) => Queue::Own(queue.into_inner()),
+                Err(shared) => Queue::Shared(shared),
+            },
+            own => own,
         }
-        let shared: Vec<_> = queues.into_iter().map(|q| Arc::new(Mutex::new(q))).collect();
-        Ok((0..workers).map(|worker| Queue::Shared(shared[worker % max].clone())).collect())
     }
 
     /// Sends a burst; the batch is empty afterwards.

@@ -36,6 +36,8 @@ impl Drops {
 /// Counters of one worker since start or the last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerStats {
+    /// Its number: the smallest that was free when it came into being.
+    pub number: usize,
     /// Core that the worker is pinned to.
     pub core: Option<usize>,
     /// Packets received from ports.
@@ -72,6 +74,9 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Time spent sleeping.
     pub slept: Duration,
+    /// Share of its core's time that it was busy in the last minute, in percent. `None` in the first
+    /// seconds.
+    pub usage: Option<u8>,
 }
 
 impl WorkerStats {
@@ -98,8 +103,10 @@ fn ratio(n: u64, of: u64) -> f64 {
 /// Counters of the datapath.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Each worker's.
+    /// Each worker's, by number.
     pub workers: Vec<WorkerStats>,
+    /// The sum of the workers that have ended.
+    pub ended: WorkerStats,
     /// Packets dropped, by the port that they came from, or that refused them
     /// ([`DropReason::PortDown`], [`DropReason::TooBig`]).
     pub ports: Vec<(PortNo, Drops)>,
@@ -120,6 +127,11 @@ pub struct RxAssignment {
     pub queue: usize,
     /// Number of the worker.
     pub worker: usize,
+    /// Whether the configuration has tied it to a core.
+    pub pinned: bool,
+    /// Share of a core's time that its packets have cost in the last minute, in percent. `None` in the
+    /// first seconds.
+    pub usage: Option<u8>,
 }
 
 /// A flow that is gone, with its final statistics.

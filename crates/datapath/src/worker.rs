@@ -17,10 +17,11 @@ use ports::RxQueue;
 use crate::act::{Actor, Metadata, Recirculated, View};
 use crate::action::PortNo;
 use crate::classify::{ExactCache, Table, Work};
+use crate::counters::Counter;
 use crate::drop::DropReason;
 use crate::forward::Frames;
 use crate::miss::{Answer, Answered, Channel};
-use crate::port::{PortShared, Queue};
+use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
@@ -36,7 +37,19 @@ const HOUSEKEEP: Duration = Duration::from_millis(1);
 /// Something that a worker is asked to do.
 pub enum Command {
     /// Forward from and to a port.
-    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Box<dyn RxQueue>> },
+    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Rx> },
+    /// Receive from these queues, of a port that it sends to already.
+    TakeRx { rx: Vec<Rx> },
+    /// Give these receive queues of a port away, once none of its packets is up.
+    GiveRx { port: PortNo, queues: Vec<usize>, reply: Sender<Vec<Rx>> },
+    /// Share the transmit queue of a port with another worker.
+    ShareTx { port: PortNo, reply: Sender<Option<SharedQueue>> },
+    /// Send to a port by another queue.
+    ReplaceTx { port: PortNo, tx: Queue },
+    /// Forget the locks of transmit queues that nobody shares any more.
+    ReclaimTx,
+    /// Say when no packet is up.
+    Drain { reply: Sender<()> },
     /// Give a port's queues back.
     RemovePort { port: PortNo, reply: Sender<GivenBack> },
     /// Run a program on a packet.
@@ -45,13 +58,15 @@ pub enum Command {
     SetFlushInterval(Duration),
     /// Say whether the last turn found nothing to do and no packet is up in the slow path.
     Report(Sender<bool>),
+    /// Change the longest sleep.
+    SetMaxSleep(Duration),
 }
 
 /// The queues of a port that a worker has stopped using, to be dropped.
 #[expect(dead_code, reason = "whoever gets them only drops them")]
 pub struct GivenBack {
     /// To receive from.
-    pub rx: Vec<Box<dyn RxQueue>>,
+    pub rx: Vec<Rx>,
     /// To send to.
     pub tx: Option<Queue>,
 }
@@ -93,8 +108,23 @@ impl Mailbox {
 pub struct Rx {
     /// The port.
     pub port: Arc<PortShared>,
+    /// The queue's number.
+    pub index: usize,
     /// The queue.
     pub queue: Box<dyn RxQueue>,
+    /// Cycles spent on its packets. Written by the worker that has the queue.
+    pub cycles: Arc<Counter>,
+}
+
+/// Receive queues of a port that are on their way to other workers. While they wait for packets that are
+/// up, none of the port's is polled: otherwise the wait might never end.
+pub struct Leaving {
+    port: PortNo,
+    /// What leaves.
+    rx: Vec<Rx>,
+    /// What stays.
+    kept: Vec<Rx>,
+    reply: Sender<Vec<Rx>>,
 }
 
 /// A worker.
@@ -113,6 +143,10 @@ pub struct Worker {
     pub actor: Actor,
     /// What it polls.
     pub rx: Vec<Rx>,
+    /// What it is about to give away.
+    pub leaving: Vec<Leaving>,
+    /// Who waits for all packets to have come back.
+    pub draining: Vec<Sender<()>>,
     /// What it is asked to do.
     pub mailbox: Arc<Mailbox>,
     /// To and from the slow path.
@@ -137,11 +171,21 @@ impl Worker {
         // What came back from the slow path goes before what is newer.
         let mut work = self.obey() + self.take_returned();
         let mut received = 0;
+        let mut since = tsc::cycles();
         for queue in 0..self.rx.len() {
-            received += self.forward(queue);
+            let count = self.forward(queue);
+            let until = tsc::cycles();
+            if count > 0 {
+                received += count;
+                self.rx[queue].cycles.add(until.wrapping_sub(since));
+            }
+            since = until;
             if self.channel.has_returned() {
                 work += self.take_returned();
             }
+        }
+        if !(self.leaving.is_empty() && self.draining.is_empty()) {
+            self.let_go();
         }
         work += received;
         self.actor.outputs.end_of_batch(self.actor.now);
@@ -174,13 +218,23 @@ impl Worker {
         for command in commands {
             match command {
                 Command::AddPort { port, tx, rx } => {
-                    self.rx.extend(rx.into_iter().map(|queue| Rx { port: port.clone(), queue }));
+                    self.rx.extend(rx);
                     self.actor.outputs.add(port, tx);
                 }
+                Command::TakeRx { rx } => self.rx.extend(rx),
+                Command::GiveRx { port, queues, reply } => {
+                    let of_port = self.take_rx(port);
+                    let (rx, kept) = of_port.into_iter().partition(|rx| queues.contains(&rx.index));
+                    self.leaving.push(Leaving { port, rx, kept, reply });
+                }
+                Command::ShareTx { port, reply } => {
+                    let _ = reply.send(self.actor.outputs.share(port));
+                }
+                Command::ReplaceTx { port, tx } => self.actor.outputs.replace(port, tx, self.actor.now),
+                Command::ReclaimTx => self.actor.outputs.reclaim(),
+                Command::Drain { reply } => self.draining.push(reply),
                 Command::RemovePort { port, reply } => {
-                    let (gone, rest) = std::mem::take(&mut self.rx).into_iter().partition(|rx| rx.port.no == port);
-                    self.rx = rest;
-                    let rx = Vec::from_iter(gone.into_iter().map(|rx: Rx| rx.queue));
+                    let rx = self.take_rx(port);
                     let tx = self.actor.outputs.remove(port, self.actor.now);
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(GivenBack { rx, tx });
@@ -192,10 +246,39 @@ impl Worker {
                     count -= 1;
                     let _ = reply.send(self.empty_turns > 0 && self.actor.misses.is_empty());
                 }
+                Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
             }
         }
         self.recirculate();
         count
+    }
+
+    /// The receive queues of a port, no longer polled.
+    fn take_rx(&mut self, port: PortNo) -> Vec<Rx> {
+        let (taken, rest) = std::mem::take(&mut self.rx).into_iter().partition(|rx| rx.port.no == port);
+        self.rx = rest;
+        taken
+    }
+
+    /// Gives away what may go now. What the queues' packets have come to is sent before, so that the next
+    /// worker's come after them.
+    #[cold]
+    pub fn let_go(&mut self) {
+        self.actor.outputs.flush(self.actor.now);
+        for leaving in std::mem::take(&mut self.leaving) {
+            if self.actor.misses.has_outstanding(leaving.port) {
+                self.leaving.push(leaving);
+                continue;
+            }
+            self.rx.extend(leaving.kept);
+            // Whoever asked waits for it.
+            let _ = leaving.reply.send(leaving.rx);
+        }
+        if self.actor.misses.is_empty() {
+            for waiting in self.draining.drain(..) {
+                let _ = waiting.send(());
+            }
+        }
     }
 
     fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
@@ -264,7 +347,7 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.turn();
-            if self.empty_turns >= EMPTY_TURNS && !self.max_sleep.is_zero() {
+            if self.empty_turns >= EMPTY_TURNS && !self.max_sleep.is_zero() && self.draining.is_empty() {
                 self.rest(stop);
             }
         }

@@ -14,7 +14,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
 use packet::{Key, Time};
@@ -142,26 +142,29 @@ struct Chunk {
     base: AtomicPtr<u8>,
     /// Bytes from entry to entry.
     stride: AtomicU32,
-    /// Each worker's counters.
+    /// Each worker's counters; null for workers that there have never been.
     counters: Box<[AtomicPtr<Counters>]>,
 }
 
 /// All entries.
 pub struct Arena {
     chunks: Box<[Chunk]>,
+    /// Workers that have counters: those below this number. The writer's.
+    workers: AtomicUsize,
 }
 
 impl Arena {
-    /// An arena for at least `max_flows` entries, with counters for each of `workers`.
-    pub fn new(max_flows: usize, workers: usize) -> (Arena, Free) {
+    /// An arena for at least `max_flows` entries and at most `max_workers`, of which there are none yet:
+    /// see [`enlist`](Arena::enlist).
+    pub fn new(max_flows: usize, max_workers: usize) -> (Arena, Free) {
         // One chunk more for each number of blocks, whose last chunk may be all but empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
         let chunk = |_| Chunk {
             base: AtomicPtr::default(),
             stride: AtomicU32::new(0),
-            counters: (0..workers).map(|_| AtomicPtr::default()).collect(),
+            counters: (0..max_workers).map(|_| AtomicPtr::default()).collect(),
         };
-        let arena = Arena { chunks: (0..count).map(chunk).collect() };
+        let arena = Arena { chunks: (0..count).map(chunk).collect(), workers: AtomicUsize::new(0) };
         let mut free = Free::default();
         let none = arena.allocate(&mut free, 1);
         assert_eq!(none, Some(FlowRef::NONE), "the first entry is the one that is never live");
@@ -209,7 +212,8 @@ impl Arena {
     #[inline(always)]
     pub fn counters(&self, flow: FlowRef, worker: usize) -> &Counters {
         let chunk = &self.chunks[flow.chunk()].counters[worker];
-        // SAFETY: `allocate` makes the counters of all workers with the chunk; they are valid as zeros.
+        // SAFETY: `enlist` and `allocate` make the counters of every worker before it sees the chunk;
+        // they are valid as zeros.
         unsafe { &*chunk.load(Ordering::Relaxed).add(flow.slot()) }
     }
 
@@ -223,7 +227,7 @@ impl Arena {
     /// The sum of all workers' counters.
     pub fn stats(&self, flow: FlowRef) -> FlowStats {
         let mut sum = FlowStats::default();
-        for worker in 0..self.chunks[0].counters.len() {
+        for worker in 0..self.workers.load(Ordering::Acquire) {
             let counters = self.counters(flow, worker);
             sum.packets += counters.packets.load(Ordering::Relaxed);
             sum.bytes += counters.bytes.load(Ordering::Relaxed);
@@ -253,6 +257,18 @@ impl Arena {
 
 /// The writer's side.
 impl Arena {
+    /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
+    /// its number goes on with that one's counters.
+    pub(super) fn enlist(&self, free: &Free, worker: usize) {
+        let workers = self.workers.load(Ordering::Relaxed);
+        for chunk in &self.chunks[..free.chunks] {
+            for counters in chunk.counters.iter().take(worker + 1).skip(workers) {
+                counters.store(zeroed::<Counters>(CHUNK), Ordering::Release);
+            }
+        }
+        self.workers.store(workers.max(worker + 1), Ordering::Release);
+    }
+
     /// A dead entry for a key of `blocks` blocks, or `None` when all chunks are used.
     pub(super) fn allocate(&self, free: &mut Free, blocks: usize) -> Option<FlowRef> {
         if let Some(flow) = free.entries[blocks - 1].pop() {
@@ -261,7 +277,7 @@ impl Arena {
         let fresh = &mut free.fresh[blocks - 1];
         if fresh.start == fresh.end {
             let chunk = self.chunks.get(free.chunks)?;
-            for counters in &chunk.counters {
+            for counters in &chunk.counters[..self.workers.load(Ordering::Relaxed)] {
                 counters.store(zeroed::<Counters>(CHUNK), Ordering::Release);
             }
             chunk.stride.store((BLOCK_SIZE * (1 + blocks)) as u32, Ordering::Release);
@@ -280,7 +296,7 @@ impl Arena {
     /// is the only writer; `shape` stays until a grace period after [`kill`](Arena::kill).
     pub(super) unsafe fn revive(&self, flow: FlowRef, shape: &Shape, key: &Key, hash: u64, program: Program) {
         let header = self.header(flow);
-        for worker in 0..self.chunks[0].counters.len() {
+        for worker in 0..self.workers.load(Ordering::Relaxed) {
             self.counters(flow, worker).clear();
         }
         let mut at = self.entry(flow).wrapping_add(BLOCK_SIZE).cast::<Block>();
@@ -349,8 +365,8 @@ impl Drop for Arena {
                 }
             }
             release(base.cast::<Block>(), CHUNK * blocks);
-            for counters in &mut chunk.counters {
-                release(*counters.get_mut(), CHUNK);
+            for counters in chunk.counters.iter_mut().map(|counters| *counters.get_mut()).filter(|c| !c.is_null()) {
+                release(counters, CHUNK);
             }
         }
     }

@@ -8,6 +8,7 @@
 //! protected pointers with a [`Guard`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use packet::flow::hash::Hasher;
@@ -29,6 +30,9 @@ use crate::upcall::{FlowDump, FlowId, FlowStats, FlowTag};
 /// of port zero, which does not exist.
 pub const MAX_PORTS: usize = 1 << 15;
 
+/// Flows that there is room for at least, whatever the limit is at first: it can be raised.
+const CAPACITY: usize = 1 << 22;
+
 /// All flows.
 pub struct Table {
     /// The flows.
@@ -42,7 +46,8 @@ pub struct Table {
 }
 
 struct Limits {
-    flows: usize,
+    /// Can be changed.
+    flows: AtomicUsize,
     masks: usize,
     workers: usize,
 }
@@ -88,17 +93,27 @@ pub struct Installed {
 }
 
 impl Table {
-    /// A table without flows.
+    /// A table without flows, for at most this many workers.
     pub fn new(max_flows: usize, max_masks: usize, workers: usize, seed: [u64; 2], domain: Arc<Domain>) -> Table {
-        let (arena, free) = Arena::new(max_flows, workers);
+        let (arena, free) = Arena::new(max_flows.max(CAPACITY), workers);
         Table {
             arena,
             hasher: Hasher::new(seed),
             lists: (0..MAX_PORTS).map(|_| Protected::new(None)).collect(),
             domain,
             writer: Mutex::new(Writer { free, ..Writer::default() }),
-            limits: Limits { flows: max_flows, masks: max_masks, workers },
+            limits: Limits { flows: AtomicUsize::new(max_flows), masks: max_masks, workers },
         }
+    }
+
+    /// Changes the limit of flows. Flows above it stay until they are removed.
+    pub fn set_max_flows(&self, max_flows: usize) {
+        self.limits.flows.store(max_flows, Ordering::Relaxed);
+    }
+
+    /// Makes room for a worker's counters, before it comes into being.
+    pub fn enlist(&self, worker: usize) {
+        self.arena.enlist(&self.writer.lock().free, worker);
     }
 
     /// The subtables for packets from a port; `None` where no flow is for them.
@@ -187,8 +202,9 @@ impl Table {
 
         let list = list_index(in_port);
         let listed = writer.ports.get(&list).map_or(0, Vec::len);
-        if writer.count >= self.limits.flows {
-            return Err(Error::TooManyFlows(self.limits.flows));
+        let limit = self.limits.flows.load(Ordering::Relaxed);
+        if writer.count >= limit {
+            return Err(Error::TooManyFlows(limit));
         }
         let new_here =
             |s: &Arc<Subtable>| !writer.ports.get(&list).is_some_and(|p| p.iter().any(|(o, _)| Arc::ptr_eq(o, s)));
@@ -204,7 +220,7 @@ impl Table {
         let flow = self.arena.allocate(&mut writer.free, subtable.shape.count());
         let Some(flow) = flow else {
             self.forget_if_empty(&mut writer, &subtable);
-            return Err(Error::TooManyFlows(self.limits.flows));
+            return Err(Error::TooManyFlows(limit));
         };
         // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
         // The subtable is retired when it is dropped, which is after the flow was killed.

@@ -17,6 +17,7 @@ fn table(readers: usize, max_masks: usize) -> (Arc<Domain>, Vec<Reader>, Table) 
     let domain = Arc::new(Domain::new(readers));
     let readers = domain.readers();
     let table = Table::new(100_000, max_masks, 2, [1, 2], domain.clone());
+    table.enlist(1);
     (domain, readers, table)
 }
 

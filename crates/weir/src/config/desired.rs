@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use datapath::assign::Policy;
 use openflow::{Version, Versions};
 use serde::Serialize;
 
@@ -33,11 +34,31 @@ pub struct Workers {
     /// How long a packet may wait for others to the same port (`tx-flush-interval`); zero sends at the
     /// end of each batch.
     pub tx_flush_interval: Duration,
+    /// How receive queues are spread over the workers (`pmd-rxq-assign`).
+    #[serde(serialize_with = "policy_name")]
+    pub rx_assign: Policy,
+    /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
+    pub rx_isolate: bool,
+}
+
+/// The ways to spread receive queues, by name.
+pub const POLICIES: [(&str, Policy); 3] =
+    [("roundrobin", Policy::RoundRobin), ("cycles", Policy::Cycles), ("group", Policy::Group)];
+
+fn policy_name<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = POLICIES.iter().find(|(_, p)| p == policy).map_or("", |(name, _)| name);
+    serializer.serialize_str(name)
 }
 
 impl Default for Workers {
     fn default() -> Workers {
-        Workers { cores: BTreeSet::new(), sleep_max: Duration::from_micros(500), tx_flush_interval: Duration::ZERO }
+        Workers {
+            cores: BTreeSet::new(),
+            sleep_max: Duration::from_micros(500),
+            tx_flush_interval: Duration::ZERO,
+            rx_assign: Policy::Cycles,
+            rx_isolate: true,
+        }
     }
 }
 
@@ -46,13 +67,15 @@ impl Default for Workers {
 pub struct Datapath {
     /// After how long without a packet a datapath flow is removed (`max-idle`).
     pub max_idle: Duration,
+    /// How often datapath flows are looked through at least (`max-revalidator`).
+    pub max_revalidator: Duration,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
 }
 
 impl Default for Datapath {
     fn default() -> Datapath {
-        Datapath { max_idle: Duration::from_secs(10), flow_limit: 200_000 }
+        Datapath { max_idle: Duration::from_secs(10), max_revalidator: Duration::from_millis(500), flow_limit: 200_000 }
     }
 }
 

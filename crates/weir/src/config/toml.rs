@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, Port, VlanMode, Vlans,
-    Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, POLICIES, Port, VlanMode,
+    Vlans, Workers, parse_mac,
 };
 use super::error::{ConfigError, ConfigErrors, nearest};
 use super::target::Target;
@@ -142,6 +142,8 @@ fn read_workers(mut s: Section) -> Workers {
         cores,
         sleep_max: s.micros("sleep-max-us", 0..=10_000).unwrap_or(default.sleep_max),
         tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
+        rx_assign: s.choice("rx-assign", &POLICIES).unwrap_or(default.rx_assign),
+        rx_isolate: s.bool("rx-isolate").unwrap_or(default.rx_isolate),
     };
     s.finish();
     workers
@@ -151,6 +153,7 @@ fn read_datapath(mut s: Section) -> Datapath {
     let default = Datapath::default();
     let datapath = Datapath {
         max_idle: s.millis("max-idle-ms", 500..=3_600_000).unwrap_or(default.max_idle),
+        max_revalidator: s.millis("max-revalidator-ms", 100..=60_000).unwrap_or(default.max_revalidator),
         flow_limit: s.integer("flow-limit", 1..=100_000_000, "a number of flows").unwrap_or(default.flow_limit.into())
             as u32,
     };

@@ -6,7 +6,7 @@ use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
 use ports::registry;
 
-use super::engine::{Engine, switch_settings};
+use super::engine::{Engine, cores, switch_settings};
 use super::openflow::Requests;
 use crate::config::Workers;
 use crate::config::desired::{
@@ -56,18 +56,24 @@ impl Apply for Target {
 
 impl Target {
     fn set_workers(&mut self, workers: &Workers) -> Outcome {
-        if (&workers.cores, workers.sleep_max) != (&self.workers.cores, self.workers.sleep_max) {
-            return Err("workers: cores and sleep-max-us are set at start; restart weir to change them".into());
+        let (datapath, have) = (&self.engine.datapath, &self.workers);
+        if workers.tx_flush_interval != have.tx_flush_interval {
+            datapath.set_tx_flush_interval(workers.tx_flush_interval);
         }
-        self.engine.datapath.set_tx_flush_interval(workers.tx_flush_interval);
+        if workers.sleep_max != have.sleep_max {
+            datapath.set_max_sleep(workers.sleep_max);
+        }
+        datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
+        // Last, for it can fail.
+        if workers.cores != have.cores {
+            datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;
+        }
         self.workers = workers.clone();
         Ok(())
     }
 
     fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
-        if datapath.flow_limit != self.datapath.flow_limit {
-            return Err("datapath: flow-limit is set at start; restart weir to change it".into());
-        }
+        self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
         self.engine.switch.set_settings(switch_settings(datapath));
         self.datapath = datapath.clone();
         Ok(())

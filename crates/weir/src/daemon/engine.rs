@@ -40,7 +40,8 @@ impl Engine {
     pub fn start(workers: &Workers, caches: &desired::Datapath, timer: Timer) -> Result<Engine, Error> {
         let clock = timer.clock();
         let config = datapath::Config {
-            workers: workers.cores.iter().map(|&core| core as usize).collect(),
+            workers: cores(workers),
+            max_workers: max_workers(),
             max_sleep: workers.sleep_max,
             tx_flush_interval: workers.tx_flush_interval,
             max_flows: caches.flow_limit as usize,
@@ -48,6 +49,7 @@ impl Engine {
             ..datapath::Config::default()
         };
         let datapath = Datapath::new(config, clock.clone());
+        datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         let switch = Switch::new(switch_settings(caches), clock.clone());
         switch.attach(datapath.clone());
         datapath.start()?;
@@ -68,7 +70,23 @@ fn no_pool(e: ports::Error) -> &'static packet::Memory {
 
 /// The part of the settings that the OpenFlow side takes.
 pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
-    SwitchSettings { max_idle: caches.max_idle, ..SwitchSettings::default() }
+    SwitchSettings {
+        max_idle: caches.max_idle,
+        revalidate_interval: caches.max_revalidator,
+        ..SwitchSettings::default()
+    }
+}
+
+/// The cores that workers run on, as the datapath takes them.
+pub fn cores(workers: &Workers) -> Vec<usize> {
+    workers.cores.iter().map(|&core| core as usize).collect()
+}
+
+/// One worker on each core that this process may use, and the one that is on no particular core: all
+/// of them exist for a moment when one set takes over from the other.
+fn max_workers() -> usize {
+    let cores = rustix::thread::sched_getaffinity(None).map_or(0, |cores| cores.count() as usize);
+    cores.max(1) + 1
 }
 
 /// A secret for the hash functions, so that nobody outside can aim at collisions.

@@ -156,6 +156,9 @@ pub struct DatapathFlow {
 pub struct Stats {
     /// Each worker.
     pub workers: Vec<WorkerStats>,
+    /// The sum of the workers that have ended, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<WorkerStats>,
     /// Flows in the datapath now.
     pub flows: usize,
     /// Different masks of these flows.

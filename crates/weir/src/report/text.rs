@@ -141,16 +141,18 @@ pub fn flows(flows: &Flows) -> String {
 
 /// `weir stats`: one line for each counter, one column for each worker.
 pub fn stats(stats: &Stats) -> String {
-    let names: Vec<String> = stats.workers.iter().map(|w| format!(">worker {}", w.worker)).collect();
+    let mut names: Vec<String> = stats.workers.iter().map(|w| format!(">worker {}", w.worker)).collect();
+    names.extend(stats.ended.iter().map(|_| ">ended".to_string()));
+    let all = || stats.workers.iter().chain(&stats.ended);
     let mut headings = vec![""];
     headings.extend(names.iter().map(String::as_str));
     let mut table = Table::new(&headings);
     for (name, value) in WORKER_LINES {
-        table.row(std::iter::once(name.to_string()).chain(stats.workers.iter().map(value)).collect());
+        table.row(std::iter::once(name.to_string()).chain(all().map(value)).collect());
     }
     for reason in stats.drop_reasons.keys() {
         let count = |w: &WorkerStats| grouped(w.drops.get(reason).copied().unwrap_or(0));
-        table.row(std::iter::once(format!("dropped: {reason}")).chain(stats.workers.iter().map(count)).collect());
+        table.row(std::iter::once(format!("dropped: {reason}")).chain(all().map(count)).collect());
     }
     let mut text = table.render("");
     let _ = writeln!(text, "datapath flows {}, masks {}", grouped(stats.flows as u64), grouped(stats.masks as u64));

@@ -12,8 +12,8 @@ use ports::registry;
 use super::mirror;
 use super::options::Dummy;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, Port, PriorityTags,
-    VlanMode, Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, POLICIES, Port,
+    PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
@@ -74,6 +74,17 @@ impl Source {
         number
     }
 
+    /// One of several words in `other_config`.
+    fn choice<T: Copy>(&mut self, row: &Row, key: &str, choices: &[(&str, T)]) -> Option<T> {
+        let text = row.map_string("other_config", key)?;
+        let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            self.warn(format!("other_config:{key}: {text:?} is none of {}; the default is used", names.join(", ")));
+        }
+        found
+    }
+
     fn workers(&mut self, root: &Row) -> Workers {
         let default = Workers::default();
         let cores = root.map_string("other_config", "pmd-cpu-mask").map(|mask| {
@@ -97,6 +108,8 @@ impl Source {
             cores: &cores - &missing,
             sleep_max: sleep.map_or(default.sleep_max, Duration::from_micros),
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
+            rx_assign: self.choice(root, "pmd-rxq-assign", &POLICIES).unwrap_or(default.rx_assign),
+            rx_isolate: root.map_string("other_config", "pmd-rxq-isolate") != Some("false"),
         }
     }
 
@@ -104,7 +117,14 @@ impl Source {
         let default = Datapath::default();
         let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
         let limit = self.number(root, "other_config", "flow-limit");
-        Datapath { max_idle: idle.unwrap_or(default.max_idle), flow_limit: limit.unwrap_or(default.flow_limit) }
+        let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
+        // Below this, the revalidator would do nothing else.
+        let shortest = Duration::from_millis(100);
+        Datapath {
+            max_idle: idle.unwrap_or(default.max_idle).max(shortest),
+            max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
+            flow_limit: limit.unwrap_or(default.flow_limit),
+        }
     }
 
     fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, dummy: Dummy) -> Bridge {

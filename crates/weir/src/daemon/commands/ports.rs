@@ -95,8 +95,8 @@ pub fn dpctl_show(context: &Context, args: &[String]) -> Outcome {
 
 /// Hits, misses and lost misses of all workers.
 fn lookups(context: &Context) -> (u64, u64, u64) {
-    let workers = context.engine.datapath.stats().workers;
-    workers.iter().fold((0, 0, 0), |(hit, missed, lost), w| {
+    let stats = context.engine.datapath.stats();
+    stats.workers.iter().chain([&stats.ended]).fold((0, 0, 0), |(hit, missed, lost), w| {
         (hit + w.simple_hits + w.exact_hits + w.megaflow_hits, missed + w.misses, lost + w.lost)
     })
 }

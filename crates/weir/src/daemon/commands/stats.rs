@@ -14,15 +14,14 @@ use crate::unixctl::command::Outcome;
 pub fn report(context: &Context, _: &[String]) -> Outcome {
     let stats = context.engine.datapath.stats();
     let queues = queues_by_worker(context);
-    let workers: Vec<_> = stats
-        .workers
-        .iter()
-        .enumerate()
-        .map(|(number, w)| worker(number, w, queues.get(&number).cloned().unwrap_or_default()))
-        .collect();
-    let occurred: BTreeSet<_> = stats.workers.iter().flat_map(|w| w.drops.iter()).map(|(reason, _)| reason).collect();
+    let workers: Vec<_> =
+        stats.workers.iter().map(|w| worker(w, queues.get(&w.number).cloned().unwrap_or_default())).collect();
+    let ended = (stats.ended != datapath::WorkerStats::default()).then(|| worker(&stats.ended, Vec::new()));
+    let all = || stats.workers.iter().chain([&stats.ended]);
+    let occurred: BTreeSet<_> = all().flat_map(|w| w.drops.iter()).map(|(reason, _)| reason).collect();
     json(&Stats {
         workers,
+        ended,
         flows: stats.flows,
         masks: stats.masks,
         cycles_per_second: stats.cycles_per_second,
@@ -30,9 +29,9 @@ pub fn report(context: &Context, _: &[String]) -> Outcome {
     })
 }
 
-fn worker(number: usize, w: &datapath::WorkerStats, queues: Vec<String>) -> WorkerStats {
+fn worker(w: &datapath::WorkerStats, queues: Vec<String>) -> WorkerStats {
     WorkerStats {
-        worker: number,
+        worker: w.number,
         core: w.core,
         queues,
         packets: w.received,
@@ -58,7 +57,7 @@ fn worker(number: usize, w: &datapath::WorkerStats, queues: Vec<String>) -> Work
 fn queues_by_worker(context: &Context) -> BTreeMap<usize, Vec<String>> {
     let ports: BTreeMap<_, _> = context.engine.datapath.ports().into_iter().collect();
     let mut by_worker: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for RxAssignment { port, queue, worker } in context.engine.datapath.rx_assignments() {
+    for RxAssignment { port, queue, worker, .. } in context.engine.datapath.rx_assignments() {
         let name = ports.get(&port).map_or("?", |port| port.name());
         by_worker.entry(worker).or_default().push(format!("{name}/{queue}"));
     }

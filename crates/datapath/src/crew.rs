@@ -1,0 +1,440 @@
+//! The workers and handlers: who drives them, and how they come and go.
+//!
+//! Workers have numbers, which are places in the arrays that are kept for each worker: a place in the RCU
+//! domain, counters of each flow, drops of each port. The next worker of a number goes on with what the
+//! one before has counted there, so nothing is lost when a worker ends.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use packet::Time;
+
+use crate::act::Actor;
+use crate::assign::Policy;
+use crate::classify::ExactCache;
+use crate::config::Config;
+use crate::counters::{WorkerCounters, add_to, since};
+use crate::datapath::Shared;
+use crate::error::Error;
+use crate::forward::Frames;
+use crate::miss::{Bell, Channel, Handler, MissQueue, Roster};
+use crate::output::Outputs;
+use crate::rcu::Reader;
+use crate::sleep::Waker;
+use crate::stats::WorkerStats;
+use crate::usage::History;
+use crate::worker::{Command, Mailbox, Worker};
+
+pub use crate::sending::TxQueues;
+
+/// How often a handler thread looks after the datapath.
+const MAINTAIN: Duration = Duration::from_millis(100);
+
+/// The workers, as everybody may know them.
+#[derive(Default)]
+pub struct Crew {
+    /// By number.
+    pub members: BTreeMap<usize, Member>,
+    /// What those have counted that have ended.
+    pub ended: WorkerStats,
+}
+
+/// A worker, as everybody may know it.
+pub struct Member {
+    /// The core that it is pinned to.
+    pub core: Option<usize>,
+    /// What it is to do.
+    pub mailbox: Arc<Mailbox>,
+    /// What it counts.
+    pub counters: Arc<WorkerCounters>,
+    /// Its counters when they were reset.
+    pub base: WorkerStats,
+    /// Its busy cycles in the last minute.
+    pub busy: History,
+    /// It gets nothing new to do.
+    pub ending: bool,
+}
+
+impl Member {
+    /// Its statistics. `wall` is the history of the time itself.
+    pub fn stats(&self, number: usize, wall: &History) -> WorkerStats {
+        let usage = self.busy.percent_of(wall);
+        WorkerStats { number, core: self.core, usage, ..since(self.counters.read(), &self.base) }
+    }
+}
+
+/// What only who changes the workers or ports knows: one at a time.
+pub struct Management {
+    /// Settings as they are now.
+    pub config: Config,
+    policy: Policy,
+    isolate: bool,
+    drivers: Drivers,
+    /// Places of workers that do not exist.
+    free: BTreeMap<usize, Reader>,
+    /// Of each handler.
+    desks: Vec<(Arc<Roster>, Arc<Bell>)>,
+}
+
+/// Who drives the workers and handlers.
+enum Drivers {
+    /// Whoever calls [`Datapath::poll`](crate::Datapath::poll).
+    Caller(Parked),
+    /// Threads.
+    Threads(Running),
+}
+
+#[derive(Default)]
+struct Parked {
+    workers: BTreeMap<usize, Worker>,
+    handlers: Vec<Handler>,
+}
+
+struct Running {
+    workers: BTreeMap<usize, Thread>,
+    handlers: Vec<JoinHandle<Handler>>,
+    /// Ends the handlers.
+    stop: Arc<AtomicBool>,
+}
+
+/// A worker's thread.
+struct Thread {
+    stop: Arc<AtomicBool>,
+    handle: JoinHandle<Worker>,
+}
+
+/// Set up and shut down.
+impl Management {
+    /// No workers yet, with places for as many as there are readers, and a handler for each of its.
+    pub fn new(config: Config, workers: Vec<Reader>, handlers: Vec<Reader>, shared: &Shared) -> Management {
+        let desks: Vec<_> = handlers.iter().map(|_| (Arc::new(Roster::default()), Arc::new(Bell::default()))).collect();
+        let handler = |(reader, (roster, _)): (Reader, &(Arc<Roster>, _))| Handler {
+            roster: roster.clone(),
+            channels: Vec::new(),
+            reader,
+            table: shared.table.clone(),
+            upcall: shared.upcall.clone(),
+            clock: shared.clock.clone(),
+        };
+        let handlers = handlers.into_iter().zip(&desks).map(handler).collect();
+        Management {
+            config,
+            policy: Policy::default(),
+            isolate: true,
+            drivers: Drivers::Caller(Parked { workers: BTreeMap::new(), handlers }),
+            free: workers.into_iter().enumerate().collect(),
+            desks,
+        }
+    }
+
+    /// See [`Datapath::start`](crate::Datapath::start).
+    pub fn start(&mut self, shared: &Arc<Shared>) -> Result<(), Error> {
+        let Drivers::Caller(parked) = &mut self.drivers else { return Ok(()) };
+        // What can fail comes before anything is given to a thread, so that a failure changes nothing.
+        for member in shared.crew.read().members.values() {
+            prepare(&member.mailbox.waker)?;
+            member.core.map_or(Ok(()), try_core)?;
+        }
+        let Parked { workers, handlers } = std::mem::take(parked);
+        let stop = Arc::new(AtomicBool::new(false));
+        let cores: BTreeMap<usize, _> = shared.crew.read().members.iter().map(|(&n, m)| (n, m.core)).collect();
+        let threads = workers.into_iter().map(|(number, worker)| (number, run(worker, cores[&number]))).collect();
+        let desks = self.desks.iter().map(|(_, bell)| bell.clone());
+        let serving = handlers.into_iter().zip(desks).enumerate();
+        let handlers = serving.map(|(number, (handler, bell))| serve(number, handler, bell, &stop, shared)).collect();
+        self.drivers = Drivers::Threads(Running { workers: threads, handlers, stop });
+        Ok(())
+    }
+
+    /// See [`Datapath::stop`](crate::Datapath::stop).
+    pub fn stop(&mut self, shared: &Shared) {
+        let Drivers::Threads(running) = &mut self.drivers else { return };
+        running.stop.store(true, Ordering::SeqCst);
+        running.workers.values().for_each(|thread| thread.stop.store(true, Ordering::SeqCst));
+        shared.crew.read().members.values().for_each(|member| member.mailbox.waker.wake());
+        self.desks.iter().for_each(|(_, bell)| bell.ring());
+        // A thread that panicked is gone with what it had; the others go on.
+        let workers = std::mem::take(&mut running.workers).into_iter();
+        let workers = workers.filter_map(|(number, thread)| Some((number, thread.handle.join().ok()?))).collect();
+        let handlers = std::mem::take(&mut running.handlers).into_iter().filter_map(|t| t.join().ok()).collect();
+        self.drivers = Drivers::Caller(Parked { workers, handlers });
+    }
+
+    /// See [`Datapath::poll`](crate::Datapath::poll). `None` while threads run.
+    pub fn poll(&mut self) -> Option<usize> {
+        let Drivers::Caller(Parked { workers, handlers }) = &mut self.drivers else { return None };
+        let mut received = 0;
+        for worker in workers.values_mut() {
+            received += worker.turn();
+            worker.reader.offline();
+        }
+        // Answers can cause further misses, by recirculation, but only so often.
+        while handlers.iter_mut().map(Handler::serve).sum::<usize>() > 0 {
+            workers.values_mut().for_each(take_returned);
+        }
+        Some(received)
+    }
+
+    /// Leaves a command for every worker, and has it obeyed where no thread drives them.
+    pub fn tell(&mut self, shared: &Shared, command: impl Fn() -> Command) {
+        shared.crew.read().members.values().for_each(|member| member.mailbox.post(command()));
+        self.obey_if_parked();
+    }
+
+    /// Lets workers that no thread drives do what they were asked to.
+    pub fn obey_if_parked(&mut self) {
+        let Drivers::Caller(parked) = &mut self.drivers else { return };
+        for worker in parked.workers.values_mut() {
+            worker.reader.quiescent();
+            worker.actor.now = worker.clock.now();
+            worker.obey();
+            worker.reader.offline();
+        }
+    }
+
+    /// As [`obey_if_parked`](Management::obey_if_parked), until nothing is up any more.
+    pub(crate) fn settle_if_parked(&mut self) {
+        self.obey_if_parked();
+        let Drivers::Caller(Parked { workers, handlers }) = &mut self.drivers else { return };
+        loop {
+            let answered = handlers.iter_mut().map(Handler::serve).sum::<usize>();
+            workers.values_mut().for_each(|worker| {
+                take_returned(worker);
+                worker.let_go();
+            });
+            if answered == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Workers come and go.
+impl Management {
+    /// See [`Datapath::set_workers`](crate::Datapath::set_workers).
+    pub fn set_workers(&mut self, shared: &Arc<Shared>, cores: &[usize]) -> Result<(), Error> {
+        let mut wanted: Vec<Option<usize>> = cores.iter().map(|&core| Some(core)).collect();
+        if wanted.is_empty() {
+            wanted.push(None);
+        }
+        let mut leaving = Vec::new();
+        for (&number, member) in &shared.crew.read().members {
+            match wanted.iter().position(|core| *core == member.core) {
+                Some(at) => drop(wanted.swap_remove(at)),
+                None => leaving.push(number),
+            }
+        }
+        wanted.sort();
+        let mut hired = Vec::new();
+        for core in wanted {
+            match self.hire(shared, core) {
+                Ok(number) => hired.push(number),
+                Err(error) => {
+                    hired.into_iter().for_each(|number| self.dismiss(shared, number));
+                    return Err(error);
+                }
+            }
+        }
+        for (number, member) in &mut shared.crew.write().members {
+            member.ending = leaving.contains(number);
+        }
+        self.spread(shared);
+        leaving.into_iter().for_each(|number| self.dismiss(shared, number));
+        self.config.workers = cores.to_vec();
+        Ok(())
+    }
+
+    /// See [`Datapath::set_rx_policy`](crate::Datapath::set_rx_policy).
+    pub fn set_policy(&mut self, shared: &Shared, policy: Policy, isolate: bool) {
+        if (policy, isolate) != (self.policy, self.isolate) {
+            (self.policy, self.isolate) = (policy, isolate);
+            self.spread(shared);
+        }
+    }
+
+    /// How receive queues are spread, and whether workers are left to the queues that are pinned to them.
+    pub(crate) fn policy(&self) -> (Policy, bool) {
+        (self.policy, self.isolate)
+    }
+
+    /// Adds a worker without receive queues, and returns its number.
+    pub fn hire(&mut self, shared: &Shared, core: Option<usize>) -> Result<usize, Error> {
+        let threads = matches!(self.drivers, Drivers::Threads(_));
+        let waker = Arc::new(Waker::default());
+        if threads {
+            prepare(&waker)?;
+            core.map_or(Ok(()), try_core)?;
+        }
+        let (number, reader) = self.free.pop_first().ok_or(Error::TooManyWorkers(shared.max_workers))?;
+        shared.table.enlist(number);
+        let mut worker = self.make_worker(shared, number, reader, waker);
+        self.connect(shared, &mut worker);
+        let member = Member {
+            core,
+            mailbox: worker.mailbox.clone(),
+            counters: worker.actor.counters.clone(),
+            base: WorkerStats::default(),
+            busy: History::default(),
+            ending: false,
+        };
+        shared.crew.write().members.insert(number, member);
+        match &mut self.drivers {
+            Drivers::Caller(parked) => drop(parked.workers.insert(number, worker)),
+            Drivers::Threads(running) => drop(running.workers.insert(number, run(worker, core))),
+        }
+        Ok(number)
+    }
+
+    fn make_worker(&self, shared: &Shared, number: usize, reader: Reader, waker: Arc<Waker>) -> Worker {
+        let channel = Arc::new(Channel::new(self.config.upcall_queue, waker.clone()));
+        let (roster, bell) = &self.desks[number % self.desks.len()];
+        roster.add(channel.clone());
+        let counters = Arc::new(WorkerCounters::default());
+        let actor = Actor {
+            outputs: Outputs::new(number, self.config.tx_flush_interval, counters.clone()),
+            recirculated: Default::default(),
+            misses: MissQueue::new(channel.clone(), bell.clone()),
+            counters,
+            now: shared.clock.now(),
+            max_depth: self.config.max_depth,
+            hasher: shared.table.hasher.clone(),
+        };
+        Worker {
+            number,
+            reader,
+            table: shared.table.clone(),
+            exact: ExactCache::new(self.config.exact_entries),
+            frames: Frames::new(),
+            actor,
+            rx: Vec::new(),
+            leaving: Vec::new(),
+            draining: Vec::new(),
+            mailbox: Arc::new(Mailbox::new(waker)),
+            channel,
+            clock: shared.clock.clone(),
+            max_sleep: self.config.max_sleep,
+            empty_turns: 0,
+            housekept: Time(0),
+        }
+    }
+
+    /// Ends a worker that has no receive queues.
+    fn dismiss(&mut self, shared: &Shared, number: usize) {
+        let (done, drained) = mpsc::channel();
+        let mailbox = {
+            let mut crew = shared.crew.write();
+            let Some(member) = crew.members.get_mut(&number) else { return };
+            member.ending = true;
+            member.mailbox.clone()
+        };
+        // Whatever it was given before comes before this.
+        mailbox.post(Command::Drain { reply: done });
+        self.settle_if_parked();
+        let _ = drained.recv();
+        let worker = match &mut self.drivers {
+            Drivers::Caller(parked) => parked.workers.remove(&number),
+            Drivers::Threads(running) => running.workers.remove(&number).and_then(|thread| {
+                thread.stop.store(true, Ordering::SeqCst);
+                mailbox.waker.wake();
+                thread.handle.join().ok()
+            }),
+        };
+        {
+            let mut crew = shared.crew.write();
+            if let Some(member) = crew.members.remove(&number) {
+                add_to(&mut crew.ended, &since(member.counters.read(), &member.base));
+            }
+        }
+        // A worker that has panicked keeps what it had; the process is about to end.
+        let Some(mut worker) = worker else { return };
+        self.desks[number % self.desks.len()].0.remove(&worker.channel);
+        let now = worker.actor.now;
+        let queues = worker.actor.outputs.dismantle(now);
+        self.free.insert(number, worker.reader);
+        self.disconnect(shared, number, queues);
+    }
+}
+
+fn take_returned(worker: &mut Worker) {
+    worker.reader.quiescent();
+    worker.take_returned();
+    worker.actor.outputs.end_of_batch(worker.actor.now);
+    worker.reader.offline();
+}
+
+fn prepare(waker: &Waker) -> Result<(), Error> {
+    waker.prepare().map_err(|source| Error::Thread { what: "a worker that can sleep".to_owned(), source })
+}
+
+/// Starts a worker's thread.
+fn run(mut worker: Worker, core: Option<usize>) -> Thread {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let handle = spawn(format!("worker{}", worker.number), move || {
+        pin(core);
+        worker.run(&stopped);
+        worker
+    });
+    Thread { stop, handle }
+}
+
+/// Starts a handler's thread.
+fn serve(
+    number: usize,
+    mut handler: Handler,
+    bell: Arc<Bell>,
+    stop: &Arc<AtomicBool>,
+    shared: &Arc<Shared>,
+) -> JoinHandle<Handler> {
+    let (stop, shared) = (stop.clone(), shared.clone());
+    spawn(format!("handler{number}"), move || {
+        let mut maintained = Time(0);
+        while !stop.load(Ordering::Relaxed) {
+            let now = shared.clock.now();
+            if number == 0 && now.since(maintained) >= MAINTAIN {
+                maintained = now;
+                shared.maintain();
+            }
+            if handler.serve() == 0 {
+                bell.wait(MAINTAIN, || handler.has_work() || stop.load(Ordering::SeqCst));
+            }
+        }
+        handler
+    })
+}
+
+fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    std::thread::Builder::new().name(name).spawn(body).expect("the system can start a thread")
+}
+
+fn cpu_set(core: usize) -> Option<rustix::thread::CpuSet> {
+    (core < rustix::thread::CpuSet::MAX_CPU).then(|| {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        set
+    })
+}
+
+/// Whether a thread can be pinned to this core, tried by one that ends at once.
+fn try_core(core: usize) -> Result<(), Error> {
+    let error = |source| Error::Thread { what: format!("a worker on core {core}"), source };
+    let Some(set) = cpu_set(core) else { return Err(error(std::io::ErrorKind::InvalidInput.into())) };
+    let tried = std::thread::Builder::new().spawn(move || rustix::thread::sched_setaffinity(None, &set));
+    let result = tried.map_err(error)?.join().expect("pinning does not panic");
+    result.map_err(|errno| error(errno.into()))
+}
+
+/// Prepares a worker's thread.
+fn pin(core: Option<usize>) {
+    if let Some(set) = core.and_then(cpu_set)
+        && let Err(error) = rustix::thread::sched_setaffinity(None, &set)
+    {
+        tracing::warn!("a worker cannot be pinned to its core: {error}");
+    }
+    // Without this, the system may prolong short sleeps by 50 µs.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
+}
