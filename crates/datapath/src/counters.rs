@@ -64,7 +64,7 @@ macro_rules! counters {
                     drops: self.drops.read(),
                     number: 0,
                     core: None,
-                    usage: None,
+                    counted_for: Duration::ZERO,
                 }
             }
         }
@@ -84,7 +84,7 @@ macro_rules! counters {
                 drops: drops_since(now.drops, &base.drops),
                 number: now.number,
                 core: now.core,
-                usage: now.usage,
+                counted_for: now.counted_for,
             }
         }
     };

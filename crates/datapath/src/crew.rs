@@ -53,6 +53,8 @@ pub struct Member {
     pub counters: Arc<WorkerCounters>,
     /// Its counters when they were reset.
     pub base: WorkerStats,
+    /// When this was, or when it came into being.
+    pub since: Time,
     /// Its busy cycles in the last minute.
     pub busy: History,
     /// It gets nothing new to do.
@@ -60,10 +62,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Its statistics. `wall` is the history of the time itself.
-    pub fn stats(&self, number: usize, wall: &History) -> WorkerStats {
-        let usage = self.busy.percent_of(wall);
-        WorkerStats { number, core: self.core, usage, ..since(self.counters.read(), &self.base) }
+    /// Its statistics.
+    pub fn stats(&self, number: usize, now: Time) -> WorkerStats {
+        let counted_for = now.since(self.since);
+        WorkerStats { number, core: self.core, counted_for, ..since(self.counters.read(), &self.base) }
     }
 }
 
@@ -278,6 +280,7 @@ impl Management {
             mailbox: worker.mailbox.clone(),
             counters: worker.actor.counters.clone(),
             base: WorkerStats::default(),
+            since: shared.clock.now(),
             busy: History::default(),
             ending: false,
         };

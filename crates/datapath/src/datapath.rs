@@ -15,12 +15,12 @@ use crate::classify::Table;
 use crate::classify::megaflow::MAX_PORTS;
 use crate::config::Config;
 use crate::counters::{Counter, drops_since};
-use crate::crew::{Crew, Management, TxQueues};
+use crate::crew::{Crew, Management, Member, TxQueues};
 use crate::error::Error;
 use crate::port::PortShared;
 use crate::program::Program;
 use crate::rcu::Domain;
-use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, WorkerStats};
+use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
 use crate::tsc;
 use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
 use crate::usage::{self, History};
@@ -342,7 +342,6 @@ impl Datapath {
                 queue,
                 worker: rx.place.worker,
                 pinned: rx.place.pinned,
-                usage: rx.history.percent_of(&ports.wall),
             };
             entry.rx.iter().enumerate().map(assignment).collect::<Vec<_>>()
         };
@@ -474,13 +473,13 @@ impl Datapath {
     /// Counters of the workers and ports.
     pub fn stats(&self) -> Stats {
         let ports = self.shared.ports.lock();
-        let crew = self.shared.crew.read();
+        let (crew, now) = (self.shared.crew.read(), self.now());
         let drops = ports.by_number.values().map(|entry| {
             let now = read_drops(&entry.shared);
             (entry.shared.no, ports.drops_base.get(&entry.shared.no).map_or(now.clone(), |base| drops_since(now, base)))
         });
         Stats {
-            workers: crew.members.iter().map(|(&number, member)| member.stats(number, &ports.wall)).collect(),
+            workers: crew.members.iter().map(|(&number, member)| member.stats(number, now)).collect(),
             ended: crew.ended.clone(),
             ports: drops.collect(),
             flows: self.shared.table.count(),
@@ -489,12 +488,32 @@ impl Datapath {
         }
     }
 
+    /// How busy queues and workers were in the last `seconds`, of which the last minute is known, in steps
+    /// of five seconds.
+    pub fn usage(&self, seconds: u64) -> Usage {
+        let steps = seconds.div_ceil(usage::STEP.as_secs()) as usize;
+        let ports = self.shared.ports.lock();
+        let of_port = |(&port, entry): (&PortNo, &Entry)| {
+            let of_queue = |(queue, rx): (usize, &RxState)| ((port, queue), rx.history.percent_of(&ports.wall, steps));
+            entry.rx.iter().enumerate().map(of_queue).collect::<Vec<_>>()
+        };
+        let crew = self.shared.crew.read();
+        let of_worker = |(&number, member): (&usize, &Member)| (number, member.busy.percent_of(&ports.wall, steps));
+        Usage {
+            queues: ports.by_number.iter().flat_map(of_port).collect(),
+            workers: crew.members.iter().map(of_worker).collect(),
+        }
+    }
+
     /// Starts the counters of workers and ports from zero.
     pub fn reset_stats(&self) {
         let mut ports = self.shared.ports.lock();
         let mut crew = self.shared.crew.write();
         crew.ended = WorkerStats::default();
-        crew.members.values_mut().for_each(|member| member.base = member.counters.read());
+        let now = self.now();
+        for member in crew.members.values_mut() {
+            (member.base, member.since) = (member.counters.read(), now);
+        }
         ports.drops_base = ports.by_number.values().map(|entry| (entry.shared.no, read_drops(&entry.shared))).collect();
     }
 }

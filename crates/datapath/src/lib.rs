@@ -35,5 +35,5 @@ pub use config::Config;
 pub use datapath::Datapath;
 pub use drop::DropReason;
 pub use error::Error;
-pub use stats::{Drops, RemovedFlow, RxAssignment, Stats, WorkerStats};
+pub use stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
 pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Miss, Upcall, Verdict};

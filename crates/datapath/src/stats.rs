@@ -1,5 +1,6 @@
 //! Statistics as the management side reads them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::action::PortNo;
@@ -74,9 +75,8 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Time spent sleeping.
     pub slept: Duration,
-    /// Share of its core's time that it was busy in the last minute, in percent. `None` in the first
-    /// seconds.
-    pub usage: Option<u8>,
+    /// How long it has counted: since it came into being, or since the last reset.
+    pub counted_for: Duration,
 }
 
 impl WorkerStats {
@@ -129,9 +129,15 @@ pub struct RxAssignment {
     pub worker: usize,
     /// Whether the configuration has tied it to a core.
     pub pinned: bool,
-    /// Share of a core's time that its packets have cost in the last minute, in percent. `None` in the
-    /// first seconds.
-    pub usage: Option<u8>,
+}
+
+/// How busy queues and workers were lately, in percent of a core's time. `None` in the first seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// What the packets of each receive queue have cost.
+    pub queues: BTreeMap<(PortNo, usize), Option<u8>>,
+    /// Each worker, by number.
+    pub workers: BTreeMap<usize, Option<u8>>,
 }
 
 /// A flow that is gone, with its final statistics.

@@ -40,10 +40,10 @@ impl History {
         self.recent(STEPS)
     }
 
-    /// This counter as a share of `whole` over the steps that both have, in percent. `None` before the
-    /// first step has ended.
-    pub fn percent_of(&self, whole: &History) -> Option<u8> {
-        let steps = self.steps.len().min(whole.steps.len());
+    /// This counter as a share of `whole` over those of the last `steps` steps that both have, in percent.
+    /// `None` before the first step has ended.
+    pub fn percent_of(&self, whole: &History, steps: usize) -> Option<u8> {
+        let steps = steps.min(self.steps.len()).min(whole.steps.len());
         let (part, whole) = (self.recent(steps), whole.recent(steps));
         (steps > 0 && whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u8)
     }
@@ -56,16 +56,16 @@ mod tests {
     #[test]
     fn shares_are_of_the_time_that_both_were_there() {
         let (mut queue, mut whole) = (History::starting_at(0), History::starting_at(0));
-        assert_eq!(queue.percent_of(&whole), None);
+        assert_eq!(queue.percent_of(&whole, 12), None);
         whole.step(1000);
-        assert_eq!(queue.percent_of(&whole), None);
+        assert_eq!(queue.percent_of(&whole, 12), None);
         whole.step(2000);
         queue.step(250);
-        assert_eq!(queue.percent_of(&whole), Some(25));
+        assert_eq!(queue.percent_of(&whole, 12), Some(25));
         for i in 0..20 {
             whole.step(3000 + i * 1000);
             queue.step(250);
         }
-        assert_eq!(queue.percent_of(&whole), Some(0), "a minute later it is forgotten");
+        assert_eq!(queue.percent_of(&whole, 12), Some(0), "a minute later it is forgotten");
     }
 }

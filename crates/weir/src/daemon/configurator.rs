@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::Error;
 use super::apply::Target;
 use crate::config::toml::{Loaded, Origins, port_key};
-use crate::config::{ConfigErrors, Desired, check};
+use crate::config::{ConfigErrors, Desired, Workers, check};
 use crate::reconfigure::{self, Failure, Step};
 use crate::unixctl::command::Outcome;
 
@@ -51,6 +51,8 @@ pub struct Configurator {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     status: Arc<Mutex<Status>>,
+    /// What the workers are set to.
+    workers: Arc<Mutex<Workers>>,
 }
 
 impl Configurator {
@@ -61,13 +63,14 @@ impl Configurator {
         let status = Arc::new(Mutex::new(Status::default()));
         let running =
             Desired { workers: target.workers.clone(), datapath: target.datapath.clone(), ..Desired::default() };
-        let mut worker = Worker { config, target, running, status: status.clone() };
+        let workers = Arc::new(Mutex::new(running.workers.clone()));
+        let mut worker = Worker { config, target, running, status: status.clone(), workers: workers.clone() };
         let thread = std::thread::Builder::new().name("configurator".into()).spawn(move || {
             for job in queue {
                 worker.run(job);
             }
         });
-        Ok(Configurator { jobs: Some(jobs), thread: Some(thread.map_err(Error::Thread)?), status })
+        Ok(Configurator { jobs: Some(jobs), thread: Some(thread.map_err(Error::Thread)?), status, workers })
     }
 
     /// Applies a configuration that has been read.
@@ -88,6 +91,11 @@ impl Configurator {
     /// What of the configuration is not in force.
     pub fn status(&self) -> Status {
         self.status.lock().clone()
+    }
+
+    /// What the workers are set to.
+    pub fn workers(&self) -> Workers {
+        self.workers.lock().clone()
     }
 
     fn submit(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> oneshot::Receiver<Outcome> {
@@ -113,6 +121,7 @@ struct Worker {
     target: Target,
     running: Desired,
     status: Arc<Mutex<Status>>,
+    workers: Arc<Mutex<Workers>>,
 }
 
 impl Worker {
@@ -151,6 +160,7 @@ impl Worker {
         for line in &lines {
             tracing::error!("{line}");
         }
+        self.workers.lock().clone_from(&self.running.workers);
         *self.status.lock() = status(&failures, &lines);
         tracing::info!("configuration applied: {} changes, {} failed", count - failures.len(), failures.len());
         if lines.is_empty() { Ok(format!("{count} changes applied")) } else { Err(lines.join("\n")) }

@@ -70,11 +70,7 @@ fn no_pool(e: ports::Error) -> &'static packet::Memory {
 
 /// The part of the settings that the OpenFlow side takes.
 pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
-    SwitchSettings {
-        max_idle: caches.max_idle,
-        revalidate_interval: caches.max_revalidator,
-        ..SwitchSettings::default()
-    }
+    SwitchSettings { max_idle: caches.max_idle, revalidate_interval: caches.max_revalidator }
 }
 
 /// The cores that workers run on, as the datapath takes them.

@@ -79,7 +79,10 @@ fn mistakes_are_explained() {
     for (text, expected) in [
         ("[[bridges]]", "test.toml:1: bridges: unknown key; did you mean \"bridge\"?"),
         ("{p}tpye = 'tap'", "test.toml:5: bridge.b.port.p.tpye: unknown key; did you mean \"type\"?"),
-        ("[workers]\nfoobarbaz = 1", "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us)"),
+        (
+            "[workers]\nfoobarbaz = 1",
+            "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us, rx-assign, rx-isolate)",
+        ),
         ("bridge = 5", "test.toml:1: bridge: expected an array, bridge = [...] or [[bridge]], got 5"),
         ("[[bridge]]\nlocal = false", "test.toml:1: bridge: a bridge needs a name: name = \"...\""),
         ("{p}tag = 1\ntag = 2", "test.toml:6: duplicate key"),

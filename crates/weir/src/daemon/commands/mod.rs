@@ -15,6 +15,7 @@ use crate::vlog::Logger;
 
 mod dummy;
 mod flows;
+mod pmd;
 mod ports;
 pub(crate) mod reports;
 mod stats;
@@ -120,10 +121,15 @@ static COMMANDS: &[Command<Context>] = commands! {
 
     "revalidator/wait" "" (0, 0) now!(flows::revalidate), "Returns when all datapath flows are up to date.";
     "revalidator/purge" "" (0, 0) now!(flows::purge), "Removes every datapath flow.";
-    "dpif-netdev/pmd-stats-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_stats), "Counters of the workers.";
-    "dpif-netdev/pmd-stats-clear" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_stats_clear),
+    "dpif-netdev/pmd-stats-show" "[-pmd CORE] [DP]" (0, 3) now!(pmd::stats_show), "Counters of the workers.";
+    "dpif-netdev/pmd-stats-clear" "[-pmd CORE] [DP]" (0, 3) now!(pmd::stats_clear),
         "Sets the counters of the workers to zero.";
-    "dpif-netdev/pmd-rxq-show" "[-pmd CORE] [DP]" (0, 3) now!(stats::pmd_rxq_show), "Which worker polls which queue.";
+    "dpif-netdev/pmd-rxq-show" "[-pmd core] [-secs secs] [dp]" (0, 5) now!(pmd::rxq_show),
+        "Which worker polls which queue, and how busy they were.";
+    "dpif-netdev/pmd-rxq-rebalance" "[dp]" (0, 1) now!(pmd::rxq_rebalance),
+        "Spreads the receive queues over the workers by their load.";
+    "dpif-netdev/pmd-perf-show" "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]" (0, 8)
+        now!(pmd::perf_show), "Counters of the workers, in relation to time.";
 
     "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
         now!(dummy::receive),

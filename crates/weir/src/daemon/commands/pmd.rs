@@ -1,0 +1,243 @@
+//! The commands `dpif-netdev/pmd-*`: OVS's name for the workers is PMD threads. Layouts of OVS 3.1.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use datapath::WorkerStats;
+
+use super::Context;
+use crate::unixctl::command::Outcome;
+
+/// The longest time that `pmd-rxq-show` can look back, in seconds.
+const LONGEST: u64 = 60;
+
+/// What all of these commands take.
+#[derive(Default)]
+struct Arguments {
+    /// Only the worker on this core.
+    core: Option<usize>,
+    /// How many seconds to look back.
+    seconds: Option<u64>,
+}
+
+impl Arguments {
+    /// Parses `[-pmd CORE] [-secs SECONDS] [OTHER NUMBER]... [FLAG]... [DP]`. What `others` names has no
+    /// meaning here.
+    fn parse(
+        context: &Context,
+        args: &[String],
+        seconds: bool,
+        others: &[&str],
+        flags: &[&str],
+    ) -> Result<Arguments, String> {
+        let mut out = Arguments::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut number = || {
+                let value = args.next().ok_or_else(|| format!("{arg} needs a number"))?;
+                value.parse::<u64>().map_err(|_| format!("{arg} {value}: not a number"))
+            };
+            match arg.as_str() {
+                "-pmd" => out.core = Some(number()? as usize),
+                "-secs" if seconds => out.seconds = Some(number()?),
+                other if others.contains(&other) => drop(number()?),
+                other if flags.contains(&other) => {}
+                datapath => super::ports::check_datapath(context, Some(&datapath.to_owned()))?,
+            }
+        }
+        Ok(out)
+    }
+
+    /// The workers that are asked for, by core.
+    fn workers(&self, context: &Context) -> Vec<WorkerStats> {
+        let mut workers = context.engine.datapath.stats().workers;
+        workers.retain(|w| self.core.is_none_or(|core| core == core_of(w)));
+        workers.sort_by_key(|w| (w.core, w.number));
+        workers
+    }
+}
+
+/// A worker that is on no particular core is shown as the first core's.
+fn core_of(worker: &WorkerStats) -> usize {
+    worker.core.unwrap_or(0)
+}
+
+fn per(n: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { n as f64 / of as f64 }
+}
+
+/// `dpif-netdev/pmd-stats-show`.
+pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
+    let mut text = String::new();
+    for w in Arguments::parse(context, args, false, &[], &[])?.workers(context) {
+        let passes = w.received + w.recirculated;
+        let cycles = w.busy_cycles + w.idle_cycles;
+        let mut line = |args: std::fmt::Arguments| {
+            let _ = writeln!(text, "{args}");
+        };
+        line(format_args!("pmd thread numa_id 0 core_id {}:", core_of(&w)));
+        line(format_args!("  packets received: {}", w.received));
+        line(format_args!("  packet recirculations: {}", w.recirculated));
+        line(format_args!("  avg. datapath passes per packet: {:.2}", per(passes, w.received)));
+        line(format_args!("  phwol hits: 0"));
+        line(format_args!("  mfex opt hits: 0"));
+        line(format_args!("  simple match hits: {}", w.simple_hits));
+        line(format_args!("  emc hits: {}", w.exact_hits));
+        line(format_args!("  smc hits: 0"));
+        line(format_args!("  megaflow hits: {}", w.megaflow_hits));
+        line(format_args!("  avg. subtable lookups per megaflow hit: {:.2}", w.subtables_per_lookup()));
+        line(format_args!("  miss with success upcall: {}", w.misses));
+        line(format_args!("  miss with failed upcall: {}", w.lost));
+        line(format_args!("  avg. packets per output batch: {:.2}", w.packets_per_batch()));
+        line(format_args!("  idle cycles: {} ({:.2}%)", w.idle_cycles, 100.0 * per(w.idle_cycles, cycles)));
+        line(format_args!("  processing cycles: {} ({:.2}%)", w.busy_cycles, 100.0 * per(w.busy_cycles, cycles)));
+        if w.received > 0 {
+            line(format_args!("  avg cycles per packet: {:.2} ({cycles}/{})", per(cycles, w.received), w.received));
+            line(format_args!(
+                "  avg processing cycles per packet: {:.2} ({}/{})",
+                per(w.busy_cycles, w.received),
+                w.busy_cycles,
+                w.received
+            ));
+        }
+    }
+    Ok(text)
+}
+
+/// `dpif-netdev/pmd-stats-clear`. The counters of all workers start again, whichever is named.
+pub fn stats_clear(context: &Context, args: &[String]) -> Outcome {
+    Arguments::parse(context, args, false, &[], &[])?;
+    context.engine.datapath.reset_stats();
+    Ok(String::new())
+}
+
+/// `dpif-netdev/pmd-rxq-show`.
+pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
+    let arguments = Arguments::parse(context, args, true, &[], &[])?;
+    let seconds = match arguments.seconds {
+        None | Some(0) => LONGEST,
+        Some(seconds) => seconds.min(LONGEST).next_multiple_of(5),
+    };
+    let datapath = &context.engine.datapath;
+    let isolate = context.configurator.workers().rx_isolate;
+    let ports: BTreeMap<_, _> = datapath.ports().into_iter().collect();
+    let usage = datapath.usage(seconds);
+    let name = |port| ports.get(&port).map_or("?", |port| port.name());
+    let mut queues = datapath.rx_assignments();
+    queues.sort_by(|a, b| (name(a.port), a.queue).cmp(&(name(b.port), b.queue)));
+    let mut text = format!("Displaying last {seconds} seconds pmd usage %\n");
+    for w in arguments.workers(context) {
+        let own: Vec<_> = queues.iter().filter(|queue| queue.worker == w.number).collect();
+        let isolated = isolate && own.iter().any(|queue| queue.pinned);
+        let _ = writeln!(text, "pmd thread numa_id 0 core_id {}:\n  isolated : {isolated}", core_of(&w));
+        let percent = |share: Option<u8>| share.map_or("NOT AVAIL".into(), |share| format!("{share:>2} %"));
+        let mut for_packets = 0;
+        for queue in &own {
+            let share = usage.queues.get(&(queue.port, queue.queue)).copied().flatten();
+            for_packets += share.unwrap_or(0);
+            let _ = writeln!(
+                text,
+                "  port: {:<16}  queue-id: {:>2} (enabled)   pmd usage: {}",
+                name(queue.port),
+                queue.queue,
+                percent(share)
+            );
+        }
+        if !own.is_empty() {
+            let busy = usage.workers.get(&w.number).copied().flatten();
+            let _ = writeln!(text, "  overhead: {}", percent(busy.map(|busy| busy.saturating_sub(for_packets))));
+        }
+    }
+    Ok(text)
+}
+
+/// `dpif-netdev/pmd-rxq-rebalance`.
+pub fn rxq_rebalance(context: &Context, args: &[String]) -> Outcome {
+    super::ports::check_datapath(context, args.first())?;
+    context.engine.datapath.rebalance();
+    Ok("pmd rxq rebalance requested.\n".into())
+}
+
+/// `dpif-netdev/pmd-perf-show`. There are no histograms: the fast path does not gather them.
+pub fn perf_show(context: &Context, args: &[String]) -> Outcome {
+    let arguments = Arguments::parse(context, args, false, &["-it", "-ms"], &["-nh"])?;
+    let frequency = context.engine.datapath.stats().cycles_per_second as f64;
+    let mut text = String::new();
+    for w in arguments.workers(context) {
+        let _ = writeln!(
+            text,
+            "\nTime: {}\nMeasurement duration: {:.3} s\n\npmd thread numa_id 0 core_id {}:\n",
+            time_of_day(),
+            w.counted_for.as_secs_f64(),
+            core_of(&w)
+        );
+        perf(&mut text, &w, frequency);
+    }
+    Ok(text)
+}
+
+/// The time of day in UTC.
+fn time_of_day() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.as_secs() % 86_400;
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{:03}", now.subsec_millis())
+}
+
+fn perf(text: &mut String, w: &WorkerStats, frequency: f64) {
+    let seconds = w.counted_for.as_secs_f64();
+    if seconds == 0.0 {
+        return;
+    }
+    let cycles = w.busy_cycles + w.idle_cycles;
+    let idle = w.turns.saturating_sub(w.busy_turns);
+    let ratio = |n: f64, of: f64| if of == 0.0 { 0.0 } else { n / of };
+    let micros = |cycles: u64| cycles as f64 / frequency * 1e6;
+    let slept = w.slept.as_micros() as f64;
+    let mut line = |name: &str, value: u64, more: String| {
+        let _ = writeln!(text, "  {name:<19} {value:>12}{more}");
+    };
+    line("Iterations:", w.turns, format!("  ({:.2} us/it)", ratio(micros(cycles) + slept, w.turns as f64)));
+    let used = 100.0 * cycles as f64 / seconds / frequency;
+    line("- Used TSC cycles:", cycles, format!("  ({used:5.1} % of total cycles)"));
+    line("- idle iterations:", idle, format!("  ({:5.1} % of used cycles)", 100.0 * per(w.idle_cycles, cycles)));
+    line(
+        "- busy iterations:",
+        w.busy_turns,
+        format!("  ({:5.1} % of used cycles)", 100.0 * per(w.busy_cycles, cycles)),
+    );
+    line("- sleep iterations:", w.sleeps, format!("  ({:5.1} % of iterations)", 100.0 * per(w.sleeps, w.turns)));
+    let average = ratio(slept, w.sleeps as f64);
+    line("Sleep time (us):", slept as u64, format!("  ({average:3.0} us/iteration avg.)"));
+    line(
+        "Rx packets:",
+        w.received,
+        match w.received {
+            0 => String::new(),
+            n => format!("  ({:.0} Kpps, {:.0} cycles/pkt)", n as f64 / seconds / 1000.0, per(w.busy_cycles, n)),
+        },
+    );
+    if w.received > 0 {
+        let passes = w.received + w.recirculated;
+        let share = |n: u64| format!("  ({:5.1} %)", 100.0 * per(n, passes));
+        line("Datapath passes:", passes, format!("  ({:.2} passes/pkt)", per(passes, w.received)));
+        line("- PHWOL hits:", 0, share(0));
+        line("- MFEX Opt hits:", 0, share(0));
+        line("- Simple Match hits:", w.simple_hits, share(w.simple_hits));
+        line("- EMC hits:", w.exact_hits, share(w.exact_hits));
+        line("- SMC hits:", 0, share(0));
+        let hits = 100.0 * per(w.megaflow_hits, passes);
+        let lookups = w.subtables_per_lookup();
+        line("- Megaflow hits:", w.megaflow_hits, format!("  ({hits:5.1} %, {lookups:.2} subtbl lookups/hit)"));
+        // Misses are handled by another thread, and cost the worker next to nothing.
+        let misses = 100.0 * per(w.misses, passes);
+        line("- Upcalls:", w.misses, format!("  ({misses:5.1} %, {:.1} us/upcall)", 0.0));
+        line("- Lost upcalls:", w.lost, share(w.lost));
+    }
+    if w.sent > 0 {
+        line("Tx packets:", w.sent, format!("  ({:.0} Kpps)", w.sent as f64 / seconds / 1000.0));
+        line("Tx batches:", w.batches_sent, format!("  ({:.2} pkts/batch)", w.packets_per_batch()));
+    } else {
+        line("Tx packets:", 0, "\n".into());
+    }
+}

@@ -1,0 +1,126 @@
+"""Workers, sleep, limits and receive queues that change while traffic flows."""
+
+import subprocess
+import sys
+import time
+
+from test_forwarding import config
+from test_vswitchd import Ovs, dummy_bridge, ovs  # noqa: F401
+
+# Sends numbered datagrams to ADDRESS until its input ends, then how many there were.
+SENDER = """
+import socket, sys, threading, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+n = 0
+while not ended.is_set():
+    s.sendto(n.to_bytes(4, 'big'), (sys.argv[1], 9))
+    n += 1
+    time.sleep(0.0005)
+print(n)
+"""
+
+# Prints the numbers that came, one by one, until none has come for two seconds.
+RECEIVER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+s.bind((sys.argv[1], 9))
+print('ready', flush=True)
+while True:
+    try:
+        print(int.from_bytes(s.recv(64), 'big'))
+    except TimeoutError:
+        break
+    s.settimeout(2)
+"""
+
+
+class Traffic:
+    """Numbered datagrams from one host to another."""
+
+    def __init__(self, a, b, address):
+        self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
+        assert self.receiver.stdout.readline() == "ready\n"
+        self.sender = a.start(sys.executable, "-c", SENDER, address, stdin=subprocess.PIPE)
+
+    def check(self):
+        """Ends it: all came, each once, in order."""
+        sent = int(self.sender.communicate(timeout=20)[0])
+        came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
+        assert sent > 100
+        assert came == list(range(sent)), f"{sent} sent, {len(came)} came"
+
+
+def workers(w):
+    return sorted(str(worker["core"]) for worker in w.json("stats")["workers"])
+
+
+def test_a_reload_changes_workers_under_traffic(weir, net):
+    hosts = [net.host("10.0.0.1/24", queues=2), net.host("10.0.0.2/24", queues=2)]
+    ports = config([(h.port, "afpacket", 'options = { n_rxq = "2" }') for h in hosts])
+    w = weir("[workers]\ncores = [0]\n" + ports)
+    assert hosts[0].ping("10.0.0.2") == 3
+    traffic = Traffic(*hosts, "10.0.0.2")
+    for settings, cores in [("cores = [0, 1]", ["0", "1"]), ("cores = [1]\nsleep-max-us = 0", ["1"]),
+                            ("cores = [0]\nsleep-max-us = 100\nrx-assign = 'roundrobin'", ["0"]),
+                            ("tx-flush-interval-us = 50", ["None"]),
+                            ("cores = [0, 1]\n[datapath]\nflow-limit = 1000\nmax-idle-ms = 900", ["0", "1"])]:
+        w.configure(f"[workers]\n{settings}\n{ports}")
+        w.cli("reload")
+        time.sleep(0.3)  # some traffic meets these settings
+        assert workers(w) == cores
+        queues = [queue for worker in w.json("stats")["workers"] for queue in worker["queues"]]
+        assert sorted(queues) == sorted(f"{h.port}/{n}" for h in hosts for n in (0, 1))
+    traffic.check()
+    stats = w.json("stats")
+    packets = stats["ended"]["packets"] + sum(worker["packets"] for worker in stats["workers"])
+    received = sum(port["statistics"]["rx_packets"] for port in w.json("ports")["ports"])
+    assert packets == received, "what ended workers counted is kept"
+
+
+def test_a_core_that_cannot_be_had_changes_nothing(weir):
+    w = weir("[workers]\ncores = [0]\n")
+    w.configure("[workers]\ncores = [0, 4000]\n")
+    r = w.cli("reload", check=False)
+    assert r.returncode and "core 4000" in r.stderr
+    assert workers(w) == ["0"]
+
+
+def test_the_database_changes_workers_under_traffic(ovs, net):  # noqa: F811
+    hosts = [net.host("10.0.0.1/24"), net.host("10.0.0.2/24")]
+    ovs.start()
+    dummy_bridge(ovs)
+    for host in hosts:
+        ovs.vsctl("add-port", "br0", host.port)
+    assert hosts[0].ping("10.0.0.2") == 3
+    traffic = Traffic(*hosts, "10.0.0.2")
+    cores = lambda: [line.split()[5].rstrip(":") for line in ovs.appctl("dpif-netdev/pmd-rxq-show").splitlines()
+                     if line.startswith("pmd thread")]
+    for mask, expected in [("1", ["0"]), ("3", ["0", "1"]), ("2", ["1"]), ("0x3", ["0", "1"])]:
+        ovs.vsctl("set", "open", ".", f"other_config:pmd-cpu-mask={mask}")
+        assert cores() == expected
+        time.sleep(0.3)
+    for key in ["pmd-sleep-max=200", "flow-limit=5000", "max-idle=2000", "max-revalidator=300", "tx-flush-interval=20",
+                "pmd-rxq-assign=group", "pmd-rxq-isolate=false"]:
+        ovs.vsctl("set", "open", ".", f"other_config:{key}")
+    ovs.vsctl("clear", "open", ".", "other_config")
+    traffic.check()
+
+
+def test_the_flow_limit_is_obeyed_at_once(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.ofctl("add-flow", "br0", "tcp,tp_dst=80,actions=drop")
+
+    def flows(limit):
+        ovs.vsctl("set", "open", ".", f"other_config:flow-limit={limit}")
+        ovs.appctl("revalidator/purge")
+        for n in range(8):
+            ovs.appctl("netdev-dummy/receive", "p1", f"02000000010002000000{n:04x}88b5" + "00" * 46)
+        return len(ovs.appctl("dpctl/dump-flows").splitlines())
+
+    assert flows(3) == 3
+    assert flows(1000) == 8
+    assert flows(5) == 5
