@@ -120,6 +120,19 @@ pub(crate) struct PortState {
     pub patch: Arc<PatchCounters>,
 }
 
+impl PortState {
+    /// Whether what is sent here can arrive: the port is enabled and has a carrier.
+    pub fn is_live(&self) -> bool {
+        match &self.device {
+            Device::Patch { .. } => true,
+            Device::Datapath(device) => {
+                let link = device.link();
+                link.up && link.admin_up
+            }
+        }
+    }
+}
+
 /// Counters of a patch port.
 #[derive(Debug, Default)]
 pub(crate) struct PatchCounters {

@@ -174,23 +174,23 @@ impl Switch {
         self.due_changed.notify_all();
     }
 
-    /// Translates a packet that nobody sent and tells `sink` how: `key` as in the OpenFlow tables, with
-    /// an OpenFlow port in `in_port`. `None` where there is no such bridge.
-    pub fn trace(&self, bridge: &str, key: &Key, sink: &mut dyn Sink) -> Option<Explanation> {
+    /// Translates a packet that nobody sent and tells `sink` how. `None` where there is no such bridge.
+    pub fn trace(&self, traced: &Traced<'_>, sink: &mut dyn Sink) -> Option<Explanation> {
         let forwarding = self.forwarding.read();
-        let bridge = forwarding.bridges.values().find(|state| state.config.name == bridge)?.id;
-        let frozen = self.interners.frozen.get(key.common().recirc_id.get());
-        let input = self.input(key, bridge, frozen.as_deref());
+        let bridge = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?.id;
+        let frozen = self.interners.frozen.get(traced.key.common().recirc_id.get());
+        let input = Input { packet_out: traced.actions, ..self.input(traced.key, bridge, frozen.as_deref()) };
         Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink))))
     }
 
     /// As [`trace`](Switch::trace), for a packet: addresses and flows are learnt from it, and the
     /// controllers get it where the tables say so. It is not sent to any port.
-    pub fn trace_packet(&self, bridge: &str, key: &Key, packet: Packet, sink: &mut dyn Sink) -> Option<Explanation> {
+    pub fn trace_packet(&self, traced: &Traced<'_>, packet: Packet, sink: &mut dyn Sink) -> Option<Explanation> {
         let forwarding = self.forwarding.read();
-        let state = forwarding.bridges.values().find(|state| state.config.name == bridge)?;
+        let state = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?;
+        let key = traced.key;
         let frozen = self.interners.frozen.get(key.common().recirc_id.get());
-        let input = Input { real: true, ..self.input(key, state.id, frozen.as_deref()) };
+        let input = Input { real: true, packet_out: traced.actions, ..self.input(key, state.id, frozen.as_deref()) };
         let mut out = translate(&forwarding, &self.interners, &input, Some(sink));
         let mut metadata = key.clone();
         let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
@@ -322,6 +322,16 @@ impl Switch {
             }
         }
     }
+}
+
+/// What is traced.
+pub struct Traced<'a> {
+    /// Name of the bridge that the packet is in.
+    pub bridge: &'a str,
+    /// The packet, with an OpenFlow port in `in_port`.
+    pub key: &'a Key,
+    /// Instead of a lookup in table 0: the actions of a packet-out.
+    pub actions: Option<&'a [openflow::Action]>,
 }
 
 /// What a trace ends with.

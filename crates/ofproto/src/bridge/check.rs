@@ -58,6 +58,15 @@ fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfE
             Some(matching) => check_list(actions, &mut matching.clone()),
             None => check_actions(actions),
         },
+        Action::Bundle(bundle) => {
+            for port in &bundle.members {
+                check_port(*port)?;
+                if *port == OfPort::CONTROLLER {
+                    return Err(OfError::OFPBAC_BAD_OUT_PORT);
+                }
+            }
+            matching.map_or(Ok(()), |matching| check_fields(action, matching))
+        }
         Action::PushVlan(tpid) if !matches!(tpid, 0x8100 | 0x88a8) => Err(OfError::OFPBAC_BAD_ARGUMENT),
         Action::PushMpls(ethertype) if !matches!(ethertype, 0x8847 | 0x8848) => Err(OfError::OFPBAC_BAD_ARGUMENT),
         Action::SetField { .. }
@@ -68,15 +77,14 @@ fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfE
         | Action::PushMpls(_)
         | Action::PopMpls(_)
         | Action::SetVlanVid { .. }
-        | Action::SetVlanPcp { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
-        // Not made yet: connection tracking, other headers, hashing over ports, and packet lengths.
+        | Action::SetVlanPcp { .. }
+        | Action::Multipath(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
+        // Not made yet: connection tracking, other headers, and packet lengths.
         Action::Ct(_)
         | Action::Nat(_)
         | Action::Encap(_)
         | Action::Decap(_)
         | Action::DecNshTtl
-        | Action::Bundle(_)
-        | Action::Multipath(_)
         | Action::CheckPktLarger { .. } => Err(OfError::OFPBAC_BAD_TYPE),
         Action::Controller(controller) if controller.pause => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
@@ -118,6 +126,8 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         }
         Action::RegLoad { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
         Action::RegLoad { dst, .. } if !has(matching, dst.field) => return inconsistent,
+        Action::Bundle(bundle) if bundle.dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
+        Action::Multipath(multipath) if !has(matching, multipath.dst.field) => return inconsistent,
         Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
         Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
         Action::PushVlan(_) | Action::SetVlanVid { push: true, .. } | Action::SetVlanPcp { push: true, .. } => {

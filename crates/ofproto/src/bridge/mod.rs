@@ -199,6 +199,11 @@ impl Bridge {
         Ok(())
     }
 
+    /// Whether a packet-out may have these actions.
+    pub fn check_packet_out(&self, actions: &[Action]) -> Result<(), OfError> {
+        check::check_actions(actions)
+    }
+
     fn execute(&self, packet: Packet, key: &Key, actions: &[Action]) {
         let (now, switch) = (self.switch.clock.now(), &self.switch);
         let forwarding = switch.forwarding.read();

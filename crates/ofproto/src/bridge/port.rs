@@ -187,6 +187,8 @@ impl Bridge {
     /// Tells the subscribers that a port is new or has changed: its link state, for instance, which
     /// whoever watches the device notices.
     pub fn port_changed(&self, port: OfPort, reason: PortReason) {
+        // What the port can do now, bundles and groups may depend on.
+        self.switch.forwarding.write().touch();
         let desc = self.port_descs(port).ok().and_then(|descs| descs.into_iter().next());
         if let Some(desc) = desc {
             let status = openflow::PortStatus { reason, desc };

@@ -277,7 +277,8 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
     })
 }
 
-fn frame() -> impl Strategy<Value = Vec<u8>> {
+/// Frames of several kinds, of few addresses.
+pub fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tag = (select(vec![5u16, 6, 0]), select(vec![0u16, 0x6000])).prop_map(|(vid, pcp)| (0x8100u16, vid | pcp));
     let addr = || select(ADDRESSES.to_vec()).prop_map(std::net::Ipv4Addr::from);
     let port = || select(L4.to_vec());

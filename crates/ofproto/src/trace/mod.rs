@@ -9,14 +9,14 @@ pub mod steps;
 #[cfg(test)]
 mod tests;
 
-use openflow::OfPort;
+use openflow::{Action, OfPort};
 use packet::flow::text::PortNames;
 use packet::{Key, Packet};
 use serde::{Deserialize, Serialize};
 
 pub use steps::{Kind, Step};
 
-use crate::switch::Switch;
+use crate::switch::{Switch, Traced};
 
 /// What to trace.
 pub struct Request<'a> {
@@ -24,6 +24,8 @@ pub struct Request<'a> {
     pub bridge: &'a str,
     /// The packet, with an OpenFlow port in `in_port`.
     pub key: &'a Key,
+    /// Instead of a lookup in table 0: the actions of a packet-out.
+    pub actions: Option<&'a [Action]>,
     /// The frame. With it, the trace has the effects that a packet has, but for output: addresses and
     /// flows are learnt, controllers are told.
     pub packet: Option<Packet>,
@@ -57,9 +59,10 @@ pub struct Trace {
 pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
     let mut sink = steps::Collector::new(request.ports);
     let key = request.key;
+    let traced = Traced { bridge: request.bridge, key, actions: request.actions };
     let out = match request.packet {
-        Some(packet) => switch.trace_packet(request.bridge, key, packet, &mut sink)?,
-        None => switch.trace(request.bridge, key, &mut sink)?,
+        Some(packet) => switch.trace_packet(&traced, packet, &mut sink)?,
+        None => switch.trace(&traced, &mut sink)?,
     };
     // Nothing is in the action set yet.
     let mut initial = key.clone();

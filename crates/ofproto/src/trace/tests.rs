@@ -26,7 +26,8 @@ fn key(flow: &str) -> Key {
 fn explain(bed: &Bed, flow: &str, generate: bool) -> Trace {
     let key = key(flow);
     let packet = generate.then(|| Packet::from_slice(&compose(&key, b"")));
-    let request = Request { bridge: "br0", key: &key, packet, ports: &NoNames, datapath_ports: &NoNames };
+    let request =
+        Request { bridge: "br0", key: &key, actions: None, packet, ports: &NoNames, datapath_ports: &NoNames };
     trace(&bed.switch, request).unwrap()
 }
 
@@ -158,6 +159,7 @@ fn a_loop_ends_with_an_error() {
     assert!(
         out.text().ends_with("Datapath actions: drop\nTranslation failed (Recursion too deep), packet is dropped.\n")
     );
-    let request = Request { bridge: "no", key: &key(""), packet: None, ports: &NoNames, datapath_ports: &NoNames };
+    let request =
+        Request { bridge: "no", key: &key(""), actions: None, packet: None, ports: &NoNames, datapath_ports: &NoNames };
     assert_eq!(trace(&bed.switch, request), None);
 }

@@ -122,6 +122,8 @@ impl Ctx<'_, '_> {
                 self.wc.set_exact(Field::SkbPriority);
                 self.flow.common_mut().skb_priority = self.priority.into();
             }
+            Action::Bundle(bundle) => self.bundle(bundle),
+            Action::Multipath(multipath) => self.multipath(multipath),
             Action::Resubmit { in_port, table, with_ct } => self.resubmit(*in_port, *table, *with_ct),
             Action::Learn(learn) => self.learn(learn),
             Action::Exit => self.exit = true,
@@ -155,7 +157,7 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn write(&mut self, field: Field, value: u128, mask: u128) {
+    pub(super) fn write(&mut self, field: Field, value: u128, mask: u128) {
         // NXM's in_port has 16 bits, of a port that is kept with 32.
         let (field, value, mask) = match field {
             Field::InPort => {

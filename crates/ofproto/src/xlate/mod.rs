@@ -12,12 +12,14 @@
 //! | `actions.rs` | each action |
 //! | `output.rs` | ports, floods, patches, controllers |
 //! | `normal.rs` | L2 learning and VLANs |
+//! | `choose.rs` | choices by a hash |
 //! | `mirror.rs` | copies for mirrors |
 //! | `freeze.rs` | recirculation |
 //! | `commit.rs`, `headers.rs` | header changes |
 //! | `trace.rs` | how to watch |
 
 mod actions;
+mod choose;
 mod commit;
 mod freeze;
 mod headers;
@@ -26,6 +28,8 @@ mod mirror;
 mod normal;
 mod output;
 pub mod steps;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 use std::sync::Arc;
@@ -412,8 +416,10 @@ impl<'a> Ctx<'a, '_> {
             self.fail(XlateError::TooManyResubmits, "over 4096 resubmit actions");
         } else if self.stack.len() >= MAX_STACK {
             self.fail(XlateError::StackTooDeep, "resubmits yielded over 64 kB of stack");
-        } else if self.out.len() > MAX_ACTIONS {
-            self.exit = true;
+        } else if self.out.len() >= MAX_ACTIONS {
+            // No flow may be that long, but its packets may be handled one by one.
+            self.event(|| Event::Error("resubmits yielded over 64 kB of actions"));
+            (self.exit, self.slow) = (true, true);
         } else {
             return true;
         }

@@ -50,9 +50,15 @@ impl<'a> Ctx<'a, '_> {
 
     pub(super) fn output_trunc(&mut self, port: OfPort, max_len: u32) {
         let port = if port == OfPort::IN_PORT { self.in_port() } else { port };
-        let state = self.bridge.ports.get(&port);
-        if port == self.in_port() || state.is_none_or(|state| state.dp_port.is_none()) {
-            return self.detail(|| format!("output_trunc does not support port {port}"));
+        if port.is_reserved() && port != OfPort::LOCAL {
+            return self.warning(|| format!("output_trunc does not support port: {port}"));
+        }
+        if port == self.in_port() {
+            return self.detail(|| "skipping output to input port".into());
+        }
+        if self.bridge.ports.get(&port).is_none_or(|state| state.dp_port.is_none()) {
+            let text = format!("output_trunc does not support patch port {port}");
+            return self.event(|| Event::Error(&text));
         }
         self.commit();
         self.out.push(DpAction::Truncate { max_len });

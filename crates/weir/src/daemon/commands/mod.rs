@@ -101,6 +101,8 @@ static COMMANDS: &[Command<Context>] = commands! {
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
     "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::text),
         "Explains what the tables do to a packet. Nothing is learnt from it unless it is given or generated.";
+    "ofproto/trace-packet-out" "[-consistent] {[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET] ACTIONS"
+        (2, usize::MAX) now!(trace::packet_out_text), "Explains what actions of a packet-out do to a packet.";
     "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
         "All OpenFlow flows of a bridge, hidden ones too.";
     "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";

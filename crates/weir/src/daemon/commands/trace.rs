@@ -19,15 +19,24 @@ const NO_ETHERNET_TYPE: u16 = 0x05ff;
 
 /// `ofproto/trace`.
 pub fn text(context: &Context, args: &[String]) -> Outcome {
-    Ok(trace(context, args)?.text())
+    Ok(trace(context, args, None)?.text())
+}
+
+/// `ofproto/trace-packet-out`.
+pub fn packet_out_text(context: &Context, args: &[String]) -> Outcome {
+    // Whether every version of OpenFlow has the actions is of no concern here.
+    let args: Vec<String> = args.iter().filter(|arg| *arg != "-consistent").cloned().collect();
+    let Some((actions, args)) = args.split_last() else { return Err("the actions are missing".into()) };
+    Ok(trace(context, args, Some(actions))?.text())
 }
 
 /// `weir/trace`.
 pub fn report(context: &Context, args: &[String]) -> Outcome {
-    json(&trace(context, args)?)
+    json(&trace(context, args, None)?)
 }
 
-fn trace(context: &Context, args: &[String]) -> Result<Trace, String> {
+/// `actions` are those of a packet-out, instead of the tables.
+fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result<Trace, String> {
     let arguments = Arguments::parse(args)?;
     let (bridge, mut key) = find_flow(context, &arguments.words)?;
     let frame = match (arguments.generate, arguments.frame) {
@@ -41,9 +50,16 @@ fn trace(context: &Context, args: &[String]) -> Result<Trace, String> {
     let no_bridge = || format!("{bridge}: unknown bridge");
     let handle = context.engine.switch.bridge(&bridge).ok_or_else(no_bridge)?;
     let (ports, datapath_ports) = (Names::of_bridge(&handle), Names::of_datapath(&context.engine.datapath));
+    let actions = actions.map(|text| {
+        let actions = openflow::text::parse_actions(text, &ports).map_err(|error| error.to_string())?;
+        handle.check_packet_out(&actions).map_err(|error| format!("Bad actions: {error}"))?;
+        Ok::<_, String>(actions)
+    });
+    let actions = actions.transpose()?;
     let request = Request {
         bridge: &bridge,
         key: &key,
+        actions: actions.as_deref(),
         packet: frame.map(|frame| Packet::from_slice(&frame)),
         ports: if arguments.names { &ports } else { &NoNames },
         datapath_ports: if arguments.names { &datapath_ports } else { &NoNames },

@@ -1,0 +1,80 @@
+//! Cached outcomes against fresh ones, for actions whose outcome the reference does not know: whatever
+//! has been cached from other packets, a packet fares as it does when nothing is.
+
+use openflow::text::parse_flow_mod;
+use openflow::{FlowModCommand, OfPort, PortConfig, PortMod};
+use packet::flow::text::NoNames;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::reference::tests::{Bed, frame};
+
+const PORTS: u32 = 4;
+
+fn bed(flows: &[&str]) -> Bed {
+    let bed = Bed::new(PORTS);
+    for flow in flows {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+    bed
+}
+
+fn check(bed: &Bed, frames: &[(u32, Vec<u8>)]) -> Result<(), TestCaseError> {
+    let cached: Vec<_> = frames.iter().map(|(port, frame)| bed.receive(OfPort(*port), frame)).collect();
+    for ((port, frame), cached) in frames.iter().zip(cached) {
+        bed.switch.purge();
+        prop_assert_eq!(cached, bed.receive(OfPort(*port), frame), "from port {} frame {:02x?}", port, frame);
+    }
+    Ok(())
+}
+
+const CHOICES: &[&str] = &[
+    "actions=bundle(FIELDS,7,hrw,ofport,members:1,2,3)",
+    "actions=bundle(FIELDS,7,active_backup,ofport,members:3,2)",
+    "actions=bundle_load(FIELDS,7,hrw,ofport,NXM_NX_REG0[],members:1,2,3),output:NXM_NX_REG0[]",
+    "actions=multipath(FIELDS,3,modulo_n,4,0,NXM_NX_REG1[0..7]),output:NXM_NX_REG1[]",
+    "actions=multipath(FIELDS,3,hash_threshold,4,0,NXM_NX_REG1[0..7]),output:NXM_NX_REG1[]",
+    "actions=multipath(FIELDS,3,hrw,4,0,NXM_NX_REG1[0..7]),output:NXM_NX_REG1[]",
+    "actions=multipath(FIELDS,3,iter_hash,4,0,NXM_NX_REG1[0..7]),output:NXM_NX_REG1[]",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
+
+    #[test]
+    fn choices_by_a_hash(
+        choice in select(CHOICES),
+        fields in select(openflow::action::HashFields::NAMES),
+        frames in proptest::collection::vec((1..=PORTS, frame()), 1..12),
+    ) {
+        check(&bed(&[&choice.replace("FIELDS", fields.1)]), &frames)?;
+    }
+}
+
+/// A bundle uses another member once the first is down, also for packets that are cached.
+#[test]
+fn a_bundle_leaves_ports_that_are_down() {
+    let bed = bed(&["actions=bundle(eth_src,0,active_backup,ofport,members:2,3)"]);
+    let frame = [&[2; 12][..], &[0x88, 0xb5], &[0; 46]].concat();
+    let to = || bed.receive(OfPort(1), &frame).into_iter().map(|(port, _)| port.0).collect::<Vec<_>>();
+    assert_eq!((to(), to()), (vec![2], vec![2]));
+    let set = |port: u32, down: bool| {
+        let desc = &bed.bridge.port_descs(OfPort(port)).unwrap()[0];
+        let config = if down { PortConfig::PORT_DOWN } else { PortConfig::empty() };
+        let change = PortMod {
+            port: OfPort(port),
+            hw_addr: desc.hw_addr,
+            config,
+            mask: PortConfig::PORT_DOWN,
+            advertise: openflow::PortFeatures::empty(),
+        };
+        bed.bridge.port_mod(&change).unwrap();
+        bed.switch.run(packet::Clock::now(&*bed.clock));
+    };
+    set(2, true);
+    assert_eq!(to(), [3]);
+    set(3, true);
+    assert!(to().is_empty());
+    set(2, false);
+    assert_eq!(to(), [2]);
+}
