@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 
 import pytest
 from conftest import until
@@ -194,3 +195,222 @@ def test_normal_life_is_no_warning(ovs):
     ovs.appctl("exit", "--cleanup")
     until(lambda: not os.path.exists(ovs.dir / "ovs-vswitchd.pid"))
     assert [m for m in messages(ovs) if m[1] in ("WARN", "ERR", "EMER")] == []
+
+
+FLOW = "in_port(1),eth(src=50:54:00:00:00:01,dst=50:54:00:00:00:02),eth_type(0x0800)," \
+       "ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst={})"
+
+
+def receive(ovs, port, *udp_ports):
+    for number in udp_ports:
+        ovs.appctl("netdev-dummy/receive", port, FLOW.format(number))
+
+
+def dump(ovs, *args):
+    """Datapath flows without their heading, sorted."""
+    lines = ovs.appctl("dpctl/dump-flows", *args).splitlines()
+    if lines:
+        assert lines[0] == "flow-dump from the main thread:"
+    return sorted(re.sub(r"used:[\d.]+s", "used:0s", line) for line in lines[1:])
+
+
+@pytest.fixture
+def switch(ovs):
+    """br0 with p1 and p2, which forward to each other."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.ofctl("del-flows", "br0")
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    return ovs
+
+
+def test_flows_of_the_datapath_are_dumped_filtered_and_found(switch):
+    receive(switch, "p1", 1)
+    flows = dump(switch)
+    assert flows == ["recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x0800),ipv4(frag=no), "
+                     "packets:0, bytes:0, used:never, actions:2"]
+    receive(switch, "p1", 2)
+    assert "packets:1, bytes:106" in dump(switch)[0]
+    assert dump(switch, "filter=in_port(p1),ip") == dump(switch, "filter=in_port=1") == dump(switch)
+    assert dump(switch, "filter=in_port=2") == dump(switch, "filter=arp") == []
+    # A filter on what the flow leaves out lets it pass.
+    assert dump(switch, "filter=udp,tp_dst=77") == dump(switch)
+    assert dump(switch, "type=ovs") and dump(switch, "type=offloaded") == []
+    assert refused(switch, "dpctl/dump-flows", "type=x") == \
+        "ovs-vswitchd: Failed to parse type (x) (Invalid argument)"
+    assert refused(switch, "dpctl/dump-flows", "filter=foo").startswith("ovs-vswitchd: Failed to parse filter (")
+    assert refused(switch, "dpctl/dump-flows", "nosuch") == "ovs-vswitchd: datapath not found (Invalid argument)"
+    more = dump(switch, "-m")[0]
+    assert more.startswith("ufid:") and "in_port(p1)" in more and ", dp:ovs, actions:p2" in more
+    ufid = more.split(",")[0]
+    assert re.sub(r"used:[\d.]+s", "used:0s", switch.appctl("dpctl/get-flow", ufid)).splitlines() == dump(switch)
+    assert refused(switch, "dpctl/get-flow", ufid[:-4] + "ffff") == \
+        "ovs-vswitchd: getting flow (No such file or directory)"
+    assert refused(switch, "dpctl/get-flow", "x") == "ovs-vswitchd: parsing flow ufid"
+
+
+def test_what_goes_to_controllers_is_shown_as_such(switch):
+    switch.ofctl("add-flow", "br0", "in_port=1,cookie=0x55,actions=controller(max_len=99)")
+    receive(switch, "p1", 1)
+    assert re.search(r"actions:userspace\(pid=0,controller\(reason=1,dont_send=0,continuation=0,recirc_id=\d+,"
+                     r"rule_cookie=0x55,controller_id=0,max_len=99\)\)$", dump(switch)[0])
+
+
+def test_flows_can_be_added_to_the_datapath_and_changed(switch):
+    key = "in_port(2),eth(),eth_type(0x1234)"
+    shown = "recirc_id(0),in_port(2),packet_type(ns=0,id=0),eth_type(0x1234), packets:0, bytes:0, used:never, actions:"
+    switch.appctl("dpctl/add-flow", key, "1")
+    assert dump(switch) == [shown + "1"]
+    assert refused(switch, "dpctl/add-flow", key, "1") == "ovs-vswitchd: updating flow table (File exists)"
+    switch.appctl("dpctl/mod-flow", "dummy@ovs-dummy", key, "p1,100")
+    assert dump(switch) == [shown + "1,100"]
+    # Revalidation leaves it alone.
+    switch.appctl("revalidator/wait")
+    assert dump(switch) == [shown + "1,100"]
+    switch.appctl("dpctl/del-flow", key)
+    assert dump(switch) == []
+    missing = "(No such file or directory)"
+    assert refused(switch, "dpctl/del-flow", key) == f"ovs-vswitchd: deleting flow {missing}"
+    assert refused(switch, "dpctl/mod-flow", key, "1") == f"ovs-vswitchd: updating flow table {missing}"
+    assert refused(switch, "dpctl/add-flow", "eth(),eth_type(0x0800)", "3") == \
+        "ovs-vswitchd: updating flow table (Invalid argument)"
+    assert refused(switch, "dpctl/add-flow", "garbage(", "3").startswith("ovs-vswitchd: parsing flow key (")
+    assert refused(switch, "dpctl/add-flow", key, "nosuch").startswith("ovs-vswitchd: parsing actions (")
+
+
+def test_flows_come_from_a_file(switch):
+    file = switch.dir / "flows"
+    flow = "in_port(1),eth(dst=00:00:00:00:00:0{}),eth_type(0x1234)"
+    file.write_text("# three\n" + "".join(f"{flow.format(n)} 2\n" for n in (1, 2, 3)))
+    switch.appctl("dpctl/add-flows", str(file))
+    assert len(dump(switch)) == 3
+    file.write_text(f"modify {flow.format(1)} 7\ndelete {flow.format(2)}\nadd {flow.format(4)} 8\n")
+    switch.appctl("dpctl/mod-flows", str(file))
+    assert sorted(line.partition("actions:")[2] for line in dump(switch)) == ["2", "7", "8"]
+    file.write_text(flow.format(4))
+    switch.appctl("dpctl/del-flows", str(file))
+    assert len(dump(switch)) == 2
+    switch.appctl("dpctl/del-flows")
+    assert dump(switch) == []
+    assert refused(switch, "dpctl/add-flows", "/nonexistent").startswith("ovs-vswitchd: Opening file '/nonexistent'")
+
+
+def test_ports_and_connections_of_the_datapath(switch):
+    receive(switch, "p1", 1, 2)
+    lines = switch.appctl("dpctl/show", "-s").splitlines()
+    assert lines[:3] == ["dummy@ovs-dummy:", "  lookups: hit:1 missed:1 lost:0", "  flows: 1"]
+    assert "  port 100: br0 (dummy-internal)" in lines
+    at = lines.index("  port 1: p1 (dummy)")
+    assert lines[at + 1] == "    RX packets:2 errors:0 dropped:0 overruns:0 frame:0"
+    assert lines[at + 4] == "    RX bytes:212  TX bytes:0"
+    assert refused(switch, "dpctl/show", "x") == "ovs-vswitchd: opening datapath x failed (No such device)"
+    assert switch.appctl("dpctl/dump-conntrack") == ""
+    assert refused(switch, "dpctl/add-dp", "dummy@x") == "ovs-vswitchd: add_dp (Operation not supported)"
+    assert refused(switch, "dpctl/del-if", "ovs-dummy", "nosuch") == "ovs-vswitchd: no port named nosuch"
+
+
+def test_actions_are_normalized(ovs):
+    ovs.start()
+    out = ovs.appctl("dpctl/normalize-actions", "in_port(1),eth(),eth_type(0x0800)", "3,2,push_vlan(vid=9,pcp=0),5,4")
+    assert out.splitlines()[1:] == ["no vlan: no mpls: 2,3", "vlan(vid=9,pcp=0): no mpls: 4,5"]
+    assert ovs.appctl("dpctl/parse-actions", "1,pop_vlan") == "1,pop_vlan\n"
+
+
+def test_without_megaflows_each_connection_has_its_flow(switch):
+    receive(switch, "p1", 1, 2, 3)
+    assert len(dump(switch)) == 1
+    assert switch.appctl("upcall/disable-megaflows") == "megaflows disabled\n"
+    assert dump(switch) == []
+    receive(switch, "p1", 1, 2, 3)
+    switch.appctl("revalidator/wait")
+    flows = dump(switch)
+    assert len(flows) == 3
+    assert "ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,tos=0,ttl=64,frag=no),udp(src=1000,dst=1)" in flows[0]
+    assert switch.appctl("upcall/enable-megaflows") == "megaflows enabled\n"
+    receive(switch, "p1", 1, 2, 3)
+    assert len(dump(switch)) == 1
+
+
+def test_the_flow_limit_holds(switch):
+    switch.appctl("upcall/disable-megaflows")
+    assert switch.appctl("upcall/set-flow-limit", "2") == "set flow_limit to 2\n"
+    receive(switch, "p1", *range(1, 6))
+    assert len(dump(switch)) == 2
+    assert "(limit 2)" in switch.appctl("upcall/show")
+    # What has no flow is forwarded and counted all the same.
+    assert "n_packets=5" in switch.ofctl("dump-flows", "br0")
+    assert "not a number" in refused(switch, "upcall/set-flow-limit", "many")
+
+
+def test_a_paused_revalidator_leaves_flows_as_they_are(switch):
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=500")
+    switch.appctl("revalidator/pause")
+    receive(switch, "p1", 1)
+    time.sleep(1.5)
+    assert len(dump(switch)) == 1
+    switch.appctl("revalidator/resume")
+    until(lambda: dump(switch) == [])
+    receive(switch, "p1", 1)
+    assert len(dump(switch)) == 1
+    switch.appctl("revalidator/purge")
+    assert dump(switch) == []
+
+
+def test_what_takes_memory_is_counted(switch):
+    receive(switch, "p1", 1)
+    counts = dict(part.rsplit(":", 1) for part in re.findall(r"[^ :]+(?: keys)?:\d+", switch.appctl("memory/show")))
+    assert counts == {"handlers": "1", "ports": "3", "revalidators": "1", "rules": counts["rules"], "udpif keys": "1"}
+    before = int(counts["rules"])
+    switch.ofctl("add-flow", "br0", "in_port=2,actions=1")
+    assert f"rules:{before + 1} " in switch.appctl("memory/show")
+
+
+def test_events_are_counted(switch):
+    switch.ofctl("add-flow", "br0", "in_port=2,actions=drop")
+    receive(switch, "p2", 1, 2)
+    assert switch.appctl("coverage/read-counter", "drop_action_of_pipeline").strip() == "2"
+    assert switch.appctl("coverage/read-counter", "datapath_upcall").strip() == "1"
+    assert refused(switch, "coverage/read-counter", "nonsense") == "No such counter"
+    lines = switch.appctl("coverage/show").splitlines()
+    assert lines[0].startswith("Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash=")
+    assert any(re.fullmatch(r"drop_action_of_pipeline +[\d.]+/sec +[\d.]+/sec +[\d.]+/sec +total: 2", x) for x in lines)
+    assert re.fullmatch(r"\d+ events never hit", lines[-1])
+
+
+def test_features_of_the_datapath(switch):
+    lines = switch.appctl("dpif/show-dp-features", "br0").splitlines()
+    assert "Recirc: Yes" in lines and "CT state: No" in lines and "Max VLAN headers: 2" in lines
+    assert "ufid (Ufid) : [run time]:true, [boot time]:true" in switch.appctl("dpif/set-dp-features", "br0")
+    switch.appctl("dpif/set-dp-features", "br0", "ct_state", "false")
+    assert refused(switch, "dpif/set-dp-features", "br0", "nonsense", "true") == "Unexpected support field"
+    assert "cannot be turned off" in refused(switch, "dpif/set-dp-features", "br0", "recirc", "false")
+
+
+def test_new_flows_are_logged_for_who_wants_it(switch):
+    receive(switch, "p1", 1)
+    assert "flow_add" not in switch.log()
+    switch.appctl("revalidator/purge")
+    switch.appctl("vlog/set", "dpif_netdev:file:dbg")
+    receive(switch, "p1", 1)
+    added = [text for module, level, text in messages(switch) if (module, level) == ("dpif_netdev", "DBG")]
+    assert len(added) == 1
+    assert re.fullmatch(r"flow_add: ufid:[-0-9a-f]{36} mega_ufid:[-0-9a-f]{36} recirc_id\(0\),in_port\(1\),"
+                        r"packet_type\(ns=0,id=0\),eth_type\(0x0800\),ipv4\(frag=no\), actions:2", added[0]), added[0]
+
+
+def test_connections_to_controllers_are_made_anew(ovs):
+    import socket
+    ovs.start()
+    dummy_bridge(ovs)
+    with socket.create_server(("127.0.0.1", 0)) as controller:
+        controller.settimeout(20)
+        ovs.vsctl("--no-wait", "set-controller", "br0", f"tcp:127.0.0.1:{controller.getsockname()[1]}")
+        first, _ = controller.accept()
+        ovs.appctl("bridge/reconnect", "br0")
+        second, _ = controller.accept()
+        first.settimeout(10)
+        while first.recv(4096):
+            pass
+        first.close()
+        second.close()
+    assert refused(ovs, "bridge/reconnect", "nosuch") == "Unknown bridge"

@@ -133,6 +133,11 @@ impl Management {
         }
     }
 
+    /// How many handlers there are.
+    pub fn handlers(&self) -> usize {
+        self.desks.len()
+    }
+
     /// See [`Datapath::start`](crate::Datapath::start).
     pub fn start(&mut self, shared: &Arc<Shared>) -> Result<(), Error> {
         let Drivers::Caller(parked) = &mut self.drivers else { return Ok(()) };

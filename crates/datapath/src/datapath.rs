@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::counters::{Counter, drops_since};
 use crate::crew::{Crew, Management, Member, TxQueues};
 use crate::error::Error;
+use crate::log;
 use crate::port::PortShared;
 use crate::program::Program;
 use crate::rcu::Domain;
@@ -390,12 +391,23 @@ impl Datapath {
     pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
         let FlowSpec { key, mask, actions, tag } = spec;
         let installed = self.shared.table.install(&key, mask, actions.into(), tag, self.now())?;
+        if !installed.existed
+            && log::is_on()
+            && let Some(flow) = self.flow(installed.id)
+        {
+            log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.shared.upcall.get());
+        }
         Ok(installed.id)
     }
 
     /// Replaces a flow's actions. Packets of the turn that a worker is in may still see the old ones:
     /// [`barrier`](Datapath::barrier).
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
+        if log::is_on()
+            && let Some(flow) = self.flow(id)
+        {
+            log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.shared.upcall.get());
+        }
         self.shared.table.modify(id, actions)
     }
 
@@ -444,6 +456,16 @@ impl Datapath {
     /// Flows installed now.
     pub fn flow_count(&self) -> usize {
         self.shared.table.count()
+    }
+
+    /// Threads that serve the slow path.
+    pub fn handlers(&self) -> usize {
+        self.management.lock().handlers()
+    }
+
+    /// Most flows that there may be.
+    pub fn max_flows(&self) -> usize {
+        self.shared.table.max_flows()
     }
 
     /// Runs actions on a packet. Of `metadata`, in_port, packet_type, packet mark, priority, tunnel and

@@ -15,6 +15,7 @@ pub mod datapath;
 pub mod drop;
 pub mod error;
 mod forward;
+mod log;
 mod miss;
 mod output;
 mod port;

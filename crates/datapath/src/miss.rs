@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use crate::action::{Action, PortNo, Punt};
 use crate::classify::Table;
 use crate::drop::DropReason;
+use crate::log;
 use crate::output::Outputs;
 use crate::program::Program;
 use crate::rcu::Reader;
@@ -420,7 +421,15 @@ impl Handler {
             Verdict::Install { mask, actions, tag } => {
                 let actions: Arc<[Action]> = actions.into();
                 match self.table.install(key, mask, actions.clone(), tag, now) {
-                    Ok(installed) => Answer::Made(installed.id),
+                    Ok(installed) => {
+                        if !installed.existed
+                            && log::is_on()
+                            && let Some(flow) = self.table.dump(installed.id)
+                        {
+                            log::flow_added(flow.id, key, &flow.mask, &actions, self.upcall.get());
+                        }
+                        Answer::Made(installed.id)
+                    }
                     Err(refused) => {
                         tracing::debug!("flow not installed: {refused}");
                         Answer::Run(Box::new(Program::compile(&actions)))

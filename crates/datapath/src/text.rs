@@ -14,7 +14,7 @@ use packet::flow::{Key, Mask};
 use packet::{Time, put};
 
 use crate::action::{Action, Punt};
-use crate::upcall::{FlowDump, FlowStats};
+use crate::upcall::{FlowDump, FlowId, FlowStats};
 
 pub use action::{format_actions, parse_actions};
 pub use key::{format_key, parse_key};
@@ -89,14 +89,29 @@ pub enum Error {
 /// Formats a flow as a line of `dpctl/dump-flows`, without the line break.
 pub fn format_flow(out: &mut String, flow: &FlowDump, now: Time, context: &Context<'_>) {
     if context.verbose {
-        let id = flow.id.0;
-        put!(out, "ufid:00000000-0000-0000-{:04x}-{:012x}, ", id >> 48, id & 0xffff_ffff_ffff);
+        format_ufid(out, flow.id);
+        out.push_str(", ");
     }
     format_key(out, &flow.key, &flow.mask, context);
     out.push_str(", ");
     format_stats(out, &flow.stats, now);
     out.push_str(", actions:");
     format_actions(out, &flow.actions, &flow.key, context);
+}
+
+/// Formats a flow's identity as OVS does: `ufid:00000000-0000-0000-0000-000000001234`.
+pub fn format_ufid(out: &mut String, id: FlowId) {
+    put!(out, "ufid:00000000-0000-0000-{:04x}-{:012x}", id.0 >> 48, id.0 & 0xffff_ffff_ffff);
+}
+
+/// Reads what [`format_ufid`] writes.
+pub fn parse_ufid(text: &str) -> Option<FlowId> {
+    let groups: Vec<&str> = text.strip_prefix("ufid:")?.split('-').collect();
+    let widths = [8, 4, 4, 4, 12];
+    let whole = groups.len() == widths.len()
+        && groups.iter().zip(widths).all(|(g, width)| g.len() == width && g.bytes().all(|b| b.is_ascii_hexdigit()));
+    let number = whole.then(|| u128::from_str_radix(&groups.concat(), 16).ok())??;
+    u64::try_from(number).ok().map(FlowId)
 }
 
 /// Formats counters: `packets:5, bytes:490, used:1.234s, flags:SP.`.
@@ -198,6 +213,19 @@ mod lines {
             "{out}"
         );
         assert!(out.ends_with(", packets:0, bytes:0, used:never, actions:drop"), "{out}");
+    }
+
+    #[test]
+    fn identities_read_back() {
+        let mut text = String::new();
+        format_ufid(&mut text, FlowId(0x0123_4567_89ab_cdef));
+        assert_eq!(text, "ufid:00000000-0000-0000-0123-456789abcdef");
+        assert_eq!(parse_ufid(&text), Some(FlowId(0x0123_4567_89ab_cdef)));
+        for bad in
+            ["", "ufid:", "ufid:1", "00000000-0000-0000-0000-000000000001", "ufid:00000000-0000-0000-0000-00000000000g"]
+        {
+            assert_eq!(parse_ufid(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub trait Upcall: Send + Sync + 'static {
 
     /// Takes a packet that [`Action::Punt`] sent up.
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
+
+    /// What a punt means, as the argument of `userspace` in the text of actions.
+    fn describe_punt(&self, punt: &Punt) -> String {
+        format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len)
+    }
 }
 
 /// A packet that no flow matches, with all that the fast path found out about it: nothing needs to be

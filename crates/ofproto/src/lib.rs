@@ -7,6 +7,7 @@
 
 pub mod bridge;
 pub mod connection;
+mod control;
 pub mod error;
 pub mod events;
 mod forwarding;
@@ -29,6 +30,7 @@ pub mod vlan;
 pub mod xlate;
 
 pub use bridge::{Bridge, BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
+pub use control::Walks;
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 pub use mirror::{Mirror, MirrorOutput, PortSelection};

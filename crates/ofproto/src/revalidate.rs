@@ -16,6 +16,7 @@ use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, RemovedFlow};
 use hashbrown::HashMap;
 use packet::{Mask, Time};
 
+use crate::control::Walks;
 use crate::forwarding::BridgeId;
 use crate::record::{Pushed, Record};
 use crate::switch::Switch;
@@ -27,6 +28,8 @@ pub(crate) struct Revalidation {
     generation: u64,
     last_walk: Time,
     last_collect: Time,
+    /// What the walks have seen.
+    pub(crate) walks: Walks,
     /// How much of each flow's counters has been credited.
     pushed: HashMap<FlowId, Pushed>,
 }
@@ -48,6 +51,9 @@ impl Switch {
     /// ([`wait`](Switch::wait)). Not to be called from an upcall.
     pub fn run(&self, now: Time) -> Time {
         let settings = self.settings();
+        if self.is_paused() {
+            return now + settings.revalidate_interval;
+        }
         let due = {
             let state = self.revalidation.lock();
             let changed = self.forwarding.read().generation() != state.generation;
@@ -84,7 +90,9 @@ impl Switch {
         }
         let max_idle = self.settings().max_idle;
         let (mut gone, mut modified) = (Vec::new(), Vec::new());
+        let (mut seen, began) = (0, self.clock.now());
         for flow in datapath.flows() {
+            seen += 1;
             let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
             let pushed = state.pushed.entry(flow.id).or_default();
             match self.judge(&flow, &record, pushed, now, max_idle, purge) {
@@ -95,6 +103,7 @@ impl Switch {
             }
         }
         self.apply(datapath, &mut state, gone, modified);
+        state.walks.note(seen, self.clock.now().since(began));
         state.generation = generation;
         state.last_walk = now;
         if now.since(state.last_collect) >= COLLECT_INTERVAL {

@@ -19,6 +19,7 @@ use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
+use crate::control::Control;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
@@ -62,6 +63,7 @@ pub struct Switch {
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
     pub(crate) revalidation: Mutex<Revalidation>,
+    pub(crate) control: Control,
     subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
@@ -81,6 +83,7 @@ impl Switch {
             forwarding: RwLock::default(),
             interners: Interners::default(),
             revalidation: Mutex::default(),
+            control: Control::default(),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
             due: Mutex::new(false),

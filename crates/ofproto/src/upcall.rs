@@ -29,6 +29,10 @@ impl Upcall for SlowPath {
             switch.punt(packet, key, punt, now);
         }
     }
+
+    fn describe_punt(&self, punt: &Punt) -> String {
+        self.0.upgrade().map(|switch| switch.describe_punt(punt)).unwrap_or_default()
+    }
 }
 
 impl Upcall for Switch {
@@ -80,7 +84,8 @@ impl Switch {
         if translation.slow {
             return Verdict::Execute(translation.actions);
         }
-        Verdict::Install { mask: translation.mask, actions: translation.actions, tag: Arc::new(translation.record) }
+        let mask = self.mask_of_flow(translation.mask, key);
+        Verdict::Install { mask, actions: translation.actions, tag: Arc::new(translation.record) }
     }
 
     /// Does what `learn` actions ask for.

@@ -352,6 +352,11 @@ impl Table {
         self.writer.lock().count
     }
 
+    /// Most flows.
+    pub fn max_flows(&self) -> usize {
+        self.limits.flows.load(Ordering::Relaxed)
+    }
+
     /// Number of different masks.
     pub fn masks(&self) -> usize {
         self.writer.lock().subtables.len()

@@ -156,10 +156,12 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logg
         openflow,
         exit: exit.clone(),
         log,
+        coverage: commands::coverage::History::default(),
         config: options.config.clone(),
         version: format!("weir {}", env!("CARGO_PKG_VERSION")),
         started: Instant::now(),
     });
+    commands::coverage::watch(&context);
     let outcome = serve(options, &context, &exit).await;
     std::thread::spawn(|| {
         std::thread::sleep(EXIT_TIMEOUT);

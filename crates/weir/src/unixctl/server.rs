@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,12 @@ use tokio::sync::Semaphore;
 
 use super::command::{Commands, Reply};
 use super::jsonrpc::{self, Decoder, MAX_REQUEST, Request};
+
+/// Requests that have come.
+pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
+
+/// Requests that were answered.
+pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
 /// How long a client may take to read a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,6 +93,7 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
     loop {
         while let Some(message) = decoder.next_message()? {
             let request = Request::parse(message)?;
+            RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
             let outcome = match commands.run(context, &request.method, request.arguments()) {
                 Reply::Now(outcome) => outcome,
@@ -93,6 +101,7 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
                     answer.await.unwrap_or_else(|_| Err("the thread that runs this command has ended".into()))
                 }
             };
+            REPLIED.fetch_add(1, Ordering::Relaxed);
             let (verdict, body) = match &outcome {
                 Ok(text) => ("success", text),
                 Err(text) => ("error", text),

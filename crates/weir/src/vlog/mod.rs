@@ -130,6 +130,11 @@ impl Logger {
         }
     }
 
+    /// Name of the program.
+    pub fn program(&self) -> &'static str {
+        self.program
+    }
+
     /// Makes a change, for messages from now on.
     pub fn apply(&self, change: &Change) {
         self.set(change);

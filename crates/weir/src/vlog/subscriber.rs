@@ -24,7 +24,7 @@ impl Subscriber for ToLogger {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
+        !metadata.is_span()
             && *metadata.level() != tracing::Level::TRACE
             && self.0.is_enabled(Module::of_target(metadata.target()), Level::from(*metadata.level()))
     }

@@ -128,7 +128,7 @@ fn run(mut options: Options) -> Result<(), Error> {
     let outcome = LocalSet::new().block_on(&runtime, manage(&options, &rundir, remotes, tls, log));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
-    tracing::info!("ended");
+    tracing::debug!("ended");
     outcome
 }
 
@@ -264,10 +264,12 @@ async fn switch(
         openflow,
         exit: outside.exit.clone(),
         log: outside.log.clone(),
+        coverage: commands::coverage::History::default(),
         config: options.database.clone().into(),
         version: options::version().trim_end().to_owned(),
         started: Instant::now(),
     });
+    commands::coverage::watch(&context);
     let follower = follow::Follower::new(events, context.clone(), options.dummy);
     let (awaited, in_background) = (options.detach || options.monitor, options.detach);
     let ready = move || {

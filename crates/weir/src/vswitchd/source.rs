@@ -47,7 +47,7 @@ pub fn read(replica: &Replica, dummy: Dummy) -> Source {
         let Some(name) = row.string("name") else { continue };
         // Sockets and devices bear the bridge's name: it has to be a file's.
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
-            source.warnings.insert(format!("bridge {name:?}: not a name that a bridge can have"));
+            source.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
             continue;
         }
         let bridge = source.bridge(replica, row, name, dummy);

@@ -7,10 +7,9 @@ use datapath::text::Context as Style;
 use ofproto::Bridge;
 use openflow::text::flow::{format_bridge_flow, format_flow_stats};
 use openflow::{CookieFilter, FlowStats, FlowStatsRequest, GroupId, Match, OfPort, TableId};
-use packet::flow::text::NoNames;
+use packet::flow::text::{NoNames, PortNames};
 
 use super::Context;
-use super::ports::check_datapath;
 use super::reports::json;
 use crate::flow_text::Names;
 use crate::report::{BridgeFlows, DatapathFlow, Flows, OpenFlowFlow};
@@ -84,11 +83,13 @@ fn datapath_flows(context: &Context) -> Vec<DatapathFlow> {
     let now = context.engine.datapath.now();
     let mut flows: Vec<FlowDump> = context.engine.datapath.flows().collect();
     flows.sort_by_key(|flow| flow.id);
+    let describe = |punt: &datapath::Punt| context.engine.switch.describe_punt(punt);
+    let style = Style { punt: Some(&describe), ..Style::default() };
     flows
         .iter()
         .map(|flow| {
             let mut text = String::new();
-            datapath::text::format_flow(&mut text, flow, now, &Style::default());
+            datapath::text::format_flow(&mut text, flow, now, &style);
             DatapathFlow { packets: flow.stats.packets, bytes: flow.stats.bytes, text }
         })
         .collect()
@@ -101,7 +102,7 @@ pub fn bridge_dump(context: &Context, args: &[String]) -> Outcome {
         return Err(format!("{other}: not an option of bridge/dump-flows"));
     }
     let [name] = names[..] else { return Err("bridge/dump-flows takes the name of one bridge".into()) };
-    let bridge = context.bridge(name)?;
+    let bridge = context.bridge(name).map_err(|_| "Unknown bridge")?;
     let mut text = String::new();
     for flow in openflow_flows(&bridge, None)? {
         format_bridge_flow(&mut text, &flow, &NoNames);
@@ -111,20 +112,22 @@ pub fn bridge_dump(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// What `-m`, `--names` and the other arguments of a dump of datapath flows say.
-struct DumpOptions<'a> {
-    verbose: bool,
-    names: bool,
-    rest: Vec<&'a String>,
+pub(super) struct DumpOptions<'a> {
+    /// Wildcarded fields too, and identities.
+    pub verbose: bool,
+    names: Option<bool>,
+    /// The arguments that are no options.
+    pub rest: Vec<&'a String>,
 }
 
 impl DumpOptions<'_> {
-    fn parse(args: &[String]) -> Result<DumpOptions<'_>, String> {
-        let mut options = DumpOptions { verbose: false, names: false, rest: Vec::new() };
+    pub(super) fn parse(args: &[String]) -> Result<DumpOptions<'_>, String> {
+        let mut options = DumpOptions { verbose: false, names: None, rest: Vec::new() };
         for arg in args {
             match arg.as_str() {
                 "-m" | "--more" => options.verbose = true,
-                "--names" => options.names = true,
-                "--no-names" => options.names = false,
+                "--names" => options.names = Some(true),
+                "--no-names" => options.names = Some(false),
                 option if option.starts_with('-') => return Err(format!("{option}: unknown option")),
                 _ => options.rest.push(arg),
             }
@@ -132,43 +135,42 @@ impl DumpOptions<'_> {
         Ok(options)
     }
 
-    fn dump(&self, context: &Context, wanted: impl Fn(&FlowDump) -> bool) -> String {
+    /// A line for each of the datapath's flows that are wanted.
+    pub(super) fn dump(&self, context: &Context, layer: Option<&str>, wanted: impl Fn(&FlowDump) -> bool) -> String {
+        self.format(context, layer, context.engine.datapath.flows().filter(wanted))
+    }
+
+    /// A line for each flow. `layer` says what kind of datapath it is in.
+    pub(super) fn format(
+        &self,
+        context: &Context,
+        layer: Option<&str>,
+        flows: impl Iterator<Item = FlowDump>,
+    ) -> String {
         let names = Names::of_datapath(&context.engine.datapath);
-        let style = Style { verbose: self.verbose, ports: if self.names { &names } else { &NoNames }, punt: None };
+        let describe = |punt: &datapath::Punt| context.engine.switch.describe_punt(punt);
+        // Who asks for more gets names, too, as in OVS.
+        let ports: &dyn PortNames = if self.names.unwrap_or(self.verbose) { &names } else { &NoNames };
+        let style = Style { verbose: self.verbose, ports, punt: Some(&describe) };
         let now = context.engine.datapath.now();
         let mut text = String::new();
-        for flow in context.engine.datapath.flows().filter(wanted) {
+        for flow in flows {
+            let start = text.len();
             datapath::text::format_flow(&mut text, &flow, now, &style);
+            if let (Some(layer), Some(at)) = (layer, text[start..].find(", actions:")) {
+                text.insert_str(start + at, &format!(", dp:{layer}"));
+            }
             text.push('\n');
         }
         text
     }
 }
 
-/// `dpctl/dump-flows`.
-pub fn dpctl_dump(context: &Context, args: &[String]) -> Outcome {
-    let options = DumpOptions::parse(args)?;
-    check_datapath(context, options.rest.first().copied())?;
-    Ok(options.dump(context, |_| true))
-}
-
 /// `dpif/dump-flows`.
 pub fn dpif_dump(context: &Context, args: &[String]) -> Outcome {
     let options = DumpOptions::parse(args)?;
     let [name] = options.rest[..] else { return Err("dpif/dump-flows takes the name of one bridge".into()) };
-    let ports: BTreeSet<_> = context.bridge(name)?.ports().iter().filter_map(|port| port.dp_port).collect();
-    Ok(options.dump(context, |flow| ports.contains(&datapath::upcall::in_port(&flow.key))))
-}
-
-/// `revalidator/wait`.
-pub fn revalidate(context: &Context, _: &[String]) -> Outcome {
-    context.engine.switch.revalidate();
-    Ok(String::new())
-}
-
-/// `revalidator/purge` and `dpctl/del-flows`.
-pub fn purge(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(context, args.first())?;
-    context.engine.switch.purge();
-    Ok(String::new())
+    let bridge = context.bridge(name).map_err(|_| "no such bridge")?;
+    let ports: BTreeSet<_> = bridge.ports().iter().filter_map(|port| port.dp_port).collect();
+    Ok(options.dump(context, None, |flow| ports.contains(&datapath::upcall::in_port(&flow.key))))
 }

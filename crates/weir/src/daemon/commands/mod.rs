@@ -13,11 +13,29 @@ use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
+/// A table of commands: name, arguments, how few and how many, what runs, help.
+macro_rules! commands {
+    ($($name:literal $usage:literal ($min:expr, $max:expr) $run:expr, $help:literal;)*) => {
+        &[$(Command { name: $name, usage: $usage, args: ($min, $max), help: $help, run: $run },)*]
+    };
+}
+
+/// Wraps a command that answers at once.
+macro_rules! now {
+    ($run:path) => {
+        |context, args| $crate::unixctl::command::Reply::Now($run(context, args))
+    };
+}
+
+pub(crate) mod coverage;
+mod dpctl;
 mod dummy;
+mod features;
 mod flows;
 mod pmd;
 mod ports;
 pub(crate) mod reports;
+mod slow_path;
 mod stats;
 mod time;
 mod trace;
@@ -35,6 +53,8 @@ pub struct Context {
     pub exit: Rc<Notify>,
     /// What is logged where.
     pub log: Arc<Logger>,
+    /// How often events came lately.
+    pub coverage: coverage::History,
     /// The configuration file.
     pub config: std::path::PathBuf,
     /// What it answers to who asks for its version.
@@ -60,25 +80,13 @@ impl Context {
 /// The table for servers.
 pub const TABLE: Commands<Context> = Commands(GROUPS);
 
-static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
+static GROUPS: &[&[Command<Context>]] =
+    &[COMMANDS, dpctl::COMMANDS, slow_path::COMMANDS, features::COMMANDS, coverage::COMMANDS, &vlog::commands()];
 
 impl vlog::Logs for Context {
     fn log(&self) -> &Logger {
         &self.log
     }
-}
-
-macro_rules! commands {
-    ($($name:literal $usage:literal ($min:expr, $max:expr) $run:expr, $help:literal;)*) => {
-        &[$(Command { name: $name, usage: $usage, args: ($min, $max), help: $help, run: $run },)*]
-    };
-}
-
-/// Wraps a command that answers at once.
-macro_rules! now {
-    ($run:path) => {
-        |context, args| Reply::Now($run(context, args))
-    };
 }
 
 static COMMANDS: &[Command<Context>] = commands! {
@@ -99,20 +107,19 @@ static COMMANDS: &[Command<Context>] = commands! {
         "What ofproto/trace says, as JSON.";
 
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
+    "ofproto/list-tunnels" "" (0, 0) |_, _| Reply::Now(Ok(String::new())), "Tunnels: there are none yet.";
     "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::text),
         "Explains what the tables do to a packet. Nothing is learnt from it unless it is given or generated.";
     "ofproto/trace-packet-out" "[-consistent] {[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET] ACTIONS"
         (2, usize::MAX) now!(trace::packet_out_text), "Explains what actions of a packet-out do to a packet.";
+    "bridge/reconnect" "[BRIDGE]" (0, 1) now!(ports::reconnect),
+        "Makes the connections to a bridge's controllers, or to all, anew.";
     "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
         "All OpenFlow flows of a bridge, hidden ones too.";
     "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";
     "dpif/dump-dps" "" (0, 0) now!(ports::list_bridge_datapaths), "Bridges, each with the kind of its datapath.";
     "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) now!(flows::dpif_dump),
         "Datapath flows of packets that came in at ports of a bridge.";
-    "dpctl/dump-dps" "" (0, 0) now!(ports::list_datapaths), "Names of the datapaths.";
-    "dpctl/dump-flows" "[-m] [--names | --no-names] [DP]" (0, 4) now!(flows::dpctl_dump), "All datapath flows.";
-    "dpctl/del-flows" "[DP]" (0, 1) now!(flows::purge), "Removes every datapath flow.";
-    "dpctl/show" "[DP]" (0, 2) now!(ports::dpctl_show), "The datapath's counters and ports.";
 
     "fdb/show" "BRIDGE" (1, 1) now!(ports::fdb_show), "Learnt addresses of a bridge.";
     "fdb/flush" "[BRIDGE]" (0, 1) now!(ports::fdb_flush), "Forgets the learnt addresses of one bridge or all.";
@@ -121,8 +128,6 @@ static COMMANDS: &[Command<Context>] = commands! {
     "fdb/stats-show" "[BRIDGE]" (0, 1) now!(ports::fdb_stats), "Counters of the table of learnt addresses.";
     "fdb/stats-clear" "[BRIDGE]" (0, 1) now!(ports::fdb_stats_clear), "Sets these counters to zero.";
 
-    "revalidator/wait" "" (0, 0) now!(flows::revalidate), "Returns when all datapath flows are up to date.";
-    "revalidator/purge" "" (0, 0) now!(flows::purge), "Removes every datapath flow.";
     "dpif-netdev/pmd-stats-show" "[-pmd CORE] [DP]" (0, 3) now!(pmd::stats_show), "Counters of the workers.";
     "dpif-netdev/pmd-stats-clear" "[-pmd CORE] [DP]" (0, 3) now!(pmd::stats_clear),
         "Sets the counters of the workers to zero.";

@@ -1,6 +1,6 @@
 //! The commands on bridges, ports and learnt addresses, in OVS's layout.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ofproto::mac::MacKey;
@@ -13,7 +13,7 @@ use crate::unixctl::command::Outcome;
 
 /// The kinds of datapath that bridges say they are on, in the order of their names; one if there is no
 /// bridge.
-fn datapaths(context: &Context) -> BTreeSet<DatapathType> {
+pub(super) fn datapaths(context: &Context) -> BTreeSet<DatapathType> {
     let mut types: BTreeSet<_> =
         context.engine.switch.bridges().iter().map(|bridge| bridge.config().datapath_type).collect();
     if types.is_empty() {
@@ -25,12 +25,20 @@ fn datapaths(context: &Context) -> BTreeSet<DatapathType> {
 /// Refuses every name of a datapath but that of one there is, with or without its type.
 pub fn check_datapath(context: &Context, name: Option<&String>) -> Result<(), String> {
     let Some(name) = name else { return Ok(()) };
-    let known: Vec<_> = datapaths(context).into_iter().map(DatapathType::datapath_name).collect();
-    let named = |known: &&str| *known == name || known.split_once('@').is_some_and(|(_, short)| short == name);
-    match known.iter().any(named) {
+    let known = datapaths(context);
+    match known.iter().any(|kind| is_named(*kind, name)) {
         true => Ok(()),
-        false => Err(format!("{name}: no such datapath; there is {}", known.join(", "))),
+        false => {
+            let known: Vec<_> = known.into_iter().map(DatapathType::datapath_name).collect();
+            Err(format!("{name}: no such datapath; there is {}", known.join(", ")))
+        }
     }
+}
+
+/// Whether this is the name of the datapath, with or without its type.
+fn is_named(kind: DatapathType, name: &str) -> bool {
+    let whole = kind.datapath_name();
+    whole == name || whole.split_once('@').is_some_and(|(_, short)| short == name)
 }
 
 /// `ofproto/list`.
@@ -82,15 +90,70 @@ pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
 
 /// `dpctl/show`.
 pub fn dpctl_show(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(context, args.iter().find(|arg| !arg.starts_with('-')))?;
+    let (options, names): (Vec<_>, Vec<_>) = args.iter().partition(|arg| arg.starts_with('-'));
+    let statistics = options.iter().any(|option| ["-s", "--statistics"].contains(&option.as_str()));
+    let known = datapaths(context);
+    let named = |name: &&String| {
+        let found = known.iter().find(|kind| is_named(**kind, name)).copied();
+        let program = context.log.program();
+        found.ok_or_else(|| format!("{program}: opening datapath {name} failed (No such device)\n"))
+    };
+    let shown: Vec<_> = match names.is_empty() {
+        true => known.iter().copied().collect(),
+        false => names.iter().map(named).collect::<Result<_, _>>()?,
+    };
+    Ok(shown.into_iter().map(|kind| show_datapath(context, kind, statistics)).collect())
+}
+
+fn show_datapath(context: &Context, kind: DatapathType, statistics: bool) -> String {
     let (hit, missed, lost) = lookups(context);
-    let flows = context.engine.datapath.flow_count();
-    let name = datapaths(context).first().copied().unwrap_or_default().datapath_name();
+    let (name, flows) = (kind.datapath_name(), context.engine.datapath.flow_count());
     let mut text = format!("{name}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
+    let bridges = context.engine.switch.bridges();
+    let kinds: BTreeMap<_, _> = bridges.iter().flat_map(|b| b.ports()).map(|port| (port.dp_port, port.kind)).collect();
     for (number, port) in context.engine.datapath.ports() {
-        let _ = writeln!(text, "  port {}: {} ({})", number.0, port.name(), port.kind());
+        // As its bridge calls it: the port of the bridge itself has a kind of its own.
+        let kind = kinds.get(&Some(number)).copied().unwrap_or_else(|| port.kind());
+        let _ = writeln!(text, "  port {}: {} ({kind})", number.0, port.name());
+        if statistics {
+            show_statistics(&mut text, &port.stats());
+        }
     }
-    Ok(text)
+    text
+}
+
+fn show_statistics(text: &mut String, stats: &::ports::Stats) {
+    let _ = writeln!(
+        text,
+        "    RX packets:{} errors:{} dropped:{} overruns:{} frame:{}",
+        stats.rx_packets, stats.rx_errors, stats.rx_dropped, stats.rx_over_err, stats.rx_frame_err
+    );
+    let _ = writeln!(
+        text,
+        "    TX packets:{} errors:{} dropped:{} aborted:? carrier:?\n    collisions:{}",
+        stats.tx_packets, stats.tx_errors, stats.tx_dropped, stats.collisions
+    );
+    let (rx, tx) = (stats.rx_bytes, stats.tx_bytes);
+    let _ = writeln!(text, "    RX bytes:{rx}{}  TX bytes:{tx}{}", human_size(rx), human_size(tx));
+}
+
+/// ` (1.5 KiB)`; nothing below that unit.
+fn human_size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let power = (bytes.max(1).ilog2() / 10).min(units.len() as u32);
+    match power {
+        0 => String::new(),
+        _ => format!(" ({:.1} {})", bytes as f64 / 1024f64.powi(power as i32), units[power as usize - 1]),
+    }
+}
+
+/// `bridge/reconnect`.
+pub fn reconnect(context: &Context, args: &[String]) -> Outcome {
+    let bridges = context.bridges(args.first()).map_err(|_| "Unknown bridge")?;
+    for bridge in bridges {
+        context.openflow.reconnect(bridge.name())?;
+    }
+    Ok(String::new())
 }
 
 /// Hits, misses and lost misses of all workers.
@@ -217,6 +280,12 @@ mod tests {
         for bad in ["", "0a", &"0a".repeat(13), &"0".repeat(29), &"0g".repeat(14), &"é".repeat(28)] {
             assert_eq!(parse_hex(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        let shown: Vec<_> = [0, 1023, 1024, 1536, 1 << 20, 5 << 40].into_iter().map(human_size).collect();
+        assert_eq!(shown, ["", "", " (1.0 KiB)", " (1.5 KiB)", " (1.0 MiB)", " (5.0 TiB)"]);
     }
 
     #[test]

@@ -90,6 +90,7 @@ struct BridgeSockets {
 
 struct ControllerTask {
     state: Rc<ControllerState>,
+    controller: Controller,
     _task: Task,
 }
 
@@ -141,6 +142,14 @@ impl Manager {
         controllers.map(|(target, c)| (target.clone(), c.state.clone())).collect()
     }
 
+    /// Makes the connections to a bridge's controllers anew.
+    pub fn reconnect(&self, bridge: &str) -> Outcome {
+        let mut bridges = self.bridges.borrow_mut();
+        let sockets = bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?;
+        let controllers: Vec<_> = sockets.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
+        controllers.into_iter().try_for_each(|(target, controller)| sockets.add_controller(target, controller))
+    }
+
     /// Closes every socket.
     pub fn close(&self) {
         self.bridges.borrow_mut().clear();
@@ -174,6 +183,7 @@ impl BridgeSockets {
         // A controller whose settings changed is connected anew.
         self.controllers.remove(&target);
         let state = Rc::new(ControllerState::default());
+        let settings = controller.clone();
         let task = match &target {
             Target::PassiveTcp(port, host) => {
                 listener::tcp(*port, host.as_deref(), self.peers.clone(), state.clone(), controller)?
@@ -183,7 +193,7 @@ impl BridgeSockets {
                 controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
             }
         };
-        self.controllers.insert(target, ControllerTask { state, _task: task });
+        self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
         self.peers.configured(!self.controllers.is_empty());
         Ok(())
     }

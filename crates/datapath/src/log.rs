@@ -1,0 +1,73 @@
+//! What changes of flows leave in the log, at the level of debugging: one line for each, as OVS's userspace
+//! datapath writes it.
+
+use std::sync::Arc;
+
+use packet::Key;
+use packet::flow::Mask;
+
+use crate::action::{Action, Punt};
+use crate::text::{Context, format_actions, format_key, format_ufid};
+use crate::upcall::{FlowId, Upcall};
+
+/// OVS's module of such lines.
+const TARGET: &str = "dpif_netdev";
+
+/// Whether there is any use in preparing a line.
+pub(crate) fn is_on() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+}
+
+/// A flow was made, by a packet with this key.
+pub(crate) fn flow_added(id: FlowId, key: &Key, mask: &Mask, actions: &[Action], upcall: Option<&Arc<dyn Upcall>>) {
+    tracing::debug!(target: TARGET, "flow_add: {}", line(id, key, mask, &[("actions", actions)], upcall));
+}
+
+/// A flow's actions have changed.
+pub(crate) fn flow_modified(
+    id: FlowId,
+    (key, mask): (&Key, &Mask),
+    old: &[Action],
+    new: &[Action],
+    upcall: Option<&Arc<dyn Upcall>>,
+) {
+    let lists = [("old_actions", old), ("actions", new)];
+    tracing::debug!(target: TARGET, "flow_mod: {}", line(id, key, mask, &lists, upcall));
+}
+
+fn line(id: FlowId, key: &Key, mask: &Mask, lists: &[(&str, &[Action])], upcall: Option<&Arc<dyn Upcall>>) -> String {
+    let describe = |punt: &Punt| upcall.map_or_else(String::new, |upcall| upcall.describe_punt(punt));
+    let style = Context { punt: upcall.is_some().then_some(&describe), ..Context::default() };
+    let mut out = String::new();
+    format_ufid(&mut out, id);
+    out.push_str(" mega_");
+    format_ufid(&mut out, id);
+    out.push(' ');
+    format_key(&mut out, key, mask, &style);
+    for (name, actions) in lists {
+        out.extend([", ", name, ":"]);
+        format_actions(&mut out, actions, key, &style);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::parse_flow;
+    use packet::flow::text::NoNames;
+
+    #[test]
+    fn lines_are_those_of_ovs() {
+        let flow = parse_flow("recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x1234), actions:2", &NoNames);
+        let flow = flow.unwrap();
+        let ufid = "ufid:00000000-0000-0000-0000-000000000007";
+        let lists: [(&str, &[Action]); 2] = [("old_actions", &[]), ("actions", &flow.actions)];
+        assert_eq!(
+            line(FlowId(7), &flow.key, &flow.mask, &lists, None),
+            format!(
+                "{ufid} mega_{ufid} recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x1234), old_actions:drop, actions:2"
+            )
+        );
+    }
+}

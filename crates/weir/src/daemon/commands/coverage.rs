@@ -1,0 +1,191 @@
+//! `coverage/...`: counters of events, with how often they came lately.
+//!
+//! Names are those of OVS where an event is the same. What the datapath drops has one for each reason.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use datapath::DropReason;
+
+use super::Context;
+use crate::unixctl::Command;
+use crate::unixctl::command::Outcome;
+use crate::unixctl::server::{RECEIVED, REPLIED};
+
+/// The commands.
+pub const COMMANDS: &[Command<Context>] = commands! {
+    "coverage/show" "" (0, 0) now!(show), "Counters of events, with their rates.";
+    "coverage/read-counter" "COUNTER" (1, 1) now!(read_counter), "One counter.";
+};
+
+/// How often counters are looked at.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Looks in a minute.
+const MINUTE: usize = 12;
+/// Minutes in an hour.
+const HOUR: usize = 60;
+
+/// What the counters were.
+#[derive(Default)]
+pub struct History(RefCell<Past>);
+
+#[derive(Default)]
+struct Past {
+    /// The last minute, a value for each counter; the latest last.
+    recent: VecDeque<Vec<u64>>,
+    /// The last hour, once in a minute.
+    minutes: VecDeque<Vec<u64>>,
+    looks: usize,
+}
+
+impl Past {
+    fn look(&mut self, values: Vec<u64>) {
+        if self.looks.is_multiple_of(MINUTE) {
+            push(&mut self.minutes, values.clone(), HOUR + 1);
+        }
+        push(&mut self.recent, values, MINUTE + 1);
+        self.looks += 1;
+    }
+
+    /// Events for each second of the last interval, minute and hour, averaged over the whole of each.
+    fn rates(&self, counter: usize, now: u64) -> [f64; 3] {
+        let rise = |values: &VecDeque<Vec<u64>>, back: usize| {
+            let past = values.len().checked_sub(back).and_then(|at| values.get(at)).or(values.front());
+            now.saturating_sub(past.map_or(0, |values| values[counter])) as f64
+        };
+        let minute = INTERVAL.as_secs_f64() * MINUTE as f64;
+        [
+            rise(&self.recent, 1) / INTERVAL.as_secs_f64(),
+            rise(&self.recent, MINUTE) / minute,
+            rise(&self.minutes, HOUR) / (minute * HOUR as f64),
+        ]
+    }
+}
+
+fn push(values: &mut VecDeque<Vec<u64>>, latest: Vec<u64>, most: usize) {
+    values.push_back(latest);
+    if values.len() > most {
+        values.pop_front();
+    }
+}
+
+/// Looks at the counters as long as there is a daemon. On the management thread.
+pub fn watch(context: &Rc<Context>) {
+    let context = Rc::downgrade(context);
+    tokio::task::spawn_local(async move {
+        while let Some(context) = Weak::upgrade(&context) {
+            let values = read(&context).into_iter().map(|(_, value)| value).collect();
+            context.coverage.0.borrow_mut().look(values);
+            drop(context);
+            tokio::time::sleep(INTERVAL).await;
+        }
+    });
+}
+
+/// All counters, always in the same order.
+fn read(context: &Context) -> Vec<(&'static str, u64)> {
+    let stats = context.engine.datapath.stats();
+    let sum = |of: fn(&datapath::WorkerStats) -> u64| stats.workers.iter().map(of).sum::<u64>();
+    let mut counters = vec![
+        ("datapath_received", sum(|w| w.received)),
+        ("datapath_recirculated", sum(|w| w.recirculated)),
+        ("datapath_sent", sum(|w| w.sent)),
+        ("datapath_upcall", sum(|w| w.misses + w.lost)),
+        ("unixctl_received", RECEIVED.load(std::sync::atomic::Ordering::Relaxed)),
+        ("unixctl_replied", REPLIED.load(std::sync::atomic::Ordering::Relaxed)),
+    ];
+    let macs: Vec<_> = context.engine.switch.bridges().iter().map(|bridge| bridge.mac_stats()).collect();
+    counters.extend([
+        ("mac_learning_learned", macs.iter().map(|m| m.learned).sum()),
+        ("mac_learning_expired", macs.iter().map(|m| m.expired).sum()),
+        ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
+        ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
+    ]);
+    for &reason in DropReason::ALL {
+        counters.push((drop_counter(reason), stats.workers.iter().map(|w| w.drops.get(reason)).sum()));
+    }
+    counters
+}
+
+/// The counter of a reason to drop.
+fn drop_counter(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::Rule => "drop_action_of_pipeline",
+        DropReason::UpcallQueueFull => "datapath_drop_upcall_queue_full",
+        DropReason::UpcallError => "datapath_drop_upcall_error",
+        DropReason::RecursionTooDeep => "datapath_drop_recirc_error",
+        DropReason::NoSuchPort => "datapath_drop_invalid_port",
+        DropReason::PortDown => "datapath_drop_port_down",
+        DropReason::TooBig => "datapath_drop_too_big",
+        DropReason::Malformed => "datapath_drop_malformed",
+        DropReason::NoBuffer => "datapath_drop_no_buffer",
+        DropReason::TtlExceeded => "datapath_drop_ttl_exceeded",
+        DropReason::InPortDown => "datapath_drop_in_port_down",
+        DropReason::PipelineDepth => "drop_action_recursion_too_deep",
+        DropReason::VlanNotAllowed => "datapath_drop_vlan_not_allowed",
+        DropReason::Reflection => "datapath_drop_reflection",
+    }
+}
+
+fn show(context: &Context, _: &[String]) -> Outcome {
+    Ok(table(&read(context), &context.coverage.0.borrow()))
+}
+
+/// Counters that have counted, in OVS's columns.
+fn table(counters: &[(&str, u64)], past: &Past) -> String {
+    let mut lines = Vec::new();
+    let mut hash = 0u32;
+    for (i, &(name, total)) in counters.iter().enumerate().filter(|(_, (_, total))| *total > 0) {
+        let [interval, minute, hour] = past.rates(i, total);
+        // Tells apart which events have happened, and how often by orders of two.
+        hash = (hash ^ (i as u32) << 8 ^ total.ilog2()).wrapping_mul(0x9e37_79b1).rotate_left(13);
+        lines.push(format!("{name:<24} {interval:>5.1}/sec {minute:>9.3}/sec {hour:>13.4}/sec   total: {total}\n"));
+    }
+    lines.sort();
+    let mut text =
+        format!("Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash={hash:08x}:\n");
+    text.extend(lines.iter().map(String::as_str));
+    let _ = writeln!(text, "{} events never hit", counters.len() - lines.len());
+    text
+}
+
+fn read_counter(context: &Context, args: &[String]) -> Outcome {
+    let found = read(context).into_iter().find(|(name, _)| *name == args[0]);
+    found.map(|(_, value)| value.to_string()).ok_or_else(|| "No such counter".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_over_what_has_passed() {
+        let mut past = Past::default();
+        // Ten events in each interval, for two hours.
+        for look in 0..1440 {
+            past.look(vec![look * 10]);
+        }
+        let [interval, minute, hour] = past.rates(0, 1439 * 10 + 10);
+        assert_eq!((interval, minute), (2.0, 2.0));
+        assert!((hour - 2.0).abs() < 0.04, "{hour}");
+        assert!(past.recent.len() <= MINUTE + 1 && past.minutes.len() <= HOUR + 1);
+    }
+
+    #[test]
+    fn columns_are_those_of_ovs() {
+        let text = table(&[("util_xalloc", 10744), ("never", 0)], &Past { looks: 1, ..Past::default() });
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash="));
+        assert_eq!(lines[1], "util_xalloc              2148.8/sec   179.067/sec        2.9844/sec   total: 10744");
+        assert_eq!(lines[2], "1 events never hit");
+    }
+
+    #[test]
+    fn each_reason_has_its_counter() {
+        let names: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|&reason| drop_counter(reason)).collect();
+        assert_eq!(names.len(), DropReason::ALL.len());
+    }
+}

@@ -1,0 +1,403 @@
+//! `dpctl/...`: the datapath by itself, as ovs-dpctl(8) shows and changes it.
+//!
+//! There is one datapath in a process, and bridges own its ports: `add-dp`, `add-if` and their kin are
+//! refused. Flows that are added here belong to the caller: revalidation leaves them alone.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use datapath::text::{Context as Style, parse_ufid};
+use datapath::{Action, FlowDump, FlowSpec, PortNo};
+use openflow::Match;
+use packet::flow::text::NoNames;
+use packet::{Field, Key, Mask};
+
+use super::Context;
+use super::flows::DumpOptions;
+use super::ports::{check_datapath, dpctl_show, list_datapaths};
+use crate::flow_text::Names;
+use crate::unixctl::Command;
+use crate::unixctl::command::{Outcome, Reply};
+
+const ANY: usize = usize::MAX;
+
+/// The commands.
+pub const COMMANDS: &[Command<Context>] = commands! {
+    "dpctl/dump-dps" "" (0, 0) now!(list_datapaths), "Names of the datapaths.";
+    "dpctl/show" "[-s] [dp...]" (0, ANY) now!(dpctl_show), "A datapath's counters and ports.";
+    "dpctl/dump-flows" "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]" (0, 7) now!(dump_flows),
+        "All datapath flows, or those that an OpenFlow match leaves.";
+    "dpctl/add-flow" "[dp] flow actions" (2, 3) now!(add_flow), "Adds a datapath flow.";
+    "dpctl/mod-flow" "[dp] flow actions" (2, 3) now!(mod_flow), "Changes the actions of a datapath flow.";
+    "dpctl/get-flow" "[dp] ufid" (1, 4) now!(get_flow), "The datapath flow of this identity.";
+    "dpctl/del-flow" "[dp] flow" (1, 2) now!(del_flow), "Removes a datapath flow.";
+    "dpctl/add-flows" "[dp] file" (1, 2) now!(add_flows), "Adds the flows that a file lists.";
+    "dpctl/mod-flows" "[dp] file" (1, 2) now!(mod_flows), "Changes the flows that a file lists.";
+    "dpctl/del-flows" "[dp] [file]" (0, 2) now!(del_flows), "Removes the flows that a file lists, or all.";
+    "dpctl/dump-conntrack" "[-m] [-s] [dp] [zone=N]" (0, 4) now!(dump_conntrack),
+        "Tracked connections: there are none, for connections are not tracked yet.";
+    "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
+    "dpctl/normalize-actions" "flow actions [NAME=NUMBER]..." (2, ANY) now!(normalize_actions),
+        "Groups datapath actions by the headers of the packets that they get.";
+    "dpctl/add-dp" "dp [iface...]" (1, ANY) |context, args| Reply::Now(add_dp(context, args)),
+        "Refused: there is one datapath.";
+    "dpctl/del-dp" "dp" (1, 1) |context, args| Reply::Now(del_dp(context, args)), "Refused: there is one datapath.";
+    "dpctl/add-if" "dp iface..." (2, ANY) |context, args| Reply::Now(add_if(context, args)),
+        "Refused: bridges add ports.";
+    "dpctl/del-if" "dp iface..." (2, ANY) |context, args| Reply::Now(del_if(context, args)),
+        "Refused: bridges remove ports.";
+    "dpctl/list-commands" "" (0, 0) |_, _| Reply::Now(Ok(list())), "Lists these commands.";
+};
+
+/// An error as OVS's dpctl library words it.
+fn error(context: &Context, text: &str) -> String {
+    format!("{}: {text}\n", context.log.program())
+}
+
+fn list() -> String {
+    let mut text = "The available commands are:\n".to_owned();
+    for command in COMMANDS {
+        let _ = writeln!(text, "  {:<29} {}", command.name, command.usage);
+    }
+    text
+}
+
+/// Takes an optional datapath off the front of arguments, of which `needed` others follow.
+fn after_datapath<'a>(context: &Context, args: &[&'a str], needed: usize) -> Result<Vec<&'a str>, String> {
+    let mut rest = args.to_vec();
+    if rest.len() > needed {
+        let name = rest.remove(0);
+        if check_datapath(context, Some(&name.to_owned())).is_err() {
+            return Err(error(context, "datapath not found (Invalid argument)"));
+        }
+    }
+    Ok(rest)
+}
+
+fn words(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect()
+}
+
+fn dump_flows(context: &Context, args: &[String]) -> Outcome {
+    let (mut filter, mut types, mut pmd, mut rest) = (None, None, None, Vec::new());
+    for arg in args {
+        match arg.split_once('=') {
+            Some(("filter", text)) => filter = Some(text),
+            Some(("type", list)) => types = Some(list),
+            Some(("pmd", number)) => pmd = Some(number),
+            _ => rest.push(arg.clone()),
+        }
+    }
+    let options = DumpOptions::parse(&rest)?;
+    let names: Vec<_> = options.rest.iter().map(|name| name.as_str()).collect();
+    after_datapath(context, &names, 0)?;
+    let filter = filter.map(|text| parse_filter(context, text)).transpose()?;
+    if let Some(list) = types
+        && !has_type(context, list)?
+    {
+        return Ok(String::new());
+    }
+    // The flows are everybody's: there is no dump for each thread.
+    if pmd.is_some_and(|number| number.parse::<i32>().is_err()) {
+        return Err(error(context, "Invalid argument"));
+    }
+    let passes = |flow: &FlowDump| filter.as_ref().is_none_or(|filter| filter_passes(filter, flow));
+    let flows = options.dump(context, options.verbose.then_some("ovs"), passes);
+    let heading = if flows.is_empty() || pmd.is_some() { "" } else { "flow-dump from the main thread:\n" };
+    Ok(format!("{heading}{flows}"))
+}
+
+fn parse_filter(context: &Context, text: &str) -> Result<Match, String> {
+    let names = Names::of_datapath(&context.engine.datapath);
+    openflow::text::parse_match(text, &names).map_err(|e| error(context, &format!("Failed to parse filter ({e})")))
+}
+
+/// Whether a flow can match what the filter does: bits that one of them leaves out do not count.
+fn filter_passes(filter: &Match, flow: &FlowDump) -> bool {
+    filter.mask.0.present().iter().all(|block| {
+        let (wanted, bits) = (filter.key.block(block).words(), filter.mask.0.block(block).words());
+        let (key, mask) = (flow.key.block(block).words(), flow.mask.0.block(block).words());
+        (0..8).all(|i| (wanted[i] ^ key[i]) & bits[i] & mask[i] == 0)
+    })
+}
+
+/// Whether flows of the software datapath, which all are, are among the listed types.
+fn has_type(context: &Context, list: &str) -> Result<bool, String> {
+    let mut ours = false;
+    for name in list.split(',').filter(|name| !name.is_empty()) {
+        match name {
+            "ovs" | "non-offloaded" | "all" => ours = true,
+            "tc" | "dpdk" | "offloaded" | "partially-offloaded" => {}
+            other => return Err(error(context, &format!("Failed to parse type ({other}) (Invalid argument)"))),
+        }
+    }
+    Ok(ours)
+}
+
+/// What to do with a flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Add,
+    Modify,
+    Delete,
+}
+
+fn add_flow(context: &Context, args: &[String]) -> Outcome {
+    change_flow(context, Change::Add, &after_datapath(context, &words(args), 2)?)
+}
+
+fn mod_flow(context: &Context, args: &[String]) -> Outcome {
+    change_flow(context, Change::Modify, &after_datapath(context, &words(args), 2)?)
+}
+
+fn del_flow(context: &Context, args: &[String]) -> Outcome {
+    change_flow(context, Change::Delete, &after_datapath(context, &words(args), 1)?)
+}
+
+/// `words` are a flow and, unless it is to be deleted, its actions.
+fn change_flow(context: &Context, change: Change, words: &[&str]) -> Outcome {
+    let (text, actions) = match (change, words) {
+        (Change::Delete, [flow]) => (flow, ""),
+        (Change::Add | Change::Modify, [flow, actions]) => (flow, *actions),
+        _ => return Err(error(context, "a flow and its actions are needed (Invalid argument)")),
+    };
+    let datapath = &context.engine.datapath;
+    let names = Names::of_datapath(datapath);
+    let (key, mask) = datapath::text::parse_key(text, &names)
+        .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
+    if change == Change::Delete {
+        let found = parse_ufid(text.trim_end_matches(',')).or_else(|| find_flow(context, &key, mask));
+        return match found.is_some_and(|id| context.engine.switch.remove_datapath_flow(id)) {
+            true => Ok(String::new()),
+            false => {
+                let hint = "Perhaps you need to specify a UFID?";
+                Err(error(context, &format!("deleting flow (No such file or directory)\n{hint}")))
+            }
+        };
+    }
+    let actions = datapath::text::parse_actions(actions, &names)
+        .map_err(|e| error(context, &format!("parsing actions ({e}) (Invalid argument)")))?;
+    let refused = |why: &str| error(context, &format!("updating flow table ({why})"));
+    if !mask.is_exact(Field::InPortOxm) {
+        tracing::error!(target: "dpif_netdev", "flow: in_port is not an exact match");
+        return Err(refused("Invalid argument"));
+    }
+    match (change, find_flow(context, &key, mask.clone())) {
+        (Change::Add, Some(_)) => Err(refused("File exists")),
+        (Change::Add, None) => {
+            let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) };
+            datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
+            Ok(String::new())
+        }
+        (_, Some(id)) => datapath.modify(id, actions).map(|()| String::new()).map_err(|e| refused(&e.to_string())),
+        (_, None) => Err(refused("No such file or directory")),
+    }
+}
+
+/// The flow of this key and mask.
+fn find_flow(context: &Context, key: &Key, mut mask: Mask) -> Option<datapath::FlowId> {
+    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+        mask.set_exact(field);
+    }
+    let wanted = key.masked(&mask);
+    let same = |flow: &FlowDump| *flow.mask == mask && flow.key.matches(&wanted, &mask);
+    context.engine.datapath.flows().find(same).map(|flow| flow.id)
+}
+
+fn add_flows(context: &Context, args: &[String]) -> Outcome {
+    change_flows(context, Change::Add, &words(args))
+}
+
+fn mod_flows(context: &Context, args: &[String]) -> Outcome {
+    change_flows(context, Change::Modify, &words(args))
+}
+
+/// Of one argument, it is a datapath if there is one of this name, and else a file.
+fn del_flows(context: &Context, args: &[String]) -> Outcome {
+    let words = words(args);
+    let everything = match words[..] {
+        [] => true,
+        [name] => check_datapath(context, Some(&name.to_owned())).is_ok(),
+        _ => false,
+    };
+    if everything {
+        context.engine.switch.purge();
+        context.engine.datapath.flush();
+        return Ok(String::new());
+    }
+    change_flows(context, Change::Delete, &words)
+}
+
+/// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of
+/// `change`.
+fn change_flows(context: &Context, change: Change, words: &[&str]) -> Outcome {
+    let file = after_datapath(context, words, 1)?.pop().unwrap_or_default();
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| error(context, &format!("Opening file '{file}' failed ({})", e.kind())))?;
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        let mut parts: Vec<_> = line.split_whitespace().collect();
+        let change = match parts.first() {
+            None => continue,
+            Some(&"add") => Change::Add,
+            Some(&"modify") => Change::Modify,
+            Some(&"delete") => Change::Delete,
+            Some(_) => {
+                parts.insert(0, "");
+                change
+            }
+        };
+        change_flow(context, change, &parts[1..])?;
+    }
+    Ok(String::new())
+}
+
+fn get_flow(context: &Context, args: &[String]) -> Outcome {
+    let options = DumpOptions::parse(args)?;
+    let names: Vec<_> = options.rest.iter().map(|name| name.as_str()).collect();
+    let text = after_datapath(context, &names, 1)?.pop().unwrap_or_default();
+    let id = parse_ufid(text).ok_or_else(|| error(context, "parsing flow ufid"))?;
+    let Some(flow) = context.engine.datapath.flow(id) else {
+        return Err(error(context, "getting flow (No such file or directory)"));
+    };
+    Ok(options.format(context, options.verbose.then_some("ovs"), std::iter::once(flow)))
+}
+
+fn dump_conntrack(context: &Context, args: &[String]) -> Outcome {
+    let names: Vec<_> = words(args).into_iter().filter(|word| !word.starts_with("zone=")).collect();
+    after_datapath(context, &names, 0).map(|_| String::new())
+}
+
+fn parse_actions(context: &Context, args: &[String]) -> Outcome {
+    let names = Names::of_datapath(&context.engine.datapath);
+    let mut text = String::new();
+    for arg in args {
+        let actions = datapath::text::parse_actions(arg, &names)
+            .map_err(|e| error(context, &format!("odp_actions_from_string ({e}) (Invalid argument)")))?;
+        datapath::text::format_actions(&mut text, &actions, &Key::new(), &Style::default());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn normalize_actions(context: &Context, args: &[String]) -> Outcome {
+    let numbers = args[2..].iter().map(|arg| {
+        let named = arg.split_once('=').and_then(|(name, number)| Some((number.parse().ok()?, name.to_owned())));
+        named.ok_or_else(|| error(context, &format!("{arg}: expected NAME=NUMBER")))
+    });
+    let names: Names = numbers.collect::<Result<Vec<_>, _>>()?.into_iter().collect();
+    let (key, _) = datapath::text::parse_key(&args[0], &names)
+        .map_err(|e| error(context, &format!("odp_flow_key_from_string ({e}) (Invalid argument)")))?;
+    let actions = datapath::text::parse_actions(&args[1], &names)
+        .map_err(|e| error(context, &format!("odp_actions_from_string ({e}) (Invalid argument)")))?;
+    Ok(format!("input flow: {}\n{}", args[0], normalize(&key, &actions)))
+}
+
+/// TPID and TCI of a VLAN tag.
+type Tag = (u16, u16);
+
+/// Gives each group of actions the tags of the packets that it gets; outputs that follow each other are
+/// put in order.
+fn normalize(key: &Key, actions: &[Action]) -> String {
+    let mut tags: Vec<Tag> =
+        key.common().vlan.iter().map(|tag| (tag.tpid.get(), tag.tci.get())).filter(|tag| tag.1 != 0).collect();
+    let mut groups: Vec<(Vec<Tag>, Vec<Action>)> = Vec::new();
+    for action in actions {
+        match action {
+            Action::PopVlan => tags.truncate(tags.len().saturating_sub(1)),
+            Action::PushVlan { tpid, tci } => tags.push((*tpid, *tci)),
+            other => match groups.iter_mut().find(|(of, _)| *of == tags) {
+                Some((_, list)) => list.push(other.clone()),
+                None => groups.push((tags.clone(), vec![other.clone()])),
+            },
+        }
+    }
+    groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut text = String::new();
+    for (tags, mut list) in groups {
+        sort_outputs(&mut list);
+        for (tpid, tci) in tags.iter().rev() {
+            let tpid = if matches!(tpid, 0 | 0x8100) { String::new() } else { format!("tpid=0x{tpid:04x},") };
+            let _ = write!(text, "vlan({tpid}vid={},pcp={}): ", tci & 0xfff, tci >> 13);
+        }
+        text.push_str(if tags.is_empty() { "no vlan: " } else { "" });
+        match key.encap().mpls_lse[0].get() {
+            lse if matches!(key.common().dl_type.get(), 0x8847 | 0x8848) => {
+                let _ = write!(text, "mpls(label={},tc={},ttl={}): ", lse >> 12, lse >> 9 & 7, lse & 0xff);
+            }
+            _ => text.push_str("no mpls: "),
+        }
+        datapath::text::format_actions(&mut text, &list, key, &Style { ports: &NoNames, ..Style::default() });
+        text.push('\n');
+    }
+    text
+}
+
+fn sort_outputs(actions: &mut [Action]) {
+    let port = |action: &Action| match action {
+        Action::Output(PortNo(number)) => Some(*number),
+        _ => None,
+    };
+    for run in actions.chunk_by_mut(|a, b| port(a).is_some() && port(b).is_some()) {
+        run.sort_by_key(|action| port(action));
+    }
+}
+
+fn add_dp(context: &Context, args: &[String]) -> Outcome {
+    let exists = check_datapath(context, Some(&args[0])).is_ok();
+    Err(error(context, &format!("add_dp ({})", if exists { "File exists" } else { "Operation not supported" })))
+}
+
+fn del_dp(context: &Context, args: &[String]) -> Outcome {
+    Err(match check_datapath(context, Some(&args[0])) {
+        Ok(()) => error(context, &format!("deleting datapath {} failed (Operation not supported)", args[0])),
+        Err(_) => not_there(context, &args[0]),
+    })
+}
+
+fn not_there(context: &Context, name: &str) -> String {
+    error(context, &format!("opening datapath {name} failed (No such device)"))
+}
+
+fn add_if(context: &Context, args: &[String]) -> Outcome {
+    check_datapath(context, Some(&args[0])).map_err(|_| not_there(context, &args[0]))?;
+    let name = args[1].split(',').next().unwrap_or_default();
+    Err(error(context, &format!("adding {name} to {} failed (Operation not supported)", args[0])))
+}
+
+fn del_if(context: &Context, args: &[String]) -> Outcome {
+    check_datapath(context, Some(&args[0])).map_err(|_| not_there(context, &args[0]))?;
+    let ports = context.engine.datapath.ports();
+    let known = |text: &str| ports.iter().any(|(no, port)| port.name() == text || no.0.to_string() == text);
+    Err(match known(&args[1]) {
+        true => error(context, &format!("deleting port {} from {} failed (Operation not supported)", args[1], args[0])),
+        false => error(context, &format!("no port named {}", args[1])),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(key: &str, actions: &str) -> (Key, Vec<Action>) {
+        let key = datapath::text::parse_key(key, &NoNames).unwrap().0;
+        (key, datapath::text::parse_actions(actions, &NoNames).unwrap())
+    }
+
+    #[test]
+    fn actions_are_grouped_by_tag() {
+        let (key, actions) = parse("in_port(1),eth(),eth_type(0x0800)", "3,2,push_vlan(vid=9,pcp=1),5,4,pop_vlan,1");
+        assert_eq!(
+            normalize(&key, &actions),
+            "no vlan: no mpls: 2,3,1\nvlan(vid=9,pcp=1): no mpls: 4,5\n".replace("2,3,1", "1,2,3")
+        );
+        let (key, actions) =
+            parse("in_port(1),eth(),eth_type(0x8100),vlan(vid=7,pcp=0),encap(eth_type(0x0806))", "2,pop_vlan,1");
+        assert_eq!(normalize(&key, &actions), "no vlan: no mpls: 1\nvlan(vid=7,pcp=0): no mpls: 2\n");
+    }
+
+    #[test]
+    fn every_command_is_listed() {
+        let text = list();
+        assert!(COMMANDS.iter().all(|command| text.contains(command.name)));
+    }
+}

@@ -1,0 +1,94 @@
+//! `upcall/...`, `revalidator/...` and `memory/show`: what lies between the datapath and the tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::Context;
+use super::ports::datapaths;
+use crate::unixctl::Command;
+use crate::unixctl::command::{Outcome, Reply};
+
+/// The commands.
+pub const COMMANDS: &[Command<Context>] = commands! {
+    "upcall/show" "" (0, 0) now!(show), "Flows of the datapath, their limit, and how long a walk over them takes.";
+    "upcall/disable-megaflows" "" (0, 0) now!(disable_megaflows),
+        "Makes a flow of its own for each connection; for tests.";
+    "upcall/enable-megaflows" "" (0, 0) now!(enable_megaflows), "Makes flows that many connections share.";
+    "upcall/set-flow-limit" "flow-limit-number" (1, 1) now!(set_flow_limit),
+        "Sets the most flows that the datapath may have.";
+    "revalidator/wait" "" (0, 0) now!(wait), "Returns when all datapath flows are up to date.";
+    "revalidator/purge" "" (0, 0) now!(purge), "Removes every datapath flow.";
+    "revalidator/pause" "" (0, 0) now!(pause), "Leaves datapath flows as they are; for tests.";
+    "revalidator/resume" "" (0, 0) now!(resume), "Brings datapath flows up to date again.";
+    "memory/show" "" (0, 0) |context, _| Reply::Now(Ok(memory(context))), "How many there are of what takes memory.";
+};
+
+fn show(context: &Context, _: &[String]) -> Outcome {
+    let (walks, datapath) = (context.engine.switch.walks(), &context.engine.datapath);
+    let mut text = String::new();
+    for kind in datapaths(context) {
+        let _ = write!(
+            text,
+            "{}:\n  flows         : (current {current}) (avg {}) (max {}) (limit {})\n  \
+             dump duration : {}ms\n  ufid enabled : true\n\n  1: (keys {current})\n",
+            kind.datapath_name(),
+            walks.average_flows,
+            walks.most_flows,
+            datapath.max_flows(),
+            walks.duration.as_millis(),
+            current = datapath.flow_count(),
+        );
+    }
+    Ok(text)
+}
+
+fn disable_megaflows(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_megaflows(false);
+    Ok("megaflows disabled\n".into())
+}
+
+fn enable_megaflows(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_megaflows(true);
+    Ok("megaflows enabled\n".into())
+}
+
+fn set_flow_limit(context: &Context, args: &[String]) -> Outcome {
+    let limit = args[0].parse().map_err(|_| format!("{}: not a number of flows", args[0]))?;
+    context.engine.datapath.set_max_flows(limit);
+    Ok(format!("set flow_limit to {}\n", context.engine.datapath.max_flows()))
+}
+
+fn wait(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.revalidate();
+    Ok(String::new())
+}
+
+fn purge(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.purge();
+    Ok(String::new())
+}
+
+fn pause(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_paused(true);
+    Ok(String::new())
+}
+
+fn resume(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_paused(false);
+    Ok(String::new())
+}
+
+fn memory(context: &Context) -> String {
+    let bridges = context.engine.switch.bridges();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    counts.insert("handlers", context.engine.datapath.handlers());
+    counts.insert("revalidators", 1);
+    counts.insert("udpif keys", context.engine.datapath.flow_count());
+    for bridge in &bridges {
+        *counts.entry("ports").or_default() += bridge.ports().len();
+        let rules = bridge.table_stats().iter().map(|table| table.active_count as usize).sum::<usize>();
+        *counts.entry("rules").or_default() += rules;
+    }
+    let parts: Vec<_> = counts.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name}:{n}")).collect();
+    parts.join(" ")
+}
