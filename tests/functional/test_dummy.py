@@ -91,7 +91,7 @@ def test_rules_expire_when_the_clock_is_warped(switch):
     assert switch.appctl("time/warp", "8000") == "warped\n"
     switch.appctl("netdev-dummy/receive", "p1", PACKET)
     switch.appctl("time/warp", "9000", "1000")
-    assert [actions for _, _, actions in flows(switch)] == ["output:2", "output:1"], "used 9 s ago"
+    assert sorted(actions for _, _, actions in flows(switch)) == ["output:1", "output:2"], "used 9 s ago"
     assert "duration=17" in switch.ofctl("dump-flows", "br0")
     switch.appctl("time/warp", "2000", "500")
     assert [actions for _, _, actions in flows(switch)] == ["output:1"]

@@ -408,20 +408,21 @@ impl Handler {
         upcall.misses(&mut misses, now);
         for (&i, mut miss) in which.iter().zip(misses) {
             let verdict = std::mem::take(&mut miss.verdict);
-            batch[i].answer = Some(self.apply(verdict, &miss.key, now));
+            batch[i].answer = Some(self.apply(verdict, &miss.key, now, upcall.as_ref()));
             batch[i].miss = Some(miss);
         }
     }
 
-    fn apply(&self, verdict: Verdict, key: &Key, now: Time) -> Answer {
+    fn apply(&self, verdict: Verdict, key: &Key, now: Time, upcall: &dyn Upcall) -> Answer {
         match verdict {
             Verdict::Pending => Answer::Drop(DropReason::UpcallError),
             Verdict::Drop(reason) => Answer::Drop(reason),
             Verdict::Execute(actions) => Answer::Run(Box::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let actions: Arc<[Action]> = actions.into();
-                match self.table.install(key, mask, actions.clone(), tag, now) {
+                match self.table.install(key, mask, actions.clone(), tag.clone(), now) {
                     Ok(installed) => {
+                        upcall.installed(&tag);
                         if !installed.existed
                             && log::is_on()
                             && let Some(flow) = self.table.dump(installed.id)

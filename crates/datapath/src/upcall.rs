@@ -30,6 +30,12 @@ pub trait Upcall: Send + Sync + 'static {
     fn describe_punt(&self, punt: &Punt) -> String {
         format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len)
     }
+
+    /// The flow that the verdict on a miss asked for is in the table now. What has changed between the
+    /// verdict and this call, the flow does not know.
+    fn installed(&self, tag: &FlowTag) {
+        let _ = tag;
+    }
 }
 
 /// A packet that no flow matches, with all that the fast path found out about it: nothing needs to be

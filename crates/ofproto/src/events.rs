@@ -27,6 +27,8 @@ pub struct PacketInEvent {
     pub max_len: Option<u16>,
     /// Only controllers with this id get it (NXT_SET_CONTROLLER_ID).
     pub controller_id: u16,
+    /// A table-miss flow says so, which OpenFlow before 1.3 knows nothing of.
+    pub explicit_miss: bool,
     /// The table has no table-miss flow: only connections of OpenFlow 1.0 to 1.2 want to see it.
     pub implicit_miss: bool,
 }

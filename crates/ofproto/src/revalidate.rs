@@ -10,6 +10,7 @@
 //! was translated before a change and installed after it is found, too, by the next walk.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, RemovedFlow};
@@ -56,7 +57,8 @@ impl Switch {
         }
         let due = {
             let state = self.revalidation.lock();
-            let changed = self.forwarding.read().generation() != state.generation;
+            let again = self.walk_again.swap(false, Ordering::SeqCst);
+            let changed = again || self.forwarding.read().generation() != state.generation;
             (changed, now.since(state.last_walk) >= settings.revalidate_interval || state.last_walk == Time(0))
         };
         if due.0 || due.1 {

@@ -9,7 +9,7 @@
 //! 4. the interners, `subscribers`, `removed`, `settings`, `due`: leaves.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub struct Switch {
     subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
+    /// A flow was installed that was out of date by then.
+    pub(crate) walk_again: AtomicBool,
     due: Mutex<bool>,
     due_changed: Condvar,
     next_bridge: AtomicU32,
@@ -86,6 +88,7 @@ impl Switch {
             control: Control::default(),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
+            walk_again: AtomicBool::new(false),
             due: Mutex::new(false),
             due_changed: Condvar::new(),
             next_bridge: AtomicU32::new(1),

@@ -1,8 +1,9 @@
 //! Packets from the datapath: those that no flow matches, and those for the controllers.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::{DropReason, Miss, Punt, Upcall, Verdict};
+use datapath::{DropReason, FlowTag, Miss, Punt, Upcall, Verdict};
 use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
@@ -10,6 +11,7 @@ use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
 use crate::forwarding::BridgeId;
+use crate::record::Record;
 use crate::switch::Switch;
 use crate::xlate::XlateError;
 
@@ -32,6 +34,12 @@ impl Upcall for SlowPath {
 
     fn describe_punt(&self, punt: &Punt) -> String {
         self.0.upgrade().map(|switch| switch.describe_punt(punt)).unwrap_or_default()
+    }
+
+    fn installed(&self, tag: &FlowTag) {
+        if let Some(switch) = self.0.upgrade() {
+            switch.installed(tag);
+        }
     }
 }
 
@@ -59,10 +67,20 @@ impl Upcall for Switch {
             },
             max_len: info.max_len,
             controller_id: info.controller_id,
+            explicit_miss: info.explicit_miss,
             implicit_miss: info.implicit_miss,
         };
         for subscriber in self.subscribers(info.bridge) {
             subscriber.packet_in(&event);
+        }
+    }
+
+    /// A walk that ran between the translation and the installation has not seen the flow.
+    fn installed(&self, tag: &FlowTag) {
+        let stale = tag.downcast_ref::<Record>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
+        if stale {
+            self.walk_again.store(true, Ordering::SeqCst);
+            self.notify();
         }
     }
 }

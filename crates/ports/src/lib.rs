@@ -147,6 +147,7 @@ pub struct Link {
 }
 
 /// Counters of a port, named as in the `statistics` column of the Open_vSwitch schema. Never decrease.
+/// What a port does not count is [`UNKNOWN`](Stats::UNKNOWN), as OpenFlow has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Stats {
@@ -162,6 +163,11 @@ pub struct Stats {
     pub tx_dropped: u64,
     pub tx_errors: u64,
     pub collisions: u64,
+}
+
+impl Stats {
+    /// In place of a counter that a port does not keep.
+    pub const UNKNOWN: u64 = u64::MAX;
 }
 
 /// Speed and duplex.

@@ -112,12 +112,13 @@ impl Mailbox {
     }
 
     /// Puts an event in that `wanted` accepts. `make` is called only then.
-    fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce() -> Event) {
+    fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
         let mut state = self.state.lock();
         if !state.interest.listening || !wanted(&state.interest) {
             return;
         }
-        state.push(make());
+        let event = make(&state.interest);
+        state.push(event);
         let waker = state.waker.clone();
         drop(state);
         if let Some(wake) = waker {
@@ -159,28 +160,30 @@ impl State {
 impl Subscriber for Mailbox {
     fn packet_in(&self, event: &PacketInEvent) {
         let side = self.side();
-        let wanted = |i: &Interest| {
+        let reason = |i: &Interest| match event.packet_in.reason {
             // OVS's own reason for a miss without a table-miss flow goes by the bit of a plain miss.
-            let reason = match event.packet_in.reason {
-                PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
-                reason => reason,
-            };
-            i.config.packet_in[side] >> reason as u32 & 1 != 0
+            PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
+            // What OpenFlow 1.3 calls a table-miss flow was a flow like any other before.
+            PacketInReason::NoMatch if event.explicit_miss && i.implicit_misses => PacketInReason::Action,
+            reason => reason,
+        };
+        let wanted = |i: &Interest| {
+            i.config.packet_in[side] >> reason(i) as u32 & 1 != 0
                 && event.controller_id == i.controller_id
                 && (i.implicit_misses || !event.implicit_miss)
         };
-        self.post(wanted, || Event::PacketIn(Box::new(event.packet_in.clone())));
+        self.post(wanted, |i| Event::PacketIn(Box::new(PacketIn { reason: reason(i), ..event.packet_in.clone() })));
     }
 
     fn flow_removed(&self, removed: &FlowRemoved) {
         let side = self.side();
         let wanted = |i: &Interest| i.config.flow_removed[side] >> removed.reason as u32 & 1 != 0;
-        self.post(wanted, || Event::FlowRemoved(removed.clone()));
+        self.post(wanted, |_| Event::FlowRemoved(removed.clone()));
     }
 
     fn port_status(&self, status: &PortStatus) {
         let side = self.side();
         let wanted = |i: &Interest| i.config.port_status[side] >> status.reason as u32 & 1 != 0;
-        self.post(wanted, || Event::PortStatus(status.clone()));
+        self.post(wanted, |_| Event::PortStatus(status.clone()));
     }
 }

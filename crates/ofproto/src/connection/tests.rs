@@ -283,7 +283,7 @@ fn packet_in(reason: PacketInReason) -> PacketInEvent {
         userdata: Vec::new(),
         continuation: Vec::new(),
     };
-    PacketInEvent { packet_in, max_len: None, controller_id: 0, implicit_miss: false }
+    PacketInEvent { packet_in, max_len: None, controller_id: 0, explicit_miss: false, implicit_miss: false }
 }
 
 #[test]
@@ -328,6 +328,20 @@ fn controllers_get_what_their_version_and_settings_say() {
     assert_eq!(got(&packet_in(PacketInReason::InvalidTtl)), [0, 0]);
     let miss = PacketInEvent { implicit_miss: true, ..packet_in(PacketInReason::NoMatch) };
     assert_eq!(got(&miss), [0, 1]);
+    let explicit = PacketInEvent { explicit_miss: true, ..packet_in(PacketInReason::NoMatch) };
+    let reasons = [&mut new, &mut old].map(|s| {
+        s.mailbox.packet_in(&explicit);
+        s.poll(START);
+        heard(s).into_iter().find_map(|body| if let Body::PacketIn(p) = body.body { Some(p.reason) } else { None })
+    });
+    assert_eq!(reasons, [Some(PacketInReason::NoMatch), Some(PacketInReason::Action)]);
+    let mut got = |event: &PacketInEvent| {
+        [&mut new, &mut old].map(|s| {
+            s.mailbox.packet_in(event);
+            s.poll(START);
+            heard(s).len()
+        })
+    };
     let for_another = PacketInEvent { controller_id: 5, ..packet_in(PacketInReason::Action) };
     assert_eq!(got(&for_another), [0, 0]);
     tell(&mut new, Body::SetControllerId(5));

@@ -40,6 +40,7 @@ pub(crate) struct PuntInfo {
     pub max_len: Option<u16>,
     pub userdata: Vec<u8>,
     pub metadata: Key,
+    pub explicit_miss: bool,
     pub implicit_miss: bool,
 }
 
@@ -130,10 +131,8 @@ impl Ctx<'_, '_> {
         implicit_miss: bool,
     ) {
         self.commit();
-        let reason = match reason {
-            PacketInReason::Action if self.table_miss => PacketInReason::NoMatch,
-            reason => reason,
-        };
+        let explicit_miss = reason == PacketInReason::Action && self.table_miss;
+        let reason = if explicit_miss { PacketInReason::NoMatch } else { reason };
         let info = PuntInfo {
             bridge: self.bridge.id,
             reason,
@@ -143,6 +142,7 @@ impl Ctx<'_, '_> {
             max_len,
             userdata: userdata.to_vec(),
             metadata: metadata(&self.flow),
+            explicit_miss,
             implicit_miss,
         };
         let (id, held) = self.interners.punts.intern(info);

@@ -365,7 +365,7 @@ impl<'a> Ctx<'a, '_> {
                 self.event(|| Event::Miss { table, to_controller });
                 if to_controller {
                     self.rule = None;
-                    self.cookie = None;
+                    self.cookie = Some(Cookie(0));
                     self.punt(PacketInReason::NoMatch, 0, None, &[], true);
                 }
                 self.leave();

@@ -4,6 +4,7 @@
 //! management thread for something that the clock decides waits here.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use datapath::clock::{MonotonicClock, WarpClock};
@@ -17,13 +18,25 @@ pub struct Timer {
     warp: Option<Arc<WarpClock>>,
     /// Changes with each warp.
     warps: watch::Receiver<()>,
+    /// Tasks that do what a time that has come asks of them.
+    working: Arc<AtomicUsize>,
+}
+
+/// A task does what is due. See [`Timer::work`].
+pub struct Work(Arc<AtomicUsize>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Timer {
     /// By the system's clock.
     pub fn system() -> Timer {
         // Without a sender nothing ever changes.
-        Timer { clock: Arc::new(MonotonicClock::new()), warp: None, warps: watch::channel(()).1 }
+        let (clock, warps) = (Arc::new(MonotonicClock::new()), watch::channel(()).1);
+        Timer { clock, warp: None, warps, working: Arc::default() }
     }
 
     /// By a clock that commands can stop and warp.
@@ -33,7 +46,7 @@ impl Timer {
         clock.on_warp(move || {
             warped.send_replace(());
         });
-        Timer { clock: clock.clone(), warp: Some(clock), warps }
+        Timer { clock: clock.clone(), warp: Some(clock), warps, working: Arc::default() }
     }
 
     /// The clock.
@@ -65,6 +78,27 @@ impl Timer {
                 Ok(()) = warps.changed() => {}
             }
         }
+    }
+
+    /// Returns after the next warp.
+    pub async fn warped(&self) {
+        let mut warps = self.warps.clone();
+        warps.mark_unchanged();
+        if warps.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Says that the caller does what a warp has made due, until it drops what it gets. To be called
+    /// without waiting for anything after it was woken.
+    pub fn work(&self) -> Work {
+        self.working.fetch_add(1, SeqCst);
+        Work(self.working.clone())
+    }
+
+    /// Whether somebody is at [`work`](Timer::work).
+    pub fn is_working(&self) -> bool {
+        self.working.load(SeqCst) > 0
     }
 
     /// Sleeps for `time`.
@@ -107,6 +141,28 @@ mod tests {
             };
             let (woken, ()) = tokio::join!(sleeping, warping);
             assert_eq!(woken, started + Duration::from_secs(3600), "not before its time");
+        });
+    }
+
+    #[test]
+    fn work_that_a_warp_causes_can_be_awaited() {
+        let (timer, done) = (Timer::warpable(), tokio::sync::Notify::new());
+        run(async {
+            let worker = async {
+                timer.warped().await;
+                let _work = timer.work();
+                done.notified().await;
+            };
+            let warper = async {
+                tokio::task::yield_now().await;
+                timer.warp_clock().unwrap().warp(Duration::from_secs(1));
+                while !timer.is_working() {
+                    tokio::task::yield_now().await;
+                }
+                done.notify_one();
+            };
+            tokio::join!(worker, warper);
+            assert!(!timer.is_working());
         });
     }
 

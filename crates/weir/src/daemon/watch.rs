@@ -2,8 +2,8 @@
 //! else has changed. Controllers are told by a port-status message, the datapath takes the change over.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use ofproto::{Bridge, Switch};
 use openflow::OfPort;
 use openflow::port::PortReason;
 use parking_lot::Mutex;
+use ports::Port;
 
 use super::Error;
 use super::engine::Engine;
@@ -58,10 +59,12 @@ struct State {
     mac: ports::Mac,
 }
 
-/// The devices as they were seen last. The datapath's numbers are not used again soon, so a port that was
-/// replaced counts as new.
+/// The devices as they were seen last. A device of the same number that is another one counts as new.
 #[derive(Default)]
-pub struct Links(Mutex<HashMap<PortNo, State>>);
+pub struct Links(Mutex<HashMap<PortNo, Watched>>);
+
+/// A device, which is only remembered, and what it was like.
+type Watched = (Weak<dyn Port>, State);
 
 impl Links {
     /// Looks at the devices and tells of what has changed since the last look: the thread does it now and
@@ -74,10 +77,11 @@ impl Links {
                 let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
                 let link = device.link();
                 let state = State { up: link.up, admin_up: link.admin_up, mtu: device.mtu(), mac: device.mac() };
-                if seen.get(&number).is_some_and(|old| *old != state) {
+                let same = |old: &Weak<dyn Port>| old.as_ptr().addr() == Arc::as_ptr(device).addr();
+                if seen.get(&number).is_some_and(|(old, before)| same(old) && *before != state) {
                     changed(&bridge, info.port, number, datapath);
                 }
-                now.insert(number, state);
+                now.insert(number, (Arc::downgrade(device), state));
             }
         }
         *seen = now;

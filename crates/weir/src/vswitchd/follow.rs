@@ -49,14 +49,15 @@ pub struct Follower {
     warned: BTreeSet<String>,
     /// Ports that failed though there is an interface of the name: trying again at once would not help.
     hopeless: BTreeSet<String>,
-    stats_due: Time,
+    /// When statistics were written last.
+    stats_written: Option<Time>,
 }
 
 impl Follower {
     /// One that has applied nothing.
     pub fn new(events: Events, context: Rc<Context>, dummy: Dummy) -> Follower {
         let (applied, warned, hopeless) = (None, BTreeSet::new(), BTreeSet::new());
-        Follower { events, context, dummy, applied, warned, hopeless, stats_due: Time(0) }
+        Follower { events, context, dummy, applied, warned, hopeless, stats_written: None }
     }
 
     /// Brings `first` into force, calls `ready`, and then follows for ever.
@@ -64,12 +65,17 @@ impl Follower {
         self.bring(first).await;
         self.write_back(What::Status).await;
         ready();
+        let timer = self.context.engine.timer.clone();
         let mut tick = interval(STATUS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = self.events.next() => self.catch_up().await,
                 _ = tick.tick() => self.tick().await,
+                () = timer.warped() => {
+                    let _work = timer.work();
+                    self.tick().await;
+                }
             }
         }
     }
@@ -126,8 +132,8 @@ impl Follower {
         }
         self.hopeless = there;
         let now = self.context.engine.timer.now();
-        if now >= self.stats_due {
-            self.stats_due = now + self.stats_interval();
+        if self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval()) {
+            self.stats_written = Some(now);
             self.write_back(What::StatusAndStatistics).await;
         } else {
             self.write_back(What::Status).await;

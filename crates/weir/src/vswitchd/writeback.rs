@@ -99,6 +99,12 @@ impl Writer<'_> {
             let connected = state.is_some_and(|state| state.connections.get() > 0);
             let mut facts = vec![("state", if connected { "ACTIVE" } else { "BACKOFF" }.to_owned())];
             facts.extend(state.and_then(|state| state.error.borrow().clone()).map(|e| ("last_error", e)));
+            for (name, at) in state.into_iter().flat_map(|state| state.history()) {
+                // Written with the statistics: these change all the time.
+                let held = controller.map_string("status", name).filter(|_| self.what == What::Status);
+                let seconds = || self.context.engine.timer.now().since(at).as_secs().to_string();
+                facts.push((name, held.map_or_else(seconds, str::to_owned)));
+            }
             self.update(controller, [("is_connected", connected.into()), ("status", Datum::map(facts))]);
         }
     }

@@ -50,7 +50,10 @@ pub fn receive(context: &Context, args: &[String]) -> Outcome {
             return Err(format!("{}: the receive queue is full", args[0]));
         }
     }
-    context.engine.datapath.settle(PATIENCE);
+    let engine = &context.engine;
+    engine.datapath.settle(PATIENCE);
+    // What the packets have changed, by learning, is in force for those that come next.
+    engine.switch.run(engine.timer.now());
     Ok(String::new())
 }
 

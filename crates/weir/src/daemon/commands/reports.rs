@@ -112,7 +112,7 @@ fn show_port(bridge: &str, info: &PortInfo) -> PortShow {
     port
 }
 
-/// Counters of a port by the names that the column `statistics` has.
+/// Counters of a port by the names that the column `statistics` has, those that it keeps.
 pub fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
     let ::ports::Stats {
         rx_packets,
@@ -143,6 +143,7 @@ pub fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
         ("collisions", collisions),
     ]
     .into_iter()
+    .filter(|(_, n)| *n != ::ports::Stats::UNKNOWN)
     .map(|(name, n)| (name.to_owned(), n))
     .collect()
 }

@@ -1,6 +1,6 @@
 //! The commands on the clock, for tests: `time/stop` and `time/warp`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -8,7 +8,7 @@ use super::Context;
 use crate::daemon::engine::Engine;
 use crate::unixctl::command::{Outcome, Reply};
 
-/// How long packets under way may delay a step.
+/// How long packets under way, or what the step before has made due, may delay a step.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What connections and others on the management thread get of the system's time to do what a step has
@@ -37,7 +37,11 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
     tokio::task::spawn_local(async move {
         for step in steps {
             take(&engine, step);
+            let began = Instant::now();
             tokio::time::sleep(PAUSE).await;
+            while engine.timer.is_working() && began.elapsed() < PATIENCE {
+                tokio::time::sleep(PAUSE).await;
+            }
         }
         // Whoever asked may have gone.
         let _ = reply.send(Ok("warped".into()));

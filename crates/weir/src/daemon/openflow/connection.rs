@@ -75,6 +75,9 @@ impl Counted<'_> {
         if now == self.up {
             return;
         }
+        if self.up.is_none() {
+            self.state.connected.set(Some(self.peers.timer.now()));
+        }
         self.leave();
         if let Some(wants_misses) = now {
             self.state.connections.set(self.state.connections.get() + 1);
@@ -94,6 +97,9 @@ impl Counted<'_> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
+        if self.up.is_some() {
+            self.state.disconnected.set(Some(self.peers.timer.now()));
+        }
         self.leave();
     }
 }

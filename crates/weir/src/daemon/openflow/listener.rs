@@ -19,10 +19,15 @@ use crate::unixctl::server::bind_unix;
 /// Connections to one listener at a time; more are closed at once.
 const MAX_CONNECTIONS: usize = 128;
 
+/// After how long a silence whoever uses the management socket is asked for a sign of life: a tool that
+/// only listens does not want to hear of it.
+const SERVICE_PROBE: Duration = Duration::from_secs(60);
+
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
 pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
     let listener = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
-    let accept = accept(Listener::Unix(listener), peers, Kind::Service, Rc::default(), Controller::default());
+    let settings = Controller { inactivity_probe: SERVICE_PROBE, ..Controller::default() };
+    let accept = accept(Listener::Unix(listener), peers, Kind::Service, Rc::default(), settings);
     Ok(Task::spawn(accept).with_file(path))
 }
 

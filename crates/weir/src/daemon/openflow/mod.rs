@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
+use packet::Time;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
@@ -101,6 +102,18 @@ pub struct ControllerState {
     pub connections: Cell<usize>,
     /// What went wrong last.
     pub error: RefCell<Option<String>>,
+    /// When a connection came about last.
+    pub connected: Cell<Option<Time>>,
+    /// When a connection ended last.
+    pub disconnected: Cell<Option<Time>>,
+}
+
+impl ControllerState {
+    /// When it came and went last, by the names of the column `status`: seconds since then.
+    pub fn history(&self) -> impl Iterator<Item = (&'static str, Time)> {
+        let connected = self.connected.get().map(|at| ("sec_since_connect", at));
+        connected.into_iter().chain(self.disconnected.get().map(|at| ("sec_since_disconnect", at)))
+    }
 }
 
 impl Manager {
