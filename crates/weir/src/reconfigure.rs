@@ -8,6 +8,11 @@
 use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
 use crate::config::{Target, Workers};
 
+mod numbers;
+
+pub use numbers::Numbers;
+use numbers::Owners;
+
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -48,6 +53,11 @@ pub enum Step {
 pub trait Apply {
     /// Takes one step. An error says what failed, in words.
     fn apply(&mut self, step: &Step) -> Result<(), String>;
+
+    /// The OpenFlow port numbers that ports have.
+    fn numbers(&self) -> Numbers {
+        Numbers::new()
+    }
 }
 
 /// A step that failed.
@@ -59,16 +69,16 @@ pub struct Failure {
     pub error: String,
 }
 
-/// The steps from `running` to `desired`.
+/// The steps from `running`, whose ports have these numbers, to `desired`.
 ///
 /// What goes is taken away before what comes is added, so that a device can move from one bridge to
 /// another. Flows come after the ports that they name. Controllers come before both: a bridge loses
 /// all its flows when the first controller is configured and when the last one goes, so new ones come
 /// before old ones go, and the flows of the configuration are added after that.
-pub fn plan(running: &Desired, desired: &Desired) -> Vec<Step> {
+pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, old) in &running.bridges {
-        plan_removals(name, old, desired.bridges.get(name), &mut steps);
+        plan_removals(name, old, desired.bridges.get(name), numbers, &mut steps);
     }
     if running.workers != desired.workers {
         steps.push(Step::SetWorkers(desired.workers.clone()));
@@ -77,20 +87,22 @@ pub fn plan(running: &Desired, desired: &Desired) -> Vec<Step> {
         steps.push(Step::SetDatapath(desired.datapath.clone()));
     }
     for (name, new) in &desired.bridges {
-        plan_additions(name, running.bridges.get(name), new, &mut steps);
+        plan_additions(name, running.bridges.get(name), new, numbers, &mut steps);
     }
     steps
 }
 
-fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, steps: &mut Vec<Step>) {
+fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbers, steps: &mut Vec<Step>) {
     let bridge = || name.to_owned();
     if let Some(new) = new {
         for flow in old.flows.iter().filter(|f| !new.flows.iter().any(|g| g.selector() == f.selector())) {
             steps.push(Step::RemoveFlow { bridge: bridge(), flow: flow.clone() });
         }
     }
+    let owners = new.map(|new| Owners::of(name, new, numbers));
     for (port, have) in &old.ports {
-        if new.and_then(|n| n.ports.get(port)).is_none_or(|want| needs_reopening(&have.interface, &want.interface)) {
+        let wanted = owners.as_ref().zip(new.and_then(|new| new.ports.get(port)));
+        if wanted.is_none_or(|(owners, want)| needs_adding_anew(port, &have.interface, &want.interface, owners)) {
             steps.push(Step::RemovePort { bridge: bridge(), port: port.clone() });
         }
     }
@@ -105,7 +117,7 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, steps: &mut Vec
     }
 }
 
-fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Vec<Step>) {
+fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numbers, steps: &mut Vec<Step>) {
     let bridge = || name.to_owned();
     match old {
         None => steps.push(Step::AddBridge { bridge: bridge(), settings: new.settings.clone() }),
@@ -120,9 +132,14 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, steps: &mut Ve
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
     plan_controllers(name, old, new, steps);
-    for (port, want) in &new.ports {
+    let owners = Owners::of(name, new, numbers);
+    // Ports without a claim to a number take what the others leave.
+    let mut ports: Vec<_> = new.ports.iter().collect();
+    ports.sort_by_key(|(port, want)| !owners.grants(port, &want.interface));
+    for (port, want) in ports {
         let port = port.clone();
-        let have = old.ports.get(&port).filter(|have| !needs_reopening(&have.interface, &want.interface));
+        let kept = |have: &&Port| !needs_adding_anew(&port, &have.interface, &want.interface, &owners);
+        let have = old.ports.get(&port).filter(kept);
         let Some(have) = have else {
             steps.push(Step::AddPort { bridge: bridge(), port, wanted: want.clone() });
             continue;
@@ -158,12 +175,16 @@ fn without_local(settings: &BridgeSettings) -> BridgeSettings {
     BridgeSettings { local: false, ..settings.clone() }
 }
 
+/// Whether a port has to be taken away and added again.
+fn needs_adding_anew(port: &str, have: &Interface, want: &Interface, owners: &Owners) -> bool {
+    needs_reopening(have, want) || owners.renumbers(port, have, want)
+}
+
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
 /// place, unless the wish for it was withdrawn, when only opening the device brings its own back.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
     have.kind != want.kind
         || have.options != want.options
-        || have.ofport_request != want.ofport_request
         || have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
 }

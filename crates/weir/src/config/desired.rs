@@ -99,6 +99,8 @@ pub struct BridgeSettings {
     pub local: bool,
     /// What the LOCAL port is.
     pub local_kind: LocalKind,
+    /// MTU of the LOCAL port; by default the smallest of the other ports.
+    pub local_mtu: Option<u32>,
     /// VLANs of the LOCAL port.
     pub local_vlans: Vlans,
     /// Datapath id; by default made from the bridge's Ethernet address.
@@ -127,6 +129,7 @@ impl Default for BridgeSettings {
         BridgeSettings {
             local: true,
             local_kind: LocalKind::Tap,
+            local_mtu: None,
             local_vlans: Vlans::default(),
             datapath_id: None,
             hwaddr: None,
@@ -192,6 +195,8 @@ pub struct Interface {
     pub mtu_request: Option<u32>,
     /// Ethernet address that is wanted.
     pub mac: Option<ports::Mac>,
+    /// Cores whose workers are to poll receive queues, by queue (`pmd-rxq-affinity`).
+    pub rx_affinity: BTreeMap<usize, usize>,
 }
 
 impl Interface {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use datapath::PortNo;
 use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
 use ports::registry;
@@ -13,7 +14,7 @@ use crate::config::desired::{
     BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::flow_text;
-use crate::reconfigure::{Apply, Step};
+use crate::reconfigure::{Apply, Numbers, Step};
 
 /// The switch as a target of steps.
 pub struct Target {
@@ -52,6 +53,15 @@ impl Apply for Target {
             Step::RemoveController { bridge, target } => self.openflow.remove_controller(bridge, target.clone()),
         }
     }
+
+    fn numbers(&self) -> Numbers {
+        let of_bridge = |bridge: &ofproto::Bridge| {
+            let ports = bridge.ports().into_iter();
+            ports.filter_map(|info| Some((info.name, info.port.to_u16()?))).collect()
+        };
+        let bridges = self.engine.switch.bridges();
+        bridges.iter().map(|bridge| (bridge.name().to_owned(), of_bridge(bridge))).collect()
+    }
 }
 
 impl Target {
@@ -81,6 +91,7 @@ impl Target {
 
     fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
         let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
+        self.engine.local_mtus.want(name, settings.local_mtu);
         self.openflow.add_bridge(name, bridge).inspect_err(|_| {
             // Without its sockets the bridge could not be managed.
             let _ = self.engine.switch.remove_bridge(name);
@@ -89,6 +100,7 @@ impl Target {
 
     fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
         let bridge = self.bridge(name)?;
+        self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_config(bridge_config(name, settings));
         let local = bridge.ports().into_iter().find(|p| p.port == OfPort::LOCAL);
         if local.is_some() {
@@ -101,6 +113,7 @@ impl Target {
     }
 
     fn remove_bridge(&self, name: &str) -> Outcome {
+        self.engine.local_mtus.forget(name);
         self.openflow.remove_bridge(name)?;
         self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
     }
@@ -123,7 +136,18 @@ impl Target {
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
-        self.bridge(bridge)?.add_port(spec).map(drop).map_err(|e| e.to_string())
+        let bridge = self.bridge(bridge)?;
+        let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
+        if wanted.interface.rx_affinity.is_empty() {
+            return Ok(());
+        }
+        let number = bridge.ports().into_iter().find(|info| info.port == port).and_then(|info| info.dp_port);
+        number.map_or(Ok(()), |number| self.pin(number, &wanted.interface))
+    }
+
+    /// Has the cores that the configuration names poll the receive queues of a port.
+    fn pin(&self, port: PortNo, interface: &Interface) -> Outcome {
+        self.engine.datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())
     }
 
     fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {
@@ -151,7 +175,10 @@ impl Target {
             device.set_mac(mac).map_err(|e| e.to_string())?;
         }
         match info.dp_port {
-            Some(port) => self.engine.datapath.refresh_port(port).map_err(|e| e.to_string()),
+            Some(port) => {
+                self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
+                self.pin(port, interface)
+            }
             None => Ok(()),
         }
     }

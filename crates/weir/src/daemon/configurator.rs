@@ -15,7 +15,7 @@ use super::Error;
 use super::apply::Target;
 use crate::config::toml::{Loaded, Origins, port_key};
 use crate::config::{ConfigErrors, Desired, Workers, check};
-use crate::reconfigure::{self, Failure, Step};
+use crate::reconfigure::{self, Apply as _, Failure, Step};
 use crate::unixctl::command::Outcome;
 
 /// What of the configuration is not in force. The configurator writes, reports read.
@@ -150,10 +150,12 @@ impl Worker {
     }
 
     fn apply(&mut self, desired: &Desired, origins: &Origins) -> Outcome {
-        let steps = reconfigure::plan(&self.running, desired);
+        let steps = reconfigure::plan(&self.running, desired, &self.target.numbers());
         let count = steps.len();
         let failures = reconfigure::apply(&mut self.target, &mut self.running, steps);
-        for bridge in self.target.engine.switch.bridges() {
+        let engine = &self.target.engine;
+        engine.local_mtus.apply(&engine.switch, &engine.datapath);
+        for bridge in engine.switch.bridges() {
             bridge.barrier();
         }
         let lines: Vec<_> = failures.iter().map(|failure| describe(failure, origins)).collect();

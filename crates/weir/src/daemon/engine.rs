@@ -11,6 +11,7 @@ use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
+use super::mtu::LocalMtus;
 use super::timer::Timer;
 use super::watch::Links;
 use crate::config::desired::{self, Workers};
@@ -33,6 +34,8 @@ pub struct Engine {
     pub timer: Timer,
     /// The links of the ports as they were seen last.
     pub links: Arc<Links>,
+    /// The MTUs of LOCAL ports.
+    pub local_mtus: Arc<LocalMtus>,
 }
 
 impl Engine {
@@ -58,7 +61,7 @@ impl Engine {
             large: pools::large_frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
             ..registry::Env::default()
         };
-        Ok(Engine { switch, datapath, env, clock, timer, links: Arc::default() })
+        Ok(Engine { switch, datapath, env, clock, timer, links: Arc::default(), local_mtus: Arc::default() })
     }
 }
 

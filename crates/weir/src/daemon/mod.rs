@@ -28,6 +28,7 @@ pub(crate) mod apply;
 pub(crate) mod commands;
 pub(crate) mod configurator;
 pub(crate) mod engine;
+pub(crate) mod mtu;
 pub(crate) mod openflow;
 pub(crate) mod panic;
 pub(crate) mod timer;

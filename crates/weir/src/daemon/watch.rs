@@ -31,8 +31,10 @@ impl Watch {
     pub fn start(engine: &Engine) -> Result<Watch, Error> {
         let (stop, stopped) = channel();
         let (switch, datapath, links) = (engine.switch.clone(), engine.datapath.clone(), engine.links.clone());
+        let local_mtus = engine.local_mtus.clone();
         let thread = std::thread::Builder::new().name("port-watch".into()).spawn(move || {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                local_mtus.apply(&switch, &datapath);
                 links.look(&switch, &datapath);
             }
         });

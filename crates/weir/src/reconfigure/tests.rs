@@ -108,7 +108,7 @@ prop_compose! {
         mtu_request in prop::option::of(1500u32..1502),
         mac in prop::option::of((1u8..3).prop_map(|n| [2, 0, 0, 0, 0, n])),
     ) -> Interface {
-        Interface { kind: kind.into(), options, ofport_request, mtu_request, mac }
+        Interface { kind: kind.into(), options, ofport_request, mtu_request, mac, ..Interface::default() }
     }
 }
 
@@ -176,19 +176,19 @@ proptest! {
     fn the_plan_leads_to_what_is_wanted(a in state(), b in state()) {
         let mut running = a.clone();
         let mut model = Model::new(&a);
-        let failures = apply(&mut model, &mut running, plan(&a, &b));
+        let failures = apply(&mut model, &mut running, plan(&a, &b, &Numbers::new()));
         prop_assert_eq!(failures, vec![]);
         for (name, bridge) in &b.bridges {
             prop_assert_eq!(&model.bridges[name].flows, &bridge.flows, "what is really in the tables");
             prop_assert_eq!(model.bridges[name].local, bridge.settings.local);
         }
         prop_assert_eq!(&running, &b);
-        prop_assert_eq!(plan(&running, &b), vec![]);
+        prop_assert_eq!(plan(&running, &b, &Numbers::new()), vec![]);
     }
 
     #[test]
     fn what_did_not_change_has_no_step(a in state(), b in state()) {
-        let steps = plan(&a, &b);
+        let steps = plan(&a, &b, &Numbers::new());
         for (bridge, name, port) in ports(&a) {
             if b.bridges.get(bridge).and_then(|b| b.ports.get(name)) == Some(port) {
                 prop_assert!(!steps.iter().any(|s| touches(s, bridge, name)), "{bridge}/{name}: {steps:?}");
@@ -201,8 +201,8 @@ proptest! {
         let mut model = Model::new(&a);
         model.fail = |step| matches!(step, Step::AddPort { port, .. } if port == "p");
         let mut running = a.clone();
-        let failures = apply(&mut model, &mut running, plan(&a, &b));
-        let again = plan(&running, &b);
+        let failures = apply(&mut model, &mut running, plan(&a, &b, &Numbers::new()));
+        let again = plan(&running, &b, &Numbers::new());
         prop_assert_eq!(failures.iter().map(|f| f.step.clone()).collect::<Vec<_>>(), again.clone());
         model.fail = |_| false;
         prop_assert_eq!(apply(&mut model, &mut running, again), vec![]);
@@ -217,7 +217,7 @@ fn changed_actions_replace_the_flow_without_a_gap() {
         let bridges = BTreeMap::from([("br0".to_string(), Bridge { flows, ..Bridge::default() })]);
         Desired { bridges, ..Desired::default() }
     };
-    let steps = plan(&with("drop"), &with("NORMAL"));
+    let steps = plan(&with("drop"), &with("NORMAL"), &Numbers::new());
     assert!(matches!(&steps[..], [Step::AddFlow { .. }]), "{steps:?}");
 }
 
@@ -227,7 +227,7 @@ fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
     let desired = Desired { bridges: BTreeMap::from([("br0".to_string(), bridge)]), ..Desired::default() };
     let mut model = Model { fail: |step| matches!(step, Step::AddBridge { .. }), ..Model::new(&Desired::default()) };
     let mut running = Desired::default();
-    let failures = apply(&mut model, &mut running, plan(&Desired::default(), &desired));
+    let failures = apply(&mut model, &mut running, plan(&Desired::default(), &desired, &Numbers::new()));
     assert_eq!(failures.len(), 3, "the bridge, its LOCAL port and its port: {failures:?}");
     assert_eq!(running, Desired::default());
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use openflow::{Version, Versions};
 use ovsdb::{Replica, Row, Selection};
 use ports::registry;
 
@@ -150,6 +151,7 @@ impl Source {
             let Some(device) = interface.string("name") else { continue };
             if device == name {
                 bridge.settings.local = true;
+                bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
                 continue;
             }
@@ -192,6 +194,7 @@ impl Source {
             },
             mac_aging_time: ageing.map_or(default.mac_aging_time, Duration::from_secs),
             mac_table_size: size.unwrap_or(default.mac_table_size),
+            protocols: self.protocols(row, name),
             ..default
         }
     }
@@ -225,7 +228,34 @@ impl Source {
             ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
+            rx_affinity: self.affinity(row, name),
         }
+    }
+
+    /// `other_config:pmd-rxq-affinity`: `QUEUE:CORE,...`.
+    fn affinity(&mut self, row: &Row, interface: &str) -> BTreeMap<usize, usize> {
+        let text = row.map_string("other_config", "pmd-rxq-affinity").unwrap_or_default();
+        let pair = |pair: &str| {
+            let (queue, core) = pair.split_once(':')?;
+            Some((queue.trim().parse().ok()?, core.trim().parse().ok()?))
+        };
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(pair);
+        pairs.collect::<Option<_>>().unwrap_or_else(|| {
+            self.warn(format!("interface {interface}: pmd-rxq-affinity {text:?} is not of the form QUEUE:CORE,..."));
+            BTreeMap::new()
+        })
+    }
+
+    /// The versions of OpenFlow that the column `protocols` names; all where it is empty.
+    fn protocols(&mut self, row: &Row, bridge: &str) -> Versions {
+        let mut versions = Vec::new();
+        for name in row.strings("protocols") {
+            match Version::from_name(name) {
+                Some(version) => versions.push(version),
+                None => self.warn(format!("bridge {bridge}: {name} is not a version of OpenFlow")),
+            }
+        }
+        if versions.is_empty() { BridgeSettings::default().protocols } else { Versions::of(&versions) }
     }
 
     fn controller(&mut self, row: &Row, bridge: &str) -> Option<(Target, Controller)> {

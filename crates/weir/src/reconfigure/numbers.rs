@@ -1,0 +1,76 @@
+//! Which ports have to get another OpenFlow port number, which takes adding them anew.
+//!
+//! A port keeps its number for as long as it can: until another number is requested for it, or its number
+//! for another port. Of several ports that request one number, the one that has it keeps it.
+
+use std::collections::BTreeMap;
+
+use crate::config::desired::{Bridge, Interface};
+
+/// The numbers that ports have: by bridge and port.
+pub type Numbers = BTreeMap<String, BTreeMap<String, u16>>;
+
+/// The numbers that are requested in a bridge, and who is to have them.
+pub struct Owners<'a> {
+    by_number: BTreeMap<u16, &'a str>,
+    numbers: Option<&'a BTreeMap<String, u16>>,
+}
+
+impl<'a> Owners<'a> {
+    /// Those of the bridge called `name` once it is as `wanted`.
+    pub fn of(name: &str, wanted: &'a Bridge, numbers: &'a Numbers) -> Owners<'a> {
+        let numbers = numbers.get(name);
+        let mut by_number = BTreeMap::new();
+        for (port, number) in wanted.ports.iter().filter_map(|(name, p)| Some((name, p.interface.ofport_request?))) {
+            let has_it = numbers.and_then(|numbers| numbers.get(port)) == Some(&number);
+            if has_it || !by_number.contains_key(&number) {
+                by_number.insert(number, port.as_str());
+            }
+        }
+        Owners { by_number, numbers }
+    }
+
+    /// Whether a port is to have the number that it requests.
+    pub fn grants(&self, port: &str, interface: &Interface) -> bool {
+        interface.ofport_request.is_some_and(|number| self.by_number.get(&number) == Some(&port))
+    }
+
+    /// Whether a port has to be added anew.
+    pub fn renumbers(&self, port: &str, have: &Interface, want: &Interface) -> bool {
+        let Some(&number) = self.numbers.and_then(|numbers| numbers.get(port)) else {
+            return want.ofport_request.is_some() && have.ofport_request != want.ofport_request;
+        };
+        if self.grants(port, want) {
+            return want.ofport_request != Some(number);
+        }
+        self.by_number.contains_key(&number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::desired::Port;
+
+    /// Which of p1 and p2, which have the numbers 1 and 2, have to be added anew.
+    fn renumbered(p1: Option<u16>, p2: Option<u16>) -> [bool; 2] {
+        let interface = |ofport_request| Interface { ofport_request, ..Interface::default() };
+        let port = |name: &str, request| (name.to_owned(), Port { interface: interface(request), ..Port::default() });
+        let wanted = Bridge { ports: [port("p1", p1), port("p2", p2)].into(), ..Bridge::default() };
+        let numbers = [("br0".to_owned(), [("p1".to_owned(), 1), ("p2".to_owned(), 2)].into())].into();
+        let owners = Owners::of("br0", &wanted, &numbers);
+        ["p1", "p2"].map(|name| owners.renumbers(name, &Interface::default(), &wanted.ports[name].interface))
+    }
+
+    #[test]
+    fn ports_keep_their_numbers_while_they_can() {
+        assert_eq!(renumbered(None, None), [false, false]);
+        assert_eq!(renumbered(Some(1), None), [false, false]);
+        assert_eq!(renumbered(Some(1), Some(1)), [false, false], "the one that has it keeps it");
+        assert_eq!(renumbered(Some(2), Some(2)), [false, false]);
+        assert_eq!(renumbered(None, Some(1)), [true, true], "one makes room for the other");
+        assert_eq!(renumbered(Some(2), Some(1)), [true, true]);
+        assert_eq!(renumbered(Some(7), None), [true, false]);
+        assert_eq!(renumbered(Some(7), Some(7)), [true, false]);
+    }
+}
