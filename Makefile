@@ -1,6 +1,7 @@
 # make demo    install what is missing, build, and show Weir switching real traffic
 # make test    install what is missing, build, and run every test
 # make bench   run the benchmarks and print a table
+# make install put Weir where OVS's scripts and units look for ovs-vswitchd (docs/install.md)
 #
 # The demo and the functional tests make network namespaces and need root.
 
@@ -11,7 +12,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all build demo test lint unit fuzz functional bench clean
+.PHONY: all build demo test lint unit fuzz functional bench clean install uninstall
 
 all: build
 
@@ -49,6 +50,41 @@ bench:
 	@scripts/bench.py
 	$(CARGO) build --release --locked --bin weir
 	@tests/performance/loop.py --weir $(TARGET)/release/weir
+
+# For a package: DESTDIR=DIR PREFIX=/usr. The alternative is then registered by the package's scripts.
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib/weir
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSCONFDIR ?= /etc
+RUNDIR ?= /var/run/openvswitch
+BIN ?= $(TARGET)/release/weir
+# As Debian's openvswitch-switch has it; Debian's own daemon has priority 100.
+VSWITCHD_LINK ?= /usr/sbin/ovs-vswitchd
+UPDATE_ALTERNATIVES ?= update-alternatives
+PRIORITY ?= 200
+
+install:
+	@test -x $(BIN) || { echo "$(BIN) is not there; run \"make build\" first" >&2; exit 1; }
+	install -D -m 755 $(BIN) $(DESTDIR)$(BINDIR)/weir
+	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(UNITDIR)
+	ln -sfn $(BINDIR)/weir $(DESTDIR)$(LIBDIR)/ovs-vswitchd
+	for unit in weir weir-vswitchd; do \
+	  sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
+	    -e 's|@RUNDIR@|$(RUNDIR)|g' packaging/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service && \
+	  chmod 644 $(DESTDIR)$(UNITDIR)/$$unit.service || exit 1; \
+	done
+ifeq ($(DESTDIR),)
+	$(UPDATE_ALTERNATIVES) --install $(VSWITCHD_LINK) ovs-vswitchd $(LIBDIR)/ovs-vswitchd $(PRIORITY)
+endif
+
+uninstall:
+ifeq ($(DESTDIR),)
+	$(UPDATE_ALTERNATIVES) --remove ovs-vswitchd $(LIBDIR)/ovs-vswitchd
+endif
+	rm -f $(DESTDIR)$(BINDIR)/weir $(DESTDIR)$(LIBDIR)/ovs-vswitchd
+	rm -f $(DESTDIR)$(UNITDIR)/weir.service $(DESTDIR)$(UNITDIR)/weir-vswitchd.service
+	-rmdir $(DESTDIR)$(LIBDIR) 2>/dev/null
 
 clean:
 	$(CARGO) clean

@@ -176,8 +176,8 @@ impl Source {
     fn settings(&mut self, row: &Row, name: &str) -> BridgeSettings {
         let default = BridgeSettings::default();
         let datapath_id = row.map_string("other_config", "datapath-id").map(|text| {
-            let id = u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok().filter(|&id| id != 0);
-            id.ok_or_else(|| format!("bridge {name}: datapath-id {text:?} is not a hexadecimal number"))
+            let id = u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16);
+            id.map_err(|_| format!("bridge {name}: datapath-id {text:?} is not a hexadecimal number"))
         });
         let hwaddr = row.map_string("other_config", "hwaddr").map(|text| {
             let mac = parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
@@ -186,7 +186,8 @@ impl Source {
         let ageing: Option<u64> = self.number(row, "other_config", "mac-aging-time");
         let size = self.number(row, "other_config", "mac-table-size");
         BridgeSettings {
-            datapath_id: self.or_warn(datapath_id),
+            // Zero stands for the default.
+            datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
             hwaddr: self.or_warn(hwaddr),
             fail_mode: match row.string("fail_mode") {
                 Some("secure") => FailMode::Secure,
