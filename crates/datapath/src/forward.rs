@@ -8,7 +8,8 @@ use packet::{BATCH_SIZE, Batch, Key};
 
 use crate::act::{Actor, View, connection_hash};
 use crate::action::PortNo;
-use crate::classify::{FlowRef, Work, prefetch};
+use crate::classify::level::{Leveled, at_best};
+use crate::classify::{FlowRef, Work, classify, prefetch};
 use crate::drop::DropReason;
 use crate::worker::Worker;
 
@@ -23,6 +24,8 @@ pub struct Frames {
     pub keys: Box<[Key]>,
     /// Where their headers are.
     pub layers: [Layers; BATCH_SIZE],
+    /// Their lengths in bytes.
+    pub lengths: [u32; BATCH_SIZE],
     /// Times that they were recirculated.
     pub depths: [u8; BATCH_SIZE],
     /// Their flows.
@@ -36,15 +39,36 @@ impl Frames {
             packets: Batch::new(),
             keys: vec![Key::new(); BATCH_SIZE].into(),
             layers: [Layers::EMPTY; BATCH_SIZE],
+            lengths: [0; BATCH_SIZE],
             depths: [0; BATCH_SIZE],
             flows: [FlowRef::NONE; BATCH_SIZE],
         }
     }
 }
 
+/// One poll of a receive queue.
+struct Poll<'a> {
+    worker: &'a mut Worker,
+    queue: usize,
+}
+
+impl Leveled for Poll<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        self.worker.poll(self.queue)
+    }
+}
+
 impl Worker {
     /// Polls one receive queue once and takes what it has all the way. Returns how many packets.
     pub fn forward(&mut self, queue: usize) -> usize {
+        at_best(Poll { worker: self, queue })
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, queue: usize) -> usize {
         let Worker { rx, frames, actor, .. } = self;
         let rx = &mut rx[queue];
 
@@ -71,7 +95,9 @@ impl Worker {
             }
             let key = &mut frames.keys[i];
             start_key(key, in_port);
-            frames.layers[i] = extract(frames.packets[i].data(), key);
+            let frame = frames.packets[i].data();
+            frames.lengths[i] = frame.len() as u32;
+            frames.layers[i] = extract(frame, key);
         }
         frames.depths[..received].fill(0);
 
@@ -85,30 +111,20 @@ impl Worker {
     }
 
     /// Stages 4 to 6 for packets of one input port whose keys are complete.
+    #[inline(always)]
     fn classify_and_act(&mut self, in_port: PortNo) {
         let Worker { number, reader, table, exact, frames, actor, .. } = self;
         let guard = reader.pin();
         let count = frames.packets.len();
-        let all = u32::MAX >> (BATCH_SIZE - count);
         frames.flows[..count].fill(FlowRef::NONE);
 
         // 4. Classify. Tier 0, the simple match, will come first here.
         if let Some(list) = table.list(in_port, guard) {
-            let keys = &frames.keys[..count];
-            let (found, exact_hits, visited) = if list.subtables.len() > 1 {
-                // Tier 1: the exact-match cache, which asks tier 2 about what it does not know.
-                exact.classify(keys, list, table, *number, guard)
-            } else {
-                // Tier 2: megaflows. With a single subtable, tier 1 could only repeat it.
-                let mut found = [FlowRef::NONE; BATCH_SIZE];
-                let (_, visited) = table.lookup(list, keys, all, &mut found, *number, guard);
-                (found, 0, visited)
-            };
-            frames.flows = found;
-            let hits = found[..count].iter().filter(|&&flow| flow != FlowRef::NONE).count() as u64;
-            actor.counters.exact_hits.add(u64::from(exact_hits));
-            actor.counters.megaflow_hits.add(hits - u64::from(exact_hits));
-            actor.counters.subtables_visited.add(u64::from(visited));
+            let classified = classify(&frames.keys[..count], list, table, exact, *number, guard);
+            frames.flows = classified.flows;
+            actor.counters.exact_hits.add(u64::from(classified.exact_hits));
+            actor.counters.megaflow_hits.add(u64::from(classified.megaflow_hits));
+            actor.counters.subtables_visited.add(u64::from(classified.subtables_visited));
             for &flow in &frames.flows[..count] {
                 table.arena.prefetch_counters(flow, *number);
             }
@@ -122,40 +138,36 @@ impl Worker {
             }
         }
 
-        let Frames { packets, keys, layers, depths, flows, .. } = frames;
+        let Frames { packets, keys, layers, lengths, depths, flows } = frames;
         let mut drain = packets.drain(..);
         let mut at = 0;
         while at < count {
             // Packets of the same flow that follow each other are one run.
             let flow = flows[at];
-            let end = (at + 1..count).find(|&i| flows[i] != flow).unwrap_or(count);
-            let run = drain.by_ref().take(end - at).zip(at..end);
+            let mut end = at + 1;
+            while end < count && flows[end] == flow {
+                end += 1;
+            }
+            let run = at..end;
+            let packets = drain.by_ref().take(run.len());
             at = end;
             // A flow may have been removed since it was found.
             match table.arena.live(flow, guard) {
                 // 5. Miss.
-                None => run.for_each(|(packet, i)| {
+                None => packets.zip(run).for_each(|(packet, i)| {
                     miss(actor, packet, &keys[i], layers[i], depths[i]);
                 }),
-                // 6. Act. 8. Account.
+                // 6. Act, and 8. account for it.
                 Some(live) => {
-                    let (mut total, mut bytes, mut flags) = (0, 0, 0);
-                    let mut count = |packet: &packet::Packet, key: &Key| {
-                        total += 1;
-                        bytes += packet.len() as u64;
-                        flags |= key.common().tcp_flags.get();
-                    };
+                    let bytes = lengths[run.clone()].iter().map(|&n| u64::from(n)).sum();
+                    let flags = keys[run.clone()].iter().fold(0, |flags, key| flags | key.common().tcp_flags.get());
+                    table.arena.counters(flow, *number).add(run.len() as u64, bytes, flags, actor.now);
                     match live.work() {
-                        Work::Output(port) => run.for_each(|(packet, i)| {
-                            count(&packet, &keys[i]);
-                            actor.outputs.push(port, packet, in_port, actor.now);
-                        }),
-                        Work::Program(program) => run.for_each(|(packet, i)| {
-                            count(&packet, &keys[i]);
+                        Work::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
+                        Work::Program(program) => packets.zip(run).for_each(|(packet, i)| {
                             actor.run(program, packet, &mut View::new(&mut keys[i], layers[i]), depths[i]);
                         }),
                     }
-                    table.arena.counters(flow, *number).add(total, bytes, flags, actor.now);
                 }
             }
         }
@@ -174,6 +186,7 @@ impl Worker {
             {
                 let i = frames.packets.len();
                 next.metadata.start(&mut frames.keys[i]);
+                frames.lengths[i] = next.packet.len() as u32;
                 frames.layers[i] = extract(next.packet.data(), &mut frames.keys[i]);
                 frames.depths[i] = next.depth;
                 frames.packets.push(next.packet);

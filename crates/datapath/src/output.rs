@@ -129,6 +129,38 @@ impl Outputs {
         }
     }
 
+    /// Queues packets that follow each other for a port: as [`push`](Outputs::push) for each of them.
+    #[inline(always)]
+    pub fn push_all(&mut self, port: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
+        let up = self.port(port).is_some_and(|shared| shared.is_up());
+        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize).filter(|_| up) else {
+            return packets.for_each(|packet| self.push(port, packet, in_port, now));
+        };
+        let max_frame = slot.shared.max_frame();
+        let waited = !slot.batch.is_empty();
+        if !waited {
+            slot.since = now;
+        }
+        for packet in packets {
+            if packet.len() > max_frame && is_too_big(&packet, max_frame) {
+                self.counters.drops.add(DropReason::TooBig);
+                slot.shared.drops[self.worker].add(DropReason::TooBig);
+                continue;
+            }
+            slot.batch.push(packet);
+            if slot.batch.is_full() {
+                send(slot, &self.counters, now);
+                slot.since = now;
+                self.sent_lately = true;
+            }
+        }
+        match (waited, slot.batch.is_empty()) {
+            (false, false) => self.waiting.push(port),
+            (true, true) => self.waiting.retain(|&p| p != port),
+            _ => {}
+        }
+    }
+
     /// Ends a packet's life, counted for `port`.
     pub fn drop(&self, packet: Packet, reason: DropReason, port: PortNo) {
         self.counters.drops.add(reason);

@@ -66,41 +66,52 @@ impl ExactCache {
         bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])
     }
 
-    /// Finds the flows of a batch: those that are remembered here, the others in tier 2, which are then
-    /// remembered. Returns the flows, how many were remembered, and the subtables that tier 2 visited.
-    #[inline]
+    /// Finds the flows of the `keys` whose bit in `want` is set: those that are remembered here, the others
+    /// in tier 2, which are then remembered. Writes them to `flows`, and returns the bits of those that were
+    /// remembered, of those that tier 2 found, and the subtables that it visited.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
     pub fn classify(
         &mut self,
         keys: &[Key],
+        want: u32,
+        flows: &mut [FlowRef; BATCH_SIZE],
         list: &PortList,
         table: &Table,
         worker: usize,
         guard: Guard<'_>,
-    ) -> ([FlowRef; BATCH_SIZE], u32, u32) {
-        let (mut hashes, mut found) = ([0; BATCH_SIZE], [FlowRef::NONE; BATCH_SIZE]);
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = list.union.hash(&table.hasher, key);
-            self.prefetch(*hash);
+    ) -> (u32, u32, u32) {
+        let mut hashes = [0; BATCH_SIZE];
+        for i in bits(want) {
+            hashes[i] = list.union.hash(&table.hasher, &keys[i]);
+            self.prefetch(hashes[i]);
         }
-        for &hash in &hashes[..keys.len()] {
-            table.arena.prefetch(self.hint(hash));
+        for i in bits(want) {
+            table.arena.prefetch(self.hint(hashes[i]));
         }
-        let mut unknown = 0;
-        for (i, key) in keys.iter().enumerate() {
-            let is_hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|live| live.matches(key));
-            match self.hints(hashes[i]).find(is_hit) {
-                Some(flow) => found[i] = flow,
-                None => unknown |= 1 << i,
+        let mut known = 0;
+        for i in bits(want) {
+            let bucket = &self.lines[self.at(hashes[i])];
+            // A plain loop: iterator adaptors would not be compiled for the processor's level (`level.rs`).
+            for way in bits(equal_tags(bucket.tags, tag(hashes[i]))) {
+                let flow = bucket.flows[way];
+                if let Some(live) = table.arena.live(flow, guard)
+                    && live.matches(&keys[i])
+                {
+                    flows[i] = flow;
+                    known |= 1 << i;
+                    break;
+                }
             }
         }
-        if unknown == 0 {
-            return (found, keys.len() as u32, 0);
+        if known == want {
+            return (known, 0, 0);
         }
-        let (hits, visited) = table.lookup(list, keys, unknown, &mut found, worker, guard);
-        for i in bits(hits) {
-            self.insert(hashes[i], found[i]);
+        let (found, visited) = table.lookup(list, keys, want & !known, flows, worker, guard);
+        for i in bits(found) {
+            self.insert(hashes[i], flows[i]);
         }
-        (found, keys.len() as u32 - unknown.count_ones(), visited)
+        (known, found, visited)
     }
 
     /// Remembers a flow.

@@ -124,7 +124,7 @@ impl Table {
 
     /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
     /// Returns the bits of those found, and how many subtables were visited, summed over the packets.
-    #[inline]
+    #[inline(always)]
     pub fn lookup(
         &self,
         list: &PortList,

@@ -12,7 +12,9 @@
 #![allow(unsafe_code)]
 
 pub mod arena;
+pub mod batch;
 pub mod exact;
+pub mod level;
 pub mod megaflow;
 pub mod shape;
 mod simd;
@@ -21,6 +23,7 @@ pub mod subtable;
 mod tests;
 
 pub use arena::{FlowRef, Live, Work};
+pub use batch::{Classified, classify};
 pub use exact::ExactCache;
 pub use megaflow::{Installed, PortList, Table};
 
@@ -38,10 +41,23 @@ pub fn prefetch<T>(address: *const T) {
 
 /// The numbers of the set bits, ascending.
 #[inline(always)]
-pub fn bits(mut set: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = (set != 0).then(|| set.trailing_zeros() as usize);
-        set &= set.wrapping_sub(1);
-        lowest
-    })
+pub fn bits(set: u32) -> Bits {
+    Bits(set)
+}
+
+/// See [`bits`]. A type of its own, because adaptors of iterators are not inlined reliably.
+pub struct Bits(u32);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let lowest = self.0.trailing_zeros() as usize;
+        if self.0 == 0 {
+            return None;
+        }
+        self.0 &= self.0 - 1;
+        Some(lowest)
+    }
 }

@@ -76,6 +76,21 @@ impl Shape {
         }
     }
 
+    /// Whether two keys are equal under the mask.
+    #[inline(always)]
+    pub fn equal(&self, a: &Key, b: &Key) -> bool {
+        let common = differs(a.common_words(), b.common_words(), self.masks[0].words());
+        common == 0 && (self.count == 1 || self.rest_equal(a, b))
+    }
+
+    #[inline(never)]
+    fn rest_equal(&self, a: &Key, b: &Key) -> bool {
+        (1..self.count()).all(|i| {
+            let id = self.ids[i];
+            differs(a.block(id).words(), b.block(id).words(), self.masks[i].words()) == 0
+        })
+    }
+
     #[inline(never)]
     fn rest_matches(&self, flow: &[Block], key: &Key) -> bool {
         (1..flow.len()).all(|i| self.block_differs(i, flow, key) == 0)
@@ -87,12 +102,12 @@ impl Shape {
     }
 }
 
-/// Zero when `key` under `mask` equals `flow`, which is masked already. Compiles to whole vectors.
+/// Zero when `key` equals `flow` under `mask`. Compiles to whole vectors.
 #[inline(always)]
 fn differs(key: &[u64; 8], flow: &[u64; 8], mask: &[u64; 8]) -> u64 {
     let mut diff = [0; 8];
     for i in 0..8 {
-        diff[i] = key[i] & mask[i] ^ flow[i];
+        diff[i] = (key[i] ^ flow[i]) & mask[i];
     }
     (diff[0] | diff[1]) | (diff[2] | diff[3]) | (diff[4] | diff[5]) | (diff[6] | diff[7])
 }

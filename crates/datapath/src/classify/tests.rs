@@ -74,6 +74,42 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
         .collect()
 }
 
+/// A batch as a worker classifies it, for a level of the processor.
+struct OfBatch<'a, 'g>(&'a [Key], &'a PortList, &'a Table, &'a mut ExactCache, crate::rcu::Guard<'g>);
+
+impl level::Leveled for OfBatch<'_, '_> {
+    type Output = Classified;
+
+    #[inline(always)]
+    fn run(self) -> Classified {
+        super::classify(self.0, self.1, self.2, self.3, 0, self.4)
+    }
+}
+
+/// What whole batches of one port find, the packets in order of their ports: with runs, at the baseline
+/// and at the processor's level.
+fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
+    let guard = reader.pin();
+    let mut found = Vec::new();
+    for port in 0..4 {
+        let of_port: Vec<Key> = keys.iter().filter(|k| crate::upcall::in_port(k) == PortNo(port)).cloned().collect();
+        let Some(list) = table.list(PortNo(port), guard) else {
+            found.extend(of_port.into_iter().map(|key| (key, None)));
+            continue;
+        };
+        for (n, batch) in of_port.chunks(BATCH_SIZE).enumerate() {
+            let work = OfBatch(batch, list, table, exact, guard);
+            let all = if n % 2 == 0 { level::at_best(work) } else { level::Leveled::run(work) };
+            let flows = &all.flows[..batch.len()];
+            let hits = flows.iter().filter(|&&flow| flow != FlowRef::NONE).count();
+            assert_eq!((all.exact_hits + all.megaflow_hits) as usize, hits);
+            let ids = flows.iter().map(|&flow| table.arena.live(flow, guard).map(|_| table.arena.id(flow)));
+            found.extend(batch.iter().cloned().zip(ids));
+        }
+    }
+    found
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -81,11 +117,13 @@ proptest! {
     fn tiers_agree_with_a_linear_scan(
         steps in proptest::collection::vec((any::<[u8; 7]>(), any::<u8>(), any::<bool>()), 1..80),
         packets in proptest::collection::vec(any::<[u8; 7]>(), 40),
+        runs in proptest::collection::vec(1..5usize, 40),
     ) {
         let (domain, mut readers, table) = table(1, 1000);
         let mut exact = ExactCache::new(16);
         let mut linear: Vec<(Key, Mask, FlowId)> = Vec::new();
         let packets: Vec<Key> = packets.iter().map(key).collect();
+        let in_runs: Vec<Key> = packets.iter().zip(runs).flat_map(|(k, n)| vec![k.clone(); n]).collect();
         for (at, (values, choice, remove)) in steps.iter().enumerate() {
             if *remove && !linear.is_empty() {
                 let (.., id) = linear.swap_remove(usize::from(*choice) % linear.len());
@@ -106,7 +144,8 @@ proptest! {
                 table.rank();
             }
             readers[0].quiescent();
-            for (packet, found) in packets.iter().zip(classify(&table, &mut exact, &packets, &readers[0])) {
+            let single = packets.iter().cloned().zip(classify(&table, &mut exact, &packets, &readers[0]));
+            for (packet, found) in single.chain(in_batches(&table, &mut exact, &in_runs, &readers[0])) {
                 let mut matching = linear.iter().filter(|(k, m, _)| packet.matches(k, m)).map(|f| f.2);
                 match found {
                     Some(id) => prop_assert!(matching.any(|m| m == id), "found a flow that does not match"),
