@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+from conftest import until
 from lib.net import run
 from test_vswitchd import Ovs
 
@@ -144,3 +145,31 @@ def test_admin_state_is_seen_at_once(switch):
     assert links_down(switch) == []
     for args in (["nosuch", "up"], ["p1", "sideways"]):
         refusal(switch, "netdev-dummy/set-admin-state", *args)
+
+
+def test_patch_sockets_join_ports_and_join_them_again(switch):
+    socket = switch.dir / "patch.sock"
+    switch.vsctl("set", "interface", "p1", f"options:stream=unix:{socket}")
+    assert switch.appctl("netdev-dummy/conn-state", "p1") == "p1: disconnected\n"
+    switch.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath-type=dummy", "--", "add-port", "br1", "q1",
+                 "--", "set", "interface", "q1", "type=dummy", f"options:pstream=punix:{socket}")
+    until(lambda: switch.appctl("netdev-dummy/conn-state") == "p1: connected\n", what="the connection")
+    assert switch.appctl("netdev-dummy/conn-state", "p2") == "p2: unknown\n"
+    switch.ofctl("add-flow", "br0", "in_port=2,actions=1")
+    switch.appctl("netdev-dummy/receive", "p2", PACKET)
+    until(lambda: "n_packets=1, n_bytes=42" in switch.ofctl("dump-flows", "br1"), what="the packet in br1")
+    switch.vsctl("del-port", "q1")
+    until(lambda: "disconnected" in switch.appctl("netdev-dummy/conn-state", "p1"), what="the end of the connection")
+    assert not socket.exists()
+
+
+def test_a_port_with_an_address_answers_arp(switch):
+    assert switch.appctl("netdev-dummy/ip4addr", "p2", "10.0.0.1/24") == "OK\n"
+    switch.ofctl("add-flow", "br0", "in_port=1,arp,actions=2")
+    switch.ofctl("add-flow", "br0", "in_port=2,arp,arp_op=2,arp_spa=10.0.0.1,actions=1")
+    switch.appctl("netdev-dummy/receive", "p1",
+                  "in_port(1),eth(src=50:54:00:00:00:09,dst=ff:ff:ff:ff:ff:ff),eth_type(0x0806),"
+                  "arp(sip=10.0.0.2,tip=10.0.0.1,op=1,sha=50:54:00:00:00:09,tha=00:00:00:00:00:00)")
+    assert sorted(flows(switch)) == [("1", "42", "output:1"), ("1", "42", "output:2")]
+    for args in (["nosuch", "10.0.0.1/24"], ["p1", "10.0.0/24"], ["p1", "10.0.0.1/33"]):
+        refusal(switch, "netdev-dummy/ip4addr", *args)

@@ -5,18 +5,23 @@
 //! queues that any thread fills and one worker empties; the frames that were sent lie behind a mutex
 //! that workers take once for each burst.
 
+mod patch;
+
 use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use packet::buffer::heap::HEAP;
+use packet::wire::{arp, build};
 use packet::{Batch, Packet, Time};
 use parking_lot::{Condvar, Mutex};
 
+use self::patch::Patch;
 use crate::offload;
 use crate::options::{Form, OptionDef, Options};
 use crate::pcap::Recorder;
@@ -35,6 +40,16 @@ pub const KIND: Kind = Kind {
         OptionDef { name: "ifindex", form: Form::Number(1, i32::MAX as u64), doc: "Interface index to report." },
         OptionDef { name: "pcap", form: Form::Path, doc: "Capture file to which frames in both directions are added." },
         OptionDef { name: "rxq_pcap", form: Form::Path, doc: "Capture file to which received frames are added." },
+        OptionDef {
+            name: "stream",
+            form: Form::Text,
+            doc: "Where to connect to another dummy port: unix:FILE or tcp:HOST:PORT.",
+        },
+        OptionDef {
+            name: "pstream",
+            form: Form::Text,
+            doc: "Where another dummy port connects to: punix:FILE or ptcp:PORT[:HOST].",
+        },
         OptionDef { name: "tx_pcap", form: Form::Path, doc: "Capture file to which sent frames are added." },
     ],
     open: |spec, options, env| Ok(Dummy::open(spec, options, env)?),
@@ -45,6 +60,10 @@ const RX_QUEUE_LEN: usize = 4096;
 
 /// Sent frames that are kept for [`Dummy::take_sent`]; the oldest give way.
 const SENT_LEN: usize = 4096;
+
+/// ARP operations (RFC 826).
+const ARP_REQUEST: u16 = 1;
+const ARP_REPLY: u16 = 2;
 
 /// The dummy ports of a process, by name.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +99,9 @@ pub struct Dummy {
     rx_taken: Mutex<bool>,
     sent: Mutex<VecDeque<Vec<u8>>>,
     more_sent: Condvar,
+    patch: Option<Patch>,
+    /// IPv4 address; zero for none.
+    address: AtomicU32,
     rx_recorder: Option<Arc<Recorder>>,
     tx_recorder: Option<Arc<Recorder>>,
     myself: Weak<Dummy>,
@@ -94,12 +116,23 @@ struct Injected {
     overflows: std::sync::atomic::AtomicU64,
 }
 
+impl Injected {
+    fn push(&self, packet: Packet) -> bool {
+        let taken = self.frames.push(packet).is_ok();
+        if !taken {
+            self.overflows.fetch_add(1, Relaxed);
+        }
+        self.bell.raise();
+        taken
+    }
+}
+
 impl Dummy {
     fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<Dummy>, Error> {
         // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n.
         let n = env.dummies.made.fetch_add(1, Relaxed);
         let mac = [0xaa, 0x55, 0xaa, 0x55, (n >> 8) as u8, n as u8];
-        let rx = (0..options.number("n_rxq").unwrap_or(1))
+        let rx: Vec<Arc<Injected>> = (0..options.number("n_rxq").unwrap_or(1))
             .map(|_| {
                 let frames = ArrayQueue::new(RX_QUEUE_LEN);
                 Ok(Arc::new(Injected { frames, bell: Doorbell::new(&spec.name)?, overflows: Default::default() }))
@@ -111,6 +144,17 @@ impl Dummy {
             Some(r) => (Some(r.clone()), Some(r)),
             None => (record("rxq_pcap")?, record("tx_pcap")?),
         };
+        let patch = match (options.text("stream"), options.text("pstream")) {
+            (None, None) => None,
+            (stream, pstream) => {
+                let queue = rx[0].clone();
+                let deliver = move |frame: &[u8]| {
+                    // Counted by the queue where it is full.
+                    let _ = queue.push(Packet::from_slice(frame));
+                };
+                Some(Patch::open(&spec.name, stream, pstream, Box::new(deliver))?)
+            }
+        };
         let port = Arc::new_cyclic(|myself| Dummy {
             state: VirtualPort::new(spec, mac),
             kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"dummy"),
@@ -120,6 +164,8 @@ impl Dummy {
             rx_taken: Mutex::new(false),
             sent: Mutex::default(),
             more_sent: Condvar::new(),
+            patch,
+            address: AtomicU32::new(0),
             rx_recorder,
             tx_recorder,
             myself: myself.clone(),
@@ -135,13 +181,31 @@ impl Dummy {
 
     /// Puts a packet, with its offloads, into receive queue `queue` (modulo their number).
     pub fn inject_packet(&self, queue: usize, packet: Packet) -> bool {
-        let rx = &self.rx[queue % self.rx.len()];
-        let taken = rx.frames.push(packet).is_ok();
-        if !taken {
-            rx.overflows.fetch_add(1, Relaxed);
+        self.rx[queue % self.rx.len()].push(packet)
+    }
+
+    /// Gives the port an IPv4 address: it answers ARP requests for it. Unspecified for none.
+    pub fn set_address(&self, address: Ipv4Addr) {
+        self.address.store(address.to_bits(), Relaxed);
+    }
+
+    /// The answer to `frame`, if that is an ARP request for the port's address.
+    fn arp_reply(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        let address = Ipv4Addr::from_bits(self.address.load(Relaxed));
+        if address.is_unspecified() || frame.get(12..14)? != [0x08, 0x06] {
+            return None;
         }
-        rx.bell.raise();
-        taken
+        let request = arp::Packet::new_checked(frame.get(14..)?).ok()?;
+        if request.opcode() != ARP_REQUEST || request.tpa() != address {
+            return None;
+        }
+        let body = build::arp(ARP_REPLY, self.mac(), address, request.sha(), request.spa());
+        Some(build::ethernet(request.sha(), self.mac(), &[], 0x0806, &body))
+    }
+
+    /// Whether the patch socket of the option `stream` is connected; `None` for a port without that option.
+    pub fn connected(&self) -> Option<bool> {
+        self.patch.as_ref()?.connected()
     }
 
     /// How many receive queues there are.
@@ -320,6 +384,12 @@ impl DummyTx {
             sent.pop_front();
         }
         sent.push_back(frame.to_vec());
+        if let Some(patch) = &self.port.patch {
+            patch.send(frame);
+        }
+        if let Some(reply) = self.port.arp_reply(frame) {
+            self.port.inject(&reply);
+        }
         self.counters.passed(1, frame.len());
         true
     }
@@ -424,6 +494,24 @@ mod tests {
         assert_eq!(port.link(), Link { up: false, admin_up: false, resets: 1 });
         assert_eq!(dummy.take_sent().len(), 2);
         assert!(port.set_mtu(20).is_err());
+    }
+
+    #[test]
+    fn a_port_with_an_address_answers_arp_requests_for_it() {
+        let (port, dummy) = open(&Env::default(), "p0", &[]);
+        dummy.set_address(Ipv4Addr::new(10, 0, 0, 9));
+        let (mut tx, mut rx) = (port.tx_queue(0).unwrap(), port.take_rx_queues());
+        let asker = ([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1));
+        let mut batch = Batch::new();
+        for (last, answers) in [(8, 0), (9, 1)] {
+            let body = build::arp(ARP_REQUEST, asker.0, asker.1, [0; 6], Ipv4Addr::new(10, 0, 0, last));
+            batch.push(Packet::from_slice(&build::ethernet([0xff; 6], asker.0, &[], 0x0806, &body)));
+            tx.transmit(&mut batch, Time(0));
+            assert_eq!(rx[0].receive(&mut batch, Time(0)), answers);
+        }
+        let reply = batch.drain(..).next().unwrap();
+        let reply = arp::Packet::new_checked(&reply.data()[14..]).unwrap();
+        assert_eq!((reply.opcode(), reply.sha(), reply.tpa()), (ARP_REPLY, port.mac(), asker.1));
     }
 
     #[test]

@@ -103,3 +103,34 @@ pub fn set_admin_state(context: &Context, args: &[String]) -> Outcome {
     context.engine.links.look(&context.engine.switch, &context.engine.datapath);
     Ok("OK".into())
 }
+
+/// `netdev-dummy/conn-state`: of a port, or of all that connect.
+pub fn conn_state(context: &Context, args: &[String]) -> Outcome {
+    let names = match args.first() {
+        Some(name) => vec![name.clone()],
+        None => context.engine.env.dummies.names(),
+    };
+    let mut text = String::new();
+    for name in names {
+        let state = match find(context, &name).and_then(|port| port.connected()) {
+            Some(true) => "connected",
+            Some(false) => "disconnected",
+            None if args.is_empty() => continue,
+            None => "unknown",
+        };
+        text += &format!("{name}: {state}\n");
+    }
+    Ok(text)
+}
+
+/// `netdev-dummy/ip4addr`.
+pub fn ip4addr(context: &Context, args: &[String]) -> Outcome {
+    let port = find(context, &args[0]).ok_or("Unknown Dummy Interface")?;
+    let (address, plen) = args[1].split_once('/').unwrap_or((&args[1], "32"));
+    let address = address.parse().map_err(|_| format!("{}: invalid IP address", args[1]))?;
+    if plen.parse::<u8>().is_ok_and(|plen| plen <= 32) {
+        port.set_address(address);
+        return Ok("OK".into());
+    }
+    Err(format!("{}: invalid IP address and network prefix", args[1]))
+}

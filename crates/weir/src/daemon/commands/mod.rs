@@ -141,6 +141,10 @@ static COMMANDS: &[Command<Context>] = commands! {
     "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
         now!(dummy::receive),
         "Lets packets, in hexadecimal or made from datapath flows, come in at a dummy port.";
+    "netdev-dummy/conn-state" "[NETDEV]" (0, 1) now!(dummy::conn_state),
+        "Whether one dummy port with the option stream, or all, are connected.";
+    "netdev-dummy/ip4addr" "NETDEV IPADDR/MASK-PREFIX-LEN" (2, 2) now!(dummy::ip4addr),
+        "Gives a dummy port an IPv4 address, for which it answers ARP requests.";
     "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
     "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";

@@ -1,0 +1,461 @@
+//! Patch sockets: a dummy port whose frames go to another process's dummy port, and come from there.
+//!
+//! On the wire each frame comes after its length, two bytes in network byte order, as between OVS's dummy
+//! ports. `pstream` listens, and sends each frame to everybody who has connected; `stream` connects, and
+//! connects again when the connection ends.
+//!
+//! Sharing between threads: workers put frames into [`Shared::outgoing`] and ring the bell; a thread of the
+//! port's own does everything with the sockets, and puts what comes in into the port's receive queue.
+
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::Error;
+use crate::sys::{Doorbell, system};
+
+/// Frames that wait for the thread, and for a peer; more are dropped, as in OVS.
+const QUEUE_LEN: usize = 100;
+
+/// The shortest frame: an Ethernet header. Who sends a shorter one does not speak this protocol.
+const MIN_FRAME: usize = 14;
+
+/// The first pause before connecting again, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+
+/// How long a TCP connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Which way a connection comes about, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    Unix(PathBuf),
+    Tcp(String),
+    PassiveUnix(PathBuf),
+    PassiveTcp(String),
+}
+
+impl Target {
+    fn parse(text: &str) -> Option<Target> {
+        let (kind, rest) = text.split_once(':').filter(|(_, rest)| !rest.is_empty())?;
+        match kind {
+            "unix" => Some(Target::Unix(rest.into())),
+            "punix" => Some(Target::PassiveUnix(rest.into())),
+            "tcp" => rest.rsplit_once(':').map(|_| Target::Tcp(rest.into())),
+            "ptcp" => {
+                let (port, host) = rest.split_once(':').unwrap_or((rest, "0.0.0.0"));
+                port.parse::<u16>().ok().map(|port| Target::PassiveTcp(format!("{host}:{port}")))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A port's patch sockets. Dropping it closes them and ends their thread.
+#[derive(Debug)]
+pub(super) struct Patch {
+    shared: Arc<Shared>,
+    /// It connects, rather than listens.
+    active: bool,
+    thread: Option<JoinHandle<()>>,
+    /// A socket's file, which goes with it.
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    outgoing: ArrayQueue<Vec<u8>>,
+    bell: Doorbell,
+    stop: AtomicBool,
+    connected: AtomicBool,
+}
+
+/// Takes the frames that come in.
+pub(super) type Deliver = Box<dyn Fn(&[u8]) + Send>;
+
+impl Patch {
+    /// What the options `stream` and `pstream` of `port` ask for: the first connects, the second listens.
+    pub fn open(port: &str, stream: Option<&str>, pstream: Option<&str>, deliver: Deliver) -> Result<Patch, Error> {
+        let (option, text) = match (stream, pstream) {
+            (Some(text), None) => ("stream", text),
+            (_, Some(text)) => ("pstream", text),
+            (None, None) => ("stream", ""),
+        };
+        let wrong = |problem: &str| Error::Option {
+            port: port.into(),
+            option: option.into(),
+            problem: format!("{text:?}: {problem}"),
+        };
+        if stream.is_some() && pstream.is_some() {
+            return Err(wrong("a port has either stream or pstream"));
+        }
+        let active = option == "stream";
+        let expected =
+            if active { "should be unix:FILE or tcp:HOST:PORT" } else { "should be punix:FILE or ptcp:PORT[:HOST]" };
+        let target = Target::parse(text).ok_or_else(|| wrong(expected))?;
+        if active != matches!(target, Target::Unix(_) | Target::Tcp(_)) {
+            return Err(wrong(expected));
+        }
+        let listener = Listener::open(&target).map_err(|e| system(port, format!("listen on {text}"), e))?;
+        let shared = Arc::new(Shared {
+            outgoing: ArrayQueue::new(QUEUE_LEN),
+            bell: Doorbell::new(port)?,
+            stop: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
+        });
+        let file = if let Target::PassiveUnix(path) = &target { Some(path.clone()) } else { None };
+        let pump = Pump {
+            shared: shared.clone(),
+            target,
+            listener,
+            peers: Vec::new(),
+            deliver,
+            backoff: BACKOFF.0,
+            due: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name(format!("patch-{port}"));
+        let thread = thread.spawn(|| pump.run()).map_err(|e| system(port, "start a thread", e))?;
+        Ok(Patch { shared, active, thread: Some(thread), file })
+    }
+
+    /// Sends a frame to the other end, or drops it.
+    pub fn send(&self, frame: &[u8]) {
+        if self.shared.connected.load(SeqCst) && self.shared.outgoing.push(frame.to_vec()).is_ok() {
+            self.shared.bell.raise();
+        }
+    }
+
+    /// Whether it is connected; `None` where it only listens.
+    pub fn connected(&self) -> Option<bool> {
+        self.active.then(|| self.shared.connected.load(SeqCst))
+    }
+}
+
+impl Drop for Patch {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        self.shared.bell.raise();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the hook.
+            let _ = thread.join();
+        }
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// The listener of a passive target.
+    fn open(target: &Target) -> std::io::Result<Option<Listener>> {
+        match target {
+            Target::PassiveUnix(path) => {
+                remove_dead(path);
+                let listener = UnixListener::bind(path)?;
+                listener.set_nonblocking(true)?;
+                Ok(Some(Listener::Unix(listener)))
+            }
+            Target::PassiveTcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Some(Listener::Tcp(listener)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> std::io::Result<OwnedFd> {
+        match self {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }
+        }
+    }
+}
+
+/// Removes a socket that nobody listens on any more.
+fn remove_dead(path: &Path) {
+    if UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn connect(target: &Target) -> std::io::Result<OwnedFd> {
+    match target {
+        Target::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_nonblocking(true)?;
+            Ok(stream.into())
+        }
+        Target::Tcp(address) => {
+            let address = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+            let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            Ok(stream.into())
+        }
+        Target::PassiveUnix(_) | Target::PassiveTcp(_) => Err(std::io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// What the thread works on.
+struct Pump {
+    shared: Arc<Shared>,
+    target: Target,
+    listener: Option<Listener>,
+    peers: Vec<Peer>,
+    deliver: Deliver,
+    backoff: Duration,
+    /// When to connect next.
+    due: Instant,
+}
+
+impl Pump {
+    fn run(mut self) {
+        while !self.shared.stop.load(SeqCst) {
+            self.connect();
+            self.send();
+            self.wait();
+            self.accept();
+            let deliver = &self.deliver;
+            self.peers.retain_mut(|peer| peer.receive(deliver));
+            self.count();
+        }
+    }
+
+    /// Connects where it is time to.
+    fn connect(&mut self) {
+        if self.listener.is_some() || !self.peers.is_empty() || Instant::now() < self.due {
+            return;
+        }
+        match connect(&self.target) {
+            Ok(fd) => {
+                self.peers.push(Peer::new(fd));
+                self.backoff = BACKOFF.0;
+            }
+            Err(_) => {
+                self.due = Instant::now() + self.backoff;
+                self.backoff = (self.backoff * 2).min(BACKOFF.1);
+            }
+        }
+        self.count();
+    }
+
+    /// Hands on what the workers have left.
+    fn send(&mut self) {
+        let outgoing = &self.shared.outgoing;
+        while let Some(frame) = outgoing.pop() {
+            self.peers.iter_mut().for_each(|peer| peer.enqueue(&frame));
+        }
+        self.shared.bell.lower(|| !outgoing.is_empty());
+        self.peers.retain_mut(Peer::flush);
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let connected = !self.peers.is_empty();
+        if self.shared.connected.swap(connected, SeqCst) && !connected {
+            // Who hangs up is not called again at once.
+            self.due = Instant::now() + self.backoff;
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&self) {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.shared.bell.as_fd(), PollFlags::IN)];
+        fds.extend(self.listener.iter().map(|l| PollFd::from_borrowed_fd(l.as_fd(), PollFlags::IN)));
+        fds.extend(self.peers.iter().map(|peer| {
+            let out = if peer.output.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            PollFd::new(&peer.fd, PollFlags::IN | out)
+        }));
+        let pause = (self.listener.is_none() && self.peers.is_empty())
+            .then(|| self.due.saturating_duration_since(Instant::now()));
+        let pause = pause.map(|p| Timespec { tv_sec: p.as_secs() as i64, tv_nsec: p.subsec_nanos().into() });
+        if let Err(error) = poll(&mut fds, pause.as_ref())
+            && error != Errno::INTR
+        {
+            tracing::warn!("a dummy port cannot wait for its patch sockets: {error}");
+            std::thread::sleep(BACKOFF.0);
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        while let Ok(fd) = listener.accept() {
+            self.peers.push(Peer::new(fd));
+        }
+    }
+}
+
+/// A connection.
+struct Peer {
+    fd: OwnedFd,
+    /// The beginning of a frame.
+    input: Vec<u8>,
+    /// Frames, with their lengths, that the peer has not taken.
+    output: Vec<u8>,
+}
+
+impl Peer {
+    fn new(fd: OwnedFd) -> Peer {
+        Peer { fd, input: Vec::new(), output: Vec::new() }
+    }
+
+    fn enqueue(&mut self, frame: &[u8]) {
+        let Ok(len) = u16::try_from(frame.len()) else { return };
+        // A peer that takes nothing is not to take all memory.
+        if self.output.len() < QUEUE_LEN * usize::from(u16::MAX) {
+            self.output.extend(len.to_be_bytes());
+            self.output.extend(frame);
+        }
+    }
+
+    /// Writes what there is to write; false when the connection is over.
+    fn flush(&mut self) -> bool {
+        while !self.output.is_empty() {
+            match rustix::io::write(&self.fd, &self.output) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Reads what there is to read; false when the connection is over.
+    fn receive(&mut self, deliver: &Deliver) -> bool {
+        let mut chunk = [0; 1 << 14];
+        loop {
+            match rustix::io::read(&self.fd, &mut chunk) {
+                Ok(0) => return false,
+                Ok(n) => self.input.extend(&chunk[..n]),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+            if !self.take_frames(deliver) {
+                return false;
+            }
+        }
+    }
+
+    /// Delivers whole frames; false for what cannot be one.
+    fn take_frames(&mut self, deliver: &Deliver) -> bool {
+        let mut rest = &self.input[..];
+        while let [high, low, after @ ..] = rest {
+            let len = usize::from(u16::from_be_bytes([*high, *low]));
+            if len < MIN_FRAME {
+                return false;
+            }
+            let Some((frame, after)) = after.split_at_checked(len) else { break };
+            deliver(frame);
+            rest = after;
+        }
+        self.input = rest.to_vec();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Env;
+    use crate::dummy::Dummy;
+    use crate::registry::{self, PortSpec};
+    use packet::{Batch, Packet, Time};
+    use std::io::{Read, Write};
+
+    fn open(env: &Env, name: &str, option: (&str, &str)) -> Result<(Arc<dyn crate::Port>, Arc<Dummy>), Error> {
+        let port = registry::open(&PortSpec::new(name, "dummy").with(&[option]), env)?;
+        Ok((port, env.dummies.find(name).unwrap()))
+    }
+
+    fn until(condition: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_secs(30), "took too long");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn frames_pass_between_two_ports_and_the_connection_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.sock");
+        let (passive, active) = (format!("punix:{}", path.display()), format!("unix:{}", path.display()));
+        let env = Env::default();
+        let (a, _) = open(&env, "a", ("pstream", &passive)).unwrap();
+        let (b, dummy) = open(&env, "b", ("stream", &active)).unwrap();
+        until(|| dummy.connected() == Some(true));
+        let (frame, mut rx, start) = ([7; 60], b.take_rx_queues(), Instant::now());
+        let (mut tx, mut batch) = (a.tx_queue(0).unwrap(), Batch::new());
+        // The listener may not have accepted yet, and drops what it is to send until then.
+        loop {
+            batch.push(Packet::from_slice(&frame));
+            tx.transmit(&mut batch, Time(0));
+            if rx[0].receive(&mut batch, Time(0)) > 0 {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(batch.drain(..).next().unwrap().data(), frame);
+        drop(tx);
+        drop(a);
+        assert!(!path.exists(), "the socket goes with the port");
+        until(|| dummy.connected() == Some(false));
+        let (_again, _) = open(&env, "a", ("pstream", &passive)).unwrap();
+        until(|| dummy.connected() == Some(true));
+    }
+
+    #[test]
+    fn who_does_not_speak_the_protocol_is_hung_up_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.sock");
+        let env = Env::default();
+        let (_port, _) = open(&env, "a", ("pstream", &format!("punix:{}", path.display()))).unwrap();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(&[0, 5, 1, 2, 3, 4, 5]).unwrap();
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+
+    #[test]
+    fn addresses_that_make_no_sense_are_refused() {
+        for (option, text) in
+            [("stream", "punix:/x"), ("pstream", "unix:/x"), ("stream", "tcp:1"), ("pstream", "ptcp:x"), ("stream", "")]
+        {
+            assert!(open(&Env::default(), "a", (option, text)).is_err(), "{option} {text}");
+        }
+        let spec = PortSpec::new("a", "dummy").with(&[("stream", "unix:/x"), ("pstream", "punix:/y")]);
+        assert!(registry::open(&spec, &Env::default()).is_err());
+    }
+}
