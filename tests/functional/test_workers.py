@@ -5,7 +5,7 @@ import sys
 import time
 
 from test_forwarding import config
-from test_vswitchd import Ovs, dummy_bridge, ovs  # noqa: F401
+from test_vswitchd import dummy_bridge, ovs  # noqa: F401
 
 # Sends numbered datagrams to ADDRESS until its input ends, then how many there were.
 SENDER = """

@@ -37,11 +37,17 @@ pub struct SwitchSettings {
     pub max_idle: Duration,
     /// How often datapath flows are looked through for statistics and expiry.
     pub revalidate_interval: Duration,
+    /// Packets that no datapath flow matches are dropped: the flow tables are not filled yet.
+    pub hold_misses: bool,
 }
 
 impl Default for SwitchSettings {
     fn default() -> SwitchSettings {
-        SwitchSettings { max_idle: Duration::from_secs(10), revalidate_interval: Duration::from_millis(500) }
+        SwitchSettings {
+            max_idle: Duration::from_secs(10),
+            revalidate_interval: Duration::from_millis(500),
+            hold_misses: false,
+        }
     }
 }
 

@@ -45,6 +45,10 @@ impl Upcall for SlowPath {
 
 impl Upcall for Switch {
     fn misses(&self, misses: &mut [Miss], now: Time) {
+        if self.settings().hold_misses {
+            misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::UpcallError));
+            return;
+        }
         for miss in misses {
             miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
         }

@@ -71,11 +71,19 @@ pub struct Datapath {
     pub max_revalidator: Duration,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
+    /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
+    /// (`flow-restore-wait`).
+    pub flow_restore_wait: bool,
 }
 
 impl Default for Datapath {
     fn default() -> Datapath {
-        Datapath { max_idle: Duration::from_secs(10), max_revalidator: Duration::from_millis(500), flow_limit: 200_000 }
+        Datapath {
+            max_idle: Duration::from_secs(10),
+            max_revalidator: Duration::from_millis(500),
+            flow_limit: 200_000,
+            flow_restore_wait: false,
+        }
     }
 }
 

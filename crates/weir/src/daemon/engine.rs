@@ -73,7 +73,11 @@ fn no_pool(e: ports::Error) -> &'static packet::Memory {
 
 /// The part of the settings that the OpenFlow side takes.
 pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
-    SwitchSettings { max_idle: caches.max_idle, revalidate_interval: caches.max_revalidator }
+    SwitchSettings {
+        max_idle: caches.max_idle,
+        revalidate_interval: caches.max_revalidator,
+        hold_misses: caches.flow_restore_wait,
+    }
 }
 
 /// The cores that workers run on, as the datapath takes them.

@@ -27,7 +27,7 @@ pub async fn first(events: &mut Events, dummy: Dummy) -> Source {
     loop {
         let state = events.state();
         if state.synced && state.has_lock {
-            return source::read(&state.replica, dummy);
+            return source::read(&state.replica, dummy, true);
         } else if state.synced && !told {
             let pid = std::process::id();
             tracing::error!(
@@ -93,7 +93,8 @@ impl Follower {
             }
             return;
         }
-        let source = source::read(&state.replica, self.dummy);
+        let waits = self.applied.as_ref().is_some_and(|applied| applied.desired.datapath.flow_restore_wait);
+        let source = source::read(&state.replica, self.dummy, waits);
         if self.applied.as_ref() != Some(&source) {
             self.bring(source).await;
         }

@@ -39,11 +39,16 @@ pub struct Source {
 }
 
 /// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
-pub fn read(replica: &Replica, dummy: Dummy) -> Source {
+///
+/// With `may_wait`, `flow-restore-wait` is obeyed: until it is over, controllers are not known. It counts
+/// only from the start of the daemon until it is over for the first time.
+pub fn read(replica: &Replica, dummy: Dummy, may_wait: bool) -> Source {
     let Some(root) = replica.rows("Open_vSwitch").next() else { return Source::default() };
     let mut source = Source { next_cfg: root.integer("next_cfg").unwrap_or(0), ..Source::default() };
     source.desired.workers = source.workers(root);
     source.desired.datapath = source.datapath(root);
+    let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
+    source.desired.datapath.flow_restore_wait = waits;
     for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
         let Some(name) = row.string("name") else { continue };
         // Sockets and devices bear the bridge's name: it has to be a file's.
@@ -51,7 +56,10 @@ pub fn read(replica: &Replica, dummy: Dummy) -> Source {
             source.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
             continue;
         }
-        let bridge = source.bridge(replica, row, name, dummy);
+        let mut bridge = source.bridge(replica, row, name, dummy);
+        if waits {
+            bridge.controllers.clear();
+        }
         source.desired.bridges.insert(name.to_owned(), bridge);
     }
     source
@@ -125,6 +133,7 @@ impl Source {
             max_idle: idle.unwrap_or(default.max_idle).max(shortest),
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
             flow_limit: limit.unwrap_or(default.flow_limit),
+            ..default
         }
     }
 

@@ -1,7 +1,7 @@
 //! Writes to the database what runs: only the columns that differ from what it holds.
 
 use ofproto::PortInfo;
-use openflow::OfPort;
+use openflow::{OfPort, Role};
 use ovsdb::transaction::Values;
 use ovsdb::{Atom, Datum, Replica, Row, Transaction};
 use ports::registry;
@@ -105,7 +105,9 @@ impl Writer<'_> {
                 let seconds = || self.context.engine.timer.now().since(at).as_secs().to_string();
                 facts.push((name, held.map_or_else(seconds, str::to_owned)));
             }
-            self.update(controller, [("is_connected", connected.into()), ("status", Datum::map(facts))]);
+            let role = state.filter(|_| connected).and_then(|state| state.role.get()).map(role_name);
+            let columns = [("is_connected", connected.into()), ("role", optional(role)), ("status", Datum::map(facts))];
+            self.update(controller, columns);
         }
     }
 
@@ -179,6 +181,15 @@ impl Writer<'_> {
 
     fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {
         self.status.ports.iter().find(|failed| failed.bridge == bridge && failed.name == name)
+    }
+}
+
+/// A controller's role, as the column `role` has it.
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Primary => "master",
+        Role::Secondary => "slave",
+        Role::Equal | Role::NoChange => "other",
     }
 }
 

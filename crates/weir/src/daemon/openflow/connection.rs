@@ -72,6 +72,9 @@ struct Counted<'a> {
 impl Counted<'_> {
     fn update(&mut self, session: &Session) {
         let now = session.version().map(|_| session.wants_misses());
+        if now.is_some() {
+            self.state.role.set(Some(session.role()));
+        }
         if now == self.up {
             return;
         }

@@ -100,6 +100,8 @@ struct ControllerTask {
 pub struct ControllerState {
     /// Connections that speak OpenFlow now.
     pub connections: Cell<usize>,
+    /// The role that the last one has.
+    pub role: Cell<Option<openflow::Role>>,
     /// What went wrong last.
     pub error: RefCell<Option<String>>,
     /// When a connection came about last.
