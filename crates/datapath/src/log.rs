@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use packet::Key;
 use packet::flow::Mask;
+use packet::flow::field::FIELDS;
 
 use crate::action::{Action, Punt};
 use crate::text::{Context, format_actions, format_key, format_ufid};
@@ -16,6 +17,21 @@ const TARGET: &str = "dpif_netdev";
 /// Whether there is any use in preparing a line.
 pub(crate) fn is_on() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+}
+
+/// A packet with this key goes up.
+pub(crate) fn missed(key: &Key) {
+    tracing::debug!(target: TARGET, "ovs-netdev: miss upcall:\n{}", whole(key));
+}
+
+/// The text of all that a packet with this key has.
+fn whole(key: &Key) -> String {
+    let mut mask = Mask::wildcard();
+    FIELDS.iter().for_each(|info| mask.set_exact(info.field));
+    let mut out = String::new();
+    format_key(&mut out, key, &mask, &Context::default());
+    // Without a mask there are no flags that are known to be off, but a number.
+    out.replace("ct_state(-new-est-rel-rpl-inv-trk-snat-dnat)", "ct_state(0)")
 }
 
 /// A flow was made, by a packet with this key.
@@ -56,6 +72,16 @@ mod tests {
     use super::*;
     use crate::text::parse_flow;
     use packet::flow::text::NoNames;
+
+    #[test]
+    fn all_of_a_packet_is_shown() {
+        let text = "skb_priority(0),skb_mark(0),ct_state(0),ct_zone(0),ct_mark(0),ct_label(0),recirc_id(0),dp_hash(0),\
+                    in_port(1),packet_type(ns=0,id=0),eth(src=50:54:00:00:00:01,dst=50:54:00:00:02:00),\
+                    eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=6,tos=0,ttl=64,frag=no),tcp(src=8,dst=9),\
+                    tcp_flags(ack)";
+        let (key, _) = crate::text::parse_key(text, &NoNames).unwrap();
+        assert_eq!(whole(&key), text);
+    }
 
     #[test]
     fn lines_are_those_of_ovs() {

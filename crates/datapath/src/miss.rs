@@ -405,6 +405,9 @@ impl Handler {
             return;
         };
         let mut misses: Vec<Miss> = which.iter().filter_map(|&i| batch[i].miss.take()).collect();
+        if log::is_on() {
+            misses.iter().for_each(|miss| log::missed(&miss.key));
+        }
         upcall.misses(&mut misses, now);
         for (&i, mut miss) in which.iter().zip(misses) {
             let verdict = std::mem::take(&mut miss.verdict);

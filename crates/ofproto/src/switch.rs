@@ -228,11 +228,12 @@ impl Switch {
         let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else {
             return format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len);
         };
+        let mut cookie = String::new();
+        packet::flow::text::number::hex(&mut cookie, info.cookie.map_or(u64::MAX, |cookie| cookie.0).into());
         format!(
-            "controller(reason={},dont_send=0,continuation=0,recirc_id={},rule_cookie={:#x},controller_id={},max_len={})",
+            "controller(reason={},dont_send=0,continuation=0,recirc_id={},rule_cookie={cookie},controller_id={},max_len={})",
             info.reason as u32,
             punt.cookie,
-            info.cookie.map_or(u64::MAX, |cookie| cookie.0),
             info.controller_id,
             info.max_len.unwrap_or(u16::MAX)
         )

@@ -59,7 +59,7 @@ fn choose_link(hash: u64, algorithm: MultipathAlgorithm, links: u64, arg: u32) -
     match algorithm {
         MultipathAlgorithm::ModuloN => hash % links,
         // The upper half as a fraction of all values.
-        MultipathAlgorithm::HashThreshold => (hash >> 32) * links >> 32,
+        MultipathAlgorithm::HashThreshold => ((hash >> 32) * links) >> 32,
         MultipathAlgorithm::Hrw => (0..links).max_by_key(|&link| second_hash(hash, link)).unwrap_or(0),
         MultipathAlgorithm::IterHash => {
             let arg = u64::from(arg);

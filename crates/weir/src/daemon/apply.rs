@@ -125,7 +125,10 @@ impl Target {
         let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
         let vlan = port_vlan(&settings.local_vlans);
         let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, ..PortSpec::new(device) };
-        bridge.add_port(spec).map(drop).map_err(|e| format!("LOCAL port: {e}"))
+        let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
+        log_added(name, name, port);
+        tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
+        Ok(())
     }
 
     fn add_port(&self, bridge: &str, name: &str, wanted: &Port) -> Outcome {
@@ -138,6 +141,7 @@ impl Target {
         };
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
+        log_added(bridge.name(), name, port);
         if wanted.interface.rx_affinity.is_empty() {
             return Ok(());
         }
@@ -186,7 +190,9 @@ impl Target {
     fn remove_port(&self, bridge: &str, name: &str) -> Outcome {
         let bridge = self.bridge(bridge)?;
         let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
-        bridge.remove_port(port).map_err(|e| e.to_string())
+        bridge.remove_port(port).map_err(|e| e.to_string())?;
+        tracing::info!("bridge {}: deleted interface {name} on port {}", bridge.name(), short_number(port));
+        Ok(())
     }
 
     fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> Outcome {
@@ -198,6 +204,15 @@ impl Target {
     fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
         self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
     }
+}
+
+fn log_added(bridge: &str, name: &str, port: OfPort) {
+    tracing::info!("bridge {bridge}: added interface {name} on port {}", short_number(port));
+}
+
+/// As OpenFlow 1.0 has it: LOCAL is 65534.
+fn short_number(port: OfPort) -> u32 {
+    port.to_u16().map_or(port.0, u32::from)
 }
 
 fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {

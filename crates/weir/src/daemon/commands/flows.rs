@@ -140,7 +140,7 @@ impl DumpOptions<'_> {
         self.format(context, layer, context.engine.datapath.flows().filter(wanted))
     }
 
-    /// A line for each flow. `layer` says what kind of datapath it is in.
+    /// A line for each flow, the oldest first. `layer` says what kind of datapath it is in.
     pub(super) fn format(
         &self,
         context: &Context,
@@ -153,16 +153,18 @@ impl DumpOptions<'_> {
         let ports: &dyn PortNames = if self.names.unwrap_or(self.verbose) { &names } else { &NoNames };
         let style = Style { verbose: self.verbose, ports, punt: Some(&describe) };
         let now = context.engine.datapath.now();
-        let mut text = String::new();
-        for flow in flows {
-            let start = text.len();
+        let line = |flow: FlowDump| {
+            let mut text = String::new();
             datapath::text::format_flow(&mut text, &flow, now, &style);
-            if let (Some(layer), Some(at)) = (layer, text[start..].find(", actions:")) {
-                text.insert_str(start + at, &format!(", dp:{layer}"));
+            if let (Some(layer), Some(at)) = (layer, text.find(", actions:")) {
+                text.insert_str(at, &format!(", dp:{layer}"));
             }
             text.push('\n');
-        }
-        text
+            ((flow.created, flow.id), text)
+        };
+        let mut lines: Vec<_> = flows.map(line).collect();
+        lines.sort_by_key(|(age, _)| *age);
+        lines.into_iter().map(|(_, text)| text).collect()
     }
 }
 

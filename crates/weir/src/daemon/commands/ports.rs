@@ -122,19 +122,28 @@ fn show_datapath(context: &Context, kind: DatapathType, statistics: bool) -> Str
     text
 }
 
+/// What a port does not count is shown as `?`.
 fn show_statistics(text: &mut String, stats: &::ports::Stats) {
+    let count = |n: u64| if n == u64::MAX { "?".to_owned() } else { n.to_string() };
     let _ = writeln!(
         text,
         "    RX packets:{} errors:{} dropped:{} overruns:{} frame:{}",
-        stats.rx_packets, stats.rx_errors, stats.rx_dropped, stats.rx_over_err, stats.rx_frame_err
+        count(stats.rx_packets),
+        count(stats.rx_errors),
+        count(stats.rx_dropped),
+        count(stats.rx_over_err),
+        count(stats.rx_frame_err)
     );
     let _ = writeln!(
         text,
         "    TX packets:{} errors:{} dropped:{} aborted:? carrier:?\n    collisions:{}",
-        stats.tx_packets, stats.tx_errors, stats.tx_dropped, stats.collisions
+        count(stats.tx_packets),
+        count(stats.tx_errors),
+        count(stats.tx_dropped),
+        count(stats.collisions)
     );
-    let (rx, tx) = (stats.rx_bytes, stats.tx_bytes);
-    let _ = writeln!(text, "    RX bytes:{rx}{}  TX bytes:{tx}{}", human_size(rx), human_size(tx));
+    let size = |n: u64| if n == u64::MAX { "?".to_owned() } else { format!("{n}{}", human_size(n)) };
+    let _ = writeln!(text, "    RX bytes:{}  TX bytes:{}", size(stats.rx_bytes), size(stats.tx_bytes));
 }
 
 /// ` (1.5 KiB)`; nothing below that unit.
