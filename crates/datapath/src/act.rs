@@ -148,6 +148,10 @@ impl Actor {
         }
         match step {
             Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, depth),
+            Step::Copy(Use::RunByLength { size, longer, others }) => {
+                let program = if packet.len() > (*size).into() { longer } else { others };
+                self.run_clone(program, packet.duplicate(), view, depth);
+            }
             Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
             Step::Rewrite(rewriter) => {
                 rewriter.apply(packet, view.key, &view.layers)?;
@@ -189,7 +193,13 @@ impl Actor {
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
             Use::Run(program) if depth < self.max_depth => self.run(program, packet, view, depth + 1),
-            Use::Recirc(_) | Use::Run(_) => self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port()),
+            Use::RunByLength { size, longer, others } if depth < self.max_depth => {
+                let program = if packet.len() > (*size).into() { longer } else { others };
+                self.run(program, packet, view, depth + 1);
+            }
+            Use::Recirc(_) | Use::Run(_) | Use::RunByLength { .. } => {
+                self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port())
+            }
             Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
         }
     }

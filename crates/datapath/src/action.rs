@@ -61,6 +61,15 @@ pub enum Action {
     },
     /// Run actions on a copy; the packet goes on unchanged.
     Clone(Vec<Action>),
+    /// Run one of two lists of actions on a copy; the packet goes on unchanged.
+    CheckLength {
+        /// Bytes of frame.
+        size: u16,
+        /// For packets that are longer.
+        longer: Vec<Action>,
+        /// For the others.
+        others: Vec<Action>,
+    },
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
     Drop(DropReason),
 }

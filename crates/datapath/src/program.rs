@@ -70,6 +70,15 @@ pub enum Use {
     Punt(Arc<Punt>),
     /// Run another program.
     Run(Box<Program>),
+    /// Run one of two other programs, by the length of the frame.
+    RunByLength {
+        /// Bytes.
+        size: u16,
+        /// For longer frames.
+        longer: Box<Program>,
+        /// For the others.
+        others: Box<Program>,
+    },
     /// Drop.
     Drop(DropReason),
 }
@@ -100,6 +109,11 @@ impl Program {
                 Action::Hash { basis } => Step::Hash { basis: *basis },
                 Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
                 Action::Clone(actions) => Step::Copy(Use::Run(Box::new(Program::compile(actions)))),
+                Action::CheckLength { size, longer, others } => Step::Copy(Use::RunByLength {
+                    size: *size,
+                    longer: Box::new(Program::compile(longer)),
+                    others: Box::new(Program::compile(others)),
+                }),
                 Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Use::Drop(_)));

@@ -381,6 +381,9 @@ fn without_outputs(actions: &[Action]) -> Vec<Action> {
     let kept = actions.iter().filter(|action| !matches!(action, Action::Output(_) | Action::Recirc(_)));
     let inside = |action: &Action| match action {
         Action::Clone(inner) => Action::Clone(without_outputs(inner)),
+        Action::CheckLength { size, longer, others } => {
+            Action::CheckLength { size: *size, longer: without_outputs(longer), others: without_outputs(others) }
+        }
         other => other.clone(),
     };
     kept.map(inside).collect()

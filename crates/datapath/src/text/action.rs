@@ -28,6 +28,7 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("userspace", "userspace(pid=PID,...): hand a copy to the slow path"),
     ("trunc", "trunc(BYTES): send at most this much with the next output"),
     ("clone", "clone(ACTIONS): run actions on a copy"),
+    ("check_pkt_len", "check_pkt_len(size=BYTES,gt(ACTIONS),le(ACTIONS)): run one of two lists, by the length"),
     ("drop", "drop: drop the packet"),
 ];
 
@@ -81,6 +82,13 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push_str("clone(");
             format_actions(out, actions, flow, context);
             out.push(')');
+        }
+        Action::CheckLength { size, longer, others } => {
+            put!(out, "check_pkt_len(size={size},gt(");
+            format_actions(out, longer, flow, context);
+            out.push_str("),le(");
+            format_actions(out, others, flow, context);
+            out.push_str("))");
         }
         Action::Drop(_) => out.push_str("drop"),
     }
@@ -179,6 +187,7 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("userspace", Some('(')) => parse_userspace(value)?,
         ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
+        ("check_pkt_len", Some('(')) => parse_check_length(value, ports, depth)?,
         ("drop", None) => Action::Drop(DropReason::Rule),
         (port, None) => Action::Output(PortNo(parse_port(port, ports)?)),
         (name, _) => return Err(unknown(name)),
@@ -188,6 +197,20 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
 /// `clone(drop)` is what a clone without actions prints.
 fn parse_clone(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Vec<Action>, Error> {
     if text == "drop" { Ok(Vec::new()) } else { parse_list(text, ports, depth + 1) }
+}
+
+fn parse_check_length(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Action, Error> {
+    let (mut size, mut longer, mut others) = (0, Vec::new(), Vec::new());
+    for item in Items::new(text) {
+        let item = item?;
+        match item.key {
+            "size" => size = integer("check_pkt_len(size)", item.value, 0xffff)? as u16,
+            "gt" => longer = parse_clone(item.value, ports, depth)?,
+            "le" => others = parse_clone(item.value, ports, depth)?,
+            other => return Err(argument("check_pkt_len", other, "size, gt(...), le(...)")),
+        }
+    }
+    Ok(Action::CheckLength { size, longer, others })
 }
 
 fn parse_port(text: &str, ports: &dyn PortNames) -> Result<u32, Error> {

@@ -78,14 +78,12 @@ fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfE
         | Action::PopMpls(_)
         | Action::SetVlanVid { .. }
         | Action::SetVlanPcp { .. }
-        | Action::Multipath(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
-        // Not made yet: connection tracking, other headers, and packet lengths.
-        Action::Ct(_)
-        | Action::Nat(_)
-        | Action::Encap(_)
-        | Action::Decap(_)
-        | Action::DecNshTtl
-        | Action::CheckPktLarger { .. } => Err(OfError::OFPBAC_BAD_TYPE),
+        | Action::Multipath(_)
+        | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
+        // Not made yet: connection tracking and other headers.
+        Action::Ct(_) | Action::Nat(_) | Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
+            Err(OfError::OFPBAC_BAD_TYPE)
+        }
         Action::Controller(controller) if controller.pause => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
     }
@@ -127,6 +125,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         Action::RegLoad { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
         Action::RegLoad { dst, .. } if !has(matching, dst.field) => return inconsistent,
         Action::Bundle(bundle) if bundle.dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
+        Action::CheckPktLarger { dst, .. } if !has(matching, dst.field) => return inconsistent,
         Action::Multipath(multipath) if !has(matching, multipath.dst.field) => return inconsistent,
         Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
         Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),

@@ -29,6 +29,9 @@ impl Ctx<'_, '_> {
                 return;
             }
             self.event(|| Event::from(step));
+            if let StepRef::Act(Action::CheckPktLarger { pkt_len, dst }) = step {
+                return self.check_length(*pkt_len, dst, rest);
+            }
             if !self.step(step) {
                 return;
             }

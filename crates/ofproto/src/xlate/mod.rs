@@ -13,6 +13,7 @@
 //! | `output.rs` | ports, floods, patches, controllers |
 //! | `normal.rs` | L2 learning and VLANs |
 //! | `choose.rs` | choices by a hash |
+//! | `length.rs` | what depends on the packet's length |
 //! | `mirror.rs` | copies for mirrors |
 //! | `freeze.rs` | recirculation |
 //! | `commit.rs`, `headers.rs` | header changes |
@@ -24,6 +25,7 @@ mod commit;
 mod freeze;
 mod headers;
 mod learn;
+mod length;
 mod mirror;
 mod normal;
 mod output;

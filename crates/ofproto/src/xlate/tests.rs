@@ -78,3 +78,25 @@ fn a_bundle_leaves_ports_that_are_down() {
     set(2, false);
     assert_eq!(to(), [2]);
 }
+
+/// One flow sends long packets and others different ways, and the pipeline goes on in both.
+#[test]
+fn length_decides_in_the_datapath() {
+    let bed = bed(&[
+        "in_port=1,actions=write_actions(output:4),goto_table:2",
+        "table=2,actions=check_pkt_larger(100)->NXM_NX_REG0[3],resubmit(,1)",
+        "table=1,reg0=8/8,actions=set_field:02:00:00:00:00:09->eth_dst,output:2",
+        "table=1,actions=set_field:02:00:00:00:00:07->eth_dst,output:3",
+        "in_port=2,actions=push_vlan:0x8100,check_pkt_larger(100)->NXM_NX_REG0[0],output:3",
+    ]);
+    let frame = |len: usize| [&[2; 12][..], &[0x88, 0xb5], &vec![0; len - 14]].concat();
+    let sent = |port, len| bed.receive(OfPort(port), &frame(len));
+    for _ in 0..2 {
+        for (len, expected) in [(101, vec![(2, 9), (4, 9)]), (100, vec![(3, 7), (4, 7)])] {
+            let got: Vec<_> = sent(1, len).into_iter().map(|(port, frame)| (port.0, frame[5])).collect();
+            assert_eq!(got, expected, "{len} bytes");
+        }
+    }
+    assert_eq!(bed.datapath.flow_count(), 1);
+    assert_eq!(sent(2, 97).len(), 1, "the tag counts, and what comes after is done");
+}
