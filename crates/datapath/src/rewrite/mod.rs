@@ -11,6 +11,7 @@ mod ip;
 mod l2;
 mod l4;
 mod neighbour;
+mod nsh;
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +69,8 @@ struct Groups {
     l4: bool,
     /// Neighbour discovery.
     nd: bool,
+    /// Network service header.
+    nsh: bool,
     metadata: bool,
 }
 
@@ -96,6 +99,7 @@ impl Rewriter {
                 || any(&m3.arp_tha)
                 || mask.encap().nd_reserved.get() != 0
                 || mask.encap().nd_options_type != 0,
+            nsh: nsh::is_written(mask.encap()),
             metadata: m.pkt_mark.get() | m.skb_priority.get() != 0 || has(BlockId::Tunnel),
         };
         Rewriter {
@@ -109,8 +113,8 @@ impl Rewriter {
 
     /// Whether only metadata is written, which lies in the key.
     pub fn only_metadata(&self) -> bool {
-        let Groups { ethernet, vlan, mpls, ip, arp, l4, nd, metadata: _ } = self.groups;
-        !(ethernet | vlan | mpls | ip | arp | l4 | nd)
+        let Groups { ethernet, vlan, mpls, ip, arp, l4, nd, nsh, metadata: _ } = self.groups;
+        !(ethernet | vlan | mpls | ip | arp | l4 | nd | nsh)
     }
 
     /// Whether what headers the packet has may depend on what is written.
@@ -131,6 +135,9 @@ impl Rewriter {
         if groups.mpls && layers.l2_5 != Layers::NONE {
             let encap = self.encap.as_deref().expect("the group has its block");
             l2::set_mpls(packet.data_mut(), encap, layers.l2_5)?;
+        }
+        if groups.nsh && key.common().dl_type.get() == nsh::ETHERTYPE {
+            nsh::set_nsh(self, packet.data_mut(), layers)?;
         }
         if groups.ip | groups.arp | groups.l4 | groups.nd {
             self.apply_l3(packet, key, layers)?;

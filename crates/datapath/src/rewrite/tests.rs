@@ -366,3 +366,29 @@ fn routed_ipv6_destinations_are_not_in_the_checksum() {
     assert_eq!(packet.data()[54..], frame[54..]);
     assert_ne!(packet.data()[38..54], frame[38..54]);
 }
+
+#[test]
+fn a_network_service_header_is_written_in_place() {
+    let mut key = Key::new();
+    let before = [(Field::NshTtl, 63), (Field::NshMdtype, 1), (Field::NshNp, 3), (Field::NshSpi, 0x123456)];
+    let written = [(Field::NshFlags, 2), (Field::NshSi, 254), (Field::NshC1, 0x44332211), (Field::NshC4, 7)];
+    key.set(Field::DlType, 0x894f);
+    before.iter().for_each(|&(field, value)| key.set(field, value));
+    let mut packet = Packet::from_slice(&packet::flow::compose(&key, b"payload"));
+    let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
+    for (field, value) in written {
+        rewrite.key.set(field, value);
+        rewrite.mask.set_exact(field);
+    }
+    let mut old = Key::new();
+    let layers = extract(packet.data(), &mut old);
+    Rewriter::new(&rewrite).apply(&mut packet, &mut old, &layers).unwrap();
+    let mut new = Key::new();
+    extract(packet.data(), &mut new);
+    for (field, value) in before.into_iter().chain(written) {
+        assert_eq!(new.get(field), value, "{field:?}");
+    }
+    let short = &mut packet.data_mut()[..18];
+    let mut cut = Packet::from_slice(short);
+    assert_eq!(Rewriter::new(&rewrite).apply(&mut cut, &mut old, &layers), Err(Malformed));
+}

@@ -130,7 +130,7 @@ fn format_set(out: &mut String, rewrite: &Rewrite, flow: &Key, context: &Context
 /// key, the flow's own protocol tells which it is.
 fn sections_of(flow: &Key, mask: &Key) -> Vec<&'static Section> {
     let (dl_type, proto) = (flow.common().dl_type.get(), flow.common().nw_proto);
-    let mut sections = vec![&section::SKB_PRIORITY, &section::TUNNEL, &section::SKB_MARK, &section::ETH];
+    let mut sections = vec![&section::SKB_PRIORITY, &section::TUNNEL, &section::SKB_MARK, &section::ETH, &section::NSH];
     let ipv6_address = !section::IPV6.args[..3].iter().all(|arg| arg_is_wild(arg, mask));
     let network = match dl_type {
         0x0806 | 0x8035 => &section::ARP,

@@ -11,6 +11,7 @@ const ETH_IPV4: u16 = 0x0800;
 const ETH_ARP: u16 = 0x0806;
 const ETH_RARP: u16 = 0x8035;
 const ETH_IPV6: u16 = 0x86dd;
+const ETH_NSH: u16 = 0x894f;
 const ETH_MPLS: u16 = 0x8847;
 const ETH_MPLS_MCAST: u16 = 0x8848;
 const VLAN_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
@@ -169,6 +170,7 @@ impl Sections<'_> {
             ETH_IPV4 => self.section(&section::IPV4),
             ETH_IPV6 => self.section(&section::IPV6),
             ETH_ARP | ETH_RARP => self.section(&section::ARP),
+            ETH_NSH => self.section(&section::NSH),
             ETH_MPLS | ETH_MPLS_MCAST => self.mpls(),
             _ => {}
         }

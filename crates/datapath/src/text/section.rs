@@ -151,6 +151,18 @@ sections! {
         "hlimit" F(Field::NwTtl), Form::Dec(U8);
         "frag" F(Field::NwFrag), Form::Frag;
     }
+    NSH "nsh" {
+        "flags" F(Field::NshFlags), Form::Dec(U8);
+        "ttl" F(Field::NshTtl), Form::Dec(U8);
+        "mdtype" F(Field::NshMdtype), Form::Dec(U8);
+        "np" F(Field::NshNp), Form::Dec(U8);
+        "spi" F(Field::NshSpi), Form::Hex0x(0xff_ffff);
+        "si" F(Field::NshSi), Form::Dec(U8);
+        "c1" F(Field::NshC1), Form::Hex0x(U32);
+        "c2" F(Field::NshC2), Form::Hex0x(U32);
+        "c3" F(Field::NshC3), Form::Hex0x(U32);
+        "c4" F(Field::NshC4), Form::Hex0x(U32);
+    }
     TCP "tcp" {
         "src" F(Field::TcpSrc), Form::Dec(U16);
         "dst" F(Field::TcpDst), Form::Dec(U16);

@@ -166,6 +166,7 @@ fn actions_print_as_they_are_read() {
         (&tcp, "clone(1)"),
         (&tcp, "clone(clone(push_vlan(vid=12,pcp=0),2),1)"),
         (&tcp, "clone(drop),4"),
+        (&tcp, "set(nsh(flags=2,ttl=63,spi=0x123456,si=254,c1=0x44332211))"),
         (&tcp, "check_pkt_len(size=200,gt(2,set(tcp(dst=80)),4),le(drop))"),
         (&tcp, "userspace(pid=0,userdata(0123456789abcdefffff))"),
     ];

@@ -104,6 +104,13 @@ fn packet_mask(key: &Key) -> Mask {
             show(&[Field::NwSrc, Field::NwDst, Field::NwProto, Field::ArpSha, Field::ArpTha]);
             return mask;
         }
+        0x894f => {
+            show(&[Field::NshFlags, Field::NshTtl, Field::NshMdtype, Field::NshNp, Field::NshSpi, Field::NshSi]);
+            show(&[Field::NshC1, Field::NshC2, Field::NshC3, Field::NshC4]);
+            // OVS takes them for those of any L3 header.
+            show(&[Field::NwProto, Field::NwTos, Field::NwEcn, Field::NwTtl, Field::NwFrag]);
+            return mask;
+        }
         0x8847 | 0x8848 => {
             show(&[Field::MplsLabel, Field::MplsTc, Field::MplsTtl, Field::MplsBos]);
             return mask;

@@ -26,6 +26,17 @@ const PORTS: Header = &[&[Field::TcpSrc], &[Field::TcpDst]];
 const ICMP: Header = &[&[Field::IcmpType, Field::IcmpCode]];
 const ND: Header = &[&[Field::NdTarget], &[Field::ArpSha], &[Field::ArpTha]];
 const ND_EXTENSIONS: Header = &[&[Field::NdReserved], &[Field::NdOptionsType]];
+/// What is matched of it is written, too, as OVS does.
+const NSH: Header = &[&[
+    Field::NshFlags,
+    Field::NshTtl,
+    Field::NshSpi,
+    Field::NshSi,
+    Field::NshC1,
+    Field::NshC2,
+    Field::NshC3,
+    Field::NshC4,
+]];
 const PRIORITY: Header = &[&[Field::SkbPriority]];
 const MARK: Header = &[&[Field::PktMark]];
 
@@ -62,6 +73,7 @@ fn l3(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
             }
         }
         (0x0806 | 0x8035, _) => set_header(ARP, flow, base, wc, actions),
+        (0x894f, _) => set_header(NSH, flow, base, wc, actions),
         _ => {}
     }
     match (dl_type, proto) {
