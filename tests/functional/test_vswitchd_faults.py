@@ -147,6 +147,18 @@ def test_garbage_in_the_database(ovs):  # noqa: F811
         assert word in log, word
 
 
+def test_what_has_no_effect_is_named_once(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("set", "open", ".", "other_config:smc-enable=true")
+    ovs.vsctl("set", "bridge", "br0", "stp_enable=true", "--", "set", "interface", "p1", "ingress_policing_rate=7")
+    ovs.vsctl("set", "bridge", "br0", "external_ids:a=b")
+    for note in ["other_config:smc-enable has no effect", "bridge br0: stp_enable has no effect",
+                 "interface p1: ingress_policing_rate has no effect"]:
+        assert ovs.log().count(note) == 1, note
+    assert ovs.log().count("has no effect") == 3
+
+
 def test_killed_while_it_is_configured(ovs):  # noqa: F811
     ovs.start()
     dummy_bridge(ovs)

@@ -105,7 +105,10 @@ impl Follower {
         for warning in source.warnings.difference(&self.warned) {
             tracing::warn!("{warning}");
         }
-        self.warned.clone_from(&source.warnings);
+        for note in source.notes.difference(&self.warned) {
+            tracing::info!("{note}");
+        }
+        self.warned = &source.warnings | &source.notes;
         let unchanged = self.applied.as_ref().is_some_and(|applied| applied.desired == source.desired);
         if !unchanged || !self.context.configurator.status().ports.is_empty() {
             self.apply(&source).await;

@@ -36,6 +36,7 @@ mod follow;
 mod mirror;
 mod options;
 mod source;
+mod unsupported;
 mod user;
 mod waiting;
 mod writeback;

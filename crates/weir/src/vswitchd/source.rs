@@ -12,6 +12,7 @@ use ports::registry;
 
 use super::mirror;
 use super::options::Dummy;
+use super::unsupported;
 use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, POLICIES, Port,
     PriorityTags, VlanMode, Vlans, Workers, parse_mac,
@@ -32,6 +33,8 @@ pub struct Source {
     pub desired: Desired,
     /// Interfaces that cannot be had, by name, and why.
     pub problems: BTreeMap<String, String>,
+    /// Things without effect, in words.
+    pub notes: BTreeSet<String>,
     /// Other things that are wrong, in words.
     pub warnings: BTreeSet<String>,
     /// The number of the configuration (`next_cfg`).
@@ -45,6 +48,7 @@ pub struct Source {
 pub fn read(replica: &Replica, dummy: Dummy, may_wait: bool) -> Source {
     let Some(root) = replica.rows("Open_vSwitch").next() else { return Source::default() };
     let mut source = Source { next_cfg: root.integer("next_cfg").unwrap_or(0), ..Source::default() };
+    source.notes = unsupported::notes(replica);
     source.desired.workers = source.workers(root);
     source.desired.datapath = source.datapath(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
@@ -229,7 +233,7 @@ impl Source {
             if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
                 options.insert(key.to_owned(), value.to_owned());
             } else {
-                self.warn(format!("interface {name}: options:{key} has no effect"));
+                self.notes.insert(format!("interface {name}: options:{key} has no effect"));
             }
         }
         Interface {
