@@ -14,12 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::PortNo;
 use hashbrown::HashMap;
-use openflow::{FragHandling, OfPort, PortConfig};
+use openflow::{FragHandling, GroupId, OfPort, PortConfig};
 use packet::Time;
 use parking_lot::RwLock;
 
+use crate::bridge::transaction::Learned;
 use crate::bridge::{BridgeConfig, Controllers};
+use crate::group::Group;
 use crate::mac::MacTable;
+use crate::meter::Meter;
 use crate::mirror::MirrorState;
 use crate::port::Device;
 use crate::table::Table;
@@ -80,6 +83,14 @@ pub(crate) struct BridgeState {
     pub tables: Vec<Table>,
     pub ports: BTreeMap<OfPort, PortState>,
     pub macs: RwLock<MacTable>,
+    pub groups: BTreeMap<GroupId, Arc<Group>>,
+    /// Generation of the last change to the groups.
+    pub groups_changed: u64,
+    pub meters: BTreeMap<u32, Meter>,
+    /// How many `learn(delete_learned)` actions there are for each kind of flow that they learn.
+    pub learners: HashMap<Learned, u32>,
+    /// Kinds of flows whose last such action went in the present transaction.
+    pub orphaned: Vec<Learned>,
     pub mirrors: Vec<MirrorState>,
 }
 
@@ -93,8 +104,14 @@ impl BridgeState {
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),
             ports: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            groups_changed: 0,
+            meters: BTreeMap::new(),
+            learners: HashMap::new(),
+            orphaned: Vec::new(),
             config,
         };
+        bridge.configure_tables();
         bridge.set_mirrors();
         bridge
     }

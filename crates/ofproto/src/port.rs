@@ -91,12 +91,16 @@ pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &De
         max_speed: 0,
     };
     match device {
-        Device::Patch { mac, .. } => desc.hw_addr = EthAddr(*mac),
+        Device::Patch { mac, .. } => {
+            desc.hw_addr = EthAddr(*mac);
+            desc.state = PortState::LIVE;
+        }
         Device::Datapath(device) => {
             let (link, features) = (device.link(), device.features());
             desc.hw_addr = EthAddr(device.mac());
             desc.config.set(PortConfig::PORT_DOWN, !link.admin_up);
             desc.state.set(PortState::LINK_DOWN, !link.up);
+            desc.state.set(PortState::LIVE, link.up);
             desc.current = feature_bits(&features, features.speed_mbps);
             desc.current_speed = features.speed_mbps.saturating_mul(1000);
             desc.max_speed = features.max_speed_mbps.saturating_mul(1000);

@@ -206,30 +206,14 @@ impl Switch {
             let rules = mortal.flat_map(|table| table.rules.iter());
             rules.filter_map(|rule| rule.expired(now).map(|reason| (rule.clone(), reason))).collect::<Vec<_>>()
         };
-        let mut forwarding = self.forwarding.write();
-        for (rule, reason) in &expired {
-            let generation = forwarding.next_generation();
-            if let Some(bridge) = forwarding.bridges.get_mut(&id) {
-                remove_rule(self, bridge, rule, *reason, generation, now);
-            }
+        if expired.is_empty() {
+            return false;
         }
-        !expired.is_empty()
-    }
-}
-
-/// Removes a rule from its table, unless another is in its place by now.
-pub(crate) fn remove_rule(
-    switch: &Switch,
-    bridge: &mut crate::forwarding::BridgeState,
-    rule: &Arc<crate::table::Rule>,
-    reason: openflow::FlowRemovedReason,
-    generation: u64,
-    now: Time,
-) {
-    let table = &mut bridge.tables[usize::from(rule.table.0)];
-    let present = table.rules.find(&rule.pattern, rule.priority).is_some_and(|found| Arc::ptr_eq(found, rule));
-    if present && let Some(rule) = table.remove(rule, generation) {
-        switch.rule_removed(bridge.id, rule, reason, now);
+        let removal: Result<(), std::convert::Infallible> = self.transact(id, |transaction| {
+            expired.iter().for_each(|(rule, reason)| transaction.remove(rule, *reason));
+            Ok(())
+        });
+        removal.is_ok()
     }
 }
 

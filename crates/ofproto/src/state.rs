@@ -2,7 +2,6 @@
 //!
 //! Times are stored as ages, since a clock starts anew with the process.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use openflow::{FlowStats, FlowStatsRequest, GroupId, Match, OfPort, TableId};
@@ -44,18 +43,22 @@ impl Bridge {
         let now = self.now();
         let ago = |age: Duration| Time(now.0.saturating_sub(age.as_nanos() as u64));
         let seconds = |age: Option<u16>| ago(Duration::from_secs(age.unwrap_or(0).into()));
-        self.change(|bridge, generation| {
+        let added: Result<(), std::convert::Infallible> = self.transact(|transaction| {
             for flow in &snapshot.flows {
-                let Some(table) = bridge.tables.get_mut(usize::from(flow.table.0)) else { continue };
+                let Some(table) = transaction.bridge.tables.get(usize::from(flow.table.0)) else { continue };
                 let pattern = table.rules.pattern(&flow.matching.key, &flow.matching.mask);
                 let instructions = flow.instructions.clone();
                 let mut rule = Rule::new(flow.table, flow.priority, pattern, instructions, ago(flow.duration));
                 (rule.idle_timeout, rule.hard_timeout) = (flow.idle_timeout, flow.hard_timeout);
                 (rule.cookie, rule.flags, rule.importance) = (flow.cookie, flow.flags, flow.importance);
                 rule.modified = seconds(flow.hard_age);
-                Arc::clone(&rule.stats).restore(flow.packet_count, flow.byte_count, seconds(flow.idle_age));
-                table.insert(rule, generation);
+                rule.stats.restore(flow.packet_count, flow.byte_count, seconds(flow.idle_age));
+                transaction.insert(rule);
             }
+            Ok(())
+        });
+        debug_assert!(added.is_ok());
+        self.change(|bridge, generation| {
             let mut macs = bridge.macs.write();
             for &(key, port, age) in &snapshot.macs {
                 macs.restore(MacEntry { key, port, used: age.map(ago) }, generation);

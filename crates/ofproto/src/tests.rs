@@ -18,6 +18,7 @@ use crate::events::{PacketInEvent, Subscriber};
 use crate::mac::MacKey;
 use crate::port::{Device, PortSpec};
 use crate::reference::tests::{Bed, all_flows};
+use crate::table::TableSettings;
 use crate::vlan::PortVlan;
 use crate::xlate::trace::{Event, Sink};
 
@@ -297,7 +298,8 @@ fn refusals_have_the_errors_of_the_specification() {
     assert_eq!(refuse(&add(port(1), vec![Action::Group(openflow::GroupId(1))])), OfError::OFPBAC_BAD_OUT_GROUP);
     let inconsistent = add(port(1), vec![Action::set_field(Field::NwTtl, 3)]);
     assert_eq!(refuse(&inconsistent), OfError::OFPBAC_MATCH_INCONSISTENT);
-    bed.bridge.set_config(BridgeConfig { max_flows: Some(1), ..bed.bridge.config() });
+    let limited = TableSettings { max_flows: Some(1), ..TableSettings::default() };
+    bed.bridge.set_config(BridgeConfig { tables: [(TableId(0), limited)].into(), ..bed.bridge.config() });
     assert_eq!(refuse(&add(port(2), vec![])), OfError::OFPFMFC_TABLE_FULL);
     bed.bridge.flow_mod(&add(port(1), to(1))).expect("replacing needs no room");
 }

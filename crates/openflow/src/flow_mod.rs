@@ -48,6 +48,8 @@ pub struct FlowMod {
     pub table: Option<TableId>,
     /// Cookie to give to the flow; `None` leaves it.
     pub new_cookie: Option<Cookie>,
+    /// A modify gives `new_cookie` only to a flow that it adds because it finds none (OpenFlow 1.1).
+    pub keep_cookie: bool,
     /// For modify and delete: only flows with such a cookie.
     pub cookie: CookieFilter,
     /// Seconds; zero for never.
@@ -82,6 +84,7 @@ impl FlowMod {
             command,
             table: None,
             new_cookie: (command == FlowModCommand::Add).then(Cookie::default),
+            keep_cookie: false,
             cookie: CookieFilter::default(),
             idle_timeout: 0,
             hard_timeout: 0,

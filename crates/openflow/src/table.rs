@@ -76,8 +76,10 @@ impl TableMod {
 pub struct TableDesc {
     /// Table.
     pub table: TableId,
-    /// How flows are evicted; `None` where they are not.
-    pub eviction: Option<EvictionFlags>,
+    /// Whether a flow is evicted when the table is full.
+    pub eviction: bool,
+    /// How the flow is chosen, where the message says it.
+    pub eviction_flags: Option<EvictionFlags>,
     /// When vacancy is told; `None` where it is not.
     pub vacancy: Option<Vacancy>,
 }

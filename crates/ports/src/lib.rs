@@ -91,6 +91,16 @@ pub trait Port: Send + Sync {
         Vec::new()
     }
 
+    /// The device's own counters by name.
+    fn custom_stats(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Transmission queues by number, as controllers can choose them.
+    fn queues(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// The receive queues, each to be given to one worker. Called once.
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>>;
 

@@ -1,23 +1,39 @@
 //! Whether instructions and actions can be carried out, with the error that OpenFlow has for it.
 
-use openflow::{Action, Instructions, Match, OfError, OfPort, TableId};
+use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
-use crate::forwarding::TABLES;
+use crate::forwarding::{BridgeState, TABLES};
+
+/// What actions can refer to.
+pub(super) struct Known<'a>(&'a BridgeState);
+
+impl<'a> Known<'a> {
+    pub fn of(bridge: &'a BridgeState) -> Known<'a> {
+        Known(bridge)
+    }
+
+    fn group(&self, id: GroupId) -> Result<(), OfError> {
+        if self.0.groups.contains_key(&id) { Ok(()) } else { Err(OfError::OFPBAC_BAD_OUT_GROUP) }
+    }
+
+    fn meter(&self, id: u32) -> Result<(), OfError> {
+        if self.0.meters.contains_key(&id) { Ok(()) } else { Err(OfError::OFPMMFC_INVALID_METER) }
+    }
+}
 
 /// Checks the instructions of a flow with this match, in this table.
 pub(super) fn check_instructions(
     instructions: &Instructions,
     matching: &Match,
     table: Option<TableId>,
+    known: &Known,
 ) -> Result<(), OfError> {
-    if instructions.meter.is_some() {
-        return Err(OfError::OFPMMFC_INVALID_METER);
-    }
+    instructions.meter.map_or(Ok(()), |id| known.meter(id))?;
     let mut matching = matching.clone();
-    check_list(&instructions.apply, &mut matching)?;
-    check_list(&instructions.write, &mut matching)?;
+    check_list(&instructions.apply, &mut matching, known)?;
+    check_list(&instructions.write, &mut matching, known)?;
     if let Some(goto) = instructions.goto
         && (table.is_some_and(|table| goto <= table) || usize::from(goto.0) >= TABLES)
     {
@@ -27,23 +43,30 @@ pub(super) fn check_instructions(
 }
 
 /// Checks the actions of a packet-out.
-pub(super) fn check_actions(actions: &[Action]) -> Result<(), OfError> {
+pub(super) fn check_actions(actions: &[Action], known: &Known) -> Result<(), OfError> {
     // A packet has whatever it has: nothing is known to be missing.
-    actions.iter().try_for_each(|action| check_action(action, None))
+    actions.iter().try_for_each(|action| check_action(action, None, known))
+}
+
+/// Checks the actions of a bucket: packets of any kind can come to it, and the group that they go to may come
+/// later.
+pub(super) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfError> {
+    let mut others = actions.iter().filter(|action| !matches!(action, Action::Group(_)));
+    others.try_for_each(|action| check_action(action, None, known))
 }
 
 /// Checks a list; `matching` follows what the actions do to the packet.
-fn check_list(actions: &[Action], matching: &mut Match) -> Result<(), OfError> {
+fn check_list(actions: &[Action], matching: &mut Match, known: &Known) -> Result<(), OfError> {
     let conjunctions = actions.iter().filter(|action| matches!(action, Action::Conjunction { .. })).count();
     let others =
         actions.iter().filter(|action| !matches!(action, Action::Conjunction { .. } | Action::Note(_))).count();
     if conjunctions > 0 && others > 0 {
         return Err(OfError::NXBAC_BAD_CONJUNCTION);
     }
-    actions.iter().try_for_each(|action| check_action(action, Some(matching)))
+    actions.iter().try_for_each(|action| check_action(action, Some(matching), known))
 }
 
-fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfError> {
+fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) -> Result<(), OfError> {
     match action {
         Action::Output { port, .. } | Action::OutputTrunc { port, .. } => check_port(*port),
         Action::Enqueue { port, .. } => match *port {
@@ -51,12 +74,12 @@ fn check_action(action: &Action, matching: Option<&mut Match>) -> Result<(), OfE
             port if port.is_reserved() => Err(OfError::OFPBAC_BAD_OUT_PORT),
             _ => Ok(()),
         },
-        Action::Group(_) => Err(OfError::OFPBAC_BAD_OUT_GROUP),
-        Action::Meter(_) => Err(OfError::OFPMMFC_INVALID_METER),
+        Action::Group(id) => known.group(*id),
+        Action::Meter(id) => known.meter(*id),
         Action::Learn(learn) if usize::from(learn.table.0) >= TABLES => Err(OfError::OFPBAC_BAD_ARGUMENT),
         Action::Clone(actions) => match matching {
-            Some(matching) => check_list(actions, &mut matching.clone()),
-            None => check_actions(actions),
+            Some(matching) => check_list(actions, &mut matching.clone(), known),
+            None => check_actions(actions, known),
         },
         Action::Bundle(bundle) => {
             for port in &bundle.members {

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use openflow::stats::{AggregateStats, TableStats};
+use openflow::stats::AggregateStats;
 use openflow::{
     Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStats, FlowStatsRequest, GroupId,
     Instructions, Match, OfError, OfPort, TableId,
 };
 use packet::Time;
 
-use super::check::check_instructions;
+use super::check::{Known, check_instructions};
+use super::transaction::Transaction;
 use super::{Bridge, FailMode, N_TABLES};
 use crate::forwarding::{BridgeId, BridgeState, TABLES};
-use crate::revalidate::remove_rule;
+use crate::group::{outputs_to, uses_group};
 use crate::switch::Switch;
-use crate::table::Rule;
+use crate::table::{Rule, RuleStats};
 
 impl Bridge {
     /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier).
@@ -23,7 +24,7 @@ impl Bridge {
         self.switch.change_flows(self.id, change, self.switch.clock.now())
     }
 
-    /// Removes all flows, without flow-removed messages, and adds the NORMAL flow of a standalone
+    /// Removes all flows, groups and meters, without flow-removed messages, and adds the NORMAL flow of a standalone
     /// bridge without controllers.
     pub fn flush_flows(&self) {
         let now = self.switch.clock.now();
@@ -34,12 +35,16 @@ impl Bridge {
             table.rules = Default::default();
             (table.mortal, table.changed) = (0, generation);
         }
+        bridge.learners.clear();
+        bridge.groups.clear();
+        bridge.meters.clear();
+        bridge.groups_changed = generation;
         if bridge.config.fail_mode == FailMode::Standalone && !bridge.controllers.configured {
             let table = &mut bridge.tables[0];
             let any = Match::any();
             let pattern = table.rules.pattern(&any.key, &any.mask);
             let normal = Instructions::apply(vec![Action::output(OfPort::NORMAL)]);
-            table.insert(Rule::new(TableId(0), 0, pattern, normal, now), generation);
+            table.insert(Arc::new(Rule::new(TableId(0), 0, pattern, normal, now)), generation);
         }
         drop(forwarding);
         self.switch.notify();
@@ -61,7 +66,7 @@ impl Bridge {
             hard_age: seconds(rule.modified),
             packet_count: rule.stats.packets(),
             byte_count: rule.stats.bytes(),
-            flags: rule.flags & !FlowModFlags::CHECK_OVERLAP,
+            flags: rule.flags,
             importance: rule.importance,
             instructions: rule.instructions.clone(),
         })
@@ -75,26 +80,6 @@ impl Bridge {
             byte_count: sum.byte_count.wrapping_add(*bytes),
             flow_count: sum.flow_count + 1,
         }))
-    }
-
-    /// Counters of the announced tables.
-    pub fn table_stats(&self) -> Vec<TableStats> {
-        self.switch.revalidate();
-        let forwarding = self.switch.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
-        let tables = bridge.tables.iter().take(N_TABLES.into()).enumerate();
-        let stats = tables.map(|(n, table)| TableStats {
-            table: TableId(n as u8),
-            name: if n == 0 { "classifier".into() } else { format!("table{n}") },
-            // Every wildcard of OpenFlow 1.0.
-            wildcards: (1 << 22) - 1,
-            max_entries: bridge.config.max_flows.unwrap_or(1_000_000),
-            active_count: table.rules.len() as u32,
-            lookup_count: table.counters.lookups(),
-            matched_count: table.counters.matched(),
-            early: None,
-        });
-        stats.collect()
     }
 
     fn selected<T>(&self, request: &FlowStatsRequest, shown: impl Fn(&Rule) -> T) -> Result<Vec<T>, OfError> {
@@ -111,17 +96,56 @@ impl Bridge {
 impl Switch {
     /// Applies a flow-mod.
     pub(crate) fn change_flows(&self, id: BridgeId, change: &FlowMod, now: Time) -> Result<(), OfError> {
+        self.transact_at(id, now, |transaction| apply(transaction, change))
+    }
+
+    /// Makes changes that take effect together, or where one fails not at all.
+    pub(crate) fn transact<E>(
+        &self,
+        id: BridgeId,
+        change: impl FnOnce(&mut Transaction) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.transact_at(id, self.clock.now(), change)
+    }
+
+    fn transact_at<E>(
+        &self,
+        id: BridgeId,
+        now: Time,
+        change: impl FnOnce(&mut Transaction) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
-        let result = match change.command {
-            FlowModCommand::Add => add(bridge, change, generation, now),
-            FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(bridge, change, generation, now),
-            FlowModCommand::Delete | FlowModCommand::DeleteStrict => delete(self, bridge, change, generation, now),
-        };
+        let mut transaction = Transaction::new(bridge, generation, now);
+        let result = change(&mut transaction);
+        match result {
+            Ok(()) => {
+                for (rule, reason) in transaction.commit() {
+                    self.rule_removed(id, rule, reason, now);
+                }
+            }
+            Err(_) => transaction.rollback(),
+        }
         drop(forwarding);
         self.notify();
         result
+    }
+}
+
+/// Applies a flow-mod.
+pub(super) fn apply(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
+    // The table that is not announced is the switch's own.
+    if change.table == Some(TableId(N_TABLES)) {
+        return Err(OfError::OFPBRC_EPERM);
+    }
+    match change.command {
+        FlowModCommand::Add => add(transaction, change),
+        FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(transaction, change),
+        FlowModCommand::Delete | FlowModCommand::DeleteStrict => {
+            delete(transaction, change);
+            Ok(())
+        }
     }
 }
 
@@ -133,18 +157,10 @@ struct Filter {
 
 impl Filter {
     fn accepts(&self, rule: &Rule) -> bool {
-        let actions = || rule.instructions.apply.iter().chain(&rule.instructions.write);
-        (self.out_port == OfPort::ANY || actions().any(|action| outputs_to(action, self.out_port)))
-            && (self.out_group == GroupId::ANY || actions().any(|action| *action == Action::Group(self.out_group)))
-    }
-}
-
-fn outputs_to(action: &Action, to: OfPort) -> bool {
-    match action {
-        Action::Output { port, .. } | Action::Enqueue { port, .. } | Action::OutputTrunc { port, .. } => *port == to,
-        Action::Controller(_) => to == OfPort::CONTROLLER,
-        Action::Clone(actions) => actions.iter().any(|action| outputs_to(action, to)),
-        _ => false,
+        let i = &rule.instructions;
+        let (port, group) = (self.out_port, self.out_group);
+        (port == OfPort::ANY || outputs_to(&i.apply, port) || outputs_to(&i.write, port))
+            && (group == GroupId::ANY || uses_group(&i.apply, group) || uses_group(&i.write, group))
     }
 }
 
@@ -175,13 +191,13 @@ fn strict<'a>(bridge: &'a BridgeState, change: &'a FlowMod) -> impl Iterator<Ite
     })
 }
 
-fn add(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -> Result<(), OfError> {
-    let id = change.table.unwrap_or(TableId(0));
+fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
+    let (id, now) = (change.table.unwrap_or(TableId(0)), transaction.now);
     if id == TableId::ALL {
         return Err(OfError::OFPFMFC_BAD_TABLE_ID);
     }
-    check_instructions(&change.instructions, &change.matching, Some(id))?;
-    let (max_flows, table) = (bridge.config.max_flows, &mut bridge.tables[usize::from(id.0)]);
+    check_instructions(&change.instructions, &change.matching, Some(id), &Known::of(transaction.bridge))?;
+    let table = &transaction.bridge.tables[usize::from(id.0)];
     let pattern = table.rules.pattern(&change.matching.key, &change.matching.mask);
     let old = table.rules.find(&pattern, change.priority).cloned();
     if old.is_none() {
@@ -190,8 +206,9 @@ fn add(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -
         {
             return Err(OfError::OFPFMFC_OVERLAP);
         }
-        if max_flows.is_some_and(|max| table.rules.len() >= max as usize) {
-            return Err(OfError::OFPFMFC_TABLE_FULL);
+        if table.is_full() {
+            let victim = table.victim().ok_or(OfError::OFPFMFC_TABLE_FULL)?;
+            transaction.remove(&victim, FlowRemovedReason::Eviction);
         }
     }
     let mut rule = Rule::new(id, change.priority, pattern, change.instructions.clone(), now);
@@ -204,52 +221,49 @@ fn add(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -
         rule.stats = old.stats.clone();
         rule.stats.add(0, 0, now);
     }
-    table.insert(rule, generation);
+    transaction.insert(rule);
     Ok(())
 }
 
-fn modify(bridge: &mut BridgeState, change: &FlowMod, generation: u64, now: Time) -> Result<(), OfError> {
-    check_instructions(&change.instructions, &change.matching, change.table.filter(|table| *table != TableId::ALL))?;
+fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
+    let now = transaction.now;
+    let table = change.table.filter(|table| *table != TableId::ALL);
+    check_instructions(&change.instructions, &change.matching, table, &Known::of(transaction.bridge))?;
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
-        strict(bridge, change).cloned().collect()
+        strict(transaction.bridge, change).cloned().collect()
     } else {
-        loose(bridge, change.table, &change.matching).cloned().collect()
+        loose(transaction.bridge, change.table, &change.matching).cloned().collect()
     };
     let found: Vec<_> = found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie)).collect();
     if found.is_empty() {
-        // OpenFlow 1.0 section 4.6: a modify that finds nothing adds; later versions give no cookie.
+        // OpenFlow 1.0 section 4.6 and 1.1 section 4.5: a modify that finds nothing adds; later versions give no
+        // cookie to add with.
         let adds = change.new_cookie.is_some() && change.cookie.mask == 0;
-        return if adds { add(bridge, change, generation, now) } else { Ok(()) };
+        return if adds { add(transaction, change) } else { Ok(()) };
     }
     for rule in found {
         let mut new = rule.successor();
         new.set_instructions(change.instructions.clone());
-        new.cookie = change.new_cookie.unwrap_or(rule.cookie);
+        new.cookie = change.new_cookie.filter(|_| !change.keep_cookie).unwrap_or(rule.cookie);
         new.modified = now;
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {
-            new.stats.reset();
+            // The old counters stay with the old rule, which may come back.
+            new.stats = Arc::new(RuleStats::new(rule.stats.used()));
         }
-        bridge.tables[usize::from(rule.table.0)].insert(new, generation);
+        transaction.insert(new);
     }
     Ok(())
 }
 
-fn delete(
-    switch: &Switch,
-    bridge: &mut BridgeState,
-    change: &FlowMod,
-    generation: u64,
-    now: Time,
-) -> Result<(), OfError> {
+fn delete(transaction: &mut Transaction, change: &FlowMod) {
     let table = change.table.filter(|table| *table != TableId::ALL);
     let filter = Filter { out_port: change.out_port, out_group: change.out_group };
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::DeleteStrict {
-        strict(bridge, &FlowMod { table, ..change.clone() }).cloned().collect()
+        strict(transaction.bridge, &FlowMod { table, ..change.clone() }).cloned().collect()
     } else {
-        loose(bridge, table, &change.matching).cloned().collect()
+        loose(transaction.bridge, table, &change.matching).cloned().collect()
     };
     for rule in found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie) && filter.accepts(rule)) {
-        remove_rule(switch, bridge, &rule, FlowRemovedReason::Delete, generation, now);
+        transaction.remove(&rule, FlowRemovedReason::Delete);
     }
-    Ok(())
 }

@@ -1,12 +1,21 @@
 //! A bridge: what controllers and the configuration can ask of it.
 
+mod bundle;
 mod check;
 mod flows;
+mod groups;
+mod meters;
 mod port;
+mod queues;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub(crate) mod transaction;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig, Versions};
+use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig, TableId, Versions};
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
@@ -16,7 +25,11 @@ use crate::forwarding::{BridgeId, BridgeState};
 use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
 use crate::mirror::{Mirror, MirrorCounters};
 use crate::switch::Switch;
+use crate::table::TableSettings;
 use crate::xlate::{Input, translate};
+use transaction::Transaction;
+
+pub use bundle::Bundled;
 
 /// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
 /// which keeps it for itself.
@@ -68,8 +81,8 @@ pub struct BridgeConfig {
     pub mac: MacSettings,
     /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
     pub forward_bpdu: bool,
-    /// Most flows of a table; `None` for no limit.
-    pub max_flows: Option<u32>,
+    /// Tables that are not as by default.
+    pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets; the first [`MAX_MIRRORS`](crate::mirror::MAX_MIRRORS) are in force.
     pub mirrors: Vec<Mirror>,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
@@ -87,7 +100,7 @@ impl BridgeConfig {
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
             forward_bpdu: false,
-            max_flows: None,
+            tables: BTreeMap::new(),
             mirrors: Vec::new(),
             protocols: Versions::ALL,
         }
@@ -148,6 +161,7 @@ impl Bridge {
             bridge.macs.write().set_settings(bridge.config.mac, generation);
             fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
+        self.configure_tables();
         if flush == Some(true) {
             self.flush_flows();
         }
@@ -189,7 +203,8 @@ impl Bridge {
         if in_port.is_reserved() && !matches!(in_port, OfPort::LOCAL | OfPort::ANY | OfPort::CONTROLLER) {
             return Err(OfError::OFPBRC_BAD_PORT);
         }
-        check::check_actions(&message.actions)?;
+        let checked = self.read(|bridge| check::check_actions(&message.actions, &check::Known::of(bridge)));
+        checked.unwrap_or(Ok(()))?;
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key);
@@ -201,7 +216,7 @@ impl Bridge {
 
     /// Whether a packet-out may have these actions.
     pub fn check_packet_out(&self, actions: &[Action]) -> Result<(), OfError> {
-        check::check_actions(actions)
+        self.read(|bridge| check::check_actions(actions, &check::Known::of(bridge))).unwrap_or(Ok(()))
     }
 
     fn execute(&self, packet: Packet, key: &Key, actions: &[Action]) {
@@ -297,6 +312,11 @@ impl Bridge {
     /// The time by the switch's clock.
     pub(crate) fn now(&self) -> packet::Time {
         self.switch.clock.now()
+    }
+
+    /// Makes changes that take effect together, or where one fails not at all.
+    pub(crate) fn transact<E>(&self, change: impl FnOnce(&mut Transaction) -> Result<(), E>) -> Result<(), E> {
+        self.switch.transact(self.id, change)
     }
 
     /// Reads the bridge's state; `None` where it is gone.

@@ -138,12 +138,12 @@ impl Bridge {
                 rx_crc_err: counters.rx_crc_err,
                 collisions: counters.collisions,
                 duration: Some(now.since(state.created)),
-                custom: Vec::new(),
+                custom: custom(state),
             }
         })
     }
 
-    fn each_port<T>(
+    pub(super) fn each_port<T>(
         &self,
         port: OfPort,
         shown: impl Fn(&Forwarding, &BridgeState, &PortState) -> T,
@@ -213,6 +213,13 @@ fn info(state: &PortState) -> PortInfo {
         config: state.config,
         created: state.created,
         device,
+    }
+}
+
+fn custom(state: &PortState) -> Vec<(String, u64)> {
+    match &state.device {
+        Device::Datapath(device) => device.custom_stats().into_iter().map(|(name, n)| (name.into(), n)).collect(),
+        Device::Patch { .. } => Vec::new(),
     }
 }
 

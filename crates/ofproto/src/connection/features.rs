@@ -1,16 +1,65 @@
 //! What the tables can do (OFPMP_TABLE_FEATURES).
 
-use openflow::TableId;
-use openflow::stats::{TableFeatures, TableFeaturesSet};
+use openflow::stats::{TableAbilities, TableFeatures, TableFeaturesSet};
+use openflow::{TableId, TableMiss, Version};
 use packet::flow::field::{FIELDS, FieldInfo, Maskable, Oxm};
 
 use crate::bridge::{Bridge, N_TABLES};
 
-/// OFPIT_* that are done: goto-table, write-metadata, write-, apply- and clear-actions.
-const INSTRUCTIONS: u32 = 0b11_1110;
+/// OFPIT_*: goto-table, write-metadata, write-, apply- and clear-actions, meter (numbers 1 to 6).
+const INSTRUCTIONS: u32 = 0b111_1110;
 
-/// OFPAT_* that are done: output, push and pop VLAN, set-field, decrement TTL. (Section 7.2.5: 0, 17, 18, 24, 25.)
-const ACTIONS: u32 = 1 | 1 << 17 | 1 << 18 | 1 << 24 | 1 << 25;
+/// Goto-table, which the last table does not have.
+const GOTO: u32 = 1 << 1;
+
+/// OFPAT_* of OpenFlow 1.2 and later: output, set and decrement TTLs, push and pop tags, set-queue, group,
+/// set-field (section 7.2.5 of 1.3: 0, 15 to 25).
+const ACTIONS: u32 = 1 | 0x7ff << 15;
+
+/// OFPAT11_*: output, set-actions for single fields, MPLS, tags, set-queue, group, TTL (numbers 0 to 10 and 13 to 24).
+const ACTIONS11: u32 = 0x7ff | 0xfff << 13;
+
+/// OFPFMF11_*: every field but the type of the match (number 10).
+const FIELDS11: u64 = 0xffff & !(1 << 10);
+
+/// Largest number of a field in OpenFlow 1.2: OFPXMT12_OFB_MPLS_TC is 35.
+const LAST_FIELD12: u8 = 35;
+
+/// OFPAT10_*: every action of OpenFlow 1.0.
+pub(super) const ACTIONS10: u32 = (1 << 12) - 1;
+
+/// The actions of a version, one bit for each OFPAT_*.
+pub(super) fn actions(version: Version) -> u32 {
+    match version {
+        Version::V1_0 => ACTIONS10,
+        Version::V1_1 => ACTIONS11,
+        _ => ACTIONS,
+    }
+}
+
+/// What table statistics of OpenFlow 1.1 and 1.2 say that a table can do.
+pub(super) fn abilities(version: Version, table: TableId, miss: TableMiss) -> TableAbilities {
+    let last = table.0 + 1 == N_TABLES;
+    let mut out = TableAbilities { miss, ..TableAbilities::default() };
+    // The meter instruction came with OpenFlow 1.3.
+    (out.write_actions, out.apply_actions) = (actions(version), actions(version));
+    out.instructions = INSTRUCTIONS & 0b11_1110 & !if last { GOTO } else { 0 };
+    if version == Version::V1_1 {
+        (out.matches, out.wildcards) = (FIELDS11, FIELDS11);
+        return out;
+    }
+    let bit = |field: &FieldInfo| {
+        let number = field.oxm.filter(|oxm| oxm.class == 0x8000 && oxm.field <= LAST_FIELD12)?;
+        Some((1 << number.field, field.writable))
+    };
+    let fields = FIELDS.iter().filter_map(bit);
+    let (all, writable) =
+        fields.fold((0, 0), |(all, some), (bit, writable)| (all | bit, some | if writable { bit } else { 0 }));
+    (out.matches, out.wildcards) = (all, all);
+    (out.write_setfields, out.apply_setfields) = (writable, writable);
+    (out.metadata_match, out.metadata_write) = (u64::MAX, u64::MAX);
+    out
+}
 
 /// The number of a field in OpenFlow 1.3: OXM's, or NXM's where there is no other.
 fn number(info: &FieldInfo) -> Option<Oxm> {
@@ -33,7 +82,7 @@ pub(super) fn tables(bridge: &Bridge) -> Vec<TableFeatures> {
             config: 0,
             max_entries: stats.max_entries,
             normal: TableFeaturesSet {
-                instructions: if next.is_empty() { INSTRUCTIONS & !2 } else { INSTRUCTIONS },
+                instructions: if next.is_empty() { INSTRUCTIONS & !GOTO } else { INSTRUCTIONS },
                 next_tables: next.map(TableId).collect(),
                 write_actions: ACTIONS,
                 apply_actions: ACTIONS,

@@ -8,6 +8,7 @@
 //! A peer that does not read costs bounded memory: beyond [`OUTPUT_LIMIT`] nothing more of it is read or
 //! answered ([`wants_input`](Session::wants_input)), and events wait in a bounded mailbox.
 
+mod bundles;
 mod features;
 mod mailbox;
 mod requests;
@@ -29,6 +30,7 @@ use packet::Time;
 
 use crate::bridge::Bridge;
 use crate::events::SubscriptionId;
+use bundles::Bundles;
 use mailbox::{Event, Interest, Mailbox};
 use roles::Member;
 
@@ -111,6 +113,7 @@ pub struct Session {
     miss_send_len: u16,
     controller_id: u16,
     async_config: AsyncConfig,
+    bundles: Bundles,
 }
 
 impl Session {
@@ -144,6 +147,7 @@ impl Session {
             miss_send_len,
             controller_id: 0,
             async_config: AsyncConfig::default(),
+            bundles: Bundles::default(),
         };
         let versions = session.settings.versions;
         let highest = versions.iter().last().unwrap_or(Version::V1_0);
@@ -176,6 +180,7 @@ impl Session {
     /// Does what is due: requests that waited for room, events, the inactivity probe.
     pub fn poll(&mut self, now: Time) {
         self.process();
+        self.bundles.expire(now);
         self.send_events();
         let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
         // While the peer's requests wait for it to read, it is not silent.

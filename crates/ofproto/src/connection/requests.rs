@@ -1,18 +1,15 @@
 //! What each message asks for, and the answer.
 
 use openflow::codec::OFPFW_ALL;
-use openflow::stats::TableStats;
+use openflow::stats::{TableFeatures, TableStats};
 use openflow::switch::Capabilities;
 use openflow::{
-    Body, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, Role, SwitchConfig,
-    SwitchFeatures, Version,
+    Body, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, QueueConfig, Role,
+    SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
 use super::{Session, features};
 use crate::bridge::N_TABLES;
-
-/// OFPAT10_*: every action of OpenFlow 1.0.
-const ACTIONS10: u32 = (1 << 12) - 1;
 
 /// Reason bit of packets with an invalid TTL.
 const INVALID_TTL: u32 = 1 << 2;
@@ -42,6 +39,11 @@ impl Session {
                 }
                 Body::MultipartReply { more: false, reply: self.multipart(version, request)? }
             }
+            Body::QueueGetConfigRequest(port) => {
+                let queues = self.bridge.queue_configs(port, QueueConfig::ALL)?;
+                Body::QueueGetConfigReply { port, queues }
+            }
+            Body::BundleControl(control) => self.control_bundle(control)?,
             other => return self.obey(other, version).map(|()| None),
         }))
     }
@@ -52,6 +54,10 @@ impl Session {
             Body::FlowMod(change) => self.flow_mod(&change)?,
             Body::PacketOut(out) => self.bridge.packet_out(&out)?,
             Body::PortMod(change) => self.bridge.port_mod(&change)?,
+            Body::TableMod(change) => self.bridge.table_mod(&change)?,
+            Body::GroupMod(change) => self.bridge.group_mod(&change)?,
+            Body::MeterMod(change) => self.bridge.meter_mod(&change)?,
+            Body::BundleAdd(add) => self.add_to_bundle(version, add)?,
             Body::SetConfig(config) => self.set_config(config)?,
             Body::SetAsync(change) | Body::SetAsync2(change) => {
                 self.async_config = change.applied(&self.async_config);
@@ -93,8 +99,14 @@ impl Session {
             n_buffers: 0,
             n_tables: N_TABLES,
             auxiliary_id: 0,
-            capabilities: C::FLOW_STATS | C::TABLE_STATS | C::PORT_STATS | C::QUEUE_STATS | C::ARP_MATCH_IP,
-            actions: ACTIONS10,
+            capabilities: C::FLOW_STATS
+                | C::TABLE_STATS
+                | C::PORT_STATS
+                | C::GROUP_STATS
+                | C::QUEUE_STATS
+                | C::ARP_MATCH_IP
+                | C::BUNDLES,
+            actions: features::ACTIONS10,
             ports,
         }
     }
@@ -134,23 +146,19 @@ impl Session {
             Ask::Table => Reply::Table(self.tables(version)),
             Ask::Port(port) => Reply::Port(self.bridge.port_stats(port)?),
             Ask::PortDesc(port) => Reply::PortDesc(self.bridge.port_descs(port)?),
-            Ask::Queue { port, .. } => {
-                // There are no queues; asking about a port that is not there is wrong all the same.
-                self.bridge.port_descs(port).map_err(|_| OfError::OFPQOFC_BAD_PORT)?;
-                Reply::Queue(Vec::new())
+            Ask::Queue { port, queue } => Reply::Queue(self.bridge.queue_stats(port, queue)?),
+            Ask::QueueDesc { port, queue } => Reply::QueueDesc(self.bridge.queue_configs(port, queue)?),
+            Ask::Group(group) => Reply::Group(self.bridge.group_stats(group)),
+            Ask::GroupDesc(group) => Reply::GroupDesc(self.bridge.group_descs(group)),
+            Ask::GroupFeatures => Reply::GroupFeatures(self.bridge.group_features(features::actions(version))),
+            Ask::Meter(meter) => Reply::Meter(self.bridge.meter_stats(meter)?),
+            Ask::MeterConfig(meter) => Reply::MeterConfig(self.bridge.meter_configs(meter)?),
+            Ask::MeterFeatures => Reply::MeterFeatures(self.bridge.meter_features()),
+            Ask::TableDesc => Reply::TableDesc(self.bridge.table_descs()),
+            Ask::TableFeatures(wanted) => {
+                self.change_tables(&wanted)?;
+                Reply::TableFeatures(features::tables(&self.bridge))
             }
-            Ask::Group(_) => Reply::Group(Vec::new()),
-            Ask::GroupDesc(_) => Reply::GroupDesc(Vec::new()),
-            Ask::Meter(_) => Reply::Meter(Vec::new()),
-            Ask::MeterConfig(_) => Reply::MeterConfig(Vec::new()),
-            Ask::TableDesc => Reply::TableDesc(Vec::new()),
-            Ask::QueueDesc { .. } => Reply::QueueDesc(Vec::new()),
-            // None of either, so all zero.
-            Ask::GroupFeatures => Reply::GroupFeatures(Default::default()),
-            Ask::MeterFeatures => Reply::MeterFeatures(Default::default()),
-            Ask::TableFeatures(wanted) if wanted.is_empty() => Reply::TableFeatures(features::tables(&self.bridge)),
-            // Tables are as they are.
-            Ask::TableFeatures(_) => return Err(OfError::OFPTFFC_EPERM),
         })
     }
 
@@ -159,7 +167,27 @@ impl Session {
         if version == Version::V1_0 {
             tables.iter_mut().for_each(|t| t.wildcards = OFPFW_ALL);
         }
+        if matches!(version, Version::V1_1 | Version::V1_2) {
+            for (table, miss) in tables.iter_mut().zip(self.bridge.table_misses()) {
+                table.early = Some(Box::new(features::abilities(version, table.table, miss)));
+            }
+        }
         tables
+    }
+
+    /// Of what a controller asks of tables, names can be given. The rest has to be as it is, which this does not
+    /// check.
+    fn change_tables(&self, wanted: &[TableFeatures]) -> Result<(), OfError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut ids: Vec<TableId> = wanted.iter().map(|table| table.table).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(OfError::NXTFFC_DUP_TABLE);
+        }
+        let names: Vec<_> = wanted.iter().map(|table| (table.table, table.name.clone())).collect();
+        self.bridge.name_tables(&names)
     }
 }
 
@@ -167,7 +195,14 @@ impl Session {
 /// (OpenFlow 1.3.5 section 6.3.5).
 fn changes_switch(body: &Body) -> bool {
     match body {
-        Body::FlowMod(_) | Body::PacketOut(_) | Body::PortMod(_) => true,
+        Body::FlowMod(_)
+        | Body::PacketOut(_)
+        | Body::PortMod(_)
+        | Body::TableMod(_)
+        | Body::GroupMod(_)
+        | Body::MeterMod(_)
+        | Body::BundleControl(_)
+        | Body::BundleAdd(_) => true,
         Body::MultipartRequest { request: MultipartRequest::TableFeatures(tables), .. } => !tables.is_empty(),
         _ => false,
     }

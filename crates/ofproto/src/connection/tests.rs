@@ -239,7 +239,7 @@ fn a_fault_is_answered_with_its_error_and_the_connection_goes_on() {
     let all = heard(s);
     assert_eq!(error(&all[0].body), OfError::OFPBRC_BAD_TYPE);
     let Body::Error(e) = &all[0].body else { unreachable!() };
-    assert_eq!((all[0].xid, &e.data[..]), (5, &wrong[..64]));
+    assert_eq!((all[0].xid, &e.data[..]), (5, &wrong[..]));
     // A message of another version.
     s.receive(&[1, 5, 0, 8, 0, 0, 0, 6], START);
     assert_eq!(error(&heard(s)[0].body), OfError::OFPBRC_BAD_VERSION);

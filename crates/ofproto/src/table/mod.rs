@@ -1,8 +1,10 @@
 //! OpenFlow tables.
 
 pub mod classifier;
+mod eviction;
 mod layout;
 pub mod rule;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod trie;
@@ -12,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use classifier::{Classified, Classifier, Conjunction, Pattern};
 pub use rule::{Rule, RuleStats};
+pub use settings::{TableSettings, TableState};
 
 /// A table of a bridge.
 #[derive(Default)]
@@ -24,6 +27,10 @@ pub struct Table {
     pub mortal: usize,
     /// Counters.
     pub counters: Arc<TableCounters>,
+    /// What the configuration says of it.
+    pub settings: TableSettings,
+    /// What controllers say of it.
+    pub state: TableState,
 }
 
 /// Counters of a table.
@@ -53,10 +60,10 @@ impl TableCounters {
 
 impl Table {
     /// Adds a rule, or puts it in place of the one with equal match and priority, which is returned.
-    pub fn insert(&mut self, rule: Rule, generation: u64) -> Option<Arc<Rule>> {
+    pub fn insert(&mut self, rule: Arc<Rule>, generation: u64) -> Option<Arc<Rule>> {
         self.changed = generation;
         self.mortal += usize::from(rule.is_mortal());
-        let old = self.rules.insert(Arc::new(rule));
+        let old = self.rules.insert(rule);
         self.mortal -= old.as_ref().map_or(0, |old| usize::from(old.is_mortal()));
         old
     }

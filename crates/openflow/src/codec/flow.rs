@@ -133,6 +133,7 @@ fn pull10(r: &mut Reader, dialect: Dialect, options: DecodeOptions) -> Result<Fl
         command,
         table,
         new_cookie,
+        keep_cookie: false,
         cookie: filter,
         idle_timeout,
         hard_timeout,
@@ -165,14 +166,17 @@ fn pull11(r: &mut Reader, version: Version) -> Result<FlowMod, OfError> {
         return Err(OFPBIC_BAD_TABLE_ID);
     }
     let add = command == FlowModCommand::Add;
+    // Only in OpenFlow 1.1 does a modify add, where it finds nothing and does not look at cookies (section 4.5).
+    let adds = version == Version::V1_1 && !add && !is_delete(command) && mask == 0;
     if is_delete(command) && out_port.to_u16().is_none() {
         return Err(OFPBRC_BAD_PORT);
     }
     Ok(FlowMod {
         command,
         table: (table != TableId::ALL).then_some(table),
-        new_cookie: add.then_some(Cookie(cookie)),
-        cookie: if add { CookieFilter::default() } else { CookieFilter { value: cookie & mask, mask } },
+        new_cookie: (add || adds).then_some(Cookie(cookie)),
+        keep_cookie: adds,
+        cookie: if add || adds { CookieFilter::default() } else { CookieFilter { value: cookie & mask, mask } },
         idle_timeout,
         hard_timeout,
         priority,
@@ -214,7 +218,7 @@ pub(super) fn put_flow_mod(out: &mut Vec<u8>, version: Version, dialect: Dialect
 }
 
 fn put11(out: &mut Vec<u8>, version: Version, f: &FlowMod) {
-    let add = f.command == FlowModCommand::Add;
+    let add = f.command == FlowModCommand::Add || f.keep_cookie;
     out.u64(if add { f.new_cookie.unwrap_or_default().0 } else { f.cookie.value });
     out.u64(if add { 0 } else { f.cookie.mask });
     let unspecified = if is_delete(f.command) { TableId::ALL } else { TableId(0) };

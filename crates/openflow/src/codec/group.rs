@@ -316,9 +316,9 @@ pub(super) fn put_desc(out: &mut Vec<u8>, version: Version, g: &GroupDesc) {
     out.close(start, 0);
 }
 
-/// Whether a version's counters say how old a group is.
+/// Whether a version's counters say how old a group is. Nicira's extension of OpenFlow 1.0 has the form of 1.3.
 fn has_age(version: Version) -> bool {
-    version >= Version::V1_3
+    version >= Version::V1_3 || version == Version::V1_0
 }
 
 /// Reads an entry of OFPMP_GROUP.

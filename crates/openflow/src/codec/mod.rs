@@ -50,8 +50,9 @@ pub const HEADER_LEN: usize = 8;
 /// The most bytes that a message can have.
 pub const MAX_LEN: usize = 0xffff;
 
-/// How many bytes of a message an error about it quotes (OpenFlow 1.3.5 section 7.4.4: at least 64).
-pub const ERROR_QUOTE_LEN: usize = 64;
+/// How many bytes of a message an error about it quotes (OpenFlow 1.3.5 section 7.4.4: at least 64): all, as OVS
+/// does, unless the error would be too long to be a message.
+pub const ERROR_QUOTE_LEN: usize = MAX_LEN - 32;
 
 /// What a connection has agreed on that decides how flow-mods are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

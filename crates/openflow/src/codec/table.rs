@@ -113,7 +113,8 @@ pub(super) fn pull_desc(r: &mut Reader) -> Result<TableDesc, OfError> {
     let (flags, vacancy) = pull_properties(&mut r)?;
     Ok(TableDesc {
         table,
-        eviction: (config & EVICTION != 0).then(|| flags.unwrap_or_default()),
+        eviction: config & EVICTION != 0,
+        eviction_flags: flags,
         vacancy: (config & VACANCY_EVENTS != 0).then(|| vacancy.unwrap_or_default()),
     })
 }
@@ -124,8 +125,8 @@ pub(super) fn put_desc(out: &mut Vec<u8>, t: &TableDesc) {
     out.u16(0);
     out.put(&[t.table.0, 0]);
     let bit = |on: bool, bit: u32| if on { bit } else { 0 };
-    out.u32(bit(t.eviction.is_some(), EVICTION) | bit(t.vacancy.is_some(), VACANCY_EVENTS));
-    put_properties(out, t.eviction, t.vacancy);
+    out.u32(bit(t.eviction, EVICTION) | bit(t.vacancy.is_some(), VACANCY_EVENTS));
+    put_properties(out, t.eviction_flags, t.vacancy);
     out.close(start, 0);
 }
 

@@ -297,6 +297,23 @@ impl Port for Dummy {
         }
     }
 
+    /// Made up: something for tests to look at.
+    fn custom_stats(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.stats();
+        vec![
+            ("rx_custom_packets_1", 0),
+            ("rx_custom_packets_2", 0),
+            ("rx_q0_bytes", stats.rx_bytes),
+            ("rx_q0_packets", stats.rx_packets),
+            ("tx_q0_bytes", stats.tx_bytes),
+            ("tx_q0_packets", stats.tx_packets),
+        ]
+    }
+
+    fn queues(&self) -> Vec<u32> {
+        vec![0]
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }

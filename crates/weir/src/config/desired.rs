@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use datapath::assign::Policy;
-use openflow::{Version, Versions};
+use ofproto::TableSettings;
+use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
 use super::target::Target;
@@ -124,6 +125,9 @@ pub struct BridgeSettings {
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
     #[serde(serialize_with = "version_names")]
     pub protocols: Versions,
+    /// OpenFlow tables with limits, policies and names of their own (`flow_tables`).
+    #[serde(skip)]
+    pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets (`mirrors`).
     pub mirrors: Vec<ofproto::Mirror>,
 }
@@ -145,6 +149,7 @@ impl Default for BridgeSettings {
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
             protocols: Versions::ALL,
+            tables: BTreeMap::new(),
             mirrors: Vec::new(),
         }
     }

@@ -224,6 +224,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
         FailMode::Secure => ofproto::FailMode::Secure,
     };
     config.protocols = settings.protocols;
+    config.tables = settings.tables.clone();
     config.mirrors = settings.mirrors.clone();
     config.datapath_type = match settings.local_kind {
         LocalKind::DummyInternal => ofproto::DatapathType::Dummy,

@@ -32,6 +32,7 @@ use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
 
 mod detach;
+mod flow_tables;
 mod follow;
 mod mirror;
 mod options;

@@ -10,6 +10,7 @@ use openflow::{Version, Versions};
 use ovsdb::{Replica, Row, Selection};
 use ports::registry;
 
+use super::flow_tables;
 use super::mirror;
 use super::options::Dummy;
 use super::unsupported;
@@ -21,7 +22,7 @@ use crate::config::{Target, check, desired};
 
 /// The tables that Weir reads and writes.
 pub fn selection() -> Selection {
-    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror"]
+    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror", "Flow_Table"]
         .into_iter()
         .fold(Selection::new(), Selection::all)
 }
@@ -150,6 +151,9 @@ impl Source {
         };
         let mut bridge = Bridge { settings: self.settings(row, name), ..Bridge::default() };
         bridge.settings.local = false;
+        let (tables, problems) = flow_tables::read(replica, row);
+        bridge.settings.tables = tables;
+        problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
         bridge.settings.local_kind = if dummies { LocalKind::DummyInternal } else { LocalKind::Tap };
         for port in row.references("ports").filter_map(|uuid| replica.row("Port", uuid)) {
             let interfaces: Vec<_> =

@@ -187,7 +187,11 @@ fn an_error_quotes_the_message() {
     assert_eq!(reply.xid, 0x1234_5678);
     let wire = encode(&reply, DecodeOptions::default()).unwrap();
     assert_eq!(wire[8..12], [0, 1, 0, 1]);
-    assert_eq!(wire[12..], bytes[..64]);
+    assert_eq!(wire[12..], bytes);
+    // As much of it as has room.
+    let bytes = message(4, 99, &[7; 0xffff - 8]);
+    let reply = decode(&bytes, DecodeOptions::default()).unwrap_err().reply(Version::V1_3, &bytes);
+    assert!(encode(&reply, DecodeOptions::default()).is_ok());
 }
 
 #[test]

@@ -28,10 +28,13 @@ pub fn flow_mod() -> impl Strategy<Value = Message> {
             if v < Version::V1_2 {
                 flags.set(FlowModFlags::RESET_COUNTS, add);
             }
+            // In OpenFlow 1.1 a modify without a filter adds what it does not find.
+            let adds = v == Version::V1_1 && matches!(command, Modify | ModifyStrict) && mask == 0;
             Body::FlowMod(Box::new(FlowMod {
+                keep_cookie: adds,
                 command,
                 table: Some(TableId(table)),
-                new_cookie: (add || v10 && !delete).then_some(Cookie(cookie & !1)),
+                new_cookie: (add || adds || v10 && !delete).then_some(Cookie(cookie & !1)),
                 cookie: if filtered { CookieFilter { value: filter & mask, mask } } else { CookieFilter::default() },
                 idle_timeout: idle,
                 hard_timeout: hard,

@@ -73,7 +73,7 @@ pub fn stats(v: Version) -> impl Strategy<Value = GroupStats> {
     (any::<[u32; 2]>(), any::<[u64; 2]>(), duration(), any::<Vec<(u64, u64)>>()).prop_map(
         move |([group, ref_count], [packet_count, byte_count], age, mut buckets)| {
             buckets.truncate(4);
-            let duration = (v >= Version::V1_3).then_some(age);
+            let duration = (v >= Version::V1_3 || v == Version::V1_0).then_some(age);
             GroupStats { group: GroupId(group), ref_count, packet_count, byte_count, duration, buckets }
         },
     )
@@ -135,9 +135,10 @@ fn table_mod(v: Version) -> impl Strategy<Value = Body> {
 }
 
 pub fn table_desc() -> impl Strategy<Value = TableDesc> {
-    (any::<u8>(), prop::option::of(0u32..8), any::<Option<[u8; 3]>>()).prop_map(|(table, eviction, at)| TableDesc {
+    (any::<u8>(), prop::option::of(0u32..8), any::<Option<[u8; 3]>>()).prop_map(|(table, flags, at)| TableDesc {
         table: TableId(table),
-        eviction: eviction.map(EvictionFlags::from_bits_truncate),
+        eviction: table % 2 == 0,
+        eviction_flags: flags.map(EvictionFlags::from_bits_truncate),
         vacancy: at.map(|[a, b, now]| vacancy(a, b, now)),
     })
 }

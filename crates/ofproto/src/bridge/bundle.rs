@@ -1,0 +1,74 @@
+//! Messages that take effect together.
+
+use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, OfPort, PacketOut, PortMod, TableId};
+
+use super::{Bridge, N_TABLES, flows, groups};
+use crate::forwarding::BridgeState;
+
+/// A message that can be in a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bundled {
+    /// A change of flows.
+    Flow(Box<FlowMod>),
+    /// A change of groups.
+    Group(Box<GroupMod>),
+    /// A change of a port.
+    Port(PortMod),
+    /// A packet.
+    Packet(PacketOut),
+}
+
+impl Bundled {
+    /// What can be told to be wrong before the bundle is committed.
+    pub fn check(&self) -> Result<(), OfError> {
+        match self {
+            Bundled::Flow(change) if change.command == FlowModCommand::Add => match change.table {
+                Some(TableId(N_TABLES)) => Err(OfError::OFPBRC_EPERM),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Bridge {
+    /// Makes all changes, or none: then it tells which one failed, and why. No packet sees some of the changes
+    /// of flows and groups without the others. Ports are changed and packets sent after these, in order.
+    pub fn commit(&self, messages: &[Bundled]) -> Result<(), (usize, OfError)> {
+        self.switch.transact(self.id, |transaction| {
+            for (i, message) in messages.iter().enumerate() {
+                let result = match message {
+                    Bundled::Flow(change) => flows::apply(transaction, change),
+                    Bundled::Group(change) => groups::apply(transaction, change),
+                    Bundled::Port(change) => check_port_mod(transaction.bridge, change),
+                    Bundled::Packet(packet) => check_packet_out(transaction.bridge, packet),
+                };
+                result.map_err(|error| (i, error))?;
+            }
+            Ok(())
+        })?;
+        for (i, message) in messages.iter().enumerate() {
+            let result = match message {
+                Bundled::Port(change) => self.port_mod(change),
+                Bundled::Packet(packet) => self.packet_out(packet),
+                Bundled::Flow(_) | Bundled::Group(_) => Ok(()),
+            };
+            result.map_err(|error| (i, error))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_port_mod(bridge: &BridgeState, change: &PortMod) -> Result<(), OfError> {
+    if bridge.ports.contains_key(&change.port) { Ok(()) } else { Err(OfError::OFPPMFC_BAD_PORT) }
+}
+
+fn check_packet_out(bridge: &BridgeState, packet: &PacketOut) -> Result<(), OfError> {
+    if packet.buffer_id.is_some() {
+        return Err(OfError::OFPBRC_BUFFER_UNKNOWN);
+    }
+    if packet.in_port.is_reserved() && packet.in_port != OfPort::LOCAL {
+        return Ok(());
+    }
+    super::check::check_actions(&packet.actions, &super::check::Known::of(bridge))
+}

@@ -1,0 +1,165 @@
+//! Changes of groups, and what they hold.
+
+use std::sync::Arc;
+
+use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupStats, bucket_id};
+use openflow::stats::GroupFeatures;
+use openflow::{FlowRemovedReason, GroupDesc, GroupId, GroupMod, OfError};
+
+use super::Bridge;
+use super::check::{Known, check_bucket};
+use super::transaction::Transaction;
+use crate::forwarding::BridgeState;
+use crate::group::{Group, uses_group};
+
+/// OFPGFC_*: weights, liveness and chaining.
+const CAPABILITIES: u32 = 0b111;
+
+impl Bridge {
+    /// Changes the groups. Packets may see the old ones until a [`barrier`](Bridge::barrier).
+    pub fn group_mod(&self, change: &GroupMod) -> Result<(), OfError> {
+        self.switch.transact(self.id, |transaction| apply(transaction, change))
+    }
+
+    /// Descriptions of a group, or of all for ALL, by number.
+    pub fn group_descs(&self, wanted: GroupId) -> Vec<GroupDesc> {
+        self.each_group(wanted, |_, group| GroupDesc { group: group.id, spec: group.spec.clone() })
+    }
+
+    /// Counters of a group, or of all for ALL, by number, up to date with every packet before the call.
+    pub fn group_stats(&self, wanted: GroupId) -> Vec<GroupStats> {
+        self.switch.revalidate();
+        let now = self.switch.clock.now();
+        self.each_group(wanted, |bridge, group| {
+            let (packet_count, byte_count) = group.stats.get();
+            GroupStats {
+                group: group.id,
+                ref_count: references(bridge, group.id),
+                packet_count,
+                byte_count,
+                duration: Some(now.since(group.created)),
+                buckets: group.buckets.iter().map(|counters| counters.get()).collect(),
+            }
+        })
+    }
+
+    /// What groups can do; `actions` are those that a version has.
+    pub fn group_features(&self, actions: u32) -> GroupFeatures {
+        GroupFeatures {
+            types: 0b1111,
+            capabilities: CAPABILITIES,
+            max_groups: [GroupId::MAX.0; 4],
+            actions: [actions; 4],
+        }
+    }
+
+    fn each_group<T>(&self, wanted: GroupId, shown: impl Fn(&BridgeState, &Group) -> T) -> Vec<T> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
+        let groups = bridge.groups.values().filter(|group| wanted == GroupId::ALL || group.id == wanted);
+        groups.map(|group| shown(bridge, group)).collect()
+    }
+}
+
+/// How many flows and groups refer to a group.
+fn references(bridge: &BridgeState, id: GroupId) -> u32 {
+    let rules = bridge.tables.iter().flat_map(|table| table.rules.iter());
+    let used = |i: &openflow::Instructions| uses_group(&i.apply, id) || uses_group(&i.write, id);
+    let flows = rules.filter(|rule| used(&rule.instructions)).count();
+    (flows + bridge.groups.values().filter(|group| group.refers_to(id)).count()) as u32
+}
+
+/// Applies a group-mod.
+pub(super) fn apply(transaction: &mut Transaction, change: &GroupMod) -> Result<(), OfError> {
+    use GroupCommand::*;
+    let exists = transaction.bridge.groups.contains_key(&change.group);
+    if change.group > GroupId::MAX && !(change.command == Delete && change.group == GroupId::ALL) {
+        return Err(OfError::OFPGMFC_INVALID_GROUP);
+    }
+    let known = Known::of(transaction.bridge);
+    change.spec.buckets.iter().try_for_each(|bucket| check_bucket(&bucket.actions, &known))?;
+    match change.command {
+        Add if exists => Err(OfError::OFPGMFC_GROUP_EXISTS),
+        Modify | InsertBucket | RemoveBucket if !exists => Err(OfError::OFPGMFC_UNKNOWN_GROUP),
+        Add | Modify | AddOrModify => {
+            put(transaction, change.group, change.spec.clone());
+            Ok(())
+        }
+        InsertBucket => insert_buckets(transaction, change),
+        RemoveBucket => remove_buckets(transaction, change),
+        Delete => {
+            delete(transaction, change.group);
+            Ok(())
+        }
+    }
+}
+
+/// Adds a group, or puts it in the place of another, whose age it has.
+fn put(transaction: &mut Transaction, id: GroupId, spec: GroupSpec) {
+    let old = transaction.bridge.groups.get(&id);
+    let created = old.map_or(transaction.now, |group| group.created);
+    transaction.groups().insert(id, Arc::new(Group::new(id, spec, created)));
+}
+
+/// Puts a group in the place of itself with other buckets; those that stay keep their counters.
+fn replace_buckets(transaction: &mut Transaction, old: &Group, spec: GroupSpec) {
+    let mut new = Group::new(old.id, spec, old.created);
+    new.stats = old.stats.clone();
+    for (bucket, counters) in new.spec.buckets.iter().zip(&mut new.buckets) {
+        if let Some(at) = old.spec.buckets.iter().position(|other| other.id == bucket.id) {
+            *counters = old.buckets[at].clone();
+        }
+    }
+    transaction.groups().insert(old.id, Arc::new(new));
+}
+
+fn insert_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<(), OfError> {
+    let Some(old) = transaction.bridge.groups.get(&change.group).cloned() else { return Ok(()) };
+    let mut buckets = old.spec.buckets.clone();
+    if change.spec.buckets.iter().any(|bucket| old.bucket(bucket.id).is_some()) {
+        return Err(OfError::OFPGMFC_BUCKET_EXISTS);
+    }
+    let at = match change.command_bucket {
+        bucket_id::FIRST => 0,
+        bucket_id::LAST => buckets.len(),
+        after => position(&buckets, after)? + 1,
+    };
+    buckets.splice(at..at, change.spec.buckets.iter().cloned());
+    replace_buckets(transaction, &old, GroupSpec { buckets, ..old.spec.clone() });
+    Ok(())
+}
+
+fn remove_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<(), OfError> {
+    let Some(old) = transaction.bridge.groups.get(&change.group).cloned() else { return Ok(()) };
+    let mut buckets = old.spec.buckets.clone();
+    match change.command_bucket {
+        bucket_id::ALL => buckets.clear(),
+        bucket_id::FIRST => drop(buckets.drain(..buckets.len().min(1))),
+        bucket_id::LAST => drop(buckets.pop()),
+        which => drop(buckets.remove(position(&buckets, which)?)),
+    }
+    replace_buckets(transaction, &old, GroupSpec { buckets, ..old.spec.clone() });
+    Ok(())
+}
+
+fn position(buckets: &[Bucket], id: u32) -> Result<usize, OfError> {
+    buckets.iter().position(|bucket| bucket.id == id).ok_or(OfError::OFPGMFC_UNKNOWN_BUCKET)
+}
+
+/// Removes a group, or all, and the flows that use it (OpenFlow 1.3.5 section 6.5).
+fn delete(transaction: &mut Transaction, wanted: GroupId) {
+    let ids = transaction.bridge.groups.keys().copied();
+    let gone: Vec<GroupId> = ids.filter(|id| wanted == GroupId::ALL || *id == wanted).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let rules = transaction.bridge.tables.iter().flat_map(|table| table.rules.iter());
+    let users = rules.filter(|rule| {
+        let i = &rule.instructions;
+        gone.iter().any(|&id| uses_group(&i.apply, id) || uses_group(&i.write, id))
+    });
+    let users: Vec<_> = users.cloned().collect();
+    users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::GroupDelete));
+    let groups = transaction.groups();
+    gone.iter().for_each(|id| drop(groups.remove(id)));
+}

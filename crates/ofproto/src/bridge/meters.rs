@@ -1,0 +1,109 @@
+//! Changes of meters, and what they hold.
+
+use openflow::meter::{BandKind, MeterCommand, MeterFlags, meter_id};
+use openflow::stats::MeterFeatures;
+use openflow::{FlowRemovedReason, MeterConfig, MeterMod, MeterStats, OfError};
+
+use super::Bridge;
+use super::transaction::Transaction;
+use crate::forwarding::BridgeState;
+use crate::meter::Meter;
+
+/// Most meters of a bridge.
+const MAX_METERS: u32 = 1 << 18;
+/// Most bands of a meter.
+const MAX_BANDS: usize = 8;
+
+impl Bridge {
+    /// Changes the meters.
+    pub fn meter_mod(&self, change: &MeterMod) -> Result<(), OfError> {
+        self.switch.transact(self.id, |transaction| apply(transaction, change))
+    }
+
+    /// Configuration of a meter, or of all, by number.
+    pub fn meter_configs(&self, wanted: u32) -> Result<Vec<MeterConfig>, OfError> {
+        self.each_meter(wanted, |_, meter| meter.config.clone())
+    }
+
+    /// Counters of a meter, or of all, by number.
+    pub fn meter_stats(&self, wanted: u32) -> Result<Vec<MeterStats>, OfError> {
+        let now = self.switch.clock.now();
+        self.each_meter(wanted, |bridge, meter| {
+            let rules = bridge.tables.iter().flat_map(|table| table.rules.iter());
+            let users = rules.filter(|rule| rule.instructions.meter == Some(meter.config.meter));
+            MeterStats {
+                meter: meter.config.meter,
+                flow_count: users.count() as u32,
+                packet_in_count: 0,
+                byte_in_count: 0,
+                duration: now.since(meter.created),
+                bands: meter.config.bands.iter().map(|_| (0, 0)).collect(),
+            }
+        })
+    }
+
+    /// What meters can do.
+    pub fn meter_features(&self) -> MeterFeatures {
+        MeterFeatures {
+            max_meters: MAX_METERS,
+            // OFPMBT13_DROP is number one.
+            band_types: 1 << 1,
+            capabilities: MeterFlags::all().bits().into(),
+            max_bands: MAX_BANDS as u8,
+            max_color: 0,
+        }
+    }
+
+    fn each_meter<T>(&self, wanted: u32, shown: impl Fn(&BridgeState, &Meter) -> T) -> Result<Vec<T>, OfError> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
+        if wanted != meter_id::ALL && !bridge.meters.contains_key(&wanted) {
+            return Err(OfError::OFPMMFC_UNKNOWN_METER);
+        }
+        let meters = bridge.meters.iter().filter(|(id, _)| wanted == meter_id::ALL || **id == wanted);
+        Ok(meters.map(|(_, meter)| shown(bridge, meter)).collect())
+    }
+}
+
+fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError> {
+    let (id, created) = (change.config.meter, transaction.now);
+    let meters = &mut transaction.bridge.meters;
+    match change.command {
+        MeterCommand::Delete => {
+            delete(transaction, id);
+            Ok(())
+        }
+        MeterCommand::Add if meters.contains_key(&id) => Err(OfError::OFPMMFC_METER_EXISTS),
+        MeterCommand::Modify if !meters.contains_key(&id) => Err(OfError::OFPMMFC_UNKNOWN_METER),
+        MeterCommand::Add | MeterCommand::Modify => {
+            check(&change.config)?;
+            if meters.len() >= MAX_METERS as usize && !meters.contains_key(&id) {
+                return Err(OfError::OFPMMFC_OUT_OF_METERS);
+            }
+            let created = meters.get(&id).map_or(created, |meter| meter.created);
+            meters.insert(id, Meter { config: change.config.clone(), created });
+            Ok(())
+        }
+    }
+}
+
+fn check(config: &MeterConfig) -> Result<(), OfError> {
+    if config.bands.len() > MAX_BANDS {
+        return Err(OfError::OFPMMFC_OUT_OF_BANDS);
+    }
+    if config.bands.iter().any(|band| band.kind != BandKind::Drop) {
+        return Err(OfError::OFPMMFC_BAD_BAND);
+    }
+    Ok(())
+}
+
+/// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5).
+fn delete(transaction: &mut Transaction, wanted: u32) {
+    let ids = transaction.bridge.meters.keys().copied();
+    let gone: Vec<u32> = ids.filter(|id| wanted == meter_id::ALL || *id == wanted).collect();
+    let rules = transaction.bridge.tables.iter().flat_map(|table| table.rules.iter());
+    let users = rules.filter(|rule| rule.instructions.meter.is_some_and(|id| gone.contains(&id)));
+    let users: Vec<_> = users.cloned().collect();
+    users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
+    gone.iter().for_each(|id| drop(transaction.bridge.meters.remove(id)));
+}

@@ -1,0 +1,124 @@
+//! The tables of a bridge: their configuration, and what they tell.
+
+use openflow::stats::TableStats;
+use openflow::table::{EvictionFlags, TableDesc};
+use openflow::{FlowRemovedReason, OfError, TableId, TableMiss, TableMod};
+
+use super::{Bridge, N_TABLES};
+use crate::forwarding::BridgeState;
+use crate::table::Table;
+
+impl Bridge {
+    /// Counters of the announced tables.
+    pub fn table_stats(&self) -> Vec<TableStats> {
+        self.switch.revalidate();
+        self.each_table(|id, table| TableStats {
+            table: id,
+            name: table.name().to_owned(),
+            // Every wildcard of OpenFlow 1.0.
+            wildcards: (1 << 22) - 1,
+            max_entries: table.max_entries(),
+            active_count: table.rules.len() as u32,
+            lookup_count: table.counters.lookups(),
+            matched_count: table.counters.matched(),
+            early: None,
+        })
+    }
+
+    /// Descriptions of the announced tables.
+    pub fn table_descs(&self) -> Vec<TableDesc> {
+        self.each_table(|id, table| TableDesc {
+            table: id,
+            eviction: table.state.evict,
+            eviction_flags: Some(EvictionFlags::all()),
+            vacancy: table.state.vacancy.map(|mut vacancy| {
+                vacancy.now = table.free_percent();
+                vacancy
+            }),
+        })
+    }
+
+    /// What becomes of packets that miss, for each announced table.
+    pub fn table_misses(&self) -> Vec<TableMiss> {
+        self.each_table(|_, table| table.state.miss)
+    }
+
+    fn each_table<T>(&self, shown: impl Fn(TableId, &Table) -> T) -> Vec<T> {
+        let tables = self.read(|bridge| {
+            let tables = bridge.tables.iter().take(N_TABLES.into()).enumerate();
+            tables.map(|(n, table)| shown(TableId(n as u8), table)).collect()
+        });
+        tables.unwrap_or_default()
+    }
+
+    /// Changes how a table is configured, or all tables.
+    pub fn table_mod(&self, change: &TableMod) -> Result<(), OfError> {
+        if change.table.0 >= N_TABLES && change.table != TableId::ALL {
+            return Err(OfError::OFPTMFC_BAD_TABLE);
+        }
+        // There is one way to choose the flow.
+        if change.eviction_flags.is_some_and(|flags| flags != EvictionFlags::all()) {
+            return Err(OfError::OFPTMFC_BAD_CONFIG);
+        }
+        let wanted = |id: usize| change.table == TableId::ALL || usize::from(change.table.0) == id;
+        self.change(|bridge, generation| {
+            for (id, table) in bridge.tables.iter_mut().enumerate().take(N_TABLES.into()) {
+                if wanted(id) {
+                    modify(table, change);
+                    table.changed = generation;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Gives tables names.
+    pub fn name_tables(&self, names: &[(TableId, String)]) -> Result<(), OfError> {
+        if names.iter().any(|(id, _)| id.0 >= N_TABLES) {
+            return Err(OfError::OFPTFFC_BAD_TABLE);
+        }
+        self.change(|bridge, _| {
+            for (id, name) in names {
+                bridge.tables[usize::from(id.0)].state.name = Some(name.clone()).filter(|name| !name.is_empty());
+            }
+        });
+        Ok(())
+    }
+
+    /// Brings the tables' configuration into force. What is above a limit goes, where it may be evicted.
+    pub(super) fn configure_tables(&self) {
+        let _: Result<(), OfError> = self.switch.transact(self.id, |transaction| {
+            transaction.bridge.configure_tables();
+            for id in 0..transaction.bridge.tables.len() {
+                for _ in 0..transaction.bridge.tables[id].excess() {
+                    let Some(victim) = transaction.bridge.tables[id].victim() else { break };
+                    transaction.remove(&victim, FlowRemovedReason::Eviction);
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+impl BridgeState {
+    /// Gives each table its settings.
+    pub(crate) fn configure_tables(&mut self) {
+        for (id, table) in self.tables.iter_mut().enumerate() {
+            table.settings = self.config.tables.get(&TableId(id as u8)).cloned().unwrap_or_default();
+        }
+    }
+}
+
+fn modify(table: &mut Table, change: &TableMod) {
+    if change.miss != TableMiss::Default {
+        table.state.miss = change.miss;
+    }
+    if let Some(evict) = change.eviction {
+        table.state.evict = evict;
+    }
+    match (change.vacancy, change.vacancy_at) {
+        (Some(false), _) => table.state.vacancy = None,
+        (Some(true), at) => table.state.vacancy = Some(at.or(table.state.vacancy).unwrap_or_default()),
+        (None, _) => {}
+    }
+}

@@ -1,0 +1,268 @@
+//! Bundles, eviction, groups, meters and tables of a bridge.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datapath::{Config, Datapath};
+use openflow::action::Learn;
+use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupType, Selection, bucket_id};
+use openflow::meter::{MeterCommand, MeterFlags};
+use openflow::{
+    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, GroupId, GroupMod, Instructions, Match, MeterConfig,
+    MeterMod, OfError, OfPort, Subfield, TableId, TableMod,
+};
+use packet::{Clock, Field, Time};
+
+use super::{Bridge, Bundled};
+use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
+
+struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn now(&self) -> Time {
+        Time(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn bridge() -> Bridge {
+    let clock = Arc::new(TestClock(AtomicU64::new(1)));
+    let switch = Switch::new(SwitchSettings::default(), clock.clone());
+    switch.attach(Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock));
+    let config = BridgeConfig { fail_mode: super::FailMode::Secure, ..BridgeConfig::new("br0", 1) };
+    switch.add_bridge(config).unwrap()
+}
+
+/// A flow on an input port.
+fn flow(command: FlowModCommand, in_port: u32, actions: Vec<Action>) -> FlowMod {
+    let mut matching = Match::any();
+    matching.set_in_port(OfPort(in_port));
+    FlowMod::new(command, matching, Instructions::apply(actions))
+}
+
+fn add(in_port: u32, actions: Vec<Action>) -> FlowMod {
+    flow(FlowModCommand::Add, in_port, actions)
+}
+
+fn everything() -> FlowMod {
+    FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default())
+}
+
+/// Input ports of the flows of table 0 and what they do.
+fn flows(bridge: &Bridge) -> Vec<(u32, Vec<Action>)> {
+    let request = openflow::FlowStatsRequest {
+        matching: Match::any(),
+        table: TableId(0),
+        out_port: OfPort::ANY,
+        out_group: GroupId::ANY,
+        cookie: Default::default(),
+    };
+    let all = bridge.flow_stats(&request).unwrap().into_iter();
+    let mut all: Vec<_> = all.map(|f| (f.matching.in_port().map_or(0, |p| p.0), f.instructions.apply)).collect();
+    all.sort_by_key(|(port, _)| *port);
+    all
+}
+
+fn ports(bridge: &Bridge) -> Vec<u32> {
+    flows(bridge).into_iter().map(|(port, _)| port).collect()
+}
+
+fn output(port: u32) -> Vec<Action> {
+    vec![Action::output(OfPort(port))]
+}
+
+fn limit(bridge: &Bridge, settings: TableSettings) {
+    bridge.set_config(BridgeConfig { tables: [(TableId(0), settings)].into(), ..bridge.config() });
+}
+
+fn group(command: GroupCommand, id: u32, ids: &[u32]) -> GroupMod {
+    let bucket = |&id: &u32| Bucket {
+        id,
+        weight: 0,
+        watch_port: OfPort::ANY,
+        watch_group: GroupId::ANY,
+        actions: output(id + 1),
+    };
+    GroupMod {
+        command,
+        group: GroupId(id),
+        command_bucket: bucket_id::ALL,
+        spec: GroupSpec {
+            kind: GroupType::All,
+            buckets: ids.iter().map(bucket).collect(),
+            selection: Selection::default(),
+        },
+    }
+}
+
+#[test]
+fn a_bundle_that_fails_leaves_everything_as_it_was() {
+    let bridge = bridge();
+    bridge.flow_mod(&add(1, output(11))).unwrap();
+    bridge.flow_mod(&add(2, output(12))).unwrap();
+    bridge.group_mod(&group(GroupCommand::Add, 1, &[0])).unwrap();
+    let before = flows(&bridge);
+    let mut forbidden = add(9, output(1));
+    forbidden.table = Some(TableId(254));
+    let bundle = [
+        Bundled::Flow(Box::new(add(1, output(21)))),
+        Bundled::Flow(Box::new(everything())),
+        Bundled::Flow(Box::new(add(3, output(23)))),
+        Bundled::Group(Box::new(group(GroupCommand::Delete, 1, &[]))),
+        Bundled::Group(Box::new(group(GroupCommand::Add, 2, &[0]))),
+        Bundled::Flow(Box::new(forbidden)),
+    ];
+    assert_eq!(bridge.commit(&bundle), Err((5, OfError::OFPBRC_EPERM)));
+    assert_eq!(flows(&bridge), before);
+    let groups: Vec<_> = bridge.group_descs(GroupId::ALL).iter().map(|g| g.group.0).collect();
+    assert_eq!(groups, [1]);
+    assert_eq!(bridge.commit(&bundle[..5]), Ok(()));
+    assert_eq!(flows(&bridge), [(3, output(23))]);
+    assert_eq!(bridge.group_descs(GroupId::ALL)[0].group, GroupId(2));
+}
+
+#[test]
+fn a_modify_that_is_undone_leaves_the_counters() {
+    let bridge = bridge();
+    bridge.flow_mod(&add(1, output(11))).unwrap();
+    let mut reset = flow(FlowModCommand::Modify, 1, output(12));
+    reset.flags = FlowModFlags::RESET_COUNTS;
+    let rule = || bridge.read(|state| state.tables[0].rules.iter().next().unwrap().clone()).unwrap();
+    rule().stats.add(5, 500, Time(2));
+    let missing = add(2, vec![Action::Group(GroupId(77))]);
+    let bundle = [Bundled::Flow(Box::new(reset.clone())), Bundled::Flow(Box::new(missing))];
+    assert_eq!(bridge.commit(&bundle), Err((1, OfError::OFPBAC_BAD_OUT_GROUP)));
+    assert_eq!(rule().stats.packets(), 5);
+    bridge.flow_mod(&reset).unwrap();
+    assert_eq!(rule().stats.packets(), 0);
+}
+
+#[test]
+fn a_full_table_refuses_or_evicts() {
+    let bridge = bridge();
+    limit(&bridge, TableSettings { max_flows: Some(2), ..TableSettings::default() });
+    let lasting = |port, seconds| FlowMod { idle_timeout: seconds, ..add(port, output(1)) };
+    bridge.flow_mod(&lasting(1, 20)).unwrap();
+    bridge.flow_mod(&lasting(2, 10)).unwrap();
+    assert_eq!(bridge.flow_mod(&lasting(3, 30)), Err(OfError::OFPFMFC_TABLE_FULL));
+    limit(&bridge, TableSettings { max_flows: Some(2), evict: true, ..TableSettings::default() });
+    bridge.flow_mod(&lasting(3, 30)).unwrap();
+    assert_eq!(ports(&bridge), [1, 3], "the one that expires first goes");
+    bridge.flow_mod(&add(4, vec![])).unwrap();
+    bridge.flow_mod(&add(5, vec![])).unwrap();
+    assert_eq!(bridge.flow_mod(&add(6, vec![])), Err(OfError::OFPFMFC_TABLE_FULL), "what never expires stays");
+    // A controller may ask for more.
+    bridge.table_mod(&TableMod { eviction: Some(true), ..TableMod::new(TableId(0)) }).unwrap();
+    bridge.flow_mod(&FlowMod { importance: 9, ..add(6, vec![]) }).unwrap();
+    assert_eq!(ports(&bridge).len(), 2);
+    assert!(ports(&bridge).contains(&6));
+    limit(&bridge, TableSettings { max_flows: Some(1), evict: true, ..TableSettings::default() });
+    assert_eq!(ports(&bridge), [6], "a lower limit evicts the least important");
+}
+
+#[test]
+fn the_largest_group_of_flows_is_evicted_from() {
+    let bridge = bridge();
+    let groups = vec![Subfield::whole(Field::InPort)];
+    limit(&bridge, TableSettings { max_flows: Some(3), evict: true, groups, ..TableSettings::default() });
+    let of = |port, n: u16, seconds| {
+        let mut change = FlowMod { idle_timeout: seconds, ..add(port, output(1)) };
+        change.priority = n;
+        change
+    };
+    bridge.flow_mod(&of(1, 1, 5)).unwrap();
+    bridge.flow_mod(&of(2, 2, 20)).unwrap();
+    bridge.flow_mod(&of(2, 3, 30)).unwrap();
+    bridge.flow_mod(&of(3, 4, 40)).unwrap();
+    assert_eq!(ports(&bridge), [1, 2, 3]);
+}
+
+#[test]
+fn groups_go_with_the_flows_that_use_them() {
+    let bridge = bridge();
+    assert_eq!(bridge.group_mod(&group(GroupCommand::Modify, 1, &[0])), Err(OfError::OFPGMFC_UNKNOWN_GROUP));
+    bridge.group_mod(&group(GroupCommand::Add, 1, &[0, 1])).unwrap();
+    assert_eq!(bridge.group_mod(&group(GroupCommand::Add, 1, &[0])), Err(OfError::OFPGMFC_GROUP_EXISTS));
+    bridge.flow_mod(&add(1, vec![Action::Group(GroupId(1))])).unwrap();
+    bridge.flow_mod(&add(2, output(1))).unwrap();
+    assert_eq!(bridge.group_stats(GroupId(1))[0].ref_count, 1);
+    bridge.group_mod(&group(GroupCommand::Delete, 1, &[])).unwrap();
+    assert_eq!(ports(&bridge), [2]);
+    assert!(bridge.group_descs(GroupId::ALL).is_empty());
+}
+
+#[test]
+fn buckets_come_and_go_by_number() {
+    let bridge = bridge();
+    bridge.group_mod(&group(GroupCommand::Add, 1, &[0, 5])).unwrap();
+    let ids = || bridge.group_descs(GroupId(1))[0].spec.buckets.iter().map(|b| b.id).collect::<Vec<_>>();
+    let change = |command, ids: &[u32], at| GroupMod { command_bucket: at, ..group(command, 1, ids) };
+    bridge.group_mod(&change(GroupCommand::InsertBucket, &[7], 0)).unwrap();
+    assert_eq!(ids(), [0, 7, 5]);
+    bridge.group_mod(&change(GroupCommand::InsertBucket, &[8], bucket_id::FIRST)).unwrap();
+    assert_eq!(ids(), [8, 0, 7, 5]);
+    let twice = change(GroupCommand::InsertBucket, &[7], bucket_id::LAST);
+    assert_eq!(bridge.group_mod(&twice), Err(OfError::OFPGMFC_BUCKET_EXISTS));
+    bridge.group_mod(&change(GroupCommand::RemoveBucket, &[], 7)).unwrap();
+    bridge.group_mod(&change(GroupCommand::RemoveBucket, &[], bucket_id::LAST)).unwrap();
+    assert_eq!(ids(), [8, 0]);
+    let unknown = change(GroupCommand::RemoveBucket, &[], 99);
+    assert_eq!(bridge.group_mod(&unknown), Err(OfError::OFPGMFC_UNKNOWN_BUCKET));
+}
+
+#[test]
+fn meters_go_with_the_flows_that_use_them() {
+    let bridge = bridge();
+    let meter = |command, id| MeterMod {
+        command,
+        config: MeterConfig { meter: id, flags: MeterFlags::KBPS, bands: Vec::new() },
+    };
+    let mut metered = add(1, output(1));
+    metered.instructions.meter = Some(3);
+    assert_eq!(bridge.flow_mod(&metered), Err(OfError::OFPMMFC_INVALID_METER));
+    bridge.meter_mod(&meter(MeterCommand::Add, 3)).unwrap();
+    assert_eq!(bridge.meter_mod(&meter(MeterCommand::Add, 3)), Err(OfError::OFPMMFC_METER_EXISTS));
+    bridge.flow_mod(&metered).unwrap();
+    assert_eq!(bridge.meter_stats(3).unwrap()[0].flow_count, 1);
+    bridge.meter_mod(&meter(MeterCommand::Delete, 3)).unwrap();
+    assert!(ports(&bridge).is_empty());
+    assert_eq!(bridge.meter_stats(3), Err(OfError::OFPMMFC_UNKNOWN_METER));
+}
+
+#[test]
+fn what_was_learnt_goes_with_the_last_flow_that_learns_it() {
+    let bridge = bridge();
+    let learn = |cookie| {
+        vec![Action::Learn(Box::new(Learn {
+            idle_timeout: 0,
+            hard_timeout: 0,
+            priority: 1,
+            cookie: Cookie(cookie),
+            flags: FlowModFlags::empty(),
+            delete_learned: true,
+            table: TableId(0),
+            fin_idle_timeout: 0,
+            fin_hard_timeout: 0,
+            limit: 0,
+            result_dst: None,
+            specs: Vec::new(),
+        }))]
+    };
+    bridge.flow_mod(&add(1, learn(7))).unwrap();
+    bridge.flow_mod(&add(2, learn(7))).unwrap();
+    bridge.flow_mod(&FlowMod { new_cookie: Some(Cookie(7)), ..add(10, vec![]) }).unwrap();
+    bridge.flow_mod(&flow(FlowModCommand::Delete, 1, vec![])).unwrap();
+    assert_eq!(ports(&bridge), [2, 10]);
+    bridge.flow_mod(&flow(FlowModCommand::Modify, 2, learn(8))).unwrap();
+    assert_eq!(ports(&bridge), [2]);
+}
+
+#[test]
+fn the_operators_name_of_a_table_wins() {
+    let bridge = bridge();
+    let name = || bridge.table_stats()[0].name.clone();
+    assert_eq!(name(), "");
+    bridge.name_tables(&[(TableId(0), "controllers".into())]).unwrap();
+    assert_eq!(name(), "controllers");
+    limit(&bridge, TableSettings { name: Some("mine".into()), ..TableSettings::default() });
+    assert_eq!(name(), "mine");
+}

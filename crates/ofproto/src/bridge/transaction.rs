@@ -1,0 +1,142 @@
+//! Changes of a bridge's flows and groups that take effect together, or not at all.
+//!
+//! A transaction makes each change at once, under the write lock that its caller holds: no packet sees the tables
+//! between two of them. It notes what it replaces, so that [`rollback`](Transaction::rollback) can put it back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use openflow::action::Action;
+use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
+use packet::Time;
+
+use crate::forwarding::BridgeState;
+use crate::group::Group;
+use crate::table::Rule;
+
+/// One step: a rule that came, one that went, or one in place of another.
+struct Step {
+    old: Option<Arc<Rule>>,
+    new: Option<Arc<Rule>>,
+    /// Why the old one went, if it did not make way for the new one.
+    reason: Option<FlowRemovedReason>,
+}
+
+/// Changes to a bridge. See the [module](self).
+pub(crate) struct Transaction<'a> {
+    pub bridge: &'a mut BridgeState,
+    pub generation: u64,
+    pub now: Time,
+    steps: Vec<Step>,
+    /// The groups as they were, once one has changed.
+    groups: Option<BTreeMap<GroupId, Arc<Group>>>,
+}
+
+impl<'a> Transaction<'a> {
+    pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
+        Transaction { bridge, generation, now, steps: Vec::new(), groups: None }
+    }
+
+    /// Adds a rule, in place of one with equal match and priority.
+    pub fn insert(&mut self, rule: Rule) {
+        let new = Arc::new(rule);
+        let old = self.put(new.clone());
+        self.steps.push(Step { old, new: Some(new), reason: None });
+    }
+
+    /// Removes a rule, unless another is in its place by now.
+    pub fn remove(&mut self, rule: &Arc<Rule>, reason: FlowRemovedReason) {
+        if let Some(old) = self.take(rule) {
+            self.steps.push(Step { old: Some(old), new: None, reason: Some(reason) });
+        }
+    }
+
+    /// Makes a change to the groups.
+    pub fn groups(&mut self) -> &mut BTreeMap<GroupId, Arc<Group>> {
+        self.groups.get_or_insert_with(|| self.bridge.groups.clone());
+        // Flows depend on groups through the whole bridge.
+        self.bridge.groups_changed = self.generation;
+        &mut self.bridge.groups
+    }
+
+    fn put(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
+        count_learners(self.bridge, &rule.instructions, true);
+        let table = &mut self.bridge.tables[usize::from(rule.table.0)];
+        let old = table.insert(rule, self.generation);
+        if let Some(old) = &old {
+            count_learners(self.bridge, &old.instructions, false);
+        }
+        old
+    }
+
+    fn take(&mut self, rule: &Arc<Rule>) -> Option<Arc<Rule>> {
+        let table = &mut self.bridge.tables[usize::from(rule.table.0)];
+        let present = table.rules.find(&rule.pattern, rule.priority).is_some_and(|found| Arc::ptr_eq(found, rule));
+        if !present {
+            return None;
+        }
+        let old = table.remove(rule, self.generation)?;
+        count_learners(self.bridge, &old.instructions, false);
+        Some(old)
+    }
+
+    /// Undoes everything.
+    pub fn rollback(mut self) {
+        for step in std::mem::take(&mut self.steps).into_iter().rev() {
+            match (step.old, step.new) {
+                (Some(old), _) => drop(self.put(old)),
+                (None, Some(new)) => drop(self.take(&new)),
+                (None, None) => {}
+            }
+        }
+        if let Some(groups) = self.groups.take() {
+            self.bridge.groups = groups;
+        }
+        self.bridge.orphaned.clear();
+    }
+
+    /// Ends the transaction: what was learnt by flows that are gone goes, too (`delete_learned`). Returns the
+    /// rules that went, for flow-removed messages.
+    pub fn commit(mut self) -> Vec<(Arc<Rule>, FlowRemovedReason)> {
+        while let Some(learned) = self.bridge.orphaned.pop() {
+            if !self.bridge.learners.contains_key(&learned) {
+                self.remove_learned(learned);
+            }
+        }
+        self.steps.into_iter().filter_map(|step| Some((step.old?, step.reason?))).collect()
+    }
+
+    fn remove_learned(&mut self, (table, cookie): Learned) {
+        let rules = self.bridge.tables[usize::from(table.0)].rules.iter();
+        let learned: Vec<_> = rules.filter(|rule| rule.cookie == cookie).cloned().collect();
+        learned.iter().for_each(|rule| self.remove(rule, FlowRemovedReason::Delete));
+    }
+}
+
+/// What a `learn(delete_learned)` makes: flows with this cookie in this table.
+pub(crate) type Learned = (TableId, Cookie);
+
+/// Counts the learn actions of a rule that came or went, those whose flows go with the last of them.
+fn count_learners(bridge: &mut BridgeState, instructions: &Instructions, came: bool) {
+    let mut found = Vec::new();
+    collect_learners(&instructions.apply, &mut found);
+    collect_learners(&instructions.write, &mut found);
+    for learned in found {
+        let count = bridge.learners.entry(learned).or_insert(0);
+        *count = if came { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            bridge.learners.remove(&learned);
+            bridge.orphaned.push(learned);
+        }
+    }
+}
+
+fn collect_learners(actions: &[Action], found: &mut Vec<Learned>) {
+    for action in actions {
+        match action {
+            Action::Learn(learn) if learn.delete_learned => found.push((learn.table, learn.cookie)),
+            Action::Clone(inner) => collect_learners(inner, found),
+            _ => {}
+        }
+    }
+}
