@@ -119,8 +119,31 @@ def test_the_flow_limit_is_obeyed_at_once(ovs):  # noqa: F811
         ovs.appctl("revalidator/purge")
         for n in range(8):
             ovs.appctl("netdev-dummy/receive", "p1", f"02000000010002000000{n:04x}88b5" + "00" * 46)
-        return len(ovs.appctl("dpctl/dump-flows").splitlines())
+        return ovs.appctl("dpctl/dump-flows").count("actions:")
 
     assert flows(3) == 3
     assert flows(1000) == 8
     assert flows(5) == 5
+
+
+def test_the_exact_match_cache_can_be_switched_off(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    # Two masks, so that there is something to remember.
+    ovs.ofctl("add-flow", "br0", "priority=9,udp,tp_dst=7,actions=output:2")
+    frame = lambda kind: "020000000100020000000001" + kind + "00" * 46
+
+    def hits():
+        ovs.appctl("dpif-netdev/pmd-stats-clear")
+        for _ in range(4):
+            ovs.appctl("netdev-dummy/receive", "p1", frame("88b5"), frame("88b6"))
+        shown = ovs.appctl("dpif-netdev/pmd-stats-show")
+        return sum(int(line.split(":")[1]) for line in shown.splitlines() if line.startswith("  emc hits:"))
+
+    ipv4 = "02000000010002000000000108004500001c00000000401100000102030401020305000100070008" + "0000"
+    ovs.appctl("netdev-dummy/receive", "p1", ipv4)
+    assert hits() > 0
+    ovs.vsctl("set", "open", ".", "other_config:emc-insert-inv-prob=0")
+    assert hits() == 0
+    ovs.vsctl("set", "open", ".", "other_config:emc-insert-inv-prob=1")
+    assert hits() > 0

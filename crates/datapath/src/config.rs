@@ -27,6 +27,8 @@ pub struct Config {
     pub max_masks: usize,
     /// Entries of each worker's exact-match cache, 6 bytes each and rounded up to a power of two.
     pub exact_entries: usize,
+    /// One in so many flows that tier 2 has found is remembered in this cache; zero: none.
+    pub exact_one_in: u32,
     /// Packets of one worker that may wait for the slow path, over all input ports.
     pub upcall_queue: usize,
     /// Times that one packet may be recirculated, and clones may be nested.
@@ -46,6 +48,7 @@ impl Default for Config {
             max_flows: 2_000_000,
             max_masks: 1024,
             exact_entries: 1 << 17,
+            exact_one_in: 1,
             upcall_queue: 2048,
             max_depth: 12,
             seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],

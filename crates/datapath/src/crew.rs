@@ -311,11 +311,13 @@ impl Management {
             max_depth: self.config.max_depth,
             hasher: shared.table.hasher.clone(),
         };
+        let mut exact = ExactCache::new(self.config.exact_entries);
+        exact.set_one_in(self.config.exact_one_in);
         Worker {
             number,
             reader,
             table: shared.table.clone(),
-            exact: ExactCache::new(self.config.exact_entries),
+            exact,
             frames: Frames::new(),
             actor,
             rx: Vec::new(),

@@ -247,6 +247,14 @@ impl Datapath {
         management.tell(&self.shared, || Command::SetMaxSleep(max_sleep));
     }
 
+    /// Changes how many of the flows that tier 2 has found the exact-match caches remember: one in so many;
+    /// zero: none.
+    pub fn set_exact_one_in(&self, one_in: u32) {
+        let mut management = self.management.lock();
+        management.config.exact_one_in = one_in;
+        management.tell(&self.shared, || Command::SetExactOneIn(one_in));
+    }
+
     /// Changes the limit of flows. Flows above it stay until they are removed.
     pub fn set_max_flows(&self, max_flows: usize) {
         self.shared.table.set_max_flows(max_flows);

@@ -60,6 +60,8 @@ pub enum Command {
     Report(Sender<bool>),
     /// Change the longest sleep.
     SetMaxSleep(Duration),
+    /// Change how many flows the exact-match cache remembers.
+    SetExactOneIn(u32),
 }
 
 /// The queues of a port that a worker has stopped using, to be dropped.
@@ -247,6 +249,7 @@ impl Worker {
                     let _ = reply.send(self.empty_turns > 0 && self.actor.misses.is_empty());
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
+                Command::SetExactOneIn(one_in) => self.exact.set_one_in(one_in),
             }
         }
         self.recirculate();

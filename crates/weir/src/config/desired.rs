@@ -72,6 +72,8 @@ pub struct Datapath {
     pub max_revalidator: Duration,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
+    /// One in so many flows found is remembered in the exact-match cache (`emc-insert-inv-prob`); zero: none.
+    pub emc_insert_inv_prob: u32,
     /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
     /// (`flow-restore-wait`).
     pub flow_restore_wait: bool,
@@ -83,6 +85,7 @@ impl Default for Datapath {
             max_idle: Duration::from_secs(10),
             max_revalidator: Duration::from_millis(500),
             flow_limit: 200_000,
+            emc_insert_inv_prob: 1,
             flow_restore_wait: false,
         }
     }

@@ -84,6 +84,9 @@ impl Target {
 
     fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
         self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
+        if datapath.emc_insert_inv_prob != self.datapath.emc_insert_inv_prob {
+            self.engine.datapath.set_exact_one_in(datapath.emc_insert_inv_prob);
+        }
         self.engine.switch.set_settings(switch_settings(datapath));
         self.datapath = datapath.clone();
         Ok(())

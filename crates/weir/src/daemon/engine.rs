@@ -48,6 +48,7 @@ impl Engine {
             max_sleep: workers.sleep_max,
             tx_flush_interval: workers.tx_flush_interval,
             max_flows: caches.flow_limit as usize,
+            exact_one_in: caches.emc_insert_inv_prob,
             seed: random_seed(),
             ..datapath::Config::default()
         };

@@ -131,6 +131,7 @@ impl Source {
         let default = Datapath::default();
         let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
         let limit = self.number(root, "other_config", "flow-limit");
+        let probability = self.number(root, "other_config", "emc-insert-inv-prob");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         // Below this, the revalidator would do nothing else.
         let shortest = Duration::from_millis(100);
@@ -138,6 +139,7 @@ impl Source {
             max_idle: idle.unwrap_or(default.max_idle).max(shortest),
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
             flow_limit: limit.unwrap_or(default.flow_limit),
+            emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             ..default
         }
     }

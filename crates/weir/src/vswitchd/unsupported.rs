@@ -36,7 +36,6 @@ const KEYS: &[(&str, &[&str])] = &[
         &[
             "bundle-idle-timeout",
             "dpdk-init",
-            "emc-insert-inv-prob",
             "enable-statistics",
             "hw-offload",
             "min-revalidate-pps",

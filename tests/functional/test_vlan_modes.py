@@ -1,0 +1,72 @@
+"""The VLAN modes of ports, by what leaves them."""
+
+import struct
+
+import pytest
+from conftest import until
+from test_vswitchd import dummy_bridge, ovs  # noqa: F401
+
+MACS = "ffffffffffff" "020000000001"
+BODY = "88b5" + "00" * 46
+TAG = lambda vid, tpid="8100": f"{tpid}{vid:04x}"
+
+
+def frames(path):
+    """The frames of a capture file, without padding, in hexadecimal."""
+    data = path.read_bytes()
+    out, at = [], 24
+    while at + 16 <= len(data):
+        length = struct.unpack_from("<I", data, at + 8)[0]
+        out.append(data[at + 16:at + 16 + length].hex())
+        at += 16 + length
+    return out
+
+
+@pytest.mark.parametrize("mode, sent, left", [
+    # What an access port of VLAN 10 and one of VLAN 20 send leaves a port with this configuration.
+    (["vlan_mode=access", "tag=10"], 10, ""),
+    (["vlan_mode=access", "tag=10"], 20, None),
+    (["vlan_mode=trunk", "trunks=10"], 10, TAG(10)),
+    (["vlan_mode=trunk", "trunks=10"], 20, None),
+    (["trunks=20,30"], 20, TAG(20)),
+    (["vlan_mode=native-tagged", "tag=10"], 10, TAG(10)),
+    (["vlan_mode=native-tagged", "tag=10"], 20, TAG(20)),
+    (["vlan_mode=native-untagged", "tag=10"], 10, ""),
+    (["vlan_mode=native-untagged", "tag=10"], 20, TAG(20)),
+    (["vlan_mode=native-untagged", "tag=10", "trunks=30"], 20, None),
+    (["vlan_mode=dot1q-tunnel", "tag=10"], 10, ""),
+    (["vlan_mode=dot1q-tunnel", "tag=10"], 20, None),
+])
+def test_what_leaves_a_port(ovs, mode, sent, left):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "a10", "a20", "all")
+    ovs.vsctl("set", "port", "a10", "tag=10", "--", "set", "port", "a20", "tag=20")
+    capture, every = ovs.dir / "out.pcap", ovs.dir / "all.pcap"
+    ovs.vsctl("add-port", "br0", "out", *mode, "--", "set", "interface", "out", "type=dummy",
+              f"options:tx_pcap={capture}", "--", "set", "interface", "all", f"options:tx_pcap={every}")
+    ovs.appctl("netdev-dummy/receive", f"a{sent}", MACS + BODY)
+    until(lambda: frames(every) == [MACS + TAG(sent) + BODY], what="the frame at the port that carries all")
+    assert frames(capture) == ([] if left is None else [MACS + left + BODY])
+
+
+@pytest.mark.parametrize("mode, tag, to", [
+    # A frame with this tag that comes in at such a port is in this VLAN.
+    (["vlan_mode=access", "tag=10"], "", 10),
+    (["vlan_mode=access", "tag=10"], TAG(10), None),
+    (["vlan_mode=trunk", "trunks=10"], TAG(10), 10),
+    (["vlan_mode=trunk", "trunks=10"], TAG(20), None),
+    (["vlan_mode=native-tagged", "tag=10"], "", 10),
+    (["vlan_mode=native-untagged", "tag=20"], "", 20),
+    (["vlan_mode=native-untagged", "tag=20"], TAG(10), 10),
+])
+def test_what_comes_in_at_a_port(ovs, mode, tag, to):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "a10", "a20")
+    captures = {vid: ovs.dir / f"{vid}.pcap" for vid in (10, 20)}
+    for vid, path in captures.items():
+        ovs.vsctl("set", "port", f"a{vid}", f"tag={vid}", "--", "set", "interface", f"a{vid}",
+                  f"options:tx_pcap={path}")
+    ovs.vsctl("add-port", "br0", "in", *mode, "--", "set", "interface", "in", "type=dummy")
+    ovs.appctl("netdev-dummy/receive", "in", MACS + tag + BODY)
+    for vid, path in captures.items():
+        assert frames(path) == ([MACS + BODY] if vid == to else [])
