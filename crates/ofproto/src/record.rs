@@ -12,6 +12,7 @@ use openflow::OfPort;
 use packet::Time;
 
 use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
+use crate::group::GroupCounters;
 use crate::mac::MacKey;
 use crate::mirror::MirrorCounters;
 use crate::table::{RuleStats, TableCounters};
@@ -27,6 +28,8 @@ pub(crate) struct Record {
     pub tables: Vec<(Arc<TableCounters>, bool)>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
+    /// Groups and buckets that the packets pass.
+    pub groups: Vec<Arc<GroupCounters>>,
     /// The mirrors that got copies.
     pub mirrors: Vec<Arc<MirrorCounters>>,
     /// The addresses that NORMAL learnt from.
@@ -44,6 +47,7 @@ pub(crate) struct Deps {
     pub bridge: BridgeId,
     tables: [u64; 4],
     macs: Vec<MacKey>,
+    groups: bool,
 }
 
 impl Record {
@@ -57,9 +61,14 @@ impl Record {
         self.deps(bridge).macs.push(key);
     }
 
+    /// Notes that groups were used.
+    pub fn depends_on_groups(&mut self, bridge: BridgeId) {
+        self.deps(bridge).groups = true;
+    }
+
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
-            self.deps.push(Deps { bridge, tables: [0; 4], macs: Vec::new() });
+            self.deps.push(Deps { bridge, tables: [0; 4], macs: Vec::new(), groups: false });
             self.deps.len() - 1
         });
         &mut self.deps[index]
@@ -75,6 +84,9 @@ impl Record {
                     (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| i * 64 + bit)
                 });
                 if tables.into_iter().any(|table| bridge.tables[table].changed > generation) {
+                    return true;
+                }
+                if deps.groups && bridge.groups_changed > generation {
                     return true;
                 }
                 if deps.macs.is_empty() {
@@ -98,6 +110,9 @@ impl Record {
             tx.tx_bytes.fetch_add(bytes, Relaxed);
             rx.rx_packets.fetch_add(packets, Relaxed);
             rx.rx_bytes.fetch_add(bytes, Relaxed);
+        }
+        for group in &self.groups {
+            group.add(packets, bytes);
         }
         for mirror in &self.mirrors {
             mirror.add(packets, bytes);

@@ -8,7 +8,8 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use frame::Frame;
-use openflow::{Action, Instructions, Match, OfPort};
+use openflow::group::{Bucket, GroupSpec, GroupType};
+use openflow::{Action, GroupId, Instructions, Match, OfPort};
 use packet::{Field, Key};
 
 use crate::mirror::{Mirror, MirrorOutput};
@@ -31,6 +32,7 @@ pub struct Reference {
     pub ports: BTreeMap<OfPort, PortVlan>,
     pub macs: HashMap<(u16, [u8; 6]), OfPort>,
     pub mirrors: Vec<Mirror>,
+    pub groups: BTreeMap<GroupId, GroupSpec>,
 }
 
 /// A packet under way.
@@ -75,16 +77,23 @@ impl Reference {
 
     fn action_set(&mut self, walk: &mut Walk, sent: &mut Sent) {
         let set = std::mem::take(&mut walk.set);
-        let last = |kind: &dyn Fn(&Action) -> bool| set.iter().rev().find(|a| kind(a)).cloned();
-        let Some(output) = last(&|a| matches!(a, Action::Output { .. })) else { return };
-        let mut list = Vec::new();
-        list.extend(last(&|a| matches!(a, Action::StripVlan)));
-        list.extend(last(&|a| matches!(a, Action::PushVlan(_))));
-        list.extend(last(&|a| matches!(a, Action::DecTtl)));
-        let sets = |a: &&Action| matches!(a, Action::SetField { .. } | Action::SetVlanVid { .. });
-        list.extend(set.iter().filter(sets).cloned());
-        list.push(output);
+        let list = ordered(&set);
         self.actions(walk, &list, sent);
+    }
+
+    /// Each bucket has its own copy of the packet; the action set and what was mirrored are common.
+    fn group(&mut self, walk: &mut Walk, id: GroupId, sent: &mut Sent) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let live = |bucket: &&Bucket| bucket.watch_port == OfPort::ANY || self.ports.contains_key(&bucket.watch_port);
+        let buckets: Vec<Bucket> = match group.kind {
+            GroupType::FastFailover => group.buckets.iter().find(live).into_iter().cloned().collect(),
+            _ => group.buckets.clone(),
+        };
+        for bucket in buckets {
+            let mut copy = walk.clone();
+            self.actions(&mut copy, &ordered(&bucket.actions), sent);
+            (walk.mirrored, walk.set) = (copy.mirrored, copy.set);
+        }
     }
 
     fn table(&mut self, walk: &mut Walk, table: u8, in_port: OfPort, sent: &mut Sent) {
@@ -162,6 +171,7 @@ impl Reference {
                     }
                     walk.mirrored = copy.mirrored;
                 }
+                Action::Group(id) => self.group(walk, *id, sent),
                 Action::Exit => walk.exit = true,
                 other => panic!("the reference does not know {other:?}"),
             }
@@ -188,4 +198,19 @@ impl Reference {
             self.mirror_sent(walk, port, sent);
         }
     }
+}
+
+/// An action set as a list: of most kinds the last counts.
+fn ordered(set: &[Action]) -> Vec<Action> {
+    let last = |kind: &dyn Fn(&Action) -> bool| set.iter().rev().find(|a| kind(a)).cloned();
+    let group = last(&|a| matches!(a, Action::Group(_)));
+    let Some(output) = group.or_else(|| last(&|a| matches!(a, Action::Output { .. }))) else { return Vec::new() };
+    let mut list = Vec::new();
+    list.extend(last(&|a| matches!(a, Action::StripVlan)));
+    list.extend(last(&|a| matches!(a, Action::PushVlan(_))));
+    list.extend(last(&|a| matches!(a, Action::DecTtl)));
+    let sets = |a: &&Action| matches!(a, Action::SetField { .. } | Action::SetVlanVid { .. });
+    list.extend(set.iter().filter(sets).cloned());
+    list.push(output);
+    list
 }

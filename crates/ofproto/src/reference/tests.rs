@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use datapath::clock::ManualClock;
 use datapath::{Config, Datapath};
+use openflow::group::{Bucket, GroupSpec, GroupType, Selection};
 use openflow::{
     Action, FlowMod, FlowModCommand, FlowStatsRequest, GroupId, Instructions, Match, OfPort, Subfield, TableId,
     WriteMetadata,
@@ -26,6 +27,7 @@ use crate::vlan::{PortVlan, PriorityTags, VlanMode};
 
 const PORTS: u32 = 4;
 const TABLES: u8 = 4;
+const GROUPS: u32 = 3;
 
 /// A switch with dummy ports and a clock that stands still.
 pub struct Bed {
@@ -74,6 +76,15 @@ impl Bed {
     pub fn sent(&self) -> Vec<(OfPort, Vec<u8>)> {
         let devices = self.devices.iter().zip(1..);
         devices.flat_map(|(device, n)| device.take_sent().into_iter().map(move |frame| (OfPort(n), frame))).collect()
+    }
+
+    pub fn put_group(&self, id: u32, spec: &GroupSpec) {
+        let mut forwarding = self.switch.forwarding.write();
+        let generation = forwarding.next_generation();
+        let bridge = forwarding.bridges.get_mut(&self.bridge.id()).unwrap();
+        let group = crate::group::Group::new(GroupId(id), spec.clone(), self.clock.now());
+        bridge.groups.insert(GroupId(id), Arc::new(group));
+        bridge.groups_changed = generation;
     }
 
     pub fn add_flow(&self, table: u8, priority: u16, matching: Match, actions: Vec<Action>) {
@@ -223,6 +234,7 @@ fn apply(kind: Kind, table: u8) -> BoxedStrategy<Action> {
     let reg = Subfield::new(Field::Reg0, 0, 2).unwrap();
     let mut list = vec![
         (6, output().boxed()),
+        (2, (0..GROUPS).prop_map(|id| Action::Group(GroupId(id))).boxed()),
         (6, write(kind).boxed()),
         (1, set(Field::Reg0, vec![0, 1, 2])),
         (1, Just(Action::RegMove { src: mv, dst: reg }).boxed()),
@@ -251,7 +263,14 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
         } else {
             Just(None).boxed()
         };
-        let written = proptest::collection::vec(prop_oneof![output().boxed(), write(kind).boxed()], 0..3);
+        let written = proptest::collection::vec(
+            prop_oneof![
+                4 => output().boxed(),
+                4 => write(kind).boxed(),
+                1 => (0..GROUPS).prop_map(|id| Action::Group(GroupId(id))).boxed(),
+            ],
+            0..3,
+        );
         let metadata = proptest::option::weighted(0.2, select(vec![1u64, 2]));
         (
             match_of(kind),
@@ -328,6 +347,29 @@ fn vlan() -> impl Strategy<Value = PortVlan> {
     )
 }
 
+/// Groups that a switch always has: a bucket sends to ports, or to groups of lower numbers.
+fn groups() -> impl Strategy<Value = Vec<GroupSpec>> {
+    let kinds = vec![GroupType::All, GroupType::All, GroupType::Indirect, GroupType::FastFailover];
+    let group = |n: u32| {
+        let lower = move |id: u32| (id < n).then_some(Action::Group(GroupId(id)));
+        let to_group = (0..GROUPS).prop_map(move |id| lower(id).unwrap_or(Action::output(OfPort(1))));
+        let output = prop_oneof![3 => output().boxed(), 1 => to_group.boxed()];
+        let writes = proptest::collection::vec(write(Kind::Any), 0..3);
+        let bucket = (writes, proptest::option::weighted(0.9, output), proptest::option::of(1..=PORTS + 1));
+        (select(kinds.clone()), proptest::collection::vec(bucket, 0..4)).prop_map(|(kind, buckets)| {
+            let limit = if kind == GroupType::Indirect { 1 } else { usize::MAX };
+            let buckets = buckets.into_iter().take(limit).zip(0..).map(|((mut actions, output, watch), id)| {
+                actions.extend(output);
+                let watched = watch.filter(|_| kind == GroupType::FastFailover);
+                let watch_port = watched.map_or(OfPort::ANY, OfPort);
+                Bucket { id, weight: 0, watch_port, watch_group: GroupId::ANY, actions }
+            });
+            GroupSpec { kind, buckets: buckets.collect(), selection: Selection::default() }
+        })
+    };
+    (0..GROUPS).map(group).collect::<Vec<_>>()
+}
+
 fn mirrors() -> impl Strategy<Value = Vec<Mirror>> {
     let ports = || {
         let some = proptest::collection::btree_set((1..=PORTS).prop_map(|n| format!("p{n}")), 0..3);
@@ -357,6 +399,7 @@ enum Change {
     DeleteTable(u8),
     Vlan(u32, PortVlan),
     Mirrors(Vec<Mirror>),
+    Groups(Vec<GroupSpec>),
     FlushMacs,
     RemovePort(u32),
     Wait(u64),
@@ -371,6 +414,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (0..TABLES).prop_map(Change::DeleteTable),
         2 => (1..=PORTS, vlan()).prop_map(|(port, vlan)| Change::Vlan(port, vlan)),
         1 => mirrors().prop_map(Change::Mirrors),
+        1 => groups().prop_map(Change::Groups),
         1 => Just(Change::FlushMacs),
         1 => (1..=PORTS).prop_map(Change::RemovePort),
         1 => (1u64..20).prop_map(Change::Wait),
@@ -403,6 +447,13 @@ impl Pair {
         let bridge = &self.bed.bridge;
         bridge.set_config(BridgeConfig { mirrors: mirrors.to_vec(), ..bridge.config() });
         self.reference.mirrors = mirrors.to_vec();
+    }
+
+    fn groups(&mut self, groups: &[GroupSpec]) {
+        for (n, spec) in (0..).zip(groups) {
+            self.bed.put_group(n, spec);
+            self.reference.groups.insert(GroupId(n), spec.clone());
+        }
     }
 
     fn add(&mut self, spec: &RuleSpec) {
@@ -451,6 +502,7 @@ impl Pair {
             }
             Change::Vlan(port, vlan) => self.vlan(*port, vlan.clone()),
             Change::Mirrors(mirrors) => self.mirrors(mirrors),
+            Change::Groups(groups) => self.groups(groups),
             Change::FlushMacs => {
                 reference.macs.clear();
                 self.bed.bridge.flush_macs();
@@ -502,12 +554,14 @@ proptest! {
     fn switch_equals_reference(
         vlans in proptest::collection::vec(vlan(), PORTS as usize),
         mirrors in mirrors(),
+        groups in groups(),
         rules in proptest::collection::vec(rule(), 1..14),
         frames in proptest::collection::vec((1..=PORTS, frame()), 4..10),
         rounds in proptest::collection::vec((change(), proptest::collection::vec(any::<Index>(), 1..12)), 1..8),
     ) {
         let mut pair = Pair::new(&vlans);
         pair.mirrors(&mirrors);
+        pair.groups(&groups);
         for rule in &rules {
             pair.add(rule);
         }

@@ -19,7 +19,7 @@ impl Ctx<'_, '_> {
             if self.error.is_some() {
                 return;
             }
-            if self.was_mpls && !self.exit && needs_l3(&step) {
+            if self.was_mpls && !self.exit && (needs_l3(&step) || self.selects(&step)) {
                 self.freeze();
             }
             if self.exit {
@@ -66,15 +66,16 @@ impl Ctx<'_, '_> {
         true
     }
 
-    /// Adds to the action set.
+    /// Adds to the action set. `actset_output` is its output, unless a group takes the place of that.
     pub(super) fn write_actions(&mut self, actions: &[Action]) {
-        if let Some(port) = actions.iter().rev().find_map(|action| match action {
-            Action::Output { port, .. } => Some(port.0),
-            _ => None,
-        }) {
-            self.flow.pipeline_mut().actset_output = port.into();
-        }
         self.action_set.extend_from_slice(actions);
+        let set = &self.action_set;
+        let grouped = set.iter().any(|action| matches!(action, Action::Group(_)));
+        let output = set.iter().rev().find_map(|action| match action {
+            Action::Output { port, .. } if !grouped => Some(*port),
+            _ => None,
+        });
+        self.flow.pipeline_mut().actset_output = output.unwrap_or(OfPort::UNSET).0.into();
     }
 
     /// Executes and empties the action set.
@@ -125,6 +126,7 @@ impl Ctx<'_, '_> {
                 self.wc.set_exact(Field::SkbPriority);
                 self.flow.common_mut().skb_priority = self.priority.into();
             }
+            Action::Group(id) => self.group(*id),
             Action::Bundle(bundle) => self.bundle(bundle),
             Action::Multipath(multipath) => self.multipath(multipath),
             Action::Resubmit { in_port, table, with_ct } => self.resubmit(*in_port, *table, *with_ct),

@@ -71,14 +71,14 @@ fn choose_link(hash: u64, algorithm: MultipathAlgorithm, links: u64, arg: u32) -
 }
 
 /// The hash of one of several candidates.
-fn second_hash(hash: u64, candidate: u64) -> u64 {
+pub(super) fn second_hash(hash: u64, candidate: u64) -> u64 {
     let mut hasher = FixedState::with_seed(hash).build_hasher();
     hasher.write_u64(candidate);
     hasher.finish()
 }
 
 /// Hash of the headers. Symmetric ones are equal in both directions of a connection.
-fn hash_fields(key: &Key, fields: HashFields, basis: u16) -> u64 {
+pub(super) fn hash_fields(key: &Key, fields: HashFields, basis: u16) -> u64 {
     let mut hasher = FixedState::with_seed(basis.into()).build_hasher();
     for (a, b) in hashed(key, fields) {
         let value = match b {
@@ -95,7 +95,7 @@ fn hash_fields(key: &Key, fields: HashFields, basis: u16) -> u64 {
 }
 
 /// Has `wc` match what is hashed.
-fn match_hashed(key: &Key, fields: HashFields, wc: &mut Mask) {
+pub(super) fn match_hashed(key: &Key, fields: HashFields, wc: &mut Mask) {
     for (a, b) in hashed(key, fields) {
         wc.set_exact(a);
         b.into_iter().for_each(|b| wc.set_exact(b));

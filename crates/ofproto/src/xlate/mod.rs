@@ -14,6 +14,7 @@
 //! | `normal.rs` | L2 learning and VLANs |
 //! | `choose.rs` | choices by a hash |
 //! | `length.rs` | what depends on the packet's length |
+//! | `group.rs` | groups |
 //! | `mirror.rs` | copies for mirrors |
 //! | `freeze.rs` | recirculation |
 //! | `commit.rs`, `headers.rs` | header changes |
@@ -23,6 +24,7 @@ mod actions;
 mod choose;
 mod commit;
 mod freeze;
+mod group;
 mod headers;
 mod learn;
 mod length;
@@ -161,6 +163,7 @@ pub(crate) fn translate(
         error: None,
         action_set: Vec::new(),
         in_action_set: false,
+        in_group: false,
         in_packet_out: input.packet_out.is_some(),
         stack: Vec::new(),
         was_mpls: false,
@@ -234,6 +237,8 @@ struct Ctx<'a, 's> {
     error: Option<XlateError>,
     action_set: Vec<Action>,
     in_action_set: bool,
+    /// A bucket of a group is executed.
+    in_group: bool,
     in_packet_out: bool,
     /// Values pushed: value, width in bits.
     stack: Vec<(u128, u16)>,
@@ -254,6 +259,13 @@ enum Lookup<'a> {
     Found(&'a Rule),
     Missed { to_controller: bool },
     FragmentDropped,
+}
+
+impl XlateError {
+    /// Whether it says that the translation takes too long or too much room, wherever it happens.
+    fn is_limit(self) -> bool {
+        matches!(self, XlateError::TooDeep | XlateError::TooManyResubmits | XlateError::StackTooDeep)
+    }
 }
 
 impl<'a> Ctx<'a, '_> {

@@ -23,9 +23,10 @@ impl<'a> Ctx<'a, '_> {
             OfPort::FLOOD => self.flood(false),
             OfPort::ALL => self.flood(true),
             OfPort::CONTROLLER => {
-                let reason = match (self.in_packet_out, self.in_action_set) {
-                    (true, _) => PacketInReason::PacketOut,
-                    (_, true) => PacketInReason::ActionSet,
+                let reason = match (self.in_group, self.in_packet_out, self.in_action_set) {
+                    (true, ..) => PacketInReason::Group,
+                    (_, true, _) => PacketInReason::PacketOut,
+                    (_, _, true) => PacketInReason::ActionSet,
                     _ => PacketInReason::Action,
                 };
                 self.punt(reason, 0, Some(max_len), &[], false);
@@ -127,8 +128,8 @@ impl<'a> Ctx<'a, '_> {
         let flow = self.flow.clone();
         let (stack, set) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.action_set));
         let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);
-        let old_flags = (self.was_mpls, self.in_action_set, self.in_packet_out);
-        (self.in_action_set, self.in_packet_out) = (false, false);
+        let old_flags = (self.was_mpls, self.in_action_set, self.in_packet_out, self.in_group);
+        (self.in_action_set, self.in_packet_out, self.in_group) = (false, false, false);
         let mirrored = self.mirrored;
         if bridge.id != self.bridge.id {
             self.mirrored = 0;
@@ -152,7 +153,7 @@ impl<'a> Ctx<'a, '_> {
             self.mirrored = mirrored;
         }
         (self.bridge, self.table, self.rule, self.cookie, self.table_miss) = old;
-        (self.was_mpls, self.in_action_set, self.in_packet_out) = old_flags;
+        (self.was_mpls, self.in_action_set, self.in_packet_out, self.in_group) = old_flags;
         (self.flow, self.stack, self.action_set) = (flow, stack, set);
         // What ends the pipeline over there does not end it here.
         self.exit = false;

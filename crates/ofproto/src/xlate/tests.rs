@@ -1,8 +1,10 @@
 //! Cached outcomes against fresh ones, for actions whose outcome the reference does not know: whatever
 //! has been cached from other packets, a packet fares as it does when nothing is.
 
+use openflow::group::{Bucket, GroupSpec, GroupType, Selection};
 use openflow::text::parse_flow_mod;
-use openflow::{FlowModCommand, OfPort, PortConfig, PortMod};
+use openflow::{Action, FlowModCommand, GroupId, Match, OfPort, PortConfig, PortMod};
+use packet::Field;
 use packet::flow::text::NoNames;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -48,6 +50,35 @@ proptest! {
         frames in proptest::collection::vec((1..=PORTS, frame()), 1..12),
     ) {
         check(&bed(&[&choice.replace("FIELDS", fields.1)]), &frames)?;
+    }
+}
+
+const SELECTIONS: &[(&str, &[(Field, u128)])] =
+    &[("", &[]), ("hash", &[(Field::NwDst, 0xff)]), ("hash", &[(Field::DlSrc, 3), (Field::UdpDst, 0xffff)])];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
+
+    #[test]
+    fn select_groups(
+        selection in select(SELECTIONS),
+        weights in proptest::collection::vec(0u16..4, 0..5),
+        frames in proptest::collection::vec((1..=PORTS, frame()), 1..12),
+    ) {
+        let bed = bed(&[]);
+        let bucket = |(n, weight): (u32, u16)| Bucket {
+            id: n,
+            weight,
+            watch_port: if n == 2 { OfPort(9) } else { OfPort::ANY },
+            watch_group: GroupId::ANY,
+            actions: vec![Action::set_field(Field::DlDst, n.into()), Action::output(OfPort::IN_PORT)],
+        };
+        let (method, fields) = selection;
+        let selection = Selection { method: method.into(), param: 5, fields: fields.to_vec() };
+        let buckets = (0..).zip(weights).map(bucket).collect();
+        bed.put_group(1, &GroupSpec { kind: GroupType::Select, buckets, selection });
+        bed.add_flow(0, 1, Match::any(), vec![Action::Group(GroupId(1))]);
+        check(&bed, &frames)?;
     }
 }
 

@@ -1,0 +1,120 @@
+//! Groups (OpenFlow 1.3.5 section 5.6): which of a group's buckets a packet gets, and what they do.
+
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::quality::FixedState;
+use openflow::action::{Action, HashFields};
+use openflow::group::{Bucket, GroupType};
+use openflow::{GroupId, OfPort};
+
+use super::Ctx;
+use super::choose::{hash_fields, match_hashed, second_hash};
+use super::steps::{StepRef, of_action_set};
+use super::trace::Event;
+use crate::group::Group;
+
+/// How deeply groups may watch each other.
+const MAX_WATCHED: u32 = 64;
+
+impl<'a> Ctx<'a, '_> {
+    /// The group action.
+    pub(super) fn group(&mut self, id: GroupId) {
+        if !self.check_resources() {
+            return;
+        }
+        let bridge = self.bridge;
+        self.record.depends_on_groups(bridge.id);
+        let Some(group) = bridge.groups.get(&id) else {
+            return self.event(|| Event::Error("output to nonexistent group"));
+        };
+        // Groups that go to groups can multiply, as tables do.
+        self.resubmits += 1;
+        let outer = std::mem::replace(&mut self.in_group, true);
+        match group.spec.kind {
+            GroupType::All | GroupType::Indirect => {
+                group.spec.buckets.iter().for_each(|bucket| self.bucket(bucket));
+                self.record.groups.push(group.stats.clone());
+                self.record.groups.extend(group.buckets.iter().cloned());
+            }
+            GroupType::Select | GroupType::FastFailover => match self.choose_bucket(group) {
+                Some(n) => {
+                    let bucket = &group.spec.buckets[n];
+                    self.detail(|| format!("using bucket {}", bucket.id));
+                    self.bucket(bucket);
+                    self.record.groups.extend([group.stats.clone(), group.buckets[n].clone()]);
+                }
+                None => self.detail(|| "no live bucket".into()),
+            },
+        }
+        self.in_group = outer;
+    }
+
+    /// Whether a step chooses by headers that may not be known yet.
+    pub(super) fn selects(&self, step: &StepRef<'_>) -> bool {
+        let StepRef::Act(Action::Group(id)) = step else { return false };
+        self.bridge.groups.get(id).is_some_and(|group| group.spec.kind == GroupType::Select)
+    }
+
+    /// Executes a bucket on a copy of the packet.
+    fn bucket(&mut self, bucket: &Bucket) {
+        let (flow, was_mpls) = (self.flow.clone(), self.was_mpls);
+        let actions = of_action_set(&bucket.actions);
+        self.depth += 1;
+        self.steps(actions.iter().map(StepRef::Act));
+        self.depth -= 1;
+        if self.freezing {
+            self.finish_freezing();
+        }
+        (self.flow, self.was_mpls) = (flow, was_mpls);
+        // What ends a bucket does not end what comes after it, unless a limit was reached.
+        self.exit = false;
+        if self.error.is_some_and(|error| !error.is_limit()) {
+            self.error = None;
+        }
+    }
+
+    fn choose_bucket(&mut self, group: &'a Group) -> Option<usize> {
+        let live = |(n, bucket): (usize, &Bucket)| self.is_live_bucket(bucket, 0).then_some(n);
+        let mut buckets = group.spec.buckets.iter().enumerate();
+        if group.spec.kind == GroupType::FastFailover {
+            return buckets.find_map(live);
+        }
+        let hash = self.select_hash(group);
+        let candidates = buckets.filter(|(_, bucket)| bucket.weight > 0 && self.is_live_bucket(bucket, 0));
+        // Highest random weight: a bucket that goes moves only its own packets to others.
+        let score = |bucket: &Bucket| {
+            let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
+            uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
+        };
+        candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(n, _)| n)
+    }
+
+    /// The hash that decides, over the fields that the group names or those of connections.
+    fn select_hash(&mut self, group: &Group) -> u64 {
+        let selection = &group.spec.selection;
+        if selection.method != "hash" || selection.fields.is_empty() {
+            match_hashed(&self.flow, HashFields::SymmetricL4, &mut self.wc);
+            return hash_fields(&self.flow, HashFields::SymmetricL4, 0);
+        }
+        let mut hasher = FixedState::with_seed(selection.param).build_hasher();
+        for &(field, mask) in &selection.fields {
+            let prereq = field.info().prereq;
+            prereq.required_mask(&self.flow, &mut self.wc);
+            if prereq.satisfied(&self.flow) {
+                self.wc.add(field, mask);
+                hasher.write_u128(self.flow.get(field) & mask);
+            }
+        }
+        hasher.finish()
+    }
+
+    fn is_live_bucket(&self, bucket: &Bucket, depth: u32) -> bool {
+        let watches = bucket.watch_port != OfPort::ANY || bucket.watch_group != GroupId::ANY;
+        !watches
+            || bucket.watch_port != OfPort::ANY && self.is_live(bucket.watch_port)
+            || bucket.watch_group != GroupId::ANY && depth < MAX_WATCHED && {
+                let watched = self.bridge.groups.get(&bucket.watch_group);
+                watched.is_some_and(|group| group.spec.buckets.iter().any(|b| self.is_live_bucket(b, depth + 1)))
+            }
+    }
+}
