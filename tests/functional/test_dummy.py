@@ -1,6 +1,7 @@
 """Dummy ports and the clock: what tests use that run the daemon without any network."""
 
 import re
+import subprocess
 import time
 
 import pytest
@@ -173,3 +174,27 @@ def test_a_port_with_an_address_answers_arp(switch):
     assert sorted(flows(switch)) == [("1", "42", "output:1"), ("1", "42", "output:2")]
     for args in (["nosuch", "10.0.0.1/24"], ["p1", "10.0.0/24"], ["p1", "10.0.0.1/33"]):
         refusal(switch, "netdev-dummy/ip4addr", *args)
+
+
+def test_a_paused_pipeline_goes_on_when_the_controller_says_so(switch):
+    """ovs-ofctl gives each continuation back; what was left of the actions is done then, and only then."""
+    switch.ofctl("-O", "OpenFlow13", "add-flow", "br0",
+                 "in_port=1,actions=set_field:7->reg1,push:NXM_NX_REG1[],controller(pause),resubmit(,1),2")
+    switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=1,reg1=7,actions=pop:NXM_NX_REG2[],resubmit(,2)")
+    switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=2,reg2=7,actions=LOCAL")
+    switch.appctl("netdev-dummy/receive", "p1", PACKET)
+    assert "tx pkts=0" in switch.ofctl("dump-ports", "br0", "2"), "nobody has let it go on"
+    log = open(switch.dir / "monitor.log", "w")
+    monitor = subprocess.Popen(["ovs-ofctl", "monitor", "br0", "resume"], env=switch.env, stdout=log, stderr=log)
+    try:
+        def resumed():
+            switch.appctl("netdev-dummy/receive", "p1", PACKET)
+            return "tx pkts=0" not in switch.ofctl("dump-ports", "br0", "2")
+        until(resumed, what="a packet that goes on")
+        assert ("LOCAL", "0") not in [(actions, n) for n, _, actions in flows(switch)]
+        text = (switch.dir / "monitor.log").read_text()
+        assert "NXT_RESUME" in text and "reg1=0x7" in text and "decode error" not in text, text
+    finally:
+        monitor.terminate()
+        monitor.wait(10)
+        log.close()

@@ -74,8 +74,6 @@ pub struct Answered {
 pub enum Answer {
     /// It belongs to this flow, which counts it.
     Flow(FlowId),
-    /// It has made this flow. The slow path has counted it, so the flow does not.
-    Made(FlowId),
     /// Run this on it.
     Run(Box<Program>),
     /// Drop it.
@@ -432,7 +430,9 @@ impl Handler {
                         {
                             log::flow_added(flow.id, key, &flow.mask, &actions, self.upcall.get());
                         }
-                        Answer::Made(installed.id)
+                        // The packet goes by what was decided about it, also where the flow has changed by
+                        // the time that its worker has it, and the slow path has counted it.
+                        Answer::Run(Box::new(Program::compile(&actions)))
                     }
                     Err(refused) => {
                         tracing::debug!("flow not installed: {refused}");

@@ -324,7 +324,7 @@ impl Worker {
                 actor.counters.misses.add(1);
                 actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
             }
-            Answer::Flow(id) | Answer::Made(id) => {
+            Answer::Flow(id) => {
                 let live = table.arena.find(id).and_then(|flow| Some((flow, table.arena.live(flow, guard)?)));
                 let Some((flow, live)) = live else {
                     // Removed meanwhile: what holds now, the tables say.
@@ -332,10 +332,8 @@ impl Worker {
                     return actor.recirculated.push_back(Recirculated { packet, metadata, depth });
                 };
                 actor.counters.misses.add(1);
-                if matches!(answer, Answer::Flow(_)) {
-                    let flags = key.common().tcp_flags.get();
-                    table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
-                }
+                let flags = key.common().tcp_flags.get();
+                table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
                 match live.work() {
                     Work::Output(port) => actor.outputs.push(port, packet, in_port, actor.now),
                     Work::Program(program) => {

@@ -16,7 +16,8 @@ mod intern;
 pub mod mac;
 pub mod meter;
 pub mod mirror;
-pub mod port;
+pub mod paused;
+mod port;
 mod record;
 #[cfg(test)]
 mod reference;

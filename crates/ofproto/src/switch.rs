@@ -23,6 +23,7 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::paused::Paused;
 use crate::port::describe;
 use crate::revalidate::Revalidation;
 use crate::table::Rule;
@@ -68,6 +69,8 @@ pub struct Switch {
     pub(crate) datapath: OnceLock<Arc<Datapath>>,
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
+    /// Pipelines that wait for a controller.
+    pub(crate) paused: Paused,
     pub(crate) revalidation: Mutex<Revalidation>,
     pub(crate) control: Control,
     subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
@@ -90,6 +93,7 @@ impl Switch {
             datapath: OnceLock::new(),
             forwarding: RwLock::default(),
             interners: Interners::default(),
+            paused: Paused::default(),
             revalidation: Mutex::default(),
             control: Control::default(),
             subscribers: RwLock::default(),
@@ -231,9 +235,10 @@ impl Switch {
         let mut cookie = String::new();
         packet::flow::text::number::hex(&mut cookie, info.cookie.map_or(u64::MAX, |cookie| cookie.0).into());
         format!(
-            "controller(reason={},dont_send=0,continuation=0,recirc_id={},rule_cookie={cookie},controller_id={},max_len={})",
+            "controller(reason={},dont_send=0,continuation={},recirc_id={},rule_cookie={cookie},controller_id={},max_len={})",
             info.reason as u32,
-            punt.cookie,
+            u8::from(info.paused.is_some()),
+            info.paused.map_or(punt.cookie, u64::from),
             info.controller_id,
             info.max_len.unwrap_or(u16::MAX)
         )

@@ -56,6 +56,7 @@ impl Upcall for Switch {
 
     fn punt(&self, packet: &Packet, _key: &Key, punt: &Punt, _now: Time) {
         let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else { return };
+        let paused = info.paused.and_then(|number| Some((number, self.interners.frozen.get(number)?)));
         let event = PacketInEvent {
             packet_in: PacketIn {
                 format: PacketInFormat::Standard,
@@ -67,7 +68,7 @@ impl Upcall for Switch {
                 metadata: metadata_match(&info.metadata),
                 data: packet.data().to_vec(),
                 userdata: info.userdata.clone(),
-                continuation: Vec::new(),
+                continuation: paused.map_or_else(Vec::new, |(number, state)| self.paused.keep(number, state)),
             },
             max_len: info.max_len,
             controller_id: info.controller_id,

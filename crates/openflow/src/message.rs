@@ -69,6 +69,8 @@ pub enum Body {
     SetConfig(SwitchConfig),
     /// OFPT_PACKET_IN, NXT_PACKET_IN, NXT_PACKET_IN2.
     PacketIn(Box<PacketIn>),
+    /// NXT_RESUME: a packet-in with its continuation comes back, for the pipeline to go on.
+    Resume(Box<PacketIn>),
     /// OFPT_FLOW_REMOVED, NXT_FLOW_REMOVED.
     FlowRemoved(Box<FlowRemoved>),
     /// OFPT_PORT_STATUS.

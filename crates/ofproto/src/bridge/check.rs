@@ -107,7 +107,6 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         Action::Ct(_) | Action::Nat(_) | Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
             Err(OfError::OFPBAC_BAD_TYPE)
         }
-        Action::Controller(controller) if controller.pause => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
     }
 }

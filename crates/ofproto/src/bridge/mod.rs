@@ -15,7 +15,7 @@ pub(crate) mod transaction;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketOut, SwitchConfig, TableId, Versions};
+use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig, TableId, Versions};
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
@@ -26,7 +26,7 @@ use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
 use crate::mirror::{Mirror, MirrorCounters};
 use crate::switch::Switch;
 use crate::table::TableSettings;
-use crate::xlate::{Input, translate};
+use crate::xlate::{self, Frozen, Input, translate};
 use transaction::Transaction;
 
 pub use bundle::Bundled;
@@ -210,8 +210,34 @@ impl Bridge {
         packet::flow::extract(packet.data(), &mut key);
         add_metadata(&mut key, &message.metadata);
         key.common_mut().in_port = in_port.0.into();
-        self.execute(packet, &key, &message.actions);
+        let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
+        self.execute(packet, &input);
         Ok(())
+    }
+
+    /// Lets a packet's pipeline go on, which `controller(pause)` has stopped. The packet and its metadata
+    /// are those of the message, the rest is as it was.
+    pub fn resume(&self, message: &PacketIn) -> Result<(), OfError> {
+        let frozen = self.switch.paused.find(&message.continuation).ok_or(OfError::NXR_STALE)?;
+        if !self.switch.forwarding.read().bridges.contains_key(&frozen.bridge) {
+            return Err(OfError::NXR_STALE);
+        }
+        let packet = Packet::from_slice(&message.data);
+        let mut key = Key::new();
+        packet::flow::extract(packet.data(), &mut key);
+        add_metadata(&mut key, &message.metadata);
+        key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
+        key.common_mut().in_port = message.in_port().0.into();
+        let frozen = Frozen { metadata: xlate::metadata(&key), ..(*frozen).clone() };
+        let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
+        self.execute(packet, &input);
+        Ok(())
+    }
+
+    /// A packet that a controller sends.
+    fn input<'a>(&self, key: &'a Key) -> Input<'a> {
+        let now = self.switch.clock.now();
+        Input { key, bridge: self.id, frozen: None, packet_out: None, real: true, now }
     }
 
     /// Whether a packet-out may have these actions.
@@ -219,14 +245,15 @@ impl Bridge {
         self.read(|bridge| check::check_actions(actions, &check::Known::of(bridge))).unwrap_or(Ok(()))
     }
 
-    fn execute(&self, packet: Packet, key: &Key, actions: &[Action]) {
-        let (now, switch) = (self.switch.clock.now(), &self.switch);
+    fn execute(&self, packet: Packet, input: &Input<'_>) {
+        let (now, key, switch) = (input.now, input.key, &self.switch);
         let forwarding = switch.forwarding.read();
-        let input = Input { key, bridge: self.id, frozen: None, packet_out: Some(actions), real: true, now };
-        let out = translate(&forwarding, &switch.interners, &input, None);
+        let out = translate(&forwarding, &switch.interners, input, None);
         out.record.credit(&forwarding, 1, packet.len() as u64, now);
-        let port =
-            forwarding.bridges.get(&self.id).and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
+        let port = forwarding
+            .bridges
+            .get(&input.bridge)
+            .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
         drop(forwarding);

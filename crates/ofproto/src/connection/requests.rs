@@ -65,6 +65,7 @@ impl Session {
             }
             Body::SetFlowFormat(format) => self.flow_format = format,
             Body::FlowModTableId(set) => self.options.flow_mod_table_id = set,
+            Body::Resume(packet) => self.bridge.resume(&packet)?,
             Body::SetPacketInFormat(format) => self.packet_in_format = format,
             Body::SetControllerId(id) => {
                 self.controller_id = id;

@@ -96,6 +96,7 @@ impl Ctx<'_, '_> {
             Action::Output { port, max_len } => self.output_action(*port, *max_len),
             Action::OutputReg { src, max_len } => self.output_reg(src, *max_len),
             Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len),
+            Action::Controller(c) if c.pause => self.pause(c),
             Action::Controller(c) => self.punt(c.reason, c.id, Some(c.max_len), &c.userdata, false),
             Action::Enqueue { port, queue } => self.enqueue(*port, *queue),
             Action::SetVlanVid { vid, push } => self.set_vlan(0xfff, *vid, *push),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datapath::{Action as DpAction, Punt};
+use openflow::action::Controller;
 use openflow::{Action, Cookie, OfPort, PacketInReason, TableId};
 use packet::Key;
 use packet::flow::BlockId;
@@ -42,6 +43,8 @@ pub(crate) struct PuntInfo {
     pub metadata: Key,
     pub explicit_miss: bool,
     pub implicit_miss: bool,
+    /// The pipeline's state, for one that goes on when the controller says so.
+    pub paused: Option<u32>,
 }
 
 /// The part of a key that is not in the packet.
@@ -90,10 +93,34 @@ impl Ctx<'_, '_> {
         };
         let (id, held) = self.interners.frozen.intern(frozen);
         self.hold(held);
-        self.out.push(DpAction::Recirc(id));
+        match self.pausing.take() {
+            None => self.out.push(DpAction::Recirc(id)),
+            Some(info) => self.send_up(PuntInfo { metadata: metadata(&self.flow), paused: Some(id), ..*info }),
+        }
         self.freezing = false;
         self.exit = false;
         self.was_mpls = false;
+    }
+
+    /// Has the pipeline stop until the controller says that it may go on.
+    pub(super) fn pause(&mut self, controller: &Controller) {
+        let info = PuntInfo {
+            bridge: self.bridge.id,
+            reason: controller.reason,
+            table: TableId(self.table),
+            cookie: self.cookie,
+            controller_id: controller.id,
+            max_len: Some(u16::MAX),
+            userdata: controller.userdata.clone(),
+            metadata: Key::new(),
+            explicit_miss: false,
+            implicit_miss: false,
+            paused: None,
+        };
+        self.pausing = Some(Box::new(info));
+        // Where nothing is left to do, the pipeline goes on at its end, and not at its start.
+        self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+        self.freeze();
     }
 
     /// Goes on where `frozen` stopped.
@@ -144,7 +171,12 @@ impl Ctx<'_, '_> {
             metadata: metadata(&self.flow),
             explicit_miss,
             implicit_miss,
+            paused: None,
         };
+        self.send_up(info);
+    }
+
+    fn send_up(&mut self, info: PuntInfo) {
         let (id, held) = self.interners.punts.intern(info);
         self.hold(held);
         self.out.push(DpAction::Punt(Arc::new(Punt { max_len: u16::MAX, cookie: id.into() })));

@@ -43,7 +43,7 @@ use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, Po
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
 
-pub(crate) use freeze::{Frozen, PuntInfo};
+pub(crate) use freeze::{Frozen, PuntInfo, metadata};
 pub(crate) use steps::Step;
 use steps::StepRef;
 use trace::{Event, Sink};
@@ -170,6 +170,7 @@ pub(crate) fn translate(
         mirrored: 0,
         mirror_max_len: mirror::WHOLE,
         freezing: false,
+        pausing: None,
         frozen_steps: Vec::new(),
         priority: input.key.common().skb_priority.get(),
     };
@@ -249,6 +250,8 @@ struct Ctx<'a, 's> {
     /// Most bytes to send, while a copy is sent.
     mirror_max_len: u16,
     freezing: bool,
+    /// What the controller is told of a pipeline that freezes until it answers.
+    pausing: Option<Box<PuntInfo>>,
     frozen_steps: Vec<Step>,
     /// Priority that the packet came with.
     priority: u32,

@@ -169,6 +169,7 @@ mod nxt {
     pub const TLV_TABLE_REQUEST: u32 = 25;
     pub const TLV_TABLE_REPLY: u32 = 26;
     pub const SET_ASYNC_CONFIG2: u32 = 27;
+    pub const RESUME: u32 = 28;
     pub const PACKET_IN2: u32 = 30;
     pub const GROUP_MOD: u32 = 31;
 }
@@ -330,6 +331,7 @@ fn pull_nicira(r: &mut Reader, version: Version, subtype: u32) -> Result<Body, O
         nxt::TLV_TABLE_REQUEST => Body::TlvTableRequest,
         nxt::TLV_TABLE_REPLY => Body::TlvTableReply(tlv::pull_reply(r)?),
         nxt::PACKET_IN => Body::PacketIn(Box::new(packet::pull_packet_in_nxt(r, version)?)),
+        nxt::RESUME => Body::Resume(Box::new(packet::pull_packet_in2(r, version)?)),
         nxt::PACKET_IN2 => Body::PacketIn(Box::new(packet::pull_packet_in2(r, version)?)),
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     })
@@ -420,6 +422,7 @@ fn message_kind(message: &Message) -> u8 {
         Body::SetFlowFormat(_)
         | Body::FlowModTableId(_)
         | Body::SetPacketInFormat(_)
+        | Body::Resume(_)
         | Body::SetControllerId(_)
         | Body::SetAsync2(_)
         | Body::TlvTableMod(_)
@@ -461,6 +464,7 @@ fn nicira_subtype(message: &Message) -> Option<u32> {
         Body::SetFlowFormat(_) => Some(nxt::SET_FLOW_FORMAT),
         Body::FlowModTableId(_) => Some(nxt::FLOW_MOD_TABLE_ID),
         Body::SetPacketInFormat(_) => Some(nxt::SET_PACKET_IN_FORMAT),
+        Body::Resume(_) => Some(nxt::RESUME),
         Body::SetControllerId(_) => Some(nxt::SET_CONTROLLER_ID),
         _ => None,
     }
@@ -485,6 +489,7 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
         Body::FeaturesReply(f) => switch::put_features(out, version, f),
         Body::GetConfigReply(c) | Body::SetConfig(c) => switch::put_config(out, c),
         Body::PacketIn(p) => packet::put_packet_in(out, version, p),
+        Body::Resume(p) => packet::put_packet_in2(out, version, p),
         Body::FlowRemoved(f) => flow::put_flow_removed(out, version, dialect, f),
         Body::PortStatus(s) => port::put_status(out, version, s),
         Body::PacketOut(p) => packet::put_packet_out(out, version, p),

@@ -197,7 +197,8 @@ pub(super) fn put_packet_in(out: &mut Vec<u8>, version: Version, p: &PacketIn) {
     out.put(&p.data);
 }
 
-fn put_packet_in2(out: &mut Vec<u8>, version: Version, p: &PacketIn) {
+/// Writes the body of NXT_PACKET_IN2 or NXT_RESUME.
+pub(super) fn put_packet_in2(out: &mut Vec<u8>, version: Version, p: &PacketIn) {
     prop::put(out, pint::PACKET, &p.data);
     if p.total_len as usize > p.data.len() {
         prop::put(out, pint::FULL_LEN, &p.total_len.to_be_bytes());

@@ -77,8 +77,9 @@ fn packet_in() -> impl Strategy<Value = Message> {
     use PacketInFormat::*;
     let reason = select(vec![PacketInReason::NoMatch, PacketInReason::Action, PacketInReason::InvalidTtl]);
     let rest = (any::<u8>(), any::<u32>(), matching(), data(), prop::collection::vec(any::<u8>(), 1..9), port());
+    let rest = (rest, any::<bool>());
     (version(), select(vec![Standard, Nxt, Nxt2]), reason, rest).prop_map(|(v, format, reason, rest)| {
-        let (table, cookie, mut metadata, data, userdata, port) = rest;
+        let ((table, cookie, mut metadata, data, userdata, port), comes_back) = rest;
         let plain = v == Version::V1_0 && format == Standard;
         if v < Version::V1_2 && format == Standard {
             metadata = Match::any();
@@ -86,10 +87,11 @@ fn packet_in() -> impl Strategy<Value = Message> {
         let no_cookie = v < Version::V1_3 && format == Standard;
         metadata.set_in_port(port);
         let two = |bytes: Vec<u8>| if format == Nxt2 { bytes } else { Vec::new() };
+        let say = if comes_back && format == Nxt2 { Body::Resume } else { Body::PacketIn };
         Message::new(
             v,
             0,
-            Body::PacketIn(Box::new(PacketIn {
+            say(Box::new(PacketIn {
                 format,
                 buffer_id: Some(cookie).filter(|c| c % 2 == 1 && *c != u32::MAX),
                 total_len: data.len() as u32 + u32::from(table),
