@@ -66,7 +66,7 @@ impl ExactCache {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 17;
         self.state ^= self.state << 5;
-        self.state % self.one_in == 0
+        self.state.is_multiple_of(self.one_in)
     }
 
     #[inline(always)]
