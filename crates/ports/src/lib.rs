@@ -16,6 +16,7 @@ pub mod registry;
 pub mod stats;
 pub mod system;
 pub mod tap;
+pub mod tunnel;
 pub mod vnet;
 
 mod sys;

@@ -81,10 +81,13 @@ pub const KINDS: &[&Kind] = &[
     &crate::dummy::KIND,
 ];
 
+/// Kinds that are accepted from a database, and offered to nobody.
+const ACCEPTED: &[&Kind] = &[&crate::tunnel::KIND];
+
 /// The kind of port called `name`.
 pub fn kind(name: &str) -> Option<&'static Kind> {
     let name = if name.is_empty() { "system" } else { name };
-    KINDS.iter().find(|k| k.names.contains(&name)).copied()
+    KINDS.iter().chain(ACCEPTED).find(|k| k.names.contains(&name)).copied()
 }
 
 /// Checks a declaration without opening anything.

@@ -296,6 +296,7 @@ fn device_kind(kind: &str, dummies: bool, dummy: Dummy) -> &str {
     match (kind, dummy) {
         ("patch", _) => "patch",
         ("dummy" | "dummy-pmd" | "dummy-internal", _) => kind,
+        _ if ports::tunnel::KIND.names.contains(&kind) => kind,
         ("internal", _) if dummies => "dummy-internal",
         (_, Dummy::Override) => "dummy",
         ("" | "system", Dummy::System) => "dummy",
@@ -358,6 +359,7 @@ mod tests {
             ("", true, Dummy::Override, "dummy"),
             ("tap", true, Dummy::Override, "dummy"),
             ("patch", true, Dummy::Override, "patch"),
+            ("gre", true, Dummy::Override, "gre"),
             ("dummy-pmd", true, Dummy::Override, "dummy-pmd"),
             ("", true, Dummy::System, "dummy"),
             ("tap", true, Dummy::System, "tap"),
