@@ -109,3 +109,22 @@ def test_tables_are_configured_in_the_database_and_by_controllers(ovs):
     described = ovs.ofctl("-O", "OpenFlow14", "dump-table-desc", "br0")
     assert re.search(r"table 1:\s+eviction=on", described)
     assert re.search(r"table 0[^:]*:\s+eviction=off", described)
+
+
+def test_a_miss_goes_where_the_table_says(ovs):
+    ovs.ofctl("add-flow", "br0", "table=1,in_port=1,actions=output:1,in_port")
+    def actions():
+        return ovs.appctl("ofproto/trace", "br0", "in_port=1").splitlines()[-1]
+    assert actions() == "Datapath actions: drop"
+    ovs.ofctl("-O", "OpenFlow11", "mod-table", "br0", "0", "continue")
+    assert actions() == "Datapath actions: 1"
+    ovs.ofctl("-O", "OpenFlow11", "mod-table", "br0", "0", "drop")
+    assert actions() == "Datapath actions: drop"
+
+
+def test_controllers_name_tables_that_the_operator_has_not(ovs):
+    for version in ["OpenFlow13", "OpenFlow15"]:
+        ovs.ofctl("-O", version, "mod-table", "br0", "1", f"name:{version}")
+        assert f'table 1 ("{version}")' in ovs.ofctl("-O", version, "dump-table-features", "br0")
+    ovs.vsctl("--id=@t", "create", "Flow_Table", "name=mine", "--", "set", "bridge", "br0", "flow_tables:1=@t")
+    assert "OFPTFFC_EPERM" in refusal(ovs, "-O", "OpenFlow13", "mod-table", "br0", "1", "name:theirs")

@@ -72,17 +72,23 @@ impl Bridge {
         Ok(())
     }
 
-    /// Gives tables names.
+    /// Gives tables names. Those that the operator has named keep their names: another is refused.
     pub fn name_tables(&self, names: &[(TableId, String)]) -> Result<(), OfError> {
         if names.iter().any(|(id, _)| id.0 >= N_TABLES) {
             return Err(OfError::OFPTFFC_BAD_TABLE);
         }
-        self.change(|bridge, _| {
+        let change = |bridge: &mut BridgeState, _| {
+            // A name that the operator has given stays.
+            let given = |id: TableId| bridge.tables[usize::from(id.0)].settings.name.as_ref();
+            if names.iter().any(|(id, name)| given(*id).is_some_and(|given| given != name)) {
+                return Err(OfError::OFPTFFC_EPERM);
+            }
             for (id, name) in names {
                 bridge.tables[usize::from(id.0)].state.name = Some(name.clone()).filter(|name| !name.is_empty());
             }
-        });
-        Ok(())
+            Ok(())
+        };
+        self.change(change).unwrap_or(Ok(()))
     }
 
     /// Brings the tables' configuration into force. What is above a limit goes, where it may be evicted.

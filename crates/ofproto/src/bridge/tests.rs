@@ -265,4 +265,7 @@ fn the_operators_name_of_a_table_wins() {
     assert_eq!(name(), "controllers");
     limit(&bridge, TableSettings { name: Some("mine".into()), ..TableSettings::default() });
     assert_eq!(name(), "mine");
+    let renamed = bridge.name_tables(&[(TableId(0), "controllers".into())]);
+    assert_eq!(renamed, Err(OfError::OFPTFFC_EPERM));
+    bridge.name_tables(&[(TableId(0), "mine".into())]).unwrap();
 }

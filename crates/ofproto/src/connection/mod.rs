@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openflow::codec::{self, DecodeOptions, encode_all, error_message};
-use openflow::stats::SwitchDesc;
+use openflow::stats::{SwitchDesc, TableFeatures};
 use openflow::switch::RoleMsg;
 use openflow::{
     AsyncConfig, Body, Dialect, ErrorCode, ErrorMsg, FlowFormat, Hello, Message, OfError, PacketInFormat, Role,
@@ -114,6 +114,8 @@ pub struct Session {
     controller_id: u16,
     async_config: AsyncConfig,
     bundles: Bundles,
+    /// The beginning of a request about tables, and its transaction id.
+    pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
 
 impl Session {
@@ -148,6 +150,7 @@ impl Session {
             controller_id: 0,
             async_config: AsyncConfig::default(),
             bundles: Bundles::default(),
+            pending_tables: None,
         };
         let versions = session.settings.versions;
         let highest = versions.iter().last().unwrap_or(Version::V1_0);

@@ -33,10 +33,7 @@ impl Session {
             Body::RoleRequest(request) => self.change_role(request, dialect)?,
             Body::GetAsyncRequest => Body::GetAsyncReply(self.async_config),
             Body::MultipartRequest { more, request } => {
-                // Only requests with a list (table features, to change them) can come in pieces.
-                if more {
-                    return Err(OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
-                }
+                let Some(request) = self.gather(message.xid, more, request)? else { return Ok(None) };
                 Body::MultipartReply { more: false, reply: self.multipart(version, request)? }
             }
             Body::QueueGetConfigRequest(port) => {
@@ -135,6 +132,27 @@ impl Session {
         self.miss_send_len = config.miss_send_len;
         self.update_interest();
         Ok(())
+    }
+
+    /// Only requests with a list (table features, to change them) can come in pieces. The request, once it is whole.
+    fn gather(&mut self, xid: u32, more: bool, part: MultipartRequest) -> Result<Option<MultipartRequest>, OfError> {
+        let pending = self.pending_tables.take().filter(|(id, _)| *id == xid);
+        match part {
+            MultipartRequest::TableFeatures(tables) if more || pending.is_some() => {
+                let mut all = pending.map_or_else(Vec::new, |(_, tables)| tables);
+                all.extend(tables);
+                if all.len() > usize::from(u8::MAX) {
+                    return Err(OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
+                }
+                if more {
+                    self.pending_tables = Some((xid, all));
+                    return Ok(None);
+                }
+                Ok(Some(MultipartRequest::TableFeatures(all)))
+            }
+            _ if more => Err(OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW),
+            whole => Ok(Some(whole)),
+        }
     }
 
     fn multipart(&mut self, version: Version, request: MultipartRequest) -> Result<MultipartReply, OfError> {

@@ -39,7 +39,7 @@ pub mod trace;
 use std::sync::Arc;
 
 use datapath::{Action as DpAction, DropReason};
-use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, PortConfig, TableId};
+use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
 
@@ -48,6 +48,7 @@ pub(crate) use steps::Step;
 use steps::StepRef;
 use trace::{Event, Sink};
 
+use crate::bridge::N_TABLES;
 use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::intern::Interner;
 use crate::mirror::MirrorSet;
@@ -391,8 +392,33 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Looks up the present table as if the packet had come in on `in_port`.
+    /// Looks up the present table as if the packet had come in on `in_port`, and the next ones where it is configured
+    /// to continue there (OFPTC_TABLE_MISS_*).
     fn lookup(&mut self, in_port: OfPort, may_packet_in: bool) -> Lookup<'a> {
+        let bridge = self.bridge;
+        loop {
+            let found = self.lookup_in_table(in_port);
+            let Lookup::Missed { .. } = found else { return found };
+            let port = bridge.ports.get(&OfPort(self.flow.common().in_port.get()));
+            let silent = port.is_some_and(|port| port.config.contains(PortConfig::NO_PACKET_IN));
+            // A resubmit that misses leaves it at that, whatever the table is configured to do.
+            let to_controller = match bridge.tables[usize::from(self.table)].state.miss {
+                _ if !may_packet_in => false,
+                TableMiss::Default => bridge.controllers.want_misses && !silent,
+                TableMiss::Continue if self.table + 1 < N_TABLES => {
+                    self.table += 1;
+                    continue;
+                }
+                // After the last table there is nothing to continue with.
+                TableMiss::Controller | TableMiss::Continue => !silent,
+                TableMiss::Drop => false,
+            };
+            return Lookup::Missed { to_controller };
+        }
+    }
+
+    /// Looks up in the present table only.
+    fn lookup_in_table(&mut self, in_port: OfPort) -> Lookup<'a> {
         let bridge = self.bridge;
         let table = &bridge.tables[usize::from(self.table)];
         let common = self.flow.common();
@@ -418,11 +444,7 @@ impl<'a> Ctx<'a, '_> {
         self.record.tables.push((table.counters.clone(), rule.is_some()));
         match rule {
             Some(rule) => Lookup::Found(rule),
-            None => {
-                let port = bridge.ports.get(&OfPort(real_port.get()));
-                let silent = port.is_some_and(|port| port.config.contains(PortConfig::NO_PACKET_IN));
-                Lookup::Missed { to_controller: may_packet_in && bridge.controllers.want_misses && !silent }
-            }
+            None => Lookup::Missed { to_controller: false },
         }
     }
 

@@ -171,7 +171,11 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, version: Version, field: Field, value
 
 /// Whether the prerequisites of a field hold in a match (OpenFlow 1.3.5 section 7.2.3.6, ovs-fields(7)).
 pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
-    let dl_type = || m.exact(Field::DlType);
+    // A packet that does not begin with Ethernet can be told by its packet type: namespace 1 is EtherTypes.
+    let dl_type = || {
+        let by_type = || m.exact(Field::PacketType).filter(|kind| kind >> 16 == 1).map(|kind| kind & 0xffff);
+        m.exact(Field::DlType).or_else(by_type)
+    };
     let ip = || matches!(dl_type(), Some(0x0800 | 0x86dd));
     let not_later = || {
         let (value, mask) = m.get(Field::NwFrag);

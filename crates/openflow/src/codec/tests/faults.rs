@@ -61,6 +61,11 @@ fn matches() {
     // tcp_dst without ip_proto; ip_proto without eth_type.
     assert_eq!(matched(&[0x80, 0, 14 << 1, 2, 0, 80]), OFPBMC_BAD_PREREQ);
     assert_eq!(matched(&[0x80, 0, 10 << 1, 1, 6]), OFPBMC_BAD_PREREQ);
+    // A packet type that is IPv4 does for an EtherType; that of Ethernet does not.
+    let nw_dst = [0x80, 0, 12 << 1, 4, 10, 0, 0, 1];
+    let typed = |namespace| [&[0x80, 0, 44 << 1, 4, 0, namespace, 8, 0], &nw_dst[..]].concat();
+    assert!(flow_mod(&typed(1), &[]).is_ok());
+    assert_eq!(matched(&typed(0)), OFPBMC_BAD_PREREQ);
     // in_port twice.
     assert_eq!(matched(&[0x80, 0, 0, 4, 0, 0, 0, 1, 0x80, 0, 0, 4, 0, 0, 0, 1]), OFPBMC_DUP_FIELD);
     // An unknown field and class.
