@@ -111,6 +111,7 @@ impl BridgeState {
     pub(crate) fn configure_tables(&mut self) {
         for (id, table) in self.tables.iter_mut().enumerate() {
             table.settings = self.config.tables.get(&TableId(id as u8)).cloned().unwrap_or_default();
+            table.rules.use_prefixes(table.settings.prefixes.as_deref());
         }
     }
 }

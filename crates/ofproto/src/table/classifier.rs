@@ -88,6 +88,8 @@ pub struct Classifier<R> {
     /// Index in `subtables` for each mask.
     by_mask: hashbrown::HashMap<Mask, usize, foldhash::fast::RandomState>,
     tries: [Trie; 2],
+    /// Which of the tries lookups use.
+    tries_used: [bool; 2],
     len: usize,
 }
 
@@ -123,11 +125,22 @@ impl<R> Row<R> {
 
 impl<R: Classified> Default for Classifier<R> {
     fn default() -> Classifier<R> {
-        Classifier { subtables: Vec::new(), by_mask: Default::default(), tries: Default::default(), len: 0 }
+        Classifier {
+            subtables: Vec::new(),
+            by_mask: Default::default(),
+            tries: Default::default(),
+            tries_used: [true; 2],
+            len: 0,
+        }
     }
 }
 
 impl<R: Classified> Classifier<R> {
+    /// Says for which fields lookups tell prefixes apart by few bits; `None` for all that they can.
+    pub fn use_prefixes(&mut self, fields: Option<&[Field]>) {
+        self.tries_used = TRIES.map(|(field, _)| fields.is_none_or(|fields| fields.contains(&field)));
+    }
+
     /// Number of rules.
     pub fn len(&self) -> usize {
         self.len
@@ -228,7 +241,8 @@ impl<R: Classified> Classifier<R> {
     }
 
     fn search(&self, key: &Key, wc: &mut Mask, conjunctive: bool) -> Option<&Arc<R>> {
-        let mut answers = [None; 2];
+        // A trie that is not used excludes nothing.
+        let mut answers = self.tries_used.map(|used| (!used).then_some(Answer { bits: 0, lengths: u32::MAX }));
         let mut best: Option<&Arc<R>> = None;
         let mut soft: Vec<(&Row<R>, usize)> = Vec::new();
         for subtable in &self.subtables {

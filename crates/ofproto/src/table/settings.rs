@@ -2,6 +2,7 @@
 
 use openflow::Subfield;
 use openflow::table::{TableMiss, Vacancy};
+use packet::Field;
 
 use super::Table;
 
@@ -20,6 +21,9 @@ pub struct TableSettings {
     /// With `evict`: flows that agree in these subfields form a group, and the largest group loses one. Empty
     /// takes all flows as one group.
     pub groups: Vec<Subfield>,
+    /// Fields whose prefixes are told apart by few bits (`prefixes`); `None` for nw_dst and nw_src, the only ones
+    /// that can be.
+    pub prefixes: Option<Vec<Field>>,
 }
 
 /// What controllers say of a table.

@@ -80,6 +80,12 @@ fn tries_spare_address_bits() {
     let mut wc = base_mask(&key);
     assert!(classifier.lookup(&key, &mut wc).is_none());
     assert_eq!(wc.get(Field::NwDst), 0xff000000);
+    for (prefixes, bits) in [(&[Field::NwSrc][..], 0xffffffff), (&[Field::NwDst][..], 0xff000000)] {
+        classifier.use_prefixes(Some(prefixes));
+        let mut wc = base_mask(&key);
+        assert!(classifier.lookup(&key, &mut wc).is_none());
+        assert_eq!(wc.get(Field::NwDst), bits);
+    }
 }
 
 #[test]

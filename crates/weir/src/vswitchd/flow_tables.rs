@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ofproto::TableSettings;
 use openflow::{Subfield, TableId, text};
 use ovsdb::{Atom, Replica, Row};
+use packet::Field;
 
 /// The tables of a bridge that are configured, and what is wrong with them in words.
 pub fn read(replica: &Replica, bridge: &Row) -> (BTreeMap<TableId, TableSettings>, Vec<String>) {
@@ -30,5 +31,17 @@ fn settings(row: &Row, problems: &mut Vec<String>) -> TableSettings {
         max_flows: row.integer("flow_limit").and_then(|n| u32::try_from(n).ok()),
         groups: groups.collect(),
         evict: row.string("overflow_policy") == Some("evict"),
+        prefixes: prefixes(row),
     }
+}
+
+/// Empty is the default; `none`, and fields that cannot be used so, are no field.
+fn prefixes(row: &Row) -> Option<Vec<Field>> {
+    let names: Vec<_> = row.strings("prefixes").collect();
+    let field = |name: &&str| match *name {
+        "nw_dst" | "ip_dst" => Some(Field::NwDst),
+        "nw_src" | "ip_src" => Some(Field::NwSrc),
+        _ => None,
+    };
+    (!names.is_empty()).then(|| names.iter().filter_map(field).collect())
 }
