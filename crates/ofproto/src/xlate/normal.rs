@@ -144,7 +144,10 @@ impl Ctx<'_, '_> {
         }
         tags.to_key(&mut self.flow.common_mut().vlan, port.vlan.priority_tags);
         let changed = self.flow.common().vlan != old;
-        if changed {
+        // A port that takes tags off may give back a priority: then the same tag is sent, but an inner one
+        // would not be.
+        let takes_off = !matches!(port.vlan.mode, VlanMode::Trunk | VlanMode::NativeTagged);
+        if changed || takes_off && present[0] {
             // What is sent depends on both tags.
             super::headers::vlan_count_wc(&self.base, &mut self.wc);
         }
