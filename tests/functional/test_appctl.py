@@ -390,7 +390,8 @@ def test_events_are_counted(switch):
 
 def test_features_of_the_datapath(switch):
     lines = switch.appctl("dpif/show-dp-features", "br0").splitlines()
-    assert "Recirc: Yes" in lines and "CT state: No" in lines and "Max VLAN headers: 2" in lines
+    for line in ("Recirc: Yes", "CT state: No", "Max VLAN headers: 2", "Check pkt length action: Yes"):
+        assert line in lines
     assert "ufid (Ufid) : [run time]:true, [boot time]:true" in switch.appctl("dpif/set-dp-features", "br0")
     switch.appctl("dpif/set-dp-features", "br0", "ct_state", "false")
     assert refused(switch, "dpif/set-dp-features", "br0", "nonsense", "true") == "Unexpected support field"

@@ -36,7 +36,7 @@ const FEATURES: &[Feature] = &[
     ("ct_eventmask", "Conntrack eventmask", Flag(false)),
     ("ct_clear", "Conntrack clear", Flag(false)),
     ("max_hash_alg", "Max dp_hash algorithm", Number(0)),
-    ("check_pkt_len", "Check pkt length action", Flag(false)),
+    ("check_pkt_len", "Check pkt length action", Flag(true)),
     ("ct_timeout", "Conntrack timeout policy", Flag(false)),
     ("explicit_drop_action", "Explicit Drop action", Flag(false)),
     ("lb_output_action", "Optimized Balance TCP mode", Flag(false)),
