@@ -95,7 +95,8 @@ impl Session {
             }
             OpenReply | CloseReply | CommitReply | DiscardReply => return Err(OfError::OFPBFC_BAD_TYPE),
         };
-        Ok(Body::BundleControl(BundleControl { kind, ..control }))
+        // Replies have no flags, as in OVS.
+        Ok(Body::BundleControl(BundleControl { kind, flags: BundleFlags::empty(), ..control }))
     }
 
     /// A message for a bundle, which is opened if it is not there.
