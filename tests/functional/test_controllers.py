@@ -85,8 +85,8 @@ def test_a_controller_that_speaks_nothing_known(weir, tmp_path):
     s, _ = server.accept()
     s.settimeout(20)
     message(s)
-    bitmap = struct.pack("!HHI", 1, 8, 1 << 3)  # OpenFlow 1.2 alone
-    s.sendall(struct.pack("!BBHI", 3, 0, 16, 1) + bitmap)
+    bitmap = struct.pack("!HHI", 1, 8, 1 << 7)  # one after OpenFlow 1.5 alone
+    s.sendall(struct.pack("!BBHI", 7, 0, 16, 1) + bitmap)
     _, kind, _, body = message(s)
     assert kind == 1 and body[:4] == bytes(4), "OFPT_ERROR, OFPET_HELLO_FAILED, OFPHFC_INCOMPATIBLE"
     assert b"version" in body[4:].lower()
