@@ -46,6 +46,26 @@ def test_mac_table_size(ovs):  # noqa: F811
     assert len(set(learnt(ovs))) == 10 and "02:00:00:00:00:19" in learnt(ovs)
 
 
+def test_vlan_limit(ovs):  # noqa: F811
+    """With a limit of one, the second tag is payload."""
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1", "p2")
+    tagged_twice = "ffffffffffff020000000001" + "81000064" + "810000c8" + "0800" + "00" * 46
+    ovs.ofctl("add-flow", "br0", "table=0,priority=9,in_port=p1,dl_type=0x8100,actions=strip_vlan,p2")
+
+    def matched():
+        ovs.appctl("netdev-dummy/receive", "p1", tagged_twice)
+        return int(re.search(r"n_packets=(\d+).*priority=9", ovs.ofctl("dump-flows", "br0"))[1])
+
+    assert matched() == 0, "two tags are parsed"
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=1")
+    assert matched() == 1
+    assert "vlan(vid=100,pcp=0)" in ovs.appctl("dpctl/dump-flows")
+    # And back: two tags are parsed again.
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=2")
+    assert matched() == 1
+
+
 def test_workers_are_shown_and_queues_spread_anew(ovs):  # noqa: F811
     ovs.start("--enable-dummy")
     dummy_bridge(ovs, "p1")

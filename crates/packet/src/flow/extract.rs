@@ -13,12 +13,29 @@ mod ipv6;
 mod l4;
 mod load;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::VLAN_PRESENT;
 use super::key::Key;
 use load::{le16, le32, le64};
 
 /// The most VLAN tags that are parsed into the key; a further tag's TPID becomes dl_type.
 pub const MAX_VLANS: usize = 2;
+
+/// See [`set_vlan_limit`].
+static VLAN_LIMIT: AtomicUsize = AtomicUsize::new(MAX_VLANS);
+
+/// Sets how many VLAN tags are parsed into the key, [`MAX_VLANS`] at most, by the whole process
+/// (`vlan-limit` of the database). A further tag is payload, as OVS has it. Only frames with two tags are
+/// read in another way; keys that were extracted before stay as they are.
+pub fn set_vlan_limit(limit: usize) {
+    VLAN_LIMIT.store(limit.min(MAX_VLANS), Ordering::Relaxed);
+}
+
+/// How many VLAN tags are parsed.
+fn vlan_limit() -> usize {
+    VLAN_LIMIT.load(Ordering::Relaxed)
+}
 
 /// The most MPLS label stack entries that are parsed into the key.
 pub const MAX_LABELS: usize = 3;

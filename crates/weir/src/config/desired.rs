@@ -74,6 +74,8 @@ pub struct Datapath {
     pub flow_limit: u32,
     /// One in so many flows found is remembered in the exact-match cache (`emc-insert-inv-prob`); zero: none.
     pub emc_insert_inv_prob: u32,
+    /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
+    pub vlan_limit: u8,
     /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
     /// (`flow-restore-wait`).
     pub flow_restore_wait: bool,
@@ -86,6 +88,7 @@ impl Default for Datapath {
             max_revalidator: Duration::from_millis(500),
             flow_limit: 200_000,
             emc_insert_inv_prob: 1,
+            vlan_limit: 2,
             flow_restore_wait: false,
         }
     }

@@ -1,5 +1,6 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
+use packet::flow::extract::set_vlan_limit;
 use std::collections::BTreeSet;
 
 use datapath::PortNo;
@@ -86,6 +87,11 @@ impl Target {
         self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
         if datapath.emc_insert_inv_prob != self.datapath.emc_insert_inv_prob {
             self.engine.datapath.set_exact_one_in(datapath.emc_insert_inv_prob);
+        }
+        if datapath.vlan_limit != self.datapath.vlan_limit {
+            set_vlan_limit(datapath.vlan_limit.into());
+            // No flow that was made from keys of the other kind is left.
+            self.engine.switch.purge();
         }
         self.engine.switch.set_settings(switch_settings(datapath));
         self.datapath = datapath.clone();

@@ -1,5 +1,6 @@
 //! The switch without its management: datapath, OpenFlow tables, and the thread that revalidates.
 
+use packet::flow::extract::set_vlan_limit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -52,6 +53,7 @@ impl Engine {
             seed: random_seed(),
             ..datapath::Config::default()
         };
+        set_vlan_limit(caches.vlan_limit.into());
         let datapath = Datapath::new(config, clock.clone());
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         let switch = Switch::new(switch_settings(caches), clock.clone());

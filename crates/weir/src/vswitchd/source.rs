@@ -132,6 +132,7 @@ impl Source {
         let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
         let limit = self.number(root, "other_config", "flow-limit");
         let probability = self.number(root, "other_config", "emc-insert-inv-prob");
+        let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         // Below this, the revalidator would do nothing else.
         let shortest = Duration::from_millis(100);
@@ -140,6 +141,8 @@ impl Source {
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
             flow_limit: limit.unwrap_or(default.flow_limit),
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
+            // Zero is for as many as can be.
+            vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
             ..default
         }
     }

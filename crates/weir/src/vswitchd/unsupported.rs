@@ -48,7 +48,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "smc-enable",
             "tc-policy",
             "userspace-tso-enable",
-            "vlan-limit",
         ],
     ),
     ("Bridge", &["controller-queue-size", "disable-in-band", "dp-desc", "dp-sn", "forward-bpdu", "in-band-queue"]),

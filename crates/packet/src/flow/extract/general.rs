@@ -66,7 +66,9 @@ struct L2 {
 fn vlans_and_type(frame: &[u8]) -> L2 {
     let mut vlan = [Vlan { tpid: 0.into(), tci: 0.into() }; MAX_VLANS];
     let (mut vlans, mut end) = (0, 12);
-    while vlans < MAX_VLANS
+    // At least one: the plain cases do not ask.
+    let limit = super::vlan_limit().max(1);
+    while vlans < limit
         && let Some(tag) = chunk::<6>(frame, end)
         && matches!(be16(tag, 0), 0x8100 | 0x88a8)
     {
