@@ -15,7 +15,7 @@ demo="ip:iproute2 ping:iputils-ping iperf3:iperf3 ovs-ofctl:openvswitch-common"
 tests="$demo tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common ovs-vsctl:openvswitch-switch openssl:openssl
 /usr/lib/python3/dist-packages/ensurepip/__init__.py:python3-venv
 /usr/lib/python3.11/ensurepip/__init__.py:python3.11-venv
-/usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps"
+/usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps /lib/systemd/systemd:systemd"
 case $what in
     build) ;;
     demo) needs="$needs $demo" ;;

@@ -208,6 +208,15 @@ def test_what_runs_is_written_back(ovs):
     until(lambda: ovs.get("interface", "p1", "admin_state") == "down", what="the new state")
 
 
+def test_what_another_daemon_left_as_port_status_goes(ovs):
+    ovs.start("--enable-dummy")
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy",
+              "--", "add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy")
+    ovs.vsctl("set", "port", "p1", "status:stp_state=forwarding")
+    ovs.vsctl("set", "bridge", "br0", "external_ids:touched=1")
+    until(lambda: ovs.get("port", "p1", "status") == "{}", what="the status being removed")
+
+
 def test_statistics_follow_the_traffic(ovs):
     ovs.start()
     dummy_bridge(ovs, "p1", "p2")

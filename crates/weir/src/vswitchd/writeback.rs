@@ -80,9 +80,14 @@ impl Writer<'_> {
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
-        let interfaces = row
-            .references("ports")
-            .filter_map(|uuid| self.replica.row("Port", uuid))
+        let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
+        for port in &rows {
+            // Its keys are those of the spanning tree, which no port takes part in: what a daemon before this
+            // one has left there is not true any more.
+            self.update(port, [("status", nothing())]);
+        }
+        let interfaces = rows
+            .iter()
             .flat_map(|port| port.references("interfaces"))
             .filter_map(|uuid| self.replica.row("Interface", uuid));
         for interface in interfaces.collect::<Vec<_>>() {
@@ -161,7 +166,6 @@ impl Writer<'_> {
             (None, None) => format!("could not add network device {name} to bridge {bridge}"),
         };
         let empty = Datum::default;
-        let nothing = || Datum::map(Vec::<(Atom, Atom)>::new());
         let columns = [
             ("ofport", OFPORT_NONE.into()),
             ("error", reason.into()),
@@ -196,4 +200,9 @@ fn role_name(role: Role) -> &'static str {
 /// A column that holds one value or none.
 fn optional(value: Option<impl Into<Atom>>) -> Datum {
     Datum::set(value)
+}
+
+/// A map without pairs.
+fn nothing() -> Datum {
+    Datum::map(Vec::<(Atom, Atom)>::new())
 }

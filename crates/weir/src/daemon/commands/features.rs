@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 
 use super::Context;
 use crate::unixctl::Command;
-use crate::unixctl::command::Outcome;
+use crate::unixctl::command::{Outcome, Reply};
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpif/show-dp-features" "bridge" (1, 1) now!(show), "What the datapath of a bridge can do.";
     "dpif/set-dp-features" "bridge" (1, 3) now!(set),
         "What the datapath of a bridge can do; a feature can be set to what it is.";
+    "ofproto/tnl-push-pop" "[on]|[off]" (1, 1) |_, args| Reply::Now(tunnel_push_pop(&args[0])),
+        "Has the datapath itself push and pop tunnel headers; there is no other way.";
 };
 
 /// A feature's name, title and value.
@@ -114,9 +116,25 @@ fn set_feature(name: &str, value: Option<&str>) -> Outcome {
     }
 }
 
+/// The other way of OVS has the kernel's tunnel devices do it, which a datapath in user space never does.
+fn tunnel_push_pop(value: &str) -> Outcome {
+    match value.to_ascii_lowercase().as_str() {
+        "on" => Ok("Tunnel push-pop on\n".into()),
+        "off" => Err("tunnel push-pop cannot be turned off: no kernel datapath is there to do it instead".into()),
+        _ => Err("Invalid argument".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tunnel_push_pop_is_always_on() {
+        assert_eq!(tunnel_push_pop("ON"), Ok("Tunnel push-pop on\n".into()));
+        assert!(tunnel_push_pop("off").unwrap_err().contains("cannot be turned off"));
+        assert_eq!(tunnel_push_pop("maybe"), Err("Invalid argument".into()));
+    }
 
     #[test]
     fn a_feature_stays_what_it_is() {
