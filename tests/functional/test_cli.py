@@ -33,6 +33,20 @@ def check(tmp_path, text):
     return r.returncode, r.stderr + r.stdout
 
 
+def test_doctor_examines_this_machine():
+    findings = json.loads(run(WEIR, "doctor", "--json").stdout)
+    found = {f["area"]: f for f in findings}
+    release = ".".join(os.uname().release.split(".")[:2])
+    assert found["kernel"]["found"] == f"Linux {release}"
+    assert found["capabilities"]["level"] == "ok"
+    assert run(WEIR, "doctor").stdout.count("\n") > len(findings)
+    # Another user lacks what a switch needs, and is told.
+    r = run("setpriv", "--reuid=65534", "--clear-groups", WEIR, "doctor", check=False)
+    if "Permission denied" not in r.stderr:  # the binary can lie where nobody else may read
+        assert r.returncode == 1 and r.stdout.startswith("PROBLEM  capabilities"), r.stdout
+        assert "setcap cap_net_admin,cap_net_raw" in r.stdout
+
+
 def test_check_accepts(tmp_path):
     assert check(tmp_path, CONFIG)[0] == 0
 

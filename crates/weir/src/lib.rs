@@ -2,11 +2,12 @@
 //!
 //! Configuration sources ([`config`]) make a desired state, [`reconfigure`] brings the switch to it;
 //! [`daemon`] runs it, [`unixctl`] and [`report`] tell about it, [`vlog`] logs,
-//! [`cli`] is the command line.
+//! [`doctor`] examines the machine, [`cli`] is the command line.
 
 pub mod cli;
 pub mod config;
 pub mod daemon;
+pub mod doctor;
 pub mod flow_text;
 pub mod reconfigure;
 pub mod report;

@@ -32,6 +32,7 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Examples:
+  weir doctor                  what to change on this machine, in order
   weir check switch.toml       look for mistakes without starting anything
   weir run switch.toml         run the switch until it is ended by a signal or 'weir ctl exit'
   weir flows --bridge br0      OpenFlow flows of br0, and the flows of the datapath
@@ -137,6 +138,12 @@ pub enum Command {
         #[arg(value_name = "CONFIG")]
         config: PathBuf,
     },
+
+    /// Look for what this machine lacks, and say what to change, in order
+    ///
+    /// Looks at the kernel, permissions, limits, hugepages, the IOMMU, network cards and their drivers, and
+    /// the cores. Changes nothing. Exit status 1 when something is found without which Weir does not work.
+    Doctor,
 
     /// Run a command of the control socket and print its answer
     ///

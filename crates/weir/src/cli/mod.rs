@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::config::{self, check};
 use crate::daemon::{self, Options, PROGRAM};
+use crate::doctor;
 use crate::report::{self, Flows, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::unixctl::{Client, client};
@@ -58,6 +59,8 @@ enum Error {
     Daemon(#[from] daemon::Error),
     #[error("weir: vswitchd comes first: weir vswitchd [OPTIONS] [DATABASE]")]
     Place,
+    #[error("weir: this machine is not ready; what to mend comes first above")]
+    Unready,
     #[error("weir: cannot write: {0}")]
     Write(#[from] std::io::Error),
 }
@@ -84,6 +87,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         Command::Reload => daemon.ctl("reload", &[]),
         Command::Check { config } => check(&config, args.json),
+        Command::Doctor => doctor(args.json),
         Command::Ctl { name, args } => daemon.ctl(&name, &args),
         Command::Version => version(args.json),
         Command::Completions { shell } => {
@@ -146,6 +150,12 @@ fn check(config: &Path, json: bool) -> Result<(), Error> {
         return Err(problems.into());
     }
     if json { print(&serde_json::to_string_pretty(&loaded.desired)?) } else { print("no mistakes found") }
+}
+
+fn doctor(json: bool) -> Result<(), Error> {
+    let findings = doctor::examine(&doctor::Machine::at("/"));
+    print(&if json { serde_json::to_string_pretty(&findings)? } else { doctor::text(&findings) })?;
+    if findings.iter().any(|finding| finding.level == doctor::Level::Problem) { Err(Error::Unready) } else { Ok(()) }
 }
 
 fn version(json: bool) -> Result<(), Error> {

@@ -1,0 +1,112 @@
+//! `weir doctor`: what this machine lacks to switch packets well, in the order in which to mend it, each
+//! with the command that does.
+//!
+//! [`Machine`] reads facts, all of them from files below one root, so that tests examine machines that
+//! they make up; each check makes a [`Finding`] of them; [`examine`] puts these in order.
+
+mod machine;
+mod memory;
+mod pci;
+mod processor;
+mod system;
+
+use serde::Serialize;
+
+pub use machine::Machine;
+
+/// How much a finding matters. The order is the one in which to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Something does not work.
+    Problem,
+    /// It works, but slower or less safely than it could.
+    Advice,
+    /// As it should be.
+    Ok,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// What was looked at: "hugepages", "isolated cores", ...
+    pub area: &'static str,
+    /// What was found, and what follows from it.
+    pub found: String,
+    /// The commands that mend it, in order; empty where there is nothing to do.
+    pub commands: Vec<String>,
+}
+
+impl Finding {
+    fn ok(area: &'static str, found: impl Into<String>) -> Finding {
+        Finding { level: Level::Ok, area, found: found.into(), commands: Vec::new() }
+    }
+
+    fn advice(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
+        Finding { level: Level::Advice, ..Finding::problem(area, found, commands) }
+    }
+
+    fn problem(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
+        let commands = commands.iter().map(|c| c.to_string()).collect();
+        Finding { level: Level::Problem, area, found: found.into(), commands }
+    }
+}
+
+/// A check; several where it looks at several things of a kind. None where it has nothing to look at.
+type Check = fn(&Machine) -> Vec<Finding>;
+
+/// In the order in which to act on findings of one level: what else depends on comes first.
+const CHECKS: &[Check] = &[
+    system::kernel,
+    system::capabilities,
+    system::other_daemon,
+    system::xdp,
+    system::tun,
+    system::locked_memory,
+    system::open_files,
+    memory::hugepages,
+    memory::transparent_hugepages,
+    pci::iommu,
+    pci::drivers,
+    pci::dpdk,
+    processor::instructions,
+    processor::clock,
+    processor::isolated_cores,
+    processor::governor,
+    processor::numa_balancing,
+];
+
+/// Examines a machine: problems first, then advice, then what is as it should be.
+pub fn examine(machine: &Machine) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check(machine)).collect();
+    findings.sort_by_key(|finding| finding.level);
+    findings
+}
+
+/// The findings as text.
+pub fn text(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|f| f.area.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for Finding { level, area, found, commands } in findings {
+        let level = match level {
+            Level::Problem => "PROBLEM",
+            Level::Advice => "advice",
+            Level::Ok => "ok",
+        };
+        out += &format!("{level:<7}  {area:<width$}  {found}\n");
+        for command in commands {
+            out += &format!("{:7}  {:width$}    # {command}\n", "", "");
+        }
+    }
+    let count = |level| findings.iter().filter(|f| f.level == level).count();
+    out += &match (count(Level::Problem), count(Level::Advice)) {
+        (0, 0) => "This machine is ready.\n".to_owned(),
+        (problems, advice) => format!("{problems} to mend, {advice} to consider; from top to bottom.\n"),
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests;
