@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::classify::{ExactCache, FlowRef, Table, classify as tiers};
+use datapath::classify::{By, ExactCache, FlowRef, Table, classify as tiers};
 use datapath::rcu::Domain;
 use datapath::{Action, PortNo};
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
@@ -55,7 +55,9 @@ fn classify(c: &mut Criterion) {
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(2))]);
             for flow in 0..flows {
                 let mask = Box::new(mask(flow, masks));
-                table.install(&key(flow), mask, actions.clone(), Arc::new(()), Time(1)).expect("below the limits");
+                table
+                    .install(&key(flow), mask, actions.clone(), Arc::new(()), Time(1), By::Management)
+                    .expect("below the limits");
             }
             let mut state = 88_172_645_463_325_252;
             let mut trace: Vec<Key> = (0..TRACE).map(|_| key((random(&mut state) % u64::from(flows)) as u32)).collect();

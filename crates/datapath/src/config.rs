@@ -19,11 +19,14 @@ pub struct Config {
     pub max_sleep: Duration,
     /// How long a packet may wait for others to the same port. Zero: sent at the end of its batch.
     pub tx_flush_interval: Duration,
-    /// Most flows; installing more fails with [`Error::TooManyFlows`](crate::Error::TooManyFlows) and
-    /// the packet's actions are run without a flow.
+    /// Most flows. Where a missed packet needs one more, another is evicted; to add one otherwise fails with
+    /// [`Error::TooManyFlows`](crate::Error::TooManyFlows).
     pub max_flows: usize,
-    /// Most megaflow masks of one input port; a new one above that fails with
-    /// [`Error::TooManyMasks`](crate::Error::TooManyMasks).
+    /// Most bytes that all flows take, in the same way.
+    pub max_flow_memory: usize,
+    /// Most megaflow masks of one input port, which bounds the work for each packet. Flows that would need
+    /// one more get a wider mask, and the masks with few hits go; a flow that is added otherwise is refused
+    /// with [`Error::TooManyMasks`](crate::Error::TooManyMasks).
     pub max_masks: usize,
     /// Entries of each worker's exact-match cache, 6 bytes each and rounded up to a power of two.
     pub exact_entries: usize,
@@ -46,7 +49,8 @@ impl Default for Config {
             max_sleep: Duration::from_micros(100),
             tx_flush_interval: Duration::ZERO,
             max_flows: 2_000_000,
-            max_masks: 1024,
+            max_flow_memory: usize::MAX,
+            max_masks: 64,
             exact_entries: 1 << 17,
             exact_one_in: 1,
             upcall_queue: 2048,

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::counters::{WorkerCounters, add_to, since};
 use crate::datapath::Shared;
 use crate::error::Error;
+use crate::fair::Fairness;
 use crate::forward::Frames;
 use crate::miss::{Bell, Channel, Handler, MissQueue, Roster};
 use crate::output::Outputs;
@@ -321,6 +322,7 @@ impl Management {
             frames: Frames::new(),
             actor,
             rx: Vec::new(),
+            fairness: Fairness::default(),
             leaving: Vec::new(),
             draining: Vec::new(),
             mailbox: Arc::new(Mailbox::new(waker)),

@@ -11,26 +11,25 @@ use ports::Port;
 use crate::act::Metadata;
 use crate::action::{Action, PortNo};
 use crate::assign::{Place, Policy};
-use crate::classify::Table;
 use crate::classify::megaflow::MAX_PORTS;
+use crate::classify::{By, Table};
 use crate::config::Config;
 use crate::counters::{Counter, drops_since};
 use crate::crew::{Crew, Management, Member, TxQueues};
 use crate::error::Error;
+use crate::fair::Debt;
 use crate::log;
 use crate::port::PortShared;
 use crate::program::Program;
 use crate::rcu::Domain;
 use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
 use crate::tsc;
-use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
 use crate::usage::{self, History};
 use crate::worker::{Command, GivenBack, Rx};
 
 /// How often subtables are ranked and ports are looked at.
 const RANK: Duration = Duration::from_secs(1);
-/// Flows that a dump reads at once.
-const DUMPED: usize = 256;
 
 /// Ports, flows and the workers that forward between them.
 ///
@@ -102,6 +101,7 @@ impl Datapath {
         let mut readers = domain.readers();
         let for_handlers = readers.split_off(max_workers);
         let table = Table::new(config.max_flows, config.max_masks, max_workers, config.seed, domain.clone());
+        table.set_max_memory(config.max_flow_memory);
         let now = clock.now();
         let shared = Arc::new(Shared {
             clock,
@@ -255,9 +255,19 @@ impl Datapath {
         management.tell(&self.shared, || Command::SetExactOneIn(one_in));
     }
 
-    /// Changes the limit of flows. Flows above it stay until they are removed.
+    /// Changes the limit of flows. Flows above it are evicted within seconds.
     pub fn set_max_flows(&self, max_flows: usize) {
         self.shared.table.set_max_flows(max_flows);
+    }
+
+    /// Changes the limit of the memory that flows take, in bytes. Flows above it are evicted within seconds.
+    pub fn set_max_flow_memory(&self, bytes: usize) {
+        self.shared.table.set_max_memory(bytes);
+    }
+
+    /// Changes the limit of masks of one input port. A port that has more keeps them until it needs another.
+    pub fn set_max_masks(&self, max_masks: usize) {
+        self.shared.table.set_max_masks(max_masks);
     }
 }
 
@@ -289,7 +299,13 @@ impl Datapath {
             let cycles = Arc::new(Counter::default());
             let (place, history) = (Place { worker, pinned: false }, History::default());
             entry.rx.push(RxState { place, cycles: cycles.clone(), history });
-            rx.entry(worker).or_default().push(Rx { port: shared.clone(), index, queue, cycles });
+            rx.entry(worker).or_default().push(Rx {
+                port: shared.clone(),
+                index,
+                queue,
+                cycles,
+                debt: Debt::default(),
+            });
         }
         ports.by_number.insert(number, entry);
         ports.last = number.0;
@@ -398,7 +414,7 @@ impl Datapath {
     /// contradict each other: of those that match a packet, any may be taken.
     pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
         let FlowSpec { key, mask, actions, tag } = spec;
-        let installed = self.shared.table.install(&key, mask, actions.into(), tag, self.now())?;
+        let installed = self.shared.table.install(&key, mask, actions.into(), tag, self.now(), By::Management)?;
         if !installed.existed
             && log::is_on()
             && let Some(flow) = self.flow(installed.id)
@@ -454,11 +470,30 @@ impl Datapath {
     /// All flows, in no particular order, while workers and others go on: a flow that is installed or
     /// removed meanwhile may be seen or not; none is seen twice.
     pub fn flows(&self) -> impl Iterator<Item = FlowDump> + '_ {
-        let mut ids = self.shared.table.ids(None);
+        let mut next = Some(0);
         std::iter::from_fn(move || {
-            (!ids.is_empty()).then(|| self.shared.table.dump_some(&ids.split_off(ids.len().saturating_sub(DUMPED))))
+            let (flows, from) = self.shared.table.dump_some(next?);
+            next = from;
+            Some(flows)
         })
         .flatten()
+    }
+
+    /// As [`flows`](Datapath::flows), but only what changes of them: much cheaper.
+    pub fn flow_briefs(&self) -> impl Iterator<Item = FlowBrief> + '_ {
+        let mut next = Some(0);
+        std::iter::from_fn(move || {
+            let (flows, from) = self.shared.table.brief_some(next?);
+            next = from;
+            Some(flows)
+        })
+        .flatten()
+    }
+
+    /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers
+    /// were still using. Not to be called from an upcall.
+    pub fn hand_over_evicted(&self) {
+        self.shared.hand_over(self.shared.table.take_all_evicted());
     }
 
     /// Flows installed now.
@@ -514,6 +549,8 @@ impl Datapath {
             ports: drops.collect(),
             flows: self.shared.table.count(),
             masks: self.shared.table.masks(),
+            flow_bytes: self.shared.table.bytes(),
+            evictions: self.shared.table.evictions(),
             cycles_per_second: tsc::frequency(),
         }
     }
@@ -557,8 +594,18 @@ fn read_drops(port: &PortShared) -> Drops {
 }
 
 impl Shared {
+    fn hand_over(&self, evicted: Vec<RemovedFlow>) {
+        if let Some(upcall) = self.upcall.get().filter(|_| !evicted.is_empty()) {
+            upcall.evicted(evicted);
+        }
+    }
+
     pub(crate) fn maintain(&self) {
         self.domain.collect();
+        self.table.thin();
+        if self.table.has_evicted() {
+            self.hand_over(self.table.take_evicted());
+        }
         let now = self.clock.now();
         let mut due = self.due.lock();
         let rank = now.since(due.ranked) >= RANK;
@@ -571,7 +618,7 @@ impl Shared {
         }
         drop(due);
         if rank {
-            self.table.rank();
+            self.table.rank(now);
             let ports: Vec<_> = self.ports.lock().by_number.values().map(|entry| entry.shared.clone()).collect();
             ports.iter().for_each(|p| p.refresh());
         }

@@ -215,6 +215,11 @@ pub fn start_key(key: &mut Key, in_port: PortNo) {
 /// Sends a packet up. The fast path ends here.
 #[cold]
 fn miss(actor: &mut Actor, packet: packet::Packet, key: &Key, layers: Layers, depth: u8) {
+    actor.misses.missed += 1;
+    if !actor.misses.has_room(crate::upcall::in_port(key)) {
+        actor.counters.lost.add(1);
+        return actor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
+    }
     let hash = actor.hasher.hash_key(key);
     let connection = connection_hash(&actor.hasher, key);
     if let Err(packet) = actor.misses.miss(packet, key, layers, hash, depth, connection) {

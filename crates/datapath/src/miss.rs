@@ -4,11 +4,15 @@
 //! Whatever goes up comes down, so the worker alone knows how much is outstanding, in plain counters.
 //!
 //! *Fairness.* An input port may have at most half as many packets outstanding as there are free places.
-//! However many ports flood, a quiet one finds room.
+//! However many ports flood, a quiet one finds room. The handler serves the ports in turn (`backlog.rs`), so a
+//! packet of a quiet port waits for one of each other port, not for all that these have sent. What a flood
+//! costs the worker itself is bounded by `fair.rs`.
 //!
 //! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
 //! even if a flow for them was installed meanwhile. A table of counters by connection says whether one is
-//! up; they are then sent the same way. Ports with nothing outstanding do not pay for this.
+//! up; they are then sent the same way. Ports with nothing outstanding do not pay for this. What comes down
+//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up,
+//! behind those that came later.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -21,23 +25,32 @@ use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
 use parking_lot::Mutex;
 
 use crate::action::{Action, PortNo, Punt};
-use crate::classify::Table;
+use crate::backlog::Backlog;
+use crate::classify::{By, Table};
 use crate::drop::DropReason;
 use crate::log;
 use crate::output::Outputs;
 use crate::program::Program;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
-use crate::upcall::{FlowId, Miss, Upcall, Verdict};
+use crate::upcall::{Miss, Upcall, Verdict};
 
 /// What goes up.
-enum Up {
+pub(crate) enum Up {
     Miss(Outstanding),
     Punt { packet: Packet, key: Box<Key>, punt: Arc<Punt> },
 }
 
+impl Up {
+    /// The input port that it is counted for.
+    pub(crate) fn port(&self) -> usize {
+        let (Up::Miss(Outstanding { key, .. }) | Up::Punt { key, .. }) = self;
+        port_index(crate::upcall::in_port(key))
+    }
+}
+
 /// A missed packet, with what its worker has to know when it comes back.
-struct Outstanding {
+pub(crate) struct Outstanding {
     packet: Packet,
     key: Box<Key>,
     layers: Layers,
@@ -72,8 +85,6 @@ pub struct Answered {
 
 /// What to do with a missed packet.
 pub enum Answer {
-    /// It belongs to this flow, which counts it.
-    Flow(FlowId),
     /// Run this on it.
     Run(Box<Program>),
     /// Drop it.
@@ -146,6 +157,8 @@ pub struct MissQueue {
     by_port: Vec<u32>,
     /// Of these, by connection.
     by_connection: Box<[u16]>,
+    /// Packets that missed, ever, whether they found room or not.
+    pub missed: u64,
     /// Something was sent up since the bell was rung.
     pub risen: bool,
 }
@@ -162,6 +175,7 @@ impl MissQueue {
             outstanding: 0,
             by_port: Vec::new(),
             by_connection: vec![0; CONNECTIONS].into(),
+            missed: 0,
             risen: false,
         }
     }
@@ -186,7 +200,8 @@ impl MissQueue {
         self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
     }
 
-    fn has_room(&self, in_port: PortNo) -> bool {
+    /// Whether a packet from this port could go up.
+    pub fn has_room(&self, in_port: PortNo) -> bool {
         let free = self.channel.up.capacity().saturating_sub(self.outstanding);
         free > 0 && self.of_port(in_port) < free.div_ceil(2)
     }
@@ -293,12 +308,19 @@ impl Roster {
     }
 }
 
+/// The handler's end of a channel.
+pub struct Served {
+    channel: Arc<Channel>,
+    /// What was taken from it and waits for its turn.
+    backlog: Backlog<Up>,
+}
+
 /// The handler's end of several channels.
 pub struct Handler {
     /// What it is to serve.
     pub roster: Arc<Roster>,
     /// What it serves.
-    pub channels: Vec<Arc<Channel>>,
+    pub channels: Vec<Served>,
     /// Its place in the RCU domain; offline but for look-ups.
     pub reader: Reader,
     /// Where flows are installed.
@@ -312,27 +334,49 @@ pub struct Handler {
 impl Handler {
     /// Whether anything waits.
     pub fn has_work(&self) -> bool {
-        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(|c| c.has_risen())
+        let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
+        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
     }
 
     /// Serves each channel once, and returns how many packets were handled.
     pub fn serve(&mut self) -> usize {
         if self.roster.changed.swap(false, Ordering::SeqCst) {
-            self.channels.clone_from(&self.roster.channels.lock());
+            self.follow_roster();
         }
         let now = self.clock.now();
-        (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum()
+        let handled = (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum();
+        if handled > 0 && self.table.has_evicted() {
+            let evicted = self.table.take_evicted();
+            if let Some(upcall) = self.upcall.get().filter(|_| !evicted.is_empty()) {
+                upcall.evicted(evicted);
+            }
+        }
+        handled
+    }
+
+    fn follow_roster(&mut self) {
+        let mut old = std::mem::take(&mut self.channels);
+        let listed = self.roster.channels.lock().clone();
+        for channel in listed {
+            let at = old.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
+            let kept = at.map(|at| old.swap_remove(at));
+            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: Backlog::default() }));
+        }
     }
 
     fn serve_channel(&mut self, index: usize, now: Time) -> usize {
-        if !self.channels[index].has_risen() {
+        let Served { channel, backlog } = &mut self.channels[index];
+        while let Some(up) = channel.up.pop() {
+            backlog.push(up.port(), up);
+        }
+        if backlog.is_empty() {
             return 0;
         }
-        let channel = self.channels[index].clone();
+        let channel = channel.clone();
         let mut batch: Vec<Pending> = Vec::with_capacity(BATCH_SIZE);
         let mut handled = 0;
         while handled < BATCH_SIZE
-            && let Some(up) = channel.up.pop()
+            && let Some(up) = self.channels[index].backlog.pop()
         {
             handled += 1;
             match up {
@@ -356,16 +400,14 @@ impl Handler {
             // As large as the queue up, so there is room for all that went up.
             let _ = channel.down.push(pending.into_returned());
         }
-        if handled > 0 {
-            channel.worker.wake();
-        }
+        channel.worker.wake();
         handled
     }
 
     /// Finds an answer for each.
     fn answer(&mut self, batch: &mut [Pending], now: Time) {
         // 1. Flows that were installed since the packet missed.
-        self.look_up(batch);
+        self.claim(batch, now);
         // 2. One of each kind.
         let is_first = |batch: &[Pending], i: usize| {
             let miss = batch[i].miss.as_ref();
@@ -380,18 +422,21 @@ impl Handler {
         self.decide(batch, &first, now);
         // 3. The others, which now have flows unless the first one's verdict was for it alone.
         if first.len() < all {
-            self.look_up(batch);
+            self.claim(batch, now);
             let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
             self.decide(batch, &rest, now);
         }
     }
 
-    fn look_up(&mut self, batch: &mut [Pending]) {
+    /// Answers those that have a flow. It counts them here and now, so that nothing is left to be asked of
+    /// it when they are down again.
+    fn claim(&mut self, batch: &mut [Pending], now: Time) {
         self.reader.quiescent();
         let guard = self.reader.pin();
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let miss = pending.miss.as_ref().expect("there until it is returned");
-            pending.answer = self.table.find(&miss.key, guard).map(Answer::Flow);
+            let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
+            pending.answer = actions.map(|actions| Answer::Run(Box::new(Program::compile(&actions))));
         }
         self.reader.offline();
     }
@@ -421,7 +466,7 @@ impl Handler {
             Verdict::Execute(actions) => Answer::Run(Box::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let actions: Arc<[Action]> = actions.into();
-                match self.table.install(key, mask, actions.clone(), tag.clone(), now) {
+                match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);
                         if !installed.existed

@@ -45,7 +45,12 @@ impl Domain {
         (0..self.slots.len()).map(|slot| Reader { domain: self.clone(), slot, online: false }).collect()
     }
 
-    /// Starts a grace period: whatever was unlinked before is unused once this epoch has passed.
+    /// Starts a grace period: whatever was unlinked before is unused once this epoch has
+    /// [`passed`](Domain::passed).
+    pub fn begin(&self) -> u64 {
+        self.advance()
+    }
+
     fn advance(&self) -> u64 {
         // Orders the unlinking before the look at the slots, against the fence in `Reader::announce`.
         fence(Ordering::SeqCst);
@@ -54,7 +59,8 @@ impl Domain {
         epoch
     }
 
-    fn passed(&self, epoch: u64) -> bool {
+    /// Whether every reader has announced a quiescent state since [`begin`](Domain::begin) gave this epoch.
+    pub fn passed(&self, epoch: u64) -> bool {
         self.slots.iter().all(|slot| {
             let seen = slot.load(Ordering::Acquire);
             seen == OFFLINE || seen >= epoch

@@ -114,6 +114,10 @@ pub struct Stats {
     pub flows: usize,
     /// Different masks of these flows.
     pub masks: usize,
+    /// Bytes that these flows take, by the size of their parts.
+    pub flow_bytes: usize,
+    /// Flows that had to make room for others, or for wider masks, since the start.
+    pub evictions: u64,
     /// TSC cycles per second, to turn cycles into time; 1e9 where cycles are nanoseconds.
     pub cycles_per_second: u64,
 }

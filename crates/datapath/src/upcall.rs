@@ -11,6 +11,7 @@ use packet::{Key, Packet, Time};
 
 use crate::action::{Action, PortNo, Punt};
 use crate::drop::DropReason;
+use crate::stats::RemovedFlow;
 
 /// The slow path.
 ///
@@ -35,6 +36,11 @@ pub trait Upcall: Send + Sync + 'static {
     /// verdict and this call, the flow does not know.
     fn installed(&self, tag: &FlowTag) {
         let _ = tag;
+    }
+
+    /// These flows had to make room for others: they are gone, and this is what they have counted.
+    fn evicted(&self, flows: Vec<RemovedFlow>) {
+        drop(flows);
     }
 }
 
@@ -93,6 +99,28 @@ pub struct FlowStats {
     pub used: Time,
     /// TCP flags seen, or-ed.
     pub tcp_flags: u16,
+}
+
+impl FlowStats {
+    /// Adds what was counted elsewhere for the same flow.
+    pub fn add(&mut self, other: &FlowStats) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.used = self.used.max(other.used);
+        self.tcp_flags |= other.tcp_flags;
+    }
+}
+
+/// What changes of an installed flow.
+pub struct FlowBrief {
+    /// Identity.
+    pub id: FlowId,
+    /// Counters, summed over the workers.
+    pub stats: FlowStats,
+    /// When it was installed.
+    pub created: Time,
+    /// The upper layer's record.
+    pub tag: FlowTag,
 }
 
 /// An installed flow as dumps show it.

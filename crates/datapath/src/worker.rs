@@ -14,11 +14,12 @@ use packet::{Clock, Packet, Time};
 use parking_lot::Mutex;
 use ports::RxQueue;
 
-use crate::act::{Actor, Metadata, Recirculated, View};
+use crate::act::{Actor, Metadata, View};
 use crate::action::PortNo;
-use crate::classify::{ExactCache, Table, Work};
+use crate::classify::{ExactCache, Table};
 use crate::counters::Counter;
 use crate::drop::DropReason;
+use crate::fair::{Debt, Fairness};
 use crate::forward::Frames;
 use crate::miss::{Answer, Answered, Channel};
 use crate::port::{PortShared, Queue, SharedQueue};
@@ -116,6 +117,8 @@ pub struct Rx {
     pub queue: Box<dyn RxQueue>,
     /// Cycles spent on its packets. Written by the worker that has the queue.
     pub cycles: Arc<Counter>,
+    /// What it owes to the worker's other queues.
+    pub debt: Debt,
 }
 
 /// Receive queues of a port that are on their way to other workers. While they wait for packets that are
@@ -145,6 +148,8 @@ pub struct Worker {
     pub actor: Actor,
     /// What it polls.
     pub rx: Vec<Rx>,
+    /// Whether what it polls shares its time.
+    pub fairness: Fairness,
     /// What it is about to give away.
     pub leaving: Vec<Leaving>,
     /// Who waits for all packets to have come back.
@@ -175,16 +180,26 @@ impl Worker {
         let mut received = 0;
         let mut since = tsc::cycles();
         for queue in 0..self.rx.len() {
+            if !self.fairness.admits(&mut self.rx[queue].debt) {
+                continue;
+            }
+            let missed = self.actor.misses.missed;
             let count = self.forward(queue);
             let until = tsc::cycles();
             if count > 0 {
                 received += count;
-                self.rx[queue].cycles.add(until.wrapping_sub(since));
+                let cycles = until.wrapping_sub(since);
+                self.rx[queue].cycles.add(cycles);
+                let missed = self.actor.misses.missed != missed;
+                self.fairness.charge(&mut self.rx[queue].debt, cycles, missed);
             }
             since = until;
             if self.channel.has_returned() {
                 work += self.take_returned();
             }
+        }
+        if self.fairness.end_of_turn() {
+            self.rx.iter_mut().for_each(|rx| rx.debt.forgive());
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {
             self.let_go();
@@ -309,8 +324,7 @@ impl Worker {
     }
 
     fn act_on(&mut self, answered: Answered) {
-        let Worker { number, reader, table, actor, .. } = self;
-        let guard = reader.pin();
+        let actor = &mut self.actor;
         let Answered { packet, mut key, layers, depth, answer } = answered;
         let in_port = crate::upcall::in_port(&key);
         match answer {
@@ -323,23 +337,6 @@ impl Worker {
             Answer::Run(program) => {
                 actor.counters.misses.add(1);
                 actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
-            }
-            Answer::Flow(id) => {
-                let live = table.arena.find(id).and_then(|flow| Some((flow, table.arena.live(flow, guard)?)));
-                let Some((flow, live)) = live else {
-                    // Removed meanwhile: what holds now, the tables say.
-                    let metadata = Metadata::of(&key);
-                    return actor.recirculated.push_back(Recirculated { packet, metadata, depth });
-                };
-                actor.counters.misses.add(1);
-                let flags = key.common().tcp_flags.get();
-                table.arena.counters(flow, *number).add(1, packet.len() as u64, flags, actor.now);
-                match live.work() {
-                    Work::Output(port) => actor.outputs.push(port, packet, in_port, actor.now),
-                    Work::Program(program) => {
-                        actor.run(program, packet, &mut View::new(&mut key, layers), depth);
-                    }
-                }
             }
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, RemovedFlow};
+use datapath::{Action, Datapath, FlowBrief, FlowId, FlowTag, RemovedFlow};
 use hashbrown::HashMap;
 use packet::{Mask, Time};
 
@@ -93,11 +93,11 @@ impl Switch {
         let max_idle = self.settings().max_idle;
         let (mut gone, mut modified) = (Vec::new(), Vec::new());
         let (mut seen, began) = (0, self.clock.now());
-        for flow in datapath.flows() {
+        for flow in datapath.flow_briefs() {
             seen += 1;
             let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
             let pushed = state.pushed.entry(flow.id).or_default();
-            match self.judge(&flow, &record, pushed, now, max_idle, purge) {
+            match self.judge(datapath, &flow, &record, pushed, now, max_idle, purge) {
                 Fate::Keep => {}
                 Fate::Refresh(tag) => modified.push((flow.id, None, tag)),
                 Fate::Modify(actions, tag) => modified.push((flow.id, Some(actions), tag)),
@@ -105,6 +105,10 @@ impl Switch {
             }
         }
         self.apply(datapath, &mut state, gone, modified);
+        // Flows that were evicted before the walk came to them, or since: what they have counted, too, is
+        // from before its end.
+        datapath.hand_over_evicted();
+        self.credit_evicted(&mut state);
         state.walks.note(seen, self.clock.now().since(began));
         state.generation = generation;
         state.last_walk = now;
@@ -117,9 +121,11 @@ impl Switch {
         self.send_removed(removed);
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a walk knows")]
     fn judge(
         &self,
-        flow: &FlowDump,
+        datapath: &Datapath,
+        flow: &FlowBrief,
         record: &Record,
         pushed: &mut Pushed,
         now: Time,
@@ -134,6 +140,8 @@ impl Switch {
         if !record.is_stale(&forwarding) {
             return Fate::Keep;
         }
+        // A flow that has gone meanwhile needs nothing.
+        let Some(flow) = datapath.flow(flow.id) else { return Fate::Keep };
         let Some(new) = self.translate_dp(&forwarding, &flow.key, false, now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
@@ -169,6 +177,14 @@ impl Switch {
     /// Credits the last packets of flows that are gone.
     pub(crate) fn credit_removed(&self, flows: Vec<RemovedFlow>) {
         self.credit_last(&mut self.revalidation.lock(), flows);
+    }
+
+    /// Credits the packets of flows that had to make room for others.
+    pub(crate) fn credit_evicted(&self, state: &mut Revalidation) {
+        let evicted = std::mem::take(&mut *self.evicted.lock());
+        if !evicted.is_empty() {
+            self.credit_last(state, evicted);
+        }
     }
 
     fn credit_last(&self, state: &mut Revalidation, flows: Vec<RemovedFlow>) {

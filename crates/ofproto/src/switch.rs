@@ -6,14 +6,14 @@
 //! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 3. a bridge's MAC table;
-//! 4. the interners, `subscribers`, `removed`, `settings`, `due`: leaves.
+//! 4. the interners, `subscribers`, `removed`, `evicted`, `settings`, `due`: leaves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Action, Datapath, PortNo, Punt};
+use datapath::{Action, Datapath, PortNo, Punt, RemovedFlow};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -76,6 +76,8 @@ pub struct Switch {
     subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
+    /// Datapath flows that had to make room for others, and whose packets are not credited yet.
+    pub(crate) evicted: Mutex<Vec<RemovedFlow>>,
     /// A flow was installed that was out of date by then.
     pub(crate) walk_again: AtomicBool,
     due: Mutex<bool>,
@@ -98,6 +100,7 @@ impl Switch {
             control: Control::default(),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
+            evicted: Mutex::default(),
             walk_again: AtomicBool::new(false),
             due: Mutex::new(false),
             due_changed: Condvar::new(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::{DropReason, FlowTag, Miss, Punt, Upcall, Verdict};
+use datapath::{DropReason, FlowTag, Miss, Punt, RemovedFlow, Upcall, Verdict};
 use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
@@ -39,6 +39,12 @@ impl Upcall for SlowPath {
     fn installed(&self, tag: &FlowTag) {
         if let Some(switch) = self.0.upgrade() {
             switch.installed(tag);
+        }
+    }
+
+    fn evicted(&self, flows: Vec<RemovedFlow>) {
+        if let Some(switch) = self.0.upgrade() {
+            switch.evicted(flows);
         }
     }
 }
@@ -86,6 +92,14 @@ impl Upcall for Switch {
         if stale {
             self.walk_again.store(true, Ordering::SeqCst);
             self.notify();
+        }
+    }
+
+    /// Called for each batch of misses, so it never waits for a walk: that takes along what it finds here.
+    fn evicted(&self, flows: Vec<RemovedFlow>) {
+        self.evicted.lock().extend(flows);
+        if let Some(mut state) = self.revalidation.try_lock() {
+            self.credit_evicted(&mut state);
         }
     }
 }

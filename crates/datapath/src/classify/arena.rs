@@ -47,6 +47,16 @@ impl FlowRef {
     fn slot(self) -> usize {
         self.0 as usize % CHUNK
     }
+
+    /// The number.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The entry of a number that was handed out.
+    pub(super) fn at(index: usize) -> FlowRef {
+        FlowRef(index as u32)
+    }
 }
 
 /// A [`FlowRef`] in memory that is shared.
@@ -235,6 +245,11 @@ impl Arena {
             sum.tcp_flags |= counters.tcp_flags.load(Ordering::Relaxed);
         }
         sum
+    }
+
+    /// Workers that have counters.
+    pub(super) fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed)
     }
 
     /// Whether the flow is live.

@@ -7,16 +7,20 @@
 //! Who touches what: everything is changed under one mutex, which no worker ever takes. Workers follow
 //! protected pointers with a [`Guard`].
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
+use packet::flow::BLOCK_SIZE;
 use packet::flow::hash::Hasher;
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use parking_lot::Mutex;
 
 use super::arena::{Arena, FlowRef, Free};
 use super::bits;
+use super::portflows::{Fit, Member, PortFlows};
+use super::record::{Record, Records};
 use super::shape::Shape;
 use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
@@ -24,7 +28,7 @@ use crate::error::Error;
 use crate::program::Program;
 use crate::rcu::{Domain, Guard, Protected};
 use crate::stats::RemovedFlow;
-use crate::upcall::{FlowDump, FlowId, FlowStats, FlowTag};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag};
 
 /// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
 /// of port zero, which does not exist.
@@ -40,15 +44,18 @@ pub struct Table {
     /// The keyed hash of everything here.
     pub hasher: Hasher,
     lists: Box<[Protected<PortList>]>,
-    domain: Arc<Domain>,
-    writer: Mutex<Writer>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) writer: Mutex<Writer>,
     limits: Limits,
 }
 
+/// All but the last can be changed.
 struct Limits {
-    /// Can be changed.
     flows: AtomicUsize,
-    masks: usize,
+    /// Bytes of all flows.
+    memory: AtomicUsize,
+    /// Subtables of one input port.
+    masks: AtomicUsize,
     workers: usize,
 }
 
@@ -60,28 +67,54 @@ pub struct PortList {
     pub union: Shape,
 }
 
+/// What the mutex guards.
 #[derive(Default)]
-struct Writer {
-    free: Free,
+pub(super) struct Writer {
+    pub free: Free,
     subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
-    /// Of each input port, its subtables and how many of its flows are in each.
-    ports: HashMap<usize, Vec<(Arc<Subtable>, usize)>>,
-    records: Records,
-    count: usize,
+    /// The flows of each input port.
+    pub ports: BTreeMap<u16, PortFlows>,
+    pub records: Records,
+    /// Live flows, and the bytes that they take.
+    pub count: usize,
+    bytes: usize,
+    /// Ports that may have condemned subtables.
+    pub condemned: BTreeSet<u16>,
+    /// Flows out of sight whose entries some worker may be using still, oldest first.
+    pub dying: VecDeque<Dying>,
+    /// Flows that are gone and were not taken yet.
+    pub evicted: Vec<RemovedFlow>,
+    /// Flows that had to go, ever.
+    pub evictions: u64,
+    /// The port that was looked at last for a flow to go.
+    pub hand: u16,
 }
 
-/// What only dumps and removals need to know of a flow.
-struct Record {
-    tag: FlowTag,
-    actions: Arc<[Action]>,
-    created: Time,
-    subtable: Arc<Subtable>,
-    list: usize,
+/// A flow on its way out.
+pub(super) struct Dying {
+    /// That every worker has to reach first.
+    pub epoch: u64,
+    pub flow: FlowRef,
+    pub id: FlowId,
+    pub tag: FlowTag,
+    pub claimed: Option<Box<FlowStats>>,
 }
 
-/// Records by flow number.
-#[derive(Default)]
-struct Records(HashMap<FlowRef, Record>);
+/// Who asks for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A missed packet: where there is no room, another flow goes; where there are too many masks, the flow
+    /// gets a wider one.
+    Miss,
+    /// The management: it gets what it asks for or an error, and the flow stays until it is removed.
+    Management,
+}
+
+/// What a flow of this many blocks takes, in bytes: entry, record, place in its subtable; counters of each
+/// worker; and what its actions and the upper layer's record take on the average, by measurement.
+const fn bytes_of(blocks: usize, workers: usize) -> usize {
+    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * 32 + 512
+}
 
 /// A flow that [`Table::install`] has made or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +128,12 @@ pub struct Installed {
 impl Table {
     /// A table without flows, for at most this many workers.
     pub fn new(max_flows: usize, max_masks: usize, workers: usize, seed: [u64; 2], domain: Arc<Domain>) -> Table {
+        let limits = Limits {
+            flows: AtomicUsize::new(max_flows),
+            memory: AtomicUsize::new(usize::MAX),
+            masks: AtomicUsize::new(max_masks.max(1)),
+            workers,
+        };
         let (arena, free) = Arena::new(max_flows.max(CAPACITY), workers);
         Table {
             arena,
@@ -102,13 +141,25 @@ impl Table {
             lists: (0..MAX_PORTS).map(|_| Protected::new(None)).collect(),
             domain,
             writer: Mutex::new(Writer { free, ..Writer::default() }),
-            limits: Limits { flows: AtomicUsize::new(max_flows), masks: max_masks, workers },
+            limits,
         }
     }
 
-    /// Changes the limit of flows. Flows above it stay until they are removed.
+    /// Changes the limit of flows. Flows above it go soon ([`thin`](Table::thin)).
     pub fn set_max_flows(&self, max_flows: usize) {
         self.limits.flows.store(max_flows, Ordering::Relaxed);
+    }
+
+    /// Changes the limit of what all flows take, in bytes, as far as [`bytes`](Table::bytes) counts it. Flows
+    /// above it go soon.
+    pub fn set_max_memory(&self, bytes: usize) {
+        self.limits.memory.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Changes the limit of subtables of one input port, of which a port that has more keeps those it has
+    /// until it asks for another.
+    pub fn set_max_masks(&self, max_masks: usize) {
+        self.limits.masks.store(max_masks.max(1), Ordering::Relaxed);
     }
 
     /// Makes room for a worker's counters, before it comes into being.
@@ -119,7 +170,7 @@ impl Table {
     /// The subtables for packets from a port; `None` where no flow is for them.
     #[inline(always)]
     pub fn list<'a>(&self, in_port: PortNo, guard: Guard<'a>) -> Option<&'a PortList> {
-        self.lists[list_index(in_port)].load(guard)
+        self.lists[usize::from(list_index(in_port))].load(guard)
     }
 
     /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
@@ -174,6 +225,18 @@ impl Table {
         list.subtables.iter().find_map(in_subtable)
     }
 
+    /// Finds the flow of a packet that has been on its way to the slow path, counts the packet, and returns
+    /// what is to be done with it. What the flow has counted at its end includes it.
+    pub fn claim(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
+        let id = self.find(key, guard)?;
+        let mut writer = self.writer.lock();
+        let flow = self.arena.find(id)?;
+        let record = writer.records.get_mut(flow)?;
+        let tcp_flags = key.common().tcp_flags.get();
+        record.claimed.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
+        Some(record.actions.clone())
+    }
+
     /// Adds a flow, or gives the one with equal key and mask these actions and tag.
     pub fn install(
         &self,
@@ -182,36 +245,33 @@ impl Table {
         actions: Arc<[Action]>,
         tag: FlowTag,
         now: Time,
+        by: By,
     ) -> Result<Installed, Error> {
         for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
             mask.set_exact(field);
         }
         let program = Program::compile(&actions);
         let in_port = crate::upcall::in_port(key);
+        let list = list_index(in_port);
 
         let mut writer = self.writer.lock();
+        // 1. With the mask that it may have: a flow that is there already,
+        let (mask, asked) = self.fit(&mut writer, list, mask, in_port, by, now)?;
         let known = writer.subtables.get(&*mask).cloned();
         let hash = self.hasher.hash_masked(key, &mask);
         if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
             self.arena.set_program(flow, program, &self.domain);
             let id = self.arena.id(flow);
-            let record = writer.records.get(flow).expect("every live flow has a record");
+            let record = writer.records.get_mut(flow).expect("every live flow has a record");
             (record.actions, record.tag) = (actions, tag);
             return Ok(Installed { id, existed: true });
         }
-
-        let list = list_index(in_port);
-        let listed = writer.ports.get(&list).map_or(0, Vec::len);
-        let limit = self.limits.flows.load(Ordering::Relaxed);
-        if writer.count >= limit {
-            return Err(Error::TooManyFlows(limit));
+        // 2. or a new one, for which there may have to be made room.
+        if self.is_full(&writer) && (by == By::Management || !self.make_room(&mut writer, list)) {
+            return Err(Error::TooManyFlows(self.max_flows()));
         }
-        let new_here =
-            |s: &Arc<Subtable>| !writer.ports.get(&list).is_some_and(|p| p.iter().any(|(o, _)| Arc::ptr_eq(o, s)));
-        if listed >= self.limits.masks && known.as_ref().is_none_or(new_here) {
-            return Err(Error::TooManyMasks { port: in_port, limit: self.limits.masks });
-        }
-        let subtable = known.unwrap_or_else(|| {
+        self.reap(&mut writer);
+        let subtable = known.filter(|s| s.count() > 0).unwrap_or_else(|| {
             let mask: Arc<Mask> = Arc::from(mask);
             let subtable = Arc::new(Subtable::new(mask.clone(), self.limits.workers));
             writer.subtables.insert(mask, subtable.clone());
@@ -220,18 +280,68 @@ impl Table {
         let flow = self.arena.allocate(&mut writer.free, subtable.shape.count());
         let Some(flow) = flow else {
             self.forget_if_empty(&mut writer, &subtable);
-            return Err(Error::TooManyFlows(limit));
+            return Err(Error::TooManyFlows(self.max_flows()));
         };
         // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
         // The subtable is retired when it is dropped, which is after the flow was killed.
         unsafe { self.arena.revive(flow, &subtable.shape, key, hash, program) };
         subtable.insert(flow, hash, &self.arena, &self.domain);
-        let id = self.arena.id(flow);
-        let record = Record { tag, actions, created: now, subtable: subtable.clone(), list };
+        let record = Record {
+            tag,
+            actions,
+            created: now,
+            subtable: subtable.clone(),
+            claimed: None,
+            newer: FlowRef::NONE,
+            older: FlowRef::NONE,
+            seen: 0,
+            asked,
+            list,
+            managed: by == By::Management,
+        };
         writer.records.insert(flow, record);
         writer.count += 1;
-        self.join_list(&mut writer, list, subtable);
-        Ok(Installed { id, existed: false })
+        writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
+        self.join_list(&mut writer, list, &subtable, flow);
+        Ok(Installed { id: self.arena.id(flow), existed: false })
+    }
+
+    /// The mask that a new flow gets, and the number of the one that it asked for if that is another.
+    fn fit(
+        &self,
+        writer: &mut Writer,
+        list: u16,
+        mask: Box<Mask>,
+        in_port: PortNo,
+        by: By,
+        now: Time,
+    ) -> Result<(Box<Mask>, u32), Error> {
+        let limit = self.max_masks();
+        let Some(port) = writer.ports.get_mut(&list) else { return Ok((mask, 0)) };
+        let refused = Err(Error::TooManyMasks { port: in_port, limit });
+        if by == By::Management {
+            let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
+            return if listed || port.members.len() < limit { Ok((mask, 0)) } else { refused };
+        }
+        let number = self.hasher.hash_key(&mask.0) as u32 | 1;
+        let fit = port.fit(&mask, number, limit, now);
+        if port.members.iter().any(|m| m.condemned) {
+            writer.condemned.insert(list);
+        }
+        match fit {
+            Fit::Own => Ok((mask, 0)),
+            Fit::Wide(wide, asked) => Ok((wide, asked)),
+            Fit::None => refused,
+        }
+    }
+
+    fn is_full(&self, writer: &Writer) -> bool {
+        writer.count >= self.max_flows() || writer.bytes >= self.limits.memory.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are more flows than there may be.
+    pub(super) fn is_over(&self, writer: &Writer) -> bool {
+        writer.count > self.max_flows() || writer.bytes > self.limits.memory.load(Ordering::Relaxed)
     }
 
     /// Replaces a flow's actions.
@@ -240,7 +350,7 @@ impl Table {
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
         self.arena.set_program(flow, program, &self.domain);
-        writer.records.get(flow).expect("every live flow has a record").actions = actions.into();
+        writer.records.get_mut(flow).expect("every live flow has a record").actions = actions.into();
         Ok(())
     }
 
@@ -248,7 +358,7 @@ impl Table {
     pub fn set_tag(&self, id: FlowId, tag: FlowTag) -> Result<(), Error> {
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
-        writer.records.get(flow).expect("every live flow has a record").tag = tag;
+        writer.records.get_mut(flow).expect("every live flow has a record").tag = tag;
         Ok(())
     }
 
@@ -261,7 +371,7 @@ impl Table {
             for &id in ids {
                 if let Some(flow) = self.arena.find(id) {
                     let record = self.unlink(&mut writer, flow);
-                    dying.push((flow, id, record.tag));
+                    dying.push((flow, id, record.tag, record.claimed));
                 }
             }
         }
@@ -272,21 +382,26 @@ impl Table {
         self.domain.synchronize();
         // 3. Gone.
         let mut writer = self.writer.lock();
-        let gone = dying.into_iter().map(|(flow, id, tag)| {
-            let stats = self.arena.stats(flow);
+        let gone = dying.into_iter().map(|(flow, id, tag, claimed)| {
+            let mut stats = self.arena.stats(flow);
+            if let Some(claimed) = claimed {
+                stats.add(&claimed);
+            }
             self.arena.free(&mut writer.free, flow, &self.domain);
             RemovedFlow { id, stats, tag }
         });
         gone.collect()
     }
 
-    fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
+    /// Takes a live flow out of sight.
+    pub(super) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
         let hash = self.arena.hash(flow);
         self.arena.kill(flow);
+        self.leave_list(writer, flow);
         let record = writer.records.remove(flow).expect("every live flow has a record");
         record.subtable.remove(flow, hash);
         writer.count -= 1;
-        self.leave_list(writer, record.list, &record.subtable);
+        writer.bytes = writer.bytes.saturating_sub(bytes_of(record.subtable.shape.count(), self.arena.workers()));
         self.forget_if_empty(writer, &record.subtable);
         record
     }
@@ -299,50 +414,51 @@ impl Table {
         }
     }
 
-    fn join_list(&self, writer: &mut Writer, list: usize, subtable: Arc<Subtable>) {
-        let subtables = writer.ports.entry(list).or_default();
-        match subtables.iter_mut().find(|(s, _)| Arc::ptr_eq(s, &subtable)) {
-            Some((_, flows)) => *flows += 1,
-            None => {
-                subtables.push((subtable, 1));
-                self.publish(list, subtables);
+    fn join_list(&self, writer: &mut Writer, list: u16, subtable: &Arc<Subtable>, flow: FlowRef) {
+        let Writer { ports, records, .. } = writer;
+        let port = ports.entry(list).or_default();
+        if port.join(subtable, flow, records) {
+            self.publish(list, port);
+        }
+    }
+
+    fn leave_list(&self, writer: &mut Writer, flow: FlowRef) {
+        let Writer { ports, records, .. } = writer;
+        let Some(list) = records.get(flow).map(|record| record.list) else { return };
+        let Some(port) = ports.get_mut(&list) else { return };
+        if port.leave(flow, records) {
+            self.publish(list, port);
+            if port.members.is_empty() {
+                ports.remove(&list);
             }
         }
     }
 
-    fn leave_list(&self, writer: &mut Writer, list: usize, subtable: &Arc<Subtable>) {
-        let Some(subtables) = writer.ports.get_mut(&list) else { return };
-        let Some(at) = subtables.iter().position(|(s, _)| Arc::ptr_eq(s, subtable)) else { return };
-        subtables[at].1 -= 1;
-        if subtables[at].1 == 0 {
-            subtables.remove(at);
-            self.publish(list, subtables);
-            if subtables.is_empty() {
-                writer.ports.remove(&list);
-            }
-        }
-    }
-
-    fn publish(&self, list: usize, subtables: &[(Arc<Subtable>, usize)]) {
-        let object = (!subtables.is_empty()).then(|| {
+    fn publish(&self, list: u16, port: &PortFlows) {
+        let object = (!port.members.is_empty()).then(|| {
             let mut union = Mask::wildcard();
-            subtables.iter().for_each(|(s, _)| union.union(&s.mask));
-            let subtables = subtables.iter().map(|(s, _)| s.clone()).collect();
+            port.members.iter().for_each(|m| union.union(&m.subtable.mask));
+            let subtables = port.members.iter().map(|m| m.subtable.clone()).collect();
             Box::new(PortList { subtables, union: Shape::new(&union) })
         });
-        self.lists[list].replace(object, &self.domain);
+        self.lists[usize::from(list)].replace(object, &self.domain);
     }
 
-    /// Puts the subtables with the most hits since the last ranking first in each list.
-    pub fn rank(&self) {
+    /// Puts the subtables with the most hits since the last ranking first in each list, and ends the
+    /// pressure of ports whose masks have become few.
+    pub fn rank(&self, now: Time) {
         let mut writer = self.writer.lock();
-        let hits: HashMap<*const Subtable, u64> =
-            writer.subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
-        for (&list, subtables) in &mut writer.ports {
-            let rank = |(s, _): &(Arc<Subtable>, usize)| std::cmp::Reverse(hits.get(&Arc::as_ptr(s)).copied());
-            if !subtables.is_sorted_by_key(rank) {
-                subtables.sort_by_key(rank);
-                self.publish(list, subtables);
+        let Writer { subtables, ports, condemned, .. } = &mut *writer;
+        let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
+        let limit = self.max_masks();
+        for (&list, port) in ports {
+            let rank = |m: &Member| std::cmp::Reverse(hits.get(&Arc::as_ptr(&m.subtable)).copied());
+            if !port.members.is_sorted_by_key(rank) {
+                port.members.sort_by_key(rank);
+                self.publish(list, port);
+            }
+            if port.relax(limit, now) {
+                condemned.insert(list);
             }
         }
     }
@@ -350,6 +466,21 @@ impl Table {
     /// Number of flows.
     pub fn count(&self) -> usize {
         self.writer.lock().count
+    }
+
+    /// What the flows take, in bytes, by the size of their parts.
+    pub fn bytes(&self) -> usize {
+        self.writer.lock().bytes
+    }
+
+    /// Flows that had to make room for others, or whose mask was one too many, ever.
+    pub fn evictions(&self) -> u64 {
+        self.writer.lock().evictions
+    }
+
+    /// Most subtables of one input port, but for a few while they are replaced.
+    pub fn max_masks(&self) -> usize {
+        self.limits.masks.load(Ordering::Relaxed)
     }
 
     /// Most flows.
@@ -364,63 +495,76 @@ impl Table {
 
     /// A flow's statistics so far.
     pub fn stats(&self, id: FlowId) -> Option<FlowStats> {
-        let _writer = self.writer.lock();
-        self.arena.find(id).map(|flow| self.arena.stats(flow))
+        let writer = self.writer.lock();
+        let flow = self.arena.find(id)?;
+        Some(self.stats_of(flow, writer.records.get(flow)?))
+    }
+
+    fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
+        let mut stats = self.arena.stats(flow);
+        if let Some(claimed) = &record.claimed {
+            stats.add(claimed);
+        }
+        stats
     }
 
     /// A flow.
     pub fn dump(&self, id: FlowId) -> Option<FlowDump> {
-        let mut writer = self.writer.lock();
-        self.dump_locked(&mut writer, id)
+        let writer = self.writer.lock();
+        self.dump_locked(&writer, self.arena.find(id)?)
     }
 
-    /// The flows among `ids` that still exist.
-    pub fn dump_some(&self, ids: &[FlowId]) -> Vec<FlowDump> {
-        let mut writer = self.writer.lock();
-        ids.iter().filter_map(|&id| self.dump_locked(&mut writer, id)).collect()
+    /// Some flows, from number `from` on, and where to go on; `None` at the end.
+    pub fn dump_some(&self, from: usize) -> (Vec<FlowDump>, Option<usize>) {
+        let writer = self.writer.lock();
+        let (flows, next) = writer.records.some(from, LOCKED);
+        (flows.into_iter().filter_map(|flow| self.dump_locked(&writer, flow)).collect(), next)
     }
 
-    fn dump_locked(&self, writer: &mut Writer, id: FlowId) -> Option<FlowDump> {
-        let flow = self.arena.find(id)?;
+    fn dump_locked(&self, writer: &Writer, flow: FlowRef) -> Option<FlowDump> {
         let record = writer.records.get(flow)?;
         Some(FlowDump {
-            id,
+            id: self.arena.id(flow),
             key: Box::new(self.arena.key_for_writer(flow)?),
             mask: record.subtable.mask.clone(),
             actions: record.actions.clone(),
-            stats: self.arena.stats(flow),
+            stats: self.stats_of(flow, record),
             created: record.created,
             tag: record.tag.clone(),
         })
     }
 
+    /// As [`dump_some`](Table::dump_some), without what matters only where a flow is out of date.
+    pub fn brief_some(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
+        let writer = self.writer.lock();
+        let (flows, next) = writer.records.some(from, LOCKED);
+        let brief = |flow: FlowRef| {
+            let record = writer.records.get(flow)?;
+            let (id, stats) = (self.arena.id(flow), self.stats_of(flow, record));
+            Some(FlowBrief { id, stats, created: record.created, tag: record.tag.clone() })
+        };
+        (flows.into_iter().filter_map(brief).collect(), next)
+    }
+
     /// Identities of all flows, or of those for packets from one port.
     pub fn ids(&self, in_port: Option<PortNo>) -> Vec<FlowId> {
-        let list = in_port.map(list_index);
         let writer = self.writer.lock();
-        let of_port = writer.records.0.iter().filter(|(_, r)| list.is_none_or(|list| r.list == list));
-        of_port.map(|(&flow, _)| self.arena.id(flow)).collect()
+        let (mut ids, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let (flows, next) = writer.records.some(at, LOCKED);
+            let of_port = |flow: &FlowRef| {
+                in_port.is_none_or(|port| writer.records.get(*flow).is_some_and(|r| r.list == list_index(port)))
+            };
+            ids.extend(flows.into_iter().filter(of_port).map(|flow| self.arena.id(flow)));
+            from = next;
+        }
+        ids
     }
 }
 
 /// Flows that one hold of the mutex removes.
 const LOCKED: usize = 256;
 
-impl Records {
-    fn get(&mut self, flow: FlowRef) -> Option<&mut Record> {
-        self.0.get_mut(&flow)
-    }
-
-    fn insert(&mut self, flow: FlowRef, record: Record) {
-        self.0.insert(flow, record);
-    }
-
-    fn remove(&mut self, flow: FlowRef) -> Option<Record> {
-        self.0.remove(&flow)
-    }
-}
-
-fn list_index(in_port: PortNo) -> usize {
-    let index = in_port.0 as usize;
-    if index < MAX_PORTS { index } else { 0 }
+fn list_index(in_port: PortNo) -> u16 {
+    u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
 }

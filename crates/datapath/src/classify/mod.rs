@@ -13,9 +13,12 @@
 
 pub mod arena;
 pub mod batch;
+mod evict;
 pub mod exact;
 pub mod level;
 pub mod megaflow;
+mod portflows;
+mod record;
 pub mod shape;
 mod simd;
 pub mod subtable;
@@ -25,7 +28,7 @@ mod tests;
 pub use arena::{FlowRef, Live, Work};
 pub use batch::{Classified, classify};
 pub use exact::ExactCache;
-pub use megaflow::{Installed, PortList, Table};
+pub use megaflow::{By, Installed, PortList, Table};
 
 /// Asks the processor for a cache line. Harmless for any address.
 #[inline(always)]

@@ -45,7 +45,7 @@ fn mask(choice: u8) -> Mask {
 
 fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
     let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
-    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1)).unwrap().id
+    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), By::Management).unwrap().id
 }
 
 /// What the tiers find, as a worker asks them.
@@ -141,7 +141,7 @@ proptest! {
             }
             prop_assert_eq!(table.count(), linear.len());
             if at % 8 == 7 {
-                table.rank();
+                table.rank(Time(1));
             }
             readers[0].quiescent();
             let single = packets.iter().cloned().zip(classify(&table, &mut exact, &packets, &readers[0]));
@@ -194,7 +194,7 @@ fn masks_of_a_port_are_limited() {
     install(&table, &key(&[1; 7]), &mask(1));
     install(&table, &key(&[1; 7]), &mask(2));
     let actions: Arc<[Action]> = Arc::new([]);
-    let refused = table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1));
+    let refused = table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1), By::Management);
     assert!(matches!(refused, Err(crate::Error::TooManyMasks { port: PortNo(2), limit: 2 })), "{refused:?}");
     install(&table, &key(&[2; 7]), &mask(4));
     install(&table, &key(&[5, 5, 5, 5, 5, 5, 1]), &mask(1));
@@ -254,13 +254,15 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
             let n = step * 31 % FLOWS;
             let (key, mask) = spec(n);
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(n + 1))]);
-            installed.push_back(table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1)).unwrap().id);
+            installed.push_back(
+                table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1), By::Management).unwrap().id,
+            );
             if installed.len() > FLOWS as usize / 2 {
                 let ids: Vec<_> = installed.drain(..3).collect();
                 table.remove(&ids);
             }
             if step % 64 == 0 {
-                table.rank();
+                table.rank(Time(1));
                 domain.collect();
             }
         }

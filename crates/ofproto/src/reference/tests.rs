@@ -41,8 +41,13 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(ports: u32) -> Bed {
+        Bed::with(ports, Config::default())
+    }
+
+    /// With limits of one's own.
+    pub fn with(ports: u32, config: Config) -> Bed {
         let clock = Arc::new(ManualClock::new(Time(1_000_000_000)));
-        let datapath = Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock.clone());
+        let datapath = Datapath::new(Config { exact_entries: 256, ..config }, clock.clone());
         let switch = Switch::new(SwitchSettings::default(), clock.clone());
         switch.attach(datapath.clone());
         let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br0", 1) };
@@ -429,8 +434,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(vlans: &[PortVlan]) -> Pair {
-        let mut pair = Pair { bed: Bed::new(PORTS), reference: Reference::default(), added: 0 };
+    fn new(vlans: &[PortVlan], config: Config) -> Pair {
+        let mut pair = Pair { bed: Bed::with(PORTS, config), reference: Reference::default(), added: 0 };
         for (n, vlan) in (1..).zip(vlans) {
             pair.vlan(n, vlan.clone());
         }
@@ -533,6 +538,22 @@ impl Pair {
         Ok(())
     }
 
+    /// As [`packet`](Pair::packet), for many that come in at once: they miss, wait and return together.
+    fn packets(&mut self, frames: &[(u32, Vec<u8>)]) -> Result<(), TestCaseError> {
+        let mut expected = Vec::new();
+        for (port, frame) in frames {
+            expected.extend(self.reference.receive(OfPort(*port), frame));
+            prop_assert!(self.bed.devices[*port as usize - 1].inject(frame));
+        }
+        self.bed.poll();
+        let mut sent = self.bed.sent();
+        // Packets of different ports come out in any order.
+        expected.sort();
+        sent.sort();
+        prop_assert_eq!(sent, expected);
+        Ok(())
+    }
+
     /// Every rule has counted what passed it.
     fn check_counters(&self) -> Result<(), TestCaseError> {
         let flows = self.bed.bridge.flow_stats(&all_flows()).unwrap();
@@ -543,6 +564,53 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// Limits that are reached at once.
+fn tiny() -> Config {
+    Config { max_flows: 3, max_masks: 2, ..Config::default() }
+}
+
+/// A rule of an access list, whose mask has bits anywhere.
+fn acl_rule() -> impl Strategy<Value = RuleSpec> {
+    let bits =
+        || prop_oneof![Just(0u32), Just(u32::MAX), (0u32..33).prop_map(|n| !(u32::MAX >> n.min(31))), any::<u32>()];
+    let action = prop_oneof![
+        3 => (1..=PORTS).prop_map(|n| vec![Action::output(OfPort(n))]),
+        1 => Just(vec![]),
+        1 => (1..=PORTS).prop_map(|n| vec![Action::set_field(Field::NwTtl, 7), Action::output(OfPort(n))]),
+    ];
+    (bits(), bits(), bits(), bits(), 0u16..8, proptest::bool::ANY, action).prop_map(
+        |(src, dst, sport, dport, priority, next, actions)| {
+            let mut matching = Match::any();
+            matching.set(Field::DlType, 0x0800);
+            matching.set(Field::NwProto, 17);
+            matching.set_masked(Field::NwSrc, SOURCE.into(), src.into());
+            matching.set_masked(Field::NwDst, TARGET.into(), dst.into());
+            matching.set_masked(Field::UdpSrc, 12345, (sport & 0xffff).into());
+            matching.set_masked(Field::UdpDst, 80, (dport & 0xffff).into());
+            let goto = next.then_some(TableId(1));
+            let table = u8::from(priority % 2 == 1);
+            let goto = goto.filter(|_| table == 0);
+            RuleSpec { table, priority, matching, instructions: Instructions { goto, ..Instructions::apply(actions) } }
+        },
+    )
+}
+
+const SOURCE: u32 = 0x0a09_0909;
+const TARGET: u32 = 0xc612_0001;
+
+/// Packets that differ from what the access list names in one bit of each field: each makes a mask of its own.
+fn crafted() -> impl Strategy<Value = (u32, Vec<u8>)> {
+    (1u32..3, 0u32..34, 0u32..34, 0u16..18, 0u16..18).prop_map(|(port, a, b, c, d)| {
+        use packet::wire::build;
+        let bit = |n: u32| 1u32.checked_shl(n).unwrap_or(0);
+        let bit16 = |n: u16| 1u16.checked_shl(n.into()).unwrap_or(0);
+        let payload = build::udp(12345 ^ bit16(c), 80 ^ bit16(d), b"attack");
+        let (src, dst) = ((SOURCE ^ bit(a)).into(), (TARGET ^ bit(b)).into());
+        let header = build::Ipv4 { src, dst, proto: 17, ..build::Ipv4::default() };
+        (port, build::ethernet(MACS[0], MACS[1], &[], 0x0800, &header.packet(payload)))
+    })
 }
 
 proptest! {
@@ -558,8 +626,9 @@ proptest! {
         rules in proptest::collection::vec(rule(), 1..14),
         frames in proptest::collection::vec((1..=PORTS, frame()), 4..10),
         rounds in proptest::collection::vec((change(), proptest::collection::vec(any::<Index>(), 1..12)), 1..8),
+        limited in any::<bool>(),
     ) {
-        let mut pair = Pair::new(&vlans);
+        let mut pair = Pair::new(&vlans, if limited { tiny() } else { Config::default() });
         pair.mirrors(&mirrors);
         pair.groups(&groups);
         for rule in &rules {
@@ -574,6 +643,29 @@ proptest! {
                 let (port, frame) = index.get(&frames);
                 pair.packet(*port, frame)?;
             }
+        }
+        pair.check_counters()?;
+    }
+
+    /// However packets are crafted, the limits hold, every packet goes its way, and every rule counts it.
+    #[test]
+    fn an_attack_changes_nothing_but_the_flows(
+        rules in proptest::collection::vec(acl_rule(), 1..8),
+        batches in proptest::collection::vec((proptest::collection::vec(crafted(), 1..60), 0u64..15), 1..8),
+        (max_flows, max_masks) in (1usize..40, 1usize..12),
+    ) {
+        let vlans = vec![PortVlan::default(); PORTS as usize];
+        let mut pair = Pair::new(&vlans, Config { max_flows, max_masks, ..Config::default() });
+        for rule in &rules {
+            pair.add(rule);
+        }
+        for (frames, pause) in &batches {
+            pair.packets(frames)?;
+            let stats = pair.bed.datapath.stats();
+            prop_assert!(stats.flows <= max_flows, "{} flows of {max_flows}", stats.flows);
+            prop_assert!(stats.masks <= 2 * (max_masks + 8), "{} masks of {max_masks} for each port", stats.masks);
+            pair.bed.clock.advance(Duration::from_secs(*pause));
+            pair.bed.switch.run(pair.bed.clock.now());
         }
         pair.check_counters()?;
     }

@@ -72,6 +72,10 @@ pub struct Datapath {
     pub max_revalidator: Duration,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
+    /// Most memory that they take, in MiB (`megaflow-memory-limit`).
+    pub flow_memory: u32,
+    /// Most masks of the datapath flows for one input port (`megaflow-mask-limit`).
+    pub mask_limit: u32,
     /// One in so many flows found is remembered in the exact-match cache (`emc-insert-inv-prob`); zero: none.
     pub emc_insert_inv_prob: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
@@ -86,7 +90,9 @@ impl Default for Datapath {
         Datapath {
             max_idle: Duration::from_secs(10),
             max_revalidator: Duration::from_millis(500),
-            flow_limit: 200_000,
+            flow_limit: 2_000_000,
+            flow_memory: 1024,
+            mask_limit: 64,
             emc_insert_inv_prob: 1,
             vlan_limit: 2,
             flow_restore_wait: false,

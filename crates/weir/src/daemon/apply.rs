@@ -8,7 +8,7 @@ use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
 use ports::registry;
 
-use super::engine::{Engine, cores, switch_settings};
+use super::engine::{Engine, cores, flow_memory, switch_settings};
 use super::openflow::Requests;
 use crate::config::Workers;
 use crate::config::desired::{
@@ -85,6 +85,8 @@ impl Target {
 
     fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
         self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
+        self.engine.datapath.set_max_flow_memory(flow_memory(datapath));
+        self.engine.datapath.set_max_masks(datapath.mask_limit as usize);
         if datapath.emc_insert_inv_prob != self.datapath.emc_insert_inv_prob {
             self.engine.datapath.set_exact_one_in(datapath.emc_insert_inv_prob);
         }

@@ -49,6 +49,8 @@ impl Engine {
             max_sleep: workers.sleep_max,
             tx_flush_interval: workers.tx_flush_interval,
             max_flows: caches.flow_limit as usize,
+            max_flow_memory: flow_memory(caches),
+            max_masks: caches.mask_limit as usize,
             exact_one_in: caches.emc_insert_inv_prob,
             seed: random_seed(),
             ..datapath::Config::default()
@@ -66,6 +68,11 @@ impl Engine {
         };
         Ok(Engine { switch, datapath, env, clock, timer, links: Arc::default(), local_mtus: Arc::default() })
     }
+}
+
+/// The memory that datapath flows may take, in bytes.
+pub fn flow_memory(caches: &desired::Datapath) -> usize {
+    caches.flow_memory as usize * (1 << 20)
 }
 
 /// Without memory for a pool, ports take their frames from the heap, one by one.

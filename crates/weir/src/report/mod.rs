@@ -163,6 +163,10 @@ pub struct Stats {
     pub flows: usize,
     /// Different masks of these flows.
     pub masks: usize,
+    /// Bytes that these flows take.
+    pub flow_bytes: usize,
+    /// Flows that had to make room for others, or for wider masks.
+    pub evictions: u64,
     /// TSC cycles in a second.
     pub cycles_per_second: u64,
     /// What each drop reason that has occurred means.

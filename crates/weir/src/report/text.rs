@@ -156,6 +156,9 @@ pub fn stats(stats: &Stats) -> String {
     }
     let mut text = table.render("");
     let _ = writeln!(text, "datapath flows {}, masks {}", grouped(stats.flows as u64), grouped(stats.masks as u64));
+    if stats.evictions > 0 {
+        let _ = writeln!(text, "flows evicted to make room {}", grouped(stats.evictions));
+    }
     for (reason, meaning) in &stats.drop_reasons {
         let _ = writeln!(text, "{reason}: {meaning}");
     }

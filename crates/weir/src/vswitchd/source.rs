@@ -131,6 +131,8 @@ impl Source {
         let default = Datapath::default();
         let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
         let limit = self.number(root, "other_config", "flow-limit");
+        let memory: Option<u32> = self.number(root, "other_config", "megaflow-memory-limit");
+        let masks: Option<u32> = self.number(root, "other_config", "megaflow-mask-limit");
         let probability = self.number(root, "other_config", "emc-insert-inv-prob");
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
@@ -140,6 +142,8 @@ impl Source {
             max_idle: idle.unwrap_or(default.max_idle).max(shortest),
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
             flow_limit: limit.unwrap_or(default.flow_limit),
+            flow_memory: memory.unwrap_or(default.flow_memory).max(1),
+            mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             // Zero is for as many as can be.
             vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },

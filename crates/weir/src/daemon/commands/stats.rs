@@ -23,6 +23,8 @@ pub fn report(context: &Context, _: &[String]) -> Outcome {
         ended,
         flows: stats.flows,
         masks: stats.masks,
+        flow_bytes: stats.flow_bytes,
+        evictions: stats.evictions,
         cycles_per_second: stats.cycles_per_second,
         drop_reasons: occurred.into_iter().map(|r| (r.name().into(), r.describe().into())).collect(),
     })

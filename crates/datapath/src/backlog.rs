@@ -1,0 +1,57 @@
+//! What waits for a handler, taken from each input port in turn.
+
+use std::collections::VecDeque;
+
+/// Items by port. The next one is of the port that has waited longest for its turn; of one port, items
+/// come in the order in which they were pushed.
+pub struct Backlog<T>(VecDeque<(usize, VecDeque<T>)>);
+
+impl<T> Default for Backlog<T> {
+    fn default() -> Backlog<T> {
+        Backlog(VecDeque::new())
+    }
+}
+
+impl<T> Backlog<T> {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes in an item of a port.
+    pub fn push(&mut self, port: usize, item: T) {
+        match self.0.iter_mut().find(|(other, _)| *other == port) {
+            Some((_, items)) => items.push_back(item),
+            None => self.0.push_back((port, VecDeque::from([item]))),
+        }
+    }
+
+    /// Hands out the next item.
+    pub fn pop(&mut self) -> Option<T> {
+        let (port, mut items) = self.0.pop_front()?;
+        let item = items.pop_front();
+        if !items.is_empty() {
+            self.0.push_back((port, items));
+        }
+        item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_port_waits_for_one_of_each_other() {
+        let mut backlog = Backlog::default();
+        (0..100).for_each(|n| backlog.push(1, (1, n)));
+        (0..100).for_each(|n| backlog.push(2, (2, n)));
+        backlog.push(3, (3, 0));
+        let first: Vec<_> = (0..4).filter_map(|_| backlog.pop()).collect();
+        assert_eq!(first, [(1, 0), (2, 0), (3, 0), (1, 1)]);
+        let rest: Vec<_> = std::iter::from_fn(|| backlog.pop()).collect();
+        let of = |port| rest.iter().filter(|(p, _)| *p == port).map(|(_, n)| *n).collect::<Vec<_>>();
+        assert_eq!((of(1), of(2)), ((2..100).collect(), (1..100).collect()), "in order, none is lost");
+        assert!(backlog.is_empty());
+    }
+}

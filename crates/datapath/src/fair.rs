@@ -1,0 +1,105 @@
+//! A worker's time, shared between its receive queues when some of them flood the slow path.
+//!
+//! Every turn polls each queue once, so a queue whose batches cost much takes time from the others. Most
+//! costs are what the operator asks for; those of packets that no flow matches are whoever's who sends
+//! them. So a batch with misses is *charged*: what it costs above twice the cheapest batch of other queues is
+//! a debt, and while the queue is in debt, it is not polled; each turn of the others pays off as much as the
+//! cheapest of them has cost. So a queue never gets much more than twice the time of another that has traffic, and
+//! what it cannot have is lost at its own device. Where the others have nothing to do, debts are forgiven: time is
+//! never wasted.
+//!
+//! Queues without misses pay one comparison.
+
+/// A queue's debt, in cycles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Debt(u64);
+
+/// One worker's measure of what is fair.
+#[derive(Debug, Default)]
+pub struct Fairness {
+    /// The cheapest batch of the turn before, and of this one so far; zero: there was none.
+    before: u64,
+    cheapest: u64,
+    /// Whether a queue was passed over in this turn.
+    passed_over: bool,
+}
+
+impl Fairness {
+    /// Whether the queue is to be polled in this turn.
+    #[inline(always)]
+    pub fn admits(&mut self, debt: &mut Debt) -> bool {
+        if debt.0 == 0 {
+            return true;
+        }
+        debt.0 = debt.0.saturating_sub(self.before);
+        self.passed_over = true;
+        false
+    }
+
+    /// Takes note of what a batch has cost, and whether packets missed in it.
+    #[inline(always)]
+    pub fn charge(&mut self, debt: &mut Debt, cycles: u64, missed: bool) {
+        if missed {
+            // Without a batch to compare with, nobody else has traffic.
+            if self.before > 0 {
+                debt.0 = cycles.saturating_sub(2 * self.before);
+            }
+        } else if self.cheapest == 0 || cycles < self.cheapest {
+            self.cheapest = cycles;
+        }
+    }
+
+    /// Ends the turn. Returns whether the debts are to be forgiven.
+    #[inline(always)]
+    pub fn end_of_turn(&mut self) -> bool {
+        self.before = std::mem::take(&mut self.cheapest);
+        std::mem::take(&mut self.passed_over) && self.before == 0
+    }
+}
+
+impl Debt {
+    /// Forgives it.
+    pub fn forgive(&mut self) {
+        self.0 = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns of two queues, of which the second costs more and misses. Returns how often each was polled.
+    fn turns(count: u32, victim: impl Fn(u32) -> u64, attacker: u64) -> (u32, u32) {
+        let (mut fairness, mut debts, mut polls) = (Fairness::default(), [Debt::default(); 2], (0, 0));
+        for turn in 0..count {
+            if fairness.admits(&mut debts[0]) && victim(turn) > 0 {
+                fairness.charge(&mut debts[0], victim(turn), false);
+                polls.0 += 1;
+            }
+            if fairness.admits(&mut debts[1]) {
+                fairness.charge(&mut debts[1], attacker, true);
+                polls.1 += 1;
+            }
+            if fairness.end_of_turn() {
+                debts.iter_mut().for_each(Debt::forgive);
+            }
+        }
+        polls
+    }
+
+    #[test]
+    fn a_flood_costs_no_more_than_its_share() {
+        let (victim, attacker) = turns(10_000, |_| 3_000, 60_000);
+        assert_eq!(victim, 10_000);
+        let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
+        assert!((0.9..2.1).contains(&time), "{time} times the time of the other");
+        assert_eq!(turns(1000, |_| 3_000, 4_000), (1000, 1000), "little more than the other: nothing is owed");
+    }
+
+    #[test]
+    fn idle_time_is_not_kept_from_anybody() {
+        assert_eq!(turns(1000, |_| 0, 60_000).1, 1000);
+        let (_, attacker) = turns(1000, |turn| if turn < 10 { 3_000 } else { 0 }, 60_000);
+        assert!(attacker > 980, "{attacker}: the debt ends with the others' traffic");
+    }
+}
