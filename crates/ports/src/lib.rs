@@ -7,6 +7,7 @@
 
 pub mod afpacket;
 pub mod afxdp;
+pub mod dpdk;
 pub mod dummy;
 pub mod null;
 pub mod offload;

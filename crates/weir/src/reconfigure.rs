@@ -21,6 +21,8 @@ pub enum Step {
     SetWorkers(Workers),
     /// Changes the flow caches.
     SetDatapath(Datapath),
+    /// Starts DPDK.
+    StartDpdk(ports::dpdk::Settings),
     /// Adds a bridge without ports (LOCAL neither), controllers and flows.
     AddBridge { bridge: String, settings: BridgeSettings },
     /// Changes a bridge itself.
@@ -85,6 +87,9 @@ pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Step
     }
     if running.datapath != desired.datapath {
         steps.push(Step::SetDatapath(desired.datapath.clone()));
+    }
+    if running.dpdk != desired.dpdk {
+        steps.push(Step::StartDpdk(desired.dpdk.clone()));
     }
     for (name, new) in &desired.bridges {
         plan_additions(name, running.bridges.get(name), new, numbers, &mut steps);
@@ -210,6 +215,7 @@ fn note(running: &mut Desired, step: &Step) {
     match step.clone() {
         Step::SetWorkers(workers) => running.workers = workers,
         Step::SetDatapath(datapath) => running.datapath = datapath,
+        Step::StartDpdk(settings) => running.dpdk = settings,
         Step::AddBridge { bridge, settings } => {
             bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });
         }

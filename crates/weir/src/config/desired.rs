@@ -21,8 +21,18 @@ pub struct Desired {
     pub workers: Workers,
     /// The flow caches.
     pub datapath: Datapath,
+    /// How DPDK is to be started.
+    #[serde(serialize_with = "dpdk_by_name")]
+    pub dpdk: ports::dpdk::Settings,
     /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
+}
+
+fn dpdk_by_name<S: serde::Serializer>(settings: &ports::dpdk::Settings, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut settings = settings.clone();
+    let init = settings.init.name();
+    let given = settings.by_name().into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    serializer.collect_map(std::iter::once(("dpdk-init", init)).chain(given))
 }
 
 /// The threads that forward.

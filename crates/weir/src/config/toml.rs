@@ -30,7 +30,7 @@ use super::error::{ConfigError, ConfigErrors, nearest};
 use super::target::Target;
 
 use crate::flow_text;
-use ports::registry;
+use ports::{dpdk, registry};
 
 mod reader;
 use reader::{Document, Item, Section};
@@ -122,10 +122,31 @@ fn read_root(mut root: Section) -> Desired {
     let desired = Desired {
         workers: root.section("workers").map(read_workers).unwrap_or_default(),
         datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
+        dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
         bridges: root.named("bridge", read_bridge),
     };
     root.finish();
     desired
+}
+
+fn read_dpdk(mut s: Section) -> dpdk::Settings {
+    let init = s.get("init").and_then(|item| {
+        let known = item.scalar_text().map(|text| (dpdk::Init::from_text(&text), text));
+        let known = known.filter(|(init, text)| *init != dpdk::Init::Off || text == "false").map(|(init, _)| init);
+        item.require(known, || "expected true, false or \"try\"")
+    });
+    let mut text = |key| s.get(key).and_then(|item| item.scalar_text());
+    let settings = dpdk::Settings {
+        init: init.unwrap_or_default(),
+        lcore_mask: text("lcore-mask"),
+        socket_mem: text("socket-mem"),
+        socket_limit: text("socket-limit"),
+        alloc_mem: text("alloc-mem"),
+        hugepage_dir: text("hugepage-dir"),
+        extra: text("extra"),
+    };
+    s.finish();
+    settings
 }
 
 fn read_workers(mut s: Section) -> Workers {

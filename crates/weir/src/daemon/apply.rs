@@ -37,6 +37,11 @@ impl Apply for Target {
         match step {
             Step::SetWorkers(workers) => self.set_workers(workers),
             Step::SetDatapath(datapath) => self.set_datapath(datapath),
+            Step::StartDpdk(settings) => {
+                // What fails is in the log, and in the errors of the ports that need it.
+                ports::dpdk::initialise(settings);
+                Ok(())
+            }
             Step::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
             Step::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
             Step::RemoveBridge { bridge } => self.remove_bridge(bridge),

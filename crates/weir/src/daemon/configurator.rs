@@ -174,6 +174,7 @@ fn describe(failure: &Failure, origins: &Origins) -> String {
     let key = match &failure.step {
         Step::SetWorkers(_) => "workers".into(),
         Step::SetDatapath(_) => "datapath".into(),
+        Step::StartDpdk(_) => "dpdk".into(),
         Step::AddPort { bridge, port, .. }
         | Step::SetVlans { bridge, port, .. }
         | Step::SetInterface { bridge, port, .. }

@@ -53,7 +53,7 @@ impl Apply for Model {
         }
         let no = |what: &str| Err(format!("{step:?}: {what}"));
         let model_bridge = match step {
-            Step::SetWorkers(_) | Step::SetDatapath(_) => return Ok(()),
+            Step::SetWorkers(_) | Step::SetDatapath(_) | Step::StartDpdk(_) => return Ok(()),
             Step::AddBridge { bridge, .. } => match self.bridges.insert(bridge.clone(), ModelBridge::default()) {
                 None => return Ok(()),
                 Some(_) => return no("exists"),
@@ -151,6 +151,7 @@ prop_compose! {
             workers: Workers { cores, ..Workers::default() },
             datapath: Datapath { flow_limit, ..Datapath::default() },
             bridges,
+            ..Desired::default()
         }
     }
 }

@@ -52,6 +52,7 @@ pub fn read(replica: &Replica, dummy: Dummy, may_wait: bool) -> Source {
     source.notes = unsupported::notes(replica);
     source.desired.workers = source.workers(root);
     source.desired.datapath = source.datapath(root);
+    source.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     source.desired.datapath.flow_restore_wait = waits;
     for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
@@ -296,6 +297,19 @@ impl Source {
         };
         Some((target, settings))
     }
+}
+
+/// How DPDK is to be started.
+fn dpdk(root: &Row) -> ports::dpdk::Settings {
+    let setting = |name| root.map_string("other_config", name);
+    let mut settings = ports::dpdk::Settings {
+        init: ports::dpdk::Init::from_text(setting("dpdk-init").unwrap_or_default()),
+        ..Default::default()
+    };
+    for (name, value) in settings.by_name() {
+        *value = setting(name).map(str::to_owned);
+    }
+    settings
 }
 
 /// The kind of port for an interface's type. `dummies`: its bridge is one of dummy ports.

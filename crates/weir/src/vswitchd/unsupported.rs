@@ -35,7 +35,6 @@ const KEYS: &[(&str, &[&str])] = &[
         "Open_vSwitch",
         &[
             "bundle-idle-timeout",
-            "dpdk-init",
             "enable-statistics",
             "hw-offload",
             "min-revalidate-pps",

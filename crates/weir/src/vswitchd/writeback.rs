@@ -4,7 +4,7 @@ use ofproto::PortInfo;
 use openflow::{OfPort, Role};
 use ovsdb::transaction::Values;
 use ovsdb::{Atom, Datum, Replica, Row, Transaction};
-use ports::registry;
+use ports::{dpdk, registry};
 
 use super::options::OVS_VERSION;
 use super::source::Source;
@@ -67,8 +67,8 @@ impl Writer<'_> {
             ("ovs_version", OVS_VERSION.into()),
             ("iface_types", Datum::set(kinds)),
             ("datapath_types", Datum::set(["dummy", "netdev", "system"])),
-            ("dpdk_initialized", false.into()),
-            ("dpdk_version", "none".into()),
+            ("dpdk_initialized", dpdk::state().is_ready().into()),
+            ("dpdk_version", dpdk::version().unwrap_or_else(|| "none".into()).into()),
         ];
         self.update(row, columns);
     }

@@ -1,0 +1,399 @@
+//! From mbufs to packets and back, in place: a frame in an mbuf becomes a packet, and a packet an mbuf,
+//! without a copy and without a call. Packets of other memories are copied into an mbuf, once.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use arrayvec::ArrayVec;
+use dpdk_sys::mbuf::{self as bits, rte_mbuf};
+use packet::buffer::RawPacket;
+use packet::{BATCH_SIZE, Batch, Memory, Offload, Packet};
+
+use super::mempool::{self, Mempool};
+use super::thread;
+
+/// Mbufs to be sent together.
+pub type Mbufs = ArrayVec<*mut rte_mbuf, BATCH_SIZE>;
+
+/// The most segments that one frame is sent in: 64 KiB in the smallest buffers, and some.
+const MAX_SEGMENTS: usize = 64;
+
+/// Flags of received mbufs that say anything about offloads.
+const RX_OFFLOADS: u64 = bits::RX_L4_CKSUM_MASK | bits::RX_LRO;
+
+/// What came of a burst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Packets that were added to the batch.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Frames that there was no memory for.
+    pub dropped: usize,
+}
+
+/// Appends received frames to `batch`, which has room for them. Most mbufs are of `pool`. Frames in
+/// several segments are copied into one packet of `large`.
+///
+/// # Safety
+/// The caller owns the mbufs, which a driver has filled, and gives them up.
+#[inline(always)]
+pub unsafe fn to_packets(
+    pool: &'static Mempool,
+    large: &'static Memory,
+    mbufs: &[*mut rte_mbuf],
+    batch: &mut Batch,
+) -> Received {
+    let mut received = Received::default();
+    for &mbuf in mbufs {
+        // SAFETY: by this function's contract.
+        let packet = unsafe {
+            let m = &*mbuf;
+            if m.nb_segs == 1 && m.refcnt == 1 { Some(to_packet(pool, mbuf)) } else { to_copy(large, mbuf) }
+        };
+        match packet {
+            Some(packet) => {
+                received.bytes += packet.len();
+                received.packets += 1;
+                batch.push(packet);
+            }
+            None => received.dropped += 1,
+        }
+    }
+    received
+}
+
+/// The packet in an mbuf of one segment.
+///
+/// # Safety
+/// The caller alone owns the mbuf, which a driver has filled, and gives it up.
+#[inline(always)]
+unsafe fn to_packet(pool: &'static Mempool, mbuf: *mut rte_mbuf) -> Packet {
+    // SAFETY: by this function's contract. A frame lies within its buffer, whose address is not null.
+    unsafe {
+        let m = &*mbuf;
+        let data = NonNull::new_unchecked(m.buf_addr.cast::<u8>().add(m.data_off.into()));
+        let len = u32::from(m.data_len);
+        let memory = if m.pool == pool.raw() { pool.memory() } else { mempool::memory_of(m.pool) };
+        let raw = RawPacket {
+            data,
+            handle: mbuf as usize,
+            memory,
+            len,
+            tailroom: u32::from(m.buf_len).saturating_sub(u32::from(m.data_off) + len),
+            rss_hash: if m.ol_flags & bits::RX_RSS_HASH != 0 { m.rss_hash } else { 0 },
+            headroom: m.data_off,
+            offload: Offload::NONE,
+        };
+        let mut packet = Packet::from_raw(raw);
+        if m.ol_flags & RX_OFFLOADS != 0 {
+            *packet.offload_mut() = received_offload(m.ol_flags, m.tx_offload, packet.data());
+        }
+        packet
+    }
+}
+
+/// A copy of a frame in several segments, or of one that others own too.
+///
+/// # Safety
+/// As for [`to_packet`], but for others that only read.
+#[cold]
+unsafe fn to_copy(large: &'static Memory, mbuf: *mut rte_mbuf) -> Option<Packet> {
+    // SAFETY: by this function's contract; the copy has room for the frame.
+    unsafe {
+        let m = &*mbuf;
+        let mut copy = (large.allocate)(large, dpdk_sys::mbuf::HEADROOM.into(), m.pkt_len as usize);
+        if let Some(copy) = &mut copy
+            && let Some(frame) = copy.push_back(m.pkt_len as usize)
+        {
+            dpdk_sys::weir_pktmbuf_read(mbuf, frame.as_mut_ptr().cast(), m.pkt_len);
+            let offload = received_offload(m.ol_flags, m.tx_offload, copy.data());
+            *copy.offload_mut() = offload;
+        }
+        thread::give_back(mbuf);
+        copy
+    }
+}
+
+/// What a driver says about checksums and segmentation, in Weir's words.
+fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
+    let unfinished = flags & bits::RX_L4_CKSUM_MASK == bits::RX_L4_CKSUM_NONE;
+    let mut offload = Offload::NONE;
+    if flags & bits::RX_L4_CKSUM_MASK == bits::RX_L4_CKSUM_GOOD {
+        offload.flags = Offload::DATA_VALID;
+    }
+    let segment = bits::segment_size(tx_offload);
+    let merged = flags & bits::RX_LRO != 0 && segment > 0;
+    if !(unfinished || merged) {
+        return offload;
+    }
+    let Some(transport) = Transport::find(frame) else { return offload };
+    if let Some(place) = transport.checksum_offset() {
+        offload.flags = Offload::NEEDS_CSUM;
+        offload.csum_start = transport.l4;
+        offload.csum_offset = place;
+    }
+    if merged && offload.needs_csum() {
+        offload.gso_type = match (transport.protocol, transport.ipv6) {
+            (TCP, false) => Offload::GSO_TCPV4,
+            (TCP, true) => Offload::GSO_TCPV6,
+            _ => Offload::GSO_UDP_L4,
+        };
+        offload.gso_size = segment;
+        offload.hdr_len = transport.l4 + transport.header_len(frame);
+    }
+    offload
+}
+
+/// Turns the packets of `batch`, as many as `mbufs` has room for, into mbufs to be sent. Packets of other
+/// memories are copied into mbufs of `pool`; `chains`: those that need several may be. Checksums
+/// and segmentation that are still to be done are asked of the device. Returns how many packets were
+/// dropped: there was no mbuf for them, they were too long, or a device could not be told what to do.
+#[inline(always)]
+pub fn from_packets(pool: &Mempool, chains: bool, batch: &mut Batch, mbufs: &mut Mbufs) -> usize {
+    let mut lost = 0;
+    let count = batch.len().min(mbufs.remaining_capacity());
+    for packet in batch.drain(..count) {
+        match from_packet(pool, chains, packet) {
+            Some(mbuf) => mbufs.push(mbuf),
+            None => lost += 1,
+        }
+    }
+    lost
+}
+
+/// One packet as an mbuf to be sent, as [`from_packets`]. It belongs to the caller.
+#[inline(always)]
+pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
+    let offload = *packet.offload();
+    let plain = !offload.needs_csum() && !offload.is_gso();
+    if plain && mempool::is_mbufs(packet.memory()) {
+        return Some(in_place(packet));
+    }
+    from_other(pool, chains, packet)
+}
+
+#[cold]
+fn from_other(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
+    let (flags, lengths) = match *packet.offload() {
+        offload if offload.needs_csum() || offload.is_gso() => sent_offload(&offload, packet.data())?,
+        _ => (0, 0),
+    };
+    let mbuf = match mempool::is_mbufs(packet.memory()) {
+        true => in_place(packet),
+        false => copy(pool, chains, packet.data())?,
+    };
+    // SAFETY: the mbuf is ours alone.
+    unsafe { ((*mbuf).ol_flags, (*mbuf).tx_offload) = (flags, lengths) };
+    Some(mbuf)
+}
+
+/// The mbuf that a packet lies in, as the packet is now.
+#[inline(always)]
+fn in_place(packet: Packet) -> *mut rte_mbuf {
+    let raw = packet.into_raw();
+    let mbuf = raw.handle as *mut rte_mbuf;
+    // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owned. Its frame begins
+    // behind its headroom, and is no longer than the buffer, whose size is 16 bits.
+    unsafe {
+        let m = &mut *mbuf;
+        m.data_off = raw.headroom;
+        m.data_len = raw.len as u16;
+        m.pkt_len = raw.len;
+        m.ol_flags &= bits::NOT_DIRECT;
+    }
+    mbuf
+}
+
+/// A copy of a frame in mbufs of `pool`.
+fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Option<*mut rte_mbuf> {
+    let room = pool.buffer() - usize::from(bits::HEADROOM);
+    let count = frame.len().div_ceil(room).max(1);
+    if count > 1 && !chains || count > MAX_SEGMENTS {
+        return None;
+    }
+    let mut segments = [std::ptr::null_mut::<rte_mbuf>(); MAX_SEGMENTS];
+    let segments = &mut segments[..count];
+    if !pool.take_bulk(segments) {
+        return None;
+    }
+    for (index, &segment) in segments.iter().enumerate() {
+        let part = &frame[index * room..frame.len().min((index + 1) * room)];
+        // SAFETY: a fresh mbuf has `room` bytes behind its headroom.
+        unsafe {
+            let m = &mut *segment;
+            let to = m.buf_addr.cast::<u8>().add(m.data_off.into());
+            std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+            m.data_len = part.len() as u16;
+            m.next = segments.get(index + 1).copied().unwrap_or(std::ptr::null_mut());
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        (*segments[0]).pkt_len = frame.len() as u32;
+        (*segments[0]).nb_segs = count as u16;
+    }
+    Some(segments[0])
+}
+
+/// What a device is told to do: `ol_flags` and `tx_offload`. `None`: it has no words for that.
+fn sent_offload(offload: &Offload, frame: &[u8]) -> Option<(u64, u64)> {
+    let transport = Transport::find(frame).filter(|t| !offload.needs_csum() || t.l4 == offload.csum_start)?;
+    let mut flags = if transport.ipv6 { bits::TX_IPV6 } else { bits::TX_IPV4 };
+    let (mut l4, mut segment) = (0, 0);
+    if offload.is_gso() {
+        (l4, segment) = (transport.header_len(frame), offload.gso_size);
+        flags |= match (transport.protocol, transport.ipv6) {
+            (TCP, false) => bits::TX_TCP_SEG | bits::TX_IP_CKSUM,
+            (TCP, true) => bits::TX_TCP_SEG,
+            (_, false) => bits::TX_UDP_SEG | bits::TX_IP_CKSUM,
+            (_, true) => bits::TX_UDP_SEG,
+        };
+    }
+    flags |= match transport.protocol {
+        TCP => bits::TX_TCP_CKSUM,
+        UDP => bits::TX_UDP_CKSUM,
+        _ => return None,
+    };
+    Some((flags, bits::tx_offload(transport.l2, transport.l4 - transport.l2, l4, segment)))
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Where the transport header of a TCP or UDP packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Transport {
+    /// Bytes before the IP header.
+    l2: u16,
+    /// Bytes before the transport header.
+    l4: u16,
+    ipv6: bool,
+    protocol: u8,
+}
+
+impl Transport {
+    fn find(frame: &[u8]) -> Option<Transport> {
+        let mut l2 = 14;
+        // As many tags as the length of the L2 header, in 7 bits, has room for.
+        while l2 <= 118 && matches!(frame.get(l2 - 2..l2)?, [0x81, 0x00] | [0x88, 0xa8]) {
+            l2 += 4;
+        }
+        let (ipv6, protocol, l4) = match frame.get(l2 - 2..l2)? {
+            [0x08, 0x00] => {
+                let ip = frame.get(l2..l2 + 20)?;
+                (false, ip[9], l2 + usize::from(ip[0] & 15) * 4)
+            }
+            [0x86, 0xdd] => {
+                let (mut next, mut at) = (*frame.get(l2 + 6)?, l2 + 40);
+                // Hop-by-hop options, routing header, destination options (RFC 8200 section 4.1).
+                while matches!(next, 0 | 43 | 60) && at - l2 < 512 {
+                    let length = usize::from(*frame.get(at + 1)?);
+                    next = frame[at];
+                    at += 8 + length * 8;
+                }
+                (true, next, at)
+            }
+            _ => return None,
+        };
+        let fits = matches!(protocol, TCP | UDP) && l4 - l2 < 512 && l4 - l2 >= 20 && frame.len() >= l4 + 8;
+        fits.then_some(Transport { l2: l2 as u16, l4: l4 as u16, ipv6, protocol })
+    }
+
+    /// Where the checksum is, from the transport header.
+    fn checksum_offset(&self) -> Option<u16> {
+        match self.protocol {
+            TCP => Some(16),
+            UDP => Some(6),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the transport header.
+    fn header_len(&self, frame: &[u8]) -> u16 {
+        match self.protocol {
+            TCP => frame.get(usize::from(self.l4) + 12).map_or(20, |offset| u16::from(offset >> 4) * 4),
+            _ => 8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ethernet, tags, IPv4 or IPv6, TCP with 12 bytes of options or UDP.
+    fn frame(tags: usize, ipv6: bool, protocol: u8) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        for _ in 0..tags {
+            frame.extend([0x81, 0, 0, 1]);
+        }
+        if ipv6 {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
+            frame.extend([0; 32]);
+        } else {
+            frame.extend([0x08, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, protocol, 0, 0]);
+            frame.extend([0; 8]);
+        }
+        let mut l4 = [0; 40];
+        l4[12] = 0x80;
+        frame.extend(l4);
+        frame
+    }
+
+    #[test]
+    fn devices_are_told_what_is_left_to_do() {
+        for (tags, ipv6, protocol, l4_flag, offset) in
+            [(0, false, TCP, bits::TX_TCP_CKSUM, 16), (1, true, UDP, bits::TX_UDP_CKSUM, 6)]
+        {
+            let frame = frame(tags, ipv6, protocol);
+            let (l2, l3) = (14 + 4 * tags as u16, if ipv6 { 40 } else { 20 });
+            let offload =
+                Offload { flags: Offload::NEEDS_CSUM, csum_start: l2 + l3, csum_offset: offset, ..Offload::NONE };
+            let version = if ipv6 { bits::TX_IPV6 } else { bits::TX_IPV4 };
+            assert_eq!(sent_offload(&offload, &frame), Some((l4_flag | version, bits::tx_offload(l2, l3, 0, 0))));
+            assert_eq!(sent_offload(&Offload { csum_start: 30, ..offload }, &frame), None);
+        }
+    }
+
+    #[test]
+    fn devices_are_told_to_cut() {
+        let gso = Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso_type: Offload::GSO_TCPV4,
+            hdr_len: 66,
+            gso_size: 1448,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        let flags = bits::TX_IPV4 | bits::TX_IP_CKSUM | bits::TX_TCP_SEG | bits::TX_TCP_CKSUM;
+        assert_eq!(sent_offload(&gso, &frame(0, false, TCP)), Some((flags, bits::tx_offload(14, 20, 32, 1448))));
+        let merged = received_offload(bits::RX_LRO | bits::RX_L4_CKSUM_NONE, 1448 << 24, &frame(0, false, TCP));
+        assert_eq!(merged, gso);
+    }
+
+    #[test]
+    fn what_drivers_verified_is_known() {
+        let frame = frame(0, true, UDP);
+        let of = |flags| received_offload(flags, 0, &frame);
+        assert_eq!(of(bits::RX_L4_CKSUM_GOOD), Offload { flags: Offload::DATA_VALID, ..Offload::NONE });
+        assert_eq!(of(bits::RX_L4_CKSUM_BAD), Offload::NONE);
+        let unfinished = Offload { flags: Offload::NEEDS_CSUM, csum_start: 54, csum_offset: 6, ..Offload::NONE };
+        assert_eq!(of(bits::RX_L4_CKSUM_NONE), unfinished);
+        assert_eq!(received_offload(bits::RX_L4_CKSUM_NONE, 0, &[0; 14]), Offload::NONE);
+    }
+
+    #[test]
+    fn short_and_strange_frames_have_no_transport() {
+        let whole = frame(2, true, TCP);
+        for len in 0..whole.len() - 32 {
+            assert_eq!(Transport::find(&whole[..len]), None, "{len}");
+        }
+        assert!(Transport::find(&whole).is_some());
+        assert_eq!(Transport::find(&[0x81, 0].repeat(100)), None);
+        let mut options = frame(0, true, 0);
+        options[55] = 255;
+        assert_eq!(Transport::find(&options), None);
+    }
+}
