@@ -79,6 +79,9 @@ pub struct XdpAttachment {
     pub generic_program: u32,
 }
 
+/// Drivers of paravirtual NICs: they are hardware to the kernel, but carry unfinished frames.
+const PARAVIRTUAL: [&str; 3] = ["virtio_net", "xen_netfront", "hv_netvsc"];
+
 impl Interface {
     /// Finds an interface by its name in this thread's network namespace.
     pub fn open(name: &str) -> Result<Interface, Error> {
@@ -157,6 +160,14 @@ impl Interface {
     /// Name of the driver: "veth", "ixgbe", "virtio_net"; `None` where it has no name.
     pub fn driver(&self) -> Option<String> {
         self.present_name().and_then(|name| self.ethtool.driver(&name)).ok().filter(|driver| !driver.is_empty())
+    }
+
+    /// Whether what comes out of it may come from a kernel's stack as that hands it to its device, with
+    /// checksums left to that: from a virtual interface or a paravirtual NIC rather than from a wire.
+    pub fn leads_to_stack(&self) -> bool {
+        let Ok(facts) = self.facts() else { return false };
+        let driver = self.driver().unwrap_or_default();
+        !facts.kind.is_empty() || facts.loopback || PARAVIRTUAL.contains(&driver.as_str())
     }
 
     /// How many queues are in use. Falls back to how many there are, for drivers that can't tell.

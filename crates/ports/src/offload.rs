@@ -3,7 +3,11 @@
 //!
 //! A local stack or guest hands over frames of up to 64 KiB with an unfinished checksum
 //! ([`packet::Offload`]). Between two ports that understand these, they pass as they are. Where one
-//! leaves through a port that does not, its transmit queue calls [`complete`].
+//! leaves through a port that does not, its transmit queue calls [`complete`]. A port that completes
+//! checksums but does not cut gets segments whose checksums are left to it.
+//!
+//! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
+//! knows no labels, so a labelled super-frame is always cut here.
 
 use packet::buffer::heap::{HEADROOM, HEAP};
 use packet::{Memory, Offload, Packet};
@@ -46,8 +50,8 @@ pub fn complete(
             Offload::GSO_UDP_L4 => can.uso,
             _ => false,
         };
-        if !(taken && can.csum) {
-            return segment(&packet, memory, emit).map(|_| ());
+        if !(taken && can.csum) || is_labelled(packet.data()) {
+            return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
         check_csum_place(&packet)?;
     } else if offload.needs_csum() {
@@ -112,6 +116,17 @@ fn is_sctp(packet: &Packet) -> bool {
 /// As Linux does: IPv4 identifications count up; FIN and PSH stay on the last segment alone; CWR stays
 /// on the first alone (RFC 3168 section 6.1.2).
 pub fn segment(packet: &Packet, memory: &'static Memory, emit: &mut dyn FnMut(Packet)) -> Result<usize, OffloadError> {
+    cut(packet, memory, false, emit)
+}
+
+/// As [`segment`]; with `unfinished`, the segments' checksums are left to the port, as one asks for that
+/// completes them.
+fn cut(
+    packet: &Packet,
+    memory: &'static Memory,
+    unfinished: bool,
+    emit: &mut dyn FnMut(Packet),
+) -> Result<usize, OffloadError> {
     let headers = GsoHeaders::parse(packet)?;
     let (head, payload) = packet.data()[..headers.end].split_at(headers.payload);
     let size = usize::from(packet.offload().gso_size);
@@ -126,6 +141,14 @@ pub fn segment(packet: &Packet, memory: &'static Memory, emit: &mut dyn FnMut(Pa
         frame[..head.len()].copy_from_slice(head);
         frame[head.len()..].copy_from_slice(part);
         headers.finish(frame, index, index * size, index + 1 == count);
+        let sum = headers.pseudo_sum(frame);
+        if unfinished && headers.checksum {
+            headers.store_checksum(frame, !fold(sum));
+            *segment.offload_mut() = headers.rest();
+        } else if headers.checksum {
+            let sum = nonzero(fold(sum + self::sum(&frame[headers.l4..])));
+            headers.store_checksum(frame, sum);
+        }
         emit(segment);
     }
     Ok(count)
@@ -155,7 +178,16 @@ impl Headers {
         while matches!(be16(l3 - 2)?, 0x8100 | 0x88a8) {
             l3 += 4;
         }
-        match be16(l3 - 2)? {
+        let mut ethertype = be16(l3 - 2)?;
+        if is_mpls(ethertype) {
+            // The bottom of the stack says so (RFC 3032 section 2.1), and not what comes behind it.
+            while be16(l3 + 2)? & 0x100 == 0 {
+                l3 += 4;
+            }
+            l3 += 4;
+            ethertype = if frame.get(l3).ok_or(SHORT)? >> 4 == 6 { 0x86dd } else { 0x0800 };
+        }
+        match ethertype {
             0x0800 => {
                 let ip = frame.get(l3..l3 + 20).ok_or(SHORT)?;
                 let ihl = usize::from(ip[0] & 15) * 4;
@@ -187,6 +219,20 @@ impl Headers {
             _ => Err(OffloadError::Segmentation("neither IPv4 nor IPv6")),
         }
     }
+}
+
+fn is_mpls(ethertype: u16) -> bool {
+    matches!(ethertype, 0x8847 | 0x8848)
+}
+
+/// Whether MPLS labels lie between the Ethernet header and the IP header.
+fn is_labelled(frame: &[u8]) -> bool {
+    let ethertype = |at: usize| frame.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+    let mut at = 12;
+    while matches!(ethertype(at), 0x8100 | 0x88a8) {
+        at += 4;
+    }
+    is_mpls(ethertype(at))
 }
 
 /// The length field of a super-frame may be zero (BIG TCP) or the true one; then padding is cut off.
@@ -252,26 +298,42 @@ impl GsoHeaders {
             let sum = checksum(&frame[l3..l4]);
             frame[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
         }
-        let checksum_at = if self.tcp {
+        if self.tcp {
             let seq = u32::from_be_bytes(frame[l4 + 4..l4 + 8].try_into().expect("four bytes"));
             frame[l4 + 4..l4 + 8].copy_from_slice(&seq.wrapping_add(offset as u32).to_be_bytes());
             const FIN_PSH: u8 = 0x09;
             const CWR: u8 = 0x80;
             let clear = if last { 0 } else { FIN_PSH } | if index == 0 { 0 } else { CWR };
             frame[l4 + 13] &= !clear;
-            l4 + 16
         } else {
             let length = (frame.len() - l4) as u16;
             frame[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
-            l4 + 6
-        };
-        frame[checksum_at..checksum_at + 2].fill(0);
-        if self.checksum {
-            let addresses = if self.ipv6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 };
-            let protocol = if self.tcp { 6u64 } else { 17 };
-            let pseudo = sum(&frame[addresses]) + protocol + (frame.len() - l4) as u64;
-            let sum = nonzero(fold(pseudo + sum(&frame[l4..])));
-            frame[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        self.store_checksum(frame, 0);
+    }
+
+    /// Sum of the pseudo header of a segment with finished lengths.
+    fn pseudo_sum(&self, frame: &[u8]) -> u64 {
+        let addresses = if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
+        sum(&frame[addresses]) + if self.tcp { 6 } else { 17 } + (frame.len() - self.l4) as u64
+    }
+
+    fn store_checksum(&self, frame: &mut [u8], value: u16) {
+        let at = self.l4 + self.checksum_offset();
+        frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    }
+
+    fn checksum_offset(&self) -> usize {
+        if self.tcp { 16 } else { 6 }
+    }
+
+    /// What is left to do to a segment that holds the pseudo header's sum.
+    fn rest(&self) -> Offload {
+        Offload {
+            flags: Offload::NEEDS_CSUM,
+            csum_start: self.l4 as u16,
+            csum_offset: self.checksum_offset() as u16,
+            ..Offload::NONE
         }
     }
 }
@@ -281,17 +343,20 @@ pub fn checksum(data: &[u8]) -> u16 {
     fold(sum(data))
 }
 
-/// Sum of the big-endian 16-bit words of `data`, the last padded with a zero.
+/// Sum of the big-endian 16-bit words of `data`, the last padded with a zero, folded to 17 bits.
+///
+/// Summed in the machine's order and swapped at the end, which is the same (RFC 1071 section 2(B)).
 fn sum(data: &[u8]) -> u64 {
     let mut total = 0u64;
     let mut words = data.chunks_exact(4);
     for word in &mut words {
-        total += u64::from(u32::from_be_bytes(word.try_into().expect("four bytes")));
+        total += u64::from(u32::from_ne_bytes(word.try_into().expect("four bytes")));
     }
     let rest = words.remainder();
     let mut last = [0u8; 4];
     last[..rest.len()].copy_from_slice(rest);
-    total + u64::from(u32::from_be_bytes(last))
+    total += u64::from(u32::from_ne_bytes(last));
+    u64::from(u16::from_be(!fold(total)))
 }
 
 fn fold(mut total: u64) -> u16 {

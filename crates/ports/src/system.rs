@@ -24,9 +24,6 @@ pub const KIND: Kind = Kind {
     open,
 };
 
-/// Drivers of paravirtual NICs: they are hardware to the kernel, but carry unfinished frames.
-const PARAVIRTUAL: [&str; 3] = ["virtio_net", "xen_netfront", "hv_netvsc"];
-
 fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<dyn Port>, Error> {
     let packet = || (afpacket::KIND.open)(spec, options, env);
     match options.text("backend") {
@@ -43,9 +40,8 @@ fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<dyn Port>, 
 /// Whether AF_XDP is worth trying.
 fn pays(name: &str) -> Result<bool, Error> {
     let interface = Interface::open(name)?;
-    let facts = interface.facts().map_err(|e| system(name, "ask for the interface", e))?;
-    let driver = interface.driver().unwrap_or_default();
-    Ok(facts.kind.is_empty() && !facts.loopback && !PARAVIRTUAL.contains(&driver.as_str()))
+    interface.facts().map_err(|e| system(name, "ask for the interface", e))?;
+    Ok(!interface.leads_to_stack())
 }
 
 /// Opens the interface as type afxdp, with those of its options that this type knows.

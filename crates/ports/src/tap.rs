@@ -9,12 +9,15 @@
 //! of it for most, and the rest into a spare one of 64 KiB. Only a frame that reaches the spare buffer
 //! costs it, and the copy of its beginning.
 //!
+//! The device may be moved to another network namespace and be renamed, as who gives it to a container
+//! does: the descriptor stays good, and the interface is found again by it.
+//!
 //! Sharing between threads: a descriptor for each receive queue. All transmit queues write to the
 //! first, which the kernel allows without a lock.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -46,7 +49,8 @@ const FIRST: usize = 1664;
 struct Tap {
     name: String,
     kind: &'static str,
-    interface: Interface,
+    /// As it was found last.
+    interface: Mutex<Arc<Interface>>,
     counters: PortCounters,
     /// The MTU, refreshed whenever the management thread asks for the state of the port.
     mtu: Arc<AtomicU32>,
@@ -77,7 +81,7 @@ impl Tap {
         Ok(Arc::new(Tap {
             name: port.into(),
             kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"tap"),
-            interface,
+            interface: Mutex::new(Arc::new(interface)),
             counters,
             mtu,
             fds,
@@ -87,12 +91,51 @@ impl Tap {
     }
 
     fn facts(&self) -> Facts {
-        let facts = self.interface.facts().unwrap_or_default();
+        let facts = self.interface().facts().unwrap_or_default();
         if facts.mtu > 0 {
             self.mtu.store(facts.mtu, Relaxed);
         }
         facts
     }
+
+    /// The interface, wherever it is now.
+    fn interface(&self) -> Arc<Interface> {
+        let mut interface = self.interface.lock();
+        if interface.facts().is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
+            && let Some(found) = find(&self.fds[0])
+        {
+            tracing::info!("{}: is {} in another network namespace now", self.name, found.name());
+            *interface = Arc::new(found);
+        }
+        interface.clone()
+    }
+}
+
+/// The device of a descriptor, by its present name in its present namespace.
+fn find(fd: &OwnedFd) -> Option<Interface> {
+    /// `_IO('T', 227)`, since Linux 5.2.
+    const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+    // SAFETY: all zero is a valid `ifreq`, which the ioctl fills.
+    let (result, request) = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        (libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF as libc::Ioctl, &mut request), request)
+    };
+    // SAFETY: the ioctl takes no argument, and its answer is a new descriptor.
+    let namespace = unsafe {
+        match libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS) {
+            namespace if namespace >= 0 && result == 0 => OwnedFd::from_raw_fd(namespace),
+            _ => return None,
+        }
+    };
+    let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    let name = String::from_utf8(name).ok()?;
+    // What an interface is asked by belongs to the namespace of the thread that makes it.
+    let open = move || {
+        // SAFETY: the call has no memory arguments.
+        let moved = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } == 0;
+        moved.then(|| Interface::open(&name).ok()).flatten()
+    };
+    std::thread::Builder::new().name("netns".into()).spawn(open).ok()?.join().ok()?
 }
 
 /// Makes the device, or adds a queue to it.
@@ -173,7 +216,7 @@ impl Port for Tap {
     }
 
     fn set_mac(&self, mac: Mac) -> Result<(), Error> {
-        self.interface.set_mac(mac)
+        self.interface().set_mac(mac)
     }
 
     fn mtu(&self) -> u32 {
@@ -182,17 +225,17 @@ impl Port for Tap {
     }
 
     fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
-        self.interface.set_mtu(mtu)?;
+        self.interface().set_mtu(mtu)?;
         self.facts();
         Ok(())
     }
 
     fn link(&self) -> Link {
-        self.interface.link()
+        self.interface().link()
     }
 
     fn set_admin_up(&self, up: bool) -> Result<(), Error> {
-        self.interface.set_admin_up(up)
+        self.interface().set_admin_up(up)
     }
 
     fn stats(&self) -> Stats {
@@ -209,7 +252,7 @@ impl Port for Tap {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        Some(self.interface.index())
+        Some(self.interface().index())
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {

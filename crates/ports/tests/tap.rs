@@ -65,6 +65,24 @@ fn carries_tcp_with_offloads_left_on() {
 }
 
 #[test]
+fn a_device_that_was_given_to_a_container_is_still_known() {
+    if !privileged() {
+        return;
+    }
+    leave_to_own_namespace();
+    let b = Namespace::new("b");
+    let tap = registry::open(&spec("br0"), &Env::default()).unwrap();
+    run(&format!("ip link set br0 netns {}", b.name));
+    assert!(!tap.link().admin_up, "the move takes it down");
+    b.run("ip link set br0 name eth0");
+    b.run("ip link set eth0 up mtu 1300");
+    assert!(tap.link().admin_up);
+    assert_eq!((tap.mtu(), tap.mac()), (1300, MAC));
+    tap.set_mtu(1280).unwrap();
+    b.run("ip link show eth0 | grep -q 'mtu 1280'");
+}
+
+#[test]
 fn device_deleted_under_a_port() {
     if !privileged() {
         return;

@@ -23,13 +23,19 @@
 //!
 //! # What AF_XDP doesn't carry
 //!
-//! A socket has frames and nothing beside them. On hardware that is all there is. Between the ends of
+//! A socket receives frames and nothing beside them. On hardware that is all there is. Between the ends of
 //! a veth pair, though, the kernel passes socket buffers whose checksum may be unfinished, whose VLAN
 //! tag may be outside the frame, and which may be far longer than the MTU, and says so in places that
-//! AF_XDP does not show. TCP from a local stack over a veth therefore arrives with a wrong checksum
-//! unless the other end's offloads are off: `ethtool -K PEER tx off txvlan off`. The type `system`
-//! takes `afpacket` for veth, which carries all that. Native mode on veth also wants as many receive
-//! queues here as the peer has transmit queues.
+//! AF_XDP does not show.
+//!
+//! - Unfinished checksums are recognised (`unfinished.rs`), and on transmission left to the receiver where
+//!   the kernel can say so (`metadata.rs`), else completed.
+//! - In native mode the kernel has the other end of a veth cut its frames itself, as long as the program
+//!   is there. In generic mode it does not, and longer frames are lost: `ethtool -K PEER tso off gso off`.
+//! - A tag outside of the frame is lost: `ethtool -K PEER txvlan off`.
+//!
+//! The type `system` takes `afpacket` for veth, which carries all that. Native mode on veth also wants as
+//! many receive queues here as the peer has transmit queues.
 //!
 //! Frames longer than a chunk of the pool less 256 bytes (1792 by default) are dropped and counted, in
 //! both directions.
@@ -45,12 +51,14 @@
 #[cfg(test)]
 #[path = "../../tests/lab/mod.rs"]
 mod lab;
+mod metadata;
 mod program;
 mod queue;
 mod ring;
 mod socket;
 mod syscall;
 mod umem;
+mod unfinished;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -65,7 +73,7 @@ use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
 use crate::registry::Kind;
 use crate::stats::PortCounters;
-use crate::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue, pools};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, pools};
 use program::{Attachment, Hook, Program};
 use queue::{Receiver, Sender};
 use socket::{Copying, RxRings, Socket, SocketConfig, TxRings};
@@ -316,6 +324,8 @@ struct Shared {
     pool: &'static Pool,
     /// Longest frame in bytes that can be sent, which is the longest that can be received.
     max_frame: usize,
+    /// At the other end is a stack that leaves checksums to its device.
+    from_stack: bool,
     queues: Vec<Queue>,
     attachment: Option<Attachment>,
 }
@@ -347,7 +357,8 @@ impl Shared {
         // Some drivers let zero-copy sockets be bound only when a program is there.
         let attachment = program.attach(interface, hook).map_err(|e| ("attach an XDP program", e))?;
         let max_frame = pool.chunk_size() - KERNEL_HEADROOM;
-        let mut shared = Shared { pool, max_frame, queues: Vec::new(), attachment: Some(attachment) };
+        let from_stack = interface.leads_to_stack();
+        let mut shared = Shared { pool, max_frame, from_stack, queues: Vec::new(), attachment: Some(attachment) };
         for index in 0..count {
             let (socket, mut rx, tx) = Socket::open(interface.index(), index, pool, &config)?;
             rx.refill(pool);
@@ -357,6 +368,13 @@ impl Shared {
             program.redirect(index, socket).map_err(|e| ("lead frames to an AF_XDP socket", e))?;
         }
         Ok(shared)
+    }
+
+    /// What the kernel takes over. Sockets that copy can have a socket buffer's checksum left to whoever
+    /// gets it; what a driver makes of such a request for its own buffers is not known here.
+    fn offloads(&self) -> Offloads {
+        let csum = self.queues.iter().all(|queue| queue.socket.has_metadata && !queue.socket.zero_copy);
+        Offloads { csum, ..Offloads::default() }
     }
 }
 
@@ -474,6 +492,10 @@ impl Port for Afxdp {
 
     fn features(&self) -> Features {
         self.interface.features()
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.shared.offloads()
     }
 
     fn ifindex(&self) -> Option<u32> {

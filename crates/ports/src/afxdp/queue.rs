@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::Shared;
 use super::ring::Descriptor;
 use super::socket::{RxRings, Socket, TxRings};
+use super::{metadata, unfinished};
 use crate::offload;
 use crate::stats::Counters;
 use crate::{Offloads, RxQueue, TxQueue};
@@ -50,7 +51,10 @@ impl RxQueue for Receiver {
             let Some(descriptor) = rings.rx.pop() else { break };
             // SAFETY: the kernel names a frame that it has received.
             match unsafe { rings.take(self.shared.pool, descriptor) } {
-                Some(packet) => {
+                Some(mut packet) => {
+                    if self.shared.from_stack {
+                        *packet.offload_mut() = unfinished::recognise(packet.data());
+                    }
                     bytes += packet.len();
                     count += 1;
                     batch.push(packet);
@@ -125,6 +129,8 @@ pub(super) struct Sender {
     counters: Arc<Counters>,
     /// Present until the drop.
     rings: Option<TxRings>,
+    /// What the kernel takes over.
+    offloads: Offloads,
     /// The interface took nothing at the last attempt: it is down, or has gone.
     down: bool,
 }
@@ -132,7 +138,8 @@ pub(super) struct Sender {
 impl Sender {
     pub fn new(shared: &Arc<Shared>, index: usize, counters: Arc<Counters>) -> Option<Sender> {
         let rings = shared.queues[index].tx.lock().take();
-        rings.map(|rings| Sender { shared: shared.clone(), index, counters, rings: Some(rings), down: false })
+        let (shared, offloads) = (shared.clone(), shared.offloads());
+        rings.map(|rings| Sender { shared, index, counters, rings: Some(rings), offloads, down: false })
     }
 
     /// Sends a packet that needs nothing more done to it; `false` when it was dropped.
@@ -175,13 +182,13 @@ impl TxQueue for Sender {
             batch.clear();
             return 0;
         }
-        let mut taken = 0;
+        let (mut taken, can) = (0, self.offloads);
         for packet in batch.drain(..) {
             let todo = packet.offload();
             taken += usize::from(if todo.is_gso() || todo.needs_csum() {
                 let mut whole = true;
                 let memory = self.shared.pool.memory();
-                let done = offload::complete(packet, Offloads::default(), memory, &mut |part| whole &= self.send(part));
+                let done = offload::complete(packet, can, memory, &mut |part| whole &= self.send(part));
                 if done.is_err() {
                     self.counters.errors.add(1);
                     self.counters.dropped.add(1);
@@ -219,16 +226,19 @@ impl TxRings {
     /// `false` when the pool has no room for the copy.
     #[inline]
     fn push(&mut self, pool: &'static Pool, packet: Packet) -> bool {
-        let packet = match pool.address(&packet) {
-            Some(_) => packet,
-            None => match packet.duplicate_in(pool.memory()) {
+        // The kernel counts the metadata's place as part of every frame.
+        let fits = pool.address(&packet).is_some() && packet.headroom() >= self.metadata;
+        let mut packet = match fits {
+            true => packet,
+            false => match packet.duplicate_in(pool.memory()) {
                 Some(copy) => copy,
                 None => return false,
             },
         };
+        let options = if packet.offload().needs_csum() { metadata::write(&mut packet) } else { 0 };
         let Some(address) = pool.address(&packet) else { return false };
         let (len, chunk) = (packet.len() as u32, packet.handle() as u32);
-        if !self.tx.push(Descriptor { address, len, options: 0 }) {
+        if !self.tx.push(Descriptor { address, len, options }) {
             return false;
         }
         // From here on the kernel owns the chunk, until it is in the completion ring.

@@ -13,6 +13,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, sockopt};
 
+use super::metadata;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Held;
 
@@ -62,6 +63,8 @@ pub struct TxRings {
     pub completion: Consumer<u64>,
     /// Chunks in either ring, or on their way through the kernel.
     pub held: Held,
+    /// Bytes in front of each frame that are the kernel's to read.
+    pub metadata: usize,
 }
 
 /// A bound socket.
@@ -69,6 +72,8 @@ pub struct Socket {
     fd: OwnedFd,
     /// The driver's own buffers are the UMEM's.
     pub zero_copy: bool,
+    /// Frames can be sent with requests (see [`super::metadata`]).
+    pub has_metadata: bool,
 }
 
 /// What failed, and why.
@@ -85,7 +90,11 @@ impl Socket {
         let failed = |what| move |e: Errno| (what, io::Error::from(e));
         let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(failed("open an AF_XDP socket"))?;
-        register_umem(&fd, pool).map_err(failed("register the pool as UMEM"))?;
+        // Unknown before Linux 6.8.
+        let has_metadata = register_umem(&fd, pool, true).is_ok();
+        if !has_metadata {
+            register_umem(&fd, pool, false).map_err(failed("register the pool as UMEM"))?;
+        }
 
         let (rx_size, tx_size) = (config.rx_descriptors, config.tx_descriptors);
         sockopt::set_xdp_umem_fill_ring_size(&fd, rx_size).map_err(failed("set up the fill ring"))?;
@@ -105,10 +114,12 @@ impl Socket {
             tx: Producer::map(socket, XDP_PGOFF_TX_RING, &at.tx, tx_size).map_err(unmapped)?,
             completion: Consumer::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, tx_size).map_err(unmapped)?,
             held: Held::new(pool),
+            metadata: if has_metadata { metadata::LEN } else { 0 },
         };
         bind_patiently(&fd, ifindex, queue, config).map_err(failed("bind an AF_XDP socket to a queue"))?;
         let options = sockopt::xdp_options(&fd).map_err(failed("ask for the socket's mode"))?;
-        Ok((Socket { fd, zero_copy: options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY) }, rx, tx))
+        let zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok((Socket { fd, zero_copy, has_metadata }, rx, tx))
     }
 
     /// The kernel's counters.
@@ -136,15 +147,15 @@ impl AsFd for Socket {
     }
 }
 
-fn register_umem(fd: &OwnedFd, pool: &'static Pool) -> Result<(), Errno> {
+fn register_umem(fd: &OwnedFd, pool: &'static Pool, has_metadata: bool) -> Result<(), Errno> {
     let umem = XdpUmemReg {
         addr: pool.base().as_ptr().expose_provenance() as u64,
         len: pool.size() as u64,
         chunk_size: pool.chunk_size() as u32,
         // On top of the kernel's own XDP_PACKET_HEADROOM of 256 bytes.
         headroom: 0,
-        flags: XdpUmemRegFlags::empty(),
-        tx_metadata_len: 0,
+        flags: XdpUmemRegFlags::from_bits_retain(if has_metadata { metadata::UMEM_FLAG } else { 0 }),
+        tx_metadata_len: if has_metadata { metadata::LEN as u32 } else { 0 },
     };
     sockopt::set_xdp_umem_reg(fd, umem)
 }

@@ -172,6 +172,19 @@ proptest! {
     }
 
     #[test]
+    fn segments_with_checksums_left_to_the_port_become_the_same(shape in shapes()) {
+        let (mut finished, mut left) = (Vec::new(), Vec::new());
+        segment(&shape.build(), &HEAP, &mut |p| finished.push(p)).unwrap();
+        complete(shape.build(), Offloads { csum: true, ..Offloads::default() }, &HEAP, &mut |p| left.push(p)).unwrap();
+        prop_assert_eq!(finished.len(), left.len());
+        for (finished, mut left) in finished.iter().zip(left) {
+            prop_assert!(left.offload().needs_csum());
+            complete_checksum(&mut left).unwrap();
+            prop_assert_eq!(finished.data(), left.data());
+        }
+    }
+
+    #[test]
     fn completed_checksums_verify(mut shape in shapes()) {
         shape.unfinished = true;
         let mut packet = shape.build();
@@ -243,6 +256,36 @@ fn what_the_port_can_do_is_left_to_it() {
     assert_eq!(count(Offloads { tso4: false, ..all }), (42, false));
     assert_eq!(count(Offloads { csum: false, ..all }), (42, false));
     assert_eq!(count(Offloads::default()), (42, false));
+}
+
+/// Puts an MPLS label in front of the IP header, as the action does.
+fn label(mut packet: Packet) -> Packet {
+    packet.push_front(4).unwrap();
+    let frame = packet.data_mut();
+    frame.copy_within(4..16, 0);
+    frame[12..18].copy_from_slice(&[0x88, 0x47, 0, 1, 0x01, 64]);
+    let offload = packet.offload_mut();
+    offload.csum_start += 4;
+    packet
+}
+
+#[test]
+fn labelled_frames_are_cut_here_whatever_the_port_can_do() {
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
+    for ipv6 in [false, true] {
+        let shape = Shape { ipv6, ..shape() };
+        let mut segments = Vec::new();
+        complete(label(shape.build()), all, &HEAP, &mut |p| segments.push(p)).unwrap();
+        assert_eq!(segments.len(), 42);
+        for mut segment in segments {
+            complete_checksum(&mut segment).unwrap();
+            let frame = segment.data_mut();
+            assert_eq!(frame[12..18], [0x88, 0x47, 0, 1, 0x01, 64]);
+            frame.copy_within(0..12, 4);
+            frame[16..18].copy_from_slice(if ipv6 { &[0x86, 0xdd] } else { &[8, 0] });
+            parse(&frame[4..], &shape);
+        }
+    }
 }
 
 #[test]
