@@ -7,7 +7,9 @@ use packet::flow::block::Common;
 use packet::flow::extract::{Layers, extract};
 use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
-use packet::{Key, Packet, Time};
+use packet::{Key, Offload, Packet, Time};
+use ports::Offloads;
+use ports::offload::complete;
 
 use crate::action::PortNo;
 use crate::counters::WorkerCounters;
@@ -149,8 +151,13 @@ impl Actor {
         match step {
             Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, depth),
             Step::Copy(Use::RunByLength { size, longer, others }) => {
-                let program = if packet.len() > (*size).into() { longer } else { others };
-                self.run_clone(program, packet.duplicate(), view, depth);
+                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
+                let copy = packet.duplicate();
+                if copy.offload().is_gso() && copy.len() > (*size).into() {
+                    self.run_segments(copy, choose, view, depth);
+                } else {
+                    self.run_clone(choose(&copy), copy, view, depth);
+                }
             }
             Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
             Step::Rewrite(rewriter) => {
@@ -177,10 +184,12 @@ impl Actor {
         Ok(())
     }
 
-    fn finish(&mut self, end: &Use, mut packet: Packet, view: &mut View<'_>, depth: u8) {
+    fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, depth: u8) {
         match end {
             Use::Output { port, max_len } => {
-                packet.truncate(*max_len as usize);
+                if packet.len() > *max_len as usize {
+                    return self.output_cut(*port, packet, *max_len as usize, view.in_port());
+                }
                 self.outputs.push(*port, packet, view.in_port(), self.now);
             }
             Use::Recirc(id) if depth < self.max_depth => {
@@ -194,13 +203,50 @@ impl Actor {
             }
             Use::Run(program) if depth < self.max_depth => self.run(program, packet, view, depth + 1),
             Use::RunByLength { size, longer, others } if depth < self.max_depth => {
-                let program = if packet.len() > (*size).into() { longer } else { others };
-                self.run(program, packet, view, depth + 1);
+                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
+                if packet.offload().is_gso() && packet.len() > (*size).into() {
+                    return self.run_segments(packet, choose, view, depth);
+                }
+                self.run(choose(&packet), packet, view, depth + 1);
             }
             Use::Recirc(_) | Use::Run(_) | Use::RunByLength { .. } => {
                 self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port())
             }
             Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
+        }
+    }
+
+    /// Sends the first bytes of a frame. What they hold of it is what they would without offloads: the
+    /// frame is finished before it is cut short.
+    #[cold]
+    fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
+        let Actor { outputs, now, .. } = self;
+        let memory = packet.memory();
+        let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
+            part.truncate(max_len);
+            *part.offload_mut() = Offload::NONE;
+            outputs.push(port, part, in_port, *now);
+        });
+        if result.is_err() {
+            self.outputs.refuse(DropReason::Malformed, in_port);
+        }
+    }
+
+    /// Runs for each of a super-frame's segments the program that is right for it.
+    #[cold]
+    fn run_segments<'a>(
+        &mut self,
+        packet: Packet,
+        choose: impl Fn(&Packet) -> &'a Box<Program>,
+        view: &mut View<'_>,
+        depth: u8,
+    ) {
+        let memory = packet.memory();
+        let result = complete(packet, Offloads::default(), memory, &mut |part| {
+            self.run_clone(choose(&part), part, view, depth);
+        });
+        if result.is_err() {
+            self.outputs.refuse(DropReason::Malformed, view.in_port());
         }
     }
 

@@ -20,9 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
 use crossbeam_queue::ArrayQueue;
+use packet::buffer::heap::HEAP;
 use packet::flow::extract::Layers;
 use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
 use parking_lot::Mutex;
+use ports::Offloads;
+use ports::offload::complete;
 
 use crate::action::{Action, PortNo, Punt};
 use crate::backlog::Backlog;
@@ -386,7 +389,7 @@ impl Handler {
                 }
                 Up::Punt { packet, key, punt } => {
                     if let Some(upcall) = self.upcall.get() {
-                        upcall.punt(&packet, &key, &punt, now);
+                        hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
                     let returned = Returned { in_port: crate::upcall::in_port(&key), connection: None, answered: None };
                     let _ = channel.down.push(returned);
@@ -486,6 +489,14 @@ impl Handler {
                 }
             }
         }
+    }
+}
+
+/// Hands a punted packet over as it would be on a wire: its checksum finished, a super-frame in segments.
+fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: Time) {
+    let result = complete(packet, Offloads::default(), &HEAP, &mut |part| upcall.punt(&part, key, punt, now));
+    if let Err(error) = result {
+        tracing::debug!("a punted packet cannot be finished: {error}");
     }
 }
 

@@ -163,11 +163,16 @@ impl Outputs {
 
     /// Ends a packet's life, counted for `port`.
     pub fn drop(&self, packet: Packet, reason: DropReason, port: PortNo) {
+        self.refuse(reason, port);
+        drop(packet);
+    }
+
+    /// Counts a packet for `port` whose life has ended.
+    pub fn refuse(&self, reason: DropReason, port: PortNo) {
         self.counters.drops.add(reason);
         if let Some(shared) = self.port(port) {
             shared.drops[self.worker].add(reason);
         }
-        drop(packet);
     }
 
     /// At the end of a batch: sends what may not wait longer.
