@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Two network namespaces with all their offloads on, joined by one switch or another.
 
-usage: namespaces.py [--weir BINARY] [--rounds N] [--seconds S] [--cases a,b,...] [--options TOML] [--workers TOML]
+usage: namespaces.py [--weir BINARY] [--rounds N] [--seconds S] [--cases a,b,...]
+                     [--measure ping,udp,tcp] [--options TOML] [--workers TOML]
 
-Each case joins a fresh pair of namespaces and measures, one after the other: ping (round trip, mean of a
-hundred), UDP in frames of 64 bytes (what reaches the other namespace while a sender gives all it can), and
+Each case joins a fresh pair of namespaces and measures, one after the other: ping (round trip, median of
+thirty), UDP in frames of 64 bytes (what reaches the other namespace while a sender gives all it can), and
 TCP (iperf3, one connection). The cases take turns, N times; printed are medians, and each case's share of
 the Linux bridge. A switch with a polling thread has it on the last core; everything else goes where the
 scheduler puts it.
@@ -175,9 +176,9 @@ def addresses():
 
 
 def ping():
-    """Mean round trip in milliseconds."""
-    text = inside("a", "ping", "-n", "-q", "-i", "0.02", "-c", "100", B)
-    return float(re.search(r"= [\d.]+/([\d.]+)/", text)[1])
+    """Median round trip in milliseconds."""
+    text = inside("a", "ping", "-n", "-i", "0.1", "-c", "30", B)
+    return statistics.median(float(time) for time in re.findall(r"time=([\d.]+)", text))
 
 
 def tcp(seconds):
@@ -237,7 +238,8 @@ def udp(seconds):
 def measure(args, name):
     with namespaces(), case(name)(args):
         addresses()
-        return {"ping": ping(), "udp": udp(args.seconds), "tcp": tcp(args.seconds)}
+        what = {"ping": ping, "udp": lambda: udp(args.seconds), "tcp": lambda: tcp(args.seconds)}
+        return {name: run() if name in args.measure.split(",") else 0.0 for name, run in what.items()}
 
 
 def main():
@@ -246,6 +248,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3)
     p.add_argument("--cases", default="bridge,weir-system,weir-afpacket,weir-afxdp,weir-tap,ovs-afxdp,ovs-system")
+    p.add_argument("--measure", default="ping,udp,tcp")
     p.add_argument("--options", default="", help="options of Weir's ports, in TOML")
     p.add_argument("--workers", default="", help="more lines of [workers], in TOML")
     p.add_argument("--flood", type=float, help=argparse.SUPPRESS)
@@ -261,11 +264,12 @@ def main():
             results[name].append(measure(args, name))
             print(f"  {name}: {results[name][-1]}", file=sys.stderr, flush=True)
     median = lambda name, what: statistics.median(r[what] for r in results[name])
+    median_of_bridge = {what: median("bridge", what) for what in ("tcp", "ping")} if "bridge" in results else {}
     print("\n| two namespaces, offloads on | TCP Gbit/s | of the bridge | UDP 64 bytes kpps | ping ms | of the bridge |")
     print("|---|---:|---:|---:|---:|---:|")
     for name in names:
         figures = {what: median(name, what) for what in ("tcp", "udp", "ping")}
-        share = lambda what: f"{figures[what] / median('bridge', what):.2f}" if "bridge" in results else "–"
+        share = lambda what: f"{figures[what] / median('bridge', what):.2f}" if median_of_bridge.get(what) else "–"
         print(f"| {name} | {figures['tcp']:.2f} | {share('tcp')} | {figures['udp']:.0f} | {figures['ping']:.3f} | {share('ping')} |")
 
 

@@ -434,12 +434,15 @@ fn checksums_are_completed_and_large_frames_cut() {
         packet
     };
     assert_eq!(send_all(&mut tx, [partial(300, 0)]), 1);
+    // Where the kernel takes the request, the checksum stays unfinished on its way to the receiver's stack.
+    let left = port.offloads().csum;
+    let right = |frame: &[u8]| if left { frame[40..42] == pseudo(frame).to_be_bytes() } else { valid(frame) };
     let received = peer.receive().unwrap();
-    assert!(received.len() == 300 && valid(&received));
+    assert!(received.len() == 300 && right(&received));
     assert_eq!(send_all(&mut tx, [partial(42 + 3500, 1000)]), 1);
     let segments: Vec<_> = (0..4).map(|_| peer.receive().unwrap()).collect();
     assert_eq!(segments.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 1042, 542]);
-    assert!(segments.iter().all(|segment| valid(segment)));
+    assert!(segments.iter().all(|segment| right(segment)));
     // What no chunk can hold is dropped, and what is no frame too.
     assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(1, 1793)), Packet::from_slice(&[0; 13])]), 0);
     assert_eq!(port.stats().tx_dropped, 2);
