@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::clock::MonotonicClock;
-use datapath::{Action, Config, Datapath, FlowSpec};
+use datapath::{Action, Config, Datapath, FlowSpec, PortNo};
 use packet::buffer::RawPacket;
 use packet::{BATCH_SIZE, Batch, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
@@ -115,43 +115,125 @@ fn frame(flow: u32) -> [u8; 64] {
     f
 }
 
-fn forward(c: &mut Criterion) {
-    let mut group = c.benchmark_group("forward");
-    group.throughput(Throughput::Elements(BATCH_SIZE as u64)).sample_size(20);
-    for (packets, flows, masks) in [
-        (1, 1, 1),
-        (1_000, 1_000, 1),
-        (10_000, 10_000, 1),
-        (10_000, 10_000, 20),
-        (100_000, 1, 1),
-        (100_000, 100_000, 1),
-    ] {
-        let dp = Datapath::new(Config::default(), Arc::new(MonotonicClock::new()));
-        let source = dp.add_port(Arc::new(Loop { name: "source", frames: packets })).expect("the port");
-        let sink = dp.add_port(Arc::new(Loop { name: "sink", frames: 0 })).expect("the port");
-        for flow in 0..flows {
-            let (mut key, mut mask) = (Key::new(), Mask::wildcard());
-            key.set(Field::InPortOxm, source.0.into());
-            if flows > 1 {
+/// What is matched.
+#[derive(Clone, Copy, PartialEq)]
+enum Rules {
+    /// The input port only, and packets are forwarded.
+    Port,
+    /// The input port only, and packets are dropped.
+    Drop,
+    /// All packets, by protocol and a prefix of the destination.
+    Prefix,
+    /// Each flow by its source, with one of so many masks.
+    Sources(usize),
+}
+
+fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
+    let number = if let Rules::Sources(_) = rules { flows } else { 1 };
+    let spec = |flow: usize| {
+        let (mut key, mut mask) = (Key::new(), Mask::wildcard());
+        key.set(Field::InPortOxm, source.0.into());
+        match rules {
+            Rules::Port | Rules::Drop => {}
+            Rules::Prefix => {
+                for (field, value, bits) in [
+                    (Field::DlType, 0x0800, 0xffff),
+                    (Field::NwProto, 17, 0xff),
+                    (Field::NwFrag, 0, 3),
+                    (Field::NwDst, 0xc612_0000, 0xfffe_0000),
+                ] {
+                    key.set(field, value);
+                    mask.add(field, bits);
+                }
+            }
+            Rules::Sources(masks) => {
                 key.set(Field::NwSrc, u128::from(0x0a00_0000 + flow as u32));
                 mask.set_exact(Field::NwSrc);
                 // Bits that are zero in every packet.
-                mask.add(Field::PktMark, (flow % masks) as u128);
+                mask.add(Field::NwTos, (flow % masks) as u128);
             }
-            let actions = vec![Action::Output(sink)];
-            let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) };
+        }
+        let actions = if rules == Rules::Drop { vec![] } else { vec![Action::Output(sink)] };
+        FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) }
+    };
+    (0..number).map(spec).collect()
+}
+
+fn forward(c: &mut Criterion) {
+    let mut group = c.benchmark_group("forward");
+    group.throughput(Throughput::Elements(BATCH_SIZE as u64)).sample_size(20);
+    for (name, flows, rules) in [
+        ("floor", 1, None),
+        ("port rule, 1 flow", 1, Some(Rules::Port)),
+        ("drop rule, 1 flow", 1, Some(Rules::Drop)),
+        ("prefix rule, 1 flow", 1, Some(Rules::Prefix)),
+        ("prefix rule, 1000 flows", 1_000, Some(Rules::Prefix)),
+        ("prefix rule, 100000 flows", 100_000, Some(Rules::Prefix)),
+        ("source rules, 1 flow, 1 mask", 1, Some(Rules::Sources(1))),
+        ("source rules, 1000 flows, 1 mask", 1_000, Some(Rules::Sources(1))),
+        ("source rules, 10000 flows, 1 mask", 10_000, Some(Rules::Sources(1))),
+        ("source rules, 10000 flows, 20 masks", 10_000, Some(Rules::Sources(20))),
+        ("source rules, 100000 flows, 1 mask", 100_000, Some(Rules::Sources(1))),
+        ("source rules, 1000000 flows, 1 mask", 1_000_000, Some(Rules::Sources(1))),
+    ] {
+        // As criterion has it: only what is named on the command line.
+        if std::env::args().skip(1).any(|arg| !arg.starts_with('-') && !name.contains(&*arg)) {
+            continue;
+        }
+        let Some(rules) = rules else {
+            let mut source = Loop { name: "source", frames: flows }.take_rx_queues();
+            let (mut sink, mut batch) = (Sink, Batch::new());
+            let mut floor = || {
+                source[0].receive(&mut batch, Time(0));
+                sink.transmit(&mut batch, Time(0));
+            };
+            let mut cycles = || {
+                let start = datapath::tsc::cycles();
+                (0..10_000).for_each(|_| floor());
+                datapath::tsc::cycles() - start
+            };
+            let rounds = rounds(|| cycles() as f64 / (10_000 * BATCH_SIZE) as f64);
+            println!("    {name}: cycles per packet {rounds}");
+            continue;
+        };
+        let config = Config { max_flows: 2_000_000, exact_entries: 1 << 21, ..Config::default() };
+        let dp = Datapath::new(config, Arc::new(MonotonicClock::new()));
+        let source = dp.add_port(Arc::new(Loop { name: "source", frames: flows })).expect("the port");
+        let sink = dp.add_port(Arc::new(Loop { name: "sink", frames: 0 })).expect("the port");
+        for spec in specs(rules, flows, source, sink) {
             dp.install(spec).expect("below the limits");
         }
-        for _ in 0..2 * packets / BATCH_SIZE {
+        for _ in 0..10 * flows.max(1024) / BATCH_SIZE {
             dp.poll();
         }
-        dp.reset_stats();
-        let name = format!("{packets} packets, {flows} flows, {masks} masks");
-        group.bench_function(BenchmarkId::from_parameter(&name), |b| b.iter(|| dp.poll()));
+        let batches = (flows / BATCH_SIZE).max(10_000);
+        // Of the worker's turns, without what polls it.
+        let cycles = || {
+            dp.reset_stats();
+            (0..batches).for_each(|_| {
+                dp.poll();
+            });
+            dp.stats().workers[0].cycles_per_packet()
+        };
+        let rounds = rounds(cycles);
         let worker = &dp.stats().workers[0];
-        assert_eq!(worker.drops.total(), 0);
-        println!("    {name}: {:.1} cycles per packet in the worker's turns", worker.cycles_per_packet());
+        let share = |n: u64| 100.0 * n as f64 / worker.received as f64;
+        println!(
+            "    {name}: cycles per packet {rounds}; hits: simple {:.1} %, exact {:.1} %, megaflow {:.1} %",
+            share(worker.simple_hits),
+            share(worker.exact_hits),
+            share(worker.megaflow_hits),
+        );
+        assert_eq!(worker.drops.total(), if rules == Rules::Drop { worker.received } else { 0 });
+        group.bench_function(BenchmarkId::from_parameter(name), |b| b.iter(|| dp.poll()));
     }
+}
+
+/// The least and the median of several rounds.
+fn rounds(round: impl FnMut() -> f64) -> String {
+    let mut cycles: Vec<f64> = std::iter::repeat_with(round).take(15).collect();
+    cycles.sort_by(f64::total_cmp);
+    format!("{:.1} (median {:.1})", cycles[0], cycles[cycles.len() / 2])
 }
 
 criterion_group!(benches, forward);

@@ -28,7 +28,8 @@ pub struct Config {
     /// one more get a wider mask, and the masks with few hits go; a flow that is added otherwise is refused
     /// with [`Error::TooManyMasks`](crate::Error::TooManyMasks).
     pub max_masks: usize,
-    /// Entries of each worker's exact-match cache, 6 bytes each and rounded up to a power of two.
+    /// Most entries of each worker's exact-match cache, 66 bytes each and rounded up to a power of two. It
+    /// starts with few and grows as flows come.
     pub exact_entries: usize,
     /// One in so many flows that tier 2 has found is remembered in this cache; zero: none.
     pub exact_one_in: u32,
@@ -51,7 +52,7 @@ impl Default for Config {
             max_flows: 2_000_000,
             max_flow_memory: usize::MAX,
             max_masks: 64,
-            exact_entries: 1 << 17,
+            exact_entries: 1 << 21,
             exact_one_in: 1,
             upcall_queue: 2048,
             max_depth: 12,

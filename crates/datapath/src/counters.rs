@@ -33,9 +33,9 @@ impl Default for DropCounters {
 }
 
 impl DropCounters {
-    /// Counts one packet.
-    pub fn add(&self, reason: DropReason) {
-        self.0[reason as usize].add(1);
+    /// Counts packets.
+    pub fn add(&self, reason: DropReason, packets: u64) {
+        self.0[reason as usize].add(packets);
     }
 
     /// The present values.

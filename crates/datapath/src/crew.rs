@@ -15,7 +15,7 @@ use packet::Time;
 
 use crate::act::Actor;
 use crate::assign::Policy;
-use crate::classify::ExactCache;
+use crate::classify::batch::Caches;
 use crate::config::Config;
 use crate::counters::{WorkerCounters, add_to, since};
 use crate::datapath::Shared;
@@ -312,13 +312,13 @@ impl Management {
             max_depth: self.config.max_depth,
             hasher: shared.table.hasher.clone(),
         };
-        let mut exact = ExactCache::new(self.config.exact_entries);
-        exact.set_one_in(self.config.exact_one_in);
+        let mut caches = Caches::new(self.config.exact_entries, self.config.seed);
+        caches.set_one_in(self.config.exact_one_in);
         Worker {
             number,
             reader,
             table: shared.table.clone(),
-            exact,
+            caches,
             frames: Frames::new(),
             actor,
             rx: Vec::new(),

@@ -2,47 +2,32 @@
 //!
 //! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses.
 
-use packet::flow::Blocks;
 use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key};
 
 use crate::act::{Actor, View, connection_hash};
 use crate::action::PortNo;
+use crate::classify::batch::{Hits, Notes, Place, all, classify, classify_keys, end_of_run};
 use crate::classify::level::{Leveled, at_best};
-use crate::classify::{FlowRef, Work, classify, prefetch};
+use crate::classify::simd::Simd;
+use crate::classify::{DeedKind, FlowRef, Found, Work};
 use crate::drop::DropReason;
 use crate::worker::Worker;
-
-/// How many packets ahead the frame's first line is asked for.
-const AHEAD: usize = 4;
 
 /// A batch, and what is found out about it: metadata lies in arrays beside the frames.
 pub struct Frames {
     /// The frames.
     pub packets: Batch,
-    /// Their keys.
-    pub keys: Box<[Key]>,
-    /// Where their headers are.
-    pub layers: [Layers; BATCH_SIZE],
-    /// Their lengths in bytes.
-    pub lengths: [u32; BATCH_SIZE],
+    /// What is known about them.
+    pub notes: Notes,
     /// Times that they were recirculated.
     pub depths: [u8; BATCH_SIZE],
-    /// Their flows.
-    flows: [FlowRef; BATCH_SIZE],
 }
 
 impl Frames {
     /// An empty batch.
     pub fn new() -> Frames {
-        Frames {
-            packets: Batch::new(),
-            keys: vec![Key::new(); BATCH_SIZE].into(),
-            layers: [Layers::EMPTY; BATCH_SIZE],
-            lengths: [0; BATCH_SIZE],
-            depths: [0; BATCH_SIZE],
-            flows: [FlowRef::NONE; BATCH_SIZE],
-        }
+        Frames { packets: Batch::new(), notes: Notes::default(), depths: [0; BATCH_SIZE] }
     }
 }
 
@@ -56,8 +41,8 @@ impl Leveled for Poll<'_> {
     type Output = usize;
 
     #[inline(always)]
-    fn run(self) -> usize {
-        self.worker.poll(self.queue)
+    fn run<S: Simd>(self, simd: S) -> usize {
+        self.worker.poll(simd, self.queue)
     }
 }
 
@@ -68,8 +53,8 @@ impl Worker {
     }
 
     #[inline(always)]
-    fn poll(&mut self, queue: usize) -> usize {
-        let Worker { rx, frames, actor, .. } = self;
+    fn poll<S: Simd>(&mut self, simd: S, queue: usize) -> usize {
+        let Worker { number, reader, table, caches, rx, frames, actor, .. } = self;
         let rx = &mut rx[queue];
 
         // 1. Receive.
@@ -79,30 +64,32 @@ impl Worker {
         }
         actor.counters.received.add(received as u64);
         if !rx.port.is_up() {
-            for packet in frames.packets.drain(..) {
-                actor.outputs.drop(packet, DropReason::InPortDown, rx.port.no);
-            }
+            actor.outputs.drop_all(&mut frames.packets, DropReason::InPortDown, rx.port.no);
             return received;
         }
 
         // 2. Ingress hook: sits here, between the raw frame and anything that parses it.
 
-        // 3. Extract.
+        // 3. and 4. Extract and classify. What is not needed of a key is not extracted.
         let in_port = rx.port.no;
-        for i in 0..received {
-            if let Some(next) = frames.packets.get(i + AHEAD) {
-                prefetch(next.data().as_ptr());
-            }
-            let key = &mut frames.keys[i];
-            start_key(key, in_port);
-            let frame = frames.packets[i].data();
-            frames.lengths[i] = frame.len() as u32;
-            frames.layers[i] = extract(frame, key);
-        }
+        let guard = reader.pin();
         frames.depths[..received].fill(0);
+        match table.list(in_port, guard) {
+            Some(list) => {
+                let Frames { packets, notes, .. } = frames;
+                let at = Place { in_port, list, table, worker: *number, guard };
+                let hits = classify(simd, at, packets, caches, notes);
+                count(actor, hits);
+            }
+            None => {
+                frames.notes.extracted = 0;
+                frames.notes.starts = all(received);
+                frames.notes.found[..received].fill(Found::MISS);
+            }
+        }
 
-        // 4. to 6.
-        self.classify_and_act(in_port);
+        // 5. and 6.
+        self.act(in_port);
         self.recirculate();
 
         // 7. Output.
@@ -110,65 +97,79 @@ impl Worker {
         received
     }
 
-    /// Stages 4 to 6 for packets of one input port whose keys are complete.
+    /// Stages 5 and 6 for packets of one input port that are classified.
     #[inline(always)]
-    fn classify_and_act(&mut self, in_port: PortNo) {
-        let Worker { number, reader, table, exact, frames, actor, .. } = self;
+    fn act(&mut self, in_port: PortNo) {
+        let Worker { number, reader, table, frames, actor, .. } = self;
         let guard = reader.pin();
-        let count = frames.packets.len();
-        frames.flows[..count].fill(FlowRef::NONE);
-
-        // 4. Classify. Tier 0, the simple match, will come first here.
-        if let Some(list) = table.list(in_port, guard) {
-            let classified = classify(&frames.keys[..count], list, table, exact, *number, guard);
-            frames.flows = classified.flows;
-            actor.counters.exact_hits.add(u64::from(classified.exact_hits));
-            actor.counters.megaflow_hits.add(u64::from(classified.megaflow_hits));
-            actor.counters.subtables_visited.add(u64::from(classified.subtables_visited));
-            for &flow in &frames.flows[..count] {
-                table.arena.prefetch_counters(flow, *number);
-            }
-        }
+        let Frames { packets, notes, depths } = frames;
+        let count = packets.len();
         // What is still up there must not be overtaken (see `miss.rs`).
         if actor.misses.has_outstanding(in_port) {
+            notes.split_runs(count);
             for i in 0..count {
-                if actor.misses.is_up(connection_hash(&actor.hasher, &frames.keys[i])) {
-                    frames.flows[i] = FlowRef::NONE;
+                notes.extract(i, &packets[i], in_port);
+                if actor.misses.is_up(connection_hash(&actor.hasher, &notes.keys[i])) {
+                    notes.found[i] = Found::MISS;
                 }
             }
         }
 
-        let Frames { packets, keys, layers, lengths, depths, flows } = frames;
+        // 8. Account for what has a flow, each run at once.
+        let tally = table.arena.tally(*number);
+        let deed = notes.found[0].deed;
+        let (mut at, mut alike, mut longest) = (0, true, 0);
+        while at < count {
+            let found = notes.found[at];
+            alike &= found.deed == deed;
+            let end = end_of_run(notes.starts, at, count);
+            let (mut bytes, mut flags) = (0, 0);
+            for i in at..end {
+                bytes += u64::from(notes.heads.lengths[i]);
+                flags |= notes.heads.flags[i];
+                longest = longest.max(notes.heads.lengths[i]);
+            }
+            if found.flow != FlowRef::NONE {
+                tally.of(found.flow).add((end - at) as u64, bytes, flags, actor.now);
+            }
+            at = end;
+        }
+        // Most batches are handed over as they are.
+        if alike {
+            match deed.kind() {
+                DeedKind::Output(port) => return actor.outputs.push_batch(port, packets, longest, in_port, actor.now),
+                DeedKind::Drop(reason) => return actor.outputs.drop_all(packets, reason, in_port),
+                DeedKind::Program | DeedKind::Miss => {}
+            }
+        }
+
         let mut drain = packets.drain(..);
         let mut at = 0;
         while at < count {
-            // Packets of the same flow that follow each other are one run.
-            let flow = flows[at];
-            let mut end = at + 1;
-            while end < count && flows[end] == flow {
-                end += 1;
-            }
-            let run = at..end;
+            let Found { flow, deed } = notes.found[at];
+            let run = at..end_of_run(notes.starts, at, count);
             let packets = drain.by_ref().take(run.len());
-            at = end;
-            // A flow may have been removed since it was found.
-            match table.arena.live(flow, guard) {
+            at = run.end;
+            match deed.kind() {
                 // 5. Miss.
-                None => packets.zip(run).for_each(|(packet, i)| {
-                    miss(actor, packet, &keys[i], layers[i], depths[i]);
+                DeedKind::Miss => packets.zip(run).for_each(|(packet, i)| {
+                    notes.extract(i, &packet, in_port);
+                    miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
                 }),
-                // 6. Act, and 8. account for it.
-                Some(live) => {
-                    let bytes = lengths[run.clone()].iter().map(|&n| u64::from(n)).sum();
-                    let flags = keys[run.clone()].iter().fold(0, |flags, key| flags | key.common().tcp_flags.get());
-                    table.arena.counters(flow, *number).add(run.len() as u64, bytes, flags, actor.now);
-                    match live.work() {
-                        Work::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
-                        Work::Program(program) => packets.zip(run).for_each(|(packet, i)| {
-                            actor.run(program, packet, &mut View::new(&mut keys[i], layers[i]), depths[i]);
-                        }),
+                // 6. Act.
+                DeedKind::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
+                DeedKind::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
+                DeedKind::Program => packets.zip(run).for_each(|(packet, i)| {
+                    notes.extract(i, &packet, in_port);
+                    let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
+                    // A flow may have been removed since it was found.
+                    match table.arena.live(flow, guard).map(|live| live.work()) {
+                        Some(Work::Program(program)) => actor.run(program, packet, view, depths[i]),
+                        Some(Work::Output(port)) => actor.outputs.push(port, packet, in_port, actor.now),
+                        Some(Work::Drop(reason)) => actor.outputs.drop(packet, reason, in_port),
+                        None => miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]),
                     }
-                }
+                }),
             }
         }
         drop(drain);
@@ -180,36 +181,41 @@ impl Worker {
     pub fn recirculate(&mut self) {
         while let Some(first) = self.actor.recirculated.front() {
             let in_port = first.metadata.in_port();
-            let Worker { frames, actor, .. } = self;
-            while !frames.packets.is_full()
+            let Worker { number, reader, table, caches, frames, actor, .. } = self;
+            let Frames { packets, notes, depths } = frames;
+            while !packets.is_full()
                 && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
             {
-                let i = frames.packets.len();
-                next.metadata.start(&mut frames.keys[i]);
-                frames.lengths[i] = next.packet.len() as u32;
-                frames.layers[i] = extract(next.packet.data(), &mut frames.keys[i]);
-                frames.depths[i] = next.depth;
-                frames.packets.push(next.packet);
+                let i = packets.len();
+                next.metadata.start(&mut notes.keys[i]);
+                notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i]);
+                notes.heads.lengths[i] = next.packet.len() as u32;
+                notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
+                depths[i] = next.depth;
+                packets.push(next.packet);
             }
-            actor.counters.recirculated.add(frames.packets.len() as u64);
-            self.classify_and_act(in_port);
+            let received = packets.len();
+            actor.counters.recirculated.add(received as u64);
+            notes.extracted = all(received);
+            notes.starts = all(received);
+            notes.found[..received].fill(Found::MISS);
+            let guard = reader.pin();
+            if let Some(list) = table.list(in_port, guard) {
+                let at = Place { in_port, list, table, worker: *number, guard };
+                count(actor, classify_keys(at, received, &mut caches.exact, notes));
+            }
+            self.act(in_port);
         }
     }
 }
 
-/// Starts the key of a packet that a port has received.
 #[inline(always)]
-pub fn start_key(key: &mut Key, in_port: PortNo) {
-    if key.present() != Blocks::COMMON {
-        key.reset();
-    }
-    let common = key.common_mut();
-    common.in_port.set(in_port.0);
-    common.recirc_id.set(0);
-    common.packet_type.set(0);
-    common.dp_hash.set(0);
-    common.pkt_mark.set(0);
-    common.skb_priority.set(0);
+fn count(actor: &Actor, hits: Hits) {
+    let counters = &actor.counters;
+    counters.simple_hits.add(hits.simple.into());
+    counters.exact_hits.add(hits.exact.into());
+    counters.megaflow_hits.add(hits.megaflow.into());
+    counters.subtables_visited.add(hits.visited.into());
 }
 
 /// Sends a packet up. The fast path ends here.

@@ -28,7 +28,7 @@ mod sending;
 mod sleep;
 pub mod stats;
 pub mod text;
-mod tsc;
+pub mod tsc;
 pub mod upcall;
 mod usage;
 mod worker;

@@ -123,7 +123,7 @@ impl Outputs {
         }
         slot.batch.push(packet);
         if slot.batch.is_full() {
-            send(slot, &self.counters, now);
+            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -143,13 +143,13 @@ impl Outputs {
         }
         for packet in packets {
             if packet.len() > max_frame && is_too_big(&packet, max_frame) {
-                self.counters.drops.add(DropReason::TooBig);
-                slot.shared.drops[self.worker].add(DropReason::TooBig);
+                self.counters.drops.add(DropReason::TooBig, 1);
+                slot.shared.drops[self.worker].add(DropReason::TooBig, 1);
                 continue;
             }
             slot.batch.push(packet);
             if slot.batch.is_full() {
-                send(slot, &self.counters, now);
+                send(&mut slot.queue, &mut slot.batch, &self.counters, now);
                 slot.since = now;
                 self.sent_lately = true;
             }
@@ -161,6 +161,33 @@ impl Outputs {
         }
     }
 
+    /// Queues a whole batch for a port, whose longest frame has `longest` bytes: as [`push`](Outputs::push) for
+    /// each packet. The batch is empty afterwards. Where nothing waits and nothing may, it is sent as it is.
+    #[inline(always)]
+    pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
+        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
+            && slot.shared.is_up()
+            && longest as usize <= slot.shared.max_frame()
+            && slot.batch.is_empty()
+            && self.interval.is_zero()
+        {
+            send(&mut slot.queue, batch, &self.counters, now);
+            self.sent_lately = true;
+            return;
+        }
+        self.push_all(port, batch.drain(..), in_port, now);
+    }
+
+    /// Ends the lives of all packets of a batch, counted for `port`.
+    pub fn drop_all(&self, batch: &mut Batch, reason: DropReason, port: PortNo) {
+        let count = batch.len() as u64;
+        self.counters.drops.add(reason, count);
+        if let Some(shared) = self.port(port) {
+            shared.drops[self.worker].add(reason, count);
+        }
+        batch.clear();
+    }
+
     /// Ends a packet's life, counted for `port`.
     pub fn drop(&self, packet: Packet, reason: DropReason, port: PortNo) {
         self.refuse(reason, port);
@@ -169,9 +196,9 @@ impl Outputs {
 
     /// Counts a packet for `port` whose life has ended.
     pub fn refuse(&self, reason: DropReason, port: PortNo) {
-        self.counters.drops.add(reason);
+        self.counters.drops.add(reason, 1);
         if let Some(shared) = self.port(port) {
-            shared.drops[self.worker].add(reason);
+            shared.drops[self.worker].add(reason, 1);
         }
     }
 
@@ -210,7 +237,7 @@ impl Outputs {
         if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
             && !slot.batch.is_empty()
         {
-            send(slot, &self.counters, now);
+            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
             self.sent_lately = true;
         }
     }
@@ -223,10 +250,10 @@ impl Outputs {
 }
 
 #[inline]
-fn send(slot: &mut Slot, counters: &WorkerCounters, now: Time) {
-    let packets = slot.queue.transmit(&mut slot.batch, now);
-    debug_assert!(slot.batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
-    slot.batch.clear();
+fn send(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
+    let packets = queue.transmit(batch, now);
+    debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
+    batch.clear();
     counters.batches_sent.add(1);
     counters.sent.add(packets as u64);
 }

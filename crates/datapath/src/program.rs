@@ -139,6 +139,14 @@ impl Program {
             _ => None,
         }
     }
+
+    /// The reason, if all that the program does is to drop.
+    pub fn single_drop(&self) -> Option<DropReason> {
+        match self.end {
+            Use::Drop(reason) if self.steps.is_empty() => Some(reason),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

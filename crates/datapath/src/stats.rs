@@ -45,9 +45,9 @@ pub struct WorkerStats {
     pub received: u64,
     /// Passes of packets through classification because of recirculation.
     pub recirculated: u64,
-    /// Found in tier 0, the simple match table. Nothing is, as long as there is none.
+    /// Found in tier 0, the simple match: the port's flows look at no more than a packet's mark.
     pub simple_hits: u64,
-    /// Found in tier 1, the exact-match cache.
+    /// Found in tier 1, the caches of headers and keys.
     pub exact_hits: u64,
     /// Found in tier 2, the megaflow table.
     pub megaflow_hits: u64,

@@ -16,7 +16,8 @@ use ports::RxQueue;
 
 use crate::act::{Actor, Metadata, View};
 use crate::action::PortNo;
-use crate::classify::{ExactCache, Table};
+use crate::classify::Table;
+use crate::classify::batch::Caches;
 use crate::counters::Counter;
 use crate::drop::DropReason;
 use crate::fair::{Debt, Fairness};
@@ -140,8 +141,8 @@ pub struct Worker {
     pub reader: Reader,
     /// The flows.
     pub table: Arc<Table>,
-    /// Tier 1.
-    pub exact: ExactCache,
+    /// What it remembers of flows.
+    pub caches: Caches,
     /// The batch at work.
     pub frames: Frames,
     /// What happens to packets.
@@ -264,7 +265,7 @@ impl Worker {
                     let _ = reply.send(self.empty_turns > 0 && self.actor.misses.is_empty());
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
-                Command::SetExactOneIn(one_in) => self.exact.set_one_in(one_in),
+                Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
             }
         }
         self.recirculate();
@@ -300,7 +301,7 @@ impl Worker {
     }
 
     fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
-        let key = &mut self.frames.keys[0];
+        let key = &mut self.frames.notes.keys[0];
         metadata.start(key);
         let layers = extract(packet.data(), key);
         self.actor.run(program, packet, &mut View::new(key, layers), 0);

@@ -27,7 +27,7 @@ fn a_flow_forwards_and_counts() {
     assert_eq!((stats.packets, stats.bytes, stats.used), (40, 40 * 64, dp.now()));
 
     let worker = &dp.stats().workers[0];
-    assert_eq!((worker.received, worker.megaflow_hits, worker.exact_hits), (40, 40, 0));
+    assert_eq!((worker.received, worker.megaflow_hits, worker.exact_hits), (40, 32, 8));
     assert_eq!((worker.sent, worker.batches_sent, worker.busy_turns), (40, 2, 2));
     dp.reset_stats();
     assert_eq!(dp.stats().workers[0].received, 0);

@@ -21,6 +21,7 @@ use packet::{Key, Time};
 
 use super::shape::Shape;
 use crate::action::PortNo;
+use crate::drop::DropReason;
 use crate::program::Program;
 use crate::rcu::{Domain, Guard};
 use crate::upcall::{FlowId, FlowStats};
@@ -89,14 +90,19 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
 
-/// What a worker has counted for a flow. Written by this worker alone.
+/// What a worker has counted for a flow. Written by this worker alone, but for the epoch.
 #[repr(C, align(32))]
 pub struct Counters {
     packets: AtomicU64,
     bytes: AtomicU64,
     used: AtomicU64,
     tcp_flags: AtomicU16,
+    /// Raised by the writer whenever the flow dies or does something else from now on: what a cache
+    /// knows of the flow holds as long as this is what it was.
+    epoch: AtomicU32,
 }
+
+const _: () = assert!(size_of::<Counters>() == 32);
 
 impl Counters {
     /// Counts packets.
@@ -106,6 +112,16 @@ impl Counters {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         self.used.store(now.0, Ordering::Relaxed);
         self.tcp_flags.store(self.tcp_flags.load(Ordering::Relaxed) | tcp_flags, Ordering::Relaxed);
+    }
+
+    /// Changes when the flow dies or does something else. To be read before the flow is.
+    #[inline(always)]
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    fn expire(&self) {
+        self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     fn clear(&self) {
@@ -121,6 +137,8 @@ impl Counters {
 pub enum Work<'a> {
     /// Send to this port: by far the most frequent, so it needs no further line.
     Output(PortNo),
+    /// Drop.
+    Drop(DropReason),
     /// Anything else.
     Program(&'a Program),
 }
@@ -148,17 +166,69 @@ impl<'a> Live<'a> {
     }
 }
 
+/// What to do with a packet, in a word that a cache can keep: see [`Deed::kind`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Deed(u32);
+
+/// The kinds of [`Deed`]s.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeedKind {
+    /// Send to this port.
+    Output(PortNo),
+    /// Drop.
+    Drop(DropReason),
+    /// Run the flow's program.
+    Program,
+    /// No flow is known.
+    Miss,
+}
+
+impl Deed {
+    /// No flow is known.
+    pub const MISS: Deed = Deed(u32::MAX);
+    const PROGRAM: Deed = Deed(u32::MAX - 1);
+    /// The upper bits of a drop.
+    const DROP: u32 = 0x8000_0000;
+
+    /// What a flow's work is.
+    #[inline(always)]
+    pub fn of(work: Work<'_>) -> Deed {
+        match work {
+            // There are no ports with such numbers: all are as good as one.
+            Work::Output(port) => Deed(port.0.min(Deed::DROP - 1)),
+            Work::Drop(reason) => Deed(Deed::DROP | reason as u32),
+            Work::Program(_) => Deed::PROGRAM,
+        }
+    }
+
+    /// What it is.
+    #[inline(always)]
+    pub fn kind(self) -> DeedKind {
+        match self {
+            Deed::MISS => DeedKind::Miss,
+            Deed::PROGRAM => DeedKind::Program,
+            Deed(port) if port < Deed::DROP => DeedKind::Output(PortNo(port)),
+            Deed(drop) => DeedKind::Drop(reason((drop & !Deed::DROP) as usize)),
+        }
+    }
+}
+
+fn reason(number: usize) -> DropReason {
+    DropReason::ALL.get(number).copied().unwrap_or(DropReason::Rule)
+}
+
 struct Chunk {
     base: AtomicPtr<u8>,
     /// Bytes from entry to entry.
     stride: AtomicU32,
-    /// Each worker's counters; null for workers that there have never been.
-    counters: Box<[AtomicPtr<Counters>]>,
 }
 
 /// All entries.
 pub struct Arena {
     chunks: Box<[Chunk]>,
+    /// Of each worker, its counters of each chunk; null for workers that there have never been.
+    counters: Box<[Box<[AtomicPtr<Counters>]>]>,
     /// Workers that have counters: those below this number. The writer's.
     workers: AtomicUsize,
 }
@@ -169,12 +239,13 @@ impl Arena {
     pub fn new(max_flows: usize, max_workers: usize) -> (Arena, Free) {
         // One chunk more for each number of blocks, whose last chunk may be all but empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
-        let chunk = |_| Chunk {
-            base: AtomicPtr::default(),
-            stride: AtomicU32::new(0),
-            counters: (0..max_workers).map(|_| AtomicPtr::default()).collect(),
+        let chunk = |_| Chunk { base: AtomicPtr::default(), stride: AtomicU32::new(0) };
+        let counters = |_| (0..count).map(|_| AtomicPtr::default()).collect();
+        let arena = Arena {
+            chunks: (0..count).map(chunk).collect(),
+            counters: (0..max_workers).map(counters).collect(),
+            workers: AtomicUsize::new(0),
         };
-        let arena = Arena { chunks: (0..count).map(chunk).collect(), workers: AtomicUsize::new(0) };
         let mut free = Free::default();
         let none = arena.allocate(&mut free, 1);
         assert_eq!(none, Some(FlowRef::NONE), "the first entry is the one that is never live");
@@ -218,20 +289,16 @@ impl Arena {
         super::prefetch(entry.wrapping_add(BLOCK_SIZE));
     }
 
+    /// A worker's counters of all flows.
+    #[inline(always)]
+    pub fn tally(&self, worker: usize) -> Tally<'_> {
+        Tally(&self.counters[worker])
+    }
+
     /// A worker's counters of a flow.
     #[inline(always)]
     pub fn counters(&self, flow: FlowRef, worker: usize) -> &Counters {
-        let chunk = &self.chunks[flow.chunk()].counters[worker];
-        // SAFETY: `enlist` and `allocate` make the counters of every worker before it sees the chunk;
-        // they are valid as zeros.
-        unsafe { &*chunk.load(Ordering::Relaxed).add(flow.slot()) }
-    }
-
-    /// Asks for a worker's counters of a flow.
-    #[inline(always)]
-    pub fn prefetch_counters(&self, flow: FlowRef, worker: usize) {
-        let chunk = &self.chunks[flow.chunk()].counters[worker];
-        super::prefetch(chunk.load(Ordering::Relaxed).wrapping_add(flow.slot()));
+        self.tally(worker).of(flow)
     }
 
     /// The sum of all workers' counters.
@@ -270,14 +337,36 @@ impl Arena {
     }
 }
 
+/// A worker's counters.
+#[derive(Clone, Copy)]
+pub struct Tally<'a>(&'a [AtomicPtr<Counters>]);
+
+impl<'a> Tally<'a> {
+    /// Of a flow.
+    #[inline(always)]
+    pub fn of(self, flow: FlowRef) -> &'a Counters {
+        let chunk = &self.0[flow.chunk()];
+        // SAFETY: `enlist` and `allocate` make the counters of every worker before it sees the chunk;
+        // they are valid as zeros.
+        unsafe { &*chunk.load(Ordering::Relaxed).add(flow.slot()) }
+    }
+
+    /// Asks for the line.
+    #[inline(always)]
+    pub fn prefetch(self, flow: FlowRef) {
+        let chunk = self.0[flow.chunk()].load(Ordering::Relaxed);
+        super::prefetch(chunk.wrapping_add(flow.slot()));
+    }
+}
+
 /// The writer's side.
 impl Arena {
     /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
     /// its number goes on with that one's counters.
     pub(super) fn enlist(&self, free: &Free, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
-        for chunk in &self.chunks[..free.chunks] {
-            for counters in chunk.counters.iter().take(worker + 1).skip(workers) {
+        for of_worker in self.counters.iter().take(worker + 1).skip(workers) {
+            for counters in &of_worker[..free.chunks] {
                 counters.store(zeroed::<Counters>(CHUNK), Ordering::Release);
             }
         }
@@ -292,8 +381,8 @@ impl Arena {
         let fresh = &mut free.fresh[blocks - 1];
         if fresh.start == fresh.end {
             let chunk = self.chunks.get(free.chunks)?;
-            for counters in &chunk.counters[..self.workers.load(Ordering::Relaxed)] {
-                counters.store(zeroed::<Counters>(CHUNK), Ordering::Release);
+            for of_worker in &self.counters[..self.workers.load(Ordering::Relaxed)] {
+                of_worker[free.chunks].store(zeroed::<Counters>(CHUNK), Ordering::Release);
             }
             chunk.stride.store((BLOCK_SIZE * (1 + blocks)) as u32, Ordering::Release);
             chunk.base.store(zeroed::<Block>(CHUNK * (1 + blocks)).cast(), Ordering::Release);
@@ -329,6 +418,14 @@ impl Arena {
     /// Makes a flow dead. Its entry may be freed after a grace period.
     pub(super) fn kill(&self, flow: FlowRef) {
         self.header(flow).shape.store(ptr::null_mut(), Ordering::Release);
+        self.expire(flow);
+    }
+
+    /// Has caches forget what they know of a flow. Comes behind the change.
+    fn expire(&self, flow: FlowRef) {
+        for worker in 0..self.workers.load(Ordering::Relaxed) {
+            self.counters(flow, worker).expire();
+        }
     }
 
     /// Gives back the entry of a flow that was killed at least a grace period ago.
@@ -340,7 +437,9 @@ impl Arena {
 
     /// Replaces a live flow's program.
     pub(super) fn set_program(&self, flow: FlowRef, program: Program, domain: &Domain) {
-        retire(self.header(flow).program.swap(pack(program), Ordering::AcqRel), domain);
+        let old = self.header(flow).program.swap(pack(program), Ordering::AcqRel);
+        self.expire(flow);
+        retire(old, domain);
     }
 
     /// Hash of a live flow's masked key.
@@ -366,7 +465,7 @@ impl Drop for Arena {
         for chunk in &mut self.chunks {
             let base = *chunk.base.get_mut();
             if base.is_null() {
-                return;
+                break;
             }
             let blocks = *chunk.stride.get_mut() as usize / BLOCK_SIZE;
             for slot in 0..CHUNK {
@@ -380,9 +479,10 @@ impl Drop for Arena {
                 }
             }
             release(base.cast::<Block>(), CHUNK * blocks);
-            for counters in chunk.counters.iter_mut().map(|counters| *counters.get_mut()).filter(|c| !c.is_null()) {
-                release(counters, CHUNK);
-            }
+        }
+        let counters = self.counters.iter_mut().flat_map(|of_worker| of_worker.iter_mut());
+        for counters in counters.map(|counters| *counters.get_mut()).filter(|c| !c.is_null()) {
+            release(counters, CHUNK);
         }
     }
 }
@@ -398,12 +498,19 @@ pub struct Free {
     chunks: usize,
 }
 
-/// A program pointer with this bit is not a pointer but a port number in the bits above.
+/// A program pointer with this bit is not a pointer: the bits above [`WORK_BITS`] are a port number, or,
+/// with [`DROPS`], a reason.
 const IMMEDIATE: usize = 1;
+const DROPS: usize = 2;
+const WORK_BITS: u32 = 2;
 
 fn pack(program: Program) -> *mut Program {
-    match program.single_output() {
-        Some(port) => ptr::without_provenance_mut((port.0 as usize) << 1 | IMMEDIATE),
+    let immediate = |bits: usize| ptr::without_provenance_mut(bits | IMMEDIATE);
+    if let Some(port) = program.single_output() {
+        return immediate((port.0 as usize) << WORK_BITS);
+    }
+    match program.single_drop() {
+        Some(reason) => immediate((reason as usize) << WORK_BITS | DROPS),
         None => Box::into_raw(Box::new(program)),
     }
 }
@@ -414,8 +521,10 @@ fn is_box(program: *mut Program) -> bool {
 
 #[inline(always)]
 fn unpack(program: *mut Program, guard: Guard<'_>) -> Work<'_> {
-    if program.addr() & IMMEDIATE != 0 {
-        return Work::Output(PortNo((program.addr() >> 1) as u32));
+    let bits = program.addr();
+    if bits & IMMEDIATE != 0 {
+        let value = bits >> WORK_BITS;
+        return if bits & DROPS != 0 { Work::Drop(reason(value)) } else { Work::Output(PortNo(value as u32)) };
     }
     // SAFETY: a flow that was live in this turn had a program then; a program that is replaced, or whose
     // entry is freed, is retired through the domain.

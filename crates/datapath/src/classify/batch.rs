@@ -1,92 +1,306 @@
 //! The tiers of a look-up, for a batch of packets of one input port.
 //!
 //! 1. Packets of one microflow that follow each other are a run. Only the first of a run, its leader, is
-//!    looked up; the others take its flow: no flow of the port tells them apart, for they are equal under
-//!    the union of all masks.
-//! 2. Tier 1, the worker's exact-match cache, where there is more than one subtable.
-//! 3. Tier 2, the megaflows, for what tier 1 does not know.
+//!    looked up; the others take its flow: no flow of the port tells them apart.
+//! 2. Tier 1, the worker's cache of headers, for frames as they are. Where all flows of the port qualify
+//!    for the simple match, this is tier 0: there are few lines, and what tier 1 does not know is looked up by
+//!    the packet's mark.
+//! 3. For what it does not know, and for packets with unusual headers, the key is extracted: tier 2, the
+//!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
-use packet::{BATCH_SIZE, Key};
+use packet::flow::extract::{Layers, extract, simple_mark};
+use packet::{BATCH_SIZE, Key, Packet};
 
-use super::arena::FlowRef;
+use super::arena::{Deed, FlowRef};
 use super::bits;
 use super::exact::ExactCache;
+use super::headers::{Found, HeaderCache, Probes};
 use super::megaflow::{PortList, Table};
+use super::plan::set_mark;
+use super::scan::{Heads, Scan, scan};
+use super::simd::Simd;
+use crate::action::PortNo;
 use crate::rcu::Guard;
 
-/// What was found out about a batch.
-pub struct Classified {
-    /// The flow of each packet, [`FlowRef::NONE`] where there is none.
-    pub flows: [FlowRef; BATCH_SIZE],
-    /// Packets that tier 1 led to their flow, with the runs behind them.
-    pub exact_hits: u32,
-    /// Packets that tier 2 led to their flow, with the runs behind them.
-    pub megaflow_hits: u32,
-    /// Subtables that tier 2 visited, summed over the leaders.
-    pub subtables_visited: u32,
+/// What a worker finds out about a batch, in arrays beside its packets.
+pub struct Notes {
+    /// The keys of the packets in `extracted`.
+    pub keys: Box<[Key]>,
+    /// Where the headers of the packets in `extracted` are.
+    pub layers: [Layers; BATCH_SIZE],
+    /// The packets whose keys are there.
+    pub extracted: u32,
+    /// Lengths and TCP flags.
+    pub heads: Heads,
+    /// What was found, for the first packet of each run.
+    pub found: [Found; BATCH_SIZE],
+    /// The first packets of runs.
+    pub starts: u32,
+    probes: Probes,
 }
 
-/// Finds the flows of packets from the port that `list` belongs to.
-#[inline(always)]
-pub fn classify(
-    keys: &[Key],
-    list: &PortList,
-    table: &Table,
-    exact: &mut ExactCache,
-    worker: usize,
-    guard: Guard<'_>,
-) -> Classified {
-    let leaders = leaders(keys, list);
-    let mut flows = [FlowRef::NONE; BATCH_SIZE];
-    let (known, found, visited) = if list.subtables.len() > 1 {
-        exact.classify(keys, leaders, &mut flows, list, table, worker, guard)
-    } else {
-        // With a single subtable, tier 1 could only repeat it.
-        let (found, visited) = table.lookup(list, keys, leaders, &mut flows, worker, guard);
-        (0, found, visited)
-    };
-    let count = keys.len();
-    if leaders.count_ones() as usize != count {
-        for i in 1..count {
-            flows[i] = if leaders >> i & 1 != 0 { flows[i] } else { flows[i - 1] };
+impl Default for Notes {
+    fn default() -> Notes {
+        Notes {
+            keys: vec![Key::new(); BATCH_SIZE].into(),
+            layers: [Layers::EMPTY; BATCH_SIZE],
+            extracted: 0,
+            heads: Heads::default(),
+            found: [Found::MISS; BATCH_SIZE],
+            starts: 0,
+            probes: Probes::default(),
         }
     }
-    Classified {
-        flows,
-        exact_hits: packets(known, leaders, count),
-        megaflow_hits: packets(found, leaders, count),
-        subtables_visited: visited,
+}
+
+impl Notes {
+    /// Extracts the key of packet `i`, from a port, unless that was done.
+    #[inline(always)]
+    pub fn extract(&mut self, i: usize, packet: &Packet, in_port: PortNo) {
+        if self.extracted >> i & 1 == 0 {
+            self.extracted |= 1 << i;
+            let key = &mut self.keys[i];
+            start_key(key, in_port);
+            self.layers[i] = extract(packet.data(), key);
+        }
+    }
+
+    /// Makes every packet the first of its run, as which it may find something else.
+    #[cold]
+    pub fn split_runs(&mut self, count: usize) {
+        for i in 1..count {
+            if self.starts >> i & 1 == 0 {
+                self.found[i] = self.found[i - 1];
+            }
+        }
+        self.starts = all(count);
     }
 }
 
-/// The packets that differ from the one before them. Without packets, none.
-#[inline(always)]
-fn leaders(keys: &[Key], list: &PortList) -> u32 {
-    let mut leaders = u32::from(!keys.is_empty());
-    for i in 1..keys.len() {
-        leaders |= u32::from(!list.union.equal(&keys[i - 1], &keys[i])) << i;
-    }
-    leaders
+/// A worker's caches.
+pub struct Caches {
+    /// Of headers.
+    pub headers: HeaderCache,
+    /// Of keys.
+    pub exact: ExactCache,
 }
 
-/// How many packets the runs have whose leaders are `of`.
+/// Entries of the cache of keys: unusual headers are rare.
+const UNUSUAL: usize = 1 << 14;
+
+impl Caches {
+    /// Caches that grow to about `entries` flows. `seed` is the secret of their hashes.
+    pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
+        Caches { headers: HeaderCache::new(entries, seed), exact: ExactCache::new(entries.min(UNUSUAL)) }
+    }
+
+    /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
+    /// what was remembered is forgotten.
+    pub fn set_one_in(&mut self, one_in: u32) {
+        self.headers.set_one_in(one_in);
+        self.exact.set_one_in(one_in);
+    }
+}
+
+/// How many packets each tier has led to their flow, with the runs behind them.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Hits {
+    /// Tier 0.
+    pub simple: u32,
+    /// Tier 1.
+    pub exact: u32,
+    /// Tier 2.
+    pub megaflow: u32,
+    /// Subtables that tier 2 visited, summed over the leaders.
+    pub visited: u32,
+}
+
+/// Where packets of one input port are looked up, and by whom.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The port.
+    pub in_port: PortNo,
+    /// The subtables for its packets.
+    pub list: &'a PortList,
+    /// All flows.
+    pub table: &'a Table,
+    /// The worker's number.
+    pub worker: usize,
+    /// The worker's leave to look.
+    pub guard: Guard<'a>,
+}
+
+/// Finds the flows of packets that have come in on the port.
 #[inline(always)]
-fn packets(of: u32, leaders: u32, count: usize) -> u32 {
-    if leaders.count_ones() as usize == count {
-        return of.count_ones();
+pub fn classify<S: Simd>(simd: S, at: Place<'_>, packets: &[Packet], caches: &mut Caches, notes: &mut Notes) -> Hits {
+    let Place { list, table, worker, .. } = at;
+    notes.extracted = 0;
+    let Scan { leaders, odd } = scan(simd, &list.plan, packets, &mut notes.heads);
+    notes.starts = leaders | odd;
+    let tally = table.arena.tally(worker);
+    let Notes { heads, probes, found, .. } = notes;
+    let known = if list.plan.simple || caches.headers.is_on() {
+        caches.headers.find(simd, heads, leaders, probes, tally, found)
+    } else {
+        0
+    };
+    let mut hits = Hits::default();
+    let count = packets.len();
+    let of_cache = self::packets(known, notes.starts, count);
+    if list.plan.simple {
+        hits.simple = of_cache;
+    } else {
+        hits.exact = of_cache;
+    }
+    if known != notes.starts {
+        let open = Open { leaders: leaders & !known, odd };
+        look_further(at, packets, open, caches, notes, &mut hits);
+    }
+    hits
+}
+
+/// The packets that the cache of headers does not know.
+#[derive(Clone, Copy)]
+struct Open {
+    leaders: u32,
+    odd: u32,
+}
+
+#[inline(never)]
+fn look_further(
+    at: Place<'_>,
+    packets: &[Packet],
+    open: Open,
+    caches: &mut Caches,
+    notes: &mut Notes,
+    hits: &mut Hits,
+) {
+    let Place { in_port, list, table, worker, guard } = at;
+    let (count, both) = (packets.len(), open.leaders | open.odd);
+    let mut flows = [FlowRef::NONE; BATCH_SIZE];
+    if list.plan.simple {
+        // A mark stands for the key: the flows look at nothing else.
+        for i in bits(both) {
+            let (frame, key) = (packets[i].data(), &mut notes.keys[i]);
+            start_key(key, in_port);
+            let mark = simple_mark(frame);
+            set_mark(key, mark);
+            if open.odd >> i & 1 != 0 {
+                notes.heads.flags[i] = odd_flags(mark.dl_type, frame);
+            }
+        }
+        let (found, visited) = table.lookup(list, &notes.keys[..count], both, &mut flows, worker, guard);
+        hits.simple += self::packets(found, notes.starts, count);
+        hits.visited += visited;
+    } else {
+        for i in bits(both) {
+            notes.extract(i, &packets[i], in_port);
+        }
+        for i in bits(open.odd) {
+            notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
+        }
+        let keys = &notes.keys[..count];
+        let (found, visited) = table.lookup(list, keys, open.leaders, &mut flows, worker, guard);
+        let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
+        hits.exact += self::packets(known, notes.starts, count);
+        hits.megaflow += self::packets(found | of_odd, notes.starts, count);
+        hits.visited += visited + visited_by_odd;
+    }
+    for i in bits(both) {
+        // The epoch first: what is seen of the flow after it holds as long as the epoch does.
+        let epoch = table.arena.tally(worker).of(flows[i]).epoch();
+        let live = table.arena.live(flows[i], guard);
+        notes.found[i] = live.map_or(Found::MISS, |live| Found { flow: flows[i], deed: Deed::of(live.work()) });
+        if live.is_some() && open.leaders >> i & 1 != 0 {
+            let always = list.plan.simple;
+            caches.headers.insert(&notes.heads, &notes.probes, i, notes.found[i], epoch, always);
+        }
+    }
+}
+
+/// The TCP flags of a packet whose headers are unusual.
+fn odd_flags(dl_type: u16, frame: &[u8]) -> u16 {
+    if !matches!(dl_type, 0x0800 | 0x86dd) {
+        return 0;
+    }
+    let mut key = Key::new();
+    extract(frame, &mut key);
+    key.common().tcp_flags.get()
+}
+
+/// Finds the flows of the `keys` of `want` through the cache of keys, or without it where there is a single subtable,
+/// which the cache could only repeat. Returns those that the cache knew, those that tier 2 found, and the subtables
+/// visited.
+#[inline(always)]
+pub fn look_up_keys(
+    at: Place<'_>,
+    keys: &[Key],
+    want: u32,
+    flows: &mut [FlowRef; BATCH_SIZE],
+    exact: &mut ExactCache,
+) -> (u32, u32, u32) {
+    let Place { list, table, worker, guard, .. } = at;
+    if want == 0 {
+        return (0, 0, 0);
+    }
+    if list.subtables.len() > 1 {
+        exact.classify(keys, want, flows, list, table, worker, guard)
+    } else {
+        let (found, visited) = table.lookup(list, keys, want, flows, worker, guard);
+        (0, found, visited)
+    }
+}
+
+/// Finds the flows of packets whose keys are there, all of the port.
+pub fn classify_keys(at: Place<'_>, count: usize, exact: &mut ExactCache, notes: &mut Notes) -> Hits {
+    let mut flows = [FlowRef::NONE; BATCH_SIZE];
+    notes.starts = all(count);
+    let keys = &notes.keys[..count];
+    let (known, found, visited) = look_up_keys(at, keys, notes.starts, &mut flows, exact);
+    for (found, flow) in notes.found.iter_mut().zip(&flows[..count]) {
+        let live = at.table.arena.live(*flow, at.guard);
+        *found = live.map_or(Found::MISS, |live| Found { flow: *flow, deed: Deed::of(live.work()) });
+    }
+    Hits { simple: 0, exact: known.count_ones(), megaflow: found.count_ones(), visited }
+}
+
+/// Starts the key of a packet that a port has received.
+#[inline(always)]
+pub fn start_key(key: &mut Key, in_port: PortNo) {
+    key.reset();
+    let common = key.common_mut();
+    common.in_port.set(in_port.0);
+    common.recirc_id.set(0);
+    common.packet_type.set(0);
+    common.dp_hash.set(0);
+    common.pkt_mark.set(0);
+    common.skb_priority.set(0);
+}
+
+/// The numbers below `count`, as a set.
+#[inline(always)]
+pub fn all(count: usize) -> u32 {
+    ((1u64 << count) - 1) as u32
+}
+
+/// Where the run of packet `at` ends.
+#[inline(always)]
+pub fn end_of_run(starts: u32, at: usize, count: usize) -> usize {
+    let behind = u64::from(starts) >> 1 >> at;
+    if behind == 0 { count } else { at + 1 + behind.trailing_zeros() as usize }
+}
+
+/// How many packets the runs have that start with `of`.
+#[inline(always)]
+fn packets(of: u32, starts: u32, count: usize) -> u32 {
+    if of == starts {
+        return count as u32;
     }
     let mut sum = 0;
     for i in bits(of) {
-        sum += run_length(leaders, i, count);
+        sum += end_of_run(starts, i, count) - i;
     }
-    sum
-}
-
-/// How many packets the run has whose leader is packet `i` of `count`.
-#[inline(always)]
-fn run_length(leaders: u32, i: usize, count: usize) -> u32 {
-    let behind = leaders.checked_shr(i as u32 + 1).unwrap_or(0);
-    (behind.trailing_zeros() + 1).min((count - i) as u32)
+    sum as u32
 }
 
 #[cfg(test)]
@@ -94,13 +308,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_end_at_the_next_leader_or_with_the_batch() {
-        let leaders = 0b1000_0000_0000_0000_0000_0000_0001_0101;
-        assert_eq!(run_length(leaders, 0, 32), 2);
-        assert_eq!(run_length(leaders, 2, 32), 2);
-        assert_eq!(run_length(leaders, 4, 32), 27);
-        assert_eq!(run_length(leaders, 31, 32), 1);
-        assert_eq!(run_length(0b1, 0, 7), 7);
-        assert_eq!(run_length(0b10_0001, 5, 6), 1);
+    fn runs_end_at_the_next_start_or_with_the_batch() {
+        let starts = 0b1000_0000_0000_0000_0000_0000_0001_0101;
+        assert_eq!(end_of_run(starts, 0, 32), 2);
+        assert_eq!(end_of_run(starts, 2, 32), 4);
+        assert_eq!(end_of_run(starts, 4, 32), 31);
+        assert_eq!(end_of_run(starts, 31, 32), 32);
+        assert_eq!(end_of_run(0b1, 0, 7), 7);
+        assert_eq!(end_of_run(0b10_0001, 5, 6), 6);
+        assert_eq!((all(0), all(1), all(32)), (0, 1, u32::MAX));
+        assert_eq!((packets(0b101, starts, 32), packets(starts, starts, 9), packets(0, starts, 9)), (4, 9, 0));
     }
 }

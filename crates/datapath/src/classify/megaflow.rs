@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use super::arena::{Arena, FlowRef, Free};
 use super::bits;
+use super::plan::Plan;
 use super::portflows::{Fit, Member, PortFlows};
 use super::record::{Record, Records};
 use super::shape::Shape;
@@ -65,6 +66,8 @@ pub struct PortList {
     pub subtables: Box<[Arc<Subtable>]>,
     /// All bits that any of them matches.
     pub union: Shape,
+    /// The same, in terms of raw frames.
+    pub plan: Plan,
 }
 
 /// What the mutex guards.
@@ -439,7 +442,9 @@ impl Table {
             let mut union = Mask::wildcard();
             port.members.iter().for_each(|m| union.union(&m.subtable.mask));
             let subtables = port.members.iter().map(|m| m.subtable.clone()).collect();
-            Box::new(PortList { subtables, union: Shape::new(&union) })
+            // Packets with an input port that does not exist are not received.
+            let plan = if list == 0 { Plan::none() } else { Plan::new(list, &union) };
+            Box::new(PortList { subtables, union: Shape::new(&union), plan })
         });
         self.lists[usize::from(list)].replace(object, &self.domain);
     }

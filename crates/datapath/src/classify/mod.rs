@@ -15,19 +15,26 @@ pub mod arena;
 pub mod batch;
 mod evict;
 pub mod exact;
+#[cfg(test)]
+mod frame_tests;
+pub mod headers;
 pub mod level;
 pub mod megaflow;
+pub mod plan;
 mod portflows;
 mod record;
+mod region;
+pub mod scan;
 pub mod shape;
-mod simd;
+pub mod simd;
 pub mod subtable;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{FlowRef, Live, Work};
-pub use batch::{Classified, classify};
+pub use arena::{Deed, DeedKind, FlowRef, Live, Work};
+pub use batch::{Caches, classify};
 pub use exact::ExactCache;
+pub use headers::{Found, HeaderCache};
 pub use megaflow::{By, Installed, PortList, Table};
 
 /// Asks the processor for a cache line. Harmless for any address.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use proptest::prelude::*;
 
+use super::batch::{Notes, Place, classify_keys};
 use super::*;
 use crate::action::{Action, PortNo};
 use crate::rcu::{Domain, Reader};
@@ -74,36 +75,24 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
         .collect()
 }
 
-/// A batch as a worker classifies it, for a level of the processor.
-struct OfBatch<'a, 'g>(&'a [Key], &'a PortList, &'a Table, &'a mut ExactCache, crate::rcu::Guard<'g>);
-
-impl level::Leveled for OfBatch<'_, '_> {
-    type Output = Classified;
-
-    #[inline(always)]
-    fn run(self) -> Classified {
-        super::classify(self.0, self.1, self.2, self.3, 0, self.4)
-    }
-}
-
-/// What whole batches of one port find, the packets in order of their ports: with runs, at the baseline
-/// and at the processor's level.
+/// What whole batches of one port find, the packets in order of their ports, as recirculated ones are looked up.
 fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
     let guard = reader.pin();
     let mut found = Vec::new();
+    let mut notes = Notes::default();
     for port in 0..4 {
         let of_port: Vec<Key> = keys.iter().filter(|k| crate::upcall::in_port(k) == PortNo(port)).cloned().collect();
         let Some(list) = table.list(PortNo(port), guard) else {
             found.extend(of_port.into_iter().map(|key| (key, None)));
             continue;
         };
-        for (n, batch) in of_port.chunks(BATCH_SIZE).enumerate() {
-            let work = OfBatch(batch, list, table, exact, guard);
-            let all = if n % 2 == 0 { level::at_best(work) } else { level::Leveled::run(work) };
-            let flows = &all.flows[..batch.len()];
-            let hits = flows.iter().filter(|&&flow| flow != FlowRef::NONE).count();
-            assert_eq!((all.exact_hits + all.megaflow_hits) as usize, hits);
-            let ids = flows.iter().map(|&flow| table.arena.live(flow, guard).map(|_| table.arena.id(flow)));
+        for batch in of_port.chunks(BATCH_SIZE) {
+            notes.keys[..batch.len()].clone_from_slice(batch);
+            let at = Place { in_port: PortNo(port), list, table, worker: 0, guard };
+            let hits = classify_keys(at, batch.len(), exact, &mut notes);
+            let flows = notes.found[..batch.len()].iter().map(|found| found.flow);
+            assert_eq!((hits.exact + hits.megaflow) as usize, flows.clone().filter(|&f| f != FlowRef::NONE).count());
+            let ids = flows.map(|flow| table.arena.live(flow, guard).map(|_| table.arena.id(flow)));
             found.extend(batch.iter().cloned().zip(ids));
         }
     }

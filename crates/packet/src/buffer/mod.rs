@@ -166,6 +166,17 @@ impl Packet {
         unsafe { std::slice::from_raw_parts(self.0.data.as_ptr(), self.0.len as usize) }
     }
 
+    /// The 64 bytes from byte `at` of the frame on, where there are as many with the space behind the frame.
+    /// Those behind the frame hold anything.
+    #[inline(always)]
+    pub fn line(&self, at: usize) -> Option<&[u8; 64]> {
+        if at + 64 > self.0.len as usize + self.0.tailroom as usize {
+            return None;
+        }
+        // SAFETY: `len + tailroom` bytes from `data` are initialised and owned (contract of `from_raw`).
+        Some(unsafe { &*self.0.data.as_ptr().add(at).cast() })
+    }
+
     /// The frame for writing.
     #[inline(always)]
     pub fn data_mut(&mut self) -> &mut [u8] {

@@ -9,6 +9,7 @@ pub mod key;
 pub mod prereq;
 pub mod reference;
 pub mod sparse;
+pub mod template;
 pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
@@ -18,6 +19,7 @@ pub use field::{Field, FieldInfo};
 pub use hash::Hasher;
 pub use key::{Blocks, Key, Mask};
 pub use sparse::SparseMatch;
+pub use template::{Template, Window};
 
 /// Bits of `nw_frag` (ovs-fields(7), ip_frag).
 pub mod frag {

@@ -1,0 +1,297 @@
+//! Frames as they are, through all tiers, against a linear scan of the flows by extracted keys: while flows
+//! come, go and change, at each level of the processor.
+
+use std::sync::Arc;
+
+use packet::flow::extract::extract;
+use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
+use proptest::prelude::*;
+
+use super::batch::{Hits, Notes, Place, end_of_run, start_key};
+use super::level::{Leveled, at_every};
+use super::simd::Simd;
+use super::*;
+use crate::action::{Action, PortNo};
+use crate::drop::DropReason;
+use crate::rcu::{Domain, Guard};
+use crate::upcall::FlowId;
+
+const IN_PORT: PortNo = PortNo(3);
+
+/// A frame from a few choices, so that frames often share headers.
+fn frame(choice: [u8; 8]) -> Vec<u8> {
+    let [kind, tag, src, dst, ports, tos, odd, size] = choice;
+    let mut f = vec![2, 0, 0, 0, 0, dst & 1, 2, 0, 0, 0, 0, src & 1];
+    match tag & 7 {
+        0 | 1 => f.extend([0x81, 0x00, tag & 0x30, src & 3]),
+        2 => f.extend([0x88, 0xa8, 0, 1, 0x81, 0x00, 0, 2]),
+        _ => {}
+    }
+    let tcp = kind & 1 != 0;
+    let mut l4 = vec![0, ports & 3, 0, ports >> 2 & 3];
+    if tcp {
+        let words = if odd == 1 { 4 } else { 5 + (odd >> 6) };
+        l4.extend([0, 0, 0, 1, 0, 0, 0, 2, words << 4, ports >> 4, 0, 0, 0, 0, 0, 0]);
+        l4.extend([1; 12]);
+    } else {
+        l4.extend([0, 8, 0, 0]);
+    }
+    l4.extend([7; 4]);
+    let proto = if odd == 2 { 1 } else { [17, 6][usize::from(tcp)] };
+    match kind >> 1 & 3 {
+        0 | 1 => {
+            let options = if odd == 3 { 4 } else { 0 };
+            let total = (20 + options + l4.len()) as u16 - u16::from(odd == 4) * 30;
+            let fragment = if odd == 5 {
+                [0x20, 0]
+            } else if odd == 6 {
+                [0, 5]
+            } else {
+                [0x40, 0]
+            };
+            f.extend([0x08, 0x00, 0x45 + (options / 4) as u8, tos & 7]);
+            f.extend(total.to_be_bytes());
+            f.extend([size, 1, fragment[0], fragment[1], 64 - (tos >> 7), proto, 0, 0]);
+            f.extend([10, 0, 0, src & 7, 198, 18, 0, dst & 3]);
+            f.extend(vec![0; options]);
+        }
+        2 => {
+            f.extend([0x86, 0xdd, 0x60 | (tos & 7) >> 2, (tos & 3) << 6, 0, tos >> 6]);
+            let hop = if odd == 7 { 8 } else { 0 };
+            f.extend(((l4.len() + hop) as u16).to_be_bytes());
+            f.extend([if hop > 0 { 0 } else { proto }, 64]);
+            f.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, src & 7]);
+            f.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, dst & 3]);
+            if hop > 0 {
+                f.extend([proto, 0, 1, 4, 0, 0, 0, 0]);
+            }
+        }
+        _ => {
+            f.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1 + (ports & 1)]);
+            f.extend([2, 0, 0, 0, 0, src & 3, 10, 0, 0, src & 7, 0, 0, 0, 0, 0, 0, 10, 0, 0, dst & 3]);
+            l4.clear();
+        }
+    }
+    f.extend(l4);
+    match size & 7 {
+        // Cut short, or with padding.
+        0 => f.truncate(f.len() - usize::from(size >> 3)),
+        1 => f.resize(f.len() + usize::from(size >> 2), 0xee),
+        _ => {}
+    }
+    f
+}
+
+fn mask(choice: u16) -> Mask {
+    let mut mask = Mask::wildcard();
+    let parts = [
+        (Field::DlType, 0xffff),
+        (Field::VlanTci, 0x1fff),
+        (Field::NwFrag, 3),
+        (Field::NwSrc, u128::MAX),
+        (Field::NwDst, 0xffff_fffe),
+        (Field::UdpDst, 0xffff),
+        (Field::NwTos, 0xfc),
+        (Field::NwProto, 0xff),
+        (Field::TcpFlags, 0x017),
+        (Field::Ipv6Src, u128::MAX),
+        (Field::DlDst, u128::MAX),
+        (Field::UdpSrc, 1),
+        (Field::VlanTci, 0xe000),
+        (Field::ArpTpa, 3),
+    ];
+    for (i, (field, bits)) in parts.into_iter().enumerate() {
+        if choice >> i & 1 != 0 {
+            mask.add(field, bits & field.info().max());
+        }
+    }
+    mask
+}
+
+fn key_of(frame: &[u8]) -> Key {
+    let mut key = Key::new();
+    start_key(&mut key, IN_PORT);
+    extract(frame, &mut key);
+    key
+}
+
+/// A batch as a worker classifies it.
+struct OfBatch<'a, 'g> {
+    packets: &'a [Packet],
+    list: &'a PortList,
+    table: &'a Table,
+    caches: std::cell::RefMut<'a, Caches>,
+    guard: Guard<'g>,
+}
+
+impl Leveled for OfBatch<'_, '_> {
+    type Output = (Vec<Found>, Hits, Vec<(u32, u16)>);
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) -> Self::Output {
+        let mut notes = Notes::default();
+        let (packets, caches) = (self.packets, &mut *self.caches);
+        let OfBatch { list, table, guard, .. } = self;
+        let at = Place { in_port: IN_PORT, list, table, worker: 0, guard };
+        let hits = super::classify(simd, at, packets, caches, &mut notes);
+        let mut found = Vec::new();
+        while found.len() < packets.len() {
+            let at = found.len();
+            let end = end_of_run(notes.starts, at, packets.len());
+            found.extend((at..end).map(|_| notes.found[at]));
+        }
+        let (lengths, flags) = (notes.heads.lengths, notes.heads.flags);
+        (found, hits, lengths.into_iter().zip(flags).take(packets.len()).collect())
+    }
+}
+
+/// What a flow does: told by its number.
+fn actions(number: u32) -> Arc<[Action]> {
+    match number % 4 {
+        0 => Arc::new([]),
+        1 => Arc::new([Action::Output(PortNo(number)), Action::Output(PortNo(1))]),
+        _ => Arc::new([Action::Output(PortNo(number))]),
+    }
+}
+
+fn deed(number: u32) -> DeedKind {
+    match number % 4 {
+        0 => DeedKind::Drop(DropReason::Rule),
+        1 => DeedKind::Program,
+        _ => DeedKind::Output(PortNo(number)),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Install(usize, u16),
+    Remove(usize),
+    Modify(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (any::<usize>(), any::<u16>(), any::<u16>()).prop_map(|(n, a, b)| Step::Install(n, a & b)),
+        1 => any::<usize>().prop_map(Step::Remove),
+        1 => any::<usize>().prop_map(Step::Modify),
+    ]
+}
+
+fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let choice = prop_oneof![any::<[u8; 8]>(), any::<[u8; 8]>().prop_map(|c| c.map(|b| b & 0x13))];
+    proptest::collection::vec((choice, 1..4usize), 1..60)
+        .prop_map(|choices| choices.into_iter().flat_map(|(choice, times)| vec![frame(choice); times]).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn frames_find_the_flows_of_their_keys(
+        frames in frames(),
+        steps in proptest::collection::vec(step(), 1..40),
+        // Only what a simple match may have, in some cases.
+        only in prop_oneof![2 => Just(u16::MAX), 1 => Just(7u16), 1 => Just(0xfff)],
+        one_in in prop_oneof![3 => Just(1), 1 => Just(0), 1 => Just(3)],
+    ) {
+        let domain = Arc::new(Domain::new(1));
+        let mut reader = domain.readers().pop().unwrap();
+        let table = Table::new(100_000, 1000, 1, [1, 2], domain.clone());
+        table.enlist(0);
+        let keys: Vec<Key> = frames.iter().map(|frame| key_of(frame)).collect();
+        let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+        let caches = std::cell::RefCell::new(Caches::new(64, [5, 6]));
+        caches.borrow_mut().set_one_in(one_in);
+        let mut linear: Vec<(Key, Mask, FlowId, u32)> = Vec::new();
+
+        for (number, step) in steps.into_iter().enumerate() {
+            let number = number as u32 + 10;
+            match step {
+                Step::Install(frame, choice) => {
+                    let (key, mut mask) = (keys[frame % keys.len()].clone(), mask(choice & only));
+                    let installed = table
+                        .install(&key, Box::new(mask.clone()), actions(number), Arc::new(()), Time(1), By::Management)
+                        .unwrap();
+                    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+                        mask.set_exact(field);
+                    }
+                    linear.retain(|flow| flow.2 != installed.id);
+                    linear.push((key, mask, installed.id, number));
+                }
+                Step::Remove(which) if !linear.is_empty() => {
+                    let (.., id, _) = linear.swap_remove(which % linear.len());
+                    prop_assert_eq!(table.remove(&[id]).len(), 1);
+                }
+                Step::Modify(which) if !linear.is_empty() => {
+                    let which = which % linear.len();
+                    table.modify(linear[which].2, actions(number).to_vec()).unwrap();
+                    linear[which].3 = number;
+                }
+                _ => {}
+            }
+            reader.quiescent();
+            let guard = reader.pin();
+            let Some(list) = table.list(IN_PORT, guard) else { continue };
+            for (packets, keys) in packets.chunks(BATCH_SIZE).zip(keys.chunks(BATCH_SIZE)) {
+                let work = || OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
+                for (found, hits, notes) in at_every(work) {
+                    let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
+                    prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
+                    prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
+                    for ((key, found), (packet, noted)) in keys.iter().zip(found).zip(packets.iter().zip(notes)) {
+                        let mut matching = linear.iter().filter(|(k, m, ..)| key.matches(k, m));
+                        if found == Found::MISS {
+                            prop_assert!(matching.next().is_none(), "missed a flow");
+                            continue;
+                        }
+                        let id = table.arena.id(found.flow);
+                        let flow = matching.find(|flow| flow.2 == id);
+                        prop_assert!(flow.is_some(), "found a flow that does not match");
+                        prop_assert_eq!(found.deed.kind(), deed(flow.unwrap().3));
+                        prop_assert_eq!(noted, (packet.len() as u32, key.common().tcp_flags.get()));
+                    }
+                }
+            }
+            reader.offline();
+            domain.collect();
+        }
+    }
+}
+
+/// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
+#[test]
+fn the_cache_grows_with_the_flows() {
+    const FLOWS: u32 = 20_000;
+    let domain = Arc::new(Domain::new(1));
+    let mut reader = domain.readers().pop().unwrap();
+    let table = Table::new(100_000, 1000, 1, [1, 2], domain.clone());
+    table.enlist(0);
+    let mut mask = Mask::wildcard();
+    mask.set_exact(Field::NwSrc);
+    let packet = |n: u32| {
+        let mut f = frame([0, 7, 0, 0, 0, 0, 0, 2]);
+        f[26..30].copy_from_slice(&n.to_be_bytes());
+        Packet::from_slice(&f)
+    };
+    let packets: Vec<Packet> = (0..FLOWS).map(packet).collect();
+    let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    for packet in &packets {
+        let mask = Box::new(mask.clone());
+        table.install(&key_of(packet.data()), mask, any.clone(), Arc::new(()), Time(1), By::Management).unwrap();
+    }
+    let caches = std::cell::RefCell::new(Caches::new(1 << 16, [5, 6]));
+    let before = caches.borrow().headers.entries();
+    reader.quiescent();
+    let guard = reader.pin();
+    let list = table.list(IN_PORT, guard).unwrap();
+    let mut exact = 0;
+    for _ in 0..8 {
+        exact = 0;
+        for packets in packets.chunks(BATCH_SIZE) {
+            let work = OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
+            exact += level::at_best(work).1.exact;
+        }
+    }
+    assert!(before < FLOWS as usize && caches.borrow().headers.entries() > FLOWS as usize);
+    assert!(exact > FLOWS * 99 / 100, "{exact} of {FLOWS}");
+}

@@ -1,0 +1,147 @@
+//! What the flows of an input port can look at, in terms of frames as they are.
+//!
+//! A plan is made when the port's list of subtables is published. For each [`Template`] it has a pattern:
+//! the bits of a frame that any of the port's flows can tell apart. Frames that are equal in the pattern belong
+//! to the same flow, so they need neither be parsed nor looked up one by one.
+
+use packet::Mask;
+use packet::flow::block::Common;
+use packet::flow::extract::SimpleMark;
+use packet::flow::template::{Layout, Template, WINDOW_WORDS, Window};
+use packet::flow::{Block, VLAN_PRESENT};
+use packet::{Field, Key};
+
+use super::simd::Line;
+
+/// A line of its own.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Aligned(pub Line);
+
+/// What is compared of the frames of one template.
+#[repr(C)]
+pub struct Pattern {
+    /// The bits that matter.
+    pub mask: Aligned,
+    /// Those that say which template it is.
+    pub parse: Aligned,
+    /// Added to what was masked: the [`Origin`], where the mask has no bits.
+    pub salt: Aligned,
+    /// Where the line begins in the frame.
+    pub at: u32,
+    /// Where the headers are.
+    pub layout: Layout,
+}
+
+/// The patterns of an input port.
+pub struct Plan {
+    patterns: [Option<Box<Pattern>>; Template::COUNT],
+    /// The port's flows all qualify for the simple match: they look at nothing but a [`SimpleMark`].
+    pub simple: bool,
+}
+
+/// What a line says beside the bytes of the frame, in its last four bytes: input port, template, and where
+/// in the frame the line begins. Never zero.
+pub struct Origin;
+
+impl Origin {
+    /// The port in the upper bits.
+    fn of(port: u16, template: Template, at: u32) -> u32 {
+        (u32::from(port) + 1) << 8 | (template.number() as u32) << 5 | at
+    }
+
+    /// The line that has nothing else.
+    fn line(origin: u32) -> Line {
+        let [a, b, c, d] = origin.to_ne_bytes();
+        [0, 0, 0, 0, 0, 0, 0, u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
+    }
+}
+
+impl Plan {
+    /// The plan of a port whose flows look at nothing beyond `union`.
+    pub fn new(port: u16, union: &Mask) -> Plan {
+        let mut patterns = [const { None }; Template::COUNT];
+        for template in Template::all() {
+            patterns[template.number()] = template.window(union).map(|w| Box::new(Pattern::new(port, template, &w)));
+        }
+        Plan { patterns, simple: is_simple(union) }
+    }
+
+    /// A plan that says nothing: every packet is to be looked up by its key.
+    pub fn none() -> Plan {
+        Plan { patterns: [const { None }; Template::COUNT], simple: false }
+    }
+
+    /// The pattern of a template.
+    #[inline(always)]
+    pub fn pattern(&self, template: Template) -> Option<&Pattern> {
+        self.patterns[template.number()].as_deref()
+    }
+}
+
+impl Pattern {
+    fn new(port: u16, template: Template, window: &Window) -> Pattern {
+        let line = |words: &[u64; WINDOW_WORDS]| {
+            let mut line = [0; 8];
+            line[..WINDOW_WORDS].copy_from_slice(words);
+            Aligned(line)
+        };
+        Pattern {
+            mask: line(&window.mask),
+            parse: line(&window.parse),
+            salt: Aligned(Origin::line(Origin::of(port, template, window.at))),
+            at: window.at,
+            layout: template.layout(),
+        }
+    }
+}
+
+/// Whether flows that look at nothing beyond `union` can be told apart by a packet's mark: they match on
+/// dl_type, VLAN id and presence, and fragment bits at most. What has one value for all packets that come
+/// from a port, such as recirc_id, may be matched as well.
+fn is_simple(union: &Mask) -> bool {
+    let mut other = union.clone();
+    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType, Field::DlType, Field::NwFrag] {
+        other.clear(field);
+    }
+    let tag = &mut other.0.common_mut().vlan[0];
+    tag.tci.set(tag.tci.get() & !SIMPLE_TCI);
+    other.blocks().0 == 1 && other.0.block(packet::flow::BlockId::Common).is_zero() || other.blocks().0 == 0
+}
+
+/// The bits of the outer tag that a simple flow may match: VLAN id and presence.
+const SIMPLE_TCI: u16 = VLAN_PRESENT | 0x0fff;
+
+/// Writes a mark into a key that has no more than its metadata: enough for the look-up of a flow that is
+/// simple.
+pub fn set_mark(key: &mut Key, mark: SimpleMark) {
+    let from_frame = std::mem::offset_of!(Common, in_port) / 8;
+    key.common_words_mut()[..from_frame].fill(0);
+    let common = key.common_mut();
+    common.dl_type.set(mark.dl_type);
+    common.vlan[0].tci.set(mark.vlan_tci);
+    common.nw_frag = mark.nw_frag;
+}
+
+const _: () = assert!(std::mem::offset_of!(Common, in_port) % 8 == 0 && size_of::<Block>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_simple() {
+        let mask = |fields: &[(Field, u128)]| {
+            let mut mask = Mask::wildcard();
+            fields.iter().for_each(|&(field, bits)| mask.add(field, bits));
+            mask
+        };
+        let simple =
+            [(Field::InPortOxm, u128::MAX), (Field::DlType, 0xffff), (Field::NwFrag, 3), (Field::VlanTci, 0x1fff)];
+        assert!(is_simple(&mask(&[])) && is_simple(&mask(&simple)));
+        for (field, bits) in [(Field::VlanTci, 0x2000), (Field::NwSrc, 1), (Field::Ipv6Src, 1), (Field::TunId, 1)] {
+            assert!(!is_simple(&mask(&[(field, bits)])), "{field:?}");
+            assert!(!is_simple(&mask(&[&simple[..], &[(field, bits)]].concat())), "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The first look at a batch of one input port: which packets are of the same flow as the one before.
+//!
+//! Nothing is parsed. Each frame's first bytes, masked with the pattern of its template, are compared with
+//! those of the frame before. Where they are equal, no flow of the port tells the two apart: the packet
+//! belongs to the run that the one before belongs to. The first packet of a run is its leader; its
+//! masked bytes are what it is looked up by.
+
+use packet::flow::template::Template;
+use packet::{BATCH_SIZE, Packet};
+
+use super::plan::{Aligned, Pattern, Plan};
+use super::prefetch;
+use super::simd::Simd;
+
+/// How many packets ahead the frame's first line is asked for.
+const AHEAD: usize = 4;
+
+/// What was found out about the frames of a batch.
+#[repr(C)]
+pub struct Heads {
+    /// Masked bytes of the leaders.
+    pub lines: [Aligned; BATCH_SIZE],
+    /// Bytes of frame.
+    pub lengths: [u32; BATCH_SIZE],
+    /// TCP flags of packets that are not odd.
+    pub flags: [u16; BATCH_SIZE],
+}
+
+impl Default for Heads {
+    fn default() -> Heads {
+        Heads { lines: [Aligned([0; 8]); BATCH_SIZE], lengths: [0; BATCH_SIZE], flags: [0; BATCH_SIZE] }
+    }
+}
+
+/// Sets of packets, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// The first packets of runs.
+    pub leaders: u32,
+    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be
+    /// looked at by itself.
+    pub odd: u32,
+}
+
+/// Looks at a batch.
+#[inline(always)]
+pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads) -> Scan {
+    let mut scan = Scan { leaders: 0, odd: 0 };
+    let mut pattern: Option<&Pattern> = None;
+    let nothing = simd.load(&[0; 8]);
+    let (mut mask, mut parse, mut salt, mut before) = (nothing, nothing, nothing, nothing);
+    let count = packets.len().min(BATCH_SIZE);
+    for i in 0..count {
+        if i + AHEAD < count {
+            prefetch(packets[i + AHEAD].data().as_ptr());
+        }
+        let packet = &packets[i];
+        heads.lengths[i] = packet.len() as u32;
+        // 1. As the one before.
+        if let Some(pattern) = pattern
+            && let Some(bytes) = packet.line(pattern.at as usize)
+        {
+            let line = simd.select(simd.load_bytes(bytes), mask, salt);
+            let same = !simd.differs_at_all(line, before);
+            if (same || !simd.differs(line, before, parse))
+                && let Some(flags) = fitting(pattern, packet)
+            {
+                heads.flags[i] = flags;
+                if !same {
+                    scan.leaders |= 1 << i;
+                    simd.store(line, &mut heads.lines[i].0);
+                    before = line;
+                }
+                continue;
+            }
+        }
+        // 2. By its template.
+        let found = Template::of(packet.data()).and_then(|template| plan.pattern(template));
+        if let Some(found) = found
+            && let Some(flags) = fitting(found, packet)
+        {
+            heads.flags[i] = flags;
+            (mask, parse, salt) = (simd.load(&found.mask.0), simd.load(&found.parse.0), simd.load(&found.salt.0));
+            let bytes = match packet.line(found.at as usize) {
+                Some(bytes) => simd.load_bytes(bytes),
+                None => simd.load_bytes(&copied(packet.data(), found.at as usize)),
+            };
+            before = simd.select(bytes, mask, salt);
+            simd.store(before, &mut heads.lines[i].0);
+            scan.leaders |= 1 << i;
+            pattern = Some(found);
+            continue;
+        }
+        // 3. Neither. What comes next starts anew.
+        scan.odd |= 1 << i;
+        pattern = None;
+    }
+    scan
+}
+
+/// The TCP flags of a packet of the pattern's template, if its lengths are right.
+#[inline(always)]
+fn fitting(pattern: &Pattern, packet: &Packet) -> Option<u16> {
+    let (layout, frame) = (&pattern.layout, packet.data());
+    if frame.len() < layout.min as usize {
+        return None;
+    }
+    // SAFETY: the word lies in the frame, which has at least `min` bytes: the IP header whole.
+    let length = unsafe { word(frame, layout.length) };
+    if !layout.tcp {
+        return layout.fits(frame.len() as u32, length, 0).then_some(0);
+    }
+    // SAFETY: with TCP, the first 20 bytes of its header are within `min` bytes as well.
+    let tcp = unsafe { word(frame, layout.tcp_word()) };
+    layout.fits(frame.len() as u32, length, tcp).then_some(tcp & 0x0fff)
+}
+
+/// # Safety
+/// The frame has two bytes at `at`.
+#[inline(always)]
+unsafe fn word(frame: &[u8], at: u32) -> u16 {
+    debug_assert!(at as usize + 2 <= frame.len());
+    // SAFETY: the caller says so.
+    u16::from_be(unsafe { frame.as_ptr().add(at as usize).cast::<u16>().read_unaligned() })
+}
+
+/// The line at `at` of a frame that ends before it does.
+#[cold]
+fn copied(frame: &[u8], at: usize) -> [u8; 64] {
+    let mut line = [0; 64];
+    let there = &frame[at.min(frame.len())..];
+    let count = there.len().min(64);
+    line[..count].copy_from_slice(&there[..count]);
+    line
+}

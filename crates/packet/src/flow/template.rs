@@ -1,0 +1,338 @@
+//! Frames whose key can be read off a few words of the frame as it is.
+//!
+//! Most frames have one of a few header [`Template`]s: Ethernet, at most one VLAN tag, IPv4 without options
+//! that is not a fragment or IPv6 without extension headers, then UDP or TCP, each header whole. For these
+//! [`extract`](super::extract()) only moves bytes. So whether two frames of one template have equal keys under a
+//! mask can be told by comparing the frames under another mask, made from it once: the [`Window`].
+//!
+//! A window also compares the bytes that make the frame one of its template. What remains to be checked
+//! for each frame is that its lengths fit ([`Layout::fits`]).
+
+use super::key::Mask;
+
+/// Words of frame that a window compares.
+pub const WINDOW_WORDS: usize = 6;
+/// Bytes of frame that a window compares.
+pub const WINDOW: usize = WINDOW_WORDS * 8;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const TAG: u16 = 0x8100;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Which headers a frame has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Template(u8);
+
+/// Where the headers of a template lie, in bytes from the start of the frame, and what they need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// Of the IP header.
+    pub l3: u32,
+    /// Of the TCP or UDP header.
+    pub l4: u32,
+    /// Of the IP header's length.
+    pub length: u32,
+    /// What the IP header's length does not count.
+    pub fixed: u32,
+    /// Least length of the IP packet.
+    pub least: u32,
+    /// Least length of the frame.
+    pub min: u32,
+    /// There is a TCP header.
+    pub tcp: bool,
+}
+
+impl Template {
+    /// How many there are.
+    pub const COUNT: usize = 8;
+
+    const TAGGED: u8 = 1;
+    const V6: u8 = 2;
+    const TCP: u8 = 4;
+
+    /// All, in the order of their numbers.
+    pub fn all() -> impl Iterator<Item = Template> {
+        (0..Template::COUNT as u8).map(Template)
+    }
+
+    /// Its number, below [`Template::COUNT`].
+    #[inline(always)]
+    pub fn number(self) -> usize {
+        usize::from(self.0)
+    }
+
+    const fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Where the headers are.
+    pub const fn layout(self) -> Layout {
+        let l3 = if self.has(Template::TAGGED) { 18 } else { 14 };
+        let (header, length, fixed) = if self.has(Template::V6) { (40, 4, 40) } else { (20, 2, 0) };
+        let least = header + if self.has(Template::TCP) { 20 } else { 8 };
+        let tcp = self.has(Template::TCP);
+        Layout { l3, l4: l3 + header, length: l3 + length, fixed, least, min: l3 + least, tcp }
+    }
+
+    /// The template that the fixed bytes of a frame say it has. Its lengths are not looked at.
+    #[inline(always)]
+    pub fn of(frame: &[u8]) -> Option<Template> {
+        // The shortest frame of any template has 42 bytes; in tagged ones everything lies 4 further.
+        let head: &[u8; 42] = frame.first_chunk()?;
+        let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let (tagged, l3) = if word(12) == TAG { (Template::TAGGED, 18) } else { (0, 14) };
+        let (v6, proto) = match word(l3 - 2) {
+            IPV4 if head[l3] == 0x45 && word(l3 + 6) & 0x3fff == 0 => (0, head[l3 + 9]),
+            IPV6 => (Template::V6, head[l3 + 6]),
+            _ => return None,
+        };
+        match proto {
+            UDP => Some(Template(tagged | v6)),
+            TCP => Some(Template(tagged | v6 | Template::TCP)),
+            _ => None,
+        }
+    }
+
+    /// What to compare of frames of this template, so that those that are equal have equal keys under
+    /// `mask`. `None` where it would take bytes that lie too far from each other.
+    pub fn window(self, mask: &Mask) -> Option<Window> {
+        let parse = self.parse_bits();
+        let mut bits = self.mask_bits(mask);
+        bits.iter_mut().zip(&parse).for_each(|(bits, parse)| *bits |= parse);
+        let first = bits.iter().position(|&b| b != 0)?;
+        let end = FRAME - bits.iter().rev().position(|&b| b != 0)?;
+        // The start of the frame where that is enough: it needs the fewest bytes.
+        let at = if end <= WINDOW { 0 } else { first };
+        let words = |bytes: &[u8; FRAME]| {
+            let mut words = [0; WINDOW_WORDS];
+            for (word, bytes) in words.iter_mut().zip(bytes[at..].as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            words
+        };
+        (end - at <= WINDOW).then(|| Window { at: at as u32, mask: words(&bits), parse: words(&parse) })
+    }
+
+    /// The bits that make a frame one of this template.
+    fn parse_bits(self) -> [u8; FRAME] {
+        let mut bits = [0; FRAME];
+        let l3 = self.layout().l3 as usize;
+        bits[12..14].fill(0xff);
+        bits[l3 - 2..l3].fill(0xff);
+        if self.has(Template::V6) {
+            bits[l3 + 6] = 0xff;
+        } else {
+            bits[l3] = 0xff;
+            bits[l3 + 6..l3 + 8].copy_from_slice(&[0x3f, 0xff]);
+            bits[l3 + 9] = 0xff;
+        }
+        bits
+    }
+
+    /// The bits of a frame that the bits of `mask` come from. What is the same in all frames of this
+    /// template comes from none.
+    fn mask_bits(self, mask: &Mask) -> [u8; FRAME] {
+        let mut bits = [0; FRAME];
+        let (common, l3_block) = (mask.0.common(), mask.0.l3());
+        let Layout { l3, l4, tcp, .. } = self.layout();
+        let (l3, l4) = (l3 as usize, l4 as usize);
+        let mut put = |at: usize, mask: &[u8]| {
+            bits[at..at + mask.len()].iter_mut().zip(mask).for_each(|(bits, mask)| *bits |= mask);
+        };
+        put(0, &common.dl_dst);
+        put(6, &common.dl_src);
+        if self.has(Template::TAGGED) {
+            // The bit that says that there is a tag does not come from the frame.
+            put(14, &(common.vlan[0].tci.get() & !super::VLAN_PRESENT).to_be_bytes());
+        }
+        if self.has(Template::V6) {
+            put(l3, &(u32::from(common.nw_tos) << 20 | l3_block.ipv6_label.get() & 0xf_ffff).to_be_bytes());
+            put(l3 + 7, &[common.nw_ttl]);
+            put(l3 + 8, &l3_block.ipv6_src);
+            put(l3 + 24, &l3_block.ipv6_dst);
+        } else {
+            put(l3 + 1, &[common.nw_tos]);
+            put(l3 + 8, &[common.nw_ttl]);
+            put(l3 + 12, &common.nw_src.get().to_be_bytes());
+            put(l3 + 16, &common.nw_dst.get().to_be_bytes());
+        }
+        put(l4, &common.tp_src.get().to_be_bytes());
+        put(l4 + 2, &common.tp_dst.get().to_be_bytes());
+        if tcp {
+            put(l4 + 12, &(common.tcp_flags.get() & 0x0fff).to_be_bytes());
+        }
+        bits
+    }
+}
+
+/// Bytes that any template and mask can want, and some behind them.
+const FRAME: usize = 192;
+
+/// The part of a frame that decides, for frames of one template, about a mask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Where in the frame it begins.
+    pub at: u32,
+    /// The bits to compare, as the bytes lie in memory.
+    pub mask: [u64; WINDOW_WORDS],
+    /// Those of them that make the frame one of the template.
+    pub parse: [u64; WINDOW_WORDS],
+}
+
+impl Layout {
+    /// Whether the lengths of a frame of this template and at least [`min`](Layout::min) bytes are as they
+    /// must be. `length` is the word at [`length`](Layout::length), `tcp` the one at
+    /// [`tcp_word`](Layout::tcp_word); both in host byte order.
+    #[inline(always)]
+    pub fn fits(&self, frame: u32, length: u16, tcp: u16) -> bool {
+        let size = u32::from(length) + self.fixed;
+        let mut least = self.least;
+        if self.tcp {
+            // The upper four bits are the length of the TCP header in words of four bytes.
+            let words = u32::from(tcp >> 12);
+            if words < 5 {
+                return false;
+            }
+            least += 4 * (words - 5);
+        }
+        // Padding is known up to 65535 bytes. Wraps where the frame is too short.
+        let padding = frame.wrapping_sub(self.l3).wrapping_sub(size);
+        size >= least && padding <= u32::from(u16::MAX)
+    }
+
+    /// Where the word with the length of the TCP header and the TCP flags (12 bits) lies.
+    #[inline(always)]
+    pub fn tcp_word(&self) -> u32 {
+        self.l4 + 12
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{BlockId, Key, extract};
+    use super::*;
+
+    /// Frames near the edges of the templates.
+    fn frame() -> impl Strategy<Value = Vec<u8>> {
+        let head = (0..3usize, 0..3usize, 0..4usize, any::<u8>(), 0..90usize);
+        (head, proptest::collection::vec(any::<u8>(), 110), 0..24usize, 0..4u8).prop_map(
+            |((tag, l3, proto, odd, size), mut f, cut, small)| {
+                // Few values, so that frames are often equal in parts.
+                f.iter_mut().for_each(|b| *b &= [1, 3, 0x1f, 0xff][usize::from(small)]);
+                let at = if tag == 0 { 14 } else { 18 };
+                if tag != 0 {
+                    f[12..14].copy_from_slice(&[[0x81, 0x00], [0x88, 0xa8]][usize::from(tag == 2 && odd & 7 == 0)]);
+                }
+                f[at - 2..at].copy_from_slice(
+                    &[[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06]][if odd & 15 == 1 { 2 } else { l3 % 2 }],
+                );
+                let proto = [17, 6, 17, 1][proto];
+                let total = size as u16;
+                if l3 % 2 == 0 {
+                    f[at] = if odd & 15 == 2 { 0x46 } else { 0x45 };
+                    f[at + 2..at + 4].copy_from_slice(&total.to_be_bytes());
+                    f[at + 6..at + 8].copy_from_slice(&[if odd & 15 == 3 { 0x20 } else { odd & 0xc0 }, 0]);
+                    f[at + 9] = proto;
+                    f[at + 32] = if odd & 15 == 4 { 0x40 } else { 0x50 | odd >> 4 & 0x30 };
+                } else {
+                    f[at + 4..at + 6].copy_from_slice(&total.saturating_sub(20).to_be_bytes());
+                    f[at + 6] = if odd & 15 == 5 { 43 } else { proto };
+                    f[at + 52] = 0x50 | odd >> 4 & 0x30;
+                }
+                f.truncate(f.len() - if odd & 0x10 == 0 { 0 } else { cut * 4 });
+                f
+            },
+        )
+    }
+
+    fn mask() -> impl Strategy<Value = Mask> {
+        proptest::collection::vec((0..16usize, 0..2usize, prop_oneof![Just(u64::MAX), any::<u64>(), Just(0)]), 0..6)
+            .prop_map(|words| {
+                let mut mask = Key::new();
+                for (at, block, bits) in words {
+                    let block = [BlockId::Common, BlockId::L3][block];
+                    mask.block_mut(block).words_mut()[at % 8] |= bits;
+                }
+                Mask(mask)
+            })
+    }
+
+    fn compared(window: &Window, frame: &[u8], bits: &[u64; WINDOW_WORDS]) -> [u64; WINDOW_WORDS] {
+        let mut padded = frame.to_vec();
+        padded.resize(FRAME + WINDOW, 0xa5);
+        std::array::from_fn(|i| {
+            let at = window.at as usize + 8 * i;
+            u64::from_ne_bytes(padded[at..at + 8].try_into().unwrap()) & bits[i]
+        })
+    }
+
+    fn word(frame: &[u8], at: u32) -> u16 {
+        u16::from_be_bytes(frame[at as usize..][..2].try_into().unwrap())
+    }
+
+    fn fits(layout: &Layout, frame: &[u8]) -> bool {
+        let tcp = |layout: &Layout| if layout.tcp { word(frame, layout.tcp_word()) } else { 0 };
+        frame.len() >= layout.min as usize && layout.fits(frame.len() as u32, word(frame, layout.length), tcp(layout))
+    }
+
+    fn fitting(frame: &[u8]) -> Option<Template> {
+        Template::of(frame).filter(|template| fits(&template.layout(), frame))
+    }
+
+    fn key(frame: &[u8]) -> Key {
+        let mut key = Key::new();
+        extract(frame, &mut key);
+        key
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// What the fast path relies on: of two frames, the first of a template and its lengths right, the
+        /// second equal in the window and its lengths right, both are of the template, and their keys are
+        /// equal under the mask; and different under it where the windows differ.
+        #[test]
+        fn equal_windows_are_equal_keys(mut a in frame(), mut b in frame(), mask in mask(), same in 0..120usize) {
+            // Often nearly the same frame.
+            let n = same.min(a.len()).min(b.len());
+            b[..n].copy_from_slice(&a[..n]);
+            if same > 100 {
+                std::mem::swap(&mut a, &mut b);
+            }
+            let Some(template) = fitting(&a) else { return Ok(()) };
+            let Some(window) = template.window(&mask) else { return Ok(()) };
+            let layout = template.layout();
+            let flags = if layout.tcp { word(&a, layout.tcp_word()) & 0x0fff } else { 0 };
+            prop_assert_eq!(flags, key(&a).common().tcp_flags.get());
+            if !fits(&layout, &b) {
+                return Ok(());
+            }
+            let of_template = compared(&window, &a, &window.parse) == compared(&window, &b, &window.parse);
+            prop_assert_eq!(of_template, fitting(&b) == Some(template), "the parsed bits decide about the template");
+            if of_template {
+                let equal = compared(&window, &a, &window.mask) == compared(&window, &b, &window.mask);
+                prop_assert_eq!(equal, key(&a).matches(&key(&b), &mask));
+            }
+        }
+    }
+
+    #[test]
+    fn windows_exist_for_usual_masks() {
+        use super::super::Field::*;
+        let window = |number: u8, fields: &[super::super::Field]| {
+            let mut mask = Mask::wildcard();
+            fields.iter().for_each(|&f| mask.set_exact(f));
+            Template(number).window(&mask)
+        };
+        let everything_v4 = [DlDst, DlSrc, VlanTci, NwTos, NwTtl, NwSrc, NwDst, UdpSrc, UdpDst];
+        assert!((0..2).all(|n| window(n, &everything_v4).is_some()));
+        assert!(window(4, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
+        let tuple_v6 = [Ipv6Src, Ipv6Dst, UdpSrc, UdpDst];
+        assert_eq!(window(2, &tuple_v6).map(|w| w.at), Some(12));
+        assert_eq!(window(2, &[&tuple_v6[..], &[DlDst]].concat()), None);
+    }
+}
