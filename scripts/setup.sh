@@ -15,7 +15,9 @@ demo="ip:iproute2 ping:iputils-ping iperf3:iperf3 ovs-ofctl:openvswitch-common"
 tests="$demo tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common ovs-vsctl:openvswitch-switch openssl:openssl
 /usr/lib/python3/dist-packages/ensurepip/__init__.py:python3-venv
 /usr/lib/python3.11/ensurepip/__init__.py:python3.11-venv
-/usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps /lib/systemd/systemd:systemd"
+/usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps /lib/systemd/systemd:systemd
+pkg-config:pkg-config /usr/include/dpdk/rte_vhost.h:libdpdk-dev dpdk-testpmd:dpdk qemu-system-x86_64:qemu-system-x86
+/bin/busybox:busybox-static"
 case $what in
     build) ;;
     demo) needs="$needs $demo" ;;
@@ -58,6 +60,8 @@ elif command -v rustup >/dev/null && ! rustup toolchain list | grep -q "^$channe
 fi
 
 if [ "$what" = test ]; then
+    # Without it the tests with a virtual machine are left out, and say so.
+    scripts/guest-kernel.sh || true
     wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
     if [ "$(cat .venv/requirements.sha256 2>/dev/null)" != "$wanted" ]; then
         echo "installing the Python tools of the tests into .venv"

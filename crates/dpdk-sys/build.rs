@@ -16,7 +16,7 @@ fn main() {
     for name in ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "PKG_CONFIG_SYSROOT_DIR"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    for file in ["build.rs", "shim/shim.c", "shim/layout.c", "shim/mbuf.c"] {
+    for file in ["build.rs", "shim/shim.c", "shim/layout.c", "shim/mbuf.c", "shim/vhost.c"] {
         println!("cargo::rerun-if-changed={file}");
     }
     println!("cargo::rustc-check-cfg=cfg(dpdk)");
@@ -35,7 +35,7 @@ fn main() {
     for flag in flags.split_whitespace() {
         shim.flag(flag);
     }
-    shim.files(["shim/shim.c", "shim/layout.c", "shim/mbuf.c"])
+    shim.files(["shim/shim.c", "shim/layout.c", "shim/mbuf.c", "shim/vhost.c"])
         // The headers are full of both; they are not ours to mend.
         .flag_if_supported("-Wno-unused-parameter")
         .flag_if_supported("-Wno-deprecated-declarations")

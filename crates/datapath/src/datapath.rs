@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Mutex, RwLock};
-use ports::Port;
+use ports::{Port, RxQueue};
 
 use crate::act::Metadata;
 use crate::action::{Action, PortNo};
@@ -295,7 +295,7 @@ impl Datapath {
         let mut entry = Entry { shared: shared.clone(), tx: state, rx: Vec::new(), affinity: BTreeMap::new() };
         let mut rx: BTreeMap<usize, Vec<Rx>> = BTreeMap::new();
         for (index, queue) in shared.port.take_rx_queues().into_iter().enumerate() {
-            let worker = ports.least_loaded(&workers, &entry);
+            let worker = ports.least_loaded(&workers, Some(&entry));
             let cycles = Arc::new(Counter::default());
             let (place, history) = (Place { worker, pinned: false }, History::default());
             entry.rx.push(RxState { place, cycles: cycles.clone(), history });
@@ -317,6 +317,48 @@ impl Datapath {
         drop(crew);
         management.obey_if_parked();
         Ok(number)
+    }
+
+    /// Takes over the receive queues that have come into being since their ports were added, as when a guest
+    /// enables more of its own: each goes to the worker with the fewest. Not to be called from an upcall.
+    pub fn adopt_rx_queues(&self) {
+        let ports: Vec<_> = self.shared.ports.lock().by_number.values().map(|entry| entry.shared.clone()).collect();
+        for shared in ports {
+            let queues = shared.port.take_rx_queues();
+            if !queues.is_empty() {
+                self.add_rx_queues(&shared, queues);
+            }
+        }
+    }
+
+    fn add_rx_queues(&self, shared: &Arc<PortShared>, queues: Vec<Box<dyn RxQueue>>) {
+        let mut management = self.management.lock();
+        let mut ports = self.shared.ports.lock();
+        let crew = self.shared.crew.read();
+        let workers: Vec<usize> = crew.members.keys().copied().collect();
+        let mut pinned = false;
+        for queue in queues {
+            // Removed meanwhile, and perhaps added again as another?
+            let Some(entry) = ports.by_number.get(&shared.no).filter(|entry| Arc::ptr_eq(&entry.shared, shared)) else {
+                return;
+            };
+            let (index, worker) = (entry.rx.len(), ports.least_loaded(&workers, None));
+            let cycles = Arc::new(Counter::default());
+            if let Some(entry) = ports.by_number.get_mut(&shared.no) {
+                pinned = !entry.affinity.is_empty();
+                let (place, history) = (Place { worker, pinned: false }, History::default());
+                entry.rx.push(RxState { place, cycles: cycles.clone(), history });
+            }
+            if let Some(member) = crew.members.get(&worker) {
+                let rx = vec![Rx { port: shared.clone(), index, queue, cycles, debt: Debt::default() }];
+                member.mailbox.post(Command::TakeRx { rx });
+            }
+        }
+        drop((ports, crew));
+        management.obey_if_parked();
+        if pinned {
+            management.spread(&self.shared);
+        }
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that
@@ -396,9 +438,9 @@ impl Ports {
     }
 
     /// The worker with the fewest receive queues, those of a new port included; the first of them.
-    fn least_loaded(&self, workers: &[usize], new: &Entry) -> usize {
+    fn least_loaded(&self, workers: &[usize], new: Option<&Entry>) -> usize {
         let queues = |worker: &usize| {
-            let all = self.by_number.values().chain([new]).flat_map(|entry| &entry.rx);
+            let all = self.by_number.values().chain(new).flat_map(|entry| &entry.rx);
             // A worker that a queue is pinned to is left to it, if there is another.
             all.filter(|rx| rx.place.worker == *worker)
                 .fold((false, 0), |(pinned, count), rx| (pinned || rx.place.pinned, count + 1))

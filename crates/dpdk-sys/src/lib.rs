@@ -21,6 +21,8 @@ mod bindings;
 pub mod mbuf;
 #[cfg(dpdk)]
 pub mod shim;
+#[cfg(dpdk)]
+pub mod vhost;
 
 #[cfg(dpdk)]
 pub use bindings::*;
@@ -28,3 +30,5 @@ pub use bindings::*;
 pub use mbuf::rte_mbuf;
 #[cfg(dpdk)]
 pub use shim::*;
+#[cfg(dpdk)]
+pub use vhost::*;

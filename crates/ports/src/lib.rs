@@ -18,6 +18,7 @@ pub mod stats;
 pub mod system;
 pub mod tap;
 pub mod tunnel;
+pub mod vhost;
 pub mod vnet;
 
 mod sys;
@@ -103,8 +104,15 @@ pub trait Port: Send + Sync {
         Vec::new()
     }
 
-    /// The receive queues, each to be given to one worker. Called once.
+    /// The receive queues, each to be given to one worker. Called again now and then: those that have
+    /// come into being since, whose numbers follow the others'.
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>>;
+
+    /// Whether anything can come in by receive queue `index`: the other side may have it disabled.
+    fn rx_enabled(&self, index: usize) -> bool {
+        let _ = index;
+        true
+    }
 
     /// How many transmit queues [`tx_queue`](Port::tx_queue) can make that need no lock between them;
     /// `usize::MAX` where there is no limit.
@@ -239,6 +247,14 @@ pub enum Error {
         port: String,
         /// What was asked for.
         what: &'static str,
+    },
+    /// What the port needs is not there.
+    #[error("{port}: {problem}")]
+    Unavailable {
+        /// Port name.
+        port: String,
+        /// What is missing and what would help.
+        problem: String,
     },
     /// An option is wrong.
     #[error("{port}: option {option}: {problem}")]

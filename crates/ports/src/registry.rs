@@ -76,6 +76,8 @@ pub const KINDS: &[&Kind] = &[
     &crate::afpacket::KIND,
     &crate::afxdp::KIND,
     &crate::tap::KIND,
+    &crate::vhost::CLIENT,
+    &crate::vhost::SERVER,
     &crate::pcap::KIND,
     &crate::null::KIND,
     &crate::dummy::KIND,

@@ -238,7 +238,7 @@ fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Option<*mut rte_mbuf> {
 }
 
 /// What a device is told to do: `ol_flags` and `tx_offload`. `None`: it has no words for that.
-fn sent_offload(offload: &Offload, frame: &[u8]) -> Option<(u64, u64)> {
+pub(crate) fn sent_offload(offload: &Offload, frame: &[u8]) -> Option<(u64, u64)> {
     let transport = Transport::find(frame).filter(|t| !offload.needs_csum() || t.l4 == offload.csum_start)?;
     let mut flags = if transport.ipv6 { bits::TX_IPV6 } else { bits::TX_IPV4 };
     let (mut l4, mut segment) = (0, 0);

@@ -13,7 +13,7 @@ pub mod settings;
 #[cfg(dpdk)]
 pub mod eal;
 #[cfg(dpdk)]
-mod log;
+pub(crate) mod log;
 #[cfg(dpdk)]
 pub mod mbuf;
 #[cfg(dpdk)]

@@ -49,11 +49,17 @@ pub struct Settings {
     pub hugepage_dir: Option<String>,
     /// `dpdk-extra`: further options of EAL. They win over all others.
     pub extra: Option<String>,
+    /// `vhost-sock-dir`: the directory, within the run directory, of sockets that vhost-user ports make.
+    pub vhost_sock_dir: Option<String>,
+    /// `vhost-iommu-support`: "true" or not.
+    pub vhost_iommu: Option<String>,
+    /// `vhost-postcopy-support`: "true" or not.
+    pub vhost_postcopy: Option<String>,
 }
 
 impl Settings {
     /// Each setting of text by its name in `other_config`.
-    pub fn by_name(&mut self) -> [(&'static str, &mut Option<String>); 6] {
+    pub fn by_name(&mut self) -> [(&'static str, &mut Option<String>); 9] {
         [
             ("dpdk-lcore-mask", &mut self.lcore_mask),
             ("dpdk-socket-mem", &mut self.socket_mem),
@@ -61,6 +67,9 @@ impl Settings {
             ("dpdk-alloc-mem", &mut self.alloc_mem),
             ("dpdk-hugepage-dir", &mut self.hugepage_dir),
             ("dpdk-extra", &mut self.extra),
+            ("vhost-sock-dir", &mut self.vhost_sock_dir),
+            ("vhost-iommu-support", &mut self.vhost_iommu),
+            ("vhost-postcopy-support", &mut self.vhost_postcopy),
         ]
     }
 }

@@ -144,6 +144,9 @@ fn read_dpdk(mut s: Section) -> dpdk::Settings {
         alloc_mem: text("alloc-mem"),
         hugepage_dir: text("hugepage-dir"),
         extra: text("extra"),
+        vhost_sock_dir: text("vhost-sock-dir"),
+        vhost_iommu: text("vhost-iommu-support"),
+        vhost_postcopy: text("vhost-postcopy-support"),
     };
     s.finish();
     settings

@@ -2,6 +2,7 @@
 
 use packet::flow::extract::set_vlan_limit;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use datapath::PortNo;
 use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
@@ -21,6 +22,8 @@ use crate::reconfigure::{Apply, Numbers, Step};
 pub struct Target {
     /// The switch.
     pub engine: Engine,
+    /// Where sockets are made.
+    pub rundir: PathBuf,
     /// The OpenFlow sockets, on the management thread.
     pub openflow: Requests,
     /// What the workers and caches are set to.
@@ -38,6 +41,7 @@ impl Apply for Target {
             Step::SetWorkers(workers) => self.set_workers(workers),
             Step::SetDatapath(datapath) => self.set_datapath(datapath),
             Step::StartDpdk(settings) => {
+                ports::vhost::configure(settings, &self.rundir);
                 // What fails is in the log, and in the errors of the ports that need it.
                 ports::dpdk::initialise(settings);
                 Ok(())

@@ -142,6 +142,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logg
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = Target {
         engine: engine.clone(),
+        rundir: options.rundir.path().into(),
         openflow: requests,
         workers: loaded.desired.workers.clone(),
         datapath: loaded.desired.datapath.clone(),

@@ -36,6 +36,7 @@ impl Watch {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 local_mtus.apply(&switch, &datapath);
                 links.look(&switch, &datapath);
+                datapath.adopt_rx_queues();
             }
         });
         Ok(Watch { stop: Some(stop), thread: Some(thread.map_err(Error::Thread)?) })

@@ -125,6 +125,7 @@ pub const NAMES: &[&str] = &[
     "native_tnl",
     "netdev",
     "netdev_afxdp",
+    "netdev_dpdk",
     "netdev_dummy",
     "netdev_linux",
     "netdev_offload",

@@ -256,6 +256,7 @@ async fn switch(
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
     let target = apply::Target {
         engine: engine.clone(),
+        rundir: rundir.path().into(),
         openflow: requests,
         workers: desired.workers.clone(),
         datapath: desired.datapath.clone(),

@@ -145,7 +145,8 @@ impl Writer<'_> {
         ];
         self.update(row, columns);
         if self.what == What::StatusAndStatistics {
-            let counters = statistics(&device.stats());
+            let mut counters = statistics(&device.stats());
+            counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
             let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
             self.update(row, [("statistics", Datum::map(counters))]);
         }

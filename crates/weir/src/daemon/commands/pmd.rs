@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use datapath::WorkerStats;
+use datapath::{RxAssignment, WorkerStats};
 
 use super::Context;
 use crate::unixctl::command::Outcome;
@@ -123,6 +123,7 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
     let ports: BTreeMap<_, _> = datapath.ports().into_iter().collect();
     let usage = datapath.usage(seconds);
     let name = |port| ports.get(&port).map_or("?", |port| port.name());
+    let enabled = |rx: &RxAssignment| ports.get(&rx.port).is_some_and(|port| port.rx_enabled(rx.queue));
     let mut queues = datapath.rx_assignments();
     queues.sort_by(|a, b| (name(a.port), a.queue).cmp(&(name(b.port), b.queue)));
     let mut text = format!("Displaying last {seconds} seconds pmd usage %\n");
@@ -137,9 +138,10 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
             for_packets += share.unwrap_or(0);
             let _ = writeln!(
                 text,
-                "  port: {:<16}  queue-id: {:>2} (enabled)   pmd usage: {}",
+                "  port: {:<16}  queue-id: {:>2} {}pmd usage: {}",
                 name(queue.port),
                 queue.queue,
+                if enabled(queue) { "(enabled)   " } else { "(disabled)  " },
                 percent(share)
             );
         }
