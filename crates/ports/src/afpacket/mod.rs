@@ -13,6 +13,9 @@
 //! - A burst is sent by one sendmmsg(2). A transmit ring would not save a copy: the kernel copies its
 //!   slots whenever the packet leaves the sender's hands, which on a veth is always (`skb_orphan_frags`,
 //!   since Linux 4.20), and it can't hold GSO frames in slots of sensible size.
+//! - Beyond the MTU the kernel lets one tag of 0x8100 pass (`packet_extra_vlan_len_allowed`), and no other:
+//!   a frame of full length with a tag of 0x88a8, or with two, is refused and counted as an error. The MTU
+//!   has to be raised by what the tags take, as on a physical network.
 //! - Frames that the host sends through the interface are not received (PACKET_IGNORE_OUTGOING), so
 //!   nothing that was sent comes back.
 //! - The kernel's own stack also gets the frames that are received: as in OVS, an interface that is
