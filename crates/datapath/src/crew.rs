@@ -24,6 +24,7 @@ use crate::fair::Fairness;
 use crate::forward::Frames;
 use crate::miss::{Bell, Channel, Handler, MissQueue, Roster};
 use crate::output::Outputs;
+use crate::patience::Patience;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
 use crate::stats::WorkerStats;
@@ -200,6 +201,7 @@ impl Management {
             worker.reader.quiescent();
             worker.actor.now = worker.clock.now();
             worker.obey();
+            worker.actor.outputs.end_of_batch(worker.actor.now);
             worker.reader.offline();
         }
     }
@@ -330,6 +332,7 @@ impl Management {
             clock: shared.clock.clone(),
             max_sleep: self.config.max_sleep,
             empty_turns: 0,
+            patience: Patience::default(),
             housekept: Time(0),
         }
     }

@@ -20,6 +20,7 @@ mod forward;
 mod log;
 mod miss;
 mod output;
+mod patience;
 mod port;
 pub mod program;
 pub mod rcu;

@@ -1,7 +1,13 @@
 //! Stage 7: packets gathered for each output port, and sent as one burst.
 //!
-//! A burst leaves when it is full, at the end of the batch, or, with a flush interval, when its first
-//! packet has waited that long. A worker that has nothing to do flushes, so no packet is ever stuck.
+//! A burst leaves when it is full, at the end of the batch, or, with a flush interval, before its first
+//! packet has waited longer than that. Time is read once in a turn, so a packet that would be due within
+//! another turn as long as the last one leaves now. No packet is ever stuck:
+//!
+//! - a worker stays awake for what is due soon, and sends everything before it sleeps or ends;
+//! - what waits for a port is sent before the port, or its queue, is taken away, and before the interval
+//!   changes;
+//! - a clock that stands still (`time/stop`) cannot say when a packet is due: meanwhile, nothing waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +22,9 @@ use crate::port::{PortShared, Queue, SharedQueue};
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
 
+/// A worker with nothing else to do sends rather than poll for longer than this.
+const LONG: Duration = Duration::from_millis(1);
+
 /// The ports, as one worker sends to them.
 pub struct Outputs {
     /// By port number.
@@ -23,7 +32,9 @@ pub struct Outputs {
     /// Ports with packets that wait.
     waiting: Vec<PortNo>,
     /// How long a packet may wait. Zero: until the end of the batch.
-    pub interval: Duration,
+    interval: Duration,
+    /// How long the last turn took. Zero: the clock stands still.
+    turn: Duration,
     worker: usize,
     counters: Arc<WorkerCounters>,
     /// Whether anything was sent since the last [`housekeep`](Outputs::housekeep).
@@ -41,7 +52,30 @@ struct Slot {
 impl Outputs {
     /// No ports yet.
     pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
-        Outputs { slots: Vec::new(), waiting: Vec::new(), interval, worker, counters, sent_lately: false }
+        let turn = Duration::ZERO;
+        Outputs { slots: Vec::new(), waiting: Vec::new(), interval, turn, worker, counters, sent_lately: false }
+    }
+
+    /// Changes how long a packet may wait. What waits by the old interval is sent.
+    pub fn set_interval(&mut self, interval: Duration, now: Time) {
+        self.flush(now);
+        self.interval = interval;
+    }
+
+    /// A turn begins, `after` the one before.
+    #[inline(always)]
+    pub fn turn(&mut self, after: Duration) {
+        self.turn = after;
+    }
+
+    /// Whether the clock has not moved since the last turn.
+    pub fn stands_still(&self) -> bool {
+        self.turn.is_zero()
+    }
+
+    /// Whether packets wait that are worth staying awake for.
+    pub fn is_due_soon(&self) -> bool {
+        !self.waiting.is_empty() && self.interval <= LONG
     }
 
     /// Adds a port.
@@ -208,7 +242,7 @@ impl Outputs {
         if self.waiting.is_empty() {
             return;
         }
-        if self.interval.is_zero() { self.flush(now) } else { self.flush_due(now) }
+        if self.interval.is_zero() || self.stands_still() { self.flush(now) } else { self.flush_due(now) }
     }
 
     /// Sends everything.
@@ -224,7 +258,7 @@ impl Outputs {
         while i < self.waiting.len() {
             let port = self.waiting[i];
             let since = self.slots[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
-            if now.since(since) >= self.interval {
+            if now.since(since) + self.turn >= self.interval {
                 self.waiting.swap_remove(i);
                 self.flush_port(port, now);
             } else {

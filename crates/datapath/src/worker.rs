@@ -23,6 +23,7 @@ use crate::drop::DropReason;
 use crate::fair::{Debt, Fairness};
 use crate::forward::Frames;
 use crate::miss::{Answer, Answered, Channel};
+use crate::patience::Patience;
 use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
 use crate::rcu::Reader;
@@ -165,6 +166,8 @@ pub struct Worker {
     pub max_sleep: Duration,
     /// Turns without a packet since the last one with.
     pub empty_turns: u32,
+    /// What it has learnt about sleep.
+    pub patience: Patience,
     /// When the transmit queues were reaped last.
     pub housekept: Time,
 }
@@ -174,7 +177,8 @@ impl Worker {
     pub fn turn(&mut self) -> usize {
         let start = tsc::cycles();
         self.reader.quiescent();
-        self.actor.now = self.clock.now();
+        let before = std::mem::replace(&mut self.actor.now, self.clock.now());
+        self.actor.outputs.turn(self.actor.now.since(before));
 
         // What came back from the slow path goes before what is newer.
         let mut work = self.obey() + self.take_returned();
@@ -217,6 +221,7 @@ impl Worker {
         counters.turns.add(1);
         if work > 0 {
             self.empty_turns = 0;
+            self.patience.work(self.actor.now);
             counters.busy_turns.add(1);
             counters.busy_cycles.add(cycles);
         } else {
@@ -258,7 +263,7 @@ impl Worker {
                     let _ = reply.send(GivenBack { rx, tx });
                 }
                 Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
-                Command::SetFlushInterval(interval) => self.actor.outputs.interval = interval,
+                Command::SetFlushInterval(interval) => self.actor.outputs.set_interval(interval, self.actor.now),
                 Command::Report(reply) => {
                     // To be asked is no work, or a worker that is asked would never be idle.
                     count -= 1;
@@ -346,7 +351,7 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.turn();
-            if self.empty_turns >= EMPTY_TURNS && !self.max_sleep.is_zero() && self.draining.is_empty() {
+            if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
                 self.rest(stop);
             }
         }
@@ -354,8 +359,16 @@ impl Worker {
         self.reader.offline();
     }
 
+    /// Whether there is nothing to stay awake for.
+    fn may_rest(&self) -> bool {
+        let outputs = &self.actor.outputs;
+        let awaited = !outputs.stands_still() && (outputs.is_due_soon() || !self.patience.is_over(self.actor.now));
+        !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
+    }
+
     /// Sleeps until there is something to do.
     fn rest(&mut self, stop: &AtomicBool) {
+        self.patience.sleep();
         // Nothing is stuck while the worker sleeps.
         self.actor.outputs.flush(self.actor.now);
         let sent_lately = self.actor.outputs.sent_lately;
@@ -381,8 +394,9 @@ impl Worker {
             .waker
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
-        let counters = &self.actor.counters;
-        counters.slept_nanos.add(self.clock.now().since(start).as_nanos() as u64);
+        // What is sent next does not wait for a turn as long as this sleep.
+        self.actor.now = self.clock.now();
+        self.actor.counters.slept_nanos.add(self.actor.now.since(start).as_nanos() as u64);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;
     }
