@@ -1,14 +1,14 @@
-//! A worker's time, shared between its receive queues when some of them flood the slow path.
+//! A worker's time, shared between its receive queues when some of them ask too much of the flow table.
 //!
 //! Every turn polls each queue once, so a queue whose batches cost much takes time from the others. Most
-//! costs are what the operator asks for; those of packets that no flow matches are whoever's who sends
-//! them. So a batch with misses is *charged*: what it costs above twice the cheapest batch of other queues is
-//! a debt, and while the queue is in debt, it is not polled; each turn of the others pays off as much as the
-//! cheapest of them has cost. So a queue never gets much more than twice the time of another that has traffic, and
-//! what it cannot have is lost at its own device. Where the others have nothing to do, debts are forgiven: time is
-//! never wasted.
+//! costs are what the operator asks for. Those of packets that no flow matches, and those of a port whose
+//! packets ask for more masks than it may have, are whoever's who sends them. So a batch of such a queue is
+//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and while
+//! the queue is in debt, it is not polled; each turn of the others pays off as much as the cheapest of them
+//! has cost. So such a queue never gets much more time than another that has traffic, and what it cannot have
+//! is lost at its own device. Where the others have nothing to do, debts are forgiven: time is never wasted.
 //!
-//! Queues without misses pay one comparison.
+//! Other queues pay one comparison.
 
 /// A queue's debt, in cycles.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,13 +36,23 @@ impl Fairness {
         false
     }
 
-    /// Takes note of what a batch has cost, and whether packets missed in it.
+    /// Whether a batch of this cost makes a debt if it is to be charged. Without one to compare with, nobody
+    /// else has traffic.
     #[inline(always)]
-    pub fn charge(&mut self, debt: &mut Debt, cycles: u64, missed: bool) {
-        if missed {
-            // Without a batch to compare with, nobody else has traffic.
+    pub fn is_dear(&self, cycles: u64) -> bool {
+        self.before > 0 && cycles > self.fair()
+    }
+
+    fn fair(&self) -> u64 {
+        self.before + self.before / 4
+    }
+
+    /// Takes note of what a batch has cost, and whether it is to be charged.
+    #[inline(always)]
+    pub fn charge(&mut self, debt: &mut Debt, cycles: u64, charged: bool) {
+        if charged {
             if self.before > 0 {
-                debt.0 = cycles.saturating_sub(2 * self.before);
+                debt.0 = cycles.saturating_sub(self.fair());
             }
         } else if self.cheapest == 0 || cycles < self.cheapest {
             self.cheapest = cycles;
@@ -92,8 +102,8 @@ mod tests {
         let (victim, attacker) = turns(10_000, |_| 3_000, 60_000);
         assert_eq!(victim, 10_000);
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
-        assert!((0.9..2.1).contains(&time), "{time} times the time of the other");
-        assert_eq!(turns(1000, |_| 3_000, 4_000), (1000, 1000), "little more than the other: nothing is owed");
+        assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
+        assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: nothing is owed");
     }
 
     #[test]

@@ -195,8 +195,9 @@ impl Worker {
                 received += count;
                 let cycles = until.wrapping_sub(since);
                 self.rx[queue].cycles.add(cycles);
-                let missed = self.actor.misses.missed != missed;
-                self.fairness.charge(&mut self.rx[queue].debt, cycles, missed);
+                let charged = self.actor.misses.missed != missed
+                    || self.fairness.is_dear(cycles) && self.is_pressed(self.rx[queue].port.no);
+                self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
             }
             since = until;
             if self.channel.has_returned() {
@@ -229,6 +230,11 @@ impl Worker {
             counters.idle_cycles.add(cycles);
         }
         received
+    }
+
+    /// Whether packets of this port ask for more masks than it may have.
+    fn is_pressed(&self, in_port: PortNo) -> bool {
+        self.table.list(in_port, self.reader.pin()).is_some_and(|list| list.pressed)
     }
 
     /// Does what others have asked for. Returns how many packets that handled.

@@ -68,6 +68,8 @@ pub struct PortList {
     pub union: Shape,
     /// The same, in terms of raw frames.
     pub plan: Plan,
+    /// The port's packets ask for more masks than it may have.
+    pub pressed: bool,
 }
 
 /// What the mutex guards.
@@ -444,7 +446,8 @@ impl Table {
             let subtables = port.members.iter().map(|m| m.subtable.clone()).collect();
             // Packets with an input port that does not exist are not received.
             let plan = if list == 0 { Plan::none() } else { Plan::new(list, &union) };
-            Box::new(PortList { subtables, union: Shape::new(&union), plan })
+            let pressed = port.pressure.is_some();
+            Box::new(PortList { subtables, union: Shape::new(&union), plan, pressed })
         });
         self.lists[usize::from(list)].replace(object, &self.domain);
     }
@@ -464,6 +467,7 @@ impl Table {
             }
             if port.relax(limit, now) {
                 condemned.insert(list);
+                self.publish(list, port);
             }
         }
     }

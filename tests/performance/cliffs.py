@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""What happens to the rate when there are many flows, rules or masks, or somebody sends only new packets.
+
+usage: cliffs.py [--weir BINARY] [--ovs] [--ports pcap|dpdk] [--scenarios a,b] [--rounds N] [--seconds S]
+                 [--workers N] [--core C] [--traces DIR] [--list]
+
+Each scenario runs alone in a fresh daemon with a real ovsdb-server, configured by ovs-vsctl and ovs-ofctl. Weir's
+ports are pcap and null, or with --ports dpdk the vdevs net_pcap and net_null, which OVS gets in any case (--ovs;
+needs Debian's openvswitch-switch-dpdk, librte-net-pcap23, librte-net-null23, and huge pages).
+
+Printed are medians. A rate is what `ovs-ofctl dump-ports` counts as received. Cycles are of the worker thread's own time on
+a processor (/proc/PID/task/TID/schedstat) at the TSC's frequency, for each packet received by any port, so that other load
+on the machine matters less. "victim" is the rate of a second port on the same worker, for each second of that
+worker's time, and in percent of what it has beside benign traffic.
+
+Scenario `two` needs two quiet cores and runs only when it is named: it compares one worker with two.
+"""
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import traces  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+OVS = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
+ONE = "in_port=1,udp,nw_dst=198.18.0.0/15,actions=output:2"
+# Copies the source address to a register, so that each flow is a megaflow of its own.
+OWN = "in_port=1,udp,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],output:2"
+VICTIM = "in_port=3,udp,nw_dst=198.18.0.0/15,actions=output:2"
+MASKS = [f"in_port=1,udp,nw_src=10.0.0.{i},nw_dst=198.18.0.0/{15 + i},actions=output:2" for i in range(8)]
+MASKS += ["priority=1,in_port=1,actions=output:2"]
+SMALL = {"flow-limit": "200000"}
+# name: what, trace (a function of the folder), rules, victim's port too, other_config
+SCENARIOS = {
+    "10k": ("10 000 flows, one megaflow", lambda d: traces.flows(d, 10_000), [ONE], False, {}),
+    "100k": ("100 000 flows, one megaflow", lambda d: traces.flows(d, 100_000), [ONE], False, {}),
+    "1M": ("1 000 000 flows, one megaflow", lambda d: traces.flows(d, 1_000_000), [ONE], False, {}),
+    "own10k": ("10 000 flows, each its own megaflow", lambda d: traces.flows(d, 10_000), [OWN], False, {}),
+    "own100k": ("100 000 flows, each its own megaflow", lambda d: traces.flows(d, 100_000), [OWN], False, {}),
+    "own1M": ("1 000 000 flows, each its own megaflow", lambda d: traces.flows(d, 1_000_000), [OWN], False, {}),
+    "rules10k": ("10 000 rules, one for each flow", lambda d: traces.flows(d, 10_000), 10_000, False, {}),
+    "rules100k": ("100 000 rules, one for each flow", lambda d: traces.flows(d, 100_000), 100_000, False, {}),
+    "crafted": ("8 192 crafted packets, 4 rules", traces.crafted, traces.ACCESS_LIST, False, {}),
+    "noise": ("only new flows, flow limit 200 000", traces.noise, [OWN], False, SMALL),
+    "beside-benign": ("victim beside 10 000 flows", lambda d: traces.flows(d, 10_000), [ONE, VICTIM], True, {}),
+    "beside-crafted": ("victim beside crafted packets", traces.crafted, [*traces.ACCESS_LIST, VICTIM], True, {}),
+    "beside-noise": ("victim beside only new flows", traces.noise, [OWN, VICTIM], True, SMALL),
+    "mixed": ("1 000 flows mixed, 9 masks", lambda d: traces.flows(d, 1000), MASKS, False, {}),
+    "runs": ("1 000 flows in runs of 32, 9 masks", lambda d: traces.flows(d, 1000, 32), MASKS, False, {}),
+    "drop": ("drop at a null port, 1 flow", None, ["in_port=1,udp,actions=drop"], False, {}),
+    "drop-no-cache": ("the same without the exact-match cache", None, ["in_port=1,udp,actions=drop"], False,
+                      {"emc-insert-inv-prob": "0"}),
+}
+
+
+def tsc_hz():
+    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
+    found = re.search(r"tsc: (?:Refined TSC clocksource calibration|Detected): ([\d.]+) MHz", log)
+    found = found or re.search(r"cpu MHz\s*: ([\d.]+)", Path("/proc/cpuinfo").read_text())
+    return float(found[1]) * 1e6
+
+
+def sh(cmd, timeout=60, **kw):
+    done = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, timeout=timeout, **kw)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(map(str, cmd))}: {done.stderr}")
+    return done.stdout
+
+
+class Switch:
+    """A daemon with its database, in a run directory of its own. A context manager."""
+
+    def __init__(self, command, dpdk, workers, core, config):
+        self.dpdk, self.processes = dpdk, []
+        self.dir = Path(tempfile.mkdtemp(prefix="weir-cliffs-"))
+        self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir),
+                        OVS_SYSCONFDIR=str(self.dir))
+        self.db = f"unix:{self.dir}/db.sock"
+        try:
+            sh(["ovsdb-tool", "create", self.dir / "conf.db", "/usr/share/openvswitch/vswitch.ovsschema"])
+            self.start(["ovsdb-server", self.dir / "conf.db", f"--remote=p{self.db}"], "db")
+            self.vsctl("--no-wait", "init")
+            mask = sum(1 << c for c in range(core, core - workers, -1))
+            settings = {"pmd-cpu-mask": hex(mask), "dpdk-init": str(dpdk).lower(), "dpdk-lcore-mask": "0x1",
+                        "dpdk-extra": "--in-memory --no-pci"} | config
+            self.vsctl("--no-wait", "set", "Open_vSwitch", ".", *(f'other_config:{k}="{v}"' for k, v in settings.items()))
+            self.daemon = self.start([*command, self.db], "vswitchd")
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def start(self, command, name):
+        """Starts a process and waits for its control socket."""
+        control = self.dir / f"{name}.ctl"
+        log = open(self.dir / f"{name}.out", "w")
+        command = [*map(str, command), f"--log-file={self.dir}/{name}.log", f"--unixctl={control}", "--no-chdir"]
+        process = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes.append(process)
+        end = time.monotonic() + 60
+        while not control.exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{shlex.join(command)}: {(self.dir / f'{name}.out').read_text()[-2000:]}")
+            time.sleep(0.05)
+        return process
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def vsctl(self, *args):
+        return sh(["ovs-vsctl", f"--db={self.db}", "--timeout=40", *args], env=self.env)
+
+    def ofctl(self, verb, *args):
+        return sh(["ovs-ofctl", "-O", "OpenFlow13", verb, f"unix:{self.dir}/br0.mgmt", *args], 300, env=self.env)
+
+    def appctl(self, *args):
+        return sh(["ovs-appctl", "-t", self.dir / "vswitchd.ctl", *args], env=self.env)
+
+    def add_port(self, number, trace):
+        """A port that replays `trace`; without one, a source of one flow for port 1, else a sink."""
+        name = f"p{number}"
+        if self.dpdk:
+            if trace:
+                device = f"net_pcap{number},rx_pcap={trace},infinite_rx=1"
+            else:
+                device = f"net_null{number},size=60" + (",no-rx=1" if number != 1 else "")
+            what = ["type=dpdk", f"options:dpdk-devargs={device}"]
+        elif trace:
+            what = ["type=pcap", f"options:rx_pcap={trace}", "options:loop=true"]
+        else:
+            what = ["type=null"] + (["options:n_rxq=1"] if number == 1 else [])
+        self.vsctl("add-port", "br0", name, "--", "set", "Interface", name, *what, f"ofport_request={number}")
+        error = self.vsctl("get", "Interface", name, "error").strip()
+        if error not in ("[]", ""):
+            raise RuntimeError(f"{name}: {error}")
+
+    def received(self, port):
+        return int(re.search(r"rx pkts=(\d+)", self.ofctl("dump-ports", str(port)))[1])
+
+    def worker_time(self):
+        """Seconds that the polling threads have run."""
+        total = 0
+        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
+            if re.match(r"worker\d|pmd-", (task / "comm").read_text()):
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def memory(self):
+        return int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{self.daemon.pid}/status").read_text())[1]) // 1024
+
+
+def bridge(switch, rules):
+    """The bridge with its rules, and how long these took."""
+    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail_mode=secure")
+    path = rules
+    if isinstance(rules, list):
+        path = switch.dir / "rules.txt"
+        path.write_text("".join(f"{rule}\n" for rule in rules))
+    start = time.monotonic()
+    switch.ofctl("add-flows", path)
+    return time.monotonic() - start
+
+
+def settle(switch, port):
+    """Waits until the rate is steady: all flows are installed, or all there will be."""
+    last = None
+    for _ in range(30):
+        count, used = switch.received(port), switch.worker_time()
+        time.sleep(1)
+        cost = (switch.worker_time() - used) / max(1, switch.received(port) - count)
+        if last is not None and abs(cost - last) < 0.1 * last:
+            return
+        last = cost
+
+
+def measure(switch, ports, seconds):
+    before, used, start = [switch.received(p) for p in ports], switch.worker_time(), time.monotonic()
+    time.sleep(seconds)
+    counts = [switch.received(p) - b for p, b in zip(ports, before)]
+    return counts, switch.worker_time() - used, time.monotonic() - start
+
+
+def run(command, name, args, dpdk):
+    _, trace, rules, victim, config = SCENARIOS[name]
+    rules = traces.rules(args.traces, rules) if isinstance(rules, int) else rules
+    with Switch(command, dpdk, 1, args.core, config) as switch:
+        setup = bridge(switch, rules)
+        switch.add_port(2, None)
+        switch.add_port(1, trace and trace(args.traces))
+        ports = [1]
+        if victim:
+            switch.add_port(3, traces.flows(args.traces, 1000))
+            ports.append(3)
+        time.sleep(args.settle)
+        settle(switch, ports[-1])
+        counts, used, took = measure(switch, ports, args.seconds)
+        return {"pps": counts[0] / took, "cycles": used * args.hz / max(1, sum(counts)), "setup": setup,
+                "victim": counts[1] / used if victim else None, "memory": switch.memory(),
+                "masks": masks(switch, dpdk)}
+
+
+def masks(switch, dpdk):
+    text = switch.appctl("dpif-netdev/pmd-stats-show")
+    found = re.search(r"avg. subtable lookups per megaflow hit: ([\d.]+)", text)
+    return float(found[1]) if found else 0.0
+
+
+def two_workers(command, args, dpdk):
+    """Two ports, each with a sink of its own, by one worker and by two: how many times as much."""
+    rates = []
+    for workers in (1, 2):
+        with Switch(command, dpdk, workers, 1, {}) as switch:
+            bridge(switch, ["in_port=1,udp,actions=output:2", "in_port=3,udp,actions=output:4"])
+            for number, trace in ((2, None), (4, None), (1, 10_000), (3, 10_000)):
+                switch.add_port(number, trace and traces.flows(args.traces, trace))
+            time.sleep(args.settle + 1)
+            counts, _, took = measure(switch, [1, 3], args.seconds)
+            rates.append(sum(counts) / took)
+    return {"pps": rates[1], "one": rates[0], "scaling": rates[1] / rates[0]}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--weir", default=ROOT / "target/release/weir")
+    p.add_argument("--ovs", action="store_true", help="measure OVS with DPDK, too")
+    p.add_argument("--ports", choices=["pcap", "dpdk"], default="pcap", help="Weir's ports")
+    p.add_argument("--scenarios", default=",".join(SCENARIOS))
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--seconds", type=float, default=3)
+    p.add_argument("--settle", type=float, default=2)
+    p.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
+    p.add_argument("--traces", type=Path, default=Path("/var/tmp/weir-traces"))
+    p.add_argument("--json", type=Path)
+    p.add_argument("--list", action="store_true")
+    args = p.parse_args()
+    if args.list:
+        print("\n".join(f"{name:<16} {what[0]}" for name, what in SCENARIOS.items()))
+        return
+    args.traces.mkdir(parents=True, exist_ok=True)
+    args.hz = tsc_hz()
+    daemons = {"weir": ([args.weir, "vswitchd"], args.ports == "dpdk")}
+    if args.ovs:
+        daemons["ovs"] = ([OVS], True)
+    names, results = args.scenarios.split(","), {}
+    for _ in range(args.rounds):
+        for name in names:
+            for daemon, (command, dpdk) in daemons.items():
+                one = two_workers(command, args, dpdk) if name == "two" else run(command, name, args, dpdk)
+                results.setdefault((name, daemon), []).append(one)
+                print(name, daemon, {k: round(v, 3) for k, v in one.items() if v is not None}, file=sys.stderr, flush=True)
+    report(names, daemons, results)
+    if args.json:
+        args.json.write_text(json.dumps([{"scenario": n, "daemon": d, "rounds": r} for (n, d), r in results.items()]))
+
+
+def report(names, daemons, results):
+    median = lambda name, daemon, key: statistics.median(one[key] for one in results[name, daemon])  # noqa: E731
+    print("\n| scenario | daemon | Mpps | cycles per packet | victim, Mpps (of benign) | rules added in | memory |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for name in (n for n in names if n != "two"):
+        for daemon in daemons:
+            victim = "–"
+            if SCENARIOS[name][3]:
+                rate = median(name, daemon, "victim")
+                victim = f"{rate / 1e6:.2f}"
+                if ("beside-benign", daemon) in results:
+                    victim += f" ({100 * rate / median('beside-benign', daemon, 'victim'):.0f} %)"
+            print(f"| {SCENARIOS[name][0]} | {daemon} | {median(name, daemon, 'pps') / 1e6:.3f} "
+                  f"| {median(name, daemon, 'cycles'):.0f} | {victim} | {median(name, daemon, 'setup'):.1f} s "
+                  f"| {median(name, daemon, 'memory'):.0f} MiB |")
+    for daemon in daemons:
+        if ("two", daemon) in results:
+            print(f"\n{daemon}: two workers forward {median('two', daemon, 'scaling'):.2f} times what one does "
+                  f"({median('two', daemon, 'one') / 1e6:.2f} and {median('two', daemon, 'pps') / 1e6:.2f} Mpps).")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Captures that the measurements replay. Each is made once and kept in a folder."""
+import random
+import struct
+
+ETHERNET = bytes.fromhex("0200000000020200000000010800")
+TARGET = 0xC6120001  # 198.18.0.1
+
+
+def udp(source, sport, dport=53, target=TARGET):
+    """60 bytes: Ethernet, IPv4, UDP."""
+    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 46, 0, 0x4000, 64, 17, 0, source, target)
+    total = sum(struct.unpack("!10H", ip))
+    total = (total & 0xFFFF) + (total >> 16)
+    ip = ip[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + ip[12:]
+    return ETHERNET + ip + struct.pack("!HHHH", sport, dport, 26, 0) + bytes(18)
+
+
+def flow(i):
+    """Source address and port of flow i."""
+    return 0x0A000000 | i & 0xFFFFFF, 1024 + i % 50000
+
+
+def address(source):
+    return ".".join(str(source >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def write(path, frames):
+    if path.exists():
+        return path
+    unfinished = path.with_suffix(".part")
+    with open(unfinished, "wb", buffering=1 << 20) as f:
+        f.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for data in frames:
+            f.write(struct.pack("<IIII", 0, 0, len(data), len(data)) + data)
+    unfinished.rename(path)
+    return path
+
+
+def shuffled(count, seed=7):
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def flows(folder, count, run=1):
+    """`count` flows in random order, `run` packets of one before the next comes."""
+    repeat = max(1, 1024 // count)
+    frames = (udp(*flow(i)) for _ in range(repeat) for i in shuffled(count) for _ in range(run))
+    return write(folder / f"flows-{count}-{run}.pcap", frames)
+
+
+def rules(folder, count):
+    """One OpenFlow rule for each of `count` flows."""
+    path = folder / f"rules-{count}.txt"
+    if not path.exists():
+        path.write_text("".join(f"in_port=1,ip,nw_src={address(flow(i)[0])},actions=output:2\n" for i in range(count)))
+    return path
+
+
+# "Allow a few, deny the rest": the access list that the crafted packets are for.
+ACCESS_LIST = [
+    "priority=100,in_port=1,udp,tp_dst=80,actions=output:2",
+    "priority=90,in_port=1,udp,nw_src=10.9.9.9,actions=output:2",
+    "priority=80,in_port=1,udp,tp_src=12345,actions=output:2",
+    "priority=1,in_port=1,actions=drop",
+]
+
+
+def crafted(folder):
+    """A packet for each combination of the first bits in which it differs from the access list's rules: each
+    asks for a mask of its own (CVE-2019-25076)."""
+    frames = [
+        udp(0x0A090909 ^ 1 << 31 - a, 12345 ^ 1 << 15 - b, 80 ^ 1 << 15 - c)
+        for a in range(32) for b in range(16) for c in range(16)
+    ]
+    random.Random(3).shuffle(frames)
+    return write(folder / "crafted.pcap", frames)
+
+
+def noise(folder, count=1_000_000):
+    """Packets whose addresses and ports are random: no two alike."""
+    draw = random.Random(11)
+    frames = (
+        udp(draw.getrandbits(32), draw.getrandbits(16), draw.getrandbits(16), draw.getrandbits(32))
+        for _ in range(count)
+    )
+    return write(folder / f"noise-{count}.pcap", frames)
