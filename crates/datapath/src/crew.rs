@@ -15,6 +15,7 @@ use packet::Time;
 
 use crate::act::Actor;
 use crate::assign::Policy;
+use crate::balance;
 use crate::classify::batch::Caches;
 use crate::config::Config;
 use crate::counters::{WorkerCounters, add_to, since};
@@ -22,7 +23,7 @@ use crate::datapath::Shared;
 use crate::error::Error;
 use crate::fair::Fairness;
 use crate::forward::Frames;
-use crate::miss::{Bell, Channel, Handler, MissQueue, Roster};
+use crate::miss::{Bell, Channel, Handler, MissQueue, Recent, Roster};
 use crate::output::Outputs;
 use crate::patience::Patience;
 use crate::rcu::Reader;
@@ -77,6 +78,8 @@ pub struct Management {
     pub config: Config,
     policy: Policy,
     isolate: bool,
+    /// Of the automatic balance.
+    pub(crate) balance: balance::State,
     drivers: Drivers,
     /// Places of workers that do not exist.
     free: BTreeMap<usize, Reader>,
@@ -123,12 +126,14 @@ impl Management {
             table: shared.table.clone(),
             upcall: shared.upcall.clone(),
             clock: shared.clock.clone(),
+            recent: Recent::default(),
         };
         let handlers = handlers.into_iter().zip(&desks).map(handler).collect();
         Management {
             config,
             policy: Policy::default(),
             isolate: true,
+            balance: balance::State::default(),
             drivers: Drivers::Caller(Parked { workers: BTreeMap::new(), handlers }),
             free: workers.into_iter().enumerate().collect(),
             desks,

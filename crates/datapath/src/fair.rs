@@ -10,6 +10,9 @@
 //!
 //! Other queues pay one comparison.
 
+/// Turns in which a queue is passed over at most.
+const MOST_TURNS: u64 = 32;
+
 /// A queue's debt, in cycles.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Debt(u64);
@@ -52,7 +55,8 @@ impl Fairness {
     pub fn charge(&mut self, debt: &mut Debt, cycles: u64, charged: bool) {
         if charged {
             if self.before > 0 {
-                debt.0 = cycles.saturating_sub(self.fair());
+                // A batch that the system interrupted has cost nothing of the kind.
+                debt.0 = cycles.saturating_sub(self.fair()).min(MOST_TURNS * self.before);
             }
         } else if self.cheapest == 0 || cycles < self.cheapest {
             self.cheapest = cycles;
@@ -104,6 +108,21 @@ mod tests {
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
         assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
         assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: nothing is owed");
+    }
+
+    #[test]
+    fn an_interruption_is_no_debt() {
+        let (mut fairness, mut debt) = (Fairness::default(), Debt::default());
+        fairness.charge(&mut Debt::default(), 3_000, false);
+        fairness.end_of_turn();
+        fairness.charge(&mut debt, 20_000_000, true);
+        let turns = (0..).take_while(|_| {
+            fairness.charge(&mut Debt::default(), 3_000, false);
+            let admitted = fairness.admits(&mut debt);
+            fairness.end_of_turn();
+            !admitted
+        });
+        assert_eq!(turns.count(), 32);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod act;
 pub mod action;
 pub mod assign;
 mod backlog;
+pub mod balance;
 pub mod classify;
 pub mod clock;
 pub mod config;
@@ -35,6 +36,7 @@ mod usage;
 mod worker;
 
 pub use action::{Action, PortNo, Punt, Rewrite};
+pub use balance::AutoBalance;
 pub use config::Config;
 pub use datapath::Datapath;
 pub use drop::DropReason;

@@ -332,6 +332,28 @@ pub struct Handler {
     pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// The actions of flows that were installed lately: flows with equal ones share them.
+    pub recent: Recent,
+}
+
+/// See [`Handler::recent`].
+#[derive(Default)]
+pub struct Recent {
+    actions: [Option<Arc<[Action]>>; 8],
+    next: usize,
+}
+
+impl Recent {
+    /// Shared actions that equal these.
+    fn share(&mut self, actions: Vec<Action>) -> Arc<[Action]> {
+        if let Some(known) = self.actions.iter().flatten().find(|known| known[..] == actions[..]) {
+            return known.clone();
+        }
+        let actions: Arc<[Action]> = actions.into();
+        self.actions[self.next] = Some(actions.clone());
+        self.next = (self.next + 1) % self.actions.len();
+        actions
+    }
 }
 
 impl Handler {
@@ -445,8 +467,8 @@ impl Handler {
     }
 
     /// Asks the slow path about some of the batch.
-    fn decide(&self, batch: &mut [Pending], which: &[usize], now: Time) {
-        let Some(upcall) = self.upcall.get().filter(|_| !which.is_empty()) else {
+    fn decide(&mut self, batch: &mut [Pending], which: &[usize], now: Time) {
+        let Some(upcall) = self.upcall.get().filter(|_| !which.is_empty()).cloned() else {
             which.iter().for_each(|&i| batch[i].answer = Some(Answer::Drop(DropReason::UpcallError)));
             return;
         };
@@ -462,13 +484,13 @@ impl Handler {
         }
     }
 
-    fn apply(&self, verdict: Verdict, key: &Key, now: Time, upcall: &dyn Upcall) -> Answer {
+    fn apply(&mut self, verdict: Verdict, key: &Key, now: Time, upcall: &dyn Upcall) -> Answer {
         match verdict {
             Verdict::Pending => Answer::Drop(DropReason::UpcallError),
             Verdict::Drop(reason) => Answer::Drop(reason),
             Verdict::Execute(actions) => Answer::Run(Box::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
-                let actions: Arc<[Action]> = actions.into();
+                let actions = self.recent.share(actions);
                 match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);

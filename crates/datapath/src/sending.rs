@@ -130,8 +130,7 @@ impl Management {
 
     /// What has to change hands: port, old worker, and new worker of each queue. Noted as done.
     fn plan(&self, ports: &mut Ports, crew: &Crew) -> Vec<(PortNo, usize, BTreeMap<usize, usize>)> {
-        let staying = crew.members.iter().filter(|(_, member)| !member.ending);
-        let workers: Vec<_> = staying.map(|(&number, member)| Candidate { number, core: member.core }).collect();
+        let workers = candidates(crew);
         let loads: Vec<Load> = ports.by_number.values().flat_map(loads).collect();
         let (policy, isolate) = self.policy();
         let mut places = assign::assign(policy, isolate, &loads, &workers).into_iter();
@@ -148,7 +147,14 @@ impl Management {
     }
 }
 
-fn loads(entry: &Entry) -> impl Iterator<Item = Load> + '_ {
+/// The workers that queues can be given to.
+pub(crate) fn candidates(crew: &Crew) -> Vec<Candidate> {
+    let staying = crew.members.iter().filter(|(_, member)| !member.ending);
+    staying.map(|(&number, member)| Candidate { number, core: member.core }).collect()
+}
+
+/// What the queues of a port have cost lately, and where they are wanted.
+pub(crate) fn loads(entry: &Entry) -> impl Iterator<Item = Load> + '_ {
     let load = |(index, rx): (usize, &crate::datapath::RxState)| Load {
         cycles: rx.history.sum(),
         core: entry.affinity.get(&index).copied(),

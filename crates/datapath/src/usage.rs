@@ -40,6 +40,12 @@ impl History {
         self.recent(STEPS)
     }
 
+    /// The least share of `whole` in any of the last minute's steps, in percent.
+    pub fn least_percent_of(&self, whole: &History) -> Option<u8> {
+        let shares = self.steps.iter().rev().zip(whole.steps.iter().rev());
+        shares.map(|(&part, &whole)| (u128::from(part) * 100 / u128::from(whole.max(1))).min(100) as u8).min()
+    }
+
     /// This counter as a share of `whole` over those of the last `steps` steps that both have, in percent.
     /// `None` before the first step has ended.
     pub fn percent_of(&self, whole: &History, steps: usize) -> Option<u8> {
@@ -62,6 +68,7 @@ mod tests {
         whole.step(2000);
         queue.step(250);
         assert_eq!(queue.percent_of(&whole, 12), Some(25));
+        assert_eq!(queue.least_percent_of(&whole), Some(25));
         for i in 0..20 {
             whole.step(3000 + i * 1000);
             queue.step(250);

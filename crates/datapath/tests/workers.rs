@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{MemPort, ToPort, by_hand, eventually, flow, udp};
 use datapath::assign::Policy;
 use datapath::clock::MonotonicClock;
-use datapath::{Action, Config, Datapath, Error};
+use datapath::{Action, AutoBalance, Config, Datapath, Error};
 use packet::{Field, Packet};
 
 fn started(config: Config) -> Arc<Datapath> {
@@ -48,6 +48,35 @@ fn queues_move_to_the_workers_that_there_are() {
     assert_eq!((workers(), cores()), (vec![0; 4], vec![(0, None)]));
     dp.set_workers(&[2, 3, 1]).unwrap();
     assert_eq!(cores().len(), 3);
+}
+
+#[test]
+fn busy_queues_part_by_themselves() {
+    let (dp, clock, out) = by_hand(Config { workers: vec![0, 1], ..Config::default() }, 1);
+    let a = MemPort::with("a", 4, usize::MAX, None);
+    let port = dp.add_port(a.clone()).unwrap();
+    dp.install(flow(port, 0, &[], vec![Action::Output(out[0].0)])).unwrap();
+    let workers = || dp.rx_assignments().iter().filter(|rx| rx.port == port).map(|rx| rx.worker).collect::<Vec<_>>();
+    let before = workers();
+    let together: Vec<usize> = (0..4).filter(|&queue| before[queue] == before[0]).collect();
+    assert_eq!(together.len(), 2, "{before:?}");
+    dp.set_auto_balance(AutoBalance { enabled: true, load: 0, improvement: 0, minutes: 2 });
+    let mut given = 0;
+    for step in 0..25 {
+        for number in 0..20 {
+            together.iter().for_each(|&queue| give(&a, queue, 5, number));
+            given += together.len();
+        }
+        dp.poll();
+        dp.balance();
+        assert_eq!(workers(), before, "not before two minutes have passed: step {step}");
+        clock.advance(Duration::from_secs(5));
+    }
+    dp.poll();
+    dp.balance();
+    let after = workers();
+    assert_ne!(after[together[0]], after[together[1]], "{after:?}");
+    assert_eq!(out[0].1.sent(), given);
 }
 
 #[test]

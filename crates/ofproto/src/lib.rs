@@ -22,6 +22,7 @@ mod record;
 #[cfg(test)]
 mod reference;
 mod revalidate;
+mod shared;
 pub mod state;
 pub mod switch;
 pub mod table;

@@ -74,6 +74,39 @@ impl Record {
         &mut self.deps[index]
     }
 
+    /// Whether it is about the addresses of one packet, so that hardly another flow will have the same.
+    pub fn is_personal(&self) -> bool {
+        !self.sources.is_empty() || self.deps.iter().any(|deps| !deps.macs.is_empty())
+    }
+
+    /// Whether both credit the same and depend on the same, whenever they were made.
+    pub fn says_the_same(&self, other: &Record) -> bool {
+        let same_rules = same(&self.rules, &other.rules, Arc::ptr_eq);
+        let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
+        let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
+        let deps = |a: &Deps, b: &Deps| {
+            a.bridge == b.bridge && a.tables == b.tables && a.groups == b.groups && a.macs == b.macs
+        };
+        same_rules
+            && same_tables
+            && same(&self.patches, &other.patches, patch)
+            && same(&self.groups, &other.groups, Arc::ptr_eq)
+            && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
+            && self.sources == other.sources
+            && same(&self.deps, &other.deps, deps)
+            && self.volatile == other.volatile
+            && same(&self.holds, &other.holds, |a, b| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)))
+    }
+
+    /// The record in as little memory as it needs.
+    pub fn compact(mut self) -> Record {
+        self.rules.shrink_to_fit();
+        self.tables.shrink_to_fit();
+        self.deps.shrink_to_fit();
+        self.sources.shrink_to_fit();
+        self
+    }
+
     /// Whether something that the translation depended on has changed since.
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         let generation = self.generation;
@@ -135,6 +168,10 @@ impl Record {
             self.credit(forwarding, packets, bytes, stats.used);
         }
     }
+}
+
+fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
 }
 
 /// How much of a flow's counters has been credited. Belongs to the flow, not to its record, which may

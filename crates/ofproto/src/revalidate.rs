@@ -114,6 +114,7 @@ impl Switch {
         state.last_walk = now;
         if now.since(state.last_collect) >= COLLECT_INTERVAL {
             state.last_collect = now;
+            self.records.clear();
             self.interners.frozen.collect();
             self.interners.punts.collect();
         }

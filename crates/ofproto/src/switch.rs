@@ -6,7 +6,7 @@
 //! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 3. a bridge's MAC table;
-//! 4. the interners, `subscribers`, `removed`, `evicted`, `settings`, `due`: leaves.
+//! 4. the interners, `subscribers`, `records`, `removed`, `evicted`, `settings`, `due`: leaves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::paused::Paused;
 use crate::port::describe;
 use crate::revalidate::Revalidation;
+use crate::shared::SharedRecords;
 use crate::table::Rule;
 use crate::upcall::SlowPath;
 use crate::xlate::trace::Sink;
@@ -69,6 +70,8 @@ pub struct Switch {
     pub(crate) datapath: OnceLock<Arc<Datapath>>,
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
+    /// Records of flows that were translated lately.
+    pub(crate) records: SharedRecords,
     /// Pipelines that wait for a controller.
     pub(crate) paused: Paused,
     pub(crate) revalidation: Mutex<Revalidation>,
@@ -95,6 +98,7 @@ impl Switch {
             datapath: OnceLock::new(),
             forwarding: RwLock::default(),
             interners: Interners::default(),
+            records: SharedRecords::default(),
             paused: Paused::default(),
             revalidation: Mutex::default(),
             control: Control::default(),

@@ -1,7 +1,7 @@
 //! Packets from the datapath: those that no flow matches, and those for the controllers.
 
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use datapath::{DropReason, FlowTag, Miss, Punt, RemovedFlow, Upcall, Verdict};
 use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
@@ -108,12 +108,12 @@ impl Switch {
     /// Decides about a packet of `bytes` bytes, and credits it: the flow that it makes counts those after it.
     fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
         let forwarding = self.forwarding.read();
-        let translation = self.translate_dp(&forwarding, key, true, now);
-        if let Some(translation) = &translation {
-            translation.record.credit(&forwarding, 1, bytes, now);
-        }
+        let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
+            return Verdict::Drop(DropReason::UpcallError);
+        };
+        let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
+        record.credit(&forwarding, 1, bytes, now);
         drop(forwarding);
-        let Some(translation) = translation else { return Verdict::Drop(DropReason::UpcallError) };
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);
         }
@@ -122,7 +122,7 @@ impl Switch {
             return Verdict::Execute(translation.actions);
         }
         let mask = self.mask_of_flow(translation.mask, key);
-        Verdict::Install { mask, actions: translation.actions, tag: Arc::new(translation.record) }
+        Verdict::Install { mask, actions: translation.actions, tag: record }
     }
 
     /// Does what `learn` actions ask for.

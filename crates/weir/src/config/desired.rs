@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use datapath::AutoBalance;
 use datapath::assign::Policy;
 use ofproto::TableSettings;
 use openflow::{TableId, Version, Versions};
@@ -50,6 +51,9 @@ pub struct Workers {
     pub rx_assign: Policy,
     /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
     pub rx_isolate: bool,
+    /// When receive queues are moved by themselves (`pmd-auto-lb*`).
+    #[serde(serialize_with = "balance")]
+    pub auto_balance: AutoBalance,
 }
 
 /// The ways to spread receive queues, by name.
@@ -61,6 +65,16 @@ fn policy_name<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S
     serializer.serialize_str(name)
 }
 
+fn balance<S: serde::Serializer>(settings: &AutoBalance, serializer: S) -> Result<S::Ok, S::Error> {
+    let AutoBalance { enabled, load, improvement, minutes } = *settings;
+    serializer.collect_map([
+        ("enabled", u32::from(enabled)),
+        ("load", load.into()),
+        ("improvement", improvement.into()),
+        ("minutes", minutes),
+    ])
+}
+
 impl Default for Workers {
     fn default() -> Workers {
         Workers {
@@ -69,6 +83,7 @@ impl Default for Workers {
             tx_flush_interval: Duration::ZERO,
             rx_assign: Policy::Cycles,
             rx_isolate: true,
+            auto_balance: AutoBalance::default(),
         }
     }
 }

@@ -22,6 +22,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use datapath::AutoBalance;
+
 use super::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, POLICIES, Port, VlanMode,
     Vlans, Workers, parse_mac,
@@ -154,6 +156,7 @@ fn read_dpdk(mut s: Section) -> dpdk::Settings {
 
 fn read_workers(mut s: Section) -> Workers {
     let default = Workers::default();
+    let balance = default.auto_balance;
     let mut cores = BTreeSet::new();
     for item in s.list("cores") {
         if let Some(core) = item.integer(0..=4095, "the number of a core")
@@ -168,6 +171,13 @@ fn read_workers(mut s: Section) -> Workers {
         tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
         rx_assign: s.choice("rx-assign", &POLICIES).unwrap_or(default.rx_assign),
         rx_isolate: s.bool("rx-isolate").unwrap_or(default.rx_isolate),
+        auto_balance: AutoBalance {
+            enabled: s.bool("auto-balance").unwrap_or(balance.enabled),
+            load: s.integer("auto-balance-load", 0..=100, "percent").unwrap_or(balance.load.into()) as u8,
+            improvement: s.integer("auto-balance-improvement", 0..=100, "percent").unwrap_or(balance.improvement.into())
+                as u8,
+            minutes: s.integer("auto-balance-minutes", 1..=20_000, "minutes").unwrap_or(balance.minutes.into()) as u32,
+        },
     };
     s.finish();
     workers

@@ -84,6 +84,7 @@ impl Target {
             datapath.set_max_sleep(workers.sleep_max);
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
+        datapath.set_auto_balance(workers.auto_balance);
         // Last, for it can fail.
         if workers.cores != have.cores {
             datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;

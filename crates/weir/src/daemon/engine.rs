@@ -58,6 +58,7 @@ impl Engine {
         set_vlan_limit(caches.vlan_limit.into());
         let datapath = Datapath::new(config, clock.clone());
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
+        datapath.set_auto_balance(workers.auto_balance);
         let switch = Switch::new(switch_settings(caches), clock.clone());
         switch.attach(datapath.clone());
         datapath.start()?;
@@ -128,9 +129,11 @@ impl Revalidator {
     pub fn start(engine: &Engine) -> Result<Revalidator, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let (switch, clock, stopped) = (engine.switch.clone(), engine.clock.clone(), stop.clone());
+        let datapath = engine.datapath.clone();
         let thread = std::thread::Builder::new().name("revalidator".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let next = switch.run(clock.now());
+                datapath.balance();
                 switch.wait(next.since(clock.now()).min(REVALIDATOR_WAIT));
             }
         });

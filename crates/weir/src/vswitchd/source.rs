@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use datapath::AutoBalance;
 use openflow::{Version, Versions};
 use ovsdb::{Replica, Row, Selection};
 use ports::registry;
@@ -125,6 +126,20 @@ impl Source {
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
             rx_assign: self.choice(root, "pmd-rxq-assign", &POLICIES).unwrap_or(default.rx_assign),
             rx_isolate: root.map_string("other_config", "pmd-rxq-isolate") != Some("false"),
+            auto_balance: self.auto_balance(root),
+        }
+    }
+
+    /// Values that are too large count as none, as in OVS.
+    fn auto_balance(&mut self, root: &Row) -> AutoBalance {
+        let default = AutoBalance::default();
+        let mut number = |key: &str, most: u32| self.number(root, "other_config", key).filter(|&n: &u32| n <= most);
+        let percent = |n: Option<u32>, default: u8| n.map_or(default, |n| n as u8);
+        AutoBalance {
+            load: percent(number("pmd-auto-lb-load-threshold", 100), default.load),
+            improvement: percent(number("pmd-auto-lb-improvement-threshold", 100), default.improvement),
+            minutes: number("pmd-auto-lb-rebal-interval", 20_000).filter(|&n| n > 0).unwrap_or(default.minutes),
+            enabled: root.map_string("other_config", "pmd-auto-lb") == Some("true"),
         }
     }
 

@@ -42,7 +42,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "n-offload-threads",
             "n-revalidator-threads",
             "offload-rebalance",
-            "pmd-auto-lb",
             "pmd-perf-metrics",
             "smc-enable",
             "tc-policy",
