@@ -25,6 +25,7 @@ use crate::fair::Fairness;
 use crate::forward::Frames;
 use crate::miss::{Bell, Channel, Handler, MissQueue, Recent, Roster};
 use crate::output::Outputs;
+use crate::pace::Pace;
 use crate::patience::Patience;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
@@ -339,6 +340,7 @@ impl Management {
             empty_turns: 0,
             patience: Patience::default(),
             housekept: Time(0),
+            pace: Pace::default(),
         }
     }
 

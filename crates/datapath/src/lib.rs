@@ -21,6 +21,7 @@ mod forward;
 mod log;
 mod miss;
 mod output;
+mod pace;
 mod patience;
 mod port;
 pub mod program;

@@ -23,6 +23,7 @@ use crate::drop::DropReason;
 use crate::fair::{Debt, Fairness};
 use crate::forward::Frames;
 use crate::miss::{Answer, Answered, Channel};
+use crate::pace::Pace;
 use crate::patience::Patience;
 use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
@@ -170,20 +171,25 @@ pub struct Worker {
     pub patience: Patience,
     /// When the transmit queues were reaped last.
     pub housekept: Time,
+    /// How often it looks at clocks.
+    pub pace: Pace,
 }
 
 impl Worker {
     /// One turn: everything that is there to be done, once. Returns how many packets were received.
     pub fn turn(&mut self) -> usize {
-        let start = tsc::cycles();
+        let start = self.pace.start();
         self.reader.quiescent();
-        let before = std::mem::replace(&mut self.actor.now, self.clock.now());
-        self.actor.outputs.turn(self.actor.now.since(before));
+        if self.pace.is_clock_due(start) {
+            let before = std::mem::replace(&mut self.actor.now, self.clock.now());
+            // Of several turns where they follow each other: packets are sent the sooner for it.
+            self.actor.outputs.turn(self.actor.now.since(before));
+        }
 
         // What came back from the slow path goes before what is newer.
         let mut work = self.obey() + self.take_returned();
         let mut received = 0;
-        let mut since = tsc::cycles();
+        let mut since = if work == 0 { start } else { tsc::cycles() };
         for queue in 0..self.rx.len() {
             if !self.fairness.admits(&mut self.rx[queue].debt) {
                 continue;
@@ -218,7 +224,9 @@ impl Worker {
         }
 
         let counters = &self.actor.counters;
-        let cycles = tsc::cycles().wrapping_sub(start);
+        // What comes behind the last batch counts to the next turn, where one follows.
+        let last = if since == start { tsc::cycles() } else { since };
+        let cycles = self.pace.end(last).wrapping_sub(start);
         counters.turns.add(1);
         if work > 0 {
             self.empty_turns = 0;
@@ -355,6 +363,7 @@ impl Worker {
 
     /// Runs until `stop`: the body of a worker's thread.
     pub fn run(&mut self, stop: &AtomicBool) {
+        self.pace = Pace::new(true);
         while !stop.load(Ordering::Relaxed) {
             self.turn();
             if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
@@ -403,6 +412,7 @@ impl Worker {
         // What is sent next does not wait for a turn as long as this sleep.
         self.actor.now = self.clock.now();
         self.actor.counters.slept_nanos.add(self.actor.now.since(start).as_nanos() as u64);
+        self.pace = Pace::new(true);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;
     }
