@@ -10,7 +10,7 @@ use crate::action::PortNo;
 use crate::classify::batch::{Hits, Notes, Place, all, classify, classify_keys, end_of_run};
 use crate::classify::level::{Leveled, at_best};
 use crate::classify::simd::Simd;
-use crate::classify::{DeedKind, FlowRef, Found, Work};
+use crate::classify::{DeedKind, FlowRef, Found, Work, bits};
 use crate::drop::DropReason;
 use crate::worker::Worker;
 
@@ -106,9 +106,11 @@ impl Worker {
         let count = packets.len();
         // What is still up there must not be overtaken (see `miss.rs`).
         if actor.misses.has_outstanding(in_port) {
-            notes.split_runs(count);
+            for (i, packet) in packets.iter().enumerate() {
+                notes.extract(i, packet, in_port);
+            }
+            notes.split_runs(packets);
             for i in 0..count {
-                notes.extract(i, &packets[i], in_port);
                 if actor.misses.is_up(connection_hash(&actor.hasher, &notes.keys[i])) {
                     notes.found[i] = Found::MISS;
                 }
@@ -118,26 +120,23 @@ impl Worker {
         // 8. Account for what has a flow, each run at once.
         let tally = table.arena.tally(*number);
         let deed = notes.found[0].deed;
-        let (mut at, mut alike, mut longest) = (0, true, 0);
-        while at < count {
+        let mut alike = true;
+        for at in bits(notes.starts) {
             let found = notes.found[at];
             alike &= found.deed == deed;
-            let end = end_of_run(notes.starts, at, count);
-            let (mut bytes, mut flags) = (0, 0);
-            for i in at..end {
-                bytes += u64::from(notes.heads.lengths[i]);
-                flags |= notes.heads.flags[i];
-                longest = longest.max(notes.heads.lengths[i]);
-            }
             if found.flow != FlowRef::NONE {
-                tally.of(found.flow).add((end - at) as u64, bytes, flags, actor.now);
+                let run = end_of_run(notes.starts, at, count) - at;
+                let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
+                tally.of(found.flow).add(run as u64, bytes.into(), flags, actor.now);
             }
-            at = end;
         }
         // Most batches are handed over as they are.
         if alike {
             match deed.kind() {
-                DeedKind::Output(port) => return actor.outputs.push_batch(port, packets, longest, in_port, actor.now),
+                DeedKind::Output(port) => {
+                    let longest = notes.heads.longest;
+                    return actor.outputs.push_batch(port, packets, longest, in_port, actor.now);
+                }
                 DeedKind::Drop(reason) => return actor.outputs.drop_all(packets, reason, in_port),
                 DeedKind::Program | DeedKind::Miss => {}
             }
@@ -183,13 +182,15 @@ impl Worker {
             let in_port = first.metadata.in_port();
             let Worker { number, reader, table, caches, frames, actor, .. } = self;
             let Frames { packets, notes, depths } = frames;
+            notes.heads.longest = 0;
             while !packets.is_full()
                 && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
             {
                 let i = packets.len();
                 next.metadata.start(&mut notes.keys[i]);
                 notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i]);
-                notes.heads.lengths[i] = next.packet.len() as u32;
+                notes.heads.bytes[i] = next.packet.len() as u32;
+                notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
                 notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
                 depths[i] = next.depth;
                 packets.push(next.packet);

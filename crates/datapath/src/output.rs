@@ -219,7 +219,7 @@ impl Outputs {
         if let Some(shared) = self.port(port) {
             shared.drops[self.worker].add(reason, count);
         }
-        batch.clear();
+        packet::buffer::release(batch);
     }
 
     /// Ends a packet's life, counted for `port`.

@@ -203,11 +203,11 @@ impl TxQueue for Sink {
         let count = batch.len();
         if !self.state.running() {
             self.counters.dropped.add(count as u64);
-            batch.clear();
+            packet::buffer::release(batch);
             return 0;
         }
         let bytes = batch.iter().map(|p| p.len()).sum();
-        batch.clear();
+        packet::buffer::release(batch);
         self.counters.passed(count, bytes);
         count
     }

@@ -65,15 +65,17 @@ impl Notes {
         }
     }
 
-    /// Makes every packet the first of its run, as which it may find something else.
+    /// Makes every packet the first of its run, as which it may find something else. All keys are there.
     #[cold]
-    pub fn split_runs(&mut self, count: usize) {
-        for i in 1..count {
+    pub fn split_runs(&mut self, packets: &[Packet]) {
+        for (i, packet) in packets.iter().enumerate() {
             if self.starts >> i & 1 == 0 {
                 self.found[i] = self.found[i - 1];
             }
+            self.heads.bytes[i] = packet.len() as u32;
+            self.heads.flags[i] = self.keys[i].common().tcp_flags.get();
         }
-        self.starts = all(count);
+        self.starts = all(packets.len());
     }
 }
 

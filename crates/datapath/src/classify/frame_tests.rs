@@ -125,7 +125,8 @@ struct OfBatch<'a, 'g> {
 }
 
 impl Leveled for OfBatch<'_, '_> {
-    type Output = (Vec<Found>, Hits, Vec<(u32, u16)>);
+    /// What was found for each packet; the bytes, the flags and the length of each run; the longest frame.
+    type Output = (Vec<Found>, Hits, Vec<(u32, u16, usize)>, u32);
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) -> Self::Output {
@@ -134,14 +135,14 @@ impl Leveled for OfBatch<'_, '_> {
         let OfBatch { list, table, guard, .. } = self;
         let at = Place { in_port: IN_PORT, list, table, worker: 0, guard };
         let hits = super::classify(simd, at, packets, caches, &mut notes);
-        let mut found = Vec::new();
+        let (mut found, mut runs) = (Vec::new(), Vec::new());
         while found.len() < packets.len() {
             let at = found.len();
             let end = end_of_run(notes.starts, at, packets.len());
             found.extend((at..end).map(|_| notes.found[at]));
+            runs.push((notes.heads.bytes[at], notes.heads.flags[at], end - at));
         }
-        let (lengths, flags) = (notes.heads.lengths, notes.heads.flags);
-        (found, hits, lengths.into_iter().zip(flags).take(packets.len()).collect())
+        (found, hits, runs, notes.heads.longest)
     }
 }
 
@@ -234,11 +235,20 @@ proptest! {
             let Some(list) = table.list(IN_PORT, guard) else { continue };
             for (packets, keys) in packets.chunks(BATCH_SIZE).zip(keys.chunks(BATCH_SIZE)) {
                 let work = || OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
-                for (found, hits, notes) in at_every(work) {
+                for (found, hits, runs, longest) in at_every(work) {
                     let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
-                    for ((key, found), (packet, noted)) in keys.iter().zip(found).zip(packets.iter().zip(notes)) {
+                    prop_assert_eq!(longest as usize, packets.iter().map(Packet::len).max().unwrap_or(0));
+                    let mut at = 0;
+                    for (bytes, flags, length) in runs {
+                        let run = at..at + length;
+                        prop_assert_eq!(bytes as usize, packets[run.clone()].iter().map(Packet::len).sum::<usize>());
+                        let all = keys[run].iter().fold(0, |flags, key| flags | key.common().tcp_flags.get());
+                        prop_assert_eq!(flags, all);
+                        at += length;
+                    }
+                    for (key, found) in keys.iter().zip(found) {
                         let mut matching = linear.iter().filter(|(k, m, ..)| key.matches(k, m));
                         if found == Found::MISS {
                             prop_assert!(matching.next().is_none(), "missed a flow");
@@ -248,7 +258,6 @@ proptest! {
                         let flow = matching.find(|flow| flow.2 == id);
                         prop_assert!(flow.is_some(), "found a flow that does not match");
                         prop_assert_eq!(found.deed.kind(), deed(flow.unwrap().3));
-                        prop_assert_eq!(noted, (packet.len() as u32, key.common().tcp_flags.get()));
                     }
                 }
             }

@@ -78,8 +78,12 @@ impl Entry {
 pub struct HeaderCache {
     tags: Region<Tags>,
     entries: Region<Entry>,
-    /// Sets in use, less one: a power of two less one.
+    /// Number of the last set in use: a power of two less one.
     last: usize,
+    /// The line that was a batch's only one last.
+    last_line: Aligned,
+    last_found: Found,
+    last_epoch: u32,
     secret: Aligned,
     hasher: Hasher,
     /// Evictions since it grew.
@@ -108,6 +112,9 @@ impl HeaderCache {
             tags: Region::new(sets),
             entries: Region::new(sets * WAYS),
             last: sets.min(FIRST / WAYS) - 1,
+            last_line: Aligned([0; 8]),
+            last_found: Found::MISS,
+            last_epoch: 0,
             secret,
             hasher,
             evicted: 0,
@@ -138,11 +145,41 @@ impl HeaderCache {
 
     fn clear(&mut self) {
         self.tags.slice_mut()[..=self.last].fill(Tags::default());
+        // No line is all zeros.
+        self.last_line = Aligned([0; 8]);
     }
 
     /// Looks for the packets of `want` by their lines. Returns the bits of those that are known.
     #[inline(always)]
     pub fn find<S: Simd>(
+        &mut self,
+        simd: S,
+        heads: &Heads,
+        want: u32,
+        probes: &mut Probes,
+        tally: Tally<'_>,
+        found: &mut [Found; BATCH_SIZE],
+    ) -> u32 {
+        // A batch that is one run is often of the flow that the batch before was of.
+        if want.is_power_of_two() {
+            let i = want.trailing_zeros() as usize;
+            let same = !simd.differs_at_all(simd.load(&heads.lines[i].0), simd.load(&self.last_line.0));
+            if same && tally.of(self.last_found.flow).epoch() == self.last_epoch {
+                found[i] = self.last_found;
+                return want;
+            }
+        }
+        let holds = self.find_any(simd, heads, want, probes, tally, found);
+        if holds.is_power_of_two() && holds == want {
+            let i = want.trailing_zeros() as usize;
+            (self.last_line, self.last_found, self.last_epoch) = (heads.lines[i], found[i], probes.at[i]);
+        }
+        holds
+    }
+
+    /// As [`find`](HeaderCache::find), in the cache.
+    #[inline(always)]
+    fn find_any<S: Simd>(
         &self,
         simd: S,
         heads: &Heads,

@@ -20,15 +20,17 @@ const AHEAD: usize = 4;
 pub struct Heads {
     /// Masked bytes of the leaders.
     pub lines: [Aligned; BATCH_SIZE],
-    /// Bytes of frame.
-    pub lengths: [u32; BATCH_SIZE],
-    /// TCP flags of packets that are not odd.
+    /// Bytes of all frames of a run, at its first packet.
+    pub bytes: [u32; BATCH_SIZE],
+    /// TCP flags of all packets of a run, at its first; of runs that are not odd.
     pub flags: [u16; BATCH_SIZE],
+    /// Bytes of the longest frame.
+    pub longest: u32,
 }
 
 impl Default for Heads {
     fn default() -> Heads {
-        Heads { lines: [Aligned([0; 8]); BATCH_SIZE], lengths: [0; BATCH_SIZE], flags: [0; BATCH_SIZE] }
+        Heads { lines: [Aligned([0; 8]); BATCH_SIZE], bytes: [0; BATCH_SIZE], flags: [0; BATCH_SIZE], longest: 0 }
     }
 }
 
@@ -49,52 +51,68 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
     let mut pattern: Option<&Pattern> = None;
     let nothing = simd.load(&[0; 8]);
     let (mut mask, mut parse, mut salt, mut before) = (nothing, nothing, nothing, nothing);
+    // Of the present run.
+    let (mut first, mut bytes, mut flags) = (0, 0, 0);
+    let mut longest = 0;
     let count = packets.len().min(BATCH_SIZE);
-    for i in 0..count {
+    'packets: for i in 0..count {
         if i + AHEAD < count {
             prefetch(packets[i + AHEAD].data().as_ptr());
         }
         let packet = &packets[i];
-        heads.lengths[i] = packet.len() as u32;
-        // 1. As the one before.
-        if let Some(pattern) = pattern
-            && let Some(bytes) = packet.line(pattern.at as usize)
-        {
-            let line = simd.select(simd.load_bytes(bytes), mask, salt);
-            let same = !simd.differs_at_all(line, before);
-            if (same || !simd.differs(line, before, parse))
-                && let Some(flags) = fitting(pattern, packet)
+        let length = packet.len() as u32;
+        longest = longest.max(length);
+        let (line, own);
+        'run: {
+            // 1. As the one before.
+            if let Some(pattern) = pattern
+                && let Some(bytes_of) = packet.line(pattern.at as usize)
             {
-                heads.flags[i] = flags;
-                if !same {
-                    scan.leaders |= 1 << i;
-                    simd.store(line, &mut heads.lines[i].0);
-                    before = line;
+                let masked = simd.select(simd.load_bytes(bytes_of), mask, salt);
+                let same = !simd.differs_at_all(masked, before);
+                if (same || !simd.differs(masked, before, parse))
+                    && let Some(fitting) = fitting(pattern, packet)
+                {
+                    if same {
+                        bytes += length;
+                        flags |= fitting;
+                        continue 'packets;
+                    }
+                    (line, own) = (Some(masked), fitting);
+                    break 'run;
                 }
-                continue;
             }
+            // 2. By its template.
+            pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
+            if let Some(found) = pattern
+                && let Some(fitting) = fitting(found, packet)
+            {
+                (mask, parse, salt) = (simd.load(&found.mask.0), simd.load(&found.parse.0), simd.load(&found.salt.0));
+                let bytes_of = match packet.line(found.at as usize) {
+                    Some(bytes) => simd.load_bytes(bytes),
+                    None => simd.load_bytes(&copied(packet.data(), found.at as usize)),
+                };
+                (line, own) = (Some(simd.select(bytes_of, mask, salt)), fitting);
+                break 'run;
+            }
+            // 3. Neither. What comes next starts anew.
+            pattern = None;
+            (line, own) = (None, 0);
         }
-        // 2. By its template.
-        let found = Template::of(packet.data()).and_then(|template| plan.pattern(template));
-        if let Some(found) = found
-            && let Some(flags) = fitting(found, packet)
-        {
-            heads.flags[i] = flags;
-            (mask, parse, salt) = (simd.load(&found.mask.0), simd.load(&found.parse.0), simd.load(&found.salt.0));
-            let bytes = match packet.line(found.at as usize) {
-                Some(bytes) => simd.load_bytes(bytes),
-                None => simd.load_bytes(&copied(packet.data(), found.at as usize)),
-            };
-            before = simd.select(bytes, mask, salt);
-            simd.store(before, &mut heads.lines[i].0);
-            scan.leaders |= 1 << i;
-            pattern = Some(found);
-            continue;
+        match line {
+            Some(line) => {
+                scan.leaders |= 1 << i;
+                simd.store(line, &mut heads.lines[i].0);
+                before = line;
+            }
+            None => scan.odd |= 1 << i,
         }
-        // 3. Neither. What comes next starts anew.
-        scan.odd |= 1 << i;
-        pattern = None;
+        // Without a run before, this is written over right away.
+        (heads.bytes[first], heads.flags[first]) = (bytes, flags);
+        (first, bytes, flags) = (i, length, own);
     }
+    (heads.bytes[first], heads.flags[first]) = (bytes, flags);
+    heads.longest = longest;
     scan
 }
 

@@ -13,7 +13,7 @@ pub const HEADROOM: usize = 192;
 pub const TAILROOM: usize = 64;
 
 /// The heap.
-pub static HEAP: Memory = Memory { name: "heap", release, allocate };
+pub static HEAP: Memory = Memory { name: "heap", release, release_all, allocate };
 
 /// In front of each allocation, so that it can be freed. 64 bytes, which keeps frames aligned.
 #[repr(C, align(64))]
@@ -53,6 +53,12 @@ unsafe fn release(raw: RawPacket) {
         let layout = base.cast::<Header>().read().layout;
         dealloc(base, layout);
     }
+}
+
+/// [`Memory::release_all`] of the heap.
+unsafe fn release_all(raw: &[RawPacket]) {
+    // SAFETY: as this function's contract has it for each.
+    raw.iter().for_each(|&raw| unsafe { release(raw) });
 }
 
 #[cfg(test)]

@@ -30,6 +30,27 @@ pub const BATCH_SIZE: usize = 32;
 /// A batch of packets.
 pub type Batch = ArrayVec<Packet, BATCH_SIZE>;
 
+/// Ends the lives of all packets of a batch, those of one memory together.
+#[inline]
+pub fn release(batch: &mut Batch) {
+    let count = batch.len();
+    // SAFETY: nothing is left in the batch, so the packets are given up here, once. They were initialised, and a
+    // packet is its parts.
+    let raw = unsafe {
+        batch.set_len(0);
+        std::slice::from_raw_parts(batch.as_ptr().cast::<RawPacket>(), count)
+    };
+    let mut rest = raw;
+    while let Some(first) = rest.first() {
+        let memory = first.memory;
+        let alike = rest.iter().take_while(|raw| std::ptr::eq(raw.memory, memory)).count();
+        let (these, others) = rest.split_at(alike);
+        // SAFETY: they are of this memory, and are not used again.
+        unsafe { (memory.release_all)(these) };
+        rest = others;
+    }
+}
+
 /// What a memory does with its frames.
 ///
 /// A memory lives as long as the process (`&'static`), so that no packet can outlive it.
@@ -42,6 +63,11 @@ pub struct Memory {
     /// `raw` was made by this memory, or by [`Packet::into_raw`] of one of its packets, and is not
     /// used again.
     pub release: unsafe fn(raw: RawPacket),
+    /// Takes several frames back, for less work than one by one.
+    ///
+    /// # Safety
+    /// As for `release`, for each of them.
+    pub release_all: unsafe fn(raw: &[RawPacket]),
     /// A new packet of this memory with at least `headroom` bytes before and `size` bytes of frame,
     /// length zero, or `None` when the memory is exhausted.
     pub allocate: fn(memory: &'static Memory, headroom: usize, size: usize) -> Option<Packet>,

@@ -114,7 +114,7 @@ impl Pool {
             return Err(PoolError::Shape { chunks, chunk_size, headroom });
         }
         let pool = Box::new(Pool {
-            memory: Memory { name: "pool", release, allocate },
+            memory: Memory { name: "pool", release, release_all, allocate },
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             base: allocate_region(chunks * chunk_size)?,
             chunks,
@@ -405,6 +405,28 @@ unsafe fn release(raw: RawPacket) {
     // SAFETY: `raw` is of a pool's memory (contract of `Memory::release`).
     let pool = unsafe { Pool::of(raw.memory) };
     pool.give_one(raw.handle as u32);
+}
+
+/// [`Memory::release_all`] of pools.
+///
+/// # Safety
+/// As [`Memory::release_all`] says.
+unsafe fn release_all(raw: &[RawPacket]) {
+    let Some(first) = raw.first() else { return };
+    // SAFETY: they are of one pool's memory (contract of `Memory::release_all`).
+    let pool = unsafe { Pool::of(first.memory) };
+    let chunks = raw.iter().map(|raw| raw.handle as u32);
+    let cached = with_cache(pool, |cache| {
+        for chunk in chunks.clone() {
+            if cache.chunks.len() >= pool.cache_limit {
+                cache.spill();
+            }
+            cache.chunks.push(chunk);
+        }
+    });
+    if cached.is_none() {
+        pool.shared().extend(chunks);
+    }
 }
 
 #[cfg(test)]

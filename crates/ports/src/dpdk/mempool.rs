@@ -59,7 +59,7 @@ pub struct Mempool {
 static POOLS: Mutex<Vec<&'static Mempool>> = Mutex::new(Vec::new());
 
 /// The memory of mbufs that belong to no pool of Weir's.
-static FOREIGN: Memory = Memory { name: "dpdk", release, allocate: |_, _, _| None };
+static FOREIGN: Memory = Memory { name: "dpdk", release, release_all, allocate: |_, _, _| None };
 
 /// A port's use of a pool.
 pub struct PoolRef(&'static Mempool);
@@ -107,7 +107,7 @@ pub fn get(mtu: u32, socket: i32) -> Result<PoolRef, String> {
     sweep(&pools);
     let raw = create(buffer, socket, wanted_count(mtu, eal::memory()))?;
     let pool = known.unwrap_or_else(|| {
-        let memory = Memory { name: NAME, release, allocate };
+        let memory = Memory { name: NAME, release, release_all, allocate };
         let (raw, users) = (AtomicPtr::default(), AtomicUsize::new(0));
         let pool = Box::into_raw(Box::new(Mempool { memory, raw, buffer, socket, users }));
         // `of` gets back from the memory to its pool by address.
@@ -296,6 +296,15 @@ fn allocate(memory: &'static Memory, headroom: usize, size: usize) -> Option<Pac
 unsafe fn release(raw: RawPacket) {
     // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owned.
     unsafe { thread::give_back(raw.handle as *mut rte_mbuf) }
+}
+
+/// [`Memory::release_all`] of mempools.
+///
+/// # Safety
+/// As [`Memory::release_all`] says.
+unsafe fn release_all(raw: &[RawPacket]) {
+    // SAFETY: as this function's contract has it for each.
+    raw.iter().for_each(|&raw| unsafe { release(raw) });
 }
 
 #[cfg(test)]
