@@ -41,6 +41,13 @@ pub struct Config {
     pub seed: [u64; 2],
 }
 
+impl Config {
+    /// How many [`exact_entries`](Config::exact_entries) take no more than so many bytes.
+    pub fn exact_entries_in(bytes: usize) -> usize {
+        1 << (bytes / crate::classify::headers::ENTRY_BYTES).max(1).ilog2()
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {

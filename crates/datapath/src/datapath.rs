@@ -255,6 +255,13 @@ impl Datapath {
         management.tell(&self.shared, || Command::SetExactOneIn(one_in));
     }
 
+    /// Changes how many flows each exact-match cache can remember at most ([`Config::exact_entries`]).
+    pub fn set_exact_entries(&self, entries: usize) {
+        let mut management = self.management.lock();
+        management.config.exact_entries = entries;
+        management.tell(&self.shared, || Command::SetExactEntries(entries));
+    }
+
     /// Changes the limit of flows. Flows above it are evicted within seconds.
     pub fn set_max_flows(&self, max_flows: usize) {
         self.shared.table.set_max_flows(max_flows);

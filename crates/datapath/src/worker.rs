@@ -66,6 +66,8 @@ pub enum Command {
     SetMaxSleep(Duration),
     /// Change how many flows the exact-match cache remembers.
     SetExactOneIn(u32),
+    /// Change how many flows it can remember at most. What it remembered is forgotten.
+    SetExactEntries(usize),
 }
 
 /// The queues of a port that a worker has stopped using, to be dropped.
@@ -285,6 +287,7 @@ impl Worker {
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
+                Command::SetExactEntries(entries) => self.caches.resize(entries),
             }
         }
         self.recirculate();

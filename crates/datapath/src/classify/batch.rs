@@ -85,6 +85,8 @@ pub struct Caches {
     pub headers: HeaderCache,
     /// Of keys.
     pub exact: ExactCache,
+    seed: [u64; 2],
+    one_in: u32,
 }
 
 /// Entries of the cache of keys: unusual headers are rare.
@@ -93,12 +95,21 @@ const UNUSUAL: usize = 1 << 14;
 impl Caches {
     /// Caches that grow to about `entries` flows. `seed` is the secret of their hashes.
     pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
-        Caches { headers: HeaderCache::new(entries, seed), exact: ExactCache::new(entries.min(UNUSUAL)) }
+        let (headers, exact) = (HeaderCache::new(entries, seed), ExactCache::new(entries.min(UNUSUAL)));
+        Caches { headers, exact, seed, one_in: 1 }
+    }
+
+    /// Starts anew, with another limit.
+    pub fn resize(&mut self, entries: usize) {
+        let one_in = self.one_in;
+        *self = Caches::new(entries, self.seed);
+        self.set_one_in(one_in);
     }
 
     /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
     /// what was remembered is forgotten.
     pub fn set_one_in(&mut self, one_in: u32) {
+        self.one_in = one_in;
         self.headers.set_one_in(one_in);
         self.exact.set_one_in(one_in);
     }

@@ -267,6 +267,17 @@ proptest! {
     }
 }
 
+#[test]
+fn caches_stay_within_their_memory() {
+    assert_eq!(headers::ENTRY_BYTES, 66);
+    let entries = crate::Config::exact_entries_in;
+    assert_eq!((entries(132 << 20), entries(131 << 20), entries(0)), (1 << 21, 1 << 20, 1));
+    let mut caches = Caches::new(64, [1, 2]);
+    caches.set_one_in(0);
+    caches.resize(1 << 14);
+    assert!(!caches.headers.is_on() && caches.headers.entries() <= 1 << 14);
+}
+
 /// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
 #[test]
 fn the_cache_grows_with_the_flows() {

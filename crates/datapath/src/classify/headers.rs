@@ -25,6 +25,9 @@ use super::{bits, scan::Heads};
 
 const WAYS: usize = 16;
 
+/// Bytes of an entry, with its tag.
+pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<u16>();
+
 /// Entries of a new cache: 256 KiB.
 const FIRST: usize = 1 << 12;
 

@@ -103,6 +103,8 @@ pub struct Datapath {
     pub mask_limit: u32,
     /// One in so many flows found is remembered in the exact-match cache (`emc-insert-inv-prob`); zero: none.
     pub emc_insert_inv_prob: u32,
+    /// Most memory of each worker's exact-match cache, in MiB (`exact-cache-memory-limit`).
+    pub exact_cache_memory: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
     /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
@@ -119,6 +121,7 @@ impl Default for Datapath {
             flow_memory: 1024,
             mask_limit: 64,
             emc_insert_inv_prob: 1,
+            exact_cache_memory: 132,
             vlan_limit: 2,
             flow_restore_wait: false,
         }

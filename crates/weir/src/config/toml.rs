@@ -197,6 +197,9 @@ fn read_datapath(mut s: Section) -> Datapath {
         emc_insert_inv_prob: s
             .integer("emc-insert-inv-prob", 0..=u32::MAX.into(), "a number; 0 switches the cache off")
             .unwrap_or(default.emc_insert_inv_prob.into()) as u32,
+        exact_cache_memory: s
+            .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
+            .unwrap_or(default.exact_cache_memory.into()) as u32,
         vlan_limit: s.integer("vlan-limit", 1..=2, "1 or 2").unwrap_or(default.vlan_limit.into()) as u8,
         flow_restore_wait: false,
     };

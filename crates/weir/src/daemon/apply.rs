@@ -9,7 +9,7 @@ use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
 use ports::registry;
 
-use super::engine::{Engine, cores, flow_memory, switch_settings};
+use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
 use super::openflow::Requests;
 use crate::config::Workers;
 use crate::config::desired::{
@@ -99,6 +99,9 @@ impl Target {
         self.engine.datapath.set_max_masks(datapath.mask_limit as usize);
         if datapath.emc_insert_inv_prob != self.datapath.emc_insert_inv_prob {
             self.engine.datapath.set_exact_one_in(datapath.emc_insert_inv_prob);
+        }
+        if datapath.exact_cache_memory != self.datapath.exact_cache_memory {
+            self.engine.datapath.set_exact_entries(exact_entries(datapath));
         }
         if datapath.vlan_limit != self.datapath.vlan_limit {
             set_vlan_limit(datapath.vlan_limit.into());

@@ -51,6 +51,7 @@ impl Engine {
             max_flows: caches.flow_limit as usize,
             max_flow_memory: flow_memory(caches),
             max_masks: caches.mask_limit as usize,
+            exact_entries: exact_entries(caches),
             exact_one_in: caches.emc_insert_inv_prob,
             seed: random_seed(),
             ..datapath::Config::default()
@@ -74,6 +75,11 @@ impl Engine {
 /// The memory that datapath flows may take, in bytes.
 pub fn flow_memory(caches: &desired::Datapath) -> usize {
     caches.flow_memory as usize * (1 << 20)
+}
+
+/// How many flows an exact-match cache may remember.
+pub fn exact_entries(caches: &desired::Datapath) -> usize {
+    datapath::Config::exact_entries_in(caches.exact_cache_memory as usize * (1 << 20))
 }
 
 /// Without memory for a pool, ports take their frames from the heap, one by one.

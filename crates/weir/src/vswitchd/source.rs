@@ -150,6 +150,7 @@ impl Source {
         let memory: Option<u32> = self.number(root, "other_config", "megaflow-memory-limit");
         let masks: Option<u32> = self.number(root, "other_config", "megaflow-mask-limit");
         let probability = self.number(root, "other_config", "emc-insert-inv-prob");
+        let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         // Below this, the revalidator would do nothing else.
@@ -161,6 +162,7 @@ impl Source {
             flow_memory: memory.unwrap_or(default.flow_memory).max(1),
             mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
+            exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             // Zero is for as many as can be.
             vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
             ..default
