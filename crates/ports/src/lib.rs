@@ -276,6 +276,14 @@ pub enum Error {
         /// The kinds there are.
         known: String,
     },
+    /// A port of DPDK cannot be had, or changed.
+    #[error("{port}: {problem}")]
+    Dpdk {
+        /// Port name.
+        port: String,
+        /// What is wrong, and what would help.
+        problem: String,
+    },
     /// A file's content is wrong.
     #[error("{port}: {path}: {problem}")]
     File {

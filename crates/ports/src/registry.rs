@@ -75,6 +75,7 @@ pub const KINDS: &[&Kind] = &[
     &crate::system::KIND,
     &crate::afpacket::KIND,
     &crate::afxdp::KIND,
+    &crate::dpdk::KIND,
     &crate::tap::KIND,
     &crate::vhost::CLIENT,
     &crate::vhost::SERVER,

@@ -186,12 +186,14 @@ fn needs_adding_anew(port: &str, have: &Interface, want: &Interface, owners: &Ow
 }
 
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
-/// place, unless the wish for it was withdrawn, when only opening the device brings its own back.
+/// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
+/// of DPDK have to be stopped for another MTU.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
     have.kind != want.kind
         || have.options != want.options
         || have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
+        || have.mtu_request != want.mtu_request && ports::dpdk::KIND.names.contains(&&*want.kind)
 }
 
 /// Takes the steps, and notes in `running` those that succeeded. Returns those that failed.

@@ -109,7 +109,7 @@ fn start(settings: &Settings, init: Init) -> Started {
 /// An error with what DPDK said before, and what would help.
 fn explain(error: &str, complaints: &[String], arguments: &Arguments) -> String {
     let mut why = error.to_owned();
-    if let Some(complaint) = complaints.last() {
+    if let Some(complaint) = log::cause(complaints) {
         why = format!("{why} ({complaint})");
     }
     if !arguments.no_huge && !machine().hugepages {

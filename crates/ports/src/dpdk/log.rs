@@ -3,13 +3,17 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 /// What is being tried, where somebody wants to know what DPDK says about it.
 static LISTENER: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// One attempt at a time is listened to.
+/// Whether what DPDK says is left out.
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
+/// One attempt at a time is listened to, or hushed.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Has DPDK log here from now on.
@@ -29,6 +33,27 @@ pub fn listen<R>(attempt: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, LISTENER.lock().take().unwrap_or_default())
 }
 
+/// Runs `attempt`, whose failure is to be expected, without a word in the log.
+pub fn hush<R>(attempt: impl FnOnce() -> R) -> R {
+    let _turn = TURN.lock();
+    HUSHED.store(true, Ordering::Relaxed);
+    let result = attempt();
+    HUSHED.store(false, Ordering::Relaxed);
+    result
+}
+
+/// Which of DPDK's complaints says most: the first, which is about the cause, but for those that only say
+/// that something failed.
+pub fn cause(complaints: &[String]) -> Option<&str> {
+    let says_nothing = |line: &str| {
+        line.starts_with("EAL: Failed to attach")
+            || line.starts_with("EAL: Driver cannot attach")
+            || line.starts_with("EAL: failed to parse device")
+            || line.starts_with("Port") && line.contains("dev_configure")
+    };
+    complaints.iter().map(String::as_str).find(|line| !says_nothing(line))
+}
+
 /// Takes one message.
 ///
 /// # Safety
@@ -44,6 +69,9 @@ unsafe extern "C" fn write(level: u32, text: *const c_char, length: usize) {
 }
 
 fn log(level: u32, line: &str) {
+    if HUSHED.load(Ordering::Relaxed) {
+        return;
+    }
     match level {
         dpdk_sys::RTE_LOG_DEBUG.. => tracing::debug!(target: "dpdk", "{line}"),
         dpdk_sys::RTE_LOG_NOTICE..=dpdk_sys::RTE_LOG_INFO => tracing::info!(target: "dpdk", "{line}"),
@@ -54,5 +82,18 @@ fn log(level: u32, line: &str) {
         && let Some(lines) = LISTENER.lock().as_mut()
     {
         lines.push(line.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_come_before_what_follows_from_them() {
+        let lines =
+            ["EAL: Driver cannot attach the device (net_x)", "f(): no such file", "EAL: Failed to attach device"];
+        assert_eq!(cause(&lines.map(String::from)), Some("f(): no such file"));
+        assert_eq!(cause(&lines.map(String::from)[..1]), None);
     }
 }

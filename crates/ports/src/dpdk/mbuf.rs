@@ -166,12 +166,18 @@ pub fn from_packets(pool: &Mempool, chains: bool, batch: &mut Batch, mbufs: &mut
 /// One packet as an mbuf to be sent, as [`from_packets`]. It belongs to the caller.
 #[inline(always)]
 pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
-    let offload = *packet.offload();
-    let plain = !offload.needs_csum() && !offload.is_gso();
-    if plain && mempool::is_mbufs(packet.memory()) {
-        return Some(in_place(packet));
+    match in_place_if_plain(packet) {
+        Ok(mbuf) => Some(mbuf),
+        Err(packet) => from_other(pool, chains, packet),
     }
-    from_other(pool, chains, packet)
+}
+
+/// The mbuf that a packet lies in, if it does and has nothing left to be done. It belongs to the caller.
+#[inline(always)]
+pub fn in_place_if_plain(packet: Packet) -> Result<*mut rte_mbuf, Packet> {
+    let offload = packet.offload();
+    let plain = !offload.needs_csum() && !offload.is_gso();
+    if plain && mempool::is_mbufs(packet.memory()) { Ok(in_place(packet)) } else { Err(packet) }
 }
 
 #[cold]

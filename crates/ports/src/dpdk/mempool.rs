@@ -167,7 +167,7 @@ fn create(buffer: u16, socket: i32, mut count: u32) -> Result<*mut rte_mempool, 
 fn no_room(buffer: u16, socket: i32, count: u32, errno: i32, complaints: &[String]) -> String {
     let mib = (u64::from(count) * u64::from(buffer)) >> 20;
     let error = eal::error_text(errno);
-    let said = complaints.last().map_or(String::new(), |complaint| format!(" ({complaint})"));
+    let said = log::cause(complaints).map_or(String::new(), |complaint| format!(" ({complaint})"));
     let help = if eal::memory().ordinary {
         "give DPDK more with other_config:dpdk-alloc-mem (MiB), and start again"
     } else {

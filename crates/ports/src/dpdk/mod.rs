@@ -2,13 +2,26 @@
 //!
 //! [`settings`] says how DPDK is to be started, [`arguments`] makes EAL's command line of it, [`eal`]
 //! starts it, once. [`mempool`] is where frames lie and [`mbuf`] turns them into packets and back;
-//! [`thread`] makes DPDK know the threads that do so. Where libdpdk was not found when Weir was
+//! [`thread`] makes DPDK know the threads that do so. `probe` finds devices, `device` starts
+//! and closes them, `queue` is what workers call, and `port` answers questions about a port. Where libdpdk was not found when Weir was
 //! compiled, `absent` stands for all of them.
 //!
 //! Nothing of DPDK runs, and no memory is taken, before [`initialise`] is called.
 
+use crate::options::{Form, OptionDef};
+use crate::registry::Kind;
+
 pub mod arguments;
 pub mod settings;
+
+#[cfg(dpdk)]
+mod device;
+#[cfg(dpdk)]
+mod port;
+#[cfg(dpdk)]
+mod probe;
+#[cfg(dpdk)]
+mod queue;
 
 #[cfg(dpdk)]
 pub mod eal;
@@ -19,14 +32,56 @@ pub mod mbuf;
 #[cfg(dpdk)]
 pub mod mempool;
 #[cfg(dpdk)]
+pub mod reports;
+#[cfg(dpdk)]
 pub mod thread;
 
 #[cfg(not(dpdk))]
 #[path = "absent.rs"]
 pub mod eal;
 
+#[cfg(not(dpdk))]
+use eal::open;
+#[cfg(dpdk)]
+use port::open;
+
 pub use eal::{initialise, state, version};
 pub use settings::{Init, Settings};
+
+/// Declaration of this kind.
+pub const KIND: Kind = Kind {
+    names: &["dpdk"],
+    doc: "Device of DPDK: a NIC that this process has for itself, or a software device.",
+    options: OPTIONS,
+    open: |spec, options, env| open(spec, options, env),
+};
+
+const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "dpdk-devargs",
+        form: Form::Text,
+        doc: "The device: a PCI address, class=eth,mac=ADDRESS, or a software device with its parameters.",
+    },
+    OptionDef { name: "n_rxq", form: Form::Number(1, 1024), doc: "Receive queues, 1 by default." },
+    OptionDef {
+        name: "n_rxq_desc",
+        form: Form::Number(1, 4096),
+        doc: "Descriptors of each receive queue, 2048 by default.",
+    },
+    OptionDef {
+        name: "n_txq_desc",
+        form: Form::Number(1, 4096),
+        doc: "Descriptors of each transmit queue, 2048 by default.",
+    },
+    OptionDef { name: "rx-flow-ctrl", form: Form::Bool, doc: "Obey pause frames, false by default." },
+    OptionDef { name: "tx-flow-ctrl", form: Form::Bool, doc: "Send pause frames, false by default." },
+    OptionDef { name: "flow-ctrl-autoneg", form: Form::Bool, doc: "Negotiate pause frames, false by default." },
+    OptionDef {
+        name: "dpdk-lsc-interrupt",
+        form: Form::Bool,
+        doc: "Have the device interrupt when its link changes, false by default.",
+    },
+];
 
 /// How DPDK is.
 #[derive(Clone, Debug, PartialEq, Eq)]

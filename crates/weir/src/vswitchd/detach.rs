@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 const BACKGROUND: &str = "WEIR_DETACHED";
 const MONITORED: &str = "WEIR_MONITORED";
 
-/// The word on the pipe.
-const READY: u8 = b'R';
+/// The word on the pipe. Libraries print there too, what is wrong with their options say: it is one that
+/// nobody else says.
+const READY: &[u8] = b"\0weir is ready\0";
 
 /// Exit status after an internal error (`EX_SOFTWARE` of sysexits.h): the monitor starts another process.
 pub const INTERNAL_ERROR: u8 = 70;
@@ -42,9 +43,21 @@ fn spawn(mark: &str) -> io::Result<Child> {
 
 /// Waits until a process says that it is ready. False if it ended before.
 fn is_ready(child: &mut Child) -> bool {
-    let mut word = [0];
-    let read = child.stdout.take().map_or(Ok(0), |mut pipe| pipe.read(&mut word));
-    matches!(read, Ok(1)) && word[0] == READY
+    let Some(mut pipe) = child.stdout.take() else { return false };
+    let (mut said, mut part) = (Vec::new(), [0; 512]);
+    loop {
+        match pipe.read(&mut part) {
+            Ok(0) => return false,
+            Ok(count) => said.extend_from_slice(&part[..count]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+        if said.windows(READY.len()).any(|window| window == READY) {
+            return true;
+        }
+        // As much as may be the beginning of the word is kept.
+        said.drain(..said.len().saturating_sub(READY.len()));
+    }
 }
 
 /// The exit status of a process that failed, as this one's.
@@ -102,7 +115,7 @@ pub fn leave_session() {
 pub fn ready() {
     let mut out = io::stdout().lock();
     // Nobody may wait any more: after a crash, say.
-    let _ = out.write_all(&[READY]).and_then(|()| out.flush());
+    let _ = out.write_all(READY).and_then(|()| out.flush());
 }
 
 /// Lets go of the terminal.

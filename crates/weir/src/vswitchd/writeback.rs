@@ -61,13 +61,15 @@ impl Writer<'_> {
 
     fn root(&mut self) {
         let Some(row) = self.replica.rows("Open_vSwitch").next() else { return };
-        let kinds = registry::KINDS.iter().flat_map(|kind| kind.names).copied().chain(["patch"]);
+        let dpdk_ready = dpdk::state().is_ready();
+        let names = registry::KINDS.iter().flat_map(|kind| kind.names).copied();
+        let kinds = names.filter(|name| dpdk_ready || !name.starts_with("dpdk")).chain(["patch"]);
         let columns = [
             ("cur_cfg", self.source.next_cfg.into()),
             ("ovs_version", OVS_VERSION.into()),
             ("iface_types", Datum::set(kinds)),
             ("datapath_types", Datum::set(["dummy", "netdev", "system"])),
-            ("dpdk_initialized", dpdk::state().is_ready().into()),
+            ("dpdk_initialized", dpdk_ready.into()),
             ("dpdk_version", dpdk::version().unwrap_or_else(|| "none".into()).into()),
         ];
         self.update(row, columns);

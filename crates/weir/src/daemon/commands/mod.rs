@@ -29,6 +29,7 @@ macro_rules! now {
 
 pub(crate) mod coverage;
 mod dpctl;
+mod dpdk;
 mod dummy;
 mod features;
 mod flows;
@@ -80,8 +81,15 @@ impl Context {
 /// The table for servers.
 pub const TABLE: Commands<Context> = Commands(GROUPS);
 
-static GROUPS: &[&[Command<Context>]] =
-    &[COMMANDS, dpctl::COMMANDS, slow_path::COMMANDS, features::COMMANDS, coverage::COMMANDS, &vlog::commands()];
+static GROUPS: &[&[Command<Context>]] = &[
+    COMMANDS,
+    dpctl::COMMANDS,
+    slow_path::COMMANDS,
+    features::COMMANDS,
+    coverage::COMMANDS,
+    dpdk::COMMANDS,
+    &vlog::commands(),
+];
 
 impl vlog::Logs for Context {
     fn log(&self) -> &Logger {
