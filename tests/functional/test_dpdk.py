@@ -246,7 +246,7 @@ def test_frames_go_from_file_to_file(switch):
     s = switch()
     frames = list(udp_frames()) + list(udp_frames(size=1500))
     pcap(s.dir / "in.pcap", frames)
-    s.flow("actions=output:2")
+    s.flow("in_port=1,actions=output:2")
     s.add("p2", f"net_pcap1,tx_pcap={s.dir}/out.pcap", "ofport_request=2")
     s.add("p1", f"net_pcap0,rx_pcap={s.dir}/in.pcap", "ofport_request=1")
     until(lambda: s.counters("p2")["tx_pkts"] == len(frames), what="all frames sent")

@@ -289,6 +289,12 @@ impl Datapath {
     /// Adds a port and spreads its receive queues over the workers. Numbers start at 1, ascend, and are
     /// not reused before all others were used once. Not to be called from an upcall.
     pub fn add_port(&self, port: Arc<dyn Port>) -> Result<PortNo, Error> {
+        self.add_port_with(port, |_| ())
+    }
+
+    /// The same, with `announce` called before the first frame is received, so that whoever is asked about
+    /// frames from this port knows it. It may not manage ports or workers.
+    pub fn add_port_with(&self, port: Arc<dyn Port>, announce: impl FnOnce(PortNo)) -> Result<PortNo, Error> {
         let mut management = self.management.lock();
         let mut ports = self.shared.ports.lock();
         if ports.by_number.values().any(|entry| entry.shared.port.name() == port.name()) {
@@ -317,6 +323,7 @@ impl Datapath {
         ports.by_number.insert(number, entry);
         ports.last = number.0;
         drop(ports);
+        announce(number);
         for ((worker, member), tx) in crew.members.iter().zip(tx) {
             let rx = rx.remove(worker).unwrap_or_default();
             member.mailbox.post(Command::AddPort { port: shared.clone(), tx, rx });

@@ -22,19 +22,28 @@ impl Bridge {
         }
         // The name is taken first, so that two calls at once cannot both have it.
         let port = self.reserve(&spec)?;
-        let dp_port = match &spec.device {
-            Device::Patch { .. } => None,
+        let (name, device) = (spec.name.clone(), spec.device.clone());
+        let mut outcome = Ok(());
+        match device {
+            Device::Patch { .. } => outcome = self.enter(port, spec, None),
             Device::Datapath(device) => {
                 let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath);
-                match datapath.and_then(|datapath| Ok(datapath.add_port(device.clone())?)) {
-                    Ok(port) => Some(port),
-                    Err(error) => {
-                        self.switch.forwarding.write().by_name.remove(&spec.name);
-                        return Err(error);
-                    }
+                // Packets may come up as soon as a worker polls it.
+                let announce = |dp_port| outcome = self.enter(port, spec, Some(dp_port));
+                let added = datapath.and_then(|datapath| Ok(datapath.add_port_with(device, announce)?));
+                if let Err(error) = added {
+                    self.switch.forwarding.write().by_name.remove(&name);
+                    return Err(error);
                 }
             }
-        };
+        }
+        outcome?;
+        self.port_changed(port, PortReason::Add);
+        Ok(port)
+    }
+
+    /// Enters a port whose number has been reserved.
+    fn enter(&self, port: OfPort, spec: PortSpec, dp_port: Option<datapath::PortNo>) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         if let Some(dp_port) = dp_port {
             forwarding.by_dp_port.insert(dp_port, (self.id, port));
@@ -47,9 +56,7 @@ impl Bridge {
         let PortSpec { name, device, vlan, config, .. } = spec;
         let patch = Arc::new(PatchCounters::default());
         bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, patch });
-        drop(forwarding);
-        self.port_changed(port, PortReason::Add);
-        Ok(port)
+        Ok(())
     }
 
     /// Finds a number for a new port and takes its name.

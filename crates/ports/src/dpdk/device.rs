@@ -205,11 +205,12 @@ fn start(port: &str, found: Found, wanted: &Wanted, large: &'static Memory) -> R
     let pool = mempool::get(wanted.mtu, socket)?;
     let gone = &GONE[usize::from(id)];
     gone.store(false, Ordering::Relaxed);
-    let granted = Wanted {
-        rx_queues: wanted.rx_queues.min(info.max_rx_queues.max(1)),
-        tx_queues: wanted.tx_queues.min(info.max_tx_queues.max(1)),
-        ..wanted.clone()
-    };
+    let rx_queues = wanted.rx_queues.min(info.max_rx_queues.max(1));
+    // SAFETY: the driver's name is a string, or null.
+    let driver = unsafe { text(info.driver_name) }.unwrap_or_default();
+    // Whether the other end has as many queues shows only when it connects.
+    let tx_queues = if driver == "net_memif" { rx_queues } else { wanted.tx_queues };
+    let granted = Wanted { rx_queues, tx_queues: tx_queues.min(info.max_tx_queues.max(1)), ..wanted.clone() };
     if granted.rx_queues < wanted.rx_queues {
         tracing::warn!(
             target: "dpdk", "{port}: the device has {} receive queues, not {}", granted.rx_queues, wanted.rx_queues
@@ -371,7 +372,12 @@ fn offloads_tx(info: &sys::rte_eth_dev_info) -> u64 {
         | sys::RTE_ETH_TX_OFFLOAD_TCP_TSO
         | sys::RTE_ETH_TX_OFFLOAD_UDP_TSO
         | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-    wanted & info.tx_offload_capa
+    // The driver takes the length of a segment's frame for that of its packet, and drops those that fill
+    // the MTU.
+    // SAFETY: the driver's name is a string, or null.
+    let cuts_wrong = unsafe { text(info.driver_name) }.as_deref() == Some("net_tap");
+    let wrong = if cuts_wrong { sys::RTE_ETH_TX_OFFLOAD_TCP_TSO | sys::RTE_ETH_TX_OFFLOAD_UDP_TSO } else { 0 };
+    wanted & info.tx_offload_capa & !wrong
 }
 
 /// Called by DPDK when a device is pulled out.

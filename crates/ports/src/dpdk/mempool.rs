@@ -22,10 +22,10 @@ use super::{eal, log, thread};
 /// Mbufs of a pool for frames of a usual MTU.
 const MBUFS: u32 = 4096 * 64;
 
-/// Mbufs of a pool on ordinary memory whose size nobody gave, and of one for small frames.
+/// Mbufs of a pool on ordinary memory whose size nobody gave.
 const FEW_MBUFS: u32 = 4096 * 8;
 
-/// Fewer than this make no pool.
+/// Mbufs of a pool for small frames, or for jumbo frames on such memory. Fewer make no pool.
 const MIN_MBUFS: u32 = 4096 * 4;
 
 /// Buffers grow by this many bytes, so that near MTUs share a pool.
@@ -133,7 +133,8 @@ fn buffer_size(mtu: u32) -> u16 {
 }
 
 fn wanted_count(mtu: u32, memory: eal::Memory) -> u32 {
-    if mtu < 1500 {
+    let jumbo = mtu + FRAME_OVERHEAD > 2 * STEP;
+    if mtu < 1500 || jumbo && memory.ordinary && !memory.given {
         MIN_MBUFS
     } else if memory.ordinary && !memory.given {
         FEW_MBUFS
@@ -320,7 +321,7 @@ mod tests {
         let huge = eal::Memory::default();
         assert_eq!((wanted_count(1500, huge), wanted_count(1000, huge)), (262_144, 16_384));
         let ordinary = eal::Memory { ordinary: true, given: false };
-        assert_eq!(wanted_count(1500, ordinary), 32_768);
+        assert_eq!((wanted_count(1500, ordinary), wanted_count(9000, ordinary)), (32_768, 16_384));
         assert_eq!(wanted_count(1500, eal::Memory { given: true, ..ordinary }), 262_144);
     }
 }
