@@ -38,6 +38,9 @@ pub(crate) struct Revalidation {
 /// How often unused recirculation ids are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Walks without a change take no more than one part in so many of the time.
+const WALK_SHARE: u32 = 5;
+
 /// What becomes of a flow.
 enum Fate {
     Keep,
@@ -55,11 +58,13 @@ impl Switch {
         if self.is_paused() {
             return now + settings.revalidate_interval;
         }
-        let due = {
+        let (due, interval) = {
             let state = self.revalidation.lock();
+            // Walks over very many flows take their time; they are not all that this thread does.
+            let interval = settings.revalidate_interval.max(state.walks.duration * WALK_SHARE);
             let again = self.walk_again.swap(false, Ordering::SeqCst);
             let changed = again || self.forwarding.read().generation() != state.generation;
-            (changed, now.since(state.last_walk) >= settings.revalidate_interval || state.last_walk == Time(0))
+            ((changed, now.since(state.last_walk) >= interval || state.last_walk == Time(0)), interval)
         };
         if due.0 || due.1 {
             self.walk(now, false);
@@ -67,7 +72,7 @@ impl Switch {
         if due.1 && self.expire(now) {
             self.walk(now, false);
         }
-        now + settings.revalidate_interval
+        now + interval
     }
 
     /// Brings every datapath flow and all statistics up to date. When this returns, no packet is

@@ -49,3 +49,51 @@ impl SharedRecords {
         self.0.lock().fill(None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+
+    use datapath::FlowDump;
+    use openflow::{Action, Match, OfPort, Subfield};
+    use packet::Field;
+    use packet::wire::build;
+
+    use super::*;
+    use crate::reference::tests::Bed;
+
+    fn frame(source: u32) -> Vec<u8> {
+        let header = build::Ipv4 { src: source.into(), proto: 17, ..build::Ipv4::default() };
+        build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(1, 2, b"")))
+    }
+
+    #[test]
+    fn flows_of_one_rule_share_a_record_until_something_changes() {
+        let bed = Bed::new(3);
+        // Each source has a flow of its own.
+        let copy = Action::RegMove {
+            src: Subfield::new(Field::NwSrc, 0, 32).unwrap(),
+            dst: Subfield::new(Field::Reg0, 0, 32).unwrap(),
+        };
+        let mut ip = Match::any();
+        ip.set(Field::DlType, 0x0800);
+        bed.add_flow(0, 5, ip.clone(), vec![copy.clone(), Action::output(OfPort(2))]);
+        let receive = |source| bed.receive(OfPort(1), &frame(source));
+        let flow =
+            |source: u128| -> FlowDump { bed.datapath.flows().find(|f| f.key.get(Field::NwSrc) == source).unwrap() };
+        (1..4).for_each(|source| drop(receive(source)));
+        let record = |source| flow(source).tag as Arc<dyn Any + Send + Sync>;
+        assert!(std::ptr::addr_eq(Arc::as_ptr(&record(1)), Arc::as_ptr(&record(3))), "one record for all");
+        assert!(Arc::ptr_eq(&flow(1).actions, &flow(2).actions), "and one list of actions");
+        // A rule of a higher priority: from now on, the same rules are found at another table's state.
+        let mut narrower = ip;
+        narrower.set(Field::NwSrc, 9);
+        bed.add_flow(0, 6, narrower, vec![copy, Action::output(OfPort(3))]);
+        assert_eq!(receive(4)[0].0, OfPort(2));
+        assert_eq!(receive(9)[0].0, OfPort(3));
+        assert!(!std::ptr::addr_eq(Arc::as_ptr(&record(4)), Arc::as_ptr(&record(9))));
+        let forwarding = bed.switch.forwarding.read();
+        let stale = [4, 9].map(|source| flow(source).tag.downcast::<Record>().unwrap().is_stale(&forwarding));
+        assert_eq!(stale, [false; 2], "a record from before the change is not used again");
+    }
+}

@@ -116,9 +116,10 @@ pub enum By {
 }
 
 /// What a flow of this many blocks takes, in bytes: entry, record, place in its subtable; counters of each
-/// worker; and what its actions and the upper layer's record take on the average, by measurement.
+/// worker; and what its actions and the upper layer's record take where it shares them with no other flow, by
+/// measurement.
 const fn bytes_of(blocks: usize, workers: usize) -> usize {
-    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * 32 + 512
+    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * 32 + 600
 }
 
 /// A flow that [`Table::install`] has made or found.

@@ -118,7 +118,7 @@ impl Default for Datapath {
             max_idle: Duration::from_secs(10),
             max_revalidator: Duration::from_millis(500),
             flow_limit: 2_000_000,
-            flow_memory: 1024,
+            flow_memory: 2048,
             mask_limit: 64,
             emc_insert_inv_prob: 1,
             exact_cache_memory: 132,
