@@ -8,7 +8,8 @@ Each scenario runs alone in a fresh daemon with a real ovsdb-server, configured 
 ports are pcap and null, or with --ports dpdk the vdevs net_pcap and net_null, which OVS gets in any case (--ovs;
 needs Debian's openvswitch-switch-dpdk, librte-net-pcap23, librte-net-null23, and huge pages).
 
-Printed are medians. A rate is what `ovs-ofctl dump-ports` counts as received. Cycles are of the worker thread's own time on
+Printed are medians. Rates are what `ovs-ofctl dump-ports` counts as received by port 1 and as sent by port 2: where
+packets miss faster than the slow path can answer, the difference is lost. Cycles are of the worker thread's own time on
 a processor (/proc/PID/task/TID/schedstat) at the TSC's frequency, for each packet received by any port, so that other load
 on the machine matters less. "victim" is the rate of a second port on the same worker, for each second of that
 worker's time, and in percent of what it has beside benign traffic.
@@ -154,7 +155,10 @@ class Switch:
             raise RuntimeError(f"{name}: {error}")
 
     def received(self, port):
-        return int(re.search(r"rx pkts=(\d+)", self.ofctl("dump-ports", str(port)))[1])
+        return self.count(port, "rx")
+
+    def count(self, port, way):
+        return int(re.search(rf"{way} pkts=(\d+)", self.ofctl("dump-ports", str(port)))[1])
 
     def worker_time(self):
         """Seconds that the polling threads have run."""
@@ -212,8 +216,10 @@ def run(command, name, args, dpdk):
             ports.append(3)
         time.sleep(args.settle)
         settle(switch, ports[-1])
+        sent = switch.count(2, "tx")
         counts, used, took = measure(switch, ports, args.seconds)
-        return {"pps": counts[0] / took, "cycles": used * args.hz / max(1, sum(counts)), "setup": setup,
+        sent = switch.count(2, "tx") - sent
+        return {"pps": counts[0] / took, "sent": sent / took, "cycles": used * args.hz / max(1, sum(counts)), "setup": setup,
                 "victim": counts[1] / used if victim else None, "memory": switch.memory(),
                 "masks": masks(switch, dpdk)}
 
@@ -274,8 +280,8 @@ def main():
 
 def report(names, daemons, results):
     median = lambda name, daemon, key: statistics.median(one[key] for one in results[name, daemon])  # noqa: E731
-    print("\n| scenario | daemon | Mpps | cycles per packet | victim, Mpps (of benign) | rules added in | memory |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    print("\n| scenario | daemon | Mpps | sent, Mpps | cycles per packet | victim, Mpps (of benign) | rules added in | memory |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for name in (n for n in names if n != "two"):
         for daemon in daemons:
             victim = "–"
@@ -285,6 +291,7 @@ def report(names, daemons, results):
                 if ("beside-benign", daemon) in results:
                     victim += f" ({100 * rate / median('beside-benign', daemon, 'victim'):.0f} %)"
             print(f"| {SCENARIOS[name][0]} | {daemon} | {median(name, daemon, 'pps') / 1e6:.3f} "
+                  f"| {median(name, daemon, 'sent') / 1e6:.3f} "
                   f"| {median(name, daemon, 'cycles'):.0f} | {victim} | {median(name, daemon, 'setup'):.1f} s "
                   f"| {median(name, daemon, 'memory'):.0f} MiB |")
     for daemon in daemons:
