@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::registry::{Env, Kind, PortSpec};
-use crate::stats::PortCounters;
+use crate::stats::{Counters, PortCounters};
 use crate::sys::system;
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 
@@ -146,8 +146,20 @@ impl AfPacket {
     }
 }
 
+/// A transmit queue for another type of port on a kernel interface, which can't send super-frames itself.
+pub(crate) fn super_frames(
+    interface: &Interface,
+    offloads: Offloads,
+    counters: Arc<Counters>,
+) -> Result<Box<dyn TxQueue>, Error> {
+    let name = interface.name().to_string();
+    let socket = socket::open_tx(&name, interface.index(), false)?;
+    let shared = Shared { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
+    Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, counters)))
+}
+
 /// Linux 6.2 taught `struct virtio_net_hdr` UDP segmentation (VIRTIO_NET_HDR_GSO_UDP_L4).
-fn kernel_knows_uso() -> bool {
+pub(crate) fn kernel_knows_uso() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0u32));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 2)

@@ -31,7 +31,10 @@
 //! - Unfinished checksums are recognised (`unfinished.rs`), and on transmission left to the receiver where
 //!   the kernel can say so (`metadata.rs`), else completed.
 //! - In native mode the kernel has the other end of a veth cut its frames itself, as long as the program
-//!   is there. In generic mode it does not, and longer frames are lost: `ethtool -K PEER tso off gso off`.
+//!   is there. What it has cut is put together again (`merge.rs`). In generic mode it does not, and longer
+//!   frames are lost: `ethtool -K PEER tso off gso off`.
+//! - Super-frames are sent by a packet socket, as type `afpacket` sends, since AF_XDP cannot say that a frame
+//!   is to be cut. Both send within the system call, so the order stays.
 //! - A tag outside of the frame is lost: `ethtool -K PEER txvlan off`.
 //!
 //! The type `system` takes `afpacket` for veth, which carries all that. Native mode on veth also wants as
@@ -51,6 +54,7 @@
 #[cfg(test)]
 #[path = "../../tests/lab/mod.rs"]
 mod lab;
+mod merge;
 mod metadata;
 mod program;
 mod queue;
@@ -69,6 +73,7 @@ use packet::Pool;
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::afpacket::{self, kernel_knows_uso};
 use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
 use crate::registry::Kind;
@@ -109,7 +114,7 @@ const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "n_rxq_desc",
         form: Form::Number(64, 32768),
-        doc: "Descriptors of each receive queue, a power of two, 1024 by default.",
+        doc: "Descriptors of each receive queue, a power of two, 2048 by default.",
     },
     OptionDef {
         name: "n_txq_desc",
@@ -191,7 +196,7 @@ impl Default for Settings {
         Settings {
             mode: Mode::default(),
             rx_queues: None,
-            rx_descriptors: 1024,
+            rx_descriptors: 2048,
             tx_descriptors: 1024,
             need_wakeup: true,
         }
@@ -374,7 +379,8 @@ impl Shared {
     /// gets it; what a driver makes of such a request for its own buffers is not known here.
     fn offloads(&self) -> Offloads {
         let csum = self.queues.iter().all(|queue| queue.socket.has_metadata && !queue.socket.zero_copy);
-        Offloads { csum, ..Offloads::default() }
+        let tso = csum && self.from_stack;
+        Offloads { csum, tso4: tso, tso6: tso, uso: tso && kernel_knows_uso() }
     }
 }
 
@@ -527,7 +533,11 @@ impl Port for Afxdp {
         if index >= self.tx_queues {
             return Err(unsupported("a transmit queue beyond max_tx_queues"));
         }
-        match Sender::new(&self.shared, index, self.counters.tx(index)) {
+        let large = match self.shared.offloads().tso4 {
+            true => Some(afpacket::super_frames(&self.interface, self.shared.offloads(), self.counters.tx(index))?),
+            false => None,
+        };
+        match Sender::new(&self.shared, index, self.counters.tx(index), large) {
             Some(sender) => Ok(Box::new(sender)),
             None => Err(unsupported("a second owner of a transmit queue")),
         }

@@ -11,12 +11,13 @@ use packet::{BATCH_SIZE, Batch, Packet, Pool, Time};
 use rustix::io::Errno;
 
 use super::Shared;
+use super::merge::Merger;
 use super::ring::Descriptor;
 use super::socket::{RxRings, Socket, TxRings};
 use super::{metadata, unfinished};
-use crate::offload;
 use crate::stats::Counters;
 use crate::{Offloads, RxQueue, TxQueue};
+use crate::{offload, pools};
 
 /// Chunks given to the kernel at a time.
 const REFILL: usize = 2 * BATCH_SIZE;
@@ -34,33 +35,46 @@ pub(super) struct Receiver {
     counters: Arc<Counters>,
     /// Present until the drop.
     rings: Option<RxRings>,
+    /// For what comes from a stack.
+    merger: Option<Merger>,
 }
+
+/// Frames looked at in one burst, at most, where they are merged.
+const MERGE: usize = 8 * BATCH_SIZE;
 
 impl Receiver {
     pub fn new(shared: &Arc<Shared>, index: usize, counters: Arc<Counters>) -> Option<Receiver> {
         let rings = shared.queues[index].rx.lock().take();
-        rings.map(|rings| Receiver { shared: shared.clone(), index, counters, rings: Some(rings) })
+        // Without memory for them there are no super-frames.
+        let large = if shared.from_stack { pools::large_frames().ok() } else { None };
+        let merger = large.map(|pool| Merger::new(pool.memory()));
+        rings.map(|rings| Receiver { shared: shared.clone(), index, counters, rings: Some(rings), merger })
     }
 }
 
 impl RxQueue for Receiver {
     fn receive(&mut self, batch: &mut Batch, _now: Time) -> usize {
         let Some(rings) = &mut self.rings else { return 0 };
-        let (room, mut bytes, mut count) = (batch.remaining_capacity(), 0, 0);
-        while count < room {
+        let (before, mut bytes, mut count) = (batch.len(), 0, 0);
+        while !batch.is_full() && count < MERGE {
             let Some(descriptor) = rings.rx.pop() else { break };
             // SAFETY: the kernel names a frame that it has received.
-            match unsafe { rings.take(self.shared.pool, descriptor) } {
-                Some(mut packet) => {
-                    if self.shared.from_stack {
-                        *packet.offload_mut() = unfinished::recognise(packet.data());
-                    }
-                    bytes += packet.len();
-                    count += 1;
-                    batch.push(packet);
-                }
-                None => self.counters.errors.add(1),
+            let Some(mut packet) = (unsafe { rings.take(self.shared.pool, descriptor) }) else {
+                self.counters.errors.add(1);
+                continue;
+            };
+            bytes += packet.len();
+            count += 1;
+            if self.shared.from_stack {
+                *packet.offload_mut() = unfinished::recognise(packet.data());
             }
+            match &mut self.merger {
+                Some(merger) => merger.add(packet, batch),
+                None => batch.push(packet),
+            }
+        }
+        if let Some(merger) = &mut self.merger {
+            merger.finish(batch);
         }
         if count > 0 {
             rings.rx.release();
@@ -70,7 +84,7 @@ impl RxQueue for Receiver {
         if rings.fill.needs_wakeup() {
             self.shared.queues[self.index].socket.wake_rx();
         }
-        count
+        batch.len() - before
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -131,15 +145,25 @@ pub(super) struct Sender {
     rings: Option<TxRings>,
     /// What the kernel takes over.
     offloads: Offloads,
+    /// Sends super-frames.
+    large: Option<Box<dyn TxQueue>>,
+    /// Super-frames to be sent.
+    whole: Batch,
     /// The interface took nothing at the last attempt: it is down, or has gone.
     down: bool,
 }
 
 impl Sender {
-    pub fn new(shared: &Arc<Shared>, index: usize, counters: Arc<Counters>) -> Option<Sender> {
+    pub fn new(
+        shared: &Arc<Shared>,
+        index: usize,
+        counters: Arc<Counters>,
+        large: Option<Box<dyn TxQueue>>,
+    ) -> Option<Sender> {
         let rings = shared.queues[index].tx.lock().take();
         let (shared, offloads) = (shared.clone(), shared.offloads());
-        rings.map(|rings| Sender { shared, index, counters, rings: Some(rings), offloads, down: false })
+        let (rings, whole) = (Some(rings?), Batch::new());
+        Some(Sender { shared, index, counters, rings, offloads, large, whole, down: false })
     }
 
     /// Sends a packet that needs nothing more done to it; `false` when it was dropped.
@@ -164,6 +188,15 @@ impl Sender {
         true
     }
 
+    /// Sends the super-frames that have been gathered.
+    #[inline]
+    fn send_whole(&mut self, now: Time) -> usize {
+        if self.whole.is_empty() {
+            return 0;
+        }
+        self.large.as_mut().map_or(0, |large| large.transmit(&mut self.whole, now))
+    }
+
     fn flush(&mut self) {
         let Some(rings) = &mut self.rings else { return };
         rings.tx.submit();
@@ -182,9 +215,19 @@ impl TxQueue for Sender {
             batch.clear();
             return 0;
         }
-        let (mut taken, can) = (0, self.offloads);
+        // The packet socket is for what goes whole: what has to be cut goes by the ring.
+        let can = Offloads { csum: self.offloads.csum, ..Offloads::default() };
+        let mut taken = 0;
         for packet in batch.drain(..) {
             let todo = packet.offload();
+            if todo.is_gso() && self.large.is_some() {
+                if self.whole.is_empty() {
+                    self.flush();
+                }
+                self.whole.push(packet);
+                continue;
+            }
+            taken += self.send_whole(now);
             taken += usize::from(if todo.is_gso() || todo.needs_csum() {
                 let mut whole = true;
                 let memory = self.shared.pool.memory();
@@ -199,7 +242,7 @@ impl TxQueue for Sender {
             });
         }
         self.flush();
-        taken
+        taken + self.send_whole(now)
     }
 
     fn housekeep(&mut self, _now: Time) {
