@@ -55,11 +55,12 @@ class Testpmd:
     PROMPT = b"testpmd> "
     __test__ = False
 
-    def __init__(self, vdevs, cores="0,1", memory=256, args=()):
+    def __init__(self, vdevs, cores="0,1", memory=256, args=(), eal=()):
         self.dir = Path(tempfile.mkdtemp(prefix="weir-testpmd-"))
         vdev = [arg for v in vdevs for arg in ("--vdev", v)]
-        cmd = ["stdbuf", "-oL", "dpdk-testpmd", "--in-memory", "--no-pci", "--no-telemetry", "--single-file-segments", "-l", cores,
-               "-m", memory, "--file-prefix", self.dir.name, *vdev, "--", "-i", "--total-num-mbufs=16384", *args]
+        cmd = ["stdbuf", "-oL", "dpdk-testpmd", "--in-memory", "--no-pci", "--no-telemetry", "--single-file-segments",
+               *(["-l", cores] if cores else []), *eal, "-m", memory, "--file-prefix", self.dir.name, *vdev, "--", "-i",
+               "--total-num-mbufs=16384", *args]
         self.log = open(self.dir / "log", "wb")
         self.proc = subprocess.Popen([str(c) for c in cmd], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                      stderr=self.log, bufsize=0)

@@ -4,6 +4,7 @@ The guest has busybox and iperf3 and its network cards, `eth0` and so on, are vi
 Commands are given to it over its serial console. Software emulation serves where there is no KVM.
 """
 
+import itertools
 import os
 import select
 import shutil
@@ -53,6 +54,9 @@ def missing():
 
 
 def has_kvm():
+    """Whether the processor runs virtual machines. The device alone may be there without that, and crawl."""
+    if not {"vmx", "svm"} & set(Path("/proc/cpuinfo").read_text().split()):
+        return False
     try:
         os.close(os.open("/dev/kvm", os.O_RDWR))
         return True
@@ -94,44 +98,50 @@ class Guest:
     """A running guest with a card for each of `sockets`.
 
     `server`: QEMU makes the sockets and waits for the switch, as with dpdkvhostuserclient. `card` are further
-    properties of the cards ("packed=on", "host_mtu=9000"), `netdev` of what is behind ("queues=2").
+    properties of the cards ("packed=on", "host_mtu=9000"). `iommu`: what the switch may access of the guest's
+    memory is up to a virtual IOMMU.
     """
 
-    def __init__(self, sockets, server=True, queues=1, card="", memory=256, cpu=None, machine="q35"):
+    count = itertools.count(1)
+
+    def __init__(self, sockets, server=True, queues=1, card="", memory=256, iommu=False):
         self.dir = Path(tempfile.mkdtemp(prefix="weir-guest-"))
         self.proc = None
         try:
             (self.dir / "initramfs").write_bytes(initramfs())
-            self.proc = self.launch(sockets, server, queues, card, memory, cpu, machine)
+            self.proc = self.launch(sockets, server, queues, card, memory, iommu)
             self.pending = b""
             self.console = self.read_until(READY.encode() + b"\n", 120)
         except BaseException:
             self.close()
             raise
 
-    def launch(self, sockets, server, queues, card, memory, cpu, machine):
+    def launch(self, sockets, server, queues, card, memory, iommu):
         kvm = has_kvm()
+        card += ",disable-legacy=on,iommu_platform=on,ats=on" if iommu else ""
         cmd = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-               "-machine", f"{machine},memory-backend=mem,accel={'kvm' if kvm else 'tcg'}",
-               "-cpu", cpu or ("host" if kvm else "max"), "-m", f"{memory}",
+               "-machine", f"q35,memory-backend=mem,accel={'kvm' if kvm else 'tcg'}",
+               "-cpu", "host" if kvm else "max", "-m", f"{memory}",
                "-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on",
                "-kernel", KERNEL / "vmlinuz", "-initrd", self.dir / "initramfs",
-               "-append", "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests random.trust_cpu=on", "-serial", "stdio"]
+               "-append", "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests random.trust_cpu=on"
+               + (" intel_iommu=on iommu=pt" if iommu else ""), "-serial", "stdio"]
+        cmd += ["-device", "intel-iommu,device-iotlb=on"] if iommu else []
         for i, socket in enumerate(sockets):
             mode = ",server=on,wait=off" if server else ""
             # Without MSI-X: QEMU 7.2 without KVM crashes when it starts vhost with it.
             multi = ",vectors=0" + (",mq=on" if queues > 1 else "")
-            more = f",{card}" if card else ""
+            more = f",{card.strip(',')}" if card else ""
             cmd += ["-chardev", f"socket,id=char{i},path={socket}{mode}",
                     "-netdev", f"type=vhost-user,id=net{i},chardev=char{i},queues={queues}",
-                    "-device", f"virtio-net-pci,netdev=net{i},mac={self.mac(i)}{multi}{more},romfile="]
+                    "-device", f"virtio-net-pci,netdev=net{i},mac={self.mac()}{multi}{more},romfile="]
         self.errors = open(self.dir / "qemu.log", "wb")
         return subprocess.Popen([str(c) for c in cmd], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=self.errors, bufsize=0)
 
-    @staticmethod
-    def mac(i):
-        return f"52:54:00:00:01:{i + 1:02x}"
+    @classmethod
+    def mac(cls):
+        return f"52:54:00:00:01:{next(cls.count):02x}"
 
     def read_until(self, end, seconds):
         """What the console says until `end`, without it."""
