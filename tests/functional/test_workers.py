@@ -147,3 +147,39 @@ def test_the_exact_match_cache_can_be_switched_off(ovs):  # noqa: F811
     assert hits() == 0
     ovs.vsctl("set", "open", ".", "other_config:emc-insert-inv-prob=1")
     assert hits() > 0
+
+
+def test_simple_match_is_used_exactly_while_all_flows_qualify(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.ofctl("del-flows", "br0")
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=output:2")
+    udp = "02000000010002000000000108004500001c00000000401100000102030401020305000100070008" + "0000"
+    tagged = udp[:24] + "81000005" + udp[24:]
+    other = "020000000100020000000001" + "88b5" + "00" * 46
+
+    def hits():
+        for _ in range(2):
+            ovs.appctl("netdev-dummy/receive", "p1", udp, tagged, other)
+        ovs.appctl("dpif-netdev/pmd-stats-clear")
+        for _ in range(3):
+            ovs.appctl("netdev-dummy/receive", "p1", udp, tagged, other)
+        shown = ovs.appctl("dpif-netdev/pmd-stats-show")
+        count = lambda what: sum(int(line.split(":")[1]) for line in shown.splitlines() if line.startswith(f"  {what}:"))
+        return count("simple match hits"), count("emc hits") + count("megaflow hits")
+
+    assert hits() == (9, 0)
+    # A rule that looks at more, for the same port: no packet of it is matched simply any more.
+    ovs.ofctl("add-flow", "br0", "priority=40000,in_port=1,udp,nw_src=9.9.9.9,actions=drop")
+    ovs.appctl("revalidator/purge")
+    assert hits() == (0, 9)
+    ovs.ofctl("del-flows", "br0", "udp,nw_src=9.9.9.9")
+    ovs.appctl("revalidator/purge")
+    assert hits() == (9, 0)
+    # VLAN ids may be matched, priorities not.
+    ovs.ofctl("add-flow", "br0", "priority=40000,in_port=1,dl_vlan=5,actions=drop")
+    ovs.appctl("revalidator/purge")
+    assert hits() == (9, 0)
+    ovs.ofctl("add-flow", "br0", "priority=50000,in_port=1,dl_vlan=5,dl_vlan_pcp=3,actions=drop")
+    ovs.appctl("revalidator/purge")
+    assert hits() == (0, 9)
