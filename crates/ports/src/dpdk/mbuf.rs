@@ -140,6 +140,11 @@ fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
             (TCP, true) => Offload::GSO_TCPV6,
             _ => Offload::GSO_UDP_L4,
         };
+        // Drivers have no flag for it; the header has (RFC 3168 section 6.1.2).
+        if transport.protocol == TCP && frame.get(usize::from(transport.l4) + 13).is_some_and(|flags| flags & CWR != 0)
+        {
+            offload.gso_type |= Offload::GSO_ECN;
+        }
         offload.gso_size = segment;
         offload.hdr_len = transport.l4 + transport.header_len(frame);
     }
@@ -267,6 +272,8 @@ pub(crate) fn sent_offload(offload: &Offload, frame: &[u8]) -> Option<(u64, u64)
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// The flag of TCP's header that says that the window was reduced.
+const CWR: u8 = 0x80;
 
 /// Where the transport header of a TCP or UDP packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,8 +382,11 @@ mod tests {
         };
         let flags = bits::TX_IPV4 | bits::TX_IP_CKSUM | bits::TX_TCP_SEG | bits::TX_TCP_CKSUM;
         assert_eq!(sent_offload(&gso, &frame(0, false, TCP)), Some((flags, bits::tx_offload(14, 20, 32, 1448))));
-        let merged = received_offload(bits::RX_LRO | bits::RX_L4_CKSUM_NONE, 1448 << 24, &frame(0, false, TCP));
-        assert_eq!(merged, gso);
+        let merged = |frame: &[u8]| received_offload(bits::RX_LRO | bits::RX_L4_CKSUM_NONE, 1448 << 24, frame);
+        assert_eq!(merged(&frame(0, false, TCP)), gso);
+        let mut reduced = frame(0, false, TCP);
+        reduced[34 + 13] |= CWR;
+        assert_eq!(merged(&reduced), Offload { gso_type: Offload::GSO_TCPV4 | Offload::GSO_ECN, ..gso });
     }
 
     #[test]
