@@ -127,6 +127,8 @@ class Switch:
             except subprocess.TimeoutExpired:
                 proc.kill()
                 proc.wait()
+        # OVS leaves the bridge's device behind.
+        run("ip", "link", "del", self.bridge, check=False)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
