@@ -318,6 +318,7 @@ impl Datapath {
                 queue,
                 cycles,
                 debt: Debt::default(),
+                quiet: false,
             });
         }
         ports.by_number.insert(number, entry);
@@ -364,7 +365,7 @@ impl Datapath {
                 entry.rx.push(RxState { place, cycles: cycles.clone(), history });
             }
             if let Some(member) = crew.members.get(&worker) {
-                let rx = vec![Rx { port: shared.clone(), index, queue, cycles, debt: Debt::default() }];
+                let rx = vec![Rx { port: shared.clone(), index, queue, cycles, debt: Debt::default(), quiet: false }];
                 member.mailbox.post(Command::TakeRx { rx });
             }
         }

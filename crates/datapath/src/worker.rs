@@ -124,6 +124,8 @@ pub struct Rx {
     pub cycles: Arc<Counter>,
     /// What it owes to the worker's other queues.
     pub debt: Debt,
+    /// It was empty, and looking again costs a system call: there is a descriptor to wait for.
+    pub quiet: bool,
 }
 
 /// Receive queues of a port that are on their way to other workers. While they wait for packets that are
@@ -182,7 +184,8 @@ impl Worker {
     pub fn turn(&mut self) -> usize {
         let start = self.pace.start();
         self.reader.quiescent();
-        if self.pace.is_clock_due(start) {
+        let look = self.pace.is_clock_due(start);
+        if look {
             let before = std::mem::replace(&mut self.actor.now, self.clock.now());
             // Of several turns where they follow each other: packets are sent the sooner for it.
             self.actor.outputs.turn(self.actor.now.since(before));
@@ -196,8 +199,13 @@ impl Worker {
             if !self.fairness.admits(&mut self.rx[queue].debt) {
                 continue;
             }
+            // Other queues do not pay for one that is empty: it is looked at every few microseconds.
+            if self.rx[queue].quiet && !look {
+                continue;
+            }
             let missed = self.actor.misses.missed;
             let count = self.forward(queue);
+            self.rx[queue].quiet = count == 0 && self.rx[queue].queue.wait_fd().is_some();
             let until = tsc::cycles();
             if count > 0 {
                 received += count;
