@@ -440,8 +440,10 @@ fn checksums_are_completed_and_large_frames_cut() {
     let received = peer.receive().unwrap();
     assert!(received.len() == 300 && right(&received));
     assert_eq!(send_all(&mut tx, [partial(42 + 3500, 1000)]), 1);
-    let segments: Vec<_> = (0..4).map(|_| peer.receive().unwrap()).collect();
-    assert_eq!(segments.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 1042, 542]);
+    // A stack at the other end takes the frame whole; otherwise it is cut.
+    let lengths: &[usize] = if port.offloads().uso { &[3542] } else { &[1042, 1042, 1042, 542] };
+    let segments: Vec<_> = lengths.iter().map(|_| peer.receive().unwrap()).collect();
+    assert_eq!(segments.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
     assert!(segments.iter().all(|segment| right(segment)));
     // What no chunk can hold is dropped, and what is no frame too.
     assert_eq!(send_all(&mut tx, [Packet::from_slice(&frame(1, 1793)), Packet::from_slice(&[0; 13])]), 0);
