@@ -53,7 +53,8 @@ def test_packets_wait_for_others(weir, net):
     until(lambda: hosts[0].ping("10.0.0.2", count=1), what="ping")
     w.configure(workers(f"sleep-max-us = 0\ntx-flush-interval-us = {SECOND // 4}", ports))
     w.cli("reload")
-    assert rtt() > 300, "request and answer wait a quarter of a second each, less a turn"
+    # Far above what it takes without, far below the half second of request and answer.
+    assert rtt() > 100
     w.appctl("dpif-netdev/pmd-stats-clear")
     hosts[0].run("ping", "-qc40", "-i0.005", "-w20", "10.0.0.2", timeout=60)
     assert per_batch(w) > 3

@@ -19,7 +19,7 @@ def pages():
         pytest.skip("huge pages need root")
     if problem := missing():
         pytest.skip(problem)
-    reserved = HugePages(384)
+    reserved = HugePages()
     if reserved.missing:
         pytest.skip(reserved.missing)
     yield

@@ -16,9 +16,11 @@ FREE = PAGES.with_name("free_hugepages")
 
 
 class HugePages:
-    """At least so many huge pages of 2 MiB that are free; given back by close()."""
+    """At least so many huge pages of 2 MiB that are free; given back by close().
 
-    def __init__(self, pages=512):
+    A pool of a switch takes up to 800 MiB, and a guest beside it needs as much as it is given."""
+
+    def __init__(self, pages=1024):
         self.before = None
         self.missing = self.reserve(pages)
 
@@ -28,11 +30,16 @@ class HugePages:
             return "this kernel has no huge pages of 2 MiB"
         self.before = int(PAGES.read_text())
         lacking = pages - int(FREE.read_text())
-        if lacking > 0:
-            try:
+        try:
+            if lacking > 0:
                 PAGES.write_text(str(self.before + lacking))
-            except OSError as e:
-                return f"huge pages cannot be reserved: {e}"
+            if int(FREE.read_text()) < pages:
+                # Cached files lie in between: the kernel can read them again.
+                Path("/proc/sys/vm/drop_caches").write_text("1")
+                Path("/proc/sys/vm/compact_memory").write_text("1")
+                PAGES.write_text(str(self.before + lacking))
+        except OSError as e:
+            return f"huge pages cannot be reserved: {e}"
         free = int(FREE.read_text())
         if free < pages:
             self.close()
