@@ -8,6 +8,7 @@ use packet::{BATCH_SIZE, Key};
 
 use super::arena::FlowRef;
 use super::megaflow::{PortList, Table};
+use super::sample::Sampler;
 use super::simd::equal_tags;
 use super::subtable::tag;
 use super::{bits, prefetch};
@@ -30,10 +31,8 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 /// A worker's cache.
 pub struct ExactCache {
     lines: Box<[Bucket]>,
-    /// One in so many flows that tier 2 has found is remembered; zero: none.
-    one_in: u32,
-    /// Of the sequence that says which ones.
-    state: u32,
+    /// Which of the flows that tier 2 has found are remembered.
+    sampler: Sampler,
 }
 
 impl ExactCache {
@@ -41,32 +40,19 @@ impl ExactCache {
     pub fn new(entries: usize) -> ExactCache {
         let lines = entries.div_ceil(WAYS).next_power_of_two();
         let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
-        ExactCache { lines: vec![empty; lines].into(), one_in: 1, state: 0x9e37_79b9 }
+        ExactCache { lines: vec![empty; lines].into(), sampler: Sampler::new() }
     }
 
     /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
     /// what was remembered is forgotten.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.one_in = one_in;
+        self.sampler.set_one_in(one_in);
         if one_in == 0 {
             for line in &mut self.lines {
                 line.flows = [FlowRef::NONE; WAYS];
                 line.tags = [0; 2];
             }
         }
-    }
-
-    /// Whether to remember the next flow: by chance, so that flows with much traffic get in sooner.
-    #[inline(always)]
-    fn draw(&mut self) -> bool {
-        if self.one_in <= 1 {
-            return self.one_in == 1;
-        }
-        // xorshift32 (Marsaglia 2003).
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 17;
-        self.state ^= self.state << 5;
-        self.state.is_multiple_of(self.one_in)
     }
 
     #[inline(always)]
@@ -138,7 +124,7 @@ impl ExactCache {
         }
         let (found, visited) = table.lookup(list, keys, want & !known, flows, worker, guard);
         for i in bits(found) {
-            if self.draw() {
+            if self.sampler.draw() {
                 self.insert(hashes[i], flows[i]);
             }
         }
@@ -168,14 +154,8 @@ mod tests {
     use crate::classify::arena::Arena;
 
     #[test]
-    fn one_in_so_many_is_remembered() {
+    fn nothing_is_remembered_where_none_is_to_be() {
         let mut cache = ExactCache::new(8);
-        let mut drawn = |one_in| {
-            cache.set_one_in(one_in);
-            (0..10_000).filter(|_| cache.draw()).count()
-        };
-        assert_eq!((drawn(0), drawn(1)), (0, 10_000));
-        assert!((800..1200).contains(&drawn(10)));
         let (arena, mut free) = Arena::new(100, 1);
         let flow = arena.allocate(&mut free, 1).unwrap();
         cache.insert(7 << 48, flow);

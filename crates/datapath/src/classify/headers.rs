@@ -20,6 +20,7 @@ use super::arena::{Deed, FlowRef, Tally};
 use super::plan::Aligned;
 use super::prefetch;
 use super::region::{Region, Zero};
+use super::sample::Sampler;
 use super::simd::{Line, Simd, Tags};
 use super::{bits, scan::Heads};
 
@@ -91,10 +92,8 @@ pub struct HeaderCache {
     hasher: Hasher,
     /// Evictions since it grew.
     evicted: usize,
-    /// One in so many flows is remembered; zero: none.
-    one_in: u32,
-    /// Of the sequence that says which ones, and which way is overwritten.
-    state: u32,
+    /// Which flows are remembered, and which way is overwritten.
+    sampler: Sampler,
 }
 
 /// What a batch is looked up by, beside its lines.
@@ -121,15 +120,14 @@ impl HeaderCache {
             secret,
             hasher,
             evicted: 0,
-            one_in: 1,
-            state: 0x9e37_79b9,
+            sampler: Sampler::new(),
         }
     }
 
     /// Changes how many of the flows that other tiers have found are remembered: one in so many; zero:
     /// none, and what was remembered is forgotten.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.one_in = one_in;
+        self.sampler.set_one_in(one_in);
         if one_in == 0 {
             self.clear();
         }
@@ -138,7 +136,7 @@ impl HeaderCache {
     /// Whether it may know anything.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.one_in != 0
+        self.sampler.is_on()
     }
 
     /// Entries in use, known or not.
@@ -250,7 +248,7 @@ impl HeaderCache {
     /// Remembers what packet `i` belongs to. `epoch` was read before the flow was last seen alive. It must have
     /// been looked for before, in this batch. Only some are remembered, unless `always`.
     pub fn insert(&mut self, heads: &Heads, probes: &Probes, i: usize, found: Found, epoch: u32, always: bool) {
-        if !(always || self.draw()) {
+        if !(always || self.sampler.draw()) {
             return;
         }
         let (hash, line) = (probes.hashes[i], &heads.lines[i].0);
@@ -269,8 +267,7 @@ impl HeaderCache {
         let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(|&way| tags[way] == 0));
         let way = way.unwrap_or_else(|| {
             self.evicted += 1;
-            self.state = self.state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
-            self.state as usize >> 16 & (WAYS - 1)
+            self.sampler.next() as usize >> 16 & (WAYS - 1)
         });
         tags[way] = tag;
         entries[way] = entry;
@@ -286,19 +283,6 @@ impl HeaderCache {
         self.clear();
         self.last = self.last * 2 + 1;
         self.clear();
-    }
-
-    /// Whether to remember the next flow: by chance, so that flows with much traffic get in sooner.
-    #[inline(always)]
-    fn draw(&mut self) -> bool {
-        if self.one_in <= 1 {
-            return self.one_in == 1;
-        }
-        // xorshift32 (Marsaglia 2003).
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 17;
-        self.state ^= self.state << 5;
-        self.state.is_multiple_of(self.one_in)
     }
 
     #[inline(always)]

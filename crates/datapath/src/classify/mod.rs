@@ -24,6 +24,7 @@ pub mod plan;
 mod portflows;
 mod record;
 mod region;
+mod sample;
 pub mod scan;
 pub mod shape;
 pub mod simd;

@@ -3,8 +3,8 @@
 //! [`settings`] says how DPDK is to be started, [`arguments`] makes EAL's command line of it, [`eal`]
 //! starts it, once. [`mempool`] is where frames lie and [`mbuf`] turns them into packets and back;
 //! [`thread`] makes DPDK know the threads that do so. `probe` finds devices, `device` starts
-//! and closes them, `queue` is what workers call, and `port` answers questions about a port. Where libdpdk was not found when Weir was
-//! compiled, `absent` stands for all of them.
+//! and closes them, `queue` is what workers call, and `port` answers questions about a port. Where
+//! libdpdk was not found when Weir was compiled, `absent` stands for all of them.
 //!
 //! Nothing of DPDK runs, and no memory is taken, before [`initialise`] is called.
 

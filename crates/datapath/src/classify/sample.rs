@@ -1,0 +1,60 @@
+//! Which of the flows that tier 2 has found a cache remembers.
+
+/// Chooses one in so many, by chance, so that flows with much traffic get in sooner.
+pub struct Sampler {
+    /// One in so many; zero: none.
+    one_in: u32,
+    state: u32,
+}
+
+impl Sampler {
+    /// Chooses all.
+    pub fn new() -> Sampler {
+        Sampler { one_in: 1, state: 0x9e37_79b9 }
+    }
+
+    /// Chooses one in so many from now on; zero: none.
+    pub fn set_one_in(&mut self, one_in: u32) {
+        self.one_in = one_in;
+    }
+
+    /// Whether any is ever chosen.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.one_in != 0
+    }
+
+    /// Whether to remember the next flow.
+    #[inline(always)]
+    pub fn draw(&mut self) -> bool {
+        if self.one_in <= 1 {
+            return self.one_in == 1;
+        }
+        self.next().is_multiple_of(self.one_in)
+    }
+
+    /// A number by chance: xorshift32 (Marsaglia 2003).
+    #[inline(always)]
+    pub fn next(&mut self) -> u32 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 17;
+        self.state ^= self.state << 5;
+        self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_so_many_is_chosen() {
+        let mut sampler = Sampler::new();
+        let mut drawn = |one_in| {
+            sampler.set_one_in(one_in);
+            (0..10_000).filter(|_| sampler.draw()).count()
+        };
+        assert_eq!((drawn(0), drawn(1)), (0, 10_000));
+        assert!((800..1200).contains(&drawn(10)));
+    }
+}
