@@ -70,3 +70,30 @@ def test_what_comes_in_at_a_port(ovs, mode, tag, to):  # noqa: F811
     ovs.appctl("netdev-dummy/receive", "in", MACS + tag + BODY)
     for vid, path in captures.items():
         assert frames(path) == ([MACS + BODY] if vid == to else [])
+
+
+@pytest.mark.parametrize("limit", ["1", "2"])
+@pytest.mark.parametrize("tpid, ethertype", [("88a8", None), ("8100", "802.1q")])
+@pytest.mark.parametrize("tags", ["", TAG(5), TAG(0x6005) + TAG(7), TAG(5) + TAG(7) + TAG(0x2008)])
+def test_a_tunnel_loses_no_tag(ovs, limit, tpid, ethertype, tags):  # noqa: F811
+    """The service tag goes around all tags that a frame has, however many are matched, and comes off again."""
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "in", "trunk", "out")
+    ovs.vsctl("set", "Open_vSwitch", ".", f"other_config:vlan-limit={limit}")
+    captures = {name: ovs.dir / f"{name}.pcap" for name in ("in", "trunk", "out")}
+    for name, path in captures.items():
+        ovs.vsctl("set", "interface", name, f"options:tx_pcap={path}")
+    for name in ("in", "out"):
+        ovs.vsctl("set", "port", name, "vlan_mode=dot1q-tunnel", "tag=100")
+        if ethertype:
+            ovs.vsctl("set", "port", name, f"other_config:qinq-ethtype={ethertype}")
+    service = TAG(100, tpid)
+    for _ in range(2):
+        ovs.appctl("netdev-dummy/receive", "in", MACS + tags + BODY)
+    until(lambda: len(frames(captures["out"])) == 2, what="the frame at the other tunnel port")
+    assert frames(captures["trunk"]) == [MACS + service + tags + BODY] * 2
+    assert frames(captures["out"]) == [MACS + tags + BODY] * 2
+    ovs.appctl("netdev-dummy/receive", "trunk", MACS + service + tags + BODY)
+    until(lambda: len(frames(captures["out"])) == 3, what="the frame without its service tag")
+    assert frames(captures["in"]) == [MACS + tags + BODY]
+    assert frames(captures["out"])[-1] == MACS + tags + BODY

@@ -2,6 +2,7 @@
 //! (ovs-vswitchd.conf.db(5), "VLAN Configuration").
 
 use packet::flow::{VLAN_PRESENT, block::Vlan};
+use smallvec::{SmallVec, smallvec};
 
 /// How a port treats VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -102,8 +103,8 @@ impl Default for PortVlan {
 }
 
 /// The tags of a packet during NORMAL processing, outermost first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Tags(pub [Tag; 2]);
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Tags(SmallVec<[Tag; 3]>);
 
 /// One tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -117,37 +118,51 @@ pub struct Tag {
 }
 
 impl Tags {
-    /// The tags in a key.
-    pub fn from_key(vlans: &[Vlan; 2]) -> Tags {
-        let mut tags = Tags::default();
-        for (tag, vlan) in tags.0.iter_mut().zip(vlans) {
+    /// The tags of a packet.
+    pub fn new(tags: &[Vlan]) -> Tags {
+        let tag = |vlan: &Vlan| {
             let tci = vlan.tci.get();
-            if tci & VLAN_PRESENT == 0 {
-                break;
-            }
-            *tag = Tag { tpid: vlan.tpid.get(), vid: tci & 0xfff, pcp: tci & 0xe000 };
-        }
-        tags
+            Tag { tpid: vlan.tpid.get(), vid: tci & 0xfff, pcp: tci & 0xe000 }
+        };
+        Tags(tags.iter().map(tag).collect())
     }
 
-    /// Writes the tags into a key. Leading tags without VLAN id and priority are left out unless
-    /// `priority` says otherwise; what is below a tag that stays does, too, which OVS would drop.
-    pub fn to_key(self, vlans: &mut [Vlan; 2], priority: PriorityTags) {
-        let empty = |tag: &Tag| tag.vid | tag.pcp == 0 && (priority != PriorityTags::Always || tag.tpid == 0);
-        let tags = self.0.into_iter().skip_while(empty).filter(|tag| tag.tpid | tag.vid | tag.pcp != 0);
-        *vlans = [Vlan { tpid: 0.into(), tci: 0.into() }; 2];
-        for (tag, vlan) in tags.zip(vlans) {
-            vlan.tpid = if tag.tpid != 0 { tag.tpid } else { 0x8100 }.into();
-            vlan.tci = (tag.vid | tag.pcp | VLAN_PRESENT).into();
+    /// The tags as they are sent. Leading tags without VLAN id and priority are left out unless `priority`
+    /// says otherwise; what is below a tag that stays does, too, which OVS would drop.
+    pub fn sent(&self, priority: PriorityTags) -> impl Iterator<Item = Vlan> {
+        let empty = move |tag: &&Tag| tag.vid | tag.pcp == 0 && (priority != PriorityTags::Always || tag.tpid == 0);
+        self.0.iter().skip_while(empty).map(|tag| Vlan {
+            tpid: if tag.tpid != 0 { tag.tpid } else { 0x8100 }.into(),
+            tci: (tag.vid | tag.pcp | VLAN_PRESENT).into(),
+        })
+    }
+
+    /// Id of the VLAN that the packet is in, zero for none.
+    pub fn vid(&self) -> u16 {
+        self.0.first().map_or(0, |tag| tag.vid)
+    }
+
+    /// VLAN id of the second tag, zero for none.
+    fn inner_vid(&self) -> u16 {
+        self.0.get(1).map_or(0, |tag| tag.vid)
+    }
+
+    /// The outermost tag, an empty one where there was none.
+    pub fn outer_mut(&mut self) -> &mut Tag {
+        if self.0.is_empty() {
+            self.0.push(Tag::default());
         }
+        &mut self.0[0]
     }
 
     fn pop(&mut self) {
-        self.0 = [self.0[1], Tag::default()];
+        if !self.0.is_empty() {
+            self.0.remove(0);
+        }
     }
 
     fn push(&mut self, tag: Tag) {
-        self.0 = [tag, self.0[0]];
+        self.0.insert(0, tag);
     }
 }
 
@@ -182,41 +197,43 @@ impl PortVlan {
     }
 
     /// The tags inside the bridge of a packet that came in with `tags`.
-    pub fn ingress(&self, tags: Tags) -> Tags {
-        let outer = tags.0[0];
+    pub fn ingress(&self, mut tags: Tags) -> Tags {
+        let outer = tags.0.first().copied().unwrap_or_default();
         let tpid = if outer.tpid != 0 { outer.tpid } else { 0x8100 };
         let own = Tag { tpid, vid: self.tag, pcp: outer.pcp };
         match self.mode {
-            VlanMode::Access => Tags([own, Tag::default()]),
+            VlanMode::Access => Tags(smallvec![own]),
             VlanMode::Trunk => tags,
-            VlanMode::NativeTagged | VlanMode::NativeUntagged if outer.vid == 0 => Tags([own, tags.0[1]]),
+            VlanMode::NativeTagged | VlanMode::NativeUntagged if outer.vid == 0 => {
+                *tags.outer_mut() = own;
+                tags
+            }
             VlanMode::NativeTagged | VlanMode::NativeUntagged => tags,
             VlanMode::Dot1qTunnel => {
-                let mut out = tags;
-                out.push(Tag { tpid: self.qinq_ethertype, vid: self.tag, pcp: 0 });
-                out
+                tags.push(Tag { tpid: self.qinq_ethertype, vid: self.tag, pcp: 0 });
+                tags
             }
         }
     }
 
     /// Whether the port carries a packet that has these tags inside the bridge.
     pub fn includes(&self, tags: &Tags) -> bool {
-        let vid = tags.0[0].vid;
+        let vid = tags.vid();
         match self.mode {
-            VlanMode::Access => vid == self.tag && tags.0[1].vid == 0,
+            VlanMode::Access => vid == self.tag && tags.inner_vid() == 0,
             VlanMode::Trunk => self.trunks(vid),
             VlanMode::NativeTagged | VlanMode::NativeUntagged => self.trunks(vid),
-            VlanMode::Dot1qTunnel => vid == self.tag && self.allows_customer(tags.0[1].vid),
+            VlanMode::Dot1qTunnel => vid == self.tag && self.allows_customer(tags.inner_vid()),
         }
     }
 
     /// The tags with which the port sends a packet that has `tags` inside the bridge.
-    pub fn egress(&self, tags: Tags) -> Tags {
-        let mut out = tags;
+    pub fn egress(&self, tags: &Tags) -> Tags {
+        let mut out = tags.clone();
         match self.mode {
             VlanMode::Access => out = Tags::default(),
             VlanMode::Trunk | VlanMode::NativeTagged => {}
-            VlanMode::NativeUntagged if tags.0[0].vid == self.tag => out.pop(),
+            VlanMode::NativeUntagged if tags.vid() == self.tag => out.pop(),
             VlanMode::NativeUntagged => {}
             VlanMode::Dot1qTunnel => out.pop(),
         }
@@ -237,11 +254,11 @@ mod tests {
         let access = PortVlan::access(10);
         assert!(access.accepts(0) && !access.accepts(10));
         let inside = access.ingress(Tags::default());
-        assert_eq!(inside.0[0].vid, 10);
+        assert_eq!(inside.vid(), 10);
         let trunk = PortVlan { trunks: Some([10, 20].into_iter().collect()), ..PortVlan::default() };
         assert!(trunk.includes(&inside) && trunk.accepts(20) && !trunk.accepts(0) && !trunk.accepts(30));
-        assert_eq!(trunk.egress(inside), inside);
-        assert_eq!(access.egress(inside), Tags::default());
+        assert_eq!(trunk.egress(&inside), inside);
+        assert_eq!(access.egress(&inside), Tags::default());
         assert!(!PortVlan::access(20).includes(&inside));
     }
 
@@ -250,10 +267,10 @@ mod tests {
         let untagged = PortVlan { mode: VlanMode::NativeUntagged, tag: 5, ..PortVlan::default() };
         let tagged = PortVlan { mode: VlanMode::NativeTagged, ..untagged.clone() };
         let inside = untagged.ingress(Tags::default());
-        assert_eq!(inside.0[0].vid, 5);
-        assert_eq!(untagged.egress(inside), Tags::default());
-        assert_eq!(tagged.egress(inside).0[0].vid, 5);
-        assert_eq!(untagged.egress(Tags([tag(6), Tag::default()])).0[0].vid, 6);
+        assert_eq!(inside.vid(), 5);
+        assert_eq!(untagged.egress(&inside), Tags::default());
+        assert_eq!(tagged.egress(&inside).vid(), 5);
+        assert_eq!(untagged.egress(&Tags(smallvec![tag(6)])).vid(), 6);
     }
 
     #[test]
@@ -265,9 +282,10 @@ mod tests {
             ..PortVlan::default()
         };
         assert!(port.accepts(7) && !port.accepts(8));
-        let inside = port.ingress(Tags([tag(7), Tag::default()]));
-        assert_eq!(inside.0, [Tag { tpid: 0x88a8, vid: 100, pcp: 0 }, tag(7)]);
+        let tags = Tags(smallvec![tag(7), tag(9)]);
+        let inside = port.ingress(tags.clone());
+        assert_eq!(inside.0[..], [Tag { tpid: 0x88a8, vid: 100, pcp: 0 }, tag(7), tag(9)]);
         assert!(port.includes(&inside));
-        assert_eq!(port.egress(inside).0[0], tag(7));
+        assert_eq!(port.egress(&inside), tags);
     }
 }

@@ -1,27 +1,38 @@
 //! Header changes on the bytes of a frame, with every checksum computed anew.
 //!
-//! Knows Ethernet, up to two VLAN tags, IPv4 without options, IPv6 without extension headers, TCP, UDP.
+//! Knows Ethernet, two VLAN tags and those it has pushed, IPv4 without options, IPv6 without extension headers, TCP, UDP.
 
 use packet::Field;
 
 /// A frame that can be changed.
 #[derive(Clone)]
-pub struct Frame(pub Vec<u8>);
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    /// Number of VLAN tags. A third one that it came with is payload; one that was pushed is not.
+    tags: usize,
+}
 
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 
 impl Frame {
+    /// A frame that came in.
+    pub fn new(bytes: &[u8]) -> Frame {
+        let mut frame = Frame { bytes: bytes.to_vec(), tags: 0 };
+        frame.tags = (0..2).take_while(|n| TPIDS.contains(&frame.u16(12 + 4 * n))).count();
+        frame
+    }
+
     fn u16(&self, at: usize) -> u16 {
-        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+        u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
     fn put16(&mut self, at: usize, value: u16) {
-        self.0[at..at + 2].copy_from_slice(&value.to_be_bytes());
+        self.bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
     }
 
     /// Number of VLAN tags.
     pub fn tags(&self) -> usize {
-        (0..2).take_while(|n| TPIDS.contains(&self.u16(12 + 4 * n))).count()
+        self.tags
     }
 
     /// TCI of the outermost tag.
@@ -38,18 +49,24 @@ impl Frame {
     }
 
     pub fn push(&mut self, tpid: u16, tci: u16) {
-        if self.tags() == 2 {
-            // The switch knows two tags: one more displaces the inner one.
-            self.0.drain(16..20);
-        }
         let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
-        self.0.splice(12..12, tag);
+        self.bytes.splice(12..12, tag);
+        self.tags += 1;
     }
 
     pub fn pop(&mut self) {
         if self.tags() > 0 {
-            self.0.drain(12..16);
+            self.bytes.drain(12..16);
+            self.tags -= 1;
         }
+    }
+
+    /// The frame as the tables see it: two tags.
+    pub fn seen(&self) -> Vec<u8> {
+        let covered = 20..12 + 4 * self.tags.max(2);
+        let mut bytes = self.bytes.clone();
+        bytes.drain(covered);
+        bytes
     }
 
     pub fn set_tci(&mut self, bits: u16, value: u16, push: bool) {
@@ -67,18 +84,18 @@ impl Frame {
             0x86dd => self.l3() + 7,
             _ => return true,
         };
-        if self.0[at] <= 1 {
+        if self.bytes[at] <= 1 {
             return false;
         }
-        self.0[at] -= 1;
+        self.bytes[at] -= 1;
         self.checksums();
         true
     }
 
     fn proto(&self) -> Option<(u8, usize)> {
         match self.ethertype() {
-            0x0800 => Some((self.0[self.l3() + 9], self.l3() + 20)),
-            0x86dd => Some((self.0[self.l3() + 6], self.l3() + 40)),
+            0x0800 => Some((self.bytes[self.l3() + 9], self.l3() + 20)),
+            0x86dd => Some((self.bytes[self.l3() + 6], self.l3() + 40)),
             _ => None,
         }
     }
@@ -101,13 +118,13 @@ impl Frame {
             (Field::UdpSrc, _) => l4(17).map(|at| (at, 2)),
             (Field::UdpDst, _) => l4(17).map(|at| (at + 2, 2)),
             (Field::IpDscp | Field::NwTos, 0x0800) => {
-                self.0[l3 + 1] = self.0[l3 + 1] & 3 | ((value & mask) as u8) << 2;
+                self.bytes[l3 + 1] = self.bytes[l3 + 1] & 3 | ((value & mask) as u8) << 2;
                 None
             }
             _ => None,
         };
         if let Some((at, len)) = place {
-            for (i, byte) in self.0[at..at + len].iter_mut().rev().enumerate() {
+            for (i, byte) in self.bytes[at..at + len].iter_mut().rev().enumerate() {
                 let (value, mask) = ((value >> (8 * i)) as u8, (mask >> (8 * i)) as u8);
                 *byte = *byte & !mask | value & mask;
             }
@@ -119,7 +136,7 @@ impl Frame {
         let l3 = self.l3();
         if self.ethertype() == 0x0800 {
             self.put16(l3 + 10, 0);
-            let sum = sum(&self.0[l3..l3 + 20], 0);
+            let sum = sum(&self.bytes[l3..l3 + 20], 0);
             self.put16(l3 + 10, !fold(sum));
         }
         let Some((proto, l4)) = self.proto() else { return };
@@ -130,8 +147,8 @@ impl Frame {
         };
         self.put16(at, 0);
         let addresses = if self.ethertype() == 0x0800 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-        let len = (self.0.len() - l4) as u32;
-        let total = sum(&self.0[l4..], sum(&self.0[addresses], len + u32::from(proto)));
+        let len = (self.bytes.len() - l4) as u32;
+        let total = sum(&self.bytes[l4..], sum(&self.bytes[addresses], len + u32::from(proto)));
         let checksum = !fold(total);
         self.put16(at, if proto == 17 && checksum == 0 { 0xffff } else { checksum });
     }

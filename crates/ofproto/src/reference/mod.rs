@@ -56,7 +56,7 @@ impl Reference {
     /// What is sent, in order, when `frame` comes in on `port`.
     pub fn receive(&mut self, in_port: OfPort, frame: &[u8]) -> Sent {
         let mut walk = Walk {
-            frame: Frame(frame.to_vec()),
+            frame: Frame::new(frame),
             pipeline: Key::new(),
             in_port,
             table: 0,
@@ -98,7 +98,7 @@ impl Reference {
 
     fn table(&mut self, walk: &mut Walk, table: u8, in_port: OfPort, sent: &mut Sent) {
         let mut key = walk.pipeline.clone();
-        packet::flow::extract(&walk.frame.0, &mut key);
+        packet::flow::extract(&walk.frame.seen(), &mut key);
         let mut full = walk.pipeline.clone();
         for block in key.present().iter() {
             if !matches!(block, packet::flow::BlockId::Regs | packet::flow::BlockId::Pipeline) {
@@ -150,7 +150,7 @@ impl Reference {
                 Action::StripVlan => walk.frame.pop(),
                 Action::RegMove { src, dst } => {
                     let mut key = Key::new();
-                    packet::flow::extract(&walk.frame.0, &mut key);
+                    packet::flow::extract(&walk.frame.seen(), &mut key);
                     let value = src.get(&key);
                     dst.set(&mut walk.pipeline, value);
                 }
@@ -194,7 +194,7 @@ impl Reference {
 
     fn send(&self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
         if self.ports.contains_key(&port) {
-            sent.push((port, walk.frame.0.clone()));
+            sent.push((port, walk.frame.bytes.clone()));
             self.mirror_sent(walk, port, sent);
         }
     }

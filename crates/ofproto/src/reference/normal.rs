@@ -38,7 +38,7 @@ fn inside(vlan: &PortVlan, tags: &[(u16, u16)]) -> Option<Tags> {
         }
         (_, vid) if !listed(vlan, vid) => None,
         (VlanMode::Dot1qTunnel, _) => {
-            Some([(vlan.qinq_ethertype, vlan.tag)].into_iter().chain(tags.iter().copied()).take(2).collect())
+            Some([(vlan.qinq_ethertype, vlan.tag)].into_iter().chain(tags.iter().copied()).collect())
         }
         _ => Some(tags.to_vec()),
     }
@@ -81,7 +81,7 @@ impl Reference {
         if self.is_mirror_port(walk.in_port) {
             return;
         }
-        let bytes = &walk.frame.0;
+        let bytes = &walk.frame.bytes;
         let (dst, src): ([u8; 6], [u8; 6]) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
         let Some(tags) = inside(vlan, &walk.frame.tag_list()) else { return };
         if reserved(dst) {
@@ -133,7 +133,7 @@ impl Reference {
         sent: &mut Sent,
     ) {
         let Some(tags) = self.ports.get(&port).and_then(|vlan| inside(vlan, &walk.frame.tag_list())) else { return };
-        let dst: [u8; 6] = walk.frame.0[..6].try_into().unwrap();
+        let dst: [u8; 6] = walk.frame.bytes[..6].try_into().unwrap();
         for mirror in &self.mirrors {
             let selected = match selection(mirror) {
                 PortSelection::All => true,
@@ -177,7 +177,7 @@ fn reserved(dst: [u8; 6]) -> bool {
 
 impl Frame {
     fn tag_list(&self) -> Tags {
-        let word = |at: usize| u16::from_be_bytes([self.0[at], self.0[at + 1]]);
+        let word = |at: usize| u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]);
         // The bit that says whether a frame may be dropped is not looked at.
         (0..self.tags()).map(|n| (word(12 + 4 * n), word(14 + 4 * n) & (VID | PCP))).collect()
     }

@@ -102,7 +102,11 @@ impl Ctx<'_, '_> {
             Action::SetVlanVid { vid, push } => self.set_vlan(0xfff, *vid, *push),
             Action::SetVlanPcp { pcp, push } => self.set_vlan(0xe000, u16::from(*pcp) << 13, *push),
             Action::StripVlan => headers::pop_vlan(&mut self.flow, &mut self.wc),
-            Action::PushVlan(tpid) => headers::push_vlan(&mut self.flow, &mut self.wc, *tpid),
+            Action::PushVlan(tpid) => {
+                if !headers::push_vlan(&mut self.flow, &mut self.wc, *tpid) {
+                    self.fail(super::XlateError::TooManyTags, "more VLAN tags pushed than the 18 supported");
+                }
+            }
             Action::SetL4SrcPort(port) => self.set_l4_port(Field::TcpSrc, *port),
             Action::SetL4DstPort(port) => self.set_l4_port(Field::TcpDst, *port),
             Action::RegMove { src, dst } => self.reg_move(src, dst),

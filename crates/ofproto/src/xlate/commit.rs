@@ -11,7 +11,7 @@ use datapath::{Action, Rewrite};
 use packet::flow::{BlockId, VLAN_PRESENT};
 use packet::{Field, Key, Mask};
 
-use super::headers::{MAX_LABELS, is_mpls, label_count, labels, set_labels, vlan_count};
+use super::headers::{Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
 
 /// Fields that are written by one `set` action. The inner slices are units: where one member differs,
 /// all of them are written.
@@ -41,7 +41,7 @@ const PRIORITY: Header = &[&[Field::SkbPriority]];
 const MARK: Header = &[&[Field::PktMark]];
 
 /// Appends to `actions` what makes a packet with the key `base` one with the key `flow`.
-pub(super) fn commit(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
+pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Action>) {
     set_header(ETHERNET, flow, base, wc, actions);
     // L3 fields exist again once the labels are gone.
     let uncovered = is_mpls(base) && !is_mpls(flow);
@@ -108,22 +108,21 @@ fn set_header(header: Header, flow: &Key, base: &mut Key, wc: &mut Mask, actions
 }
 
 /// Pops the tags of the base down to the innermost ones that both share, and pushes those of the flow.
-fn vlan(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
-    let (mut base_n, mut flow_n) = (vlan_count(base), vlan_count(flow));
-    let (base_tags, flow_tags) = (base.common().vlan, flow.common().vlan);
-    while base_n > 0 && flow_n > 0 && base_tags[base_n - 1] == flow_tags[flow_n - 1] {
-        base_n -= 1;
-        flow_n -= 1;
-    }
-    for n in (0..base_n).rev() {
+fn vlan(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Action>) {
+    let (base_tags, flow_tags) = (base.tags(), flow.tags());
+    let shared = base_tags.iter().rev().zip(flow_tags.iter().rev()).take_while(|(a, b)| a == b).count();
+    for n in (0..base_tags.len() - shared).rev() {
         actions.push(Action::PopVlan);
-        let tag = &mut wc.0.common_mut().vlan[n];
-        (tag.tpid, tag.tci) = (0xffff.into(), 0xffff.into());
+        // What the key does not hold was pushed before, so its value is known.
+        if let Some(tag) = wc.0.common_mut().vlan.get_mut(n) {
+            (tag.tpid, tag.tci) = (0xffff.into(), 0xffff.into());
+        }
     }
-    for tag in flow_tags[..flow_n].iter().rev() {
+    let pushed = flow_tags.len() - shared;
+    for tag in flow_tags[..pushed].iter().rev() {
         actions.push(Action::PushVlan { tpid: tag.tpid.get(), tci: tag.tci.get() & !VLAN_PRESENT });
     }
-    base.common_mut().vlan = flow_tags;
+    base.set_tags(flow_tags);
 }
 
 /// Pops, rewrites and pushes labels. The translation has matched what this depends on.

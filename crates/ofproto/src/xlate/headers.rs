@@ -1,14 +1,68 @@
 //! VLAN tags and MPLS labels of a key: counting, pushing and popping.
 
+use std::ops::{Deref, DerefMut};
+
 use packet::flow::block::Vlan;
+use packet::flow::extract::MAX_VLANS;
 use packet::flow::{BlockId, VLAN_PRESENT};
 use packet::{Field, Key, Mask};
+use smallvec::SmallVec;
 
 /// Labels that a key holds.
 pub(super) const MAX_LABELS: usize = 3;
 
+/// VLAN tags under those of the key: so that no loop of pushes makes frames longer and longer.
+const MAX_COVERED: usize = 16;
+
 /// Bottom of stack.
 const BOS: u32 = 0x100;
+
+/// A key during translation, with the VLAN tags that it has no room for.
+///
+/// A key holds the two outermost tags. What a push covers is not matched any more, but it is still there:
+/// it comes back when a tag is popped, and no push may take it from the packet.
+#[derive(Clone)]
+pub(super) struct Headers {
+    pub key: Key,
+    /// Outermost first. Empty unless the key is full.
+    pub covered: SmallVec<[Vlan; 1]>,
+}
+
+impl Headers {
+    /// What is known of a packet that was just parsed. A tag that the key has no room for is payload.
+    pub fn new(key: Key) -> Headers {
+        Headers { key, covered: SmallVec::new() }
+    }
+
+    /// All tags, outermost first.
+    pub fn tags(&self) -> SmallVec<[Vlan; 3]> {
+        let in_key = vlan_count(&self.key);
+        // With a tag taken out of the key by a set-field, nothing below it counts.
+        let covered = if in_key == MAX_VLANS { &self.covered[..] } else { &[] };
+        self.common().vlan[..in_key].iter().chain(covered).copied().collect()
+    }
+
+    /// Replaces all tags.
+    pub fn set_tags(&mut self, tags: impl IntoIterator<Item = Vlan>) {
+        let mut tags = tags.into_iter();
+        self.common_mut().vlan = std::array::from_fn(|_| tags.next().unwrap_or(no_tag()));
+        self.covered = tags.collect();
+    }
+}
+
+impl Deref for Headers {
+    type Target = Key;
+
+    fn deref(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl DerefMut for Headers {
+    fn deref_mut(&mut self) -> &mut Key {
+        &mut self.key
+    }
+}
 
 /// Number of VLAN tags.
 pub(super) fn vlan_count(key: &Key) -> usize {
@@ -35,21 +89,25 @@ fn no_tag() -> Vlan {
 }
 
 /// Removes the outermost tag.
-pub(super) fn pop_vlan(key: &mut Key, wc: &mut Mask) {
-    if vlan_count_wc(key, wc) > 1 {
+pub(super) fn pop_vlan(headers: &mut Headers, wc: &mut Mask) {
+    if vlan_count_wc(headers, wc) > 1 {
         match_tag(wc, 1);
     }
-    let vlan = &mut key.common_mut().vlan;
-    *vlan = [vlan[1], no_tag()];
+    let tags = headers.tags();
+    headers.set_tags(tags.into_iter().skip(1));
 }
 
-/// Adds an empty outermost tag; what was the inner one of two is no longer in the key.
-pub(super) fn push_vlan(key: &mut Key, wc: &mut Mask, tpid: u16) {
-    for n in 0..vlan_count_wc(key, wc) {
+/// Adds an empty outermost tag. False where there are too many.
+pub(super) fn push_vlan(headers: &mut Headers, wc: &mut Mask, tpid: u16) -> bool {
+    if headers.covered.len() >= MAX_COVERED {
+        return false;
+    }
+    for n in 0..vlan_count_wc(headers, wc) {
         match_tag(wc, n);
     }
-    let vlan = &mut key.common_mut().vlan;
-    *vlan = [Vlan { tpid: tpid.into(), tci: VLAN_PRESENT.into() }, vlan[0]];
+    let tags = headers.tags();
+    headers.set_tags([Vlan { tpid: tpid.into(), tci: VLAN_PRESENT.into() }].into_iter().chain(tags));
+    true
 }
 
 /// Whether the key is that of an MPLS packet.

@@ -29,15 +29,15 @@ impl<'a> Ctx<'a, '_> {
         if mirrors & !self.mirrored == 0 {
             return;
         }
-        let received = Tags::from_key(&self.flow.common().vlan);
+        let received = Tags::new(&self.flow.tags());
         self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
-        if !port.vlan.accepts(received.0[0].vid) {
+        if !port.vlan.accepts(received.vid()) {
             return;
         }
         let tags = self.ingress(&port.vlan, received);
         let bridge = self.bridge;
         for (n, state) in bridge.mirrors.iter().enumerate() {
-            let selects = state.mirror.vlans.as_ref().is_none_or(|vlans| vlans.contains(&tags.0[0].vid));
+            let selects = state.mirror.vlans.as_ref().is_none_or(|vlans| vlans.contains(&tags.vid()));
             if mirrors & !self.mirrored & 1 << n == 0 || !selects {
                 continue;
             }
@@ -45,12 +45,12 @@ impl<'a> Ctx<'a, '_> {
             // Before it is sent: what is sent would be mirrored again.
             self.mirrored |= bridge.same_mirrors(&state.mirror);
             self.mirror_max_len = state.mirror.max_len.unwrap_or(WHOLE);
-            self.copy_to(&state.mirror.output, tags);
+            self.copy_to(&state.mirror.output, &tags);
             self.mirror_max_len = WHOLE;
         }
     }
 
-    fn copy_to(&mut self, output: &MirrorOutput, tags: Tags) {
+    fn copy_to(&mut self, output: &MirrorOutput, tags: &Tags) {
         let bridge = self.bridge;
         match output {
             MirrorOutput::Port(name) => {
@@ -60,14 +60,14 @@ impl<'a> Ctx<'a, '_> {
             }
             MirrorOutput::Vlan(vid) => {
                 self.wc.set_exact(Field::DlDst);
-                if tags.0[0].vid == *vid || super::normal::is_reserved(self.flow.common().dl_dst) {
+                if tags.vid() == *vid || super::normal::is_reserved(self.flow.common().dl_dst) {
                     return;
                 }
-                let mut tags = tags;
-                tags.0[0].vid = *vid;
+                let mut tags = tags.clone();
+                tags.outer_mut().vid = *vid;
                 for port in bridge.ports_local_first() {
                     if self.includes(port, &tags) && !bridge.is_mirror_port(port) {
-                        self.output_tagged(port, tags);
+                        self.output_tagged(port, &tags);
                     }
                 }
             }

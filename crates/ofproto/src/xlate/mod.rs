@@ -43,6 +43,8 @@ use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, Po
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
 
+use headers::Headers;
+
 pub(crate) use freeze::{Frozen, PuntInfo, metadata};
 pub(crate) use steps::Step;
 use steps::StepRef;
@@ -102,6 +104,9 @@ pub(crate) enum XlateError {
     /// A label too many, or one that is not known.
     #[error("Too many MPLS labels")]
     TooManyLabels,
+    /// A VLAN tag too many.
+    #[error("Too many VLAN tags")]
+    TooManyTags,
     /// The bridge has gone.
     #[error("Bridge not found")]
     NoBridge,
@@ -147,8 +152,8 @@ pub(crate) fn translate(
         real: input.real,
         now: input.now,
         sink,
-        flow: input.key.clone(),
-        base: input.key.clone(),
+        flow: Headers::new(input.key.clone()),
+        base: Headers::new(input.key.clone()),
         wc: initial_mask(input.key),
         out: Vec::new(),
         record: Record { generation: forwarding.generation(), ..Record::default() },
@@ -217,9 +222,9 @@ struct Ctx<'a, 's> {
     now: Time,
     sink: Option<&'s mut dyn Sink>,
     /// The packet as it should be.
-    flow: Key,
+    flow: Headers,
     /// The packet as the datapath has it.
-    base: Key,
+    base: Headers,
     /// What was looked at.
     wc: Mask,
     out: Vec<DpAction>,
@@ -325,7 +330,7 @@ impl<'a> Ctx<'a, '_> {
             actions: self.out,
             record: self.record,
             learned: self.learned,
-            flow: self.flow,
+            flow: self.flow.key,
             error: self.error,
             looked_at_vlan,
             slow: self.slow,

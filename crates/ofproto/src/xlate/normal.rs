@@ -31,17 +31,17 @@ impl Ctx<'_, '_> {
         }
 
         // 1. The VLAN inside the bridge.
-        let received = Tags::from_key(&common.vlan);
+        let received = Tags::new(&self.flow.tags());
         let any = PortVlan::default();
         let vlan = source.map_or(&any, |port| &port.vlan);
         if matches!(vlan.mode, VlanMode::Dot1qTunnel | VlanMode::Access) {
             self.wc.add(Field::VlanTci, VLAN_PRESENT.into());
         }
-        if !vlan.accepts(received.0[0].vid) {
+        if !vlan.accepts(received.vid()) {
             return self.event(|| Event::Warning("disallowed VLAN VID for this input port, dropping"));
         }
         let tags = self.ingress(vlan, received);
-        let vid = tags.0[0].vid;
+        let vid = tags.vid();
         let common = self.flow.common();
 
         // 2. Frames that bridges keep for themselves.
@@ -69,12 +69,12 @@ impl Ctx<'_, '_> {
             }
             Some(Some(port)) => {
                 self.detail(|| "forwarding to learned port".into());
-                self.output_tagged(port, tags);
+                self.output_tagged(port, &tags);
             }
             Some(None) => self.event(|| Event::Warning("learned port is unknown, dropping")),
             None => {
                 self.detail(|| "no learned MAC for destination, flooding".into());
-                self.flood_vlan(bridge, in_port, tags);
+                self.flood_vlan(bridge, in_port, &tags);
             }
         }
     }
@@ -99,19 +99,19 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: Tags) {
+    fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
         for state in bridge.ports_local_first() {
             let floods = !state.config.contains(PortConfig::NO_FLOOD) && !bridge.is_mirror_port(state);
             if state.port == in_port || !floods {
                 continue;
             }
-            if self.includes(state, &tags) {
+            if self.includes(state, tags) {
                 self.output_tagged(state, tags);
             }
         }
     }
 
-    /// The tags inside the bridge. A tunnel's own tag displaces the inner one of two.
+    /// The tags inside the bridge.
     pub(super) fn ingress(&mut self, vlan: &PortVlan, received: Tags) -> Tags {
         if vlan.mode == VlanMode::Dot1qTunnel {
             super::headers::vlan_count_wc(&self.flow, &mut self.wc);
@@ -125,7 +125,7 @@ impl Ctx<'_, '_> {
         let tagged = self.flow.common().vlan[0].tci.get() & VLAN_PRESENT != 0;
         let bits = match port.vlan.mode {
             VlanMode::Dot1qTunnel if port.vlan.cvlans.is_some() => 0xffff,
-            VlanMode::Access if tagged && tags.0[0].vid == port.vlan.tag => VLAN_PRESENT | 0xfff,
+            VlanMode::Access if tagged && tags.vid() == port.vlan.tag => VLAN_PRESENT | 0xfff,
             _ => 0,
         };
         let inner = &mut self.wc.0.common_mut().vlan[1].tci;
@@ -134,15 +134,15 @@ impl Ctx<'_, '_> {
     }
 
     /// Sends with the tags that the port wants.
-    pub(super) fn output_tagged(&mut self, port: &PortState, tags: Tags) {
-        let old = self.flow.common().vlan;
+    pub(super) fn output_tagged(&mut self, port: &PortState, tags: &Tags) {
+        let (old, covered) = (self.flow.common().vlan, self.flow.covered.clone());
         let present = old.map(|tag| tag.tci.get() & VLAN_PRESENT != 0);
         let mut tags = port.vlan.egress(tags);
         if port.vlan.priority_tags != PriorityTags::Never {
             self.wc.add(Field::VlanTci, 0xe000);
-            tags.0[0].pcp = old[0].tci.get() & 0xe000;
+            tags.outer_mut().pcp = old[0].tci.get() & 0xe000;
         }
-        tags.to_key(&mut self.flow.common_mut().vlan, port.vlan.priority_tags);
+        self.flow.set_tags(tags.sent(port.vlan.priority_tags));
         let changed = self.flow.common().vlan != old;
         // A port that takes tags off may give back a priority: then the same tag is sent, but an inner one
         // would not be.
@@ -160,7 +160,7 @@ impl Ctx<'_, '_> {
             self.wc.0.common_mut().vlan[1].tci = 0xffff.into();
         }
         self.output(port.port);
-        self.flow.common_mut().vlan = old;
+        (self.flow.common_mut().vlan, self.flow.covered) = (old, covered);
     }
 }
 

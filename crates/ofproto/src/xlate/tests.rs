@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::reference::tests::{Bed, frame};
+use crate::vlan::{PortVlan, VlanMode};
 
 const PORTS: u32 = 4;
 
@@ -130,4 +131,68 @@ fn length_decides_in_the_datapath() {
     }
     assert_eq!(bed.datapath.flow_count(), 1);
     assert_eq!(sent(2, 97).len(), 1, "the tag counts, and what comes after is done");
+}
+
+/// A frame with these VLAN tags, outermost first.
+fn tagged(tags: &[(u16, u16)]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1]);
+    for (tpid, tci) in tags {
+        frame.extend([tpid.to_be_bytes(), tci.to_be_bytes()].concat());
+    }
+    frame.extend([0x88, 0xb5]);
+    frame.resize(80, 0x5a);
+    frame
+}
+
+/// A service tag goes around as many tags as a frame has, and comes off them again.
+#[test]
+fn a_tunnel_keeps_both_tags_of_a_frame() {
+    let bed = Bed::new(4);
+    let mode = |mode, tag| PortVlan { mode, tag, ..PortVlan::default() };
+    for (port, vlan) in [
+        (1, mode(VlanMode::Dot1qTunnel, 100)),
+        (2, mode(VlanMode::Trunk, 0)),
+        (3, mode(VlanMode::Dot1qTunnel, 100)),
+        (4, mode(VlanMode::Dot1qTunnel, 200)),
+    ] {
+        bed.bridge.set_port_vlan(OfPort(port), vlan).unwrap();
+    }
+    bed.add_flow(0, 1, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+    let (outer, inner, third) = ((0x8100, 0x6005), (0x8100, 7), (0x8100, 0x2008));
+    let service = (0x88a8, 100);
+    for tags in [&[][..], &[outer], &[outer, inner], &[outer, inner, third]] {
+        let with_service = [&[service], tags].concat();
+        for _ in 0..2 {
+            let expected = [(OfPort(2), tagged(&with_service)), (OfPort(3), tagged(tags))];
+            let cut = |sent: Vec<(OfPort, Vec<u8>)>| {
+                sent.into_iter().map(|(port, frame)| (port, frame[..34].to_vec())).collect::<Vec<_>>()
+            };
+            assert_eq!(cut(bed.receive(OfPort(1), &tagged(tags))), cut(expected.into()), "{tags:x?}");
+            let back = [1, 3].map(|port| (OfPort(port), tagged(tags)));
+            assert_eq!(cut(bed.receive(OfPort(2), &tagged(&with_service))), cut(back.into()), "{tags:x?}");
+        }
+    }
+}
+
+/// OpenFlow's push_vlan does, too, and pop_vlan finds what it covered.
+#[test]
+fn tags_that_are_pushed_displace_none() {
+    let bed = bed(&[
+        "in_port=1,actions=push_vlan:0x88a8,set_field:4196->vlan_vid,output:2,pop_vlan,output:3,resubmit(,1)",
+        "table=1,vlan_tci=0x1000/0x1000,actions=pop_vlan,output:4",
+        "in_port=2,actions=push_vlan:0x8100,push_vlan:0x8100,pop_vlan,resubmit(,2)",
+        "table=2,vlan_tci=0x1000/0x1000,actions=pop_vlan,resubmit(,3)",
+        "table=3,vlan_tci=0x1000/0x1000,actions=set_field:4105->vlan_vid,output:3",
+    ]);
+    let (outer, inner) = ((0x8100, 0x6005), (0x8100, 7));
+    let got: Vec<_> =
+        bed.receive(OfPort(1), &tagged(&[outer, inner])).into_iter().map(|(_, f)| f[..30].to_vec()).collect();
+    let expected = [&[(0x88a8, 100), outer, inner][..], &[outer, inner], &[inner]];
+    assert_eq!(got, expected.map(|tags| tagged(tags)[..30].to_vec()));
+    let got = &bed.receive(OfPort(2), &tagged(&[outer, inner]))[0].1;
+    assert_eq!(got[..30], tagged(&[(0x8100, 0x6009), inner])[..30]);
+    // A loop of pushes ends.
+    let pushes = "push_vlan:0x8100,".repeat(40);
+    assert!(self::bed(&[&format!("actions={pushes}output:2")]).receive(OfPort(1), &tagged(&[])).is_empty());
 }
