@@ -8,7 +8,8 @@ use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
 use super::batch::{Hits, Notes, Place, end_of_run, start_key};
-use super::level::{Leveled, at_every};
+use super::level::{Leveled, at_best, at_every};
+use super::plan::is_simple;
 use super::simd::Simd;
 use super::*;
 use crate::action::{Action, PortNo};
@@ -125,8 +126,9 @@ struct OfBatch<'a, 'g> {
 }
 
 impl Leveled for OfBatch<'_, '_> {
-    /// What was found for each packet; the bytes, the flags and the length of each run; the longest frame.
-    type Output = (Vec<Found>, Hits, Vec<(u32, u16, usize)>, u32);
+    /// What was found for each packet; the bytes, the flags and the length of each run; the longest frame;
+    /// the packets whose keys were extracted.
+    type Output = (Vec<Found>, Hits, Vec<(u32, u16, usize)>, u32, u32);
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) -> Self::Output {
@@ -142,7 +144,7 @@ impl Leveled for OfBatch<'_, '_> {
             found.extend((at..end).map(|_| notes.found[at]));
             runs.push((notes.heads.bytes[at], notes.heads.flags[at], end - at));
         }
-        (found, hits, runs, notes.heads.longest)
+        (found, hits, runs, notes.heads.longest, notes.extracted)
     }
 }
 
@@ -191,8 +193,11 @@ proptest! {
     fn frames_find_the_flows_of_their_keys(
         frames in frames(),
         steps in proptest::collection::vec(step(), 1..40),
-        // Only what a simple match may have, in some cases.
-        only in prop_oneof![2 => Just(u16::MAX), 1 => Just(7u16), 1 => Just(0xfff)],
+        // Only what a simple match may have: in no step, in all, or in most, so that the port changes between the
+        // simple match and the others.
+        only in prop_oneof![
+            2 => Just([u16::MAX; 4]), 1 => Just([7u16; 4]), 1 => Just([0xfff; 4]), 2 => Just([7, 7, 7, u16::MAX]),
+        ],
         one_in in prop_oneof![3 => Just(1), 1 => Just(0), 1 => Just(3)],
     ) {
         let domain = Arc::new(Domain::new(1));
@@ -209,7 +214,7 @@ proptest! {
             let number = number as u32 + 10;
             match step {
                 Step::Install(frame, choice) => {
-                    let (key, mut mask) = (keys[frame % keys.len()].clone(), mask(choice & only));
+                    let (key, mut mask) = (keys[frame % keys.len()].clone(), mask(choice & only[number as usize % 4]));
                     let installed = table
                         .install(&key, Box::new(mask.clone()), actions(number), Arc::new(()), Time(1), By::Management)
                         .unwrap();
@@ -235,10 +240,16 @@ proptest! {
             let Some(list) = table.list(IN_PORT, guard) else { continue };
             for (packets, keys) in packets.chunks(BATCH_SIZE).zip(keys.chunks(BATCH_SIZE)) {
                 let work = || OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
-                for (found, hits, runs, longest) in at_every(work) {
+                for (found, hits, runs, longest, extracted) in at_every(work) {
                     let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
+                    // The simple match is used exactly while all flows that there are qualify; what misses goes up
+                    // without a key.
+                    let simple = linear.iter().all(|flow| is_simple(&flow.1));
+                    prop_assert_eq!(list.plan.simple, simple);
+                    prop_assert!(!simple || hits.exact + hits.megaflow == 0 && extracted == 0);
+                    prop_assert!(simple || hits.simple == 0);
                     prop_assert_eq!(longest as usize, packets.iter().map(Packet::len).max().unwrap_or(0));
                     let mut at = 0;
                     for (bytes, flags, length) in runs {
@@ -309,9 +320,80 @@ fn the_cache_grows_with_the_flows() {
         exact = 0;
         for packets in packets.chunks(BATCH_SIZE) {
             let work = OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
-            exact += level::at_best(work).1.exact;
+            exact += at_best(work).1.exact;
         }
     }
     assert!(before < FLOWS as usize && caches.borrow().headers.entries() > FLOWS as usize);
     assert!(exact > FLOWS * 99 / 100, "{exact} of {FLOWS}");
+}
+
+/// A table with one flow of a mask, a cache, and the frames that a batch is made of.
+fn one_flow(fields: &[Field], first: &[u8], entries: usize) -> (crate::rcu::Reader, Table, Caches) {
+    let domain = Arc::new(Domain::new(1));
+    let reader = domain.readers().pop().unwrap();
+    let table = Table::new(100, 10, 1, [1, 2], domain.clone());
+    table.enlist(0);
+    let mut mask = Mask::wildcard();
+    fields.iter().for_each(|&field| mask.set_exact(field));
+    let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    table.install(&key_of(first), Box::new(mask), any, Arc::new(()), Time(1), By::Management).unwrap();
+    (reader, table, Caches::new(entries, [5, 6]))
+}
+
+/// What no flow of the port looks at is neither hashed nor compared: packets that differ in nothing else share
+/// an entry of the cache.
+#[test]
+fn fields_that_no_flow_looks_at_make_no_entry() {
+    let frames: Vec<Vec<u8>> = (0..32u8).map(|n| frame([0, 7, 1, n, n, 0, 0, 2])).collect();
+    for (fields, expected) in [(&[Field::NwSrc][..], 31), (&[Field::NwSrc, Field::UdpSrc], 7)] {
+        let (mut reader, table, caches) = one_flow(fields, &frames[0], 64);
+        let caches = std::cell::RefCell::new(caches);
+        reader.quiescent();
+        let guard = reader.pin();
+        let list = table.list(IN_PORT, guard).unwrap();
+        let mut exact = 0;
+        for (n, frame) in frames.iter().enumerate() {
+            let packets = &[Packet::from_slice(frame)];
+            let work = OfBatch { packets, list, table: &table, caches: caches.borrow_mut(), guard };
+            let (found, hits, ..) = at_best(work);
+            exact += hits.exact;
+            assert_eq!(found[0] != Found::MISS, expected > 7 || n % 4 == 0, "frame {n}");
+        }
+        // Of the second frame's destination and ports, which vary, the first flow looks at none.
+        assert_eq!(exact, expected, "{fields:?}");
+    }
+}
+
+/// Packets of one flow that follow each other are looked up once, and leave one line of statistics.
+#[test]
+fn a_run_is_looked_up_once() {
+    let (one, other) = (frame([0, 7, 1, 0, 0, 0, 0, 2]), frame([0, 7, 2, 0, 0, 0, 0, 2]));
+    let (mut reader, table, mut caches) = one_flow(&[Field::NwProto], &one, 64);
+    caches.set_one_in(0);
+    let caches = std::cell::RefCell::new(caches);
+    reader.quiescent();
+    let guard = reader.pin();
+    let list = table.list(IN_PORT, guard).unwrap();
+    let packets: Vec<Packet> = (0..32).map(|n| Packet::from_slice(if n < 20 { &one } else { &other })).collect();
+    for (found, hits, runs, ..) in
+        at_every(|| OfBatch { packets: &packets, list, table: &table, caches: caches.borrow_mut(), guard })
+    {
+        // The source address tells nothing here.
+        assert_eq!((hits.visited, hits.megaflow, runs.len()), (1, 32, 1));
+        assert!(found.iter().all(|f| *f != Found::MISS));
+    }
+}
+
+/// Whoever does not know the secret does not know which packets share a set of the cache.
+#[test]
+fn the_secret_decides_where_a_line_goes() {
+    let lines: Vec<super::simd::Line> = (0..64u64).map(|n| [1, 2, 3, n << 32, 5, 6, 0, 7 << 32]).collect();
+    let sets = |seed| {
+        let cache = HeaderCache::new(1 << 16, seed);
+        lines.iter().map(|line| cache.set_of(line)).collect::<Vec<_>>()
+    };
+    let same = |a: &[usize], b: &[usize]| a.iter().zip(b).filter(|(a, b)| a == b).count();
+    let (a, b, c) = (sets([1, 2]), sets([1, 3]), sets([9, 2]));
+    assert_eq!(a, sets([1, 2]));
+    assert!(same(&a, &b) < 8 && same(&a, &c) < 8 && same(&b, &c) < 8, "{a:?} {b:?} {c:?}");
 }

@@ -144,6 +144,13 @@ impl HeaderCache {
         (self.last + 1) * WAYS
     }
 
+    /// Where an entry for a line would lie.
+    #[cfg(test)]
+    pub fn set_of(&self, line: &Line) -> usize {
+        use super::simd::Portable;
+        self.number(self.hasher.finish(Portable.nh(*line, self.secret.0)))
+    }
+
     fn clear(&mut self) {
         self.tags.slice_mut()[..=self.last].fill(Tags::default());
         // No line is all zeros.

@@ -99,7 +99,7 @@ impl Pattern {
 /// Whether flows that look at nothing beyond `union` can be told apart by a packet's mark: they match on
 /// dl_type, VLAN id and presence, and fragment bits at most. What has one value for all packets that come
 /// from a port, such as recirc_id, may be matched as well.
-fn is_simple(union: &Mask) -> bool {
+pub(super) fn is_simple(union: &Mask) -> bool {
     let mut other = union.clone();
     for field in [Field::InPortOxm, Field::RecircId, Field::PacketType, Field::DlType, Field::NwFrag] {
         other.clear(field);

@@ -261,3 +261,34 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+/// Subtables that find more come first, so that most packets visit few.
+#[test]
+fn subtables_are_ranked_by_hits() {
+    let (domain, mut readers, table) = table(1, 10);
+    let choices = [1u8, 2, 4];
+    for (n, choice) in choices.into_iter().enumerate() {
+        let n = n as u8 + 1;
+        install(&table, &key(&[n, n, n, 0, 0, 0, 0]), &mask(choice));
+    }
+    let visits = |table: &Table, reader: &Reader, key: &Key, times: usize| {
+        let guard = reader.pin();
+        let list = table.list(PortNo(1), guard).unwrap();
+        let mut found = [FlowRef::NONE; BATCH_SIZE];
+        (0..times).map(|_| table.lookup(list, std::slice::from_ref(key), 1, &mut found, 0, guard)).last().unwrap()
+    };
+    // Each matches the flow of one mask only.
+    let keys = [key(&[1, 0, 0, 0, 0, 0, 0]), key(&[0, 2, 0, 0, 0, 0, 0]), key(&[0, 0, 3, 0, 0, 0, 0])];
+    for busy in [2, 0, 1, 2] {
+        readers[0].quiescent();
+        for (n, key) in keys.iter().enumerate() {
+            assert_eq!(visits(&table, &readers[0], key, if n == busy { 1000 } else { 10 }).0, 1);
+        }
+        readers[0].offline();
+        table.rank(Time(1));
+        domain.collect();
+        readers[0].quiescent();
+        assert_eq!(visits(&table, &readers[0], &keys[busy], 1), (1, 1), "the busiest is found first");
+        readers[0].offline();
+    }
+}
