@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::clock::MonotonicClock;
-use datapath::{Action, Config, Datapath, FlowSpec, PortNo};
+use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::{BATCH_SIZE, Batch, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
@@ -19,21 +19,24 @@ static STATIC: Memory = Memory { name: "static", release: |_| (), release_all: |
 struct Loop {
     name: &'static str,
     frames: usize,
+    headroom: usize,
 }
 
 struct Source {
-    frames: &'static mut [[u8; 64]],
+    memory: &'static mut [u8],
+    /// Room before each frame, which shares no line with it.
+    headroom: usize,
     at: usize,
 }
 
 impl RxQueue for Source {
     fn receive(&mut self, batch: &mut Batch, _: Time) -> usize {
-        if self.frames.is_empty() {
+        if self.memory.is_empty() {
             return 0;
         }
         for _ in 0..BATCH_SIZE {
-            let data = NonNull::from(&mut self.frames[self.at]).cast();
-            self.at = (self.at + 1) % self.frames.len();
+            let data = NonNull::from(&mut self.memory[self.at + self.headroom]);
+            self.at = (self.at + self.headroom + 64) % self.memory.len();
             let raw = RawPacket {
                 data,
                 handle: 0,
@@ -41,7 +44,7 @@ impl RxQueue for Source {
                 len: 60,
                 tailroom: 4,
                 rss_hash: 0,
-                headroom: 0,
+                headroom: self.headroom as u16,
                 offload: Offload::NONE,
             };
             // SAFETY: the frame is never freed, and the sink forgets a packet before it is made again.
@@ -97,7 +100,15 @@ impl Port for Loop {
             state ^= state << 17;
             trace.swap(i, (state % (i as u64 + 1)) as usize);
         }
-        vec![Box::new(Source { frames: trace.leak(), at: 0 })]
+        let mut memory: Vec<u8> = Vec::with_capacity(count * (self.headroom + 64) + 63);
+        // Frames start with a line.
+        memory.resize(memory.as_ptr().align_offset(64), 0);
+        let first = memory.len();
+        for frame in trace {
+            memory.resize(memory.len() + self.headroom, 0);
+            memory.extend(frame);
+        }
+        vec![Box::new(Source { memory: &mut memory.leak()[first..], headroom: self.headroom, at: 0 })]
     }
     fn max_tx_queues(&self) -> usize {
         usize::MAX
@@ -124,6 +135,12 @@ enum Rules {
     Port,
     /// The input port only, and packets are dropped.
     Drop,
+    /// The input port only, and packets get a VLAN tag.
+    Push,
+    /// The input port only, and packets are sent to another address.
+    Readdress,
+    /// Each flow by its source, and packets get a VLAN tag.
+    SourcesPush,
     /// All packets, by protocol and a prefix of the destination.
     Prefix,
     /// Each flow by its source, with one of so many masks.
@@ -131,12 +148,12 @@ enum Rules {
 }
 
 fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
-    let number = if let Rules::Sources(_) = rules { flows } else { 1 };
+    let number = if matches!(rules, Rules::Sources(_) | Rules::SourcesPush) { flows } else { 1 };
     let spec = |flow: usize| {
         let (mut key, mut mask) = (Key::new(), Mask::wildcard());
         key.set(Field::InPortOxm, source.0.into());
         match rules {
-            Rules::Port | Rules::Drop => {}
+            Rules::Port | Rules::Drop | Rules::Push | Rules::Readdress => {}
             Rules::Prefix => {
                 for (field, value, bits) in [
                     (Field::DlType, 0x0800, 0xffff),
@@ -148,6 +165,10 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                     mask.add(field, bits);
                 }
             }
+            Rules::SourcesPush => {
+                key.set(Field::NwSrc, u128::from(0x0a00_0000 + flow as u32));
+                mask.set_exact(Field::NwSrc);
+            }
             Rules::Sources(masks) => {
                 key.set(Field::NwSrc, u128::from(0x0a00_0000 + flow as u32));
                 mask.set_exact(Field::NwSrc);
@@ -155,7 +176,15 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                 mask.add(Field::NwTos, (flow % masks) as u128);
             }
         }
-        let actions = if rules == Rules::Drop { vec![] } else { vec![Action::Output(sink)] };
+        let push = || Action::PushVlan { tpid: 0x8100, tci: 100 };
+        let actions = match rules {
+            Rules::Drop => vec![],
+            Rules::Push | Rules::SourcesPush => vec![push(), Action::Output(sink)],
+            Rules::Readdress => {
+                vec![Action::Set(Arc::new(Rewrite::field(Field::NwDst, 0xc612_0002))), Action::Output(sink)]
+            }
+            _ => vec![Action::Output(sink)],
+        };
         FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) }
     };
     (0..number).map(spec).collect()
@@ -168,6 +197,9 @@ fn forward(c: &mut Criterion) {
         ("floor", 1, None),
         ("port rule, 1 flow", 1, Some(Rules::Port)),
         ("drop rule, 1 flow", 1, Some(Rules::Drop)),
+        ("push_vlan, 1 flow", 1, Some(Rules::Push)),
+        ("push_vlan, 1000 flows", 1_000, Some(Rules::SourcesPush)),
+        ("set nw_dst, 1 flow", 1, Some(Rules::Readdress)),
         ("prefix rule, 1 flow", 1, Some(Rules::Prefix)),
         ("prefix rule, 1000 flows", 1_000, Some(Rules::Prefix)),
         ("prefix rule, 100000 flows", 100_000, Some(Rules::Prefix)),
@@ -183,7 +215,7 @@ fn forward(c: &mut Criterion) {
             continue;
         }
         let Some(rules) = rules else {
-            let mut source = Loop { name: "source", frames: flows }.take_rx_queues();
+            let mut source = Loop { name: "source", frames: flows, headroom: 0 }.take_rx_queues();
             let (mut sink, mut batch) = (Sink, Batch::new());
             let mut floor = || {
                 source[0].receive(&mut batch, Time(0));
@@ -199,9 +231,11 @@ fn forward(c: &mut Criterion) {
             continue;
         };
         let config = Config { max_flows: 2_000_000, exact_entries: 1 << 21, ..Config::default() };
+        // A tag goes where a driver leaves room for it.
+        let headroom = if matches!(rules, Rules::Push | Rules::SourcesPush) { 64 } else { 0 };
         let dp = Datapath::new(config, Arc::new(MonotonicClock::new()));
-        let source = dp.add_port(Arc::new(Loop { name: "source", frames: flows })).expect("the port");
-        let sink = dp.add_port(Arc::new(Loop { name: "sink", frames: 0 })).expect("the port");
+        let source = dp.add_port(Arc::new(Loop { name: "source", frames: flows, headroom })).expect("the port");
+        let sink = dp.add_port(Arc::new(Loop { name: "sink", frames: 0, headroom: 0 })).expect("the port");
         for spec in specs(rules, flows, source, sink) {
             dp.install(spec).expect("below the limits");
         }

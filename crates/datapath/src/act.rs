@@ -16,8 +16,8 @@ use crate::counters::WorkerCounters;
 use crate::drop::DropReason;
 use crate::miss::MissQueue;
 use crate::output::Outputs;
-use crate::program::{Program, Step, Use};
-use crate::rewrite::{Malformed, pop_mpls, pop_vlan, push_mpls, push_vlan};
+use crate::program::{Needs, Program, Step, Use};
+use crate::rewrite::Malformed;
 
 /// The blocks of a key that do not come from the frame.
 const METADATA: [BlockId; 6] =
@@ -75,9 +75,10 @@ pub struct Recirculated {
 enum Known {
     /// Entirely.
     All,
-    /// Values have been rewritten; headers are where they were.
+    /// It says which headers there are, and the layers where; other values have been rewritten, or are those of
+    /// another packet of the run.
     Headers,
-    /// Headers have come or gone.
+    /// There are headers that it does not know.
     Nothing,
 }
 
@@ -96,6 +97,31 @@ impl<'a> View<'a> {
         View { key, layers, known: Known::All }
     }
 
+    /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
+    /// common.
+    pub fn of_run(key: &'a mut Key, layers: Layers) -> View<'a> {
+        View { key, layers, known: Known::Headers }
+    }
+
+    /// Keeps up with what a step has done.
+    #[inline(always)]
+    pub fn follow(&mut self, step: &Step) {
+        let known = match step {
+            Step::Copy(_) | Step::Hash { .. } => return,
+            Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
+            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => Known::Headers,
+            Step::PushMpls { ethertype, .. } => {
+                self.key.common_mut().dl_type.set(*ethertype);
+                Known::Headers
+            }
+            Step::PopMpls { .. } => Known::Nothing,
+        };
+        follow(step, &mut self.layers);
+        if self.known != Known::Nothing {
+            self.known = known;
+        }
+    }
+
     /// Extracts again, unless what is needed is known.
     fn refresh(&mut self, frame: &[u8], values: bool) {
         if self.known == Known::Nothing || values && self.known == Known::Headers {
@@ -110,8 +136,30 @@ impl<'a> View<'a> {
         }
     }
 
-    fn in_port(&self) -> PortNo {
+    /// Where the packet came from.
+    pub fn in_port(&self) -> PortNo {
         crate::upcall::in_port(self.key)
+    }
+}
+
+/// Where the headers are after a step. Tags move what is behind them, also where there are more of them than an
+/// extraction would see through.
+#[inline(always)]
+pub fn follow(step: &Step, layers: &mut Layers) {
+    let by = match step {
+        Step::PushVlan { .. } => 4,
+        Step::PopVlan => -4,
+        Step::PushMpls { .. } => {
+            let l2_5 = 14 + 4 * u16::from(layers.vlans);
+            return *layers = Layers { l2_5, l3: Layers::NONE, l4: Layers::NONE, vlans: layers.vlans };
+        }
+        _ => return,
+    };
+    layers.vlans = layers.vlans.saturating_add_signed(by / 4);
+    for at in [&mut layers.l2_5, &mut layers.l3, &mut layers.l4] {
+        if *at != Layers::NONE {
+            *at = at.wrapping_add_signed(by.into());
+        }
     }
 }
 
@@ -140,14 +188,13 @@ impl Actor {
             if let Err(Malformed) = self.step(step, &mut packet, view, depth) {
                 return self.outputs.drop(packet, DropReason::Malformed, view.in_port());
             }
+            view.follow(step);
         }
         self.finish(&program.end, packet, view, depth);
     }
 
-    fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, depth: u8) -> Result<(), Malformed> {
-        if !matches!(step, Step::Copy(_) | Step::Hash { .. }) {
-            view.refresh(packet.data(), false);
-        }
+    /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, depth: u8) -> Result<(), Malformed> {
         match step {
             Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, depth),
             Step::Copy(Use::RunByLength { size, longer, others }) => {
@@ -160,31 +207,22 @@ impl Actor {
                 }
             }
             Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
-            Step::Rewrite(rewriter) => {
-                rewriter.apply(packet, view.key, &view.layers)?;
-                if rewriter.changes_structure() {
-                    view.known = Known::Nothing;
-                } else if !rewriter.only_metadata() {
-                    view.known = Known::Headers;
-                }
+            Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
+                view.refresh(packet.data(), false);
+                step.rewrite(packet, view.key, &view.layers)?;
             }
-            Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci)?,
-            Step::PopVlan => pop_vlan(packet, &view.layers)?,
-            Step::PushMpls { ethertype, lse } => push_mpls(packet, &view.layers, *ethertype, *lse)?,
-            Step::PopMpls { ethertype } => pop_mpls(packet, &view.layers, *ethertype)?,
+            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers)?,
             Step::Hash { basis } => {
                 view.refresh(packet.data(), true);
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
         }
-        if matches!(step, Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::PopMpls { .. }) {
-            view.known = Known::Nothing;
-        }
         Ok(())
     }
 
-    fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, depth: u8) {
+    /// Gives the packet away.
+    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, depth: u8) {
         match end {
             Use::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
@@ -255,9 +293,13 @@ impl Actor {
         if depth >= self.max_depth {
             return self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port());
         }
+        let (layers, known) = (view.layers, view.known);
+        if program.needs() != Needs::Key {
+            // It changes nothing in the key.
+            return self.run(program, packet, &mut View { key: view.key, layers, known }, depth + 1);
+        }
         let mut key = Box::new(view.key.clone());
-        let mut own = View { key: &mut key, layers: view.layers, known: view.known };
-        self.run(program, packet, &mut own, depth + 1);
+        self.run(program, packet, &mut View { key: &mut key, layers, known }, depth + 1);
     }
 }
 

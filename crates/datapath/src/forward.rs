@@ -5,13 +5,14 @@
 use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key};
 
-use crate::act::{Actor, View, connection_hash};
+use crate::act::{Actor, connection_hash};
 use crate::action::PortNo;
 use crate::classify::batch::{Hits, Notes, Place, all, classify, classify_keys, end_of_run};
 use crate::classify::level::{Leveled, at_best};
 use crate::classify::simd::Simd;
-use crate::classify::{DeedKind, FlowRef, Found, Work, bits};
+use crate::classify::{Deed, DeedKind, FlowRef, Found, bits};
 use crate::drop::DropReason;
+use crate::runs::{act_on_run, rewrite_runs};
 use crate::worker::Worker;
 
 /// A batch, and what is found out about it: metadata lies in arrays beside the frames.
@@ -120,19 +121,23 @@ impl Worker {
         // 8. Account for what has a flow, each run at once.
         let tally = table.arena.tally(*number);
         let deed = notes.found[0].deed;
-        let mut alike = true;
+        let (mut alike, mut programs) = (true, false);
         for at in bits(notes.starts) {
             let found = notes.found[at];
             alike &= found.deed == deed;
+            programs |= found.deed == Deed::PROGRAM;
             if found.flow != FlowRef::NONE {
                 let run = end_of_run(notes.starts, at, count) - at;
                 let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
                 tally.of(found.flow).add(run as u64, bytes.into(), flags, actor.now);
             }
         }
+        if programs {
+            alike = rewrite_runs(table, guard, packets, notes, in_port);
+        }
         // Most batches are handed over as they are.
         if alike {
-            match deed.kind() {
+            match notes.found[0].deed.kind() {
                 DeedKind::Output(port) => {
                     let longest = notes.heads.longest;
                     return actor.outputs.push_batch(port, packets, longest, in_port, actor.now);
@@ -158,17 +163,10 @@ impl Worker {
                 // 6. Act.
                 DeedKind::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
                 DeedKind::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
-                DeedKind::Program => packets.zip(run).for_each(|(packet, i)| {
-                    notes.extract(i, &packet, in_port);
-                    let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
-                    // A flow may have been removed since it was found.
-                    match table.arena.live(flow, guard).map(|live| live.work()) {
-                        Some(Work::Program(program)) => actor.run(program, packet, view, depths[i]),
-                        Some(Work::Output(port)) => actor.outputs.push(port, packet, in_port, actor.now),
-                        Some(Work::Drop(reason)) => actor.outputs.drop(packet, reason, in_port),
-                        None => miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]),
-                    }
-                }),
+                DeedKind::Program => {
+                    let live = table.arena.live(flow, guard);
+                    act_on_run(actor, live, notes, packets, run.start, depths[run.start], in_port);
+                }
             }
         }
         drop(drain);
@@ -221,7 +219,7 @@ fn count(actor: &Actor, hits: Hits) {
 
 /// Sends a packet up. The fast path ends here.
 #[cold]
-fn miss(actor: &mut Actor, packet: packet::Packet, key: &Key, layers: Layers, depth: u8) {
+pub fn miss(actor: &mut Actor, packet: packet::Packet, key: &Key, layers: Layers, depth: u8) {
     actor.misses.missed += 1;
     if !actor.misses.has_room(crate::upcall::in_port(key)) {
         actor.counters.lost.add(1);

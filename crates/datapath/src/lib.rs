@@ -27,6 +27,7 @@ mod port;
 pub mod program;
 pub mod rcu;
 mod rewrite;
+mod runs;
 mod sending;
 mod sleep;
 pub mod stats;

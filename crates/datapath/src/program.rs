@@ -6,13 +6,28 @@
 
 use std::sync::Arc;
 
+use packet::flow::extract::Layers;
+use packet::{Key, Packet};
+
 use crate::action::{Action, PortNo, Punt};
 use crate::drop::DropReason;
-use crate::rewrite::Rewriter;
+use crate::rewrite::{Malformed, Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
+
+/// What a program has to know of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Needs {
+    /// Nothing but the frame's first bytes.
+    Nothing,
+    /// Where the headers are, and of which protocols. All packets of a run have that in common.
+    Headers,
+    /// Its key, or room for changes to it.
+    Key,
+}
 
 /// Compiled actions.
 #[derive(Debug)]
 pub struct Program {
+    needs: Needs,
     /// Done in order. A step that is a [`Use`] works on a copy.
     pub steps: Box<[Step]>,
     /// What becomes of the packet.
@@ -83,6 +98,8 @@ pub enum Use {
     Drop(DropReason),
 }
 
+const _: () = assert!(size_of::<Program>() == 48 && size_of::<Step>() == 24);
+
 impl Program {
     /// Compiles actions.
     pub fn compile(actions: &[Action]) -> Program {
@@ -129,7 +146,32 @@ impl Program {
                 break;
             }
         }
-        Program { steps: steps.into(), end }
+        let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        Program { needs, steps: steps.into(), end }
+    }
+
+    /// What has to be known of a packet.
+    #[inline(always)]
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// The port, if all that the program does is to rewrite the packet, by what a run has in common, and to send
+    /// it there.
+    #[inline(always)]
+    pub fn rewrites_to(&self) -> Option<PortNo> {
+        match self.end {
+            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key => {
+                let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
+                (!copies).then_some(port)
+            }
+            _ => None,
+        }
+    }
+
+    /// By how many bytes a packet grows at most.
+    pub fn growth(&self) -> u32 {
+        self.steps.iter().map(|step| if let Step::PushVlan { .. } = step { 4 } else { 0 }).sum()
     }
 
     /// The port, if all that the program does is to send there.
@@ -145,6 +187,44 @@ impl Program {
         match self.end {
             Use::Drop(reason) if self.steps.is_empty() => Some(reason),
             _ => None,
+        }
+    }
+}
+
+impl Step {
+    fn needs(&self) -> Needs {
+        match self {
+            Step::Copy(copy) => copy.needs(),
+            Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
+            Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
+            Step::Rewrite(_) => Needs::Headers,
+            Step::PushVlan { .. } | Step::PopVlan => Needs::Nothing,
+            Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => Needs::Key,
+        }
+    }
+
+    /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
+    /// is.
+    #[inline(always)]
+    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> Result<(), Malformed> {
+        match self {
+            Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci),
+            Step::PopVlan => pop_vlan(packet),
+            Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
+            Step::PushMpls { ethertype, lse } => push_mpls(packet, layers, *ethertype, *lse),
+            Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
+            Step::Copy(_) | Step::Hash { .. } => Ok(()),
+        }
+    }
+}
+
+impl Use {
+    fn needs(&self) -> Needs {
+        match self {
+            Use::Output { .. } | Use::Recirc(_) | Use::Drop(_) => Needs::Nothing,
+            Use::Run(program) => program.needs,
+            Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
+            Use::Punt(_) => Needs::Key,
         }
     }
 }

@@ -187,7 +187,8 @@ pub enum DeedKind {
 impl Deed {
     /// No flow is known.
     pub const MISS: Deed = Deed(u32::MAX);
-    const PROGRAM: Deed = Deed(u32::MAX - 1);
+    /// Run the flow's program.
+    pub const PROGRAM: Deed = Deed(u32::MAX - 1);
     /// The upper bits of a drop.
     const DROP: u32 = 0x8000_0000;
 

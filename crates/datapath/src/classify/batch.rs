@@ -39,6 +39,8 @@ pub struct Notes {
     probes: Probes,
 }
 
+const _: () = assert!(size_of::<Layers>() == 8 && size_of::<Key>() == 768);
+
 impl Default for Notes {
     fn default() -> Notes {
         Notes {

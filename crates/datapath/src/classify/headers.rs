@@ -63,7 +63,7 @@ struct Entry {
     origin: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Tags>() == 32 && size_of::<Found>() == 8);
 
 // SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
 unsafe impl Zero for Entry {}

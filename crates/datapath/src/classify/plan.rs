@@ -33,6 +33,8 @@ pub struct Pattern {
     pub layout: Layout,
 }
 
+const _: () = assert!(size_of::<Pattern>() == 256);
+
 /// The patterns of an input port.
 pub struct Plan {
     patterns: [Option<Box<Pattern>>; Template::COUNT],

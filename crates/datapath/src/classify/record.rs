@@ -33,6 +33,8 @@ pub(super) struct Record {
     pub managed: bool,
 }
 
+const _: () = assert!(size_of::<Option<Record>>() <= 80);
+
 /// Records by flow number.
 #[derive(Default)]
 pub(super) struct Records(Vec<Option<Box<[Option<Record>]>>>);

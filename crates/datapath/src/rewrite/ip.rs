@@ -2,21 +2,23 @@
 
 use packet::flow::extract::Layers;
 
-use super::checksum::{Delta, store};
+use super::checksum::{Delta, store, store_word};
 use super::{Malformed, Rewriter};
 
 /// Writes fields of the IPv4 header, whose checksum is kept right. What matters for the L4 checksum's
-/// pseudo header goes to `l4`.
+/// pseudo header goes to `l4`, which knows of nothing else.
+#[inline]
 pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) -> Result<(), Malformed> {
-    let at = layers.l3 as usize;
-    let header = frame.get_mut(at..at + 20).ok_or(Malformed)?;
+    let header =
+        frame.get_mut(layers.l3 as usize..).and_then(|header| header.first_chunk_mut::<20>()).ok_or(Malformed)?;
     let (value, mask) = (&r.common.value, &r.common.mask);
     let mut own = Delta::default();
-    store(&mut header[0..2], &[0, value.nw_tos], &[0, mask.nw_tos], &mut [&mut own]);
-    store(&mut header[8..10], &[value.nw_ttl, 0], &[mask.nw_ttl, 0], &mut [&mut own]);
-    let (src, dst) = (value.nw_src.to_bytes(), value.nw_dst.to_bytes());
-    store(&mut header[12..16], &src, &mask.nw_src.to_bytes(), &mut [&mut own, l4]);
-    store(&mut header[16..20], &dst, &mask.nw_dst.to_bytes(), &mut [&mut own, l4]);
+    let (tos, ttl) = (|tos: u8| u32::from(tos) << 16, |ttl: u8| u32::from(ttl) << 24);
+    own.add(store_word(header, 0, tos(value.nw_tos), tos(mask.nw_tos)));
+    own.add(store_word(header, 2, ttl(value.nw_ttl), ttl(mask.nw_ttl)));
+    l4.add(store_word(header, 3, value.nw_src.get(), mask.nw_src.get()));
+    l4.add(store_word(header, 4, value.nw_dst.get(), mask.nw_dst.get()));
+    own.add(*l4);
     let checksum = own.apply(u16::from_be_bytes([header[10], header[11]]));
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
     Ok(())

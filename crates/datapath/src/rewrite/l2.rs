@@ -45,9 +45,15 @@ pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) -> Result<(), Malform
     Ok(())
 }
 
+/// Whether the frame starts with a VLAN tag, as extraction has it: with a type behind it.
+#[inline(always)]
+pub(super) fn is_tagged(frame: &[u8]) -> bool {
+    frame.len() >= ADDRESSES + 6 && matches!(frame[ADDRESSES..ADDRESSES + 2], [0x81, 0x00] | [0x88, 0xa8])
+}
+
 /// Removes the outermost tag.
-pub fn pop_vlan(packet: &mut Packet, layers: &Layers) -> Result<(), Malformed> {
-    if layers.vlans == 0 || packet.len() < ADDRESSES + 4 {
+pub fn pop_vlan(packet: &mut Packet) -> Result<(), Malformed> {
+    if !is_tagged(packet.data()) {
         return Err(Malformed);
     }
     remove(packet, ADDRESSES);

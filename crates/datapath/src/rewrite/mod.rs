@@ -117,19 +117,25 @@ impl Rewriter {
         !(ethernet | vlan | mpls | ip | arp | l4 | nd | nsh)
     }
 
-    /// Whether what headers the packet has may depend on what is written.
-    pub fn changes_structure(&self) -> bool {
-        self.groups.l4 || self.groups.nd
+    /// Whether metadata is written.
+    pub fn is_of_key(&self) -> bool {
+        self.groups.metadata
+    }
+
+    /// Whether only the Ethernet addresses and the outermost tag are written, which are found without parsing.
+    pub fn is_of_front(&self) -> bool {
+        let Groups { ethernet: _, vlan: _, mpls, ip, arp, l4, nd, nsh, metadata } = self.groups;
+        !(mpls | ip | arp | l4 | nd | nsh | metadata)
     }
 
     /// Writes. Of `key`, the metadata is changed, and read are the members that say which headers the
-    /// packet has, whose places are in `layers`.
+    /// packet has (dl_type, nw_proto, nw_frag), whose places are in `layers`. None of these is ever written.
     pub fn apply(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> Result<(), Malformed> {
         let groups = self.groups;
         if groups.ethernet {
             l2::set_ethernet(packet.data_mut(), &self.common)?;
         }
-        if groups.vlan && layers.vlans > 0 {
+        if groups.vlan && l2::is_tagged(packet.data()) {
             l2::set_vlan(packet.data_mut(), &self.common)?;
         }
         if groups.mpls && layers.l2_5 != Layers::NONE {
@@ -214,4 +220,4 @@ impl std::fmt::Debug for Rewriter {
     }
 }
 
-const _: () = assert!(size_of::<Common>() == size_of::<Block>());
+const _: () = assert!(size_of::<Common>() == size_of::<Block>() && size_of::<Rewriter>() == 192);

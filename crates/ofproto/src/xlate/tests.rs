@@ -196,3 +196,21 @@ fn tags_that_are_pushed_displace_none() {
     let pushes = "push_vlan:0x8100,".repeat(40);
     assert!(self::bed(&[&format!("actions={pushes}output:2")]).receive(OfPort(1), &tagged(&[])).is_empty());
 }
+
+/// What a datapath flow rewrites lies where it lay, also under more tags than a parser looks through.
+#[test]
+fn headers_below_three_tags_are_rewritten() {
+    use packet::wire::build;
+    let bed = bed(&["udp,actions=push_vlan:0x88a8,output:2,dec_ttl,output:3,pop_vlan,set_field:80->udp_dst,output:4"]);
+    let frame = |tags: &[(u16, u16)], ttl, port| {
+        let header = build::Ipv4 { ttl, proto: 17, ..build::Ipv4::default() };
+        build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], tags, 0x0800, &header.packet(build::udp(7, port, b"")))
+    };
+    let (outer, inner) = ((0x8100, 5), (0x8100, 6));
+    for tags in [&[][..], &[outer], &[outer, inner]] {
+        let pushed = [&[(0x88a8, 0)], tags].concat();
+        let expected = [frame(&pushed, 64, 9), frame(&pushed, 63, 9), frame(tags, 63, 80)];
+        let sent = bed.receive(OfPort(1), &frame(tags, 64, 9)).into_iter().map(|(_, frame)| frame).collect::<Vec<_>>();
+        assert_eq!(sent, expected, "{tags:x?}");
+    }
+}

@@ -1,0 +1,190 @@
+//! What a program does to the packets of a run is what it does to each of them alone, in order for each output.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{by_hand, flow, udp};
+use datapath::{Action, Config, DropReason, PortNo, Rewrite};
+use packet::{Field, Packet};
+use proptest::prelude::*;
+
+const PORTS: usize = 4;
+
+/// Actions of all kinds but punts, which the tests of misses have.
+fn actions(ports: Vec<PortNo>) -> impl Strategy<Value = Vec<Action>> {
+    let set = |field: Field, values: Vec<u128>| {
+        prop::sample::select(values).prop_map(move |value| Action::Set(Arc::new(Rewrite::field(field, value))))
+    };
+    let output = || prop::sample::select(ports[..IN].to_vec()).prop_map(Action::Output);
+    let rewrite = prop_oneof![
+        3 => (prop::sample::select(vec![0x8100u16, 0x88a8]), 1u16..0xfff)
+            .prop_map(|(tpid, tci)| Action::PushVlan { tpid, tci }),
+        2 => Just(Action::PopVlan),
+        1 => set(Field::DlSrc, vec![1, 0xfeff_ffff_ffff]),
+        1 => set(Field::VlanTci, vec![0x1007, 0xf008]),
+        1 => set(Field::NwTtl, vec![1, 63]),
+        1 => set(Field::NwDst, vec![7, 0xffff_ffff]),
+        1 => set(Field::UdpDst, vec![5, 6]),
+    ]
+    .boxed();
+    let simple = prop_oneof![
+        6 => output(),
+        8 => rewrite.clone(),
+        1 => set(Field::PktMark, vec![0, 9]),
+        1 => Just(Action::PushMpls { ethertype: 0x8847, lse: 0x1140 }),
+        1 => Just(Action::PopMpls { ethertype: 0x0800 }),
+        1 => Just(Action::Hash { basis: 3 }),
+        1 => Just(Action::Recirc(1)),
+        1 => prop::sample::select(vec![20u32, 62, 200]).prop_map(|max_len| Action::Truncate { max_len }),
+        1 => Just(Action::Drop(DropReason::Rule)),
+    ];
+    let nested = simple.prop_recursive(2, 8, 4, |inner| {
+        let list = || prop::collection::vec(inner.clone(), 0..4);
+        prop_oneof![
+            list().prop_map(Action::Clone),
+            (list(), list()).prop_map(|(longer, others)| Action::CheckLength { size: 66, longer, others }),
+        ]
+    });
+    let rewrites_and_sends = (prop::collection::vec(rewrite, 1..5), output()).prop_map(|(mut list, last)| {
+        list.push(last);
+        list
+    });
+    prop_oneof![2 => prop::collection::vec(nested, 1..7).boxed(), 1 => rewrites_and_sends.boxed()]
+}
+
+fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    // Of few kinds, so that there are runs; each frame has a number in its payload.
+    let frame =
+        (0u32..2, 0usize..3, 0usize..6, prop::sample::select(vec![64usize, 70])).prop_map(|(src, tags, odd, len)| {
+            let mut f = udp(src, 2, 3, 4);
+            match odd {
+                0 => f[20] = 0x20,                             // a fragment
+                1 => f[12..14].copy_from_slice(&[0x88, 0xb5]), // not IP
+                _ => {}
+            }
+            for tag in 0..tags {
+                f.splice(12..12, [0x81, 0x00, 0x60, tag as u8 + 1]);
+            }
+            f.resize(len + 4 * tags, 0);
+            f
+        });
+    prop::collection::vec((frame, 1usize..12), 1..8).prop_map(|runs| {
+        let all = runs.into_iter().flat_map(|(frame, times)| vec![frame; times]);
+        let number = |(n, mut frame): (usize, Vec<u8>)| {
+            *frame.last_mut().unwrap() = n as u8;
+            frame
+        };
+        all.enumerate().map(number).collect()
+    })
+}
+
+type Left = (Vec<Vec<Vec<u8>>>, Vec<u64>);
+
+/// The port that frames come in at: not the first, whose number is that of a key without any.
+const IN: usize = 3;
+
+/// What leaves each port, and the drops. The frames come in batches, and are of one flow or of two; or the actions are
+/// done with each by itself, on a key of its own.
+fn left(actions: &[Action], way: Way, frames: &[Vec<u8>]) -> Left {
+    let (dp, _, p) = by_hand(Config::default(), PORTS);
+    let ports: Vec<PortNo> = p.iter().map(|port| port.0).collect();
+    let actions = renumbered(actions, &ports);
+    dp.install(flow(ports[IN], 1, &[], vec![Action::Output(ports[0])])).unwrap();
+    match way {
+        Way::Alone => {
+            let metadata = flow(ports[IN], 0, &[], vec![]).key;
+            frames.iter().for_each(|frame| dp.execute(Packet::from_slice(frame), &metadata, &actions));
+        }
+        Way::OneFlow => drop(dp.install(flow(ports[IN], 0, &[], actions)).unwrap()),
+        Way::TwoFlows => (0..2).for_each(|src| {
+            dp.install(flow(ports[IN], 0, &[(Field::NwSrc, src)], actions.clone())).unwrap();
+        }),
+    }
+    if way != Way::Alone {
+        frames.iter().for_each(|frame| p[IN].1.give(frame));
+    }
+    dp.poll();
+    while dp.poll() > 0 {}
+    let drops = &dp.stats().workers[0].drops;
+    let sent = p.iter().map(|port| port.1.take()).collect();
+    (sent, DropReason::ALL.iter().map(|&reason| drops.get(reason)).collect())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Alone,
+    OneFlow,
+    TwoFlows,
+}
+
+/// Sequences of copies of a program's outputs to one port may interleave in another way; each is in order.
+fn sorted((mut sent, drops): Left) -> Left {
+    let number = |frame: &Vec<u8>| frame.last().copied();
+    // Stable: what is left of a packet stays in order.
+    sent.iter_mut().for_each(|frames| frames.sort_by_key(number));
+    (sent, drops)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn packets_of_a_run_fare_as_they_do_alone(
+        actions in actions((0..PORTS as u32).map(PortNo).collect()),
+        by_source in any::<bool>(),
+        frames in frames(),
+    ) {
+        let alone = left(&actions, Way::Alone, &frames);
+        let together = left(&actions, if by_source { Way::TwoFlows } else { Way::OneFlow }, &frames);
+        // A frame that was cut short has lost its number.
+        let cut = |actions: &[Action]| format!("{actions:?}").contains("Truncate");
+        if cut(&actions) {
+            let mut lengths = [alone, together].map(|(sent, drops)| {
+                (sent.into_iter().map(|mut f| { f.sort(); f }).collect::<Vec<_>>(), drops)
+            });
+            let second = std::mem::take(&mut lengths[1]);
+            prop_assert_eq!(std::mem::take(&mut lengths[0]), second);
+        } else {
+            prop_assert_eq!(sorted(alone), sorted(together));
+        }
+    }
+}
+
+fn renumbered(actions: &[Action], ports: &[PortNo]) -> Vec<Action> {
+    let list = |actions: &[Action]| renumbered(actions, ports);
+    let one = |action: &Action| match action {
+        Action::Output(port) => Action::Output(ports[port.0 as usize]),
+        Action::Clone(inner) => Action::Clone(list(inner)),
+        Action::CheckLength { size, longer, others } => {
+            Action::CheckLength { size: *size, longer: list(longer), others: list(others) }
+        }
+        other => other.clone(),
+    };
+    actions.iter().map(one).collect()
+}
+
+/// With one output to each port, the order of a flow's packets is kept exactly, also where a packet among
+/// them cannot be rewritten.
+#[test]
+fn a_run_leaves_in_order_without_what_is_malformed() {
+    let untagged = udp(1, 2, 3, 4);
+    let tagged = [&untagged[..12], &[0x81, 0, 0, 5], &untagged[12..]].concat();
+    let frames: Vec<Vec<u8>> = (0..32u8)
+        .map(|n| {
+            let mut frame = if n % 5 == 4 { untagged.clone() } else { tagged.clone() };
+            *frame.last_mut().unwrap() = n;
+            frame
+        })
+        .collect();
+    let [one, two] = [Action::Output(PortNo(1)), Action::Output(PortNo(2))];
+    let (sent, drops) = left(&[Action::PopVlan, one.clone()], Way::OneFlow, &frames);
+    let numbers: Vec<u8> = sent[1].iter().map(|frame| frame[frame.len() - 1]).collect();
+    assert_eq!(numbers, (0..32).filter(|n| n % 5 != 4).collect::<Vec<u8>>());
+    assert!(sent[1].iter().all(|frame| frame[12..14] == [8, 0]));
+    assert_eq!(drops.iter().sum::<u64>(), 6);
+    // With a copy in between, the same for both ports.
+    let (sent, _) = left(&[two, Action::PopVlan, one], Way::OneFlow, &frames);
+    assert_eq!(sent[2], frames);
+    assert_eq!(sent[1].iter().map(|frame| frame[frame.len() - 1]).collect::<Vec<u8>>(), numbers);
+}
