@@ -17,7 +17,6 @@ use crate::config::Config;
 use crate::counters::{Counter, drops_since};
 use crate::crew::{Crew, Management, Member, TxQueues};
 use crate::error::Error;
-use crate::fair::Debt;
 use crate::log;
 use crate::port::PortShared;
 use crate::program::Program;
@@ -312,14 +311,7 @@ impl Datapath {
             let cycles = Arc::new(Counter::default());
             let (place, history) = (Place { worker, pinned: false }, History::default());
             entry.rx.push(RxState { place, cycles: cycles.clone(), history });
-            rx.entry(worker).or_default().push(Rx {
-                port: shared.clone(),
-                index,
-                queue,
-                cycles,
-                debt: Debt::default(),
-                quiet: false,
-            });
+            rx.entry(worker).or_default().push(Rx::new(&shared, index, queue, cycles));
         }
         ports.by_number.insert(number, entry);
         ports.last = number.0;
@@ -365,7 +357,7 @@ impl Datapath {
                 entry.rx.push(RxState { place, cycles: cycles.clone(), history });
             }
             if let Some(member) = crew.members.get(&worker) {
-                let rx = vec![Rx { port: shared.clone(), index, queue, cycles, debt: Debt::default(), quiet: false }];
+                let rx = vec![Rx::new(shared, index, queue, cycles)];
                 member.mailbox.post(Command::TakeRx { rx });
             }
         }

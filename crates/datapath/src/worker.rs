@@ -124,8 +124,18 @@ pub struct Rx {
     pub cycles: Arc<Counter>,
     /// What it owes to the worker's other queues.
     pub debt: Debt,
-    /// It was empty, and looking again costs a system call: there is a descriptor to wait for.
-    pub quiet: bool,
+    /// It was empty when it was looked at last.
+    pub empty: bool,
+    /// To look at it when it is empty costs a system call: there is a descriptor to wait for.
+    pub dear: bool,
+}
+
+impl Rx {
+    /// A queue of a port, not yet looked at.
+    pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
+        let dear = queue.wait_fd().is_some();
+        Rx { port: port.clone(), index, queue, cycles, debt: Debt::default(), empty: false, dear }
+    }
 }
 
 /// Receive queues of a port that are on their way to other workers. While they wait for packets that are
@@ -195,17 +205,19 @@ impl Worker {
         let mut work = self.obey() + self.take_returned();
         let mut received = 0;
         let mut since = if work == 0 { start } else { tsc::cycles() };
+        // Those with packets do not pay for those without, which are looked at every few microseconds.
+        let busy = self.empty_turns == 0;
         for queue in 0..self.rx.len() {
             if !self.fairness.admits(&mut self.rx[queue].debt) {
                 continue;
             }
-            // Other queues do not pay for one that is empty: it is looked at every few microseconds.
-            if self.rx[queue].quiet && !look {
+            let rx = &self.rx[queue];
+            if rx.empty && !look && (rx.dear || busy) {
                 continue;
             }
             let missed = self.actor.misses.missed;
             let count = self.forward(queue);
-            self.rx[queue].quiet = count == 0 && self.rx[queue].queue.wait_fd().is_some();
+            self.rx[queue].empty = count == 0;
             let until = tsc::cycles();
             if count > 0 {
                 received += count;

@@ -56,6 +56,16 @@ pub struct rte_mbuf {
     _unused: [u8; 38],
 }
 
+impl rte_mbuf {
+    /// Whether it has one owner, and no further segment.
+    #[inline(always)]
+    pub fn is_single(&self) -> bool {
+        // SAFETY: both numbers lie within the mbuf, one behind the other; one comparison serves for both.
+        let both = unsafe { (&raw const self.refcnt).cast::<u32>().read_unaligned() };
+        both == 1 << 16 | 1
+    }
+}
+
 /// [`rte_mbuf::rss_hash`] holds a hash.
 pub const RX_RSS_HASH: u64 = 1 << 1;
 /// Both bits of what the NIC found out about the L4 checksum.
@@ -109,6 +119,8 @@ check! {
     tx_offload: 72, shinfo: 80, priv_size: 88,
 }
 const _: () = assert!(size_of::<rte_mbuf>() == 128);
+// As `is_single` reads them.
+const _: () = assert!(offset_of!(rte_mbuf, nb_segs) == offset_of!(rte_mbuf, refcnt) + 2);
 
 #[cfg(test)]
 mod tests {

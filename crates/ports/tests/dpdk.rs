@@ -7,8 +7,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use packet::buffer::heap::HEAP;
-use packet::{Batch, Offload, Packet};
-use ports::dpdk::mbuf::{self, Mbufs};
+use packet::{BATCH_SIZE, Batch, Offload, Packet};
+use ports::dpdk::mbuf;
 use ports::dpdk::mempool::{self, PoolRef};
 use ports::dpdk::{Init, Settings, State, initialise, thread};
 
@@ -60,20 +60,57 @@ fn packets_of_other_memories_are_copied_into_as_many_mbufs_as_they_need() {
     let _turn = dpdk();
     let pool = mempool::get(1500, 0).unwrap();
     let frame: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
+    let too_long = mbuf::from_packet(&pool, false, Packet::from_slice(&frame));
+    assert!(too_long.is_none(), "too long for one mbuf");
+    let mbufs = [&frame[..1000], &frame].map(|f| mbuf::from_packet(&pool, true, Packet::from_slice(f)).unwrap());
+    assert_eq!(in_use(&pool), 4);
     let mut batch = Batch::new();
-    batch.push(Packet::from_slice(&frame[..1000]));
-    batch.push(Packet::from_slice(&frame));
-    let mut mbufs = Mbufs::new();
-    assert_eq!(mbuf::from_packets(&pool, false, &mut batch, &mut mbufs), 1, "too long for one mbuf");
-    batch.push(Packet::from_slice(&frame));
-    assert_eq!(mbuf::from_packets(&pool, true, &mut batch, &mut mbufs), 0);
-    assert_eq!((mbufs.len(), in_use(&pool)), (2, 4));
     // SAFETY: the mbufs are ours.
     let received = unsafe { mbuf::to_packets(pool.leak(), &HEAP, &mbufs, &mut batch) };
     assert_eq!((received.packets, received.dropped), (2, 0));
     assert_eq!((batch[0].data(), batch[0].memory().name), (&frame[..1000], "dpdk"));
     assert_eq!((batch[1].data(), batch[1].memory().name), (&frame[..], "heap"));
     drop(batch);
+    assert_eq!(in_use(&pool), 0);
+}
+
+#[test]
+fn a_batch_is_sent_in_place_if_all_of_it_can_be() {
+    let _turn = dpdk();
+    let pool = mempool::get(1500, 0).unwrap();
+    let memory = pool.leak().memory();
+    let of_pool = |len: usize| {
+        let mut packet = (memory.allocate)(memory, 64, len).unwrap();
+        packet.push_back(len).unwrap().fill(len as u8);
+        packet
+    };
+    let unfinished = Offload { flags: Offload::NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+    let others: [fn(&mut Packet, Offload); 3] = [
+        |packet, _| *packet = Packet::from_slice(b"of the heap"),
+        |packet, offload| *packet.offload_mut() = offload,
+        |packet, _| packet.offload_mut().gso_type = Offload::GSO_TCPV4,
+    ];
+    let mut mbufs = [std::ptr::null_mut(); BATCH_SIZE];
+    for other in others {
+        let mut batch: Batch = [60, 70, 80].map(of_pool).into_iter().collect();
+        other(&mut batch[2], unfinished);
+        assert!(!mbuf::all_in_place(&mut batch, &mut mbufs));
+        assert_eq!((batch.len(), batch[1].data()), (3, &[70; 70][..]), "it stays as it is");
+        other(&mut batch[0], unfinished);
+        assert!(!mbuf::all_in_place(&mut batch, &mut mbufs));
+        assert_eq!(batch.len(), 3);
+    }
+    assert_eq!(in_use(&pool), 0);
+    let mut batch: Batch = (60..60 + BATCH_SIZE).map(of_pool).collect();
+    batch[0].pull_front(10);
+    batch[1].truncate(14);
+    assert!(mbuf::all_in_place(&mut batch, &mut mbufs) && batch.is_empty());
+    assert_eq!(in_use(&pool), BATCH_SIZE);
+    // SAFETY: the mbufs are ours.
+    let received = unsafe { mbuf::to_packets(pool.leak(), &HEAP, &mbufs, &mut batch) };
+    assert_eq!((received.packets, received.dropped), (BATCH_SIZE, 0));
+    assert_eq!((batch[0].data(), batch[1].data(), batch[31].data()), (&[60; 50][..], &[61; 14][..], &[91; 91][..]));
+    packet::buffer::release(&mut batch);
     assert_eq!(in_use(&pool), 0);
 }
 

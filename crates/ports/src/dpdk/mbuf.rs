@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 use dpdk_sys::mbuf::{self as bits, rte_mbuf};
+use dpdk_sys::rte_mempool;
 use packet::buffer::RawPacket;
 use packet::{BATCH_SIZE, Batch, Memory, Offload, Packet};
 
@@ -45,37 +46,45 @@ pub unsafe fn to_packets(
     mbufs: &[*mut rte_mbuf],
     batch: &mut Batch,
 ) -> Received {
+    assert!(mbufs.len() <= batch.remaining_capacity(), "a batch without room");
+    let (raw, before) = (pool.raw(), batch.len());
     let mut received = Received::default();
     for &mbuf in mbufs {
-        // SAFETY: by this function's contract.
-        let packet = unsafe {
-            let m = &*mbuf;
-            if m.nb_segs == 1 && m.refcnt == 1 { Some(to_packet(pool, mbuf)) } else { to_copy(large, mbuf) }
-        };
-        match packet {
-            Some(packet) => {
-                received.bytes += packet.len();
-                received.packets += 1;
-                batch.push(packet);
-            }
-            None => received.dropped += 1,
+        // SAFETY: the mbuf is good by this function's contract. The batch has room for as many packets as there
+        // are mbufs, and its length is set when they are there: should this end early, they are leaked.
+        unsafe {
+            let packet = match (*mbuf).is_single() {
+                true => to_packet(pool, raw, mbuf),
+                false => match to_copy(large, mbuf) {
+                    Some(copy) => copy,
+                    None => {
+                        received.dropped += 1;
+                        continue;
+                    }
+                },
+            };
+            received.bytes += packet.len();
+            batch.as_mut_ptr().add(before + received.packets).write(packet);
+            received.packets += 1;
         }
     }
+    // SAFETY: as many were written behind those that were there.
+    unsafe { batch.set_len(before + received.packets) };
     received
 }
 
-/// The packet in an mbuf of one segment.
+/// The packet in an mbuf of one segment; `of_pool` is the mempool of `pool`.
 ///
 /// # Safety
 /// The caller alone owns the mbuf, which a driver has filled, and gives it up.
 #[inline(always)]
-unsafe fn to_packet(pool: &'static Mempool, mbuf: *mut rte_mbuf) -> Packet {
+unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mut rte_mbuf) -> Packet {
     // SAFETY: by this function's contract. A frame lies within its buffer, whose address is not null.
     unsafe {
         let m = &*mbuf;
         let data = NonNull::new_unchecked(m.buf_addr.cast::<u8>().add(m.data_off.into()));
         let len = u32::from(m.data_len);
-        let memory = if m.pool == pool.raw() { pool.memory() } else { mempool::memory_of(m.pool) };
+        let memory = if m.pool == of_pool { pool.memory() } else { mempool::memory_of(m.pool) };
         let raw = RawPacket {
             data,
             handle: mbuf as usize,
@@ -151,42 +160,32 @@ fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
     offload
 }
 
-/// Turns the packets of `batch`, as many as `mbufs` has room for, into mbufs to be sent. Packets of other
-/// memories are copied into mbufs of `pool`; `chains`: those that need several may be. Checksums
-/// and segmentation that are still to be done are asked of the device. Returns how many packets were
-/// dropped: there was no mbuf for them, they were too long, or a device could not be told what to do.
+/// Turns a whole batch into the mbufs that its packets lie in, if all of them do and have nothing left to be done:
+/// then the batch is empty, and the mbufs belong to the caller. Otherwise it stays as it is.
 #[inline(always)]
-pub fn from_packets(pool: &Mempool, chains: bool, batch: &mut Batch, mbufs: &mut Mbufs) -> usize {
-    let mut lost = 0;
-    let count = batch.len().min(mbufs.remaining_capacity());
-    for packet in batch.drain(..count) {
-        match from_packet(pool, chains, packet) {
-            Some(mbuf) => mbufs.push(mbuf),
-            None => lost += 1,
+pub fn all_in_place(batch: &mut Batch, mbufs: &mut [*mut rte_mbuf; BATCH_SIZE]) -> bool {
+    let mut known: *const Memory = std::ptr::null();
+    for (packet, mbuf) in batch.iter().zip(mbufs.iter_mut()) {
+        if !std::ptr::eq(packet.memory(), known) {
+            if !mempool::is_mbufs(packet.memory()) {
+                return false;
+            }
+            known = packet.memory();
         }
+        if packet.offload().needs_csum() || packet.offload().is_gso() {
+            return false;
+        }
+        *mbuf = describe(packet);
     }
-    lost
+    // SAFETY: the mbufs' owner is the caller now.
+    unsafe { batch.set_len(0) };
+    true
 }
 
-/// One packet as an mbuf to be sent, as [`from_packets`]. It belongs to the caller.
-#[inline(always)]
+/// One packet as an mbuf to be sent, which belongs to the caller. Packets of other memories are copied into mbufs of
+/// `pool`; `chains`: those that need several may be. Checksums and segmentation that are still to be done are
+/// asked of the device. `None`: there was no mbuf, it was too long, or a device could not be told what to do.
 pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
-    match in_place_if_plain(packet) {
-        Ok(mbuf) => Some(mbuf),
-        Err(packet) => from_other(pool, chains, packet),
-    }
-}
-
-/// The mbuf that a packet lies in, if it does and has nothing left to be done. It belongs to the caller.
-#[inline(always)]
-pub fn in_place_if_plain(packet: Packet) -> Result<*mut rte_mbuf, Packet> {
-    let offload = packet.offload();
-    let plain = !offload.needs_csum() && !offload.is_gso();
-    if plain && mempool::is_mbufs(packet.memory()) { Ok(in_place(packet)) } else { Err(packet) }
-}
-
-#[cold]
-fn from_other(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
     let (flags, lengths) = match *packet.offload() {
         offload if offload.needs_csum() || offload.is_gso() => sent_offload(&offload, packet.data())?,
         _ => (0, 0),
@@ -201,17 +200,23 @@ fn from_other(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_m
 }
 
 /// The mbuf that a packet lies in, as the packet is now.
-#[inline(always)]
 fn in_place(packet: Packet) -> *mut rte_mbuf {
-    let raw = packet.into_raw();
-    let mbuf = raw.handle as *mut rte_mbuf;
-    // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owned. Its frame begins
+    let mbuf = describe(&packet);
+    let _ = packet.into_raw();
+    mbuf
+}
+
+/// Tells the mbuf that a packet lies in what has become of its frame.
+#[inline(always)]
+fn describe(packet: &Packet) -> *mut rte_mbuf {
+    let mbuf = packet.handle() as *mut rte_mbuf;
+    // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owns. Its frame begins
     // behind its headroom, and is no longer than the buffer, whose size is 16 bits.
     unsafe {
         let m = &mut *mbuf;
-        m.data_off = raw.headroom;
-        m.data_len = raw.len as u16;
-        m.pkt_len = raw.len;
+        m.data_off = packet.headroom() as u16;
+        m.data_len = packet.len() as u16;
+        m.pkt_len = packet.len() as u32;
         m.ol_flags &= bits::NOT_DIRECT;
     }
     mbuf

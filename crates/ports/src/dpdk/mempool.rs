@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use dpdk_sys::{rte_mbuf, rte_mempool};
 use packet::buffer::RawPacket;
-use packet::{Memory, Offload, Packet};
+use packet::{BATCH_SIZE, Memory, Offload, Packet};
 use parking_lot::Mutex;
 
 use super::{eal, log, thread};
@@ -304,8 +304,12 @@ unsafe fn release(raw: RawPacket) {
 /// # Safety
 /// As [`Memory::release_all`] says.
 unsafe fn release_all(raw: &[RawPacket]) {
-    // SAFETY: as this function's contract has it for each.
-    raw.iter().for_each(|&raw| unsafe { release(raw) });
+    for raw in raw.chunks(BATCH_SIZE) {
+        let mut mbufs = [std::ptr::null_mut(); BATCH_SIZE];
+        mbufs.iter_mut().zip(raw).for_each(|(mbuf, raw)| *mbuf = raw.handle as *mut rte_mbuf);
+        // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owned.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(mbufs.as_mut_ptr(), raw.len() as u32) };
+    }
 }
 
 #[cfg(test)]

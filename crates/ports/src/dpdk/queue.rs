@@ -93,8 +93,7 @@ impl Sender {
         Sender { functions: functions(device.id), device, index, counters, mbufs: Mbufs::new(), prepares: false }
     }
 
-    /// Adds a packet that is more than a frame in an mbuf, and sends the burst when it is full.
-    #[cold]
+    /// Adds a packet, and sends what was gathered when that is a burst.
     fn add(&mut self, packet: Packet) -> usize {
         let offload = packet.offload();
         if !offload.needs_csum() && !offload.is_gso() {
@@ -140,40 +139,52 @@ impl Sender {
         }
     }
 
-    /// Sends the burst; what the driver does not take is dropped. Returns how many were sent.
-    #[inline(always)]
+    /// Sends what was gathered. Returns how many of the mbufs were sent.
+    #[cold]
     fn send(&mut self) -> usize {
         if self.prepares {
             self.prepare();
         }
-        let count = self.mbufs.len();
+        let mut mbufs = std::mem::take(&mut self.mbufs);
+        self.burst(&mut mbufs)
+    }
+
+    /// Sends mbufs that are ours; what the driver does not take is dropped. Returns how many were sent.
+    #[inline(always)]
+    fn burst(&self, mbufs: &mut [*mut rte_mbuf]) -> usize {
         let mut sent = 0;
-        while sent < count {
+        while sent < mbufs.len() {
             // SAFETY: the device is there while `self.device` is, and this is the only user of the queue.
             // The mbufs are ours, and the driver's once it has taken them.
             let taken = unsafe {
                 let functions = &*self.functions;
                 let Some(burst): Option<Burst> = functions.tx_pkt_burst else { break };
                 let queue = *functions.txq.data.add(self.index);
-                usize::from(burst(queue, self.mbufs.as_mut_ptr().add(sent), (count - sent) as u16))
+                usize::from(burst(queue, mbufs.as_mut_ptr().add(sent), (mbufs.len() - sent) as u16))
             };
             if taken == 0 {
                 break;
             }
             sent += taken;
         }
-        if sent < count {
-            self.give_up(sent);
+        if sent < mbufs.len() {
+            self.give_up(&mbufs[sent..]);
         }
-        self.mbufs.clear();
         sent
     }
 
     #[cold]
-    fn give_up(&mut self, sent: usize) {
-        self.counters.failed.add((self.mbufs.len() - sent) as u64);
+    fn give_up(&self, mbufs: &[*mut rte_mbuf]) {
+        self.counters.failed.add(mbufs.len() as u64);
         // SAFETY: the driver has not taken them.
-        self.mbufs.drain(sent..).for_each(|mbuf| unsafe { thread::give_back(mbuf) });
+        mbufs.iter().for_each(|&mbuf| unsafe { thread::give_back(mbuf) });
+    }
+
+    /// Sends packets of which some are more than a frame in an mbuf.
+    #[cold]
+    fn send_others(&mut self, batch: &mut Batch) -> usize {
+        let sent: usize = batch.drain(..).map(|packet| self.add(packet)).sum();
+        sent + if self.mbufs.is_empty() { 0 } else { self.send() }
     }
 }
 
@@ -181,22 +192,11 @@ impl TxQueue for Sender {
     #[inline]
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
         thread::attach();
-        let mut sent = 0;
-        for packet in batch.drain(..) {
-            match mbuf::in_place_if_plain(packet) {
-                Ok(mbuf) => {
-                    self.mbufs.push(mbuf);
-                    if self.mbufs.is_full() {
-                        sent += self.send();
-                    }
-                }
-                Err(packet) => sent += self.add(packet),
-            }
+        let (count, mut mbufs) = (batch.len(), [std::ptr::null_mut(); BATCH_SIZE]);
+        match mbuf::all_in_place(batch, &mut mbufs) {
+            true => self.burst(&mut mbufs[..count]),
+            false => self.send_others(batch),
         }
-        if !self.mbufs.is_empty() {
-            sent += self.send();
-        }
-        sent
     }
 
     fn housekeep(&mut self, _now: Time) {
