@@ -4,6 +4,7 @@
 #![cfg(dpdk)]
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use packet::buffer::heap::HEAP;
@@ -90,24 +91,24 @@ fn a_batch_is_sent_in_place_if_all_of_it_can_be() {
         |packet, offload| *packet.offload_mut() = offload,
         |packet, _| packet.offload_mut().gso_type = Offload::GSO_TCPV4,
     ];
-    let mut mbufs = [std::ptr::null_mut(); BATCH_SIZE];
+    let mut mbufs = [MaybeUninit::uninit(); BATCH_SIZE];
     for other in others {
         let mut batch: Batch = [60, 70, 80].map(of_pool).into_iter().collect();
         other(&mut batch[2], unfinished);
-        assert!(!mbuf::all_in_place(&mut batch, &mut mbufs));
+        assert!(mbuf::all_in_place(&mut batch, &mut mbufs).is_none());
         assert_eq!((batch.len(), batch[1].data()), (3, &[70; 70][..]), "it stays as it is");
         other(&mut batch[0], unfinished);
-        assert!(!mbuf::all_in_place(&mut batch, &mut mbufs));
+        assert!(mbuf::all_in_place(&mut batch, &mut mbufs).is_none());
         assert_eq!(batch.len(), 3);
     }
     assert_eq!(in_use(&pool), 0);
     let mut batch: Batch = (60..60 + BATCH_SIZE).map(of_pool).collect();
     batch[0].pull_front(10);
     batch[1].truncate(14);
-    assert!(mbuf::all_in_place(&mut batch, &mut mbufs) && batch.is_empty());
-    assert_eq!(in_use(&pool), BATCH_SIZE);
+    let mbufs = mbuf::all_in_place(&mut batch, &mut mbufs).unwrap();
+    assert_eq!((batch.len(), mbufs.len(), in_use(&pool)), (0, BATCH_SIZE, BATCH_SIZE));
     // SAFETY: the mbufs are ours.
-    let received = unsafe { mbuf::to_packets(pool.leak(), &HEAP, &mbufs, &mut batch) };
+    let received = unsafe { mbuf::to_packets(pool.leak(), &HEAP, mbufs, &mut batch) };
     assert_eq!((received.packets, received.dropped), (BATCH_SIZE, 0));
     assert_eq!((batch[0].data(), batch[1].data(), batch[31].data()), (&[60; 50][..], &[61; 14][..], &[91; 91][..]));
     packet::buffer::release(&mut batch);

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
@@ -54,7 +55,8 @@ pub unsafe fn to_packets(
         // are mbufs, and its length is set when they are there: should this end early, they are leaked.
         unsafe {
             let packet = match (*mbuf).is_single() {
-                true => to_packet(pool, raw, mbuf),
+                true if (*mbuf).ol_flags & RX_OFFLOADS == 0 => to_packet(pool, raw, mbuf),
+                true => to_offloaded(pool, raw, mbuf),
                 false => match to_copy(large, mbuf) {
                     Some(copy) => copy,
                     None => {
@@ -95,10 +97,20 @@ unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mu
             headroom: m.data_off,
             offload: Offload::NONE,
         };
-        let mut packet = Packet::from_raw(raw);
-        if m.ol_flags & RX_OFFLOADS != 0 {
-            *packet.offload_mut() = received_offload(m.ol_flags, m.tx_offload, packet.data());
-        }
+        Packet::from_raw(raw)
+    }
+}
+
+/// The packet in an mbuf whose driver says something about checksums or segmentation.
+///
+/// # Safety
+/// As for [`to_packet`].
+#[inline(never)]
+unsafe fn to_offloaded(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mut rte_mbuf) -> Packet {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let mut packet = to_packet(pool, of_pool, mbuf);
+        *packet.offload_mut() = received_offload((*mbuf).ol_flags, (*mbuf).tx_offload, packet.data());
         packet
     }
 }
@@ -163,23 +175,29 @@ fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
 /// Turns a whole batch into the mbufs that its packets lie in, if all of them do and have nothing left to be done:
 /// then the batch is empty, and the mbufs belong to the caller. Otherwise it stays as it is.
 #[inline(always)]
-pub fn all_in_place(batch: &mut Batch, mbufs: &mut [*mut rte_mbuf; BATCH_SIZE]) -> bool {
+pub fn all_in_place<'a>(
+    batch: &mut Batch,
+    mbufs: &'a mut [MaybeUninit<*mut rte_mbuf>; BATCH_SIZE],
+) -> Option<&'a mut [*mut rte_mbuf]> {
     let mut known: *const Memory = std::ptr::null();
     for (packet, mbuf) in batch.iter().zip(mbufs.iter_mut()) {
         if !std::ptr::eq(packet.memory(), known) {
             if !mempool::is_mbufs(packet.memory()) {
-                return false;
+                return None;
             }
             known = packet.memory();
         }
         if packet.offload().needs_csum() || packet.offload().is_gso() {
-            return false;
+            return None;
         }
-        *mbuf = describe(packet);
+        mbuf.write(describe(packet));
     }
-    // SAFETY: the mbufs' owner is the caller now.
-    unsafe { batch.set_len(0) };
-    true
+    let count = batch.len();
+    // SAFETY: there is an mbuf for each packet, whose owner is the caller now.
+    unsafe {
+        batch.set_len(0);
+        Some(std::slice::from_raw_parts_mut(mbufs.as_mut_ptr().cast(), count))
+    }
 }
 
 /// One packet as an mbuf to be sent, which belongs to the caller. Packets of other memories are copied into mbufs of

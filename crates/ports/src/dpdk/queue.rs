@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use dpdk_sys::{rte_eth_fp_ops, rte_mbuf};
@@ -51,18 +52,18 @@ impl RxQueue for Receiver {
     fn receive(&mut self, batch: &mut Batch, _now: Time) -> usize {
         thread::attach();
         thread::flush();
-        let mut mbufs = [std::ptr::null_mut::<rte_mbuf>(); BATCH_SIZE];
+        let mut mbufs = [MaybeUninit::<*mut rte_mbuf>::uninit(); BATCH_SIZE];
         let room = batch.remaining_capacity().min(BATCH_SIZE);
         // SAFETY: the device is there while `self.device` is, and this is the only user of the queue. The
         // driver fills at most `room` places with mbufs that are then ours.
         let received = unsafe {
             let functions = &*self.functions;
             let Some(burst): Option<Burst> = functions.rx_pkt_burst else { return 0 };
-            let count = burst(*functions.rxq.data.add(self.index), mbufs.as_mut_ptr(), room as u16);
+            let count = burst(*functions.rxq.data.add(self.index), mbufs.as_mut_ptr().cast(), room as u16);
             if count == 0 {
                 return 0;
             }
-            let mbufs = &mbufs[..usize::from(count).min(room)];
+            let mbufs = std::slice::from_raw_parts(mbufs.as_ptr().cast(), usize::from(count).min(room));
             mbuf::to_packets(self.device.pool.leak(), self.device.large, mbufs, batch)
         };
         if received.dropped > 0 {
@@ -192,10 +193,10 @@ impl TxQueue for Sender {
     #[inline]
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
         thread::attach();
-        let (count, mut mbufs) = (batch.len(), [std::ptr::null_mut(); BATCH_SIZE]);
+        let mut mbufs = [MaybeUninit::uninit(); BATCH_SIZE];
         match mbuf::all_in_place(batch, &mut mbufs) {
-            true => self.burst(&mut mbufs[..count]),
-            false => self.send_others(batch),
+            Some(mbufs) => self.burst(mbufs),
+            None => self.send_others(batch),
         }
     }
 
