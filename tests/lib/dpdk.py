@@ -29,15 +29,17 @@ class HugePages:
         if not PAGES.exists():
             return "this kernel has no huge pages of 2 MiB"
         self.before = int(PAGES.read_text())
-        lacking = pages - int(FREE.read_text())
         try:
-            if lacking > 0:
-                PAGES.write_text(str(self.before + lacking))
-            if int(FREE.read_text()) < pages:
-                # Cached files lie in between: the kernel can read them again.
-                Path("/proc/sys/vm/drop_caches").write_text("1")
-                Path("/proc/sys/vm/compact_memory").write_text("1")
-                PAGES.write_text(str(self.before + lacking))
+            for _ in range(10):
+                lacking = pages - int(FREE.read_text())
+                if lacking <= 0:
+                    return None
+                PAGES.write_text(str(int(PAGES.read_text()) + lacking))
+                if int(FREE.read_text()) < pages:
+                    # Cached files lie in between, which the kernel can read again; or a build, which ends.
+                    Path("/proc/sys/vm/drop_caches").write_text("1")
+                    Path("/proc/sys/vm/compact_memory").write_text("1")
+                    time.sleep(0.5)
         except OSError as e:
             return f"huge pages cannot be reserved: {e}"
         free = int(FREE.read_text())

@@ -38,6 +38,11 @@ const EMPTY_TURNS: u32 = 64;
 /// [`ports::TxQueue::housekeep`]).
 const HOUSEKEEP: Duration = Duration::from_millis(1);
 
+/// The share of the time for which a queue has been empty that passes before another look at it, if that is
+/// dear and the worker busy; and the most.
+const PATIENCE: u32 = 16;
+const LONGEST_PATIENCE: Duration = Duration::from_micros(100);
+
 /// Something that a worker is asked to do.
 pub enum Command {
     /// Forward from and to a port.
@@ -125,16 +130,43 @@ pub struct Rx {
     /// What it owes to the worker's other queues.
     pub debt: Debt,
     /// It was empty when it was looked at last.
-    pub empty: bool,
-    /// To look at it when it is empty costs a system call: there is a descriptor to wait for.
-    pub dear: bool,
+    empty: bool,
+    /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
+    dear: bool,
+    /// When it was not empty last.
+    received: Time,
+    /// When an empty one that is dear is worth another look.
+    next_look: Time,
 }
 
 impl Rx {
     /// A queue of a port, not yet looked at.
     pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let dear = queue.wait_fd().is_some();
-        Rx { port: port.clone(), index, queue, cycles, debt: Debt::default(), empty: false, dear }
+        let (received, next_look) = (Time(0), Time(0));
+        Rx { port: port.clone(), index, queue, cycles, debt: Debt::default(), empty: false, dear, received, next_look }
+    }
+
+    /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns
+    /// that `look` at the clock, and in idle ones unless that is dear. While other queues keep the worker
+    /// `busy`, a dear one waits for the longer, the longer it has been empty.
+    #[inline(always)]
+    fn is_due(&self, look: bool, busy: bool, now: Time) -> bool {
+        if !self.empty {
+            return true;
+        }
+        if self.dear { look && (!busy || now >= self.next_look) } else { look || !busy }
+    }
+
+    /// Takes note of what a poll has found.
+    #[inline(always)]
+    fn looked(&mut self, count: usize, now: Time) {
+        self.empty = count == 0;
+        if !self.empty {
+            self.received = now;
+        } else if self.dear {
+            self.next_look = now + (now.since(self.received) / PATIENCE).min(LONGEST_PATIENCE);
+        }
     }
 }
 
@@ -202,22 +234,23 @@ impl Worker {
         }
 
         // What came back from the slow path goes before what is newer.
-        let mut work = self.obey() + self.take_returned();
+        let mut work = self.obey();
+        if self.channel.has_returned() {
+            work += self.take_returned();
+        }
         let mut received = 0;
         let mut since = if work == 0 { start } else { tsc::cycles() };
-        // Those with packets do not pay for those without, which are looked at every few microseconds.
         let busy = self.empty_turns == 0;
         for queue in 0..self.rx.len() {
             if !self.fairness.admits(&mut self.rx[queue].debt) {
                 continue;
             }
-            let rx = &self.rx[queue];
-            if rx.empty && !look && (rx.dear || busy) {
+            if !self.rx[queue].is_due(look, busy, self.actor.now) {
                 continue;
             }
             let missed = self.actor.misses.missed;
             let count = self.forward(queue);
-            self.rx[queue].empty = count == 0;
+            self.rx[queue].looked(count, self.actor.now);
             let until = tsc::cycles();
             if count > 0 {
                 received += count;

@@ -54,19 +54,17 @@ pub unsafe fn to_packets(
         // SAFETY: the mbuf is good by this function's contract. The batch has room for as many packets as there
         // are mbufs, and its length is set when they are there: should this end early, they are leaked.
         unsafe {
-            let packet = match (*mbuf).is_single() {
-                true if (*mbuf).ol_flags & RX_OFFLOADS == 0 => to_packet(pool, raw, mbuf),
-                true => to_offloaded(pool, raw, mbuf),
-                false => match to_copy(large, mbuf) {
-                    Some(copy) => copy,
-                    None => {
-                        received.dropped += 1;
-                        continue;
-                    }
-                },
-            };
-            received.bytes += packet.len();
-            batch.as_mut_ptr().add(before + received.packets).write(packet);
+            let place = batch.as_mut_ptr().add(before + received.packets);
+            // A plain packet is built where it belongs: to move it there would wait for the parts to be written.
+            if (*mbuf).is_single() && (*mbuf).ol_flags & RX_OFFLOADS == 0 {
+                place.write(to_packet(pool, raw, mbuf));
+            } else if let Some(packet) = to_other(pool, large, mbuf) {
+                place.write(packet);
+            } else {
+                received.dropped += 1;
+                continue;
+            }
+            received.bytes += (*place).len();
             received.packets += 1;
         }
     }
@@ -101,17 +99,21 @@ unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mu
     }
 }
 
-/// The packet in an mbuf whose driver says something about checksums or segmentation.
+/// The packet of an mbuf that is more than a plain frame: its driver says something about checksums or segmentation,
+/// or the frame is in several segments.
 ///
 /// # Safety
-/// As for [`to_packet`].
+/// As for [`to_packet`], but for others that only read.
 #[inline(never)]
-unsafe fn to_offloaded(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mut rte_mbuf) -> Packet {
+unsafe fn to_other(pool: &'static Mempool, large: &'static Memory, mbuf: *mut rte_mbuf) -> Option<Packet> {
     // SAFETY: by this function's contract.
     unsafe {
-        let mut packet = to_packet(pool, of_pool, mbuf);
+        if !(*mbuf).is_single() {
+            return to_copy(large, mbuf);
+        }
+        let mut packet = to_packet(pool, pool.raw(), mbuf);
         *packet.offload_mut() = received_offload((*mbuf).ol_flags, (*mbuf).tx_offload, packet.data());
-        packet
+        Some(packet)
     }
 }
 
