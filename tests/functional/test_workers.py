@@ -4,7 +4,9 @@ import subprocess
 import sys
 import time
 
+from conftest import until
 from test_forwarding import config
+from test_vlan_modes import frames
 from test_vswitchd import dummy_bridge, ovs  # noqa: F401
 
 # Sends numbered datagrams to ADDRESS until its input ends, then how many there were.
@@ -183,3 +185,67 @@ def test_simple_match_is_used_exactly_while_all_flows_qualify(ovs):  # noqa: F81
     ovs.ofctl("add-flow", "br0", "priority=50000,in_port=1,dl_vlan=5,dl_vlan_pcp=3,actions=drop")
     ovs.appctl("revalidator/purge")
     assert hits() == (0, 9)
+
+
+def test_the_simple_match_has_the_rules_that_it_was_made_for(ovs):  # noqa: F811
+    """A drop by VLAN id, and a tag that is pushed; what matches nothing goes up from the first look-up."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2", "p3", "p4")
+    capture = ovs.dir / "p3.pcap"
+    ovs.vsctl("set", "interface", "p3", f"options:tx_pcap={capture}")
+    ovs.ofctl("del-flows", "br0")
+    ovs.ofctl("add-flow", "br0", "in_port=3,vlan_tci=0x1234/0x1fff,actions=drop")
+    ovs.ofctl("-OOpenFlow13", "add-flow", "br0", "in_port=4,actions=push_vlan:0x8100,set_field:4196->vlan_vid,output:3")
+    udp = "02000000010002000000000108004500001c00000000401100000102030401020305000100070008" + "0000"
+    # VLAN 0x234, with one priority and with another.
+    tagged = [udp[:24] + f"8100{tci}" + udp[24:] for tci in ("0234", "6234")]
+
+    def counted(port, *sent):
+        """Simple hits, other hits, misses, lost."""
+        ovs.appctl("dpif-netdev/pmd-stats-clear")
+        ovs.appctl("netdev-dummy/receive", port, *sent)
+        shown = ovs.appctl("dpif-netdev/pmd-stats-show")
+        count = lambda what: sum(int(line.split(":")[1]) for line in shown.splitlines() if line.startswith(f"  {what}:"))
+        return (count("simple match hits"), count("emc hits") + count("megaflow hits"), count("miss with success upcall"),
+                count("miss with failed upcall"))
+
+    assert counted("p3", tagged[0]) == (0, 0, 1, 0), "the first goes up"
+    assert counted("p3", *tagged, *tagged) == (4, 0, 0, 0), "whatever the priority, without looking at it"
+    assert counted("p4", udp) == (0, 0, 1, 0)
+    assert counted("p4", udp, udp) == (2, 0, 0, 0)
+    until(lambda: len(frames(capture)) == 3, what="three frames with a tag")
+    assert frames(capture) == [udp[:24] + "81000064" + udp[24:]] * 3
+    # The ports are simple and have no flow for these: nothing but a mark is looked for before they go up.
+    assert counted("p3", udp) == (0, 0, 1, 0)
+    assert counted("p4", tagged[0]) == (0, 0, 1, 0)
+
+
+def test_simple_match_is_left_and_taken_again_without_a_gap(ovs):  # noqa: F811
+    """Rules come and go that look at more, under traffic: every packet finds its way, in order."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    capture = ovs.dir / "p2.pcap"
+    ovs.vsctl("set", "interface", "p2", f"options:tx_pcap={capture}")
+    ovs.ofctl("del-flows", "br0")
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=output:2")
+    # One connection, in which order counts; the IP header has a number.
+    udp = lambda n: f"02000000010002000000000108004500001c00{n:02x}00004011000001020304010203050001000700080000"
+    sent, simple, other = 0, 0, 0
+    for turn in range(16):
+        if turn % 4 == 1:
+            ovs.ofctl("add-flow", "br0", "priority=40000,in_port=1,udp,nw_src=9.9.9.9,actions=drop")
+        if turn % 4 == 3:
+            ovs.ofctl("del-flows", "br0", "udp,nw_src=9.9.9.9")
+            # As in OVS, a flow that matches more than it has to stays as it is: let it go.
+            ovs.appctl("revalidator/purge")
+        ovs.appctl("dpif-netdev/pmd-stats-clear")
+        ovs.appctl("netdev-dummy/receive", "p1", *(udp(n) for n in range(40)))
+        sent += 40
+        shown = ovs.appctl("dpif-netdev/pmd-stats-show")
+        count = lambda what: sum(int(line.split(":")[1]) for line in shown.splitlines() if line.startswith(f"  {what}:"))
+        simple += count("simple match hits")
+        other += count("emc hits") + count("megaflow hits")
+        ovs.appctl("revalidator/wait")
+    until(lambda: len(frames(capture)) >= sent, what="all frames")
+    assert [int(frame[36:40], 16) for frame in frames(capture)] == [n for _ in range(16) for n in range(40)]
+    assert simple >= 100 and other >= 100, (simple, other)

@@ -79,6 +79,30 @@ fn busy_queues_part_by_themselves() {
     assert_eq!(out[0].1.sent(), given);
 }
 
+/// A dry run says what would be gained: less than asked for, and nothing moves.
+#[test]
+fn queues_that_are_spread_well_stay() {
+    let (dp, clock, out) = by_hand(Config { workers: vec![0, 1], ..Config::default() }, 1);
+    let a = MemPort::with("a", 4, usize::MAX, None);
+    let port = dp.add_port(a.clone()).unwrap();
+    dp.install(flow(port, 0, &[], vec![Action::Output(out[0].0)])).unwrap();
+    let workers = || dp.rx_assignments().iter().filter(|rx| rx.port == port).map(|rx| rx.worker).collect::<Vec<_>>();
+    let before = workers();
+    // One busy queue for each worker: no assignment is better.
+    let busy = [0, 1].map(|worker| before.iter().position(|&w| w == worker).unwrap());
+    dp.set_auto_balance(AutoBalance { enabled: true, load: 0, improvement: 100, minutes: 1 });
+    for _ in 0..40 {
+        for number in 0..20 {
+            busy.iter().for_each(|&queue| give(&a, queue, 5, number));
+        }
+        dp.poll();
+        clock.advance(Duration::from_secs(5));
+        dp.balance();
+        assert_eq!(workers(), before);
+    }
+    assert_eq!(out[0].1.sent(), 40 * 40);
+}
+
 #[test]
 fn queues_are_pinned_to_cores() {
     let config = Config { workers: vec![0, 1], ..Config::default() };

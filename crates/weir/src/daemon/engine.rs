@@ -156,3 +156,12 @@ impl Drop for Revalidator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_start_has_its_own_secret() {
+        let seeds: std::collections::BTreeSet<_> = (0..8).map(|_| super::random_seed()).collect();
+        assert_eq!(seeds.len(), 8);
+    }
+}
