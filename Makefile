@@ -46,7 +46,7 @@ functional:
 	WEIR=$(abspath $(TARGET))/release/weir .venv/bin/pytest tests $(PYTEST_ARGS)
 
 bench:
-	@scripts/setup.sh build
+	@scripts/setup.sh bench
 	@scripts/bench.py
 	$(CARGO) build --release --locked --bin weir
 	@tests/performance/loop.py --weir $(TARGET)/release/weir

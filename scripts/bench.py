@@ -4,7 +4,8 @@
 usage: bench.py [--table-only] [FILTER]
 
 The figures are criterion's medians with their 95 % confidence interval. Machines are noisy: compare
-figures of one run only.
+figures of one run only. Without FILTER, instructions for each packet follow, by the stages of a packet's way: they are
+counted by callgrind, which `gungraun-runner` runs; it is installed below the target directory.
 """
 import json
 import os
@@ -16,8 +17,11 @@ from pathlib import Path
 # Groups that crates/packet/benches/extract.rs measures in TSC cycles rather than nanoseconds.
 IN_CYCLES = ("extract", "simple_mark", "hash_key", "hash_masked")
 
+# The benchmarks that callgrind counts, and by crate.
+COUNTED = {"instructions": "datapath"}
+
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 
 
 def tsc_ghz():
@@ -35,11 +39,32 @@ def machine():
     return f"{model}, {os.cpu_count()} cores, {' '.join(vectors)}, Linux {os.uname().release}"
 
 
+def install_runner():
+    """The runner of exactly the version that the benchmarks are built with. Returns where it is."""
+    version = re.search(r'name = "gungraun"\nversion = "(.*)"', (ROOT / "Cargo.lock").read_text())[1]
+    root = TARGET / "gungraun-runner" / version
+    if not (root / "bin" / "gungraun-runner").exists():
+        print(f"installing gungraun-runner {version} into {root}")
+        how = ["--quiet", "--locked", "--version", version, "--root", root, "--target-dir", root / "build"]
+        subprocess.run(["cargo", "install", *how, "gungraun-runner"], check=True)
+    return root / "bin"
+
+
+def instructions():
+    """Count instructions, and print in which stages they are."""
+    env = os.environ | {"PATH": f"{install_runner()}:{os.environ['PATH']}", "GUNGRAUN_HOME": str(TARGET / "gungraun")}
+    for bench, crate in COUNTED.items():
+        run = ["cargo", "bench", "--locked", f"-pweir-{crate}", f"--bench={bench}"]
+        subprocess.run(run, cwd=ROOT, env=env, check=True)
+        subprocess.run([ROOT / "scripts" / "stages.py", TARGET / "gungraun" / f"weir-{crate}" / bench], check=True)
+
+
 def main():
     args = [a for a in sys.argv[1:] if a != "--table-only"]
     if "--table-only" not in sys.argv:
         packages = [f"-pweir-{crate}" for crate in ("packet", "datapath", "ofproto")]
-        benches = [f"--bench={path.stem}" for path in sorted(ROOT.glob("crates/*/benches/*.rs"))]
+        names = [path.stem for path in sorted(ROOT.glob("crates/*/benches/*.rs"))]
+        benches = [f"--bench={name}" for name in names if name not in COUNTED]
         subprocess.run(["cargo", "bench", "--locked", *packages, *benches, "--", *args], cwd=ROOT, check=True)
     ghz = tsc_ghz()
     print(f"\n{machine()}, TSC {ghz:.2f} GHz\n")
@@ -56,6 +81,8 @@ def main():
     number = lambda text: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)]
     for name, ns, low, high in sorted(rows, key=lambda r: number(r[0])):
         print(f"| {name} | {ns:.2f} | {ns * ghz:.0f} | {low:.2f}–{high:.2f} |")
+    if not sys.argv[1:]:
+        instructions()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian 12: packages, the Rust toolchain, the Python tools of the tests.
-# usage: setup.sh build|demo|test
+# usage: setup.sh build|demo|test|bench
 #
 # Quick when nothing is missing; changes nothing that is there already.
 set -euo pipefail
@@ -21,11 +21,14 @@ pkg-config:pkg-config /usr/include/dpdk/rte_vhost.h:libdpdk-dev dpdk-testpmd:dpd
 for driver in af-xdp memif null pcap ring tap; do
     tests="$tests /usr/lib/x86_64-linux-gnu/librte_net_${driver/-/_}.so.23:librte-net-${driver}23"
 done
+# What callgrind counts is found in the source by addr2line (binutils).
+bench="valgrind:valgrind addr2line:binutils"
 case $what in
     build) ;;
+    bench) needs="$needs $bench" ;;
     demo) needs="$needs $demo" ;;
     test) needs="$needs $tests" ;;
-    *) echo "usage: setup.sh build|demo|test" >&2; exit 2 ;;
+    *) echo "usage: setup.sh build|demo|test|bench" >&2; exit 2 ;;
 esac
 
 missing=
