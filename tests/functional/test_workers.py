@@ -1,9 +1,12 @@
 """Workers, sleep, limits and receive queues that change while traffic flows."""
 
+import os
+import re
 import subprocess
 import sys
 import time
 
+import pytest
 from conftest import until
 from test_forwarding import config
 from test_vlan_modes import frames
@@ -249,3 +252,41 @@ def test_simple_match_is_left_and_taken_again_without_a_gap(ovs):  # noqa: F811
     until(lambda: len(frames(capture)) >= sent, what="all frames")
     assert [int(frame[36:40], 16) for frame in frames(capture)] == [n for _ in range(16) for n in range(40)]
     assert simple >= 100 and other >= 100, (simple, other)
+
+
+@pytest.mark.skipif(os.cpu_count() < 2, reason="needs two cores")
+def test_queues_are_assigned_as_told(ovs):  # noqa: F811
+    """pmd-rxq-assign, pmd-rxq-affinity and pmd-rxq-isolate, by what pmd-rxq-show shows."""
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("set", "Interface", "p1", "type=dummy-pmd", "options:n_rxq=4", "--",
+              "set", "open", ".", "other_config:pmd-cpu-mask=3")
+
+    def shown():
+        """The core of each queue, and the isolated cores."""
+        cores, isolated = {}, []
+        for line in ovs.appctl("dpif-netdev/pmd-rxq-show").splitlines():
+            if found := re.match(r"pmd thread numa_id \d+ core_id (\d+)", line):
+                core = int(found[1])
+            elif "isolated : true" in line:
+                isolated.append(core)
+            elif found := re.search(r"port: p1 +queue-id: +(\d)", line):
+                cores[int(found[1])] = core
+        return [cores[queue] for queue in sorted(cores)], isolated
+
+    assign = lambda **to: ovs.vsctl("set", "open", ".", *(f"other_config:pmd-rxq-{k}={v}" for k, v in to.items()))
+    until(lambda: len(set(shown()[0])) == 2, what="two workers")
+    assign(assign="roundrobin")
+    ovs.appctl("dpif-netdev/pmd-rxq-rebalance")
+    assert shown() == ([0, 1, 0, 1], [])
+    assign(assign="cycles")
+    ovs.appctl("dpif-netdev/pmd-rxq-rebalance")
+    assert shown() == ([0, 1, 1, 0], [])
+    assign(assign="group")
+    ovs.appctl("dpif-netdev/pmd-rxq-rebalance")
+    assert shown() == ([0, 1, 0, 1], [])
+    ovs.vsctl("set", "Interface", "p1", "other_config:pmd-rxq-affinity=2:1")
+    assert shown() == ([0, 0, 1, 0], [1]), "the worker that a queue is pinned to has no other"
+    assign(isolate="false")
+    cores, isolated = shown()
+    assert cores[2] == 1 and sorted(cores) == [0, 0, 1, 1] and isolated == []

@@ -264,4 +264,43 @@ mod tests {
         assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
         assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
     }
+
+    #[test]
+    fn what_programs_need_to_know() {
+        use crate::action::{Punt, Rewrite};
+        use packet::Field;
+        let set = |field| Action::Set(Arc::new(Rewrite::field(field, 1)));
+        let push = Action::PushVlan { tpid: 0x8100, tci: 5 };
+        let punt = Action::Punt(Arc::new(Punt { max_len: 9, cookie: 0 }));
+        let nothing = [push.clone(), Action::PopVlan, set(Field::DlDst), set(Field::VlanTci), Action::Recirc(1)];
+        let headers =
+            [set(Field::NwDst), set(Field::Ipv6Dst), set(Field::UdpDst), set(Field::ArpTpa), set(Field::NdTarget)];
+        let key = [
+            set(Field::PktMark),
+            set(Field::TunId),
+            Action::PushMpls { ethertype: 0x8847, lse: 0 },
+            Action::PopMpls { ethertype: 0x0800 },
+            Action::Hash { basis: 0 },
+            punt.clone(),
+        ];
+        let of = |needs, list: &[Action]| list.iter().map(|a| (needs, a.clone())).collect::<Vec<_>>();
+        let all = [of(Needs::Nothing, &nothing), of(Needs::Headers, &headers), of(Needs::Key, &key)].concat();
+        for (needs, action) in all {
+            let alone = Program::compile(&[action.clone(), output(1)]);
+            assert_eq!(alone.needs(), needs, "{action:?}");
+            let copies = matches!(action, Action::Recirc(_) | Action::Punt(_));
+            let rewrites = (needs != Needs::Key && !copies).then_some(PortNo(1));
+            assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
+            // In a program within, too, and beside others that need less.
+            let list = vec![push.clone(), action.clone(), output(2)];
+            let length = Action::CheckLength { size: 9, longer: list.clone(), others: vec![output(3)] };
+            for within in [Action::Clone(list), length] {
+                assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");
+            }
+        }
+        // Behind the last use, nothing is done.
+        assert_eq!(Program::compile(&[output(1), set(Field::NwDst)]).needs(), Needs::Nothing);
+        let program = Program::compile(&[push.clone(), output(1), push, output(2)]);
+        assert_eq!((program.rewrites_to(), program.growth()), (None, 8));
+    }
 }

@@ -118,6 +118,25 @@ fn queues_are_pinned_to_cores() {
     assert!(matches!(dp.set_rx_affinity(datapath::PortNo(9), BTreeMap::new()), Err(Error::NoSuchPort(_))));
 }
 
+/// Each worker counts for itself; who reads gets the sum.
+#[test]
+fn counters_of_a_flow_are_the_sum_over_workers() {
+    let (dp, clock, out) = by_hand(Config { workers: vec![0, 1], ..Config::default() }, 1);
+    let a = MemPort::with("a", 2, usize::MAX, None);
+    let port = dp.add_port(a.clone()).unwrap();
+    let id = dp.install(flow(port, 0, &[], vec![Action::Output(out[0].0)])).unwrap();
+    for (queue, count) in [(0, 3), (1, 5)] {
+        clock.advance(Duration::from_millis(7));
+        (0..count).for_each(|number| give(&a, queue, 5, number));
+        dp.poll();
+    }
+    let received: Vec<u64> = dp.stats().workers.iter().map(|worker| worker.received).collect();
+    assert_eq!(received.iter().sum::<u64>(), 8);
+    assert!(received.contains(&3) && received.contains(&5), "one queue for each worker: {received:?}");
+    let stats = dp.flow_stats(id).unwrap();
+    assert_eq!((stats.packets, stats.bytes, stats.used), (8, 8 * 64, dp.now()));
+}
+
 #[test]
 fn what_ended_workers_counted_is_not_lost() {
     let (dp, _, ports) = by_hand(Config { workers: vec![0], ..Config::default() }, 2);
