@@ -11,8 +11,8 @@ needs Debian's openvswitch-switch-dpdk, librte-net-pcap23, librte-net-null23, an
 Printed are medians. Rates are what `ovs-ofctl dump-ports` counts as received by port 1 and as sent by port 2: where
 packets miss faster than the slow path can answer, the difference is lost. Cycles are of the worker thread's own time on
 a processor (/proc/PID/task/TID/schedstat) at the TSC's frequency, for each packet received by any port, so that other load
-on the machine matters less. "victim" is the rate of a second port on the same worker, for each second of that
-worker's time, and in percent of what it has beside benign traffic.
+on the machine matters less; "shown" are those that `dpif-netdev/pmd-stats-show` has. "victim" is the rate of a second
+port on the same worker, for each second of that worker's time, and in percent of what it has beside benign traffic.
 
 Scenario `two` needs two quiet cores and runs only when it is named: it compares one worker with two.
 """
@@ -222,9 +222,12 @@ def run(command, name, args, dpdk):
         time.sleep(args.settle)
         settle(switch, ports[-1])
         sent = switch.count(2, "tx")
+        switch.appctl("dpif-netdev/pmd-stats-clear")
         counts, used, took = measure(switch, ports, args.seconds)
+        shown = cycles_shown(switch)
         sent = switch.count(2, "tx") - sent
-        return {"pps": counts[0] / took, "sent": sent / took, "cycles": used * args.hz / max(1, sum(counts)), "setup": setup,
+        return {"pps": counts[0] / took, "sent": sent / took, "cycles": used * args.hz / max(1, sum(counts)), "shown": shown,
+                "setup": setup,
                 "victim": counts[1] / used if victim else None, "memory": switch.memory(),
                 "masks": masks(switch, dpdk)}
 
@@ -233,6 +236,12 @@ def masks(switch, dpdk):
     text = switch.appctl("dpif-netdev/pmd-stats-show")
     found = re.search(r"avg. subtable lookups per megaflow hit: ([\d.]+)", text)
     return float(found[1]) if found else 0.0
+
+
+def cycles_shown(switch):
+    """Cycles for each packet by the daemon's own account."""
+    text = switch.appctl("dpif-netdev/pmd-stats-show")
+    return max(map(float, re.findall(r"avg cycles per packet: ([\d.]+)", text)), default=float("nan"))
 
 
 def two_workers(command, args, dpdk):
@@ -285,8 +294,8 @@ def main():
 
 def report(names, daemons, results):
     median = lambda name, daemon, key: statistics.median(one[key] for one in results[name, daemon])  # noqa: E731
-    print("\n| scenario | daemon | Mpps | sent, Mpps | cycles per packet | victim, Mpps (of benign) | rules added in | memory |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    print("\n| scenario | daemon | Mpps | sent, Mpps | cycles per packet | shown | victim, Mpps (of benign) | rules added in | memory |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in (n for n in names if n != "two"):
         for daemon in daemons:
             victim = "–"
@@ -297,7 +306,7 @@ def report(names, daemons, results):
                     victim += f" ({100 * rate / median('beside-benign', daemon, 'victim'):.0f} %)"
             print(f"| {SCENARIOS[name][0]} | {daemon} | {median(name, daemon, 'pps') / 1e6:.3f} "
                   f"| {median(name, daemon, 'sent') / 1e6:.3f} "
-                  f"| {median(name, daemon, 'cycles'):.0f} | {victim} | {median(name, daemon, 'setup'):.1f} s "
+                  f"| {median(name, daemon, 'cycles'):.0f} | {median(name, daemon, 'shown'):.0f} | {victim} | {median(name, daemon, 'setup'):.1f} s "
                   f"| {median(name, daemon, 'memory'):.0f} MiB |")
     for daemon in daemons:
         if ("two", daemon) in results:

@@ -338,6 +338,7 @@ impl Management {
             clock: shared.clock.clone(),
             max_sleep: self.config.max_sleep,
             empty_turns: 0,
+            idle: false,
             patience: Patience::default(),
             housekept: Time(0),
             pace: Pace::default(),

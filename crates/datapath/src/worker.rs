@@ -65,7 +65,8 @@ pub enum Command {
     Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
     /// Change the flush interval.
     SetFlushInterval(Duration),
-    /// Say whether the last turn found nothing to do and no packet is up in the slow path.
+    /// Say whether a turn since the last report has found nothing to do, in any queue, nor any turn after it, and
+    /// no packet is up in the slow path.
     Report(Sender<bool>),
     /// Change the longest sleep.
     SetMaxSleep(Duration),
@@ -213,6 +214,8 @@ pub struct Worker {
     pub max_sleep: Duration,
     /// Turns without a packet since the last one with.
     pub empty_turns: u32,
+    /// See [`Command::Report`].
+    pub idle: bool,
     /// What it has learnt about sleep.
     pub patience: Patience,
     /// When the transmit queues were reaped last.
@@ -241,11 +244,11 @@ impl Worker {
         let mut received = 0;
         let mut since = if work == 0 { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
+        let mut whole = true;
         for queue in 0..self.rx.len() {
-            if !self.fairness.admits(&mut self.rx[queue].debt) {
-                continue;
-            }
-            if !self.rx[queue].is_due(look, busy, self.actor.now) {
+            let admitted = self.fairness.admits(&mut self.rx[queue].debt);
+            if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
+                whole = false;
                 continue;
             }
             let missed = self.actor.misses.missed;
@@ -284,12 +287,13 @@ impl Worker {
         let cycles = self.pace.end(last).wrapping_sub(start);
         counters.turns.add(1);
         if work > 0 {
-            self.empty_turns = 0;
+            (self.empty_turns, self.idle) = (0, false);
             self.patience.work(self.actor.now);
             counters.busy_turns.add(1);
             counters.busy_cycles.add(cycles);
         } else {
             self.empty_turns = self.empty_turns.saturating_add(1);
+            self.idle |= whole;
             counters.idle_cycles.add(cycles);
         }
         received
@@ -336,7 +340,7 @@ impl Worker {
                 Command::Report(reply) => {
                     // To be asked is no work, or a worker that is asked would never be idle.
                     count -= 1;
-                    let _ = reply.send(self.empty_turns > 0 && self.actor.misses.is_empty());
+                    let _ = reply.send(std::mem::take(&mut self.idle) && self.actor.misses.is_empty());
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
@@ -471,5 +475,57 @@ impl Worker {
         self.pace = Pace::new(true);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    use packet::Batch;
+    use ports::{Env, PortSpec};
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    struct Source(Option<OwnedFd>);
+
+    impl RxQueue for Source {
+        fn receive(&mut self, _: &mut Batch, _: Time) -> usize {
+            0
+        }
+
+        fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+            self.0.as_ref().map(AsFd::as_fd)
+        }
+    }
+
+    fn rx(fd: Option<OwnedFd>) -> Rx {
+        let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
+        Rx::new(&PortShared::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
+    }
+
+    #[test]
+    fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
+        let mut rx = rx(None);
+        let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
+        assert!(due(&rx, false, true), "nobody has looked yet");
+        rx.looked(0, Time(0));
+        assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
+        rx.looked(1, Time(0));
+        assert!(due(&rx, false, true));
+    }
+
+    #[test]
+    fn a_dear_queue_waits_the_longer_the_longer_it_has_been_empty() {
+        let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
+        let at = |micros: u64| Time(micros * 1000);
+        rx.looked(1, at(1000));
+        rx.looked(0, at(1160));
+        assert!(!rx.is_due(true, true, at(1169)) && rx.is_due(true, true, at(1170)), "a sixteenth of 160 µs");
+        assert!(rx.is_due(true, false, at(1161)), "nothing else to do");
+        assert!(!rx.is_due(false, false, at(1170)), "not in every turn");
+        rx.looked(0, at(1_001_000));
+        assert!(!rx.is_due(true, true, at(1_001_099)) && rx.is_due(true, true, at(1_001_100)), "100 µs at most");
     }
 }
