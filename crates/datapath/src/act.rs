@@ -177,6 +177,9 @@ pub struct Actor {
     pub now: Time,
     /// Most recirculations, and nested clones.
     pub max_depth: u8,
+    /// Keys for clones; as many as were needed at once.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    pub scratch: Vec<Box<Key>>,
     /// For the hash action.
     pub hasher: Hasher,
 }
@@ -298,8 +301,10 @@ impl Actor {
             // It changes nothing in the key.
             return self.run(program, packet, &mut View { key: view.key, layers, known }, depth + 1);
         }
-        let mut key = Box::new(view.key.clone());
+        let mut key = self.scratch.pop().unwrap_or_default();
+        Key::clone_from(&mut key, view.key);
         self.run(program, packet, &mut View { key: &mut key, layers, known }, depth + 1);
+        self.scratch.push(key);
     }
 }
 

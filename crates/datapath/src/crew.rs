@@ -318,6 +318,7 @@ impl Management {
             counters,
             now: shared.clock.now(),
             max_depth: self.config.max_depth,
+            scratch: Vec::new(),
             hasher: shared.table.hasher.clone(),
         };
         let mut caches = Caches::new(self.config.exact_entries, self.config.seed);

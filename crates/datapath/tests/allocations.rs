@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use common::{by_hand, flow, udp};
 use datapath::{Action, Config, Rewrite};
-use packet::{Field, Packet};
+use packet::{Field, Key, Packet};
 
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static KEYS: Cell<usize> = const { Cell::new(0) };
 }
 
 #[allow(unsafe_code)]
@@ -21,6 +22,9 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        if layout == Layout::new::<Key>() {
+            KEYS.with(|n| n.set(n.get() + 1));
+        }
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
@@ -60,4 +64,23 @@ fn hits_do_not_allocate() {
     }
     let worker = &dp.stats().workers[0];
     assert!(worker.exact_hits > 0 && worker.megaflow_hits > 0 && worker.recirculated > 0);
+}
+
+/// A clone has a packet of its own, which these tests have on the heap, and where it writes metadata a key of its own.
+#[test]
+fn clones_do_not_allocate_keys() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let mark = Action::Set(Arc::new(Rewrite::field(Field::PktMark, 9)));
+    let inner = Action::Clone(vec![mark.clone(), Action::Recirc(1)]);
+    let actions = vec![Action::Clone(vec![mark, inner, Action::Output(p[1].0)]), Action::Output(p[1].0)];
+    dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+    dp.install(flow(p[0].0, 1, &[(Field::PktMark, 9)], vec![Action::Output(p[1].0)])).unwrap();
+    for round in 0..5 {
+        (0..32).for_each(|n| p[0].1.give(&udp(n, 1, 2, 3)));
+        let before = KEYS.with(Cell::get);
+        dp.poll();
+        let keys = KEYS.with(Cell::get) - before;
+        assert_eq!(keys > 0, round == 0, "{keys} keys in round {round}");
+        assert_eq!(p[1].1.take().len(), 96);
+    }
 }
