@@ -197,24 +197,32 @@ impl HeaderCache {
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         let Probes { hashes, at } = probes;
+        // What stays the same is read once: as far as the compiler knows, the stores below might change it.
+        let (last, most) = (self.last, self.most());
+        let (tags, entries) = (self.tags.slice(), self.entries.slice());
+        // SAFETY: the region has more than `last` sets.
+        let set = |hash: u64| unsafe { tags.get_unchecked((hash >> 16) as usize & last) };
+        // SAFETY: the region has 16 times as many entries.
+        let entry = |number: u32| unsafe { entries.get_unchecked(number as usize & most) };
         // 1. Hash all; ask for the tags.
         let secret = simd.load(&self.secret.0);
         for i in bits(want) {
             let hash = self.hasher.finish(simd.nh(simd.load(&heads.lines[i].0), secret));
             hashes[i] = hash;
-            prefetch(self.set(hash));
+            prefetch(set(hash));
         }
         // 2. Compare the tags; ask for the entries.
         for i in bits(want) {
-            let candidates = simd.equal_tags(self.set(hashes[i]), tag(hashes[i]));
-            at[i] = (self.number(hashes[i]) * WAYS) as u32 + (candidates | 1 << WAYS).trailing_zeros();
-            prefetch(self.entry(at[i] as usize & self.most()));
+            let candidates = simd.equal_tags(set(hashes[i]), tag(hashes[i]));
+            let first = ((hashes[i] >> 16) as usize & last) * WAYS;
+            at[i] = first as u32 + (candidates | 1 << WAYS).trailing_zeros();
+            prefetch(entry(at[i]));
         }
         // 3. Compare the lines; ask for the counters.
         let mut known = 0;
         for i in bits(want) {
             let line = simd.load(&heads.lines[i].0);
-            let mut entry = self.entry(at[i] as usize & self.most());
+            let mut entry = entry(at[i]);
             if simd.differs_in_key(line, simd.load(entry.line())) {
                 match self.other(simd, line, hashes[i]) {
                     Some(other) => entry = other,

@@ -11,6 +11,8 @@
 
 #![allow(unsafe_code)]
 
+use std::num::NonZeroU32;
+
 pub mod arena;
 pub mod batch;
 mod evict;
@@ -64,10 +66,8 @@ impl Iterator for Bits {
 
     #[inline(always)]
     fn next(&mut self) -> Option<usize> {
-        let lowest = self.0.trailing_zeros() as usize;
-        if self.0 == 0 {
-            return None;
-        }
+        // Of a number that is not zero, so that the compiler knows the result to be below 32.
+        let lowest = NonZeroU32::new(self.0)?.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
         Some(lowest)
     }
