@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use packet::flow::extract::Layers;
 use packet::{Key, Packet};
+use smallvec::SmallVec;
 
 use crate::action::{Action, PortNo, Punt};
 use crate::drop::DropReason;
@@ -26,10 +27,11 @@ pub enum Needs {
 
 /// Compiled actions.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Program {
     needs: Needs,
-    /// Done in order. A step that is a [`Use`] works on a copy.
-    pub steps: Box<[Step]>,
+    /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
+    pub steps: SmallVec<[Step; 1]>,
     /// What becomes of the packet.
     pub end: Use,
 }
@@ -98,12 +100,12 @@ pub enum Use {
     Drop(DropReason),
 }
 
-const _: () = assert!(size_of::<Program>() == 48 && size_of::<Step>() == 24);
+const _: () = assert!(size_of::<Program>() == 64 && size_of::<Step>() == 24);
 
 impl Program {
     /// Compiles actions.
     pub fn compile(actions: &[Action]) -> Program {
-        let mut steps = Vec::with_capacity(actions.len());
+        let mut steps = SmallVec::new();
         let mut max_len = u32::MAX;
         for action in actions {
             let step = match action {
@@ -147,7 +149,8 @@ impl Program {
             }
         }
         let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
-        Program { needs, steps: steps.into(), end }
+        steps.shrink_to_fit();
+        Program { needs, steps, end }
     }
 
     /// What has to be known of a packet.
@@ -240,7 +243,7 @@ mod tests {
     #[test]
     fn the_last_output_takes_the_packet() {
         let program = Program::compile(&[output(1), Action::PopVlan, output(2), Action::PopVlan]);
-        assert!(matches!(*program.steps, [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
+        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
         assert!(matches!(program.end, Use::Output { port: PortNo(2), .. }));
         assert_eq!(program.single_output(), None);
         assert_eq!(Program::compile(&[output(7)]).single_output(), Some(PortNo(7)));
@@ -260,7 +263,7 @@ mod tests {
     #[test]
     fn truncation_is_for_one_output() {
         let program = Program::compile(&[Action::Truncate { max_len: 60 }, output(1), output(2)]);
-        assert!(matches!(*program.steps, [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
+        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
         assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
         assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
     }

@@ -290,6 +290,18 @@ impl Arena {
         super::prefetch(entry.wrapping_add(BLOCK_SIZE));
     }
 
+    /// Asks for the line that says where the flow's program is.
+    #[inline(always)]
+    pub fn prefetch_header(&self, flow: FlowRef) {
+        super::prefetch(self.entry(flow));
+    }
+
+    /// Asks for the flow's program.
+    #[inline(always)]
+    pub fn prefetch_program(&self, flow: FlowRef) {
+        super::prefetch(self.header(flow).program.load(Ordering::Relaxed));
+    }
+
     /// A worker's counters of all flows.
     #[inline(always)]
     pub fn tally(&self, worker: usize) -> Tally<'_> {
