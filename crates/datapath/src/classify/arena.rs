@@ -363,13 +363,6 @@ impl<'a> Tally<'a> {
         // they are valid as zeros.
         unsafe { &*chunk.load(Ordering::Relaxed).add(flow.slot()) }
     }
-
-    /// Asks for the line.
-    #[inline(always)]
-    pub fn prefetch(self, flow: FlowRef) {
-        let chunk = self.0[flow.chunk()].load(Ordering::Relaxed);
-        super::prefetch(chunk.wrapping_add(flow.slot()));
-    }
 }
 
 /// The writer's side.

@@ -220,6 +220,7 @@ impl HeaderCache {
         }
         // 3. Compare the lines; ask for the counters.
         let mut known = 0;
+        let mut counters = [tally.of(FlowRef::NONE); BATCH_SIZE];
         for i in bits(want) {
             let line = simd.load(&heads.lines[i].0);
             let mut entry = entry(at[i]);
@@ -231,13 +232,14 @@ impl HeaderCache {
             }
             found[i] = Found { flow: entry.flow, deed: entry.deed };
             at[i] = entry.epoch;
-            tally.prefetch(entry.flow);
+            counters[i] = tally.of(entry.flow);
+            prefetch(counters[i]);
             known |= 1 << i;
         }
         // 4. Ask the flows whether that still holds.
         let mut holds = known;
         for i in bits(known) {
-            if tally.of(found[i].flow).epoch() != at[i] {
+            if counters[i].epoch() != at[i] {
                 found[i] = Found::MISS;
                 holds &= !(1 << i);
             }
