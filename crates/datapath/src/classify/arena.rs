@@ -14,11 +14,13 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
 use packet::{Key, Time};
 
+use super::region::{Region, Zero};
 use super::shape::Shape;
 use crate::action::PortNo;
 use crate::drop::DropReason;
@@ -103,6 +105,9 @@ pub struct Counters {
 }
 
 const _: () = assert!(size_of::<Counters>() == 32);
+
+// SAFETY: all of its members are numbers.
+unsafe impl Zero for Counters {}
 
 impl Counters {
     /// Counts packets.
@@ -228,8 +233,9 @@ struct Chunk {
 /// All entries.
 pub struct Arena {
     chunks: Box<[Chunk]>,
-    /// Of each worker, its counters of each chunk; null for workers that there have never been.
-    counters: Box<[Box<[AtomicPtr<Counters>]>]>,
+    /// Of each worker that there has ever been, its counters of all entries. They lie one behind the other, on huge
+    /// pages, so that it takes no further line to find them.
+    counters: Box<[OnceLock<Region<Counters>>]>,
     /// Workers that have counters: those below this number. The writer's.
     workers: AtomicUsize,
 }
@@ -241,10 +247,9 @@ impl Arena {
         // One chunk more for each number of blocks, whose last chunk may be all but empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
         let chunk = |_| Chunk { base: AtomicPtr::default(), stride: AtomicU32::new(0) };
-        let counters = |_| (0..count).map(|_| AtomicPtr::default()).collect();
         let arena = Arena {
             chunks: (0..count).map(chunk).collect(),
-            counters: (0..max_workers).map(counters).collect(),
+            counters: (0..max_workers).map(|_| OnceLock::new()).collect(),
             workers: AtomicUsize::new(0),
         };
         let mut free = Free::default();
@@ -305,7 +310,7 @@ impl Arena {
     /// A worker's counters of all flows.
     #[inline(always)]
     pub fn tally(&self, worker: usize) -> Tally<'_> {
-        Tally(&self.counters[worker])
+        Tally(self.counters[worker].get().expect("a worker is enlisted before it comes into being").slice())
     }
 
     /// A worker's counters of a flow.
@@ -352,16 +357,15 @@ impl Arena {
 
 /// A worker's counters.
 #[derive(Clone, Copy)]
-pub struct Tally<'a>(&'a [AtomicPtr<Counters>]);
+pub struct Tally<'a>(&'a [Counters]);
 
 impl<'a> Tally<'a> {
     /// Of a flow.
     #[inline(always)]
     pub fn of(self, flow: FlowRef) -> &'a Counters {
-        let chunk = &self.0[flow.chunk()];
-        // SAFETY: `enlist` and `allocate` make the counters of every worker before it sees the chunk;
-        // they are valid as zeros.
-        unsafe { &*chunk.load(Ordering::Relaxed).add(flow.slot()) }
+        debug_assert!((flow.0 as usize) < self.0.len());
+        // SAFETY: `enlist` makes counters for as many entries as there can ever be.
+        unsafe { self.0.get_unchecked(flow.0 as usize) }
     }
 }
 
@@ -369,12 +373,10 @@ impl<'a> Tally<'a> {
 impl Arena {
     /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
     /// its number goes on with that one's counters.
-    pub(super) fn enlist(&self, free: &Free, worker: usize) {
+    pub(super) fn enlist(&self, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
         for of_worker in self.counters.iter().take(worker + 1).skip(workers) {
-            for counters in &of_worker[..free.chunks] {
-                counters.store(zeroed::<Counters>(CHUNK), Ordering::Release);
-            }
+            of_worker.get_or_init(|| Region::new(self.chunks.len() * CHUNK));
         }
         self.workers.store(workers.max(worker + 1), Ordering::Release);
     }
@@ -387,9 +389,6 @@ impl Arena {
         let fresh = &mut free.fresh[blocks - 1];
         if fresh.start == fresh.end {
             let chunk = self.chunks.get(free.chunks)?;
-            for of_worker in &self.counters[..self.workers.load(Ordering::Relaxed)] {
-                of_worker[free.chunks].store(zeroed::<Counters>(CHUNK), Ordering::Release);
-            }
             chunk.stride.store((BLOCK_SIZE * (1 + blocks)) as u32, Ordering::Release);
             chunk.base.store(zeroed::<Block>(CHUNK * (1 + blocks)).cast(), Ordering::Release);
             let first = (free.chunks << CHUNK_BITS) as u32;
@@ -485,10 +484,6 @@ impl Drop for Arena {
                 }
             }
             release(base.cast::<Block>(), CHUNK * blocks);
-        }
-        let counters = self.counters.iter_mut().flat_map(|of_worker| of_worker.iter_mut());
-        for counters in counters.map(|counters| *counters.get_mut()).filter(|c| !c.is_null()) {
-            release(counters, CHUNK);
         }
     }
 }

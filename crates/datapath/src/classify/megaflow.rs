@@ -170,7 +170,8 @@ impl Table {
 
     /// Makes room for a worker's counters, before it comes into being.
     pub fn enlist(&self, worker: usize) {
-        self.arena.enlist(&self.writer.lock().free, worker);
+        let _writer = self.writer.lock();
+        self.arena.enlist(worker);
     }
 
     /// The subtables for packets from a port; `None` where no flow is for them.

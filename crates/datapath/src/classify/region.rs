@@ -3,11 +3,11 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// A type of which zeros are a value.
+/// A type of which zeros are a value, and that may be forgotten without being dropped.
 ///
 /// # Safety
-/// They are.
-pub unsafe trait Zero: Copy {}
+/// They are, and it may.
+pub unsafe trait Zero {}
 
 /// An array of zeros, on huge pages where the system has them. What was never touched takes up addresses but
 /// no memory.
