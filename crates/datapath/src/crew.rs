@@ -287,7 +287,7 @@ impl Management {
         }
         let (number, reader) = self.free.pop_first().ok_or(Error::TooManyWorkers(shared.max_workers))?;
         shared.table.enlist(number);
-        let mut worker = self.make_worker(shared, number, reader, waker);
+        let mut worker = self.make_worker(shared, number, reader, waker, core.is_some());
         self.connect(shared, &mut worker);
         let member = Member {
             core,
@@ -306,7 +306,14 @@ impl Management {
         Ok(number)
     }
 
-    fn make_worker(&self, shared: &Shared, number: usize, reader: Reader, waker: Arc<Waker>) -> Worker {
+    fn make_worker(
+        &self,
+        shared: &Shared,
+        number: usize,
+        reader: Reader,
+        waker: Arc<Waker>,
+        dedicated: bool,
+    ) -> Worker {
         let channel = Arc::new(Channel::new(self.config.upcall_queue, waker.clone()));
         let (roster, bell) = &self.desks[number % self.desks.len()];
         roster.add(channel.clone());
@@ -340,7 +347,7 @@ impl Management {
             max_sleep: self.config.max_sleep,
             empty_turns: 0,
             idle: false,
-            patience: Patience::default(),
+            patience: Patience::new(dedicated),
             housekept: Time(0),
             pace: Pace::default(),
         }

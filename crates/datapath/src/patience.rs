@@ -3,8 +3,11 @@
 //! To be woken costs tens of microseconds, which a request and its answer pay again and again. So it always polls
 //! for about as long as that takes: whatever comes next, that is at most twice the better choice of the two, and
 //! an answer that follows its request finds the worker awake. And it learns: a sleep that a packet ended within
-//! [`LIMIT`] of the one before was a mistake, and the next time it polls for twice as long as that took; a longer
-//! one was right. Packets that come more often than once in [`LIMIT`] thus keep it awake, and an idle switch sleeps.
+//! some limit of the one before was a mistake, and the next time it polls for twice as long as that took; a longer
+//! one was right. Packets that come more often than that thus keep it awake, and an idle switch sleeps.
+//!
+//! The limit is small for a worker that shares its core with others, who could use the time. One that was given a
+//! core is to answer at once: packets as rare as those of a ping, one in a second, keep it awake.
 
 use std::time::Duration;
 
@@ -13,8 +16,11 @@ use packet::Time;
 /// The least that it polls: what a sleep and the way out of it cost.
 const WAKE_UP: Duration = Duration::from_micros(100);
 
-/// The longest that it polls in vain.
-const LIMIT: Duration = Duration::from_millis(1);
+/// The longest that a worker polls in vain which may run on any core.
+const SHARED: Duration = Duration::from_millis(1);
+
+/// The same of one that was given a core.
+const DEDICATED: Duration = Duration::from_millis(1250);
 
 /// What one worker has learnt.
 pub struct Patience {
@@ -24,15 +30,17 @@ pub struct Patience {
     slept: bool,
     /// How long it polls from then on.
     polls: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { worked: Time(0), slept: false, polls: WAKE_UP }
-    }
+    /// The longest that it polls.
+    limit: Duration,
 }
 
 impl Patience {
+    /// Of a worker that knows nothing yet. `dedicated`: it was given a core.
+    pub fn new(dedicated: bool) -> Patience {
+        let limit = if dedicated { DEDICATED } else { SHARED };
+        Patience { worked: Time(0), slept: false, polls: WAKE_UP, limit }
+    }
+
     /// There is something to do.
     #[inline]
     pub fn work(&mut self, now: Time) {
@@ -46,7 +54,7 @@ impl Patience {
     fn learn(&mut self, now: Time) {
         self.slept = false;
         let gap = now.since(self.worked);
-        self.polls = if gap < LIMIT { (2 * gap).clamp(WAKE_UP, LIMIT) } else { WAKE_UP };
+        self.polls = if gap < self.limit { (2 * gap).clamp(WAKE_UP, self.limit) } else { WAKE_UP };
     }
 
     /// Whether it has polled for long enough.
@@ -67,7 +75,7 @@ mod tests {
     #[test]
     fn it_learns_from_short_sleeps_and_forgets_after_a_long_one() {
         let at = |micros: u64| Time(micros * 1000);
-        let mut patience = Patience::default();
+        let mut patience = Patience::new(false);
         patience.work(at(1000));
         assert!(!patience.is_over(at(1099)) && patience.is_over(at(1100)), "nothing learnt: as long as to wake up");
         patience.sleep();
@@ -84,5 +92,18 @@ mod tests {
         patience.sleep();
         patience.work(at(4210));
         assert!(!patience.is_over(at(4309)), "never less than to wake up");
+    }
+    #[test]
+    fn who_was_given_a_core_stays_awake_for_a_ping() {
+        let at = |millis: u64| Time(millis * 1_000_000);
+        let mut patience = Patience::new(true);
+        patience.work(at(1000));
+        patience.sleep();
+        patience.work(at(2000));
+        assert!(!patience.is_over(at(3001)), "the next one comes a second later");
+        assert!(patience.is_over(at(3250)), "it has not come");
+        patience.sleep();
+        patience.work(at(5000));
+        assert!(patience.is_over(at(5001)), "more than the limit: it was right to sleep");
     }
 }
