@@ -1,6 +1,6 @@
 //! A worker's time, shared between its receive queues when some of them ask too much of the flow table.
 //!
-//! Every turn polls each queue once, so a queue whose batches cost much takes time from the others. Most
+//! Every turn polls each queue that has packets once, so a queue whose batches cost much takes time from the others. Most
 //! costs are what the operator asks for. Those of packets that no flow matches, and those of a port whose
 //! packets ask for more masks than it may have, are whoever's who sends them. So a batch of such a queue is
 //! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and while
