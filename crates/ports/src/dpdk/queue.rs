@@ -141,7 +141,6 @@ impl Sender {
     }
 
     /// Sends what was gathered. Returns how many of the mbufs were sent.
-    #[cold]
     fn send(&mut self) -> usize {
         if self.prepares {
             self.prepare();
@@ -181,8 +180,8 @@ impl Sender {
         mbufs.iter().for_each(|&mbuf| unsafe { thread::give_back(mbuf) });
     }
 
-    /// Sends packets of which some are more than a frame in an mbuf.
-    #[cold]
+    /// Sends packets of which some are more than a frame in an mbuf: those that came in by a port of the kernel, say.
+    #[inline(never)]
     fn send_others(&mut self, batch: &mut Batch) -> usize {
         let sent: usize = batch.drain(..).map(|packet| self.add(packet)).sum();
         sent + if self.mbufs.is_empty() { 0 } else { self.send() }
