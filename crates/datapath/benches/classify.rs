@@ -53,6 +53,7 @@ struct OfBatch<'a> {
     packets: &'a [Packet],
     caches: &'a mut Caches,
     notes: &'a mut Notes,
+    mixed: &'a mut u8,
 }
 
 impl Leveled for OfBatch<'_> {
@@ -60,7 +61,7 @@ impl Leveled for OfBatch<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Hits {
-        tiers(simd, self.at, self.packets, self.caches, self.notes)
+        tiers(simd, self.at, self.packets, self.caches, self.notes, self.mixed)
     }
 }
 
@@ -109,15 +110,16 @@ fn classify(c: &mut Criterion) {
             let frames: Vec<Packet> = trace.iter().map(frame).collect();
             let mut caches = Caches::new(2 * flows as usize, [3, 4]);
             let mut notes = Notes::default();
-            let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard };
+            let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
+            let mut mixed = 0;
             for packets in frames.chunks(BATCH_SIZE).cycle().take(8 * frames.len() / BATCH_SIZE) {
-                at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes });
+                at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, mixed: &mut mixed });
             }
             let mut batches = frames.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("headers", format!("{flows} flows, {masks} masks")), |b| {
                 b.iter(|| {
                     let packets = batches.next().expect("endless");
-                    at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes })
+                    at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, mixed: &mut mixed })
                 });
             });
         }

@@ -103,6 +103,12 @@ impl<'a> View<'a> {
         View { key, layers, known: Known::Headers }
     }
 
+    /// The same view for another packet, whose headers may move without moving those of the next.
+    #[inline(always)]
+    pub fn again(&mut self) -> View<'_> {
+        View { key: self.key, layers: self.layers, known: self.known }
+    }
+
     /// Keeps up with what a step has done.
     #[inline(always)]
     pub fn follow(&mut self, step: &Step) {
@@ -296,11 +302,11 @@ impl Actor {
         if depth >= self.max_depth {
             return self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port());
         }
-        let (layers, known) = (view.layers, view.known);
         if program.needs() != Needs::Key {
             // It changes nothing in the key.
-            return self.run(program, packet, &mut View { key: view.key, layers, known }, depth + 1);
+            return self.run(program, packet, &mut view.again(), depth + 1);
         }
+        let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
         self.run(program, packet, &mut View { key: &mut key, layers, known }, depth + 1);

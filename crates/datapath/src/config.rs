@@ -28,7 +28,7 @@ pub struct Config {
     /// one more get a wider mask, and the masks with few hits go; a flow that is added otherwise is refused
     /// with [`Error::TooManyMasks`](crate::Error::TooManyMasks).
     pub max_masks: usize,
-    /// Most entries of each worker's exact-match cache, 66 bytes each and rounded up to a power of two. It
+    /// Most entries of each worker's exact-match cache, 34 or 66 bytes each, or both, and rounded up to a power of two. It
     /// starts with few and grows as flows come.
     pub exact_entries: usize,
     /// One in so many flows that tier 2 has found is remembered in this cache; zero: none.

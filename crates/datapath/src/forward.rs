@@ -78,12 +78,15 @@ impl Worker {
         match table.list(in_port, guard) {
             Some(list) => {
                 let Frames { packets, notes, .. } = frames;
-                let at = Place { in_port, list, table, worker: *number, guard };
-                let hits = classify(simd, at, packets, caches, notes);
+                // What is still up there must not be overtaken: then, what is known of a packet is not yet what is done.
+                let count_at = (!actor.misses.has_outstanding(in_port)).then_some(actor.now);
+                let at = Place { in_port, list, table, worker: *number, guard, count_at };
+                let hits = classify(simd, at, packets, caches, notes, &mut rx.mixed);
                 count(actor, hits);
             }
             None => {
                 frames.notes.extracted = 0;
+                (frames.notes.counted, frames.notes.alike) = (0, false);
                 frames.notes.starts = all(received);
                 frames.notes.found[..received].fill(Found::MISS);
             }
@@ -118,18 +121,20 @@ impl Worker {
             }
         }
 
-        // 8. Account for what has a flow, each run at once.
+        // 8. Account for what has a flow, each run at once, unless the look-up has done so.
         let tally = table.arena.tally(*number);
         let deed = notes.found[0].deed;
-        let (mut alike, mut programs) = (true, false);
-        for at in bits(notes.starts) {
-            let found = notes.found[at];
-            alike &= found.deed == deed;
-            programs |= found.deed == Deed::PROGRAM;
-            if found.flow != FlowRef::NONE {
-                let run = end_of_run(notes.starts, at, count) - at;
-                let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
-                tally.of(found.flow).add(run as u64, bytes.into(), flags, actor.now);
+        let (mut alike, mut programs) = (true, notes.alike && deed == Deed::PROGRAM);
+        if !notes.alike {
+            for at in bits(notes.starts) {
+                let found = notes.found[at];
+                alike &= found.deed == deed;
+                programs |= found.deed == Deed::PROGRAM;
+                if found.flow != FlowRef::NONE && notes.counted >> at & 1 == 0 {
+                    let run = end_of_run(notes.starts, at, count) - at;
+                    let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
+                    tally.of(found.flow).add(run as u64, bytes.into(), flags, actor.now);
+                }
             }
         }
         if programs {
@@ -196,11 +201,12 @@ impl Worker {
             let received = packets.len();
             actor.counters.recirculated.add(received as u64);
             notes.extracted = all(received);
+            (notes.counted, notes.alike) = (0, false);
             notes.starts = all(received);
             notes.found[..received].fill(Found::MISS);
             let guard = reader.pin();
             if let Some(list) = table.list(in_port, guard) {
-                let at = Place { in_port, list, table, worker: *number, guard };
+                let at = Place { in_port, list, table, worker: *number, guard, count_at: None };
                 count(actor, classify_keys(at, received, &mut caches.exact, notes));
             }
             self.act(in_port);

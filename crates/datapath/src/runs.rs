@@ -160,7 +160,7 @@ impl Actor {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
             Use::Run(program) if depth < self.max_depth => self.run_all(program, packets, view, depth + 1),
-            end => packets.drain(..).for_each(|packet| self.finish(end, packet, view, depth)),
+            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), depth)),
         }
     }
 }

@@ -50,7 +50,11 @@ fn actions(ports: Vec<PortNo>) -> impl Strategy<Value = Vec<Action>> {
         list.push(last);
         list
     });
-    prop_oneof![2 => prop::collection::vec(nested, 1..7).boxed(), 1 => rewrites_and_sends.boxed()]
+    let rewrites_and_sends = rewrites_and_sends.boxed();
+    let by_length = (rewrites_and_sends.clone(), rewrites_and_sends.clone())
+        .prop_map(|(longer, others)| vec![Action::CheckLength { size: 66, longer, others }]);
+    let all_kinds = prop::collection::vec(nested, 1..7).boxed();
+    prop_oneof![4 => all_kinds, 2 => rewrites_and_sends, 1 => by_length.boxed()]
 }
 
 fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
@@ -162,6 +166,23 @@ fn renumbered(actions: &[Action], ports: &[PortNo]) -> Vec<Action> {
         other => other.clone(),
     };
     actions.iter().map(one).collect()
+}
+
+/// What is done with one packet of a run behind a check of its length does not move the headers of the next.
+#[test]
+fn each_packet_of_a_run_has_its_headers_where_they_are() {
+    let ttl = Action::Set(Arc::new(Rewrite::field(Field::NwTtl, 9)));
+    let longer = vec![Action::PushVlan { tpid: 0x8100, tci: 1 }, ttl, Action::Output(PortNo(1))];
+    let check = [Action::CheckLength { size: 50, longer, others: vec![] }];
+    let frame = udp(1, 2, 3, 4);
+    let (sent, _) = left(&check, Way::OneFlow, &vec![frame.clone(); 5]);
+    let mut expected = [&frame[..12], &[0x81, 0, 0, 1], &frame[12..]].concat();
+    expected[26] = 9;
+    assert_eq!(sent[1].len(), 5);
+    for sent in &sent[1] {
+        // But for the checksum.
+        assert_eq!((&sent[..28], &sent[30..]), (&expected[..28], &expected[30..]));
+    }
 }
 
 /// With one output to each port, the order of a flow's packets is kept exactly, also where a packet among

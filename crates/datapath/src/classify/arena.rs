@@ -113,6 +113,8 @@ impl Counters {
     /// Counts packets.
     #[inline(always)]
     pub fn add(&self, packets: u64, bytes: u64, tcp_flags: u16, now: Time) {
+        #[cfg(test)]
+        WORK.with(|work| work.added.set(work.added.get() + 1));
         self.packets.store(self.packets.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         self.used.store(now.0, Ordering::Relaxed);
@@ -126,6 +128,8 @@ impl Counters {
     }
 
     fn expire(&self) {
+        #[cfg(test)]
+        WORK.with(|work| work.expired.set(work.expired.get() + 1));
         self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
@@ -135,6 +139,22 @@ impl Counters {
         self.used.store(0, Ordering::Relaxed);
         self.tcp_flags.store(0, Ordering::Relaxed);
     }
+}
+
+/// How often a thread's tests have written to counters.
+#[cfg(test)]
+#[derive(Default)]
+pub struct WorkDone {
+    /// By [`Counters::add`].
+    pub added: std::cell::Cell<usize>,
+    /// By [`Counters::expire`].
+    pub expired: std::cell::Cell<usize>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Of this thread.
+    pub static WORK: WorkDone = WorkDone::default();
 }
 
 /// The program of a live flow.
@@ -206,6 +226,12 @@ impl Deed {
             Work::Drop(reason) => Deed(Deed::DROP | reason as u32),
             Work::Program(_) => Deed::PROGRAM,
         }
+    }
+
+    /// Zero where it is the same as another.
+    #[inline(always)]
+    pub fn differs(self, other: Deed) -> u32 {
+        self.0 ^ other.0
     }
 
     /// What it is.

@@ -1,7 +1,8 @@
 //! The tiers of a look-up, for a batch of packets of one input port.
 //!
 //! 1. Packets of one microflow that follow each other are a run. Only the first of a run, its leader, is
-//!    looked up; the others take its flow: no flow of the port tells them apart.
+//!    looked up; the others take its flow: no flow of the port tells them apart. Where there were hardly any runs,
+//!    they are not looked for in the next batches ([`mixed`](super::mixed)).
 //! 2. Tier 1, the worker's cache of headers, for frames as they are. Where all flows of the port qualify
 //!    for the simple match, this is tier 0: there are few lines, and what tier 1 does not know is looked up by
 //!    the packet's mark.
@@ -9,15 +10,16 @@
 //!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
 use packet::flow::extract::{Layers, extract, simple_mark};
-use packet::{BATCH_SIZE, Key, Packet};
+use packet::{BATCH_SIZE, Key, Packet, Time};
 
 use super::arena::{Deed, FlowRef};
 use super::bits;
 use super::exact::ExactCache;
 use super::headers::{Found, HeaderCache, Probes};
 use super::megaflow::{PortList, Table};
-use super::plan::set_mark;
-use super::scan::{Heads, Scan, scan};
+use super::mixed;
+use super::plan::{Origin, set_mark};
+use super::scan::{Heads, scan};
 use super::simd::Simd;
 use crate::action::PortNo;
 use crate::rcu::Guard;
@@ -36,6 +38,10 @@ pub struct Notes {
     pub found: [Found; BATCH_SIZE],
     /// The first packets of runs.
     pub starts: u32,
+    /// The first packets of the runs that have been counted for their flows.
+    pub counted: u32,
+    /// All have been counted, and the same is to be done with all packets.
+    pub alike: bool,
     probes: Probes,
 }
 
@@ -50,6 +56,8 @@ impl Default for Notes {
             heads: Heads::default(),
             found: [Found::MISS; BATCH_SIZE],
             starts: 0,
+            counted: 0,
+            alike: false,
             probes: Probes::default(),
         }
     }
@@ -143,24 +151,67 @@ pub struct Place<'a> {
     pub worker: usize,
     /// The worker's leave to look.
     pub guard: Guard<'a>,
+    /// What time it is, where packets may be counted as soon as their flow is known.
+    pub count_at: Option<Time>,
 }
 
-/// Finds the flows of packets that have come in on the port.
+/// Batches that are taken to be mixed, after one that was.
+const MIXED: u8 = 63;
+
+/// Packets of a batch that may be taken for mixed, at least.
+const FEW: usize = 4;
+
+/// Finds the flows of packets that have come in on the port. `mixed` is the receive queue's: for so many batches, runs are
+/// not worth looking for.
 #[inline(always)]
-pub fn classify<S: Simd>(simd: S, at: Place<'_>, packets: &[Packet], caches: &mut Caches, notes: &mut Notes) -> Hits {
-    let Place { list, table, worker, .. } = at;
+pub fn classify<S: Simd>(
+    simd: S,
+    at: Place<'_>,
+    packets: &[Packet],
+    caches: &mut Caches,
+    notes: &mut Notes,
+    mixed: &mut u8,
+) -> Hits {
+    let Place { list, table, worker, count_at, .. } = at;
+    let count = packets.len();
     notes.extracted = 0;
-    let Scan { leaders, odd } = scan(simd, &list.plan, packets, &mut notes.heads);
-    notes.starts = leaders | odd;
+    (notes.counted, notes.alike) = (0, false);
     let tally = table.arena.tally(worker);
     let Notes { heads, probes, found, .. } = notes;
-    let known = if list.plan.simple || caches.headers.is_on() {
-        caches.headers.find(simd, heads, leaders, probes, tally, found)
+    let cache = &mut caches.headers;
+    let is_on = list.plan.simple || cache.is_on();
+    let (known, leaders, odd);
+    if *mixed > 0
+        && is_on
+        && let Some(now) = count_at
+    {
+        *mixed -= 1;
+        let lines = mixed::scan(simd, &list.plan, packets, cache, heads, probes);
+        (leaders, odd) = (all(count) & !lines.odd, lines.odd);
+        known = if odd == 0 {
+            let found = &mut found[..count];
+            let mixed = if lines.alike && Origin::of(&heads.lines[0].0).has_core() {
+                mixed::find::<S, true>(simd, cache, heads, probes, tally, now, found)
+            } else {
+                mixed::find::<S, false>(simd, cache, heads, probes, tally, now, found)
+            };
+            (notes.counted, notes.alike) = (mixed.known, mixed.alike);
+            mixed.known
+        } else {
+            // The loops are for batches without exception.
+            *mixed = 0;
+            cache.find(simd, heads, leaders, probes, tally, found)
+        };
     } else {
-        0
-    };
+        let scan = scan(simd, &list.plan, packets, heads);
+        (leaders, odd) = (scan.leaders, scan.odd);
+        known = if is_on { cache.find(simd, heads, leaders, probes, tally, found) } else { 0 };
+        // Where every other packet starts a run, both ways cost the same. A few packets say nothing.
+        let is_mixed = leaders.count_ones() as usize * 4 > count * 3 && odd == 0 && count >= FEW;
+        *mixed = if is_mixed { MIXED } else { 0 };
+    }
+    notes.starts = leaders | odd;
     let mut hits = Hits::default();
-    let count = packets.len();
     let of_cache = self::packets(known, notes.starts, count);
     if list.plan.simple {
         hits.simple = of_cache;
@@ -190,7 +241,7 @@ fn look_further(
     notes: &mut Notes,
     hits: &mut Hits,
 ) {
-    let Place { in_port, list, table, worker, guard } = at;
+    let Place { in_port, list, table, worker, guard, .. } = at;
     let (count, both) = (packets.len(), open.leaders | open.odd);
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {

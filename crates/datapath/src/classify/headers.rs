@@ -2,7 +2,8 @@
 //!
 //! What a packet is looked up by is the line that [`scan`](super::scan) leaves of it: the bits of its
 //! headers that any flow of its port can look at, as they lie in the frame, with the port and the template.
-//! An entry is one cache line: the 48 bytes of header, and what is known of the flow. It holds as long as the
+//! An entry is one cache line: the 48 bytes of header, and what is known of the flow; or half of one, where the bits that
+//! tell packets apart lie within 16 bytes, the line's core. It holds as long as the
 //! flow's epoch is the one that it was made in, so removing or changing a flow is a constant amount of work, and no
 //! entry is ever searched for.
 //!
@@ -17,19 +18,19 @@ use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 
 use super::arena::{Deed, FlowRef, Tally};
-use super::plan::Aligned;
+use super::plan::{Aligned, Core, Origin};
 use super::prefetch;
 use super::region::{Region, Zero};
 use super::sample::Sampler;
-use super::simd::{Line, Simd, Tags};
+use super::simd::{Line, Portable, Simd, Tags};
 use super::{bits, scan::Heads};
 
 const WAYS: usize = 16;
 
-/// Bytes of an entry, with its tag.
-pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<u16>();
+/// Bytes of an entry, with its tag, where entries of both shapes have been made in its place.
+pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + size_of::<u16>();
 
-/// Entries of a new cache: 256 KiB.
+/// Entries of a new cache: 128 or 256 KiB.
 const FIRST: usize = 1 << 12;
 
 /// Evictions, as a share of the entries, that make the cache grow.
@@ -50,23 +51,40 @@ impl Found {
     pub const MISS: Found = Found { flow: FlowRef::NONE, deed: Deed::MISS };
 }
 
+/// What a worker knows of the flow of a line.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Fact {
+    pub found: Found,
+    /// Of the flow, when the entry was made.
+    pub epoch: u32,
+    /// Of the line. Zero where the entry was never used.
+    origin: Origin,
+}
+
 /// What a worker knows of one line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Entry {
     header: [u64; 6],
-    flow: FlowRef,
-    /// Of the flow, when the entry was made.
-    epoch: u32,
-    deed: Deed,
-    /// See [`Origin`](super::plan::Origin). Zero where the entry was never used.
-    origin: u32,
+    fact: Fact,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Tags>() == 32 && size_of::<Found>() == 8);
+/// The same of a line that has a core: everything else is the same in all lines of its origin.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct CoreEntry {
+    core: Core,
+    fact: Fact,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64 && size_of::<CoreEntry>() == 32);
+const _: () = assert!(size_of::<Tags>() == 32 && size_of::<Found>() == 8);
 
 // SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
 unsafe impl Zero for Entry {}
+// SAFETY: as above.
+unsafe impl Zero for CoreEntry {}
 // SAFETY: zeros are tags of entries that were never used.
 unsafe impl Zero for Tags {}
 
@@ -82,6 +100,8 @@ impl Entry {
 pub struct HeaderCache {
     tags: Region<Tags>,
     entries: Region<Entry>,
+    /// In the places of those that are of lines with a core.
+    cores: Region<CoreEntry>,
     /// Number of the last set in use: a power of two less one.
     last: usize,
     /// The line that was a batch's only one last.
@@ -96,23 +116,125 @@ pub struct HeaderCache {
     sampler: Sampler,
 }
 
+/// What a look-up needs of the cache, to be read once: as far as the compiler knows, what is stored meanwhile might
+/// change it.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a, R> {
+    tags: &'a [Tags],
+    entries: &'a [Entry],
+    cores: &'a [CoreEntry],
+    last: usize,
+    secret: R,
+    hasher: &'a Hasher,
+}
+
+impl<'a, R: Copy> View<'a, R> {
+    /// Hash of a line: of its core, if it has one.
+    #[inline(always)]
+    pub fn hash<S: Simd<Reg = R>>(self, simd: S, line: &Line, origin: Origin) -> u64 {
+        match origin.core(line) {
+            Some(core) => self.hash_core(core, origin),
+            None => self.hash_whole(simd, simd.load(line)),
+        }
+    }
+
+    /// Hash of a line with this core.
+    #[inline(always)]
+    pub fn hash_core(self, core: Core, origin: Origin) -> u64 {
+        self.hasher.pair(core, origin.0)
+    }
+
+    /// Hash of a line that has no core.
+    #[inline(always)]
+    pub fn hash_whole<S: Simd<Reg = R>>(self, simd: S, line: R) -> u64 {
+        self.hasher.finish(simd.nh(line, self.secret))
+    }
+
+    #[inline(always)]
+    fn number(self, hash: u64) -> usize {
+        (hash >> 16) as usize & self.last
+    }
+
+    #[inline(always)]
+    fn set(self, hash: u64) -> &'a Tags {
+        // SAFETY: the region has more than `last` sets.
+        unsafe { self.tags.get_unchecked(self.number(hash)) }
+    }
+
+    /// Asks for the tags of a hash.
+    #[inline(always)]
+    pub fn prefetch_tags(self, hash: u64) {
+        prefetch(self.set(hash));
+    }
+
+    /// The place of the first entry that may be of the hash, or the one behind its set.
+    #[inline(always)]
+    pub fn candidate<S: Simd>(self, simd: S, hash: u64) -> u32 {
+        let candidates = simd.equal_tags(self.set(hash), tag(hash));
+        (self.number(hash) * WAYS) as u32 + (candidates | 1 << WAYS).trailing_zeros()
+    }
+
+    /// Asks for the entry in this place of a line whose origin has a core, or has none.
+    #[inline(always)]
+    pub fn prefetch(self, place: u32, has_core: bool) {
+        if has_core {
+            prefetch(self.cores.as_ptr().wrapping_add(place as usize));
+        } else {
+            prefetch(self.entries.as_ptr().wrapping_add(place as usize));
+        }
+    }
+
+    /// What the entry in this place knows, and whether that is about this line, of this origin. The place is a
+    /// [`candidate`](View::candidate).
+    #[inline(always)]
+    pub fn read<S: Simd>(self, simd: S, place: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
+        let place = place as usize;
+        if let Some(core) = origin.core(line) {
+            // SAFETY: the region has an entry behind its last set.
+            let entry = unsafe { self.cores.get_unchecked(place) };
+            (&entry.fact, entry.core == core && entry.fact.origin == origin)
+        } else {
+            // SAFETY: as above.
+            let entry = unsafe { self.entries.get_unchecked(place) };
+            (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
+        }
+    }
+
+    /// What is known of a line, if the entry in this place is about it.
+    #[inline(always)]
+    fn get<S: Simd>(self, simd: S, place: u32, line: &Line, origin: Origin) -> Option<&'a Fact> {
+        let (fact, same) = self.read(simd, place, line, origin);
+        same.then_some(fact)
+    }
+
+    /// Looks at all of a set, for lines that the first candidate is not about.
+    #[cold]
+    #[inline(never)]
+    pub fn other(self, hash: u64, line: &Line) -> Option<&'a Fact> {
+        let (first, origin) = ((self.number(hash) * WAYS) as u32, Origin::of(line));
+        let mut ways = bits(Portable.equal_tags(self.set(hash), tag(hash)));
+        ways.find_map(|way| self.get(Portable, first + way as u32, line, origin))
+    }
+}
+
 /// What a batch is looked up by, beside its lines.
 #[derive(Default)]
 pub struct Probes {
-    hashes: [u64; BATCH_SIZE],
+    pub(super) hashes: [u64; BATCH_SIZE],
     /// The first candidate of each.
-    at: [u32; BATCH_SIZE],
+    pub(super) at: [u32; BATCH_SIZE],
 }
 
 impl HeaderCache {
-    /// A cache that grows to about `entries` entries of 66 bytes. `seed` is the secret of its hash.
+    /// A cache that grows to about `entries` entries, of 34 or 66 bytes. `seed` is the secret of its hash.
     pub fn new(entries: usize, seed: [u64; 2]) -> HeaderCache {
         let sets = entries.div_ceil(WAYS).next_power_of_two();
         let hasher = Hasher::new([seed[0] ^ 0x6865_6164, seed[1]]);
         let secret = Aligned(std::array::from_fn(|i| hasher.finish(i as u64 + 1)));
         HeaderCache {
             tags: Region::new(sets),
-            entries: Region::new(sets * WAYS),
+            entries: Region::new(sets * WAYS + 1),
+            cores: Region::new(sets * WAYS + 1),
             last: sets.min(FIRST / WAYS) - 1,
             last_line: Aligned([0; 8]),
             last_found: Found::MISS,
@@ -147,8 +269,8 @@ impl HeaderCache {
     /// Where an entry for a line would lie.
     #[cfg(test)]
     pub fn set_of(&self, line: &Line) -> usize {
-        use super::simd::Portable;
-        self.number(self.hasher.finish(Portable.nh(*line, self.secret.0)))
+        let view = self.view(Portable);
+        view.number(view.hash(Portable, line, Origin::of(line)))
     }
 
     fn clear(&mut self) {
@@ -197,42 +319,28 @@ impl HeaderCache {
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         let Probes { hashes, at } = probes;
-        // What stays the same is read once: as far as the compiler knows, the stores below might change it.
-        let (last, most) = (self.last, self.most());
-        let (tags, entries) = (self.tags.slice(), self.entries.slice());
-        // SAFETY: the region has more than `last` sets.
-        let set = |hash: u64| unsafe { tags.get_unchecked((hash >> 16) as usize & last) };
-        // SAFETY: the region has 16 times as many entries.
-        let entry = |number: u32| unsafe { entries.get_unchecked(number as usize & most) };
+        let view = self.view(simd);
         // 1. Hash all; ask for the tags.
-        let secret = simd.load(&self.secret.0);
         for i in bits(want) {
-            let hash = self.hasher.finish(simd.nh(simd.load(&heads.lines[i].0), secret));
-            hashes[i] = hash;
-            prefetch(set(hash));
+            let line = &heads.lines[i].0;
+            hashes[i] = view.hash(simd, line, Origin::of(line));
+            view.prefetch_tags(hashes[i]);
         }
         // 2. Compare the tags; ask for the entries.
         for i in bits(want) {
-            let candidates = simd.equal_tags(set(hashes[i]), tag(hashes[i]));
-            let first = ((hashes[i] >> 16) as usize & last) * WAYS;
-            at[i] = first as u32 + (candidates | 1 << WAYS).trailing_zeros();
-            prefetch(entry(at[i]));
+            at[i] = view.candidate(simd, hashes[i]);
+            view.prefetch(at[i], Origin::of(&heads.lines[i].0).has_core());
         }
         // 3. Compare the lines; ask for the counters.
         let mut known = 0;
         let mut counters = [tally.of(FlowRef::NONE); BATCH_SIZE];
         for i in bits(want) {
-            let line = simd.load(&heads.lines[i].0);
-            let mut entry = entry(at[i]);
-            if simd.differs_in_key(line, simd.load(entry.line())) {
-                match self.other(simd, line, hashes[i]) {
-                    Some(other) => entry = other,
-                    None => continue,
-                }
-            }
-            found[i] = Found { flow: entry.flow, deed: entry.deed };
-            at[i] = entry.epoch;
-            counters[i] = tally.of(entry.flow);
+            let line = &heads.lines[i].0;
+            let first = view.get(simd, at[i], line, Origin::of(line));
+            let Some(fact) = first.or_else(|| view.other(hashes[i], line)) else { continue };
+            found[i] = fact.found;
+            at[i] = fact.epoch;
+            counters[i] = tally.of(fact.found.flow);
             prefetch(counters[i]);
             known |= 1 << i;
         }
@@ -247,19 +355,11 @@ impl HeaderCache {
         holds
     }
 
-    /// Looks at all of a set, for lines that the first candidate differs from.
-    #[cold]
-    #[inline(never)]
-    fn other<S: Simd>(&self, simd: S, line: S::Reg, hash: u64) -> Option<&Entry> {
-        let first = self.number(hash) * WAYS;
-        let mut found = None;
-        for way in bits(simd.equal_tags(self.set(hash), tag(hash))) {
-            let entry = self.entry(first + way);
-            if !simd.differs_in_key(line, simd.load(entry.line())) {
-                found = Some(entry);
-            }
-        }
-        found
+    /// What a look-up needs.
+    #[inline(always)]
+    pub(super) fn view<S: Simd>(&self, simd: S) -> View<'_, S::Reg> {
+        let (tags, entries, cores) = (self.tags.slice(), self.entries.slice(), self.cores.slice());
+        View { tags, entries, cores, last: self.last, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
     /// Remembers what packet `i` belongs to. `epoch` was read before the flow was last seen alive. It must have
@@ -269,25 +369,28 @@ impl HeaderCache {
             return;
         }
         let (hash, line) = (probes.hashes[i], &heads.lines[i].0);
-        let (set, tag) = (self.number(hash), tag(hash));
-        let mut entry = Entry { header: [0; 6], flow: found.flow, epoch, deed: found.deed, origin: 0 };
-        entry.header.copy_from_slice(&line[..6]);
-        let [.., a, b, c, d] = line[7].to_ne_bytes();
-        entry.origin = u32::from_ne_bytes([a, b, c, d]);
-
+        let (set, tag) = (self.view(Portable).number(hash), tag(hash));
+        let origin = Origin::of(line);
+        let fact = Fact { found, epoch, origin };
+        let view = self.view(Portable);
         let first = set * WAYS;
-        let entries = &mut self.entries.slice_mut()[first..first + WAYS];
-        let tags = &mut self.tags.slice_mut()[set].0;
         let same = |way: &usize| {
-            tags[*way] == tag && entries[*way].header == entry.header && entries[*way].origin == entry.origin
+            view.tags[set].0[*way] == tag && view.get(Portable, (first + way) as u32, line, origin).is_some()
         };
-        let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(|&way| tags[way] == 0));
+        let free = |way: &usize| view.tags[set].0[*way] == 0;
+        let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(free));
         let way = way.unwrap_or_else(|| {
             self.evicted += 1;
             self.sampler.next() as usize >> 16 & (WAYS - 1)
         });
-        tags[way] = tag;
-        entries[way] = entry;
+        self.tags.slice_mut()[set].0[way] = tag;
+        match origin.core(line) {
+            Some(core) => self.cores.slice_mut()[first + way] = CoreEntry { core, fact },
+            None => {
+                let [header @ .., _, _] = *line;
+                self.entries.slice_mut()[first + way] = Entry { header, fact };
+            }
+        }
         if self.evicted > self.entries() / PRESSURE && self.last + 1 < self.tags.slice().len() {
             self.grow();
         }
@@ -301,34 +404,10 @@ impl HeaderCache {
         self.last = self.last * 2 + 1;
         self.clear();
     }
-
-    #[inline(always)]
-    fn number(&self, hash: u64) -> usize {
-        (hash >> 16) as usize & self.last
-    }
-
-    #[inline(always)]
-    fn set(&self, hash: u64) -> &Tags {
-        // SAFETY: the region has more than `last` sets.
-        unsafe { self.tags.get_unchecked(self.number(hash)) }
-    }
-
-    /// The number of the last entry in use.
-    #[inline(always)]
-    fn most(&self) -> usize {
-        self.last * WAYS + WAYS - 1
-    }
-
-    #[inline(always)]
-    fn entry(&self, number: usize) -> &Entry {
-        debug_assert!(number <= self.most());
-        // SAFETY: every caller has masked the number, or it is below 16 times the number of sets.
-        unsafe { self.entries.get_unchecked(number) }
-    }
 }
 
 /// The bits of a hash that choose no set. Never zero: that is the tag of an entry that is not used.
 #[inline(always)]
 fn tag(hash: u64) -> u16 {
-    (hash as u16).max(1)
+    hash as u16 | 1
 }

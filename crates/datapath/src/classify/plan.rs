@@ -7,7 +7,7 @@
 use packet::Mask;
 use packet::flow::block::Common;
 use packet::flow::extract::SimpleMark;
-use packet::flow::template::{Layout, Template, WINDOW_WORDS, Window};
+use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
 use packet::flow::{Block, VLAN_PRESENT};
 use packet::{Field, Key};
 
@@ -42,21 +42,69 @@ pub struct Plan {
     pub simple: bool,
 }
 
-/// What a line says beside the bytes of the frame, in its last four bytes: input port, template, and where
-/// in the frame the line begins. Never zero.
-pub struct Origin;
+/// What a line says beside the bytes of the frame, in its last four bytes: input port, template, where in the frame
+/// the line begins, and where in the line its [`core`](Origin::core) does. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Origin(pub u32);
+
+/// Bytes of a line's core.
+pub const CORE: usize = 16;
+
+/// A line's core.
+pub type Core = [u64; CORE / 8];
 
 impl Origin {
+    /// In place of a core's beginning: there is none.
+    const NO_CORE: u32 = 63;
+
     /// The port in the upper bits.
-    fn of(port: u16, template: Template, at: u32) -> u32 {
-        (u32::from(port) + 1) << 8 | (template.number() as u32) << 5 | at
+    fn new(port: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
+        let core = core.map_or(Origin::NO_CORE, |core| core as u32);
+        Origin((u32::from(port) + 1) << 15 | (template.number() as u32) << 11 | at << 6 | core)
+    }
+
+    /// Of a line.
+    #[inline(always)]
+    pub fn of(line: &Line) -> Origin {
+        let [.., a, b, c, d] = line[7].to_ne_bytes();
+        Origin(u32::from_ne_bytes([a, b, c, d]))
     }
 
     /// The line that has nothing else.
-    fn line(origin: u32) -> Line {
-        let [a, b, c, d] = origin.to_ne_bytes();
+    fn line(self) -> Line {
+        let [a, b, c, d] = self.0.to_ne_bytes();
         [0, 0, 0, 0, 0, 0, 0, u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
     }
+
+    /// The only bytes of a line that are not the same in all lines of its origin, where they are that few.
+    #[inline(always)]
+    pub fn core(self, line: &Line) -> Option<Core> {
+        self.core_in(zerocopy::transmute_ref!(line))
+    }
+
+    /// As [`core`](Origin::core), of bytes that need not be masked.
+    #[inline(always)]
+    pub fn core_in(self, bytes: &[u8; 64]) -> Option<Core> {
+        let core = bytes.get((self.0 & 63) as usize..)?.first_chunk::<CORE>()?;
+        Some(zerocopy::transmute!(*core))
+    }
+
+    /// Whether its lines have a core.
+    #[inline(always)]
+    pub fn has_core(self) -> bool {
+        self.0 & 63 != Origin::NO_CORE
+    }
+}
+
+/// Where in its lines the core of a window begins.
+fn core_of(window: &Window) -> Option<usize> {
+    let bytes = |words: &[u64; WINDOW_WORDS]| -> [u8; WINDOW] { zerocopy::transmute!(*words) };
+    let (mask, fixed) = (bytes(&window.mask), bytes(&window.fixed));
+    let varies = |&i: &usize| mask[i] & !fixed[i] != 0;
+    let first = (0..WINDOW).find(varies).unwrap_or(0).min(WINDOW - CORE);
+    let last = (0..WINDOW).rev().find(varies).unwrap_or(0);
+    (last < first + CORE).then_some(first)
 }
 
 impl Plan {
@@ -82,6 +130,15 @@ impl Plan {
 }
 
 impl Pattern {
+    /// A pattern that no packet has.
+    pub const NEVER: Pattern = Pattern {
+        mask: Aligned([0; 8]),
+        parse: Aligned([0; 8]),
+        salt: Aligned([0; 8]),
+        at: 0,
+        layout: Layout { l3: 0, l4: 0, length: 0, length_mask: 0, fixed: 0, least: 0, min: u32::MAX, tcp: false },
+    };
+
     fn new(port: u16, template: Template, window: &Window) -> Pattern {
         let line = |words: &[u64; WINDOW_WORDS]| {
             let mut line = [0; 8];
@@ -91,7 +148,7 @@ impl Pattern {
         Pattern {
             mask: line(&window.mask),
             parse: line(&window.parse),
-            salt: Aligned(Origin::line(Origin::of(port, template, window.at))),
+            salt: Aligned(Origin::new(port, template, window.at, core_of(window)).line()),
             at: window.at,
             layout: template.layout(),
         }

@@ -57,17 +57,6 @@ impl<T: Zero> Region<T> {
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
     }
-
-    /// An element.
-    ///
-    /// # Safety
-    /// There are more than `number`.
-    #[inline(always)]
-    pub unsafe fn get_unchecked(&self, number: usize) -> &T {
-        debug_assert!(number < self.count);
-        // SAFETY: the caller says so.
-        unsafe { &*self.start.as_ptr().add(number) }
-    }
 }
 
 impl<T: Zero> Drop for Region<T> {

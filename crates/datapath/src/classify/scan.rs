@@ -13,7 +13,7 @@ use super::prefetch;
 use super::simd::Simd;
 
 /// How many packets ahead the frame's first line is asked for.
-const AHEAD: usize = 4;
+pub(super) const AHEAD: usize = 4;
 
 /// What was found out about the frames of a batch.
 #[repr(C)]
@@ -116,9 +116,20 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
     scan
 }
 
+/// The pattern of a packet, with its TCP flags and the bytes that it is about.
+#[cold]
+#[inline(never)]
+pub(super) fn pattern_of<'a>(plan: &'a Plan, packet: &Packet, bytes: &mut [u8; 64]) -> Option<(&'a Pattern, u16)> {
+    let pattern = plan.pattern(Template::of(packet.data())?)?;
+    let flags = fitting(pattern, packet)?;
+    let at = pattern.at as usize;
+    *bytes = packet.line(at).copied().unwrap_or_else(|| copied(packet.data(), at));
+    Some((pattern, flags))
+}
+
 /// The TCP flags of a packet of the pattern's template, if its lengths are right.
 #[inline(always)]
-fn fitting(pattern: &Pattern, packet: &Packet) -> Option<u16> {
+pub(super) fn fitting(pattern: &Pattern, packet: &Packet) -> Option<u16> {
     let (layout, frame) = (&pattern.layout, packet.data());
     if frame.len() < layout.min as usize {
         return None;

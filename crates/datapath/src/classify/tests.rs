@@ -88,7 +88,7 @@ fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Read
         };
         for batch in of_port.chunks(BATCH_SIZE) {
             notes.keys[..batch.len()].clone_from_slice(batch);
-            let at = Place { in_port: PortNo(port), list, table, worker: 0, guard };
+            let at = Place { in_port: PortNo(port), list, table, worker: 0, guard, count_at: None };
             let hits = classify_keys(at, batch.len(), exact, &mut notes);
             let flows = notes.found[..batch.len()].iter().map(|found| found.flow);
             assert_eq!((hits.exact + hits.megaflow) as usize, flows.clone().filter(|&f| f != FlowRef::NONE).count());

@@ -78,6 +78,13 @@ impl Hasher {
         fold(state ^ self.chain, self.block(words) ^ tweak)
     }
 
+    /// Hash of two words and another thing. The words are a pair of the hash NH (Black et al., "UMAC", 1999).
+    #[inline(always)]
+    pub fn pair(&self, words: [u64; 2], other: u32) -> u64 {
+        let [a, b] = [words[0].wrapping_add(self.words[0]), words[1].wrapping_add(self.words[1])];
+        self.finish(fold(a, b) ^ u64::from(other))
+    }
+
     /// Last step.
     #[inline(always)]
     pub fn finish(&self, state: u64) -> u64 {
