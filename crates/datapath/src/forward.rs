@@ -69,6 +69,8 @@ impl Worker {
             return received;
         }
 
+        table.arena.tally(*number).turn(actor.now);
+
         // 2. Ingress hook: sits here, between the raw frame and anything that parses it.
 
         // 3. and 4. Extract and classify. What is not needed of a key is not extracted.
@@ -133,7 +135,7 @@ impl Worker {
                 if found.flow != FlowRef::NONE && notes.counted >> at & 1 == 0 {
                     let run = end_of_run(notes.starts, at, count) - at;
                     let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
-                    tally.of(found.flow).add(run as u64, bytes.into(), flags, actor.now);
+                    tally.add(found.flow, run as u16, bytes, flags, actor.now);
                 }
             }
         }

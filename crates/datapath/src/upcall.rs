@@ -95,7 +95,7 @@ pub struct FlowStats {
     pub packets: u64,
     /// Bytes of frame, without FCS.
     pub bytes: u64,
-    /// Time of the last packet; zero where there was none.
+    /// Time of the last packet, to 2 ms; zero where there was none.
     pub used: Time,
     /// TCP flags seen, or-ed.
     pub tcp_flags: u16,

@@ -24,7 +24,8 @@ fn a_flow_forwards_and_counts() {
     assert_eq!(sent.len(), 40);
     assert!(sent.iter().zip(0..).all(|(f, n)| *f == udp(0x0a000000 + n, 0x0a000001, 1000, 53)), "in order, unchanged");
     let stats = dp.flow_stats(id).unwrap();
-    assert_eq!((stats.packets, stats.bytes, stats.used), (40, 40 * 64, dp.now()));
+    assert_eq!((stats.packets, stats.bytes), (40, 40 * 64));
+    assert!(stats.used <= dp.now() && dp.now().since(stats.used) < Duration::from_millis(2), "{stats:?}");
 
     let worker = &dp.stats().workers[0];
     assert_eq!((worker.received, worker.megaflow_hits, worker.exact_hits), (40, 32, 8));

@@ -134,7 +134,8 @@ fn counters_of_a_flow_are_the_sum_over_workers() {
     assert_eq!(received.iter().sum::<u64>(), 8);
     assert!(received.contains(&3) && received.contains(&5), "one queue for each worker: {received:?}");
     let stats = dp.flow_stats(id).unwrap();
-    assert_eq!((stats.packets, stats.bytes, stats.used), (8, 8 * 64, dp.now()));
+    assert_eq!((stats.packets, stats.bytes), (8, 8 * 64));
+    assert!(dp.now().since(stats.used) < Duration::from_millis(2), "{stats:?}");
 }
 
 #[test]

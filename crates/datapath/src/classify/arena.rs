@@ -15,13 +15,13 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use packet::Key;
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
-use packet::{Key, Time};
 
-use super::region::{Region, Zero};
 use super::shape::Shape;
+use super::tally::{Tallies, Tally};
 use crate::action::PortNo;
 use crate::drop::DropReason;
 use crate::program::Program;
@@ -91,71 +91,6 @@ struct Header {
 }
 
 const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
-
-/// What a worker has counted for a flow. Written by this worker alone, but for the epoch.
-#[repr(C, align(32))]
-pub struct Counters {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    used: AtomicU64,
-    tcp_flags: AtomicU16,
-    /// Raised by the writer whenever the flow dies or does something else from now on: what a cache
-    /// knows of the flow holds as long as this is what it was.
-    epoch: AtomicU32,
-}
-
-const _: () = assert!(size_of::<Counters>() == 32);
-
-// SAFETY: all of its members are numbers.
-unsafe impl Zero for Counters {}
-
-impl Counters {
-    /// Counts packets.
-    #[inline(always)]
-    pub fn add(&self, packets: u64, bytes: u64, tcp_flags: u16, now: Time) {
-        #[cfg(test)]
-        WORK.with(|work| work.added.set(work.added.get() + 1));
-        self.packets.store(self.packets.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
-        self.used.store(now.0, Ordering::Relaxed);
-        self.tcp_flags.store(self.tcp_flags.load(Ordering::Relaxed) | tcp_flags, Ordering::Relaxed);
-    }
-
-    /// Changes when the flow dies or does something else. To be read before the flow is.
-    #[inline(always)]
-    pub fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    fn expire(&self) {
-        #[cfg(test)]
-        WORK.with(|work| work.expired.set(work.expired.get() + 1));
-        self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-    }
-
-    fn clear(&self) {
-        self.packets.store(0, Ordering::Relaxed);
-        self.bytes.store(0, Ordering::Relaxed);
-        self.used.store(0, Ordering::Relaxed);
-        self.tcp_flags.store(0, Ordering::Relaxed);
-    }
-}
-
-/// How often a thread's tests have written to counters.
-#[cfg(test)]
-#[derive(Default)]
-pub struct WorkDone {
-    /// By [`Counters::add`].
-    pub added: std::cell::Cell<usize>,
-    /// By [`Counters::expire`].
-    pub expired: std::cell::Cell<usize>,
-}
-
-#[cfg(test)]
-thread_local! {
-    /// Of this thread.
-    pub static WORK: WorkDone = WorkDone::default();
-}
 
 /// The program of a live flow.
 #[derive(Clone, Copy)]
@@ -259,9 +194,8 @@ struct Chunk {
 /// All entries.
 pub struct Arena {
     chunks: Box<[Chunk]>,
-    /// Of each worker that there has ever been, its counters of all entries. They lie one behind the other, on huge
-    /// pages, so that it takes no further line to find them.
-    counters: Box<[OnceLock<Region<Counters>>]>,
+    /// Of each worker that there has ever been, its counters of all entries.
+    tallies: Box<[OnceLock<Tallies>]>,
     /// Workers that have counters: those below this number. The writer's.
     workers: AtomicUsize,
 }
@@ -275,7 +209,7 @@ impl Arena {
         let chunk = |_| Chunk { base: AtomicPtr::default(), stride: AtomicU32::new(0) };
         let arena = Arena {
             chunks: (0..count).map(chunk).collect(),
-            counters: (0..max_workers).map(|_| OnceLock::new()).collect(),
+            tallies: (0..max_workers).map(|_| OnceLock::new()).collect(),
             workers: AtomicUsize::new(0),
         };
         let mut free = Free::default();
@@ -336,24 +270,14 @@ impl Arena {
     /// A worker's counters of all flows.
     #[inline(always)]
     pub fn tally(&self, worker: usize) -> Tally<'_> {
-        Tally(self.counters[worker].get().expect("a worker is enlisted before it comes into being").slice())
-    }
-
-    /// A worker's counters of a flow.
-    #[inline(always)]
-    pub fn counters(&self, flow: FlowRef, worker: usize) -> &Counters {
-        self.tally(worker).of(flow)
+        self.tallies[worker].get().expect("a worker is enlisted before it comes into being").tally()
     }
 
     /// The sum of all workers' counters.
     pub fn stats(&self, flow: FlowRef) -> FlowStats {
         let mut sum = FlowStats::default();
         for worker in 0..self.workers.load(Ordering::Acquire) {
-            let counters = self.counters(flow, worker);
-            sum.packets += counters.packets.load(Ordering::Relaxed);
-            sum.bytes += counters.bytes.load(Ordering::Relaxed);
-            sum.used = sum.used.max(Time(counters.used.load(Ordering::Relaxed)));
-            sum.tcp_flags |= counters.tcp_flags.load(Ordering::Relaxed);
+            sum.add(&self.tally(worker).stats(flow));
         }
         sum
     }
@@ -381,28 +305,14 @@ impl Arena {
     }
 }
 
-/// A worker's counters.
-#[derive(Clone, Copy)]
-pub struct Tally<'a>(&'a [Counters]);
-
-impl<'a> Tally<'a> {
-    /// Of a flow.
-    #[inline(always)]
-    pub fn of(self, flow: FlowRef) -> &'a Counters {
-        debug_assert!((flow.0 as usize) < self.0.len());
-        // SAFETY: `enlist` makes counters for as many entries as there can ever be.
-        unsafe { self.0.get_unchecked(flow.0 as usize) }
-    }
-}
-
 /// The writer's side.
 impl Arena {
     /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
     /// its number goes on with that one's counters.
     pub(super) fn enlist(&self, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
-        for of_worker in self.counters.iter().take(worker + 1).skip(workers) {
-            of_worker.get_or_init(|| Region::new(self.chunks.len() * CHUNK));
+        for of_worker in self.tallies.iter().take(worker + 1).skip(workers) {
+            of_worker.get_or_init(|| Tallies::new(self.chunks.len() * CHUNK));
         }
         self.workers.store(workers.max(worker + 1), Ordering::Release);
     }
@@ -432,7 +342,7 @@ impl Arena {
     pub(super) unsafe fn revive(&self, flow: FlowRef, shape: &Shape, key: &Key, hash: u64, program: Program) {
         let header = self.header(flow);
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.counters(flow, worker).clear();
+            self.tally(worker).clear(flow);
         }
         let mut at = self.entry(flow).wrapping_add(BLOCK_SIZE).cast::<Block>();
         for block in shape.compact(key) {
@@ -455,7 +365,7 @@ impl Arena {
     /// Has caches forget what they know of a flow. Comes behind the change.
     fn expire(&self, flow: FlowRef) {
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.counters(flow, worker).expire();
+            self.tally(worker).of(flow).expire();
         }
     }
 

@@ -177,7 +177,7 @@ impl Leveled for OfBatch<'_, '_> {
 }
 
 /// When packets are counted.
-const NOW: Time = Time(7);
+const NOW: Time = Time(7 << 20);
 
 /// What a flow does: told by its number.
 fn actions(number: u32) -> Arc<[Action]> {
@@ -449,7 +449,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     let ids: Vec<_> = (1..8).map(|n| install(n, 1)).collect();
     let caches = std::cell::RefCell::new(caches);
     let mut look = || {
-        arena::WORK.with(|work| work.added.set(0));
+        tally::WORK.with(|work| work.added.set(0));
         reader.quiescent();
         let guard = reader.pin();
         let list = table.list(IN_PORT, guard).unwrap();
@@ -457,7 +457,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
         let OfPackets { runs, alike, hits, .. } = at_best(of);
         let counted: Vec<bool> = runs.iter().map(|run| run.3).collect();
         reader.offline();
-        (counted, alike, hits.exact, arena::WORK.with(|work| work.added.get()))
+        (counted, alike, hits.exact, tally::WORK.with(|work| work.added.get()))
     };
     assert_eq!(look(), (vec![false; 8], false, 0, 0), "tier 2 finds them");
     assert_eq!(look(), (vec![true; 8], true, 8, 8));
@@ -534,12 +534,12 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         let (_, found, flow) = look();
         assert_eq!((found, look().0), (lines.into(), lines.into()), "all lines are in the cache");
         let id = table.arena.id(flow);
-        arena::WORK.with(|work| work.expired.set(0));
+        tally::WORK.with(|work| work.expired.set(0));
         table.modify(id, any.to_vec()).unwrap();
-        assert_eq!(arena::WORK.with(|work| work.expired.get()), 1);
+        assert_eq!(tally::WORK.with(|work| work.expired.get()), 1);
         assert_eq!(look().1, u32::from(lines), "none was known any more");
         table.remove(&[id]);
-        assert_eq!(arena::WORK.with(|work| work.expired.get()), 2);
+        assert_eq!(tally::WORK.with(|work| work.expired.get()), 2);
         assert_eq!(look().0 + look().1, 0);
     }
 }

@@ -17,12 +17,13 @@
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 
-use super::arena::{Deed, FlowRef, Tally};
+use super::arena::{Deed, FlowRef};
 use super::plan::{Aligned, Core, Origin};
 use super::prefetch;
 use super::region::{Region, Zero};
 use super::sample::Sampler;
 use super::simd::{Line, Portable, Simd, Tags};
+use super::tally::Tally;
 use super::{bits, scan::Heads};
 
 const WAYS: usize = 16;

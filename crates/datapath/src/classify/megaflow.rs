@@ -24,6 +24,7 @@ use super::portflows::{Fit, Member, PortFlows};
 use super::record::{Record, Records};
 use super::shape::Shape;
 use super::subtable::Subtable;
+use super::tally::COUNTERS_BYTES;
 use crate::action::{Action, PortNo};
 use crate::error::Error;
 use crate::program::Program;
@@ -119,7 +120,7 @@ pub enum By {
 /// worker; and what its actions and the upper layer's record take where it shares them with no other flow, by
 /// measurement.
 const fn bytes_of(blocks: usize, workers: usize) -> usize {
-    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * 32 + 600
+    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * COUNTERS_BYTES + 600
 }
 
 /// A flow that [`Table::install`] has made or found.

@@ -6,12 +6,13 @@
 
 use packet::{BATCH_SIZE, Packet, Time};
 
-use super::arena::{FlowRef, Tally};
+use super::arena::FlowRef;
 use super::batch::all;
 use super::headers::{Found, HeaderCache, Probes};
 use super::plan::{Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, Heads, fitting, pattern_of};
 use super::simd::{Line, Simd};
+use super::tally::Tally;
 use super::{bits, prefetch};
 
 /// What was found out about the headers of a batch.
@@ -170,7 +171,7 @@ pub fn find<S: Simd, const CORES: bool>(
             stale |= 1 << i;
             continue;
         }
-        counters.add(1, heads.bytes[i].into(), heads.flags[i], now);
+        tally.add(found[i].flow, 1, heads.bytes[i], heads.flags[i], now);
         differ |= found[i].deed.differs(found[0].deed);
     }
     for i in bits(stale) {

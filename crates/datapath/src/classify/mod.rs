@@ -32,6 +32,7 @@ pub mod scan;
 pub mod shape;
 pub mod simd;
 pub mod subtable;
+pub mod tally;
 #[cfg(test)]
 mod tests;
 
