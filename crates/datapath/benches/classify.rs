@@ -9,6 +9,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::classify::batch::{Hits, Notes, Place};
 use datapath::classify::level::{Leveled, at_best};
+use datapath::classify::mixed::Recent;
 use datapath::classify::simd::Simd;
 use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
 use datapath::rcu::Domain;
@@ -53,7 +54,7 @@ struct OfBatch<'a> {
     packets: &'a [Packet],
     caches: &'a mut Caches,
     notes: &'a mut Notes,
-    mixed: &'a mut u8,
+    recent: &'a mut Recent,
 }
 
 impl Leveled for OfBatch<'_> {
@@ -61,7 +62,7 @@ impl Leveled for OfBatch<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Hits {
-        tiers(simd, self.at, self.packets, self.caches, self.notes, self.mixed)
+        tiers(simd, self.at, self.packets, self.caches, self.notes, self.recent)
     }
 }
 
@@ -111,15 +112,15 @@ fn classify(c: &mut Criterion) {
             let mut caches = Caches::new(2 * flows as usize, [3, 4]);
             let mut notes = Notes::default();
             let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
-            let mut mixed = 0;
+            let mut recent = Recent::default();
             for packets in frames.chunks(BATCH_SIZE).cycle().take(8 * frames.len() / BATCH_SIZE) {
-                at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, mixed: &mut mixed });
+                at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, recent: &mut recent });
             }
             let mut batches = frames.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("headers", format!("{flows} flows, {masks} masks")), |b| {
                 b.iter(|| {
                     let packets = batches.next().expect("endless");
-                    at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, mixed: &mut mixed })
+                    at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, recent: &mut recent })
                 });
             });
         }

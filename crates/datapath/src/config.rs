@@ -28,8 +28,8 @@ pub struct Config {
     /// one more get a wider mask, and the masks with few hits go; a flow that is added otherwise is refused
     /// with [`Error::TooManyMasks`](crate::Error::TooManyMasks).
     pub max_masks: usize,
-    /// Most entries of each worker's exact-match cache, 34 or 66 bytes each, or both, and rounded up to a power of two. It
-    /// starts with few and grows as flows come.
+    /// Most entries of each worker's exact-match cache, 36 or 68 bytes each, or 100 where an entry was of both kinds, and
+    /// rounded up to a power of two; 16 million at most. It starts with few and grows as flows come.
     pub exact_entries: usize,
     /// One in so many flows that tier 2 has found is remembered in this cache; zero: none.
     pub exact_one_in: u32,

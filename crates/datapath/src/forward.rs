@@ -83,7 +83,7 @@ impl Worker {
                 // What is still up there must not be overtaken: then, what is known of a packet is not yet what is done.
                 let count_at = (!actor.misses.has_outstanding(in_port)).then_some(actor.now);
                 let at = Place { in_port, list, table, worker: *number, guard, count_at };
-                let hits = classify(simd, at, packets, caches, notes, &mut rx.mixed);
+                let hits = classify(simd, at, packets, caches, notes, &mut rx.recent);
                 count(actor, hits);
             }
             None => {

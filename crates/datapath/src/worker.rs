@@ -18,6 +18,7 @@ use crate::act::{Actor, Metadata, View};
 use crate::action::PortNo;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
+use crate::classify::mixed::Recent;
 use crate::counters::Counter;
 use crate::drop::DropReason;
 use crate::fair::{Debt, Fairness};
@@ -130,8 +131,8 @@ pub struct Rx {
     pub cycles: Arc<Counter>,
     /// What it owes to the worker's other queues.
     pub debt: Debt,
-    /// For so many batches, packets are taken to be of another flow than the one before.
-    pub mixed: u8,
+    /// What its last batches were like.
+    pub recent: Recent,
     /// It was empty when it was looked at last.
     empty: bool,
     /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
@@ -147,8 +148,8 @@ impl Rx {
     pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let dear = queue.wait_fd().is_some();
         let (received, next_look) = (Time(0), Time(0));
-        let (mixed, empty) = (0, false);
-        Rx { port: port.clone(), index, queue, cycles, debt: Debt::default(), mixed, empty, dear, received, next_look }
+        let (debt, recent, empty) = (Debt::default(), Recent::default(), false);
+        Rx { port: port.clone(), index, queue, cycles, debt, recent, empty, dear, received, next_look }
     }
 
     /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns

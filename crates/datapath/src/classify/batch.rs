@@ -17,7 +17,7 @@ use super::bits;
 use super::exact::ExactCache;
 use super::headers::{Found, HeaderCache, Probes};
 use super::megaflow::{PortList, Table};
-use super::mixed;
+use super::mixed::{self, Recent};
 use super::plan::{Origin, set_mark};
 use super::scan::{Heads, scan};
 use super::simd::Simd;
@@ -161,8 +161,7 @@ const MIXED: u8 = 63;
 /// Packets of a batch that may be taken for mixed, at least.
 const FEW: usize = 4;
 
-/// Finds the flows of packets that have come in on the port. `mixed` is the receive queue's: for so many batches, runs are
-/// not worth looking for.
+/// Finds the flows of packets that have come in on the port. `recent` is the receive queue's.
 #[inline(always)]
 pub fn classify<S: Simd>(
     simd: S,
@@ -170,7 +169,7 @@ pub fn classify<S: Simd>(
     packets: &[Packet],
     caches: &mut Caches,
     notes: &mut Notes,
-    mixed: &mut u8,
+    recent: &mut Recent,
 ) -> Hits {
     let Place { list, table, worker, count_at, .. } = at;
     let count = packets.len();
@@ -181,12 +180,12 @@ pub fn classify<S: Simd>(
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
     let (known, leaders, odd);
-    if *mixed > 0
+    if recent.mixed > 0
         && is_on
         && let Some(now) = count_at
     {
-        *mixed -= 1;
-        let lines = mixed::scan(simd, &list.plan, packets, cache, heads, probes);
+        recent.mixed -= 1;
+        let lines = mixed::scan(simd, &list.plan, packets, cache, heads, probes, recent);
         (leaders, odd) = (all(count) & !lines.odd, lines.odd);
         known = if odd == 0 {
             let found = &mut found[..count];
@@ -199,7 +198,7 @@ pub fn classify<S: Simd>(
             mixed.known
         } else {
             // The loops are for batches without exception.
-            *mixed = 0;
+            recent.mixed = 0;
             cache.find(simd, heads, leaders, probes, tally, found)
         };
     } else {
@@ -208,7 +207,7 @@ pub fn classify<S: Simd>(
         known = if is_on { cache.find(simd, heads, leaders, probes, tally, found) } else { 0 };
         // Where every other packet starts a run, both ways cost the same. A few packets say nothing.
         let is_mixed = leaders.count_ones() as usize * 4 > count * 3 && odd == 0 && count >= FEW;
-        *mixed = if is_mixed { MIXED } else { 0 };
+        recent.mixed = if is_mixed { MIXED } else { 0 };
     }
     notes.starts = leaders | odd;
     let mut hits = Hits::default();

@@ -7,9 +7,10 @@
 //! flow's epoch is the one that it was made in, so removing or changing a flow is a constant amount of work, and no
 //! entry is ever searched for.
 //!
-//! Sixteen entries are a set, whose tags lie together in half a line. A hit reads the tags, the entry, and
+//! A set is one line of sixteen words: the number of an entry, and its tag. A hit reads the set, the entry, and
 //! the worker's counters of the flow, which are about to be written anyway. All three are asked for ahead
-//! of their use.
+//! of their use. Entries lie in the order in which they were made, so that those of flows that live at the same time share
+//! lines and pages, and none is left empty between them.
 //!
 //! The cache starts small, so that few flows stay within the processor's caches, and doubles when it
 //! evicts too often, up to its configured size. Memory that was never used is not there.
@@ -22,14 +23,17 @@ use super::plan::{Aligned, Core, Origin};
 use super::prefetch;
 use super::region::{Region, Zero};
 use super::sample::Sampler;
-use super::simd::{Line, Portable, Simd, Tags};
+use super::simd::{Line, Portable, Simd, Ways};
 use super::tally::Tally;
 use super::{bits, scan::Heads};
 
 const WAYS: usize = 16;
 
-/// Bytes of an entry, with its tag, where entries of both shapes have been made in its place.
-pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + size_of::<u16>();
+/// Bytes of an entry, with its word in a set, where entries of both shapes have had its number.
+pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + size_of::<u32>();
+
+/// Most entries: 25 bits of a word are then their number, and 7 their tag.
+pub const MOST: usize = 1 << 24;
 
 /// Entries of a new cache: 128 or 256 KiB.
 const FIRST: usize = 1 << 12;
@@ -80,14 +84,14 @@ struct CoreEntry {
 }
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<CoreEntry>() == 32);
-const _: () = assert!(size_of::<Tags>() == 32 && size_of::<Found>() == 8);
+const _: () = assert!(size_of::<Ways>() == 64 && size_of::<Found>() == 8);
 
 // SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
 unsafe impl Zero for Entry {}
 // SAFETY: as above.
 unsafe impl Zero for CoreEntry {}
-// SAFETY: zeros are tags of entries that were never used.
-unsafe impl Zero for Tags {}
+// SAFETY: zeros are ways that were never used.
+unsafe impl Zero for Ways {}
 
 impl Entry {
     #[inline(always)]
@@ -99,12 +103,16 @@ impl Entry {
 
 /// A worker's cache.
 pub struct HeaderCache {
-    tags: Region<Tags>,
+    /// Of each way, the number of its entry, and above it the tag. Zero: there is none.
+    sets: Region<Ways>,
+    /// By number, from 1 on. The first one is nobody's.
     entries: Region<Entry>,
-    /// In the places of those that are of lines with a core.
+    /// Those of lines with a core.
     cores: Region<CoreEntry>,
     /// Number of the last set in use: a power of two less one.
     last: usize,
+    /// The last entry's number that was given to a way.
+    used: u32,
     /// The line that was a batch's only one last.
     last_line: Aligned,
     last_found: Found,
@@ -121,10 +129,12 @@ pub struct HeaderCache {
 /// change it.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a, R> {
-    tags: &'a [Tags],
+    sets: &'a [Ways],
     entries: &'a [Entry],
     cores: &'a [CoreEntry],
     last: usize,
+    /// The bits of a way that are its entry's number.
+    number: u32,
     secret: R,
     hasher: &'a Hasher,
 }
@@ -152,59 +162,74 @@ impl<'a, R: Copy> View<'a, R> {
     }
 
     #[inline(always)]
-    fn number(self, hash: u64) -> usize {
-        (hash >> 16) as usize & self.last
+    fn set_number(self, hash: u64) -> usize {
+        (hash >> 8) as usize & self.last
     }
 
     #[inline(always)]
-    fn set(self, hash: u64) -> &'a Tags {
+    fn set(self, hash: u64) -> &'a Ways {
         // SAFETY: the region has more than `last` sets.
-        unsafe { self.tags.get_unchecked(self.number(hash)) }
+        unsafe { self.sets.get_unchecked(self.set_number(hash)) }
     }
 
-    /// Asks for the tags of a hash.
+    /// The bits of a hash that choose no set, as a way has them.
     #[inline(always)]
-    pub fn prefetch_tags(self, hash: u64) {
+    fn tag(self, hash: u64) -> u32 {
+        (hash >> 32) as u32 & !self.number
+    }
+
+    /// Asks for the set of a hash.
+    #[inline(always)]
+    pub fn prefetch_set(self, hash: u64) {
         prefetch(self.set(hash));
     }
 
-    /// The place of the first entry that may be of the hash, or the one behind its set.
+    /// The number of the first entry that may be of the hash; where there is none, any.
     #[inline(always)]
     pub fn candidate<S: Simd>(self, simd: S, hash: u64) -> u32 {
-        let candidates = simd.equal_tags(self.set(hash), tag(hash));
-        (self.number(hash) * WAYS) as u32 + (candidates | 1 << WAYS).trailing_zeros()
+        let set = self.set(hash);
+        let candidates = simd.equal_tags(set, self.tag(hash), !self.number);
+        set.0[candidates.trailing_zeros() as usize % WAYS] & self.number
     }
 
-    /// Asks for the entry in this place of a line whose origin has a core, or has none.
+    /// Asks for the entry of this number of a line whose origin has a core, or has none.
     #[inline(always)]
-    pub fn prefetch(self, place: u32, has_core: bool) {
+    pub fn prefetch(self, number: u32, has_core: bool) {
         if has_core {
-            prefetch(self.cores.as_ptr().wrapping_add(place as usize));
+            prefetch(self.cores.as_ptr().wrapping_add(number as usize));
         } else {
-            prefetch(self.entries.as_ptr().wrapping_add(place as usize));
+            prefetch(self.entries.as_ptr().wrapping_add(number as usize));
         }
     }
 
-    /// What the entry in this place knows, and whether that is about this line, of this origin. The place is a
-    /// [`candidate`](View::candidate).
+    /// What the entry of this number knows, and whether that is about this line, of this origin. The number is one that a
+    /// way has.
     #[inline(always)]
-    pub fn read<S: Simd>(self, simd: S, place: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
-        let place = place as usize;
+    pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
         if let Some(core) = origin.core(line) {
-            // SAFETY: the region has an entry behind its last set.
-            let entry = unsafe { self.cores.get_unchecked(place) };
-            (&entry.fact, entry.core == core && entry.fact.origin == origin)
+            self.read_core(number, core, origin)
         } else {
-            // SAFETY: as above.
-            let entry = unsafe { self.entries.get_unchecked(place) };
+            let number = number as usize;
+            debug_assert!(number < self.entries.len());
+            // SAFETY: the region has an entry for each way that there can be, and the first one.
+            let entry = unsafe { self.entries.get_unchecked(number) };
             (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
         }
     }
 
-    /// What is known of a line, if the entry in this place is about it.
+    /// As [`read`](View::read), of a line with this core.
     #[inline(always)]
-    fn get<S: Simd>(self, simd: S, place: u32, line: &Line, origin: Origin) -> Option<&'a Fact> {
-        let (fact, same) = self.read(simd, place, line, origin);
+    pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a Fact, bool) {
+        debug_assert!((number as usize) < self.cores.len());
+        // SAFETY: the region has an entry for each way that there can be, and the first one.
+        let entry = unsafe { self.cores.get_unchecked(number as usize) };
+        (&entry.fact, entry.core == core && entry.fact.origin == origin)
+    }
+
+    /// What is known of a line, if the entry of this number is about it.
+    #[inline(always)]
+    fn get<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> Option<&'a Fact> {
+        let (fact, same) = self.read(simd, number, line, origin);
         same.then_some(fact)
     }
 
@@ -212,9 +237,9 @@ impl<'a, R: Copy> View<'a, R> {
     #[cold]
     #[inline(never)]
     pub fn other(self, hash: u64, line: &Line) -> Option<&'a Fact> {
-        let (first, origin) = ((self.number(hash) * WAYS) as u32, Origin::of(line));
-        let mut ways = bits(Portable.equal_tags(self.set(hash), tag(hash)));
-        ways.find_map(|way| self.get(Portable, first + way as u32, line, origin))
+        let (set, origin) = (self.set(hash), Origin::of(line));
+        let mut ways = bits(Portable.equal_tags(set, self.tag(hash), !self.number));
+        ways.find_map(|way| self.get(Portable, set.0[way] & self.number, line, origin))
     }
 }
 
@@ -227,16 +252,17 @@ pub struct Probes {
 }
 
 impl HeaderCache {
-    /// A cache that grows to about `entries` entries, of 34 or 66 bytes. `seed` is the secret of its hash.
+    /// A cache that grows to about `entries` entries, of 36 or 68 bytes. `seed` is the secret of its hash.
     pub fn new(entries: usize, seed: [u64; 2]) -> HeaderCache {
-        let sets = entries.div_ceil(WAYS).next_power_of_two();
+        let sets = entries.min(MOST).div_ceil(WAYS).next_power_of_two();
         let hasher = Hasher::new([seed[0] ^ 0x6865_6164, seed[1]]);
         let secret = Aligned(std::array::from_fn(|i| hasher.finish(i as u64 + 1)));
         HeaderCache {
-            tags: Region::new(sets),
+            sets: Region::new(sets),
             entries: Region::new(sets * WAYS + 1),
             cores: Region::new(sets * WAYS + 1),
             last: sets.min(FIRST / WAYS) - 1,
+            used: 0,
             last_line: Aligned([0; 8]),
             last_found: Found::MISS,
             last_epoch: 0,
@@ -267,15 +293,22 @@ impl HeaderCache {
         (self.last + 1) * WAYS
     }
 
-    /// Where an entry for a line would lie.
+    /// Entries that hold something.
+    #[cfg(test)]
+    pub fn numbers(&self) -> usize {
+        self.used as usize
+    }
+
+    /// The set of a line.
     #[cfg(test)]
     pub fn set_of(&self, line: &Line) -> usize {
         let view = self.view(Portable);
-        view.number(view.hash(Portable, line, Origin::of(line)))
+        view.set_number(view.hash(Portable, line, Origin::of(line)))
     }
 
     fn clear(&mut self) {
-        self.tags.slice_mut()[..=self.last].fill(Tags::default());
+        self.sets.slice_mut()[..=self.last].fill(Ways::default());
+        self.used = 0;
         // No line is all zeros.
         self.last_line = Aligned([0; 8]);
     }
@@ -321,11 +354,11 @@ impl HeaderCache {
     ) -> u32 {
         let Probes { hashes, at } = probes;
         let view = self.view(simd);
-        // 1. Hash all; ask for the tags.
+        // 1. Hash all; ask for the sets.
         for i in bits(want) {
             let line = &heads.lines[i].0;
             hashes[i] = view.hash(simd, line, Origin::of(line));
-            view.prefetch_tags(hashes[i]);
+            view.prefetch_set(hashes[i]);
         }
         // 2. Compare the tags; ask for the entries.
         for i in bits(want) {
@@ -359,8 +392,10 @@ impl HeaderCache {
     /// What a look-up needs.
     #[inline(always)]
     pub(super) fn view<S: Simd>(&self, simd: S) -> View<'_, S::Reg> {
-        let (tags, entries, cores) = (self.tags.slice(), self.entries.slice(), self.cores.slice());
-        View { tags, entries, cores, last: self.last, secret: simd.load(&self.secret.0), hasher: &self.hasher }
+        let (sets, entries, cores) = (self.sets.slice(), self.entries.slice(), self.cores.slice());
+        // There are as many numbers as ways, and zero.
+        let (last, number) = (self.last, (self.entries() * 2 - 1) as u32);
+        View { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
     /// Remembers what packet `i` belongs to. `epoch` was read before the flow was last seen alive. It must have
@@ -370,29 +405,34 @@ impl HeaderCache {
             return;
         }
         let (hash, line) = (probes.hashes[i], &heads.lines[i].0);
-        let (set, tag) = (self.view(Portable).number(hash), tag(hash));
         let origin = Origin::of(line);
         let fact = Fact { found, epoch, origin };
         let view = self.view(Portable);
-        let first = set * WAYS;
-        let same = |way: &usize| {
-            view.tags[set].0[*way] == tag && view.get(Portable, (first + way) as u32, line, origin).is_some()
-        };
-        let free = |way: &usize| view.tags[set].0[*way] == 0;
-        let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(free));
+        let (set, tag, number) = (view.set_number(hash), view.tag(hash), view.number);
+        let ways = view.sets[set].0;
+        let same =
+            |&way: &usize| ways[way] & !number == tag && view.get(Portable, ways[way] & number, line, origin).is_some();
+        let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(|&way| ways[way] == 0));
         let way = way.unwrap_or_else(|| {
             self.evicted += 1;
             self.sampler.next() as usize >> 16 & (WAYS - 1)
         });
-        self.tags.slice_mut()[set].0[way] = tag;
+        let at = match ways[way] & number {
+            0 => {
+                self.used += 1;
+                self.used
+            }
+            at => at,
+        };
+        self.sets.slice_mut()[set].0[way] = tag | at;
         match origin.core(line) {
-            Some(core) => self.cores.slice_mut()[first + way] = CoreEntry { core, fact },
+            Some(core) => self.cores.slice_mut()[at as usize] = CoreEntry { core, fact },
             None => {
                 let [header @ .., _, _] = *line;
-                self.entries.slice_mut()[first + way] = Entry { header, fact };
+                self.entries.slice_mut()[at as usize] = Entry { header, fact };
             }
         }
-        if self.evicted > self.entries() / PRESSURE && self.last + 1 < self.tags.slice().len() {
+        if self.evicted > self.entries() / PRESSURE && self.last + 1 < self.sets.slice().len() {
             self.grow();
         }
     }
@@ -405,10 +445,4 @@ impl HeaderCache {
         self.last = self.last * 2 + 1;
         self.clear();
     }
-}
-
-/// The bits of a hash that choose no set. Never zero: that is the tag of an entry that is not used.
-#[inline(always)]
-fn tag(hash: u64) -> u16 {
-    hash as u16 | 1
 }

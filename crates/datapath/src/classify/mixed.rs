@@ -4,16 +4,33 @@
 //! in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between; what is
 //! found is the same.
 
+use std::hint::cold_path;
+
+use packet::flow::template::Layout;
 use packet::{BATCH_SIZE, Packet, Time};
 
 use super::arena::FlowRef;
 use super::batch::all;
-use super::headers::{Found, HeaderCache, Probes};
-use super::plan::{Core, Origin, Pattern, Plan};
+use super::headers::{Found, HeaderCache, Probes, View};
+use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, Heads, fitting, pattern_of};
 use super::simd::{Line, Simd};
 use super::tally::Tally;
 use super::{bits, prefetch};
+
+/// What the last batches of a receive queue were like.
+pub struct Recent {
+    /// So many batches are taken to be mixed.
+    pub mixed: u8,
+    /// The line of a packet of the last mixed batch: others are likely to have its pattern.
+    line: Aligned,
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent { mixed: 0, line: Aligned([0; 8]) }
+    }
+}
 
 /// What was found out about the headers of a batch.
 #[derive(Clone, Copy)]
@@ -27,8 +44,10 @@ pub struct Lines {
 
 /// A pattern that packets are likely to have.
 #[derive(Clone, Copy)]
-struct Likely<'a, R> {
-    pattern: &'a Pattern,
+struct Likely<R> {
+    /// Where the line begins in the frame.
+    at: usize,
+    layout: Layout,
     mask: R,
     parse: R,
     salt: R,
@@ -38,29 +57,73 @@ struct Likely<'a, R> {
     core_mask: Option<Core>,
 }
 
-impl<'a, R: Copy> Likely<'a, R> {
+impl<R: Copy> Likely<R> {
     /// One that no packet has.
     #[inline(always)]
-    fn never<S: Simd<Reg = R>>(simd: S) -> Likely<'a, R> {
-        Likely::new(simd, &Pattern::NEVER, &[0; 64])
+    fn never<S: Simd<Reg = R>>(simd: S) -> Likely<R> {
+        Likely::new(simd, &Pattern::NEVER, simd.load(&[0; 8]))
     }
 
+    /// The one that the packet of this line had, if it is still one of the plan's.
     #[inline(always)]
-    fn new<S: Simd<Reg = R>>(simd: S, pattern: &'a Pattern, bytes: &[u8; 64]) -> Likely<'a, R> {
+    fn again<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Line) -> Option<Likely<R>> {
+        let pattern = plan.pattern_of(Origin::of(line))?;
+        Some(Likely::new(simd, pattern, simd.load(line)))
+    }
+
+    /// That of packets that equal this line in what makes them ones of the template.
+    #[inline(always)]
+    fn new<S: Simd<Reg = R>>(simd: S, pattern: &Pattern, first: R) -> Likely<R> {
         let [mask, parse, salt] = [&pattern.mask, &pattern.parse, &pattern.salt].map(|line| simd.load(&line.0));
-        let (first, origin) = (simd.select(simd.load_bytes(bytes), mask, salt), Origin::of(&pattern.salt.0));
-        Likely { pattern, mask, parse, salt, first, origin, core_mask: origin.core(&pattern.mask.0) }
+        let origin = Origin::of(&pattern.salt.0);
+        let core_mask = origin.core(&pattern.mask.0);
+        Likely { at: pattern.at as usize, layout: pattern.layout, mask, parse, salt, first, origin, core_mask }
     }
 
-    /// The line of a packet that has it, the bytes that it was made from, and the TCP flags.
+    /// The bytes of a packet that has it, their line, and the TCP flags.
     #[inline(always)]
-    fn line<'p, S: Simd<Reg = R>>(&self, simd: S, packet: &'p Packet) -> Option<(R, &'p [u8; 64], u16)> {
-        let bytes = packet.line(self.pattern.at as usize)?;
+    fn line<'p, S: Simd<Reg = R>>(&self, simd: S, packet: &'p Packet) -> Option<(&'p [u8; 64], R, u16)> {
+        let bytes = packet.line(self.at)?;
         let line = simd.select(simd.load_bytes(bytes), self.mask, self.salt);
         if simd.differs(line, self.first, self.parse) {
             return None;
         }
-        Some((line, bytes, fitting(self.pattern, packet)?))
+        Some((bytes, line, fitting(&self.layout, packet)?))
+    }
+
+    /// Hash of the line of these bytes. `CORE`: it has a core.
+    #[inline(always)]
+    fn hash<S: Simd<Reg = R>, const CORE: bool>(&self, simd: S, view: View<'_, R>, bytes: &[u8; 64], line: R) -> u64 {
+        match (self.core_mask, self.origin.core_in(bytes)) {
+            // From the frame: to read a part of what was just stored would take as long as to store it.
+            (Some([a, b]), Some(core)) if CORE => view.hash_core([core[0] & a, core[1] & b], self.origin),
+            _ => view.hash_whole(simd, line),
+        }
+    }
+
+    /// Looks at packets, from number `i` on, as long as they have it. Returns the first one that has not.
+    #[inline(always)]
+    fn scan<S: Simd<Reg = R>, const CORE: bool>(
+        &self,
+        simd: S,
+        view: View<'_, R>,
+        packets: &[Packet],
+        mut i: usize,
+        heads: &mut Heads,
+        hashes: &mut [u64; BATCH_SIZE],
+    ) -> usize {
+        while i < packets.len().min(BATCH_SIZE) {
+            if let Some(later) = packets.get(i + AHEAD) {
+                prefetch(later.data().as_ptr());
+            }
+            let Some((bytes, line, flags)) = self.line(simd, &packets[i]) else { break };
+            (heads.bytes[i], heads.flags[i]) = (packets[i].len() as u32, flags);
+            simd.store(line, &mut heads.lines[i].0);
+            hashes[i] = self.hash::<S, CORE>(simd, view, bytes, line);
+            view.prefetch_set(hashes[i]);
+            i += 1;
+        }
+        i
     }
 }
 
@@ -73,47 +136,53 @@ pub fn scan<S: Simd>(
     cache: &HeaderCache,
     heads: &mut Heads,
     probes: &mut Probes,
+    recent: &mut Recent,
 ) -> Lines {
     let view = cache.view(simd);
+    let (hashes, count) = (&mut probes.hashes, packets.len().min(BATCH_SIZE));
     // Packets of two protocols may take turns.
-    let (mut likely, mut second) = (Likely::never(simd), Likely::never(simd));
-    let (mut longest, mut patterns, mut odd) = (0, 0, 0);
-    // In step, so that nothing is checked for its bounds.
-    let Heads { lines, bytes: lengths, flags: all_flags, .. } = heads;
-    let with_heads = packets.iter().zip(lines).zip(lengths).zip(all_flags);
-    for (i, ((((packet, to), length), flags), hash)) in with_heads.zip(&mut probes.hashes).enumerate() {
-        if let Some(later) = packets.get(i + AHEAD) {
-            prefetch(later.data().as_ptr());
-        }
-        *length = packet.len() as u32;
-        longest = longest.max(*length);
-        let mut copy = [0; 64];
-        let (line, bytes);
-        if let Some(found) = likely.line(simd, packet) {
-            (line, bytes, *flags) = found;
-        } else if let Some(found) = second.line(simd, packet) {
-            std::mem::swap(&mut likely, &mut second);
-            (line, bytes, *flags) = found;
-        } else if let Some((pattern, fitting)) = pattern_of(plan, packet, &mut copy) {
-            (second, likely) = (likely, Likely::new(simd, pattern, &copy));
-            patterns += 1;
-            (line, bytes, *flags) = (likely.first, &copy, fitting);
+    let mut second = Likely::never(simd);
+    let mut likely = Likely::again(simd, plan, &recent.line.0).unwrap_or(second);
+    let (mut others, mut odd) = (0, 0);
+    let mut i = 0;
+    loop {
+        i = if likely.core_mask.is_some() {
+            likely.scan::<S, true>(simd, view, packets, i, heads, hashes)
         } else {
+            likely.scan::<S, false>(simd, view, packets, i, heads, hashes)
+        };
+        if i == count {
+            break;
+        }
+        let (packet, mut copy) = (&packets[i], [0; 64]);
+        let (bytes, line, flags);
+        others |= 1u32 << i;
+        (likely, second) = (second, likely);
+        if let Some(found) = likely.line(simd, packet) {
+            (bytes, line, flags) = found;
+        } else if let Some((pattern, fitting)) = pattern_of(plan, packet, &mut copy) {
+            // The one before is still likely.
+            line = simd.select(simd.load_bytes(&copy), simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
+            likely = Likely::new(simd, pattern, line);
+            (bytes, flags) = (&copy, fitting);
+        } else {
+            (likely, second) = (second, likely);
             odd |= 1 << i;
-            *flags = 0;
+            (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, 0);
+            i += 1;
             continue;
         }
-        let Likely { origin, core_mask, .. } = likely;
-        simd.store(line, &mut to.0);
-        *hash = match (core_mask, origin.core_in(bytes)) {
-            // From the frame: to read a part of what was just stored would take as long as to store it.
-            (Some([a, b]), Some(core)) => view.hash_core([core[0] & a, core[1] & b], origin),
-            _ => view.hash_whole(simd, line),
-        };
-        view.prefetch_tags(*hash);
+        (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, flags);
+        simd.store(line, &mut heads.lines[i].0);
+        hashes[i] = likely.hash::<S, true>(simd, view, bytes, line);
+        view.prefetch_set(hashes[i]);
+        i += 1;
     }
-    heads.longest = longest;
-    Lines { odd, alike: patterns == 1 && odd == 0 }
+    heads.longest = heads.bytes[..count].iter().fold(0, |longest, &bytes| longest.max(bytes));
+    if others != 0 {
+        simd.store(likely.first, &mut recent.line.0);
+    }
+    Lines { odd, alike: others & !1 == 0 && odd == 0 }
 }
 
 /// What was found of a batch.
@@ -148,11 +217,18 @@ pub fn find<S: Simd, const CORES: bool>(
         view.prefetch(at[i], CORES || origin(&heads.lines[i].0).has_core());
     }
     // 3. Compare the lines; ask for the counters.
-    let mut other = 0;
+    let (mut other, core_at) = (0, one.core_at());
     for i in 0..count {
         let line = &heads.lines[i].0;
-        let (fact, same) = view.read(simd, at[i], line, origin(line));
-        other |= u32::from(!same) << i;
+        let (fact, same) = if CORES {
+            view.read_core(at[i], core_at.of(line), one)
+        } else {
+            view.read(simd, at[i], line, origin(line))
+        };
+        if !same {
+            cold_path();
+            other |= 1 << i;
+        }
         found[i] = fact.found;
         at[i] = fact.epoch;
         prefetch(tally.of(fact.found.flow));

@@ -22,7 +22,7 @@ mod frame_tests;
 pub mod headers;
 pub mod level;
 pub mod megaflow;
-mod mixed;
+pub mod mixed;
 pub mod plan;
 mod portflows;
 mod record;

@@ -90,10 +90,30 @@ impl Origin {
         Some(zerocopy::transmute!(*core))
     }
 
+    /// Where the core lies, for many lines of an origin that has one.
+    #[inline(always)]
+    pub fn core_at(self) -> CoreAt {
+        CoreAt((self.0 & 63).min(64 - CORE as u32))
+    }
+
     /// Whether its lines have a core.
     #[inline(always)]
     pub fn has_core(self) -> bool {
         self.0 & 63 != Origin::NO_CORE
+    }
+}
+
+/// Where in lines of 64 bytes their core begins.
+#[derive(Clone, Copy)]
+pub struct CoreAt(u32);
+
+impl CoreAt {
+    /// The core.
+    #[inline(always)]
+    pub fn of(self, line: &Line) -> Core {
+        let bytes: &[u8; 64] = zerocopy::transmute_ref!(line);
+        let at = self.0 as usize;
+        zerocopy::transmute!(bytes[at..at + CORE].first_chunk::<CORE>().copied().unwrap_or_default())
     }
 }
 
@@ -120,6 +140,13 @@ impl Plan {
     /// A plan that says nothing: every packet is to be looked up by its key.
     pub fn none() -> Plan {
         Plan { patterns: [const { None }; Template::COUNT], simple: false }
+    }
+
+    /// The pattern of lines of this origin.
+    #[inline(always)]
+    pub fn pattern_of(&self, origin: Origin) -> Option<&Pattern> {
+        let pattern = self.patterns.get(origin.0 as usize >> 11 & 15)?.as_deref()?;
+        (Origin::of(&pattern.salt.0) == origin).then_some(pattern)
     }
 
     /// The pattern of a template.
@@ -188,13 +215,40 @@ const _: () = assert!(std::mem::offset_of!(Common, in_port) % 8 == 0 && size_of:
 mod tests {
     use super::*;
 
+    fn mask(fields: &[(Field, u128)]) -> Mask {
+        let mut mask = Mask::wildcard();
+        fields.iter().for_each(|&(field, bits)| mask.add(field, bits));
+        mask
+    }
+
+    /// A line leads to the pattern that it was made with, and to none of another port, or that begins elsewhere in the frame.
+    #[test]
+    fn origins_lead_to_their_patterns() {
+        let near = [(Field::DlDst, u128::MAX)];
+        let far = [(Field::Ipv6Dst, u128::MAX), (Field::TcpDst, u128::MAX)];
+        let plan = Plan::new(1, &mask(&near));
+        let (mut same_place, mut elsewhere) = (0, 0);
+        for template in Template::all() {
+            let pattern = plan.pattern(template).expect("all frames have a destination");
+            let origin = Origin::of(&pattern.salt.0);
+            assert!(std::ptr::eq(plan.pattern_of(origin).unwrap(), pattern));
+            assert!(Plan::new(2, &mask(&near)).pattern_of(origin).is_none());
+            assert!(Plan::none().pattern_of(origin).is_none());
+            let other = Plan::new(1, &mask(&far));
+            let Some(begins) = other.pattern(template).map(|pattern| pattern.at) else { continue };
+            if begins == pattern.at {
+                same_place += 1;
+            } else {
+                assert!(other.pattern_of(origin).is_none());
+                elsewhere += 1;
+            }
+        }
+        assert!(same_place > 0 && elsewhere > 0);
+        assert!(plan.pattern_of(Origin::of(&[0; 8])).is_none());
+    }
+
     #[test]
     fn what_is_simple() {
-        let mask = |fields: &[(Field, u128)]| {
-            let mut mask = Mask::wildcard();
-            fields.iter().for_each(|&(field, bits)| mask.add(field, bits));
-            mask
-        };
         let simple =
             [(Field::InPortOxm, u128::MAX), (Field::DlType, 0xffff), (Field::NwFrag, 3), (Field::VlanTci, 0x1fff)];
         assert!(is_simple(&mask(&[])) && is_simple(&mask(&simple)));

@@ -5,7 +5,7 @@
 //! belongs to the run that the one before belongs to. The first packet of a run is its leader; its
 //! masked bytes are what it is looked up by.
 
-use packet::flow::template::Template;
+use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
@@ -71,7 +71,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
                 let masked = simd.select(simd.load_bytes(bytes_of), mask, salt);
                 let same = !simd.differs_at_all(masked, before);
                 if (same || !simd.differs(masked, before, parse))
-                    && let Some(fitting) = fitting(pattern, packet)
+                    && let Some(fitting) = fitting(&pattern.layout, packet)
                 {
                     if same {
                         bytes += length;
@@ -85,7 +85,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
             // 2. By its template.
             pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
             if let Some(found) = pattern
-                && let Some(fitting) = fitting(found, packet)
+                && let Some(fitting) = fitting(&found.layout, packet)
             {
                 (mask, parse, salt) = (simd.load(&found.mask.0), simd.load(&found.parse.0), simd.load(&found.salt.0));
                 let bytes_of = match packet.line(found.at as usize) {
@@ -121,16 +121,16 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
 #[inline(never)]
 pub(super) fn pattern_of<'a>(plan: &'a Plan, packet: &Packet, bytes: &mut [u8; 64]) -> Option<(&'a Pattern, u16)> {
     let pattern = plan.pattern(Template::of(packet.data())?)?;
-    let flags = fitting(pattern, packet)?;
+    let flags = fitting(&pattern.layout, packet)?;
     let at = pattern.at as usize;
     *bytes = packet.line(at).copied().unwrap_or_else(|| copied(packet.data(), at));
     Some((pattern, flags))
 }
 
-/// The TCP flags of a packet of the pattern's template, if its lengths are right.
+/// The TCP flags of a packet of the layout's template, if its lengths are right.
 #[inline(always)]
-pub(super) fn fitting(pattern: &Pattern, packet: &Packet) -> Option<u16> {
-    let (layout, frame) = (&pattern.layout, packet.data());
+pub(super) fn fitting(layout: &Layout, packet: &Packet) -> Option<u16> {
+    let frame = packet.data();
     if frame.len() < layout.min as usize {
         return None;
     }

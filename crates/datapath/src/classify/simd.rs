@@ -1,4 +1,4 @@
-//! Whole lines of 64 bytes, and tags, at once: for each level of the processor, all tested equal.
+//! Whole lines of 64 bytes, and the ways of a set, at once: for each level of the processor, all tested equal.
 //!
 //! A value of a level's type is proof that the processor has it; only [`level`](super::level) makes them.
 
@@ -7,10 +7,10 @@ use std::fmt::Debug;
 /// Eight words: a cache line.
 pub type Line = [u64; 8];
 
-/// Sixteen tags of one set of a cache.
+/// One set of a cache: a line of sixteen words, each with a tag in its upper bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C, align(32))]
-pub struct Tags(pub [u16; 16]);
+#[repr(C, align(64))]
+pub struct Ways(pub [u32; 16]);
 
 /// Sixteen-lane numbers of those 32-bit lanes of a [`Line`] that [`Simd::differs_in_key`] compares: all but
 /// the four that hold what is not compared.
@@ -46,8 +46,8 @@ pub trait Simd: Copy + Debug {
     /// added: the hash NH (Black et al., "UMAC", 1999).
     fn nh(self, a: Self::Reg, secret: Self::Reg) -> u64;
 
-    /// Bit i says whether tag i equals `tag`.
-    fn equal_tags(self, tags: &Tags, tag: u16) -> u32;
+    /// Bit i says whether way i equals `tag` in the bits that `mask` has.
+    fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32;
 }
 
 /// Any processor.
@@ -113,10 +113,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn equal_tags(self, tags: &Tags, tag: u16) -> u32 {
+    fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32 {
         let mut set = 0;
         for i in 0..16 {
-            set |= u32::from(tags.0[i] == tag) << i;
+            set |= u32::from((ways.0[i] ^ tag) & mask == 0) << i;
         }
         set
     }
@@ -129,7 +129,7 @@ pub use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{KEY_LANES, Line, Simd, Tags};
+    use super::{KEY_LANES, Line, Simd, Ways};
 
     /// AVX-512 F, BW, DQ and VL.
     #[derive(Clone, Copy, Debug)]
@@ -201,11 +201,12 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn equal_tags(self, tags: &Tags, tag: u16) -> u32 {
-            // SAFETY: see above.
+        fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32 {
+            // SAFETY: see above; the ways are aligned.
             unsafe {
-                let tags = _mm256_load_si256((&raw const tags.0).cast());
-                _mm256_cmpeq_epi16_mask(tags, _mm256_set1_epi16(tag as i16)).into()
+                let diff =
+                    _mm512_xor_si512(_mm512_load_si512((&raw const ways.0).cast()), _mm512_set1_epi32(tag as i32));
+                _mm512_testn_epi32_mask(diff, _mm512_set1_epi32(mask as i32)).into()
             }
         }
     }
@@ -304,13 +305,16 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn equal_tags(self, tags: &Tags, tag: u16) -> u32 {
-            // SAFETY: see above.
+        fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32 {
+            let at: *const __m256i = (&raw const ways.0).cast();
+            // SAFETY: see above; the ways are aligned.
             unsafe {
-                let tags = _mm256_load_si256((&raw const tags.0).cast());
-                let equal = _mm256_cmpeq_epi16(tags, _mm256_set1_epi16(tag as i16));
-                let bytes = _mm_packs_epi16(_mm256_castsi256_si128(equal), _mm256_extracti128_si256::<1>(equal));
-                _mm_movemask_epi8(bytes) as u32
+                let (tag, mask) = (_mm256_set1_epi32(tag as i32), _mm256_set1_epi32(mask as i32));
+                let equal = |ways: __m256i| {
+                    let diff = _mm256_and_si256(_mm256_xor_si256(ways, tag), mask);
+                    _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(diff, _mm256_setzero_si256()))) as u32
+                };
+                equal(_mm256_load_si256(at)) | equal(_mm256_load_si256(at.add(1))) << 8
             }
         }
     }
@@ -353,8 +357,9 @@ mod tests {
         a: Line,
         b: Line,
         c: Line,
-        tags: Tags,
-        tag: u16,
+        ways: Ways,
+        tag: u32,
+        mask: u32,
     }
 
     impl Leveled for &All {
@@ -366,7 +371,7 @@ mod tests {
             let mut selected = [0; 8];
             simd.store(simd.select(a, b, c), &mut selected);
             let differ = [simd.differs(a, b, c), simd.differs_at_all(a, b), simd.differs_in_key(a, b)];
-            (selected, differ, simd.nh(a, b), simd.equal_tags(&self.tags, self.tag))
+            (selected, differ, simd.nh(a, b), simd.equal_tags(&self.ways, self.tag, self.mask))
         }
     }
 
@@ -374,16 +379,16 @@ mod tests {
         #[test]
         fn levels_are_equal(
             a in any::<Line>(), c in any::<Line>(), flips in proptest::collection::vec((0..512usize, any::<bool>()), 0..3),
-            tags in any::<[u16; 16]>(), tag in any::<u16>(), copies in any::<u16>(), sparse in any::<bool>(),
+            ways in any::<[u32; 16]>(), tag in any::<u32>(), slots in 0..31u32, copies in any::<u16>(), sparse in any::<bool>(),
         ) {
             let mut b = a;
             for (bit, one) in flips {
                 b[bit / 64] ^= u64::from(one) << (bit % 64);
             }
-            let mut tags = Tags(tags);
-            (0..16).filter(|i| copies >> i & 1 != 0).for_each(|i| tags.0[i] = tag);
+            let (mut ways, mask) = (Ways(ways), u32::MAX << slots);
+            (0..16).filter(|i| copies >> i & 1 != 0).for_each(|i| ways.0[i] = tag & mask | ways.0[i] & !mask);
             let c = if sparse { [0, 0, 0, c[3], 0, 0, 0, 0] } else { c };
-            let all = All { a, b, c, tags, tag };
+            let all = All { a, b, c, ways, tag, mask };
             let results = at_every(|| &all);
             for result in &results {
                 prop_assert_eq!(result, &results[0]);
@@ -395,7 +400,7 @@ mod tests {
             prop_assert_eq!(differ[1], a != b);
             prop_assert_eq!(differ[2], a[..6] != b[..6] || (a[7] ^ b[7]) >> 32 != 0);
             prop_assert_eq!(equal & u32::from(copies), u32::from(copies));
-            prop_assert!((0..16).all(|i| (equal >> i & 1 != 0) == (tags.0[i] == tag)));
+            prop_assert!((0..16).all(|i| (equal >> i & 1 != 0) == (ways.0[i] & mask == tag & mask)));
         }
 
         #[test]

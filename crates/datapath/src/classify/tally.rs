@@ -107,7 +107,17 @@ impl Tallies {
     /// For use.
     #[inline(always)]
     pub fn tally(&self) -> Tally<'_> {
-        Tally { counters: self.counters.slice(), totals: self.totals.slice(), latest: &self.latest }
+        Tally { counters: self.counters.slice(), all: self }
+    }
+
+    /// Notes the whole numbers of a flow. The worker's.
+    #[cold]
+    #[inline(never)]
+    fn carry(&self, flow: FlowRef) {
+        let (packets, bytes, _) = self.tally().whole(flow);
+        let totals = &self.totals.slice()[flow.index()];
+        totals.packets.store(packets, Ordering::Release);
+        totals.bytes.store(bytes, Ordering::Release);
     }
 }
 
@@ -115,8 +125,7 @@ impl Tallies {
 #[derive(Clone, Copy)]
 pub struct Tally<'a> {
     counters: &'a [Counters],
-    totals: &'a [Totals],
-    latest: &'a AtomicU64,
+    all: &'a Tallies,
 }
 
 impl<'a> Tally<'a> {
@@ -131,7 +140,7 @@ impl<'a> Tally<'a> {
     /// Notes the time, in each turn that has packets. The worker's alone.
     #[inline(always)]
     pub fn turn(self, now: Time) {
-        self.latest.store(now.0 >> TICK, Ordering::Relaxed);
+        self.all.latest.store(now.0 >> TICK, Ordering::Relaxed);
     }
 
     /// Counts packets for a flow, no more than a batch of the largest ones. The worker's alone.
@@ -145,23 +154,17 @@ impl<'a> Tally<'a> {
         counters.count_and_flags.store(count | u64::from(tcp_flags), Ordering::Release);
         counters.used.store((now.0 >> TICK) as u32, Ordering::Relaxed);
         if carries(was, count) {
-            self.carry(flow);
+            self.all.carry(flow);
         }
     }
 
-    /// Notes the whole numbers of a flow.
-    #[cold]
-    #[inline(never)]
-    fn carry(self, flow: FlowRef) {
-        let (packets, bytes, _) = self.whole(flow);
-        let totals = &self.totals[flow.index()];
-        totals.packets.store(packets, Ordering::Release);
-        totals.bytes.store(bytes, Ordering::Release);
+    fn totals(self, flow: FlowRef) -> &'a Totals {
+        &self.all.totals.slice()[flow.index()]
     }
 
     /// Packets, bytes, and TCP flags. The worker may be counting.
     fn whole(self, flow: FlowRef) -> (u64, u64, u16) {
-        let (counters, totals) = (self.of(flow), &self.totals[flow.index()]);
+        let (counters, totals) = (self.of(flow), self.totals(flow));
         let noted = || (totals.packets.load(Ordering::Acquire), totals.bytes.load(Ordering::Acquire));
         loop {
             let (packets, bytes) = noted();
@@ -181,7 +184,7 @@ impl<'a> Tally<'a> {
     /// What was counted for a flow so far.
     pub(super) fn stats(self, flow: FlowRef) -> FlowStats {
         let (packets, bytes, tcp_flags) = self.whole(flow);
-        let latest = self.latest.load(Ordering::Relaxed);
+        let latest = self.all.latest.load(Ordering::Relaxed);
         let later = self.of(flow).used.load(Ordering::Relaxed).wrapping_sub(latest as u32) as i32;
         let used = if packets == 0 { 0 } else { latest.saturating_add_signed(later.into()) };
         FlowStats { packets, bytes, used: Time(used << TICK), tcp_flags }
@@ -189,7 +192,7 @@ impl<'a> Tally<'a> {
 
     /// Begins anew, for another flow of this number. The writer's, while the flow is dead.
     pub(super) fn clear(self, flow: FlowRef) {
-        let (counters, totals) = (self.of(flow), &self.totals[flow.index()]);
+        let (counters, totals) = (self.of(flow), self.totals(flow));
         for total in [&totals.bytes, &totals.packets] {
             // Most were never written, and take no memory until they are.
             if total.load(Ordering::Relaxed) != 0 {

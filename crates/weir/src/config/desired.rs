@@ -121,7 +121,7 @@ impl Default for Datapath {
             flow_memory: 2048,
             mask_limit: 64,
             emc_insert_inv_prob: 1,
-            exact_cache_memory: 196,
+            exact_cache_memory: 200,
             vlan_limit: 2,
             flow_restore_wait: false,
         }
