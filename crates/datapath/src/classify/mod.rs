@@ -41,18 +41,7 @@ pub use batch::{Caches, classify};
 pub use exact::ExactCache;
 pub use headers::{Found, HeaderCache};
 pub use megaflow::{By, Installed, PortList, Table};
-
-/// Asks the processor for a cache line. Harmless for any address.
-#[inline(always)]
-pub fn prefetch<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program can see, and never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
+pub use packet::buffer::prefetch;
 
 /// The numbers of the set bits, ascending.
 #[inline(always)]

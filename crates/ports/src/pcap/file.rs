@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use packet::buffer::prefetch;
+
 /// The frames of a capture file.
 #[derive(Debug, Default)]
 pub struct Capture {
@@ -50,6 +52,14 @@ impl Capture {
     #[inline]
     pub fn frame(&self, index: usize) -> &[u8] {
         &self.bytes[self.frames[index].1.clone()]
+    }
+
+    /// Asks for frame `index`, if there is one.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        if let Some((_, bytes)) = self.frames.get(index) {
+            prefetch(self.bytes.as_ptr().wrapping_add(bytes.start));
+        }
     }
 
     /// When frame `index` was captured, since 1970.

@@ -218,6 +218,9 @@ impl Replay {
     }
 }
 
+/// Frames of a large trace are in no cache: so many before its turn, one is asked for.
+const AHEAD: usize = 16;
+
 impl RxQueue for Replay {
     fn receive(&mut self, batch: &mut Batch, now: Time) -> usize {
         if !self.state.running() || self.ended() {
@@ -239,6 +242,7 @@ impl RxQueue for Replay {
                 break;
             }
             let frame = self.capture.frame(self.next);
+            self.capture.prefetch(self.next + AHEAD);
             self.next += 1;
             match copy(self.memory, frame) {
                 Some(packet) => {
