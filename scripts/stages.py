@@ -50,7 +50,7 @@ STAGES = {
         "": "scan",
         "impl Notes": "extraction",
         "/// A worker's caches": "scan",
-        "let known = if": "entry",
+        "known = if odd == 0": "entry",
         "/// Starts the key of": None,
     },
     DATAPATH + "classify/headers.rs": {
@@ -73,6 +73,11 @@ STAGES = {
         "// 3. Compare the lines": "entry",
         "// 4. Ask the flows": "epoch",
         "tally.add(": "statistics",
+    },
+    DATAPATH + "classify/tally.rs": {
+        "": None,
+        "/// Counts packets for a flow": "statistics",
+        "/// What was counted": None,
     },
     DATAPATH + "act.rs": {"": "action"},
     DATAPATH + "runs.rs": {"": "action"},
