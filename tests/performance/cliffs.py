@@ -275,6 +275,8 @@ def main():
     if args.list:
         print("\n".join(f"{name:<16} {what[0]}" for name, what in SCENARIOS.items()))
         return
+    if unknown := sorted(set(args.scenarios.split(",")) - set(SCENARIOS) - {"two"}):
+        p.error(f"no such scenario: {', '.join(unknown)}; --list names them")
     args.traces.mkdir(parents=True, exist_ok=True)
     args.hz = tsc_hz()
     daemons = {"weir": ([args.weir, "vswitchd"], args.ports == "dpdk")}
