@@ -2,7 +2,7 @@
 """What happens to the rate when there are many flows, rules or masks, or somebody sends only new packets.
 
 usage: cliffs.py [--weir BINARY] [--ovs] [--ports pcap|dpdk] [--scenarios a,b] [--rounds N] [--seconds S]
-                 [--workers N] [--core C] [--traces DIR] [--list]
+                 [--settle S] [--core C] [--traces DIR] [--list]
 
 Each scenario runs alone in a fresh daemon with a real ovsdb-server, configured by ovs-vsctl and ovs-ofctl. Weir's
 ports are pcap and null, or with --ports dpdk the vdevs net_pcap and net_null, which OVS gets in any case (--ovs;
