@@ -271,9 +271,10 @@ def test_an_interface_that_appears_is_taken(ovs, net):
 
 def test_enable_dummy_override(ovs):
     ovs.start("--enable-dummy=override")
-    ovs.vsctl("add-br", "br0", "--", "add-port", "br0", "eth-none")
-    assert "1(eth-none)" in ovs.ofctl("show", "br0")
-    assert not Path("/sys/class/net/br0").exists()
+    bridge = f"over{ovs.pid()}"  # no device of the host has this name
+    ovs.vsctl("add-br", bridge, "--", "add-port", bridge, "eth-none")
+    assert "1(eth-none)" in ovs.ofctl("show", bridge)
+    assert not Path(f"/sys/class/net/{bridge}").exists()
 
 
 def test_settings_of_a_bridge(ovs):
