@@ -22,6 +22,18 @@ def wait(condition, what, seconds=30):
         time.sleep(0.05)
 
 
+class Devices:
+    """Devices of the host that OVS leaves behind: that of a bridge, and its datapath's own."""
+
+    def __init__(self, bridge):
+        self.names = [name for name in (bridge, "ovs-netdev") if not Path("/sys/class/net", name).exists()]
+
+    def remove(self):
+        """Removes those that were not there before."""
+        for name in self.names:
+            run("ip", "link", "del", name, check=False)
+
+
 class Switch:
     """`command` with a bridge of the userspace datapath; its polling thread runs on `core`."""
 
@@ -32,6 +44,7 @@ class Switch:
         self.dir = Path(tempfile.mkdtemp(prefix="weir-pvp-"))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
         self.procs = []
+        self.devices = Devices(self.bridge)
         try:
             self.start(command, core, dpdk_core, other_config)
         except BaseException:
@@ -127,8 +140,7 @@ class Switch:
             except subprocess.TimeoutExpired:
                 proc.kill()
                 proc.wait()
-        # OVS leaves the bridge's device behind.
-        run("ip", "link", "del", self.bridge, check=False)
+        self.devices.remove()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

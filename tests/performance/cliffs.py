@@ -30,7 +30,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import traces  # noqa: E402
+from lib.vswitch import Devices  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 OVS = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
@@ -40,6 +42,7 @@ OWN = "in_port=1,udp,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],output:2"
 VICTIM = "in_port=3,udp,nw_dst=198.18.0.0/15,actions=output:2"
 MASKS = [f"in_port=1,udp,nw_src=10.0.0.{i},nw_dst=198.18.0.0/{15 + i},actions=output:2" for i in range(8)]
 MASKS += ["priority=1,in_port=1,actions=output:2"]
+PROTOCOLS = [f"in_port=1,{protocol},tp_dst=53,actions=output:2" for protocol in ("tcp", "udp", "tcp6", "udp6")]
 SMALL = {"flow-limit": "200000"}
 # name: what, trace (a function of the folder), rules, victim's port too, other_config
 SCENARIOS = {
@@ -58,6 +61,7 @@ SCENARIOS = {
     "beside-noise": ("victim beside only new flows", traces.noise, [OWN, VICTIM], True, SMALL),
     "mixed": ("1 000 flows mixed, 9 masks", lambda d: traces.flows(d, 1000), MASKS, False, {}),
     "runs": ("1 000 flows in runs of 32, 9 masks", lambda d: traces.flows(d, 1000, 32), MASKS, False, {}),
+    "protocols": ("1 000 flows of 8 protocols mixed, 4 rules", lambda d: traces.protocols(d, 1000), PROTOCOLS, False, {}),
     "drop": ("drop at a null port, 1 flow", None, ["in_port=1,udp,actions=drop"], False, {}),
     "drop-no-cache": ("the same without the exact-match cache", None, ["in_port=1,udp,actions=drop"], False,
                       {"emc-insert-inv-prob": "0"}),
@@ -81,8 +85,11 @@ def sh(cmd, timeout=60, **kw):
 class Switch:
     """A daemon with its database, in a run directory of its own. A context manager."""
 
+    #: Its device is one of the host's, where others may have their own br0.
+    bridge = f"wbr{os.getpid() % 100000}"
+
     def __init__(self, command, dpdk, workers, core, config):
-        self.dpdk, self.processes = dpdk, []
+        self.dpdk, self.processes, self.devices = dpdk, [], Devices(self.bridge)
         self.dir = Path(tempfile.mkdtemp(prefix="weir-cliffs-"))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir),
                         OVS_SYSCONFDIR=str(self.dir))
@@ -125,13 +132,14 @@ class Switch:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self.devices.remove()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def vsctl(self, *args):
         return sh(["ovs-vsctl", f"--db={self.db}", "--timeout=40", *args], env=self.env)
 
     def ofctl(self, verb, *args):
-        return sh(["ovs-ofctl", "-O", "OpenFlow13", verb, f"unix:{self.dir}/br0.mgmt", *args], 300, env=self.env)
+        return sh(["ovs-ofctl", "-O", "OpenFlow13", verb, f"unix:{self.dir}/{self.bridge}.mgmt", *args], 300, env=self.env)
 
     def appctl(self, *args):
         return sh(["ovs-appctl", "-t", self.dir / "vswitchd.ctl", *args], env=self.env)
@@ -149,7 +157,7 @@ class Switch:
             what = ["type=pcap", f"options:rx_pcap={trace}", "options:loop=true"]
         else:
             what = ["type=null"] + (["options:n_rxq=1"] if number == 1 else [])
-        self.vsctl("add-port", "br0", name, "--", "set", "Interface", name, *what, f"ofport_request={number}")
+        self.vsctl("add-port", self.bridge, name, "--", "set", "Interface", name, *what, f"ofport_request={number}")
         error = self.vsctl("get", "Interface", name, "error").strip()
         if error not in ("[]", ""):
             raise RuntimeError(f"{name}: {error}")
@@ -178,7 +186,7 @@ class Switch:
 
 def bridge(switch, rules):
     """The bridge with its rules, and how long these took."""
-    switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail_mode=secure")
+    switch.vsctl("add-br", switch.bridge, "--", "set", "bridge", switch.bridge, "datapath_type=netdev", "fail_mode=secure")
     path = rules
     if isinstance(rules, list):
         path = switch.dir / "rules.txt"

@@ -49,6 +49,26 @@ def flows(folder, count, run=1):
     return write(folder / f"flows-{count}-{run}.pcap", frames)
 
 
+def protocols(folder, count):
+    """`count` flows in random order: TCP and UDP, over IPv4 and IPv6, with and without a VLAN tag."""
+    def frame(i):
+        tcp, six, tag, (source, sport) = i & 1, i & 2, i & 4, flow(i)
+        inner = struct.pack("!HH", sport, 53)
+        inner += struct.pack("!IIHHHH", 1, 1, 0x5010, 512, 0, 0) if tcp else struct.pack("!HH", 26, 0)
+        inner += bytes(26 - len(inner))
+        if six:
+            addresses = [0x20010DB8 << 96 | source, 0x20010DB8 << 96 | TARGET]
+            ip = struct.pack("!IHBB", 6 << 28, 26, 6 if tcp else 17, 64) + b"".join(a.to_bytes(16, "big") for a in addresses)
+        else:
+            ip = struct.pack("!BBHHHBBHII", 0x45, 0, 46, 0, 0x4000, 64, 6 if tcp else 17, 0, source, TARGET)
+        vlan = struct.pack("!HH", 0x8100, 10) if tag else b""
+        return ETHERNET[:12] + vlan + (b"\x86\xdd" if six else b"\x08\x00") + ip + inner
+
+    repeat = max(1, 1024 // count)
+    frames = (frame(i) for _ in range(repeat) for i in shuffled(count))
+    return write(folder / f"protocols-{count}.pcap", frames)
+
+
 def rules(folder, count):
     """One OpenFlow rule for each of `count` flows."""
     path = folder / f"rules-{count}.txt"
