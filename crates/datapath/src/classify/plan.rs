@@ -163,7 +163,16 @@ impl Pattern {
         parse: Aligned([0; 8]),
         salt: Aligned([0; 8]),
         at: 0,
-        layout: Layout { l3: 0, l4: 0, length: 0, length_mask: 0, fixed: 0, least: 0, min: u32::MAX, tcp: false },
+        layout: Layout {
+            l3: 0,
+            l4: 0,
+            length: 0,
+            length_mask: 0,
+            uncounted: 0,
+            min_ip: 0,
+            min_frame: u32::MAX,
+            tcp: false,
+        },
     };
 
     fn new(port: u16, template: Template, window: &Window) -> Pattern {

@@ -131,15 +131,15 @@ pub(super) fn pattern_of<'a>(plan: &'a Plan, packet: &Packet, bytes: &mut [u8; 6
 #[inline(always)]
 pub(super) fn fitting(layout: &Layout, packet: &Packet) -> Option<u16> {
     let frame = packet.data();
-    if frame.len() < layout.min as usize {
+    if frame.len() < layout.min_frame as usize {
         return None;
     }
-    // SAFETY: the word lies in the frame, which has at least `min` bytes: the IP header whole.
+    // SAFETY: the word lies in the frame, which has at least `min_frame` bytes: the IP header whole.
     let length = unsafe { word(frame, layout.length) };
     if !layout.tcp {
         return layout.fits(frame.len() as u32, length, 0).then_some(0);
     }
-    // SAFETY: with TCP, the first 20 bytes of its header are within `min` bytes as well.
+    // SAFETY: with TCP, the first 20 bytes of its header are within `min_frame` bytes as well.
     let tcp = unsafe { word(frame, layout.tcp_word()) };
     layout.fits(frame.len() as u32, length, tcp).then_some(tcp & 0x0fff)
 }

@@ -1,9 +1,10 @@
 //! Frames whose key can be read off a few words of the frame as it is.
 //!
 //! Most frames have one of a few header [`Template`]s: Ethernet, at most one VLAN tag, IPv4 without options
-//! that is not a fragment or IPv6 without extension headers, then UDP or TCP, or ICMP in IPv4, each header whole; or ARP;
-//! or a protocol of which nothing is parsed. For these [`extract`](super::extract()) only moves bytes. So whether two frames of one template have equal keys under a
-//! mask can be told by comparing the frames under another mask, made from it once: the [`Window`].
+//! that is not a fragment or IPv6 without extension headers, then UDP or TCP, or ICMP in IPv4, each header
+//! whole; or ARP; or a protocol of which nothing is parsed. For these [`extract`](super::extract()) only moves
+//! bytes. So whether two frames of one template have equal keys under a mask can be told by comparing the
+//! frames under another mask, made from it once: the [`Window`].
 //!
 //! A window also compares the bytes that make the frame one of its template. What remains to be checked
 //! for each frame is that its lengths fit ([`Layout::fits`]).
@@ -40,20 +41,20 @@ pub struct Template(u8);
 /// Where the headers of a template lie, in bytes from the start of the frame, and what they need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// Of the IP header.
+    /// Where the IP or ARP header begins, or whatever else comes behind the Ethernet type.
     pub l3: u32,
-    /// Of the TCP or UDP header.
+    /// Where the TCP, UDP or ICMP header begins.
     pub l4: u32,
-    /// Of the IP header's length.
+    /// Where the length field of the IP header lies.
     pub length: u32,
     /// Its bits; none where there is no such header.
     pub length_mask: u16,
-    /// What the IP header's length does not count.
-    pub fixed: u32,
+    /// Bytes of the IP packet that this length does not count.
+    pub uncounted: u32,
     /// Least length of the IP packet.
-    pub least: u32,
+    pub min_ip: u32,
     /// Least length of the frame.
-    pub min: u32,
+    pub min_frame: u32,
     /// There is a TCP header.
     pub tcp: bool,
 }
@@ -79,11 +80,25 @@ impl Kind {
         [Kind::Udp, Kind::UdpV6, Kind::Tcp, Kind::TcpV6, Kind::Other, Kind::Llc, Kind::Arp, Kind::Icmp];
 }
 
+const _: () = {
+    let mut i = 0;
+    while i < Kind::ALL.len() {
+        assert!(Kind::ALL[i] as usize == i, "ALL is in the order of the numbers");
+        i += 1;
+    }
+};
+
 impl Template {
     /// How many there are.
     pub const COUNT: usize = 2 * Kind::ALL.len();
 
     const TAGGED: u8 = 1;
+
+    /// `tagged` is [`TAGGED`](Template::TAGGED), or zero.
+    #[inline(always)]
+    const fn new(kind: Kind, tagged: u8) -> Template {
+        Template((kind as u8) << 1 | tagged)
+    }
 
     /// All, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Template> {
@@ -107,7 +122,7 @@ impl Template {
     /// Where the headers are.
     pub const fn layout(self) -> Layout {
         let l3 = if self.is_tagged() { 18 } else { 14 };
-        let (header, length, fixed, length_mask) = match self.kind() {
+        let (header, length, uncounted, length_mask) = match self.kind() {
             Kind::Udp | Kind::Tcp | Kind::Icmp => (20, 2, 0, u16::MAX),
             Kind::UdpV6 | Kind::TcpV6 => (40, 4, 40, u16::MAX),
             Kind::Arp => (28, 0, 0, 0),
@@ -119,10 +134,10 @@ impl Template {
             Kind::Udp | Kind::UdpV6 | Kind::Icmp => 8,
             _ => 0,
         };
-        let least = if length_mask == 0 { 0 } else { header + behind };
-        // That many bytes were looked at to say which template it is.
-        let min = if l3 + header + behind < HEAD { HEAD } else { l3 + header + behind };
-        Layout { l3, l4: l3 + header, length: l3 + length, length_mask, fixed, least, min, tcp }
+        let min_ip = if length_mask == 0 { 0 } else { header + behind };
+        // Shorter frames have no template, even where they have all headers.
+        let min_frame = if l3 + header + behind < HEAD { HEAD } else { l3 + header + behind };
+        Layout { l3, l4: l3 + header, length: l3 + length, length_mask, uncounted, min_ip, min_frame, tcp }
     }
 
     /// The template that the first bytes of a frame say it has. Its lengths are not looked at.
@@ -155,7 +170,7 @@ impl Template {
             parsed if PARSED.contains(&parsed) => return None,
             _ => Kind::Other,
         };
-        Some(Template((kind as u8) << 1 | tagged))
+        Some(Template::new(kind, tagged))
     }
 
     /// What to compare of frames of this template, so that those that are equal have equal keys under
@@ -259,7 +274,7 @@ impl Template {
     }
 }
 
-/// Bytes that the template of a frame is told by.
+/// The shortest frame of a template: Ethernet, IPv4 and UDP, or ARP. Shorter ones are extracted.
 const HEAD: u32 = 42;
 
 /// Bytes that any template and mask can want, and some behind them.
@@ -279,13 +294,13 @@ pub struct Window {
 }
 
 impl Layout {
-    /// Whether the lengths of a frame of this template and at least [`min`](Layout::min) bytes are as they
-    /// must be. `length` is the word at [`length`](Layout::length), `tcp` the one at
+    /// Whether the lengths of a frame of this template and at least [`min_frame`](Layout::min_frame) bytes are
+    /// as they must be. `length` is the word at [`length`](Layout::length), `tcp` the one at
     /// [`tcp_word`](Layout::tcp_word); both in host byte order.
     #[inline(always)]
     pub fn fits(&self, frame: u32, length: u16, tcp: u16) -> bool {
-        let size = u32::from(length & self.length_mask) + self.fixed;
-        let mut least = self.least;
+        let size = u32::from(length & self.length_mask) + self.uncounted;
+        let mut least = self.min_ip;
         if self.tcp {
             // The upper four bits are the length of the TCP header in words of four bytes.
             let words = u32::from(tcp >> 12);
@@ -393,7 +408,8 @@ mod tests {
 
     fn fits(layout: &Layout, frame: &[u8]) -> bool {
         let tcp = |layout: &Layout| if layout.tcp { word(frame, layout.tcp_word()) } else { 0 };
-        frame.len() >= layout.min as usize && layout.fits(frame.len() as u32, word(frame, layout.length), tcp(layout))
+        frame.len() >= layout.min_frame as usize
+            && layout.fits(frame.len() as u32, word(frame, layout.length), tcp(layout))
     }
 
     fn fitting(frame: &[u8]) -> Option<Template> {
@@ -439,7 +455,8 @@ mod tests {
             }
             let of_template = compared(&window, &a, &window.parse) == compared(&window, &b, &window.parse);
             let is_of_template = fitting(&b) == Some(template);
-            // Where the bits that are parsed are not the same in all frames of the template, some differ in nothing else.
+            // Where the bits that are parsed are not the same in all frames of the template, some differ in
+            // nothing else.
             let fixed = window.fixed == window.parse;
             prop_assert!(fixed || window.fixed == [0; WINDOW_WORDS]);
             prop_assert!(!of_template || is_of_template, "the parsed bits decide about the template");
@@ -455,16 +472,16 @@ mod tests {
     #[test]
     fn windows_exist_for_usual_masks() {
         use super::super::Field::*;
-        let window = |number: u8, fields: &[super::super::Field]| {
+        let window = |kind: Kind, tagged: u8, fields: &[super::super::Field]| {
             let mut mask = Mask::wildcard();
             fields.iter().for_each(|&f| mask.set_exact(f));
-            Template(number).window(&mask)
+            Template::new(kind, tagged).window(&mask)
         };
         let everything_v4 = [DlDst, DlSrc, VlanTci, NwTos, NwTtl, NwSrc, NwDst, UdpSrc, UdpDst];
-        assert!((0..2).all(|n| window(n, &everything_v4).is_some()));
-        assert!(window(4, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
+        assert!([0, Template::TAGGED].iter().all(|&tagged| window(Kind::Udp, tagged, &everything_v4).is_some()));
+        assert!(window(Kind::Tcp, 0, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
         let tuple_v6 = [Ipv6Src, Ipv6Dst, UdpSrc, UdpDst];
-        assert_eq!(window(2, &tuple_v6).map(|w| w.at), Some(12));
-        assert_eq!(window(2, &[&tuple_v6[..], &[DlDst]].concat()), None);
+        assert_eq!(window(Kind::UdpV6, 0, &tuple_v6).map(|w| w.at), Some(12));
+        assert_eq!(window(Kind::UdpV6, 0, &[&tuple_v6[..], &[DlDst]].concat()), None);
     }
 }
