@@ -42,8 +42,9 @@ pub struct Plan {
     pub simple: bool,
 }
 
-/// What a line says beside the bytes of the frame, in its last four bytes: input port, template, where in the frame
-/// the line begins, and where in the line its [`core`](Origin::core) does. Never zero.
+/// What a line says beside the bytes of the frame, in its last four bytes. From the lowest bit on: where in the line
+/// its [`core`](Origin::core) begins, where in the frame the line does, the template, and the input port plus one.
+/// Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Origin(pub u32);
@@ -55,13 +56,38 @@ pub const CORE: usize = 16;
 pub type Core = [u64; CORE / 8];
 
 impl Origin {
-    /// In place of a core's beginning: there is none.
-    const NO_CORE: u32 = 63;
+    // How many bits each part has, the lowest first.
+    const CORE_BITS: u32 = 6;
+    const AT_BITS: u32 = 5;
+    const TEMPLATE_BITS: u32 = 4;
+    /// Of the port's number plus one.
+    const PORT_BITS: u32 = u16::BITS + 1;
 
-    /// The port in the upper bits.
+    // The bit that each part begins with, but for the first.
+    const AT: u32 = Origin::CORE_BITS;
+    const TEMPLATE: u32 = Origin::AT + Origin::AT_BITS;
+    const PORT: u32 = Origin::TEMPLATE + Origin::TEMPLATE_BITS;
+
+    /// In place of a core's beginning: there is none.
+    const NO_CORE: u32 = (1 << Origin::CORE_BITS) - 1;
+
     fn new(port: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
+        debug_assert!(at < 1 << Origin::AT_BITS, "no window begins so far from the frame's start");
         let core = core.map_or(Origin::NO_CORE, |core| core as u32);
-        Origin((u32::from(port) + 1) << 15 | (template.number() as u32) << 11 | at << 6 | core)
+        let template = (template.number() as u32) << Origin::TEMPLATE;
+        Origin((u32::from(port) + 1) << Origin::PORT | template | at << Origin::AT | core)
+    }
+
+    /// Where in the line its core begins, or [`NO_CORE`](Origin::NO_CORE).
+    #[inline(always)]
+    fn core_begin(self) -> u32 {
+        self.0 & ((1 << Origin::CORE_BITS) - 1)
+    }
+
+    /// The number of the template.
+    #[inline(always)]
+    fn template(self) -> usize {
+        (self.0 >> Origin::TEMPLATE) as usize & ((1 << Origin::TEMPLATE_BITS) - 1)
     }
 
     /// Of a line.
@@ -86,24 +112,28 @@ impl Origin {
     /// As [`core`](Origin::core), of bytes that need not be masked.
     #[inline(always)]
     pub fn core_in(self, bytes: &[u8; 64]) -> Option<Core> {
-        let core = bytes.get((self.0 & 63) as usize..)?.first_chunk::<CORE>()?;
+        let core = bytes.get(self.core_begin() as usize..)?.first_chunk::<CORE>()?;
         Some(zerocopy::transmute!(*core))
     }
 
     /// Where the core lies, for many lines of an origin that has one.
     #[inline(always)]
     pub fn core_at(self) -> CoreAt {
-        CoreAt((self.0 & 63).min(64 - CORE as u32))
+        CoreAt(self.core_begin().min(64 - CORE as u32))
     }
 
     /// Whether its lines have a core.
     #[inline(always)]
     pub fn has_core(self) -> bool {
-        self.0 & 63 != Origin::NO_CORE
+        self.core_begin() != Origin::NO_CORE
     }
 }
 
-/// Where in lines of 64 bytes their core begins.
+const _: () = assert!(Template::COUNT <= 1 << Origin::TEMPLATE_BITS);
+const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
+const _: () = assert!(Origin::PORT + Origin::PORT_BITS <= u32::BITS);
+
+/// Where in lines of 64 bytes their core begins. It ends within them.
 #[derive(Clone, Copy)]
 pub struct CoreAt(u32);
 
@@ -113,7 +143,7 @@ impl CoreAt {
     pub fn of(self, line: &Line) -> Core {
         let bytes: &[u8; 64] = zerocopy::transmute_ref!(line);
         let at = self.0 as usize;
-        zerocopy::transmute!(bytes[at..at + CORE].first_chunk::<CORE>().copied().unwrap_or_default())
+        zerocopy::transmute!(*bytes[at..at + CORE].first_chunk::<CORE>().expect("that many bytes"))
     }
 }
 
@@ -145,7 +175,7 @@ impl Plan {
     /// The pattern of lines of this origin.
     #[inline(always)]
     pub fn pattern_of(&self, origin: Origin) -> Option<&Pattern> {
-        let pattern = self.patterns.get(origin.0 as usize >> 11 & 15)?.as_deref()?;
+        let pattern = self.patterns.get(origin.template())?.as_deref()?;
         (Origin::of(&pattern.salt.0) == origin).then_some(pattern)
     }
 
@@ -201,7 +231,7 @@ pub(super) fn is_simple(union: &Mask) -> bool {
     }
     let tag = &mut other.0.common_mut().vlan[0];
     tag.tci.set(tag.tci.get() & !SIMPLE_TCI);
-    other.blocks().0 == 1 && other.0.block(packet::flow::BlockId::Common).is_zero() || other.blocks().0 == 0
+    other.blocks().count() == 0
 }
 
 /// The bits of the outer tag that a simple flow may match: VLAN id and presence.
@@ -230,7 +260,8 @@ mod tests {
         mask
     }
 
-    /// A line leads to the pattern that it was made with, and to none of another port, or that begins elsewhere in the frame.
+    /// A line leads to the pattern that it was made with, and to none of another port, or that begins elsewhere in
+    /// the frame.
     #[test]
     fn origins_lead_to_their_patterns() {
         let near = [(Field::DlDst, u128::MAX)];
