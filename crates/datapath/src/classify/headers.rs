@@ -23,7 +23,7 @@ use super::plan::{Aligned, Core, Origin};
 use super::prefetch;
 use super::region::{Region, Zero};
 use super::sample::Sampler;
-use super::simd::{Line, Portable, Simd, Ways};
+use super::simd::{KEY, Line, Portable, Simd, Ways};
 use super::tally::Tally;
 use super::{bits, scan::Heads};
 
@@ -85,6 +85,18 @@ struct CoreEntry {
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<CoreEntry>() == 32);
 const _: () = assert!(size_of::<Ways>() == 64 && size_of::<Found>() == 8);
+
+// Of an entry, header and origin are compared with a line.
+const _: () = {
+    let key: [u8; 64] = zerocopy::transmute!(KEY);
+    let (fact, origin) = (std::mem::offset_of!(Entry, fact), std::mem::offset_of!(Entry, fact.origin));
+    let mut at = 0;
+    while at < key.len() {
+        let is_compared = at < fact || at >= origin && at < origin + size_of::<Origin>();
+        assert!(key[at] == if is_compared { 0xff } else { 0 });
+        at += 1;
+    }
+};
 
 // SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
 unsafe impl Zero for Entry {}

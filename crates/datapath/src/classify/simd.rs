@@ -12,9 +12,11 @@ pub type Line = [u64; 8];
 #[repr(C, align(64))]
 pub struct Ways(pub [u32; 16]);
 
-/// Sixteen-lane numbers of those 32-bit lanes of a [`Line`] that [`Simd::differs_in_key`] compares: all but
-/// the four that hold what is not compared.
-const KEY_LANES: u16 = 0b1000_1111_1111_1111;
+/// The bits of a [`Line`] that [`Simd::differs_in_key`] compares: its first 48 and its last 4 bytes.
+pub const KEY: Line = {
+    let last = u64::from_ne_bytes([0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    [u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, last]
+};
 
 /// Operations on lines.
 pub trait Simd: Copy + Debug {
@@ -39,7 +41,7 @@ pub trait Simd: Copy + Debug {
     /// Whether two lines differ.
     fn differs_at_all(self, a: Self::Reg, b: Self::Reg) -> bool;
 
-    /// Whether two lines differ in their first 48 or their last 4 bytes.
+    /// Whether two lines differ in a bit of [`KEY`].
     fn differs_in_key(self, a: Self::Reg, b: Self::Reg) -> bool;
 
     /// The sum, over the words, of the products of their halves, to which the halves of `secret` were
@@ -97,8 +99,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn differs_in_key(self, a: Line, b: Line) -> bool {
-        let last = u64::from_ne_bytes([0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-        self.differs(a, b, [u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, last])
+        self.differs(a, b, KEY)
     }
 
     #[inline(always)]
@@ -129,7 +130,19 @@ pub use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{KEY_LANES, Line, Simd, Ways};
+    use super::{KEY, Line, Simd, Ways};
+
+    /// The lanes of 32 bits of [`KEY`], the lowest first.
+    const KEY_LANES: u16 = {
+        let lanes: [u32; 16] = zerocopy::transmute!(KEY);
+        let (mut set, mut i) = (0, 0);
+        while i < 16 {
+            assert!(lanes[i] == 0 || lanes[i] == u32::MAX, "a lane is compared whole or not at all");
+            set |= (lanes[i] as u16 & 1) << i;
+            i += 1;
+        }
+        set
+    };
 
     /// AVX-512 F, BW, DQ and VL.
     #[derive(Clone, Copy, Debug)]
@@ -284,9 +297,7 @@ mod x86 {
 
         #[inline(always)]
         fn differs_in_key(self, a: [__m256i; 2], b: [__m256i; 2]) -> bool {
-            // SAFETY: see above.
-            let mask = unsafe { [_mm256_set1_epi32(-1), _mm256_set_epi32(-1, 0, 0, 0, -1, -1, -1, -1)] };
-            self.differs(a, b, mask)
+            self.differs(a, b, self.load(&KEY))
         }
 
         #[inline(always)]
