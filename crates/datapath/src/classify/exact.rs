@@ -75,7 +75,7 @@ impl ExactCache {
     }
 
     /// All likely flows.
-    #[inline(always)]
+    #[cfg(test)]
     pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {
         let bucket = &self.lines[self.at(hash)];
         bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])

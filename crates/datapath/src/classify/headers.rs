@@ -453,7 +453,6 @@ impl HeaderCache {
     #[cold]
     fn grow(&mut self) {
         self.evicted = 0;
-        self.clear();
         self.last = self.last * 2 + 1;
         self.clear();
     }

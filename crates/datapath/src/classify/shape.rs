@@ -76,21 +76,6 @@ impl Shape {
         }
     }
 
-    /// Whether two keys are equal under the mask.
-    #[inline(always)]
-    pub fn equal(&self, a: &Key, b: &Key) -> bool {
-        let common = differs(a.common_words(), b.common_words(), self.masks[0].words());
-        common == 0 && (self.count == 1 || self.rest_equal(a, b))
-    }
-
-    #[inline(never)]
-    fn rest_equal(&self, a: &Key, b: &Key) -> bool {
-        (1..self.count()).all(|i| {
-            let id = self.ids[i];
-            differs(a.block(id).words(), b.block(id).words(), self.masks[i].words()) == 0
-        })
-    }
-
     #[inline(never)]
     fn rest_matches(&self, flow: &[Block], key: &Key) -> bool {
         (1..flow.len()).all(|i| self.block_differs(i, flow, key) == 0)
