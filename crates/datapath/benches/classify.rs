@@ -98,20 +98,20 @@ fn classify(c: &mut Criterion) {
             reader.quiescent();
             let guard = reader.pin();
             let list = table.list(PortNo(1), guard).expect("flows of this port");
+            let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
 
             let mut batches = trace.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("megaflow", format!("{flows} flows, {masks} masks")), |b| {
                 b.iter(|| {
                     let mut found = [FlowRef::NONE; BATCH_SIZE];
                     let keys = batches.next().expect("endless");
-                    black_box(table.lookup(list, keys, u32::MAX, &mut found, 0, guard))
+                    black_box(Table::lookup(at, keys, u32::MAX, &mut found))
                 });
             });
             // The same packets as frames, through the scan and the cache of headers.
             let frames: Vec<Packet> = trace.iter().map(frame).collect();
             let mut caches = Caches::new(2 * flows as usize, [3, 4]);
             let mut notes = Notes::default();
-            let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
             let mut recent = Recent::default();
             for packets in frames.chunks(BATCH_SIZE).cycle().take(8 * frames.len() / BATCH_SIZE) {
                 at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, recent: &mut recent });

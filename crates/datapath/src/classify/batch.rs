@@ -254,7 +254,7 @@ fn look_further(
                 notes.heads.flags[i] = odd_flags(mark.dl_type, frame);
             }
         }
-        let (found, visited) = table.lookup(list, &notes.keys[..count], both, &mut flows, worker, guard);
+        let (found, visited) = Table::lookup(at, &notes.keys[..count], both, &mut flows);
         hits.simple += self::packets(found, notes.starts, count);
         hits.visited += visited;
     } else {
@@ -265,7 +265,7 @@ fn look_further(
             notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
         }
         let keys = &notes.keys[..count];
-        let (found, visited) = table.lookup(list, keys, open.leaders, &mut flows, worker, guard);
+        let (found, visited) = Table::lookup(at, keys, open.leaders, &mut flows);
         let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
         hits.exact += self::packets(known, notes.starts, count);
         hits.megaflow += self::packets(found | of_odd, notes.starts, count);
@@ -304,14 +304,13 @@ pub fn look_up_keys(
     flows: &mut [FlowRef; BATCH_SIZE],
     exact: &mut ExactCache,
 ) -> (u32, u32, u32) {
-    let Place { list, table, worker, guard, .. } = at;
     if want == 0 {
         return (0, 0, 0);
     }
-    if list.subtables.len() > 1 {
-        exact.classify(keys, want, flows, list, table, worker, guard)
+    if at.list.subtables.len() > 1 {
+        exact.classify(at, keys, want, flows)
     } else {
-        let (found, visited) = table.lookup(list, keys, want, flows, worker, guard);
+        let (found, visited) = Table::lookup(at, keys, want, flows);
         (0, found, visited)
     }
 }

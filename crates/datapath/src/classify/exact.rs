@@ -7,12 +7,12 @@
 use packet::{BATCH_SIZE, Key};
 
 use super::arena::FlowRef;
-use super::megaflow::{PortList, Table};
+use super::batch::Place;
+use super::megaflow::Table;
 use super::sample::Sampler;
 use super::simd::equal_tags;
 use super::subtable::tag;
 use super::{bits, prefetch};
-use crate::rcu::Guard;
 
 const WAYS: usize = 8;
 
@@ -85,17 +85,14 @@ impl ExactCache {
     /// in tier 2, which are then remembered. Writes them to `flows`, and returns the bits of those that were
     /// remembered, of those that tier 2 found, and the subtables that it visited.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
     pub fn classify(
         &mut self,
+        at: Place<'_>,
         keys: &[Key],
         want: u32,
         flows: &mut [FlowRef; BATCH_SIZE],
-        list: &PortList,
-        table: &Table,
-        worker: usize,
-        guard: Guard<'_>,
     ) -> (u32, u32, u32) {
+        let Place { list, table, guard, .. } = at;
         let mut hashes = [0; BATCH_SIZE];
         for i in bits(want) {
             hashes[i] = list.union.hash(&table.hasher, &keys[i]);
@@ -122,7 +119,7 @@ impl ExactCache {
         if known == want {
             return (known, 0, 0);
         }
-        let (found, visited) = table.lookup(list, keys, want & !known, flows, worker, guard);
+        let (found, visited) = Table::lookup(at, keys, want & !known, flows);
         for i in bits(found) {
             if self.sampler.draw() {
                 self.insert(hashes[i], flows[i]);

@@ -18,6 +18,7 @@ use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use parking_lot::Mutex;
 
 use super::arena::{Arena, FlowRef, Free};
+use super::batch::Place;
 use super::bits;
 use super::plan::Plan;
 use super::portflows::{Fit, Member, PortFlows};
@@ -184,30 +185,23 @@ impl Table {
     /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
     /// Returns the bits of those found, and how many subtables were visited, summed over the packets.
     #[inline(always)]
-    pub fn lookup(
-        &self,
-        list: &PortList,
-        keys: &[Key],
-        mut want: u32,
-        found: &mut [FlowRef; BATCH_SIZE],
-        worker: usize,
-        guard: Guard<'_>,
-    ) -> (u32, u32) {
+    pub fn lookup(at: Place<'_>, keys: &[Key], mut want: u32, found: &mut [FlowRef; BATCH_SIZE]) -> (u32, u32) {
+        let Place { list, table, worker, guard, .. } = at;
         let (wanted, mut visited) = (want, 0);
         let mut hashes = [0; BATCH_SIZE];
         for subtable in &list.subtables {
             let Some(buckets) = subtable.buckets(guard) else { continue };
             visited += want.count_ones();
             for i in bits(want) {
-                hashes[i] = subtable.shape.hash(&self.hasher, &keys[i]);
+                hashes[i] = subtable.shape.hash(&table.hasher, &keys[i]);
                 buckets.prefetch(hashes[i]);
             }
             for i in bits(want) {
-                self.arena.prefetch(buckets.hint(hashes[i]));
+                table.arena.prefetch(buckets.hint(hashes[i]));
             }
             let before = want;
             for i in bits(want) {
-                if let Some((flow, _)) = buckets.find(&keys[i], hashes[i], &self.arena, guard) {
+                if let Some((flow, _)) = buckets.find(&keys[i], hashes[i], &table.arena, guard) {
                     found[i] = flow;
                     want &= !(1 << i);
                 }

@@ -61,7 +61,8 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
                 let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(key));
                 let cached = exact.hints(hash).find(hit);
                 let mut flows = [FlowRef::NONE; BATCH_SIZE];
-                let (hits, visited) = table.lookup(list, keys, 1 << i, &mut flows, 0, guard);
+                let at = Place { in_port: crate::upcall::in_port(key), list, table, worker: 0, guard, count_at: None };
+                let (hits, visited) = Table::lookup(at, keys, 1 << i, &mut flows);
                 assert!(visited as usize <= list.subtables.len());
                 assert!(cached.is_none() || hits != 0, "tier 1 finds only what tier 2 finds");
                 if hits != 0 {
@@ -224,7 +225,8 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                         let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(&key));
                         let cached = exact.hints(hash).find(hit);
                         let mut found = [FlowRef::NONE; BATCH_SIZE];
-                        if cached.is_none() && table.lookup(list, &[key], 1, &mut found, worker, guard).0 != 0 {
+                        let at = Place { in_port: PortNo(1), list, table, worker, guard, count_at: None };
+                        if cached.is_none() && Table::lookup(at, &[key], 1, &mut found).0 != 0 {
                             exact.insert(hash, found[0]);
                         }
                         let flow = cached.unwrap_or(found[0]);
@@ -275,7 +277,8 @@ fn subtables_are_ranked_by_hits() {
         let guard = reader.pin();
         let list = table.list(PortNo(1), guard).unwrap();
         let mut found = [FlowRef::NONE; BATCH_SIZE];
-        (0..times).map(|_| table.lookup(list, std::slice::from_ref(key), 1, &mut found, 0, guard)).last().unwrap()
+        let at = Place { in_port: PortNo(1), list, table, worker: 0, guard, count_at: None };
+        (0..times).map(|_| Table::lookup(at, std::slice::from_ref(key), 1, &mut found)).last().unwrap()
     };
     // Each matches the flow of one mask only.
     let keys = [key(&[1, 0, 0, 0, 0, 0, 0]), key(&[0, 2, 0, 0, 0, 0, 0]), key(&[0, 0, 3, 0, 0, 0, 0])];
