@@ -11,15 +11,14 @@
 use std::ops::Bound;
 
 use super::arena::FlowRef;
-use super::megaflow::{Dying, Table, Writer};
+use super::megaflow::{Dying, LOCKED, Table, Writer};
 use crate::stats::RemovedFlow;
 
 /// Ports that are looked at for one that has more than its share.
 const PORTS: usize = 16;
 /// Flows that are asked before one has to go in any case.
 const ASKED: usize = 8;
-/// Flows that [`Table::thin`] evicts with one hold of the mutex, and in one call.
-const LOCKED: usize = 256;
+/// Flows that [`Table::thin`] evicts in one call.
 const THINNED: usize = 8192;
 /// Evicted flows that may wait for the workers before no more are installed.
 pub(super) const MAX_DYING: usize = 1 << 16;

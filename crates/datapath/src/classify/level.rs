@@ -15,23 +15,45 @@ pub trait Leveled {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// A level: work that is compiled for these features of the processor, of which a value of the type is proof.
 #[cfg(target_arch = "x86_64")]
-macro_rules! has {
-    ($($feature:tt)*) => { true $(&& std::arch::is_x86_feature_detected!($feature))* };
+macro_rules! level {
+    ($name:ident: $proof:ident, $($feature:tt)*) => {
+        mod $name {
+            use super::Leveled;
+
+            /// Whether this processor has all of the features.
+            #[inline(always)]
+            pub fn is_there() -> bool {
+                true $(&& std::arch::is_x86_feature_detected!($feature))*
+            }
+
+            #[target_feature($(enable = $feature),*)]
+            pub fn run<W: Leveled>(work: W) -> W::Output {
+                // SAFETY: this function has them.
+                work.run(unsafe { super::super::simd::$proof::new() })
+            }
+        }
+    };
 }
+
+#[cfg(target_arch = "x86_64")]
+level!(avx2: Avx2, "avx2" "bmi1" "bmi2" "lzcnt" "popcnt");
+#[cfg(target_arch = "x86_64")]
+level!(avx512: Avx512, "avx512f" "avx512bw" "avx512dq" "avx512vl" "bmi1" "bmi2" "lzcnt" "popcnt");
 
 /// Does the work with the best instructions that this processor has.
 #[inline(always)]
 pub fn at_best<W: Leveled>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        if has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "bmi1" "bmi2" "lzcnt" "popcnt") {
+        if avx512::is_there() {
             // SAFETY: the processor has all of the features.
-            return unsafe { avx512(work) };
+            return unsafe { avx512::run(work) };
         }
-        if has!("avx2" "bmi1" "bmi2" "lzcnt" "popcnt") {
+        if avx2::is_there() {
             // SAFETY: the processor has all of the features.
-            return unsafe { avx2(work) };
+            return unsafe { avx2::run(work) };
         }
     }
     work.run(Portable)
@@ -43,28 +65,14 @@ pub fn at_every<W: Leveled>(work: impl Fn() -> W) -> Vec<W::Output> {
     let mut results = vec![work().run(Portable)];
     #[cfg(target_arch = "x86_64")]
     {
-        if has!("avx2" "bmi1" "bmi2" "lzcnt" "popcnt") {
+        if avx2::is_there() {
             // SAFETY: the processor has all of the features.
-            results.push(unsafe { avx2(work()) });
+            results.push(unsafe { avx2::run(work()) });
         }
-        if has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "bmi1" "bmi2" "lzcnt" "popcnt") {
+        if avx512::is_there() {
             // SAFETY: the processor has all of the features.
-            results.push(unsafe { avx512(work()) });
+            results.push(unsafe { avx512::run(work()) });
         }
     }
     results
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-fn avx512<W: Leveled>(work: W) -> W::Output {
-    // SAFETY: this function has them.
-    work.run(unsafe { super::simd::Avx512::new() })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn avx2<W: Leveled>(work: W) -> W::Output {
-    // SAFETY: this function has them.
-    work.run(unsafe { super::simd::Avx2::new() })
 }

@@ -568,8 +568,8 @@ impl Table {
     }
 }
 
-/// Flows that one hold of the mutex removes.
-const LOCKED: usize = 256;
+/// Flows that are removed, evicted or listed with one hold of the mutex.
+pub(super) const LOCKED: usize = 256;
 
 fn list_index(in_port: PortNo) -> u16 {
     u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
