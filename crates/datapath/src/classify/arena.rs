@@ -29,7 +29,7 @@ use crate::rcu::{Domain, Guard};
 use crate::upcall::{FlowId, FlowStats};
 
 const CHUNK_BITS: u32 = 14;
-/// Entries in a chunk. With one block, a chunk is 2 MiB: a huge page.
+/// Entries in a chunk. With one block, a chunk is 2 MiB.
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 /// Number of an entry. [`FlowRef::NONE`] and any number that was ever handed out lead to an entry, live

@@ -158,7 +158,7 @@ pub struct Place<'a> {
 /// Batches that are taken to be mixed, after one that was.
 const MIXED: u8 = 63;
 
-/// Packets of a batch that may be taken for mixed, at least.
+/// Least packets of a batch that may count as mixed.
 const FEW: usize = 4;
 
 /// Finds the flows of packets that have come in on the port. `recent` is the receive queue's.
@@ -205,7 +205,9 @@ pub fn classify<S: Simd>(
         let scan = scan(simd, &list.plan, packets, heads);
         (leaders, odd) = (scan.leaders, scan.odd);
         known = if is_on { cache.find(simd, heads, leaders, probes, tally, found) } else { 0 };
-        // Where every other packet starts a run, both ways cost the same. A few packets say nothing.
+        // Three of four packets have to start a run. Where every other one does, both ways cost the same; but where
+        // one rule is for all and two protocols take turns, runs cost less (docs/performance.md). A few packets say
+        // nothing.
         let is_mixed = leaders.count_ones() as usize * 4 > count * 3 && odd == 0 && count >= FEW;
         recent.mixed = if is_mixed { MIXED } else { 0 };
     }

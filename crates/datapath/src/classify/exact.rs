@@ -1,4 +1,4 @@
-//! Tier 1: each worker's cache from microflow to flow.
+//! Tier 1 for unusual headers: each worker's cache from keys to flows.
 //!
 //! Its key is the hash of the packet's key under the union of all masks of the input port: what no flow
 //! looks at does not make another entry. An entry is a tag and a flow number, six bytes; the flow's own

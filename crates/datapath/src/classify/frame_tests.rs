@@ -345,7 +345,7 @@ fn caches_stay_within_their_memory() {
     let mut caches = Caches::new(64, [1, 2]);
     caches.set_one_in(0);
     caches.resize(1 << 14);
-    assert!(!caches.headers.is_on() && caches.headers.entries() <= 1 << 14);
+    assert!(!caches.headers.is_on() && caches.headers.ways() <= 1 << 14);
 }
 
 /// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
@@ -370,7 +370,7 @@ fn the_cache_grows_with_the_flows() {
         table.install(&key_of(packet.data()), mask, any.clone(), Arc::new(()), Time(1), By::Management).unwrap();
     }
     let caches = std::cell::RefCell::new(Caches::new(1 << 16, [5, 6]));
-    let before = caches.borrow().headers.entries();
+    let before = caches.borrow().headers.ways();
     reader.quiescent();
     let guard = reader.pin();
     let list = table.list(IN_PORT, guard).unwrap();
@@ -382,7 +382,7 @@ fn the_cache_grows_with_the_flows() {
             exact += at_best(work).hits.exact;
         }
     }
-    assert!(before < FLOWS as usize && caches.borrow().headers.entries() > FLOWS as usize);
+    assert!(before < FLOWS as usize && caches.borrow().headers.ways() > FLOWS as usize);
     assert!(exact > FLOWS * 98 / 100, "{exact} of {FLOWS}");
     let numbers = caches.borrow().headers.numbers();
     assert!(numbers <= FLOWS as usize && numbers > FLOWS as usize * 98 / 100, "one entry for each flow: {numbers}");

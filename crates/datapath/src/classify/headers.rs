@@ -2,15 +2,15 @@
 //!
 //! What a packet is looked up by is the line that [`scan`](super::scan) leaves of it: the bits of its
 //! headers that any flow of its port can look at, as they lie in the frame, with the port and the template.
-//! An entry is one cache line: the 48 bytes of header, and what is known of the flow; or half of one, where the bits that
-//! tell packets apart lie within 16 bytes, the line's core. It holds as long as the
-//! flow's epoch is the one that it was made in, so removing or changing a flow is a constant amount of work, and no
-//! entry is ever searched for.
+//! An entry is one cache line: the 48 bytes of header, and what is known of the flow; or half of one, where the
+//! bits that tell packets apart lie within 16 bytes, the line's core. It holds as long as the flow's epoch is
+//! the one that it was made in, so removing or changing a flow is a constant amount of work, and no entry is
+//! ever searched for.
 //!
 //! A set is one line of sixteen words: the number of an entry, and its tag. A hit reads the set, the entry, and
 //! the worker's counters of the flow, which are about to be written anyway. All three are asked for ahead
-//! of their use. Entries lie in the order in which they were made, so that those of flows that live at the same time share
-//! lines and pages, and none is left empty between them.
+//! of their use. Entries lie in the order in which they were made, so that those of flows that live at the
+//! same time share lines and pages, and none is left empty between them.
 //!
 //! The cache starts small, so that few flows stay within the processor's caches, and doubles when it
 //! evicts too often, up to its configured size. Memory that was never used is not there.
@@ -214,8 +214,8 @@ impl<'a, R: Copy> View<'a, R> {
         }
     }
 
-    /// What the entry of this number knows, and whether that is about this line, of this origin. The number is one that a
-    /// way has.
+    /// What the entry of this number knows, and whether that is about this line, of this origin. The number is one
+    /// that a way has.
     #[inline(always)]
     pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
         if let Some(core) = origin.core(line) {
@@ -259,7 +259,7 @@ impl<'a, R: Copy> View<'a, R> {
 #[derive(Default)]
 pub struct Probes {
     pub(super) hashes: [u64; BATCH_SIZE],
-    /// The first candidate of each.
+    /// The first candidate of each; then the epoch of its entry.
     pub(super) at: [u32; BATCH_SIZE],
 }
 
@@ -300,8 +300,8 @@ impl HeaderCache {
         self.sampler.is_on()
     }
 
-    /// Entries in use, known or not.
-    pub fn entries(&self) -> usize {
+    /// How many entries there can be before it grows.
+    pub fn ways(&self) -> usize {
         (self.last + 1) * WAYS
     }
 
@@ -406,7 +406,7 @@ impl HeaderCache {
     pub(super) fn view<S: Simd>(&self, simd: S) -> View<'_, S::Reg> {
         let (sets, entries, cores) = (self.sets.slice(), self.entries.slice(), self.cores.slice());
         // There are as many numbers as ways, and zero.
-        let (last, number) = (self.last, (self.entries() * 2 - 1) as u32);
+        let (last, number) = (self.last, (self.ways() * 2 - 1) as u32);
         View { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
@@ -444,7 +444,7 @@ impl HeaderCache {
                 self.entries.slice_mut()[at as usize] = Entry { header, fact };
             }
         }
-        if self.evicted > self.entries() / PRESSURE && self.last + 1 < self.sets.slice().len() {
+        if self.evicted > self.ways() / PRESSURE && self.last + 1 < self.sets.slice().len() {
             self.grow();
         }
     }

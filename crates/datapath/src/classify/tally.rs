@@ -1,10 +1,11 @@
 //! What each worker counts for each flow.
 //!
-//! Where every packet is of another flow, each costs a line of counters that is in no cache, and writing it back. So only
-//! the lower bits lie where packets are counted, 16 bytes for each flow, four flows to a line. Whenever the highest of
-//! these changes, the worker notes the whole number in a second array, which few packets touch. Nothing is ever reset, so
-//! that a reader needs the whole number as it was not long ago, and the lower bits as they are now: the sum is exact,
-//! whichever of the two changed meanwhile. The time of the last packet is what is near the worker's time by its lower bits.
+//! Where every packet is of another flow, each costs a line of counters that is in no cache, and writing it back. So
+//! only the lower bits lie where packets are counted, 16 bytes for each flow, four flows to a line. Whenever the
+//! highest of these changes, the worker notes the whole number in a second array, which few packets touch. Nothing is
+//! ever reset, so that a reader needs the whole number as it was not long ago, and the lower bits as they are now: the
+//! sum is exact, whichever of the two changed meanwhile. The time of the last packet is what is near the worker's time
+//! by its lower bits.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +37,7 @@ const _: () = assert!(size_of::<Counters>() == 16);
 // SAFETY: all of its members are numbers.
 unsafe impl Zero for Counters {}
 
-/// Bits of a [`Time`] that are not counted: 1 ms. The lower bits of what remains last for 52 days.
+/// Bits of a [`Time`] that are not counted: 1 ms. 32 bits of ticks last for 52 days.
 const TICK: u32 = 20;
 
 /// What was counted, in full, as of when [`carries`] said so last.
@@ -67,8 +68,8 @@ const fn both(packets: u64, bytes: u64) -> u64 {
     packets.wrapping_add(bytes << PACKETS_BITS)
 }
 
-/// Whether the totals are to be noted when one such number, above TCP flags, becomes another: whenever the highest bit of
-/// its packets or of all of it changes.
+/// Whether the totals are to be noted when one such number, above TCP flags, becomes another: whenever the highest bit
+/// of its packets or of all of it changes.
 #[inline(always)]
 const fn carries(was: u64, is: u64) -> bool {
     (was ^ is) & (1 << 63 | 1 << (FLAGS_BITS + PACKETS_BITS - 1)) != 0
@@ -90,13 +91,14 @@ impl Counters {
 }
 
 /// A worker's counters of all flows. They lie one behind the other, on huge pages, so that it takes no further line to
-/// find them. No two workers' share a line, nor a pair of lines that the processor asks for together: each writes to its
-/// own with every batch.
+/// find them. No two workers' share a line, nor a pair of lines that the processor asks for together: each writes to
+/// its own with every batch.
 #[repr(align(128))]
 pub(super) struct Tallies {
     counters: Region<Counters>,
     totals: Region<Totals>,
-    /// The worker's time when it received last, in ticks. Of no importance by less than 26 days.
+    /// The worker's time when it received last, in ticks. A flow's time is told right while it is less than 26 days
+    /// from this.
     latest: AtomicU64,
 }
 
@@ -171,9 +173,9 @@ impl<'a> Tally<'a> {
         loop {
             let (packets, bytes) = noted();
             let word = counters.count_and_flags.load(Ordering::Acquire);
-            // The worker counts before it notes the totals, and never counts as much as the lower bits hold without that. So
-            // if a total is still the same, the lower bits are behind it by less; one that is newer than the other is no
-            // matter.
+            // The worker counts before it notes the totals, and never counts as much as the lower bits hold without
+            // that. So if a total is still the same, the lower bits are behind it by less; one that is newer than the
+            // other is no matter.
             if noted() == (packets, bytes) {
                 let count = word >> FLAGS_BITS;
                 let packets = raised(packets, count, PACKETS_BITS);
