@@ -8,7 +8,6 @@ pub mod hash;
 pub mod key;
 pub mod prereq;
 pub mod reference;
-pub mod sparse;
 pub mod template;
 pub mod text;
 
@@ -18,7 +17,6 @@ pub use extract::{Layers, extract, simple_mark};
 pub use field::{Field, FieldInfo};
 pub use hash::Hasher;
 pub use key::{Blocks, Key, Mask};
-pub use sparse::SparseMatch;
 pub use template::{Template, Window};
 
 /// Bits of `nw_frag` (ovs-fields(7), ip_frag).
