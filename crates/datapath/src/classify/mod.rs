@@ -2,12 +2,14 @@
 //!
 //! Three nouns: the [`arena`] holds the flows; a [`subtable`] finds, among the flows with one mask, the
 //! one that equals a packet under it; the [`megaflow`] table has the subtables of each input port in the
-//! order of their usefulness. Beside it, each worker has an [`exact`]-match cache that leads packets of a
-//! known microflow straight to their flow.
+//! order of their usefulness. Before it each worker has two caches: [`headers`], from a frame's first bytes,
+//! whose entries hold as long as the flow's epoch; [`exact`], from keys, for frames with unusual headers,
+//! whose entries are hints that the arena decides about.
 //!
-//! Only the arena decides: buckets and caches hold hints. A hint is a hit when the flow it names is live
-//! and equals the packet under the flow's own mask; so removing a flow is one store, no cache is ever
-//! searched for stale entries, and a number that was given to another flow does no harm.
+//! A hint, there or in a subtable's bucket, is a hit when the flow it names is live and equals the packet
+//! under the flow's own mask. So a removed flow is out of sight by one store, and one for each worker, its
+//! epoch; no cache is ever searched for stale entries, and a number that was given to another flow does no
+//! harm.
 
 #![allow(unsafe_code)]
 
