@@ -50,7 +50,6 @@ STAGES = {
         "": "scan",
         "impl Notes": "extraction",
         "/// A worker's caches": "scan",
-        "known = if odd == 0": "entry",
         "/// Starts the key of": None,
     },
     DATAPATH + "classify/headers.rs": {
@@ -66,9 +65,10 @@ STAGES = {
     },
     DATAPATH + "classify/mixed.rs": {
         "": "scan",
-        "/// Hash of the line of these": "hash",
-        "/// Looks at packets, from number": "scan",
-        "/// What was found of a batch": "entry",
+        "probes.hashes[i] = if CORE": "hash",
+        "heads.longest = longest": "scan",
+        "// 1. Hash all": "hash",
+        "/// Looks for packets by their lines": "entry",
         "// 2. Compare the tags": "tags",
         "// 3. Compare the lines": "entry",
         "// 4. Ask the flows": "epoch",

@@ -17,8 +17,8 @@ use super::bits;
 use super::exact::ExactCache;
 use super::headers::{Found, HeaderCache, Probes};
 use super::megaflow::{PortList, Table};
-use super::mixed::{self, Recent};
-use super::plan::{Origin, set_mark};
+use super::mixed::{self, Recent, Work};
+use super::plan::set_mark;
 use super::scan::{Heads, scan};
 use super::simd::Simd;
 use crate::action::PortNo;
@@ -185,22 +185,10 @@ pub fn classify<S: Simd>(
         && let Some(now) = count_at
     {
         recent.mixed -= 1;
-        let lines = mixed::scan(simd, &list.plan, packets, cache, heads, probes, recent);
-        (leaders, odd) = (all(count) & !lines.odd, lines.odd);
-        known = if odd == 0 {
-            let found = &mut found[..count];
-            let mixed = if lines.alike && Origin::of(&heads.lines[0].0).has_core() {
-                mixed::find::<S, true>(simd, cache, heads, probes, tally, now, found)
-            } else {
-                mixed::find::<S, false>(simd, cache, heads, probes, tally, now, found)
-            };
-            (notes.counted, notes.alike) = (mixed.known, mixed.alike);
-            mixed.known
-        } else {
-            // The loops are for batches without exception.
-            recent.mixed = 0;
-            cache.find(simd, heads, leaders, probes, tally, found)
-        };
+        let (plan, found) = (&list.plan, &mut found[..count]);
+        let mixed = mixed::find(simd, Work { packets, plan, cache, tally, now, heads, probes, found }, recent);
+        (known, leaders, odd) = (mixed.known, all(count) & !mixed.odd, mixed.odd);
+        (notes.counted, notes.alike) = (mixed.known, mixed.alike);
     } else {
         let scan = scan(simd, &list.plan, packets, heads);
         (leaders, odd) = (scan.leaders, scan.odd);
@@ -208,7 +196,8 @@ pub fn classify<S: Simd>(
         // Three of four packets have to start a run. Where every other one does, both ways cost the same; but where
         // one rule is for all and two protocols take turns, runs cost less (docs/performance.md). A few packets say
         // nothing.
-        let is_mixed = leaders.count_ones() as usize * 4 > count * 3 && odd == 0 && count >= FEW;
+        let (starts, unusual) = ((leaders | odd).count_ones() as usize, odd.count_ones() as usize);
+        let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= FEW;
         recent.mixed = if is_mixed { MIXED } else { 0 };
     }
     notes.starts = leaders | odd;

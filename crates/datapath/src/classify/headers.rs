@@ -218,15 +218,20 @@ impl<'a, R: Copy> View<'a, R> {
     /// that a way has.
     #[inline(always)]
     pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
-        if let Some(core) = origin.core(line) {
-            self.read_core(number, core, origin)
-        } else {
-            let number = number as usize;
-            debug_assert!(number < self.entries.len());
-            // SAFETY: the region has an entry for each way that there can be, and the first one.
-            let entry = unsafe { self.entries.get_unchecked(number) };
-            (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
+        match origin.core(line) {
+            Some(core) => self.read_core(number, core, origin),
+            None => self.read_whole(simd, number, line),
         }
+    }
+
+    /// As [`read`](View::read), of a line that has no core.
+    #[inline(always)]
+    pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a Fact, bool) {
+        let number = number as usize;
+        debug_assert!(number < self.entries.len());
+        // SAFETY: the region has an entry for each way that there can be, and the first one.
+        let entry = unsafe { self.entries.get_unchecked(number) };
+        (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
     }
 
     /// As [`read`](View::read), of a line with this core.

@@ -19,7 +19,7 @@ pub trait Leveled {
 #[cfg(target_arch = "x86_64")]
 macro_rules! level {
     ($name:ident: $proof:ident, $($feature:tt)*) => {
-        mod $name {
+        pub(super) mod $name {
             use super::Leveled;
 
             /// Whether this processor has all of the features.
@@ -28,6 +28,7 @@ macro_rules! level {
                 true $(&& std::arch::is_x86_feature_detected!($feature))*
             }
 
+            #[inline(never)]
             #[target_feature($(enable = $feature),*)]
             pub fn run<W: Leveled>(work: W) -> W::Output {
                 // SAFETY: this function has them.

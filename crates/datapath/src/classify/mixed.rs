@@ -1,20 +1,25 @@
 //! Batches whose packets are of many flows: every packet is a run of its own.
 //!
-//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any, that is
-//! in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between; what is
-//! found is the same.
+//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any, that
+//! is in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between; what
+//! is found is the same.
+//!
+//! Mostly, all packets have the same pattern, that of the batch before: then nothing of it changes from packet to packet.
+//! Where they have not, each packet's pattern is found anew, without a branch that depends on what it is: packets of
+//! different protocols take turns by chance.
 
 use std::hint::cold_path;
 
-use packet::flow::template::Layout;
+use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
 use super::arena::FlowRef;
 use super::batch::all;
-use super::headers::{Found, HeaderCache, Probes, View};
-use super::plan::{Aligned, Core, Origin, Pattern, Plan};
-use super::scan::{AHEAD, Heads, fitting, pattern_of};
-use super::simd::{Line, Simd};
+use super::headers::{Fact, Found, HeaderCache, Probes, View};
+use super::level::Leveled;
+use super::plan::{Aligned, Core, Origin, Plan};
+use super::scan::{AHEAD, Heads, copied, fitting};
+use super::simd::Simd;
 use super::tally::Tally;
 use super::{bits, prefetch};
 
@@ -22,24 +27,82 @@ use super::{bits, prefetch};
 pub struct Recent {
     /// So many batches are taken to be mixed.
     pub mixed: u8,
-    /// The line of a packet of the last mixed batch: others are likely to have its pattern.
+    /// In so many of them, packets are taken to have different patterns.
+    varied: u8,
+    /// The line of a packet of the last batch where they had: those of the next batches are likely to have its pattern.
     line: Aligned,
 }
 
 impl Default for Recent {
     fn default() -> Recent {
-        Recent { mixed: 0, line: Aligned([0; 8]) }
+        Recent { mixed: 0, varied: 0, line: Aligned([0; 8]) }
     }
+}
+
+/// Batches whose packets are taken to have different patterns, after one where they had.
+const VARIED: u8 = 63;
+
+/// A batch, and where it is looked up.
+pub struct Work<'a> {
+    /// The packets.
+    pub packets: &'a [Packet],
+    /// Of their port.
+    pub plan: &'a Plan,
+    /// The worker's.
+    pub cache: &'a HeaderCache,
+    /// The worker's counters.
+    pub tally: Tally<'a>,
+    /// What time it is.
+    pub now: Time,
+    /// To what was found out about the frames.
+    pub heads: &'a mut Heads,
+    /// To what they are looked up by.
+    pub probes: &'a mut Probes,
+    /// To what was found, for each packet.
+    pub found: &'a mut [Found],
+}
+
+/// What was found of a batch.
+#[derive(Clone, Copy)]
+pub struct Mixed {
+    /// The packets that are known.
+    pub known: u32,
+    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be looked at by
+    /// itself.
+    pub odd: u32,
+    /// All are known, and the same is to be done with them.
+    pub alike: bool,
+}
+
+/// Looks at the headers of a batch, looks for its packets, and counts those that are known for their flows.
+#[inline(always)]
+pub fn find<S: Simd>(simd: S, work: Work<'_>, recent: &mut Recent) -> Mixed {
+    if recent.varied > 0 {
+        recent.varied -= 1;
+    } else if let Some(likely) = Likely::again(simd, work.plan, &recent.line) {
+        let (view, heads, probes) = (work.cache.view(simd), &mut *work.heads, &mut *work.probes);
+        let (are_alike, cores) = match likely.core_mask {
+            Some(mask) => {
+                (likely.scan::<S, true>(simd, view, work.packets, mask, heads, probes), all(work.packets.len()))
+            }
+            None => (likely.scan::<S, false>(simd, view, work.packets, [0; 2], heads, probes), 0),
+        };
+        if are_alike {
+            // The borrows one by one: behind a reference to all of them, each write might change any of them.
+            let Work { cache, heads, probes, found, tally, now, .. } = work;
+            return look_up::<S, true>(simd, cache, Lines { odd: 0, cores }, heads, probes, found, (tally, now));
+        }
+        recent.varied = VARIED;
+    }
+    simd.apart(Varied { work, line: &mut recent.line })
 }
 
 /// What was found out about the headers of a batch.
 #[derive(Clone, Copy)]
-pub struct Lines {
-    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be looked at by
-    /// itself.
-    pub odd: u32,
-    /// All have the same pattern.
-    pub alike: bool,
+struct Lines {
+    odd: u32,
+    /// Packets whose origin has a core.
+    cores: u32,
 }
 
 /// A pattern that packets are likely to have.
@@ -51,180 +114,163 @@ struct Likely<R> {
     mask: R,
     parse: R,
     salt: R,
-    /// The line of the first packet that had it.
+    /// The line of a packet that has it.
     first: R,
     origin: Origin,
+    /// What it leaves of the core, if its lines have one.
     core_mask: Option<Core>,
 }
 
 impl<R: Copy> Likely<R> {
-    /// One that no packet has.
-    #[inline(always)]
-    fn never<S: Simd<Reg = R>>(simd: S) -> Likely<R> {
-        Likely::new(simd, &Pattern::NEVER, simd.load(&[0; 8]))
-    }
-
     /// The one that the packet of this line had, if it is still one of the plan's.
     #[inline(always)]
-    fn again<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Line) -> Option<Likely<R>> {
-        let pattern = plan.pattern_of(Origin::of(line))?;
-        Some(Likely::new(simd, pattern, simd.load(line)))
-    }
-
-    /// That of packets that equal this line in what makes them ones of the template.
-    #[inline(always)]
-    fn new<S: Simd<Reg = R>>(simd: S, pattern: &Pattern, first: R) -> Likely<R> {
-        let [mask, parse, salt] = [&pattern.mask, &pattern.parse, &pattern.salt].map(|line| simd.load(&line.0));
-        let origin = Origin::of(&pattern.salt.0);
+    fn again<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<Likely<R>> {
+        let origin = Origin::of(&line.0);
+        let pattern = plan.pattern_of(origin)?;
         let core_mask = origin.core(&pattern.mask.0);
-        Likely { at: pattern.at as usize, layout: pattern.layout, mask, parse, salt, first, origin, core_mask }
+        let [mask, parse, salt, first] = [&pattern.mask, &pattern.parse, &pattern.salt, line].map(|l| simd.load(&l.0));
+        Some(Likely { at: pattern.at as usize, layout: pattern.layout, mask, parse, salt, first, origin, core_mask })
     }
 
-    /// The bytes of a packet that has it, their line, and the TCP flags.
-    #[inline(always)]
-    fn line<'p, S: Simd<Reg = R>>(&self, simd: S, packet: &'p Packet) -> Option<(&'p [u8; 64], R, u16)> {
-        let bytes = packet.line(self.at)?;
-        let line = simd.select(simd.load_bytes(bytes), self.mask, self.salt);
-        if simd.differs(line, self.first, self.parse) {
-            return None;
-        }
-        Some((bytes, line, fitting(&self.layout, packet)?))
-    }
-
-    /// Hash of the line of these bytes. `CORE`: it has a core.
-    #[inline(always)]
-    fn hash<S: Simd<Reg = R>, const CORE: bool>(&self, simd: S, view: View<'_, R>, bytes: &[u8; 64], line: R) -> u64 {
-        match (self.core_mask, self.origin.core_in(bytes)) {
-            // From the frame: to read a part of what was just stored would take as long as to store it.
-            (Some([a, b]), Some(core)) if CORE => view.hash_core([core[0] & a, core[1] & b], self.origin),
-            _ => view.hash_whole(simd, line),
-        }
-    }
-
-    /// Looks at packets, from number `i` on, as long as they have it. Returns the first one that has not.
+    /// Looks at the headers of a batch, and hashes them. Returns false, and nothing of use, if a packet has not the
+    /// pattern. `CORE`: its lines have a core, of which the mask leaves this.
     #[inline(always)]
     fn scan<S: Simd<Reg = R>, const CORE: bool>(
         &self,
         simd: S,
         view: View<'_, R>,
         packets: &[Packet],
-        mut i: usize,
+        [a, b]: Core,
         heads: &mut Heads,
-        hashes: &mut [u64; BATCH_SIZE],
-    ) -> usize {
-        while i < packets.len().min(BATCH_SIZE) {
+        probes: &mut Probes,
+    ) -> bool {
+        let count = packets.len().min(BATCH_SIZE);
+        for i in 0..count {
             if let Some(later) = packets.get(i + AHEAD) {
                 prefetch(later.data().as_ptr());
             }
-            let Some((bytes, line, flags)) = self.line(simd, &packets[i]) else { break };
-            (heads.bytes[i], heads.flags[i]) = (packets[i].len() as u32, flags);
+            let packet = &packets[i];
+            let Some(bytes) = packet.line(self.at) else { return false };
+            let line = simd.select(simd.load_bytes(bytes), self.mask, self.salt);
+            if simd.differs(line, self.first, self.parse) {
+                return false;
+            }
+            let Some(flags) = fitting::<false>(&self.layout, packet) else { return false };
+            (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, flags);
             simd.store(line, &mut heads.lines[i].0);
-            hashes[i] = self.hash::<S, CORE>(simd, view, bytes, line);
-            view.prefetch_set(hashes[i]);
-            i += 1;
+            probes.hashes[i] = if CORE {
+                // From the frame: to read a part of what was just stored would take as long as to store it.
+                let Some(core) = self.origin.core_in(bytes) else { return false };
+                view.hash_core([core[0] & a, core[1] & b], self.origin)
+            } else {
+                view.hash_whole(simd, line)
+            };
+            view.prefetch_set(probes.hashes[i]);
         }
-        i
+        heads.longest = longest(&heads.bytes[..count]);
+        true
+    }
+}
+
+fn longest(bytes: &[u32]) -> u32 {
+    bytes.iter().fold(0, |longest, &bytes| longest.max(bytes))
+}
+
+/// [`find`] where nothing is known of the packets' patterns.
+struct Varied<'a> {
+    work: Work<'a>,
+    /// To the line of the last one that has a pattern.
+    line: &'a mut Aligned,
+}
+
+impl Leveled for Varied<'_> {
+    type Output = Mixed;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Mixed {
+        let Work { packets, plan, cache, tally, now, heads, probes, found } = self.work;
+        let lines = scan(simd, plan, packets, cache.view(simd), heads, &mut probes.hashes);
+        if let Some(last) = (all(packets.len()) & !lines.odd).checked_ilog2() {
+            *self.line = heads.lines[last as usize];
+        }
+        look_up::<S, false>(simd, cache, lines, heads, probes, found, (tally, now))
     }
 }
 
 /// Looks at the headers of a batch, and hashes them.
 #[inline(always)]
-pub fn scan<S: Simd>(
+fn scan<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
-    cache: &HeaderCache,
+    view: View<'_, S::Reg>,
     heads: &mut Heads,
-    probes: &mut Probes,
-    recent: &mut Recent,
+    hashes: &mut [u64; BATCH_SIZE],
 ) -> Lines {
-    let view = cache.view(simd);
-    let (hashes, count) = (&mut probes.hashes, packets.len().min(BATCH_SIZE));
-    // Packets of two protocols may take turns.
-    let mut second = Likely::never(simd);
-    let mut likely = Likely::again(simd, plan, &recent.line.0).unwrap_or(second);
-    let (mut others, mut odd) = (0, 0);
-    let mut i = 0;
-    loop {
-        i = if likely.core_mask.is_some() {
-            likely.scan::<S, true>(simd, view, packets, i, heads, hashes)
-        } else {
-            likely.scan::<S, false>(simd, view, packets, i, heads, hashes)
-        };
-        if i == count {
-            break;
+    let count = packets.len().min(BATCH_SIZE);
+    let (mut odd, mut cores) = (0u32, 0u32);
+    for i in 0..count {
+        if let Some(later) = packets.get(i + AHEAD) {
+            prefetch(later.data().as_ptr());
         }
-        let (packet, mut copy) = (&packets[i], [0; 64]);
-        let (bytes, line, flags);
-        others |= 1u32 << i;
-        (likely, second) = (second, likely);
-        if let Some(found) = likely.line(simd, packet) {
-            (bytes, line, flags) = found;
-        } else if let Some((pattern, fitting)) = pattern_of(plan, packet, &mut copy) {
-            // The one before is still likely.
-            line = simd.select(simd.load_bytes(&copy), simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
-            likely = Likely::new(simd, pattern, line);
-            (bytes, flags) = (&copy, fitting);
-        } else {
-            (likely, second) = (second, likely);
+        let packet = &packets[i];
+        heads.bytes[i] = packet.len() as u32;
+        let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
+        let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
+            cold_path();
             odd |= 1 << i;
-            (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, 0);
-            i += 1;
+            // What is done with all lines must not see an older one.
+            (heads.flags[i], heads.lines[i]) = (0, Aligned([0; 8]));
             continue;
-        }
-        (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, flags);
+        };
+        let bytes = match packet.line(pattern.at as usize) {
+            Some(bytes) => simd.load_bytes(bytes),
+            None => simd.load_bytes(&copied(packet.data(), pattern.at as usize)),
+        };
+        let line = simd.select(bytes, simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
         simd.store(line, &mut heads.lines[i].0);
-        hashes[i] = likely.hash::<S, true>(simd, view, bytes, line);
+        heads.flags[i] = flags;
+        cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
+    }
+    heads.longest = longest(&heads.bytes[..count]);
+    // 1. Hash all; ask for the sets.
+    for i in bits(cores) {
+        let line = &heads.lines[i].0;
+        let origin = Origin::of(line);
+        hashes[i] = view.hash_core(origin.core_at().of(line), origin);
         view.prefetch_set(hashes[i]);
-        i += 1;
     }
-    heads.longest = heads.bytes[..count].iter().fold(0, |longest, &bytes| longest.max(bytes));
-    if others != 0 {
-        simd.store(likely.first, &mut recent.line.0);
+    for i in bits(all(count) & !cores) {
+        hashes[i] = view.hash_whole(simd, simd.load(&heads.lines[i].0));
+        view.prefetch_set(hashes[i]);
     }
-    Lines { odd, alike: others & !1 == 0 && odd == 0 }
+    Lines { odd, cores }
 }
 
-/// What was found of a batch.
-#[derive(Clone, Copy)]
-pub struct Mixed {
-    /// The packets that are known.
-    pub known: u32,
-    /// All are, and the same is to be done with them.
-    pub alike: bool,
-}
-
-/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `CORES`: they
-/// have the same pattern, whose origin has a core.
+/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `ALIKE`: they
+/// have the same origin.
 #[inline(always)]
-pub fn find<S: Simd, const CORES: bool>(
+fn look_up<S: Simd, const ALIKE: bool>(
     simd: S,
     cache: &HeaderCache,
+    lines: Lines,
     heads: &Heads,
     probes: &mut Probes,
-    tally: Tally<'_>,
-    now: Time,
     found: &mut [Found],
+    (tally, now): (Tally<'_>, Time),
 ) -> Mixed {
     let Probes { hashes, at } = probes;
-    let view = cache.view(simd);
+    let (view, Lines { odd, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
     let one = Origin::of(&heads.lines[0].0);
-    let origin = |line: &Line| if CORES { one } else { Origin::of(line) };
     // 2. Compare the tags; ask for the entries.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
-        view.prefetch(at[i], CORES || origin(&heads.lines[i].0).has_core());
+        view.prefetch(at[i], if ALIKE { cores != 0 } else { cores >> i & 1 != 0 });
     }
     // 3. Compare the lines; ask for the counters.
     let (mut other, core_at) = (0, one.core_at());
-    for i in 0..count {
-        let line = &heads.lines[i].0;
-        let (fact, same) = if CORES {
-            view.read_core(at[i], core_at.of(line), one)
-        } else {
-            view.read(simd, at[i], line, origin(line))
-        };
+    let mut note = |at: &mut [u32; BATCH_SIZE], i: usize, (fact, same): (&Fact, bool)| {
         if !same {
             cold_path();
             other |= 1 << i;
@@ -232,12 +278,35 @@ pub fn find<S: Simd, const CORES: bool>(
         found[i] = fact.found;
         at[i] = fact.epoch;
         prefetch(tally.of(fact.found.flow));
+    };
+    if ALIKE && cores != 0 {
+        for i in 0..count {
+            note(at, i, view.read_core(at[i], core_at.of(&heads.lines[i].0), one));
+        }
+    } else if ALIKE {
+        for i in 0..count {
+            note(at, i, view.read_whole(simd, at[i], &heads.lines[i].0));
+        }
+    } else {
+        for i in bits(cores) {
+            let line = &heads.lines[i].0;
+            let origin = Origin::of(line);
+            note(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
+        }
+        for i in bits(all(count) & !cores) {
+            note(at, i, view.read_whole(simd, at[i], &heads.lines[i].0));
+        }
     }
-    for i in bits(other) {
+    let mut none = odd;
+    for i in bits(other & !odd) {
         match view.other(hashes[i], &heads.lines[i].0) {
             Some(fact) => (found[i], at[i]) = (fact.found, fact.epoch),
-            None => (found[i], at[i]) = (Found::MISS, !tally.of(FlowRef::NONE).epoch()),
+            None => none |= 1 << i,
         }
+    }
+    for i in bits(none) {
+        // Another epoch than that of no flow, so that they count as stale.
+        (found[i], at[i]) = (Found::MISS, !tally.of(FlowRef::NONE).epoch());
     }
     // 4. Ask the flows whether that still holds, and count.
     let (mut stale, mut differ) = (0, 0);
@@ -253,5 +322,5 @@ pub fn find<S: Simd, const CORES: bool>(
     for i in bits(stale) {
         found[i] = Found::MISS;
     }
-    Mixed { known: all(count) & !stale, alike: stale == 0 && differ == 0 }
+    Mixed { known: all(count) & !stale, odd, alike: stale == 0 && differ == 0 }
 }

@@ -187,24 +187,6 @@ impl Plan {
 }
 
 impl Pattern {
-    /// A pattern that no packet has.
-    pub const NEVER: Pattern = Pattern {
-        mask: Aligned([0; 8]),
-        parse: Aligned([0; 8]),
-        salt: Aligned([0; 8]),
-        at: 0,
-        layout: Layout {
-            l3: 0,
-            l4: 0,
-            length: 0,
-            length_mask: 0,
-            uncounted: 0,
-            min_ip: 0,
-            min_frame: u32::MAX,
-            tcp: false,
-        },
-    };
-
     fn new(port: u16, template: Template, window: &Window) -> Pattern {
         let line = |words: &[u64; WINDOW_WORDS]| {
             let mut line = [0; 8];
@@ -216,7 +198,7 @@ impl Pattern {
             parse: line(&window.parse),
             salt: Aligned(Origin::new(port, template, window.at, core_of(window)).line()),
             at: window.at,
-            layout: template.layout(),
+            layout: window.layout,
         }
     }
 }

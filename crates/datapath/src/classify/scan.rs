@@ -5,7 +5,7 @@
 //! belongs to the run that the one before belongs to. The first packet of a run is its leader; its
 //! masked bytes are what it is looked up by.
 
-use packet::flow::template::{Layout, Template};
+use packet::flow::template::{Layout, TAG, TAG_AT, Template};
 use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
@@ -71,7 +71,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
                 let masked = simd.select(simd.load_bytes(bytes_of), mask, salt);
                 let same = !simd.differs_at_all(masked, before);
                 if (same || !simd.differs(masked, before, parse))
-                    && let Some(fitting) = fitting(&pattern.layout, packet)
+                    && let Some(fitting) = fitting::<false>(&pattern.layout, packet)
                 {
                     if same {
                         bytes += length;
@@ -85,7 +85,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
             // 2. By its template.
             pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
             if let Some(found) = pattern
-                && let Some(fitting) = fitting(&found.layout, packet)
+                && let Some(fitting) = fitting::<false>(&found.layout, packet)
             {
                 (mask, parse, salt) = (simd.load(&found.mask.0), simd.load(&found.parse.0), simd.load(&found.salt.0));
                 let bytes_of = match packet.line(found.at as usize) {
@@ -116,32 +116,24 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
     scan
 }
 
-/// The pattern of a packet, with its TCP flags and the bytes that it is about.
-#[cold]
-#[inline(never)]
-pub(super) fn pattern_of<'a>(plan: &'a Plan, packet: &Packet, bytes: &mut [u8; 64]) -> Option<(&'a Pattern, u16)> {
-    let pattern = plan.pattern(Template::of(packet.data())?)?;
-    let flags = fitting(&pattern.layout, packet)?;
-    let at = pattern.at as usize;
-    *bytes = packet.line(at).copied().unwrap_or_else(|| copied(packet.data(), at));
-    Some((pattern, flags))
-}
-
-/// The TCP flags of a packet of the layout's template, if its lengths are right.
+/// The TCP flags of a packet of the layout's template, if its lengths are right. `VARIED`: nothing is known of the next
+/// packet's template, so there is no branch that depends on it.
 #[inline(always)]
-pub(super) fn fitting(layout: &Layout, packet: &Packet) -> Option<u16> {
+pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
     let frame = packet.data();
-    if frame.len() < layout.min_frame as usize {
+    let size = frame.len() as u32;
+    if size < layout.min_frame {
         return None;
     }
-    // SAFETY: the word lies in the frame, which has at least `min_frame` bytes: the IP header whole.
-    let length = unsafe { word(frame, layout.length) };
-    if !layout.tcp {
-        return layout.fits(frame.len() as u32, length, 0).then_some(0);
+    // SAFETY: in `min_frame` bytes there is a word at each place that a layout has, and they are more than an Ethernet header.
+    let at = |at: u32| unsafe { word(frame, at) };
+    let length = at(layout.length);
+    if !VARIED && layout.is_plain {
+        return layout.fits_without_tcp(size, length).then_some(0);
     }
-    // SAFETY: with TCP, the first 20 bytes of its header are within `min_frame` bytes as well.
-    let tcp = unsafe { word(frame, layout.tcp_word()) };
-    layout.fits(frame.len() as u32, length, tcp).then_some(tcp & 0x0fff)
+    let tcp = at(layout.tcp) & layout.tcp_mask;
+    let is_tagged = (at(TAG_AT as u32) ^ TAG) & layout.tag_mask == 0;
+    (is_tagged & layout.fits(size, length, tcp)).then_some(tcp & 0x0fff)
 }
 
 /// # Safety
@@ -155,7 +147,7 @@ unsafe fn word(frame: &[u8], at: u32) -> u16 {
 
 /// The line at `at` of a frame that ends before it does.
 #[cold]
-fn copied(frame: &[u8], at: usize) -> [u8; 64] {
+pub(super) fn copied(frame: &[u8], at: usize) -> [u8; 64] {
     let mut line = [0; 64];
     let there = &frame[at.min(frame.len())..];
     let count = there.len().min(64);

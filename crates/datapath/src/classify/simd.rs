@@ -4,6 +4,8 @@
 
 use std::fmt::Debug;
 
+use super::level::Leveled;
+
 /// Eight words: a cache line.
 pub type Line = [u64; 8];
 
@@ -50,6 +52,9 @@ pub trait Simd: Copy + Debug {
 
     /// Bit i says whether way i equals `tag` in the bits that `mask` has.
     fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32;
+
+    /// Does work at this level in a function of its own: what it needs does not weigh on the caller's loops.
+    fn apart<W: Leveled>(self, work: W) -> W::Output;
 }
 
 /// Any processor.
@@ -121,6 +126,11 @@ impl Simd for Portable {
         }
         set
     }
+
+    #[inline(never)]
+    fn apart<W: Leveled>(self, work: W) -> W::Output {
+        work.run(self)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -131,6 +141,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{KEY, Line, Simd, Ways};
+    use crate::classify::level::{self, Leveled};
 
     /// The lanes of 32 bits of [`KEY`], the lowest first.
     const KEY_LANES: u16 = {
@@ -221,6 +232,12 @@ mod x86 {
                     _mm512_xor_si512(_mm512_load_si512((&raw const ways.0).cast()), _mm512_set1_epi32(tag as i32));
                 _mm512_testn_epi32_mask(diff, _mm512_set1_epi32(mask as i32)).into()
             }
+        }
+
+        #[inline(always)]
+        fn apart<W: Leveled>(self, work: W) -> W::Output {
+            // SAFETY: see above.
+            unsafe { level::avx512::run(work) }
         }
     }
 
@@ -327,6 +344,12 @@ mod x86 {
                 };
                 equal(_mm256_load_si256(at)) | equal(_mm256_load_si256(at.add(1))) << 8
             }
+        }
+
+        #[inline(always)]
+        fn apart<W: Leveled>(self, work: W) -> W::Output {
+            // SAFETY: see above.
+            unsafe { level::avx2::run(work) }
         }
     }
 }

@@ -20,7 +20,10 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
-const TAG: u16 = 0x8100;
+/// Type of a VLAN tag (IEEE 802.1Q).
+pub const TAG: u16 = 0x8100;
+/// Where it lies, or the frame's type where there is no tag.
+pub const TAG_AT: usize = 12;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -38,8 +41,9 @@ const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Template(u8);
 
-/// Where the headers of a template lie, in bytes from the start of the frame, and what they need.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Where the headers of a template lie, in bytes from the start of the frame, and what they need. All of it can be
+/// checked without a branch that depends on the template.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Where the IP or ARP header begins, or whatever else comes behind the Ethernet type.
     pub l3: u32,
@@ -47,16 +51,24 @@ pub struct Layout {
     pub l4: u32,
     /// Where the length field of the IP header lies.
     pub length: u32,
-    /// Its bits; none where there is no such header.
+    /// Where the word with the TCP header's length and flags lies.
+    pub tcp: u32,
+    /// Bits of the length field; none where there is no such header.
     pub length_mask: u16,
-    /// Bytes of the IP packet that this length does not count.
+    /// Bits of that word of TCP; none where there is no such header, and another word.
+    pub tcp_mask: u16,
+    /// Bits of the word at [`TAG_AT`] that must be those of [`TAG`]: all where no window has them.
+    pub tag_mask: u16,
+    /// Bytes of the IP packet that its length does not count.
     pub uncounted: u32,
-    /// Least length of the IP packet.
+    /// Least length of the IP packet, but for the TCP header.
     pub min_ip: u32,
+    /// Least length of the TCP header, in words of four bytes.
+    pub tcp_words: u32,
     /// Least length of the frame.
     pub min_frame: u32,
-    /// There is a TCP header.
-    pub tcp: bool,
+    /// Neither of the latter two masks has a bit.
+    pub is_plain: bool,
 }
 
 /// What comes behind the Ethernet header and the tag.
@@ -128,16 +140,29 @@ impl Template {
             Kind::Arp => (28, 0, 0, 0),
             Kind::Other | Kind::Llc => (0, 0, 0, 0),
         };
-        let tcp = matches!(self.kind(), Kind::Tcp | Kind::TcpV6);
+        let is_tcp = matches!(self.kind(), Kind::Tcp | Kind::TcpV6);
         let behind = match self.kind() {
-            Kind::Tcp | Kind::TcpV6 => 20,
             Kind::Udp | Kind::UdpV6 | Kind::Icmp => 8,
             _ => 0,
         };
         let min_ip = if length_mask == 0 { 0 } else { header + behind };
-        // Shorter frames have no template, even where they have all headers.
-        let min_frame = if l3 + header + behind < HEAD { HEAD } else { l3 + header + behind };
-        Layout { l3, l4: l3 + header, length: l3 + length, length_mask, uncounted, min_ip, min_frame, tcp }
+        let (tcp_mask, tcp_words) = if is_tcp { (u16::MAX, TCP_WORDS) } else { (0, 0) };
+        let whole = l3 + header + behind + 4 * tcp_words;
+        Layout {
+            l3,
+            l4: l3 + header,
+            length: l3 + length,
+            tcp: if is_tcp { l3 + header + 12 } else { l3 + length },
+            length_mask,
+            tcp_mask,
+            tag_mask: 0,
+            uncounted,
+            min_ip,
+            tcp_words,
+            // Shorter frames have no template, even where they have all headers.
+            min_frame: if whole < HEAD { HEAD } else { whole },
+            is_plain: !is_tcp,
+        }
     }
 
     /// The template that the first bytes of a frame say it has. Its lengths are not looked at.
@@ -145,42 +170,50 @@ impl Template {
     pub fn of(frame: &[u8]) -> Option<Template> {
         let head: &[u8; HEAD as usize] = frame.first_chunk()?;
         let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let (tagged, l3) = if word(12) == TAG { (Template::TAGGED, 18) } else { (0, 14) };
-        let kind = match word(l3 - 2) {
-            IPV4 if head[l3] == 0x45 && word(l3 + 6) & 0x3fff == 0 => match head[l3 + 9] {
-                UDP => Kind::Udp,
-                TCP => Kind::Tcp,
-                ICMP => Kind::Icmp,
-                _ => return None,
-            },
-            IPV6 => match head[l3 + 6] {
-                UDP => Kind::UdpV6,
-                TCP => Kind::TcpV6,
-                _ => return None,
-            },
-            IPV4 => return None,
-            ARP | RARP if head[l3..].starts_with(&ARP_HEAD) => Kind::Arp,
-            ARP | RARP => return None,
-            length if length < ETHERTYPE_MIN => {
-                if head[l3..].starts_with(&SNAP) {
-                    return None;
-                }
-                Kind::Llc
-            }
-            parsed if PARSED.contains(&parsed) => return None,
-            _ => Kind::Other,
-        };
+        let tagged = u8::from(word(TAG_AT) == TAG) * Template::TAGGED;
+        let l3 = 14 + 4 * usize::from(tagged);
+        let (is_v4, is_v6) = (word(l3 - 2) == IPV4, word(l3 - 2) == IPV6);
+        // Without a branch for each question: packets of different protocols may take turns.
+        let protocol = head[l3 + 6 + 3 * usize::from(is_v4)];
+        let (is_udp, is_tcp, is_icmp) = (protocol == UDP, protocol == TCP, is_v4 & (protocol == ICMP));
+        let is_plain = is_v6 | is_v4 & (head[l3] == 0x45) & (word(l3 + 6) & 0x3fff == 0);
+        if is_plain & (is_udp | is_tcp | is_icmp) {
+            let kind = u8::from(is_v6) | u8::from(is_tcp) << 1 | (u8::from(is_icmp) * Kind::Icmp as u8);
+            return Some(Template(kind << 1 | tagged));
+        }
+        if is_v4 | is_v6 {
+            return None;
+        }
+        let kind = Template::without_ip(word(l3 - 2), &head[l3..])?;
         Some(Template::new(kind, tagged))
+    }
+
+    /// What a frame is that has this type, or length, and then no IP.
+    #[cold]
+    fn without_ip(kind: u16, l3: &[u8]) -> Option<Kind> {
+        match kind {
+            ARP | RARP => l3.starts_with(&ARP_HEAD).then_some(Kind::Arp),
+            length if length < ETHERTYPE_MIN => (!l3.starts_with(&SNAP)).then_some(Kind::Llc),
+            parsed if PARSED.contains(&parsed) => None,
+            _ => Some(Kind::Other),
+        }
     }
 
     /// What to compare of frames of this template, so that those that are equal have equal keys under
     /// `mask`. `None` where it would take bytes that lie too far from each other.
     pub fn window(self, mask: &Mask) -> Option<Window> {
-        let parse = self.parse_bits();
+        let (mut parse, mut layout) = (self.parse_bits(), self.layout());
         let mut bits = self.mask_bits(mask);
         bits.iter_mut().zip(&parse).for_each(|(bits, parse)| *bits |= parse);
-        let first = bits.iter().position(|&b| b != 0)?;
+        let mut first = bits.iter().position(|&b| b != 0)?;
         let end = FRAME - bits.iter().rev().position(|&b| b != 0)?;
+        if end > WINDOW && end - first > WINDOW && self.is_tagged() && first == TAG_AT {
+            // Ports over IPv6 with a tag. Its type is looked at aside.
+            parse[TAG_AT..][..2].fill(0);
+            bits[TAG_AT..][..2].fill(0);
+            (layout.tag_mask, layout.is_plain) = (u16::MAX, false);
+            first = TAG_AT + 2;
+        }
         // The start of the frame where that is enough: it needs the fewest bytes.
         let at = if end <= WINDOW { 0 } else { first };
         let words = |bytes: &[u8; FRAME]| {
@@ -191,7 +224,8 @@ impl Template {
             words
         };
         let fixed = if self.is_fixed() { parse } else { [0; FRAME] };
-        let window = || Window { at: at as u32, mask: words(&bits), parse: words(&parse), fixed: words(&fixed) };
+        let window =
+            || Window { at: at as u32, mask: words(&bits), parse: words(&parse), fixed: words(&fixed), layout };
         (end - at <= WINDOW).then(window)
     }
 
@@ -204,7 +238,7 @@ impl Template {
     fn parse_bits(self) -> [u8; FRAME] {
         let mut bits = [0; FRAME];
         let l3 = self.layout().l3 as usize;
-        bits[12..14].fill(0xff);
+        bits[TAG_AT..][..2].fill(0xff);
         bits[l3 - 2..l3].fill(0xff);
         match self.kind() {
             Kind::UdpV6 | Kind::TcpV6 => bits[l3 + 6] = 0xff,
@@ -274,6 +308,12 @@ impl Template {
     }
 }
 
+/// Padding is known up to so many bytes.
+const PADDING: u32 = u16::MAX as u32;
+
+/// Least length of a TCP header, in words of four bytes (RFC 9293 3.1).
+const TCP_WORDS: u32 = 5;
+
 /// The shortest frame of a template: Ethernet, IPv4 and UDP, or ARP. Shorter ones are extracted.
 const HEAD: u32 = 42;
 
@@ -291,33 +331,35 @@ pub struct Window {
     pub parse: [u64; WINDOW_WORDS],
     /// Those of these that are the same in all frames of the template.
     pub fixed: [u64; WINDOW_WORDS],
+    /// Where the headers are, and what is to be looked at beside the window.
+    pub layout: Layout,
 }
 
 impl Layout {
-    /// Whether the lengths of a frame of this template and at least [`min_frame`](Layout::min_frame) bytes are
-    /// as they must be. `length` is the word at [`length`](Layout::length), `tcp` the one at
-    /// [`tcp_word`](Layout::tcp_word); both in host byte order.
+    /// Whether the lengths of a frame of this template and at least [`min_frame`](Layout::min_frame) bytes are as they
+    /// must be. `length` is the word at [`length`](Layout::length), `tcp` what the mask leaves of the one at
+    /// [`tcp`](Layout::tcp); both in host byte order.
     #[inline(always)]
     pub fn fits(&self, frame: u32, length: u16, tcp: u16) -> bool {
-        let size = u32::from(length & self.length_mask) + self.uncounted;
-        let mut least = self.min_ip;
-        if self.tcp {
-            // The upper four bits are the length of the TCP header in words of four bytes.
-            let words = u32::from(tcp >> 12);
-            if words < 5 {
-                return false;
-            }
-            least += 4 * (words - 5);
-        }
-        // Padding is known up to 65535 bytes. Wraps where the frame is too short.
-        let padding = frame.wrapping_sub(self.l3).wrapping_sub(size);
-        size >= least && padding <= u32::from(u16::MAX)
+        // The upper four bits are the length of the TCP header in words of four bytes.
+        let words = u32::from(tcp >> 12);
+        let (size, padding) = self.sizes(frame, length);
+        let least = self.min_ip + 4 * words;
+        (words >= self.tcp_words) & (size >= least) & (padding <= PADDING)
     }
 
-    /// Where the word with the length of the TCP header and the TCP flags (12 bits) lies.
+    /// As [`fits`](Layout::fits), where there is no TCP header.
     #[inline(always)]
-    pub fn tcp_word(&self) -> u32 {
-        self.l4 + 12
+    pub fn fits_without_tcp(&self, frame: u32, length: u16) -> bool {
+        let (size, padding) = self.sizes(frame, length);
+        size >= self.min_ip && padding <= PADDING
+    }
+
+    /// Of the IP packet, and of what follows it. The latter wraps where the frame is too short.
+    #[inline(always)]
+    fn sizes(&self, frame: u32, length: u16) -> (u32, u32) {
+        let size = u32::from(length & self.length_mask) + self.uncounted;
+        (size, frame.wrapping_sub(self.l3).wrapping_sub(size))
     }
 }
 
@@ -407,9 +449,10 @@ mod tests {
     }
 
     fn fits(layout: &Layout, frame: &[u8]) -> bool {
-        let tcp = |layout: &Layout| if layout.tcp { word(frame, layout.tcp_word()) } else { 0 };
+        let tcp = || word(frame, layout.tcp) & layout.tcp_mask;
         frame.len() >= layout.min_frame as usize
-            && layout.fits(frame.len() as u32, word(frame, layout.length), tcp(layout))
+            && layout.fits(frame.len() as u32, word(frame, layout.length), tcp())
+            && (word(frame, TAG_AT as u32) ^ TAG) & layout.tag_mask == 0
     }
 
     fn fitting(frame: &[u8]) -> Option<Template> {
@@ -447,8 +490,9 @@ mod tests {
             }
             let Some(template) = fitting(&a) else { return Ok(()) };
             let Some(window) = template.window(&mask) else { return Ok(()) };
-            let layout = template.layout();
-            let flags = if layout.tcp { word(&a, layout.tcp_word()) & 0x0fff } else { 0 };
+            let layout = window.layout;
+            prop_assert!(fits(&layout, &a));
+            let flags = word(&a, layout.tcp) & layout.tcp_mask & 0x0fff;
             prop_assert_eq!(flags, key(&a).common().tcp_flags.get());
             if !fits(&layout, &b) {
                 return Ok(());
@@ -470,6 +514,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_before_the_window_is_looked_at() {
+        let mut mask = Mask::wildcard();
+        mask.set_exact(super::super::Field::TcpDst);
+        let mut tagged = vec![2; 12];
+        tagged.extend([0x81, 0, 0, 10, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
+        tagged.extend([0xfd; 32]);
+        tagged.extend([0, 7, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+        let template = fitting(&tagged).unwrap();
+        let window = template.window(&mask).unwrap();
+        assert!(window.at as usize > TAG_AT);
+        for kind in 0..=u16::MAX {
+            let mut frame = tagged.clone();
+            frame[TAG_AT..][..2].copy_from_slice(&kind.to_be_bytes());
+            assert_eq!(compared(&window, &frame, &window.parse), compared(&window, &tagged, &window.parse));
+            assert_eq!(fits(&window.layout, &frame), fitting(&frame) == Some(template), "type {kind:#x}");
+        }
+    }
+
+    #[test]
     fn windows_exist_for_usual_masks() {
         use super::super::Field::*;
         let window = |kind: Kind, tagged: u8, fields: &[super::super::Field]| {
@@ -483,5 +546,7 @@ mod tests {
         let tuple_v6 = [Ipv6Src, Ipv6Dst, UdpSrc, UdpDst];
         assert_eq!(window(Kind::UdpV6, 0, &tuple_v6).map(|w| w.at), Some(12));
         assert_eq!(window(Kind::UdpV6, 0, &[&tuple_v6[..], &[DlDst]].concat()), None);
+        let tagged = window(Kind::UdpV6, Template::TAGGED, &[&tuple_v6[..], &[VlanTci]].concat()).unwrap();
+        assert_eq!((tagged.at, tagged.layout.tag_mask), (14, 0xffff));
     }
 }
