@@ -40,6 +40,10 @@ unsafe impl Zero for Counters {}
 /// Bits of a [`Time`] that are not counted: 1 ms. 32 bits of ticks last for 52 days.
 const TICK: u32 = 20;
 
+/// Ticks by which a flow's time may be later than the worker's that was read before it: a minute, in which a reader
+/// does nothing else.
+const AHEAD: u32 = 1 << 16;
+
 /// What was counted, in full, as of when [`carries`] said so last.
 #[repr(C, align(16))]
 struct Totals {
@@ -97,8 +101,8 @@ impl Counters {
 pub(super) struct Tallies {
     counters: Region<Counters>,
     totals: Region<Totals>,
-    /// The worker's time when it received last, in ticks. A flow's time is told right while it is less than 26 days
-    /// from this.
+    /// The worker's time when it received last, in ticks. A flow's time is told right while it is less than 52 days
+    /// before this.
     latest: AtomicU64,
 }
 
@@ -155,8 +159,9 @@ impl<'a> Tally<'a> {
         let counters = self.of(flow);
         let was = counters.count_and_flags.load(Ordering::Relaxed);
         let count = was.wrapping_add(both(packets.into(), bytes.into()) << FLAGS_BITS);
-        counters.count_and_flags.store(count | u64::from(tcp_flags), Ordering::Release);
+        // Before the count: a reader who sees the flow's first packet sees when it was.
         counters.used.store((now.0 >> TICK) as u32, Ordering::Relaxed);
+        counters.count_and_flags.store(count | u64::from(tcp_flags), Ordering::Release);
         if carries(was, count) {
             self.all.carry(flow);
         }
@@ -189,8 +194,13 @@ impl<'a> Tally<'a> {
     pub(super) fn stats(self, flow: FlowRef) -> FlowStats {
         let (packets, bytes, tcp_flags) = self.whole(flow);
         let latest = self.all.latest.load(Ordering::Relaxed);
-        let later = self.of(flow).used.load(Ordering::Relaxed).wrapping_sub(latest as u32) as i32;
-        let used = if packets == 0 { 0 } else { latest.saturating_add_signed(later.into()) };
+        let age = (latest as u32).wrapping_sub(self.of(flow).used.load(Ordering::Relaxed));
+        let used = match (packets, age.wrapping_neg()) {
+            (0, _) => 0,
+            // The worker was faster than the reader.
+            (_, ahead @ ..AHEAD) => latest + u64::from(ahead),
+            _ => latest.saturating_sub(age.into()),
+        };
         FlowStats { packets, bytes, used: Time(used << TICK), tcp_flags }
     }
 
@@ -280,8 +290,9 @@ mod tests {
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 for n in 1..=BATCHES {
-                    tallies.tally().turn(Time(n << TICK));
-                    tallies.tally().add(flow(), PACKETS, BYTES, 0, Time(n << TICK));
+                    let now = Time((n / 1000) << TICK);
+                    tallies.tally().turn(now);
+                    tallies.tally().add(flow(), PACKETS, BYTES, 0, now);
                 }
             });
             let mut last = FlowStats::default();
@@ -311,15 +322,16 @@ mod tests {
         let tallies = Tallies::new(FLOW + 1);
         let tally = tallies.tally();
         for n in 0..1000 {
-            let (now, next) = (Time(n * 50 * day), Time((n * 50 + 25) * day));
-            tally.turn(now);
-            tally.add(flow(), 1, 60, 0, now);
-            assert_eq!(tally.stats(flow()).used.0 >> TICK, now.0 >> TICK);
-            tally.turn(next);
-            assert_eq!(tally.stats(flow()).used.0 >> TICK, now.0 >> TICK);
-            tally.turn(now);
-            tally.add(flow(), 1, 60, 0, next);
-            assert_eq!(tally.stats(flow()).used.0 >> TICK, next.0 >> TICK);
+            let at = |days: u64| Time((n * 120 + days) * day);
+            tally.turn(at(0));
+            tally.add(flow(), 1, 60, 0, at(0));
+            for idle in [0, 25, 27, 51] {
+                tally.turn(at(idle));
+                assert_eq!(tally.stats(flow()).used.0 >> TICK, at(0).0 >> TICK, "after {idle} days");
+            }
+            let soon = Time(at(51).0 + 30_000_000_000);
+            tally.add(flow(), 1, 60, 0, soon);
+            assert_eq!(tally.stats(flow()).used.0 >> TICK, soon.0 >> TICK);
         }
     }
 }
