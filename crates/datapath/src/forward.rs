@@ -5,7 +5,7 @@
 use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key};
 
-use crate::act::{Actor, connection_hash};
+use crate::act::{Actor, Metadata, Recirculated, connection_hash};
 use crate::action::PortNo;
 use crate::classify::batch::{Hits, Notes, Place, all, classify, classify_keys, end_of_run};
 use crate::classify::level::{Leveled, at_best};
@@ -111,14 +111,17 @@ impl Worker {
         let Frames { packets, notes, depths } = frames;
         let count = packets.len();
         // What is still up there must not be overtaken (see `miss.rs`).
+        let mut waiting = 0u32;
         if actor.misses.has_outstanding(in_port) {
             for (i, packet) in packets.iter().enumerate() {
                 notes.extract(i, packet, in_port);
             }
             notes.split_runs(packets);
             for i in 0..count {
-                if actor.misses.is_up(connection_hash(&actor.hasher, &notes.keys[i])) {
-                    notes.found[i] = Found::MISS;
+                let (connection, found) = (connection_hash(&actor.hasher, &notes.keys[i]), &mut notes.found[i]);
+                if actor.misses.has_to_wait(connection, *found != Found::MISS) {
+                    *found = Found::MISS;
+                    waiting |= 1 << i;
                 }
             }
         }
@@ -165,14 +168,18 @@ impl Worker {
                 // 5. Miss.
                 DeedKind::Miss => packets.zip(run).for_each(|(packet, i)| {
                     notes.extract(i, &packet, in_port);
-                    miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
+                    if waiting >> i & 1 != 0 {
+                        wait(actor, packet, &notes.keys[i], depths[i]);
+                    } else {
+                        miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
+                    }
                 }),
                 // 6. Act.
                 DeedKind::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
                 DeedKind::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
                 DeedKind::Program => {
-                    let live = table.arena.live(flow, guard);
-                    act_on_run(actor, live, notes, packets, run.start, depths[run.start], in_port);
+                    let work = table.arena.work(flow, guard);
+                    act_on_run(actor, work, notes, packets, run.start, depths[run.start], in_port);
                 }
             }
         }
@@ -223,6 +230,18 @@ fn count(actor: &Actor, hits: Hits) {
     counters.exact_hits.add(hits.exact.into());
     counters.megaflow_hits.add(hits.megaflow.into());
     counters.subtables_visited.add(hits.visited.into());
+}
+
+/// Lets a packet wait for others of its connection that are up. It is classified again when they are through.
+#[cold]
+fn wait(actor: &mut Actor, packet: packet::Packet, key: &Key, depth: u8) {
+    let in_port = crate::upcall::in_port(key);
+    if !actor.misses.has_room(in_port) {
+        actor.counters.lost.add(1);
+        return actor.outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+    }
+    let connection = connection_hash(&actor.hasher, key);
+    actor.misses.wait(connection, Recirculated { packet, metadata: Metadata::of(key), depth });
 }
 
 /// Sends a packet up. The fast path ends here.

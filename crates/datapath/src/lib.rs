@@ -11,6 +11,7 @@ pub mod balance;
 pub mod classify;
 pub mod clock;
 pub mod config;
+mod connections;
 mod counters;
 mod crew;
 pub mod datapath;

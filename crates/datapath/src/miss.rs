@@ -9,11 +9,12 @@
 //! costs the worker itself is bounded by `fair.rs`.
 //!
 //! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
-//! even if a flow for them was installed meanwhile. A table of counters by connection says whether one is
-//! up; they are then sent the same way. Ports with nothing outstanding do not pay for this. What comes down
-//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up,
-//! behind those that came later.
+//! even if a flow for them was installed meanwhile. A table of connections says whether one is up (`connections.rs`).
+//! Those that have a flow wait at the worker until none is: so however fast a connection is, the slow path is through
+//! with it some time. Ports with nothing outstanding do not pay for this. What comes down carries all that is to be done
+//! with it: nothing that happens to its flow on the way can send it back up, behind those that came later.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +28,11 @@ use parking_lot::Mutex;
 use ports::Offloads;
 use ports::offload::complete;
 
+use crate::act::Recirculated;
 use crate::action::{Action, PortNo, Punt};
 use crate::backlog::Backlog;
 use crate::classify::{By, Table};
+use crate::connections::Connections;
 use crate::drop::DropReason;
 use crate::log;
 use crate::output::Outputs;
@@ -60,14 +63,14 @@ pub(crate) struct Outstanding {
     hash: u64,
     /// Times that it was recirculated.
     depth: u8,
-    /// Its connection's counter.
-    connection: usize,
+    /// Hash of its connection.
+    connection: u32,
 }
 
 /// What comes down.
 pub struct Returned {
     in_port: PortNo,
-    connection: Option<usize>,
+    connection: Option<u32>,
     /// `None` for a packet that was punted.
     pub answered: Option<Answered>,
 }
@@ -154,33 +157,23 @@ impl Bell {
 pub struct MissQueue {
     channel: Arc<Channel>,
     bell: Arc<Bell>,
-    /// Packets that are up.
+    /// Packets that are up or wait for those.
     outstanding: usize,
     /// Of these, by input port.
     by_port: Vec<u32>,
-    /// Of these, by connection.
-    by_connection: Box<[u16]>,
+    /// Of these, by connection, but those that were punted.
+    connections: Connections,
     /// Packets that missed, ever, whether they found room or not.
     pub missed: u64,
     /// Something was sent up since the bell was rung.
     pub risen: bool,
 }
 
-/// Counters of connections: a power of two.
-const CONNECTIONS: usize = 4096;
-
 impl MissQueue {
     /// The worker's end of `channel`.
     pub fn new(channel: Arc<Channel>, bell: Arc<Bell>) -> MissQueue {
-        MissQueue {
-            channel,
-            bell,
-            outstanding: 0,
-            by_port: Vec::new(),
-            by_connection: vec![0; CONNECTIONS].into(),
-            missed: 0,
-            risen: false,
-        }
+        let connections = Connections::new(channel.up.capacity());
+        MissQueue { channel, bell, outstanding: 0, by_port: Vec::new(), connections, missed: 0, risen: false }
     }
 
     /// Whether packets from this port are up.
@@ -194,16 +187,22 @@ impl MissQueue {
         self.outstanding == 0
     }
 
-    /// Whether a packet of this connection (any hash of it) is up.
-    pub fn is_up(&self, connection: u32) -> bool {
-        self.by_connection[connection as usize % CONNECTIONS] != 0
+    /// Whether a packet of this connection, which may have a flow, has to wait for others.
+    pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
+        self.connections.has_to_wait(connection, has_flow)
+    }
+
+    /// Lets a packet wait, which has to, and for which the port has room.
+    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+        self.count(packet.metadata.in_port());
+        self.connections.wait(connection, packet);
     }
 
     fn of_port(&self, in_port: PortNo) -> usize {
         self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
     }
 
-    /// Whether a packet from this port could go up.
+    /// Whether a packet from this port could go up, or wait.
     pub fn has_room(&self, in_port: PortNo) -> bool {
         let free = self.channel.up.capacity().saturating_sub(self.outstanding);
         free > 0 && self.of_port(in_port) < free.div_ceil(2)
@@ -224,11 +223,10 @@ impl MissQueue {
         if !self.has_room(in_port) {
             return Err(packet);
         }
-        let connection = connection as usize % CONNECTIONS;
         let up = Up::Miss(Outstanding { packet, key: Box::new(key.clone()), layers, hash, depth, connection });
         match self.channel.up.push(up) {
             Ok(()) => {
-                self.by_connection[connection] += 1;
+                self.connections.add(connection);
                 self.count_up(in_port);
                 Ok(())
             }
@@ -252,13 +250,17 @@ impl MissQueue {
     }
 
     fn count_up(&mut self, in_port: PortNo) {
+        self.count(in_port);
+        self.risen = true;
+    }
+
+    fn count(&mut self, in_port: PortNo) {
         let at = port_index(in_port);
         if self.by_port.len() <= at {
             self.by_port.resize(at + 1, 0);
         }
         self.by_port[at] += 1;
         self.outstanding += 1;
-        self.risen = true;
     }
 
     /// Wakes the handler if there is something new for it.
@@ -270,13 +272,20 @@ impl MissQueue {
         }
     }
 
-    /// Takes what came down.
-    pub fn take_returned(&mut self) -> Option<Returned> {
-        let returned = self.channel.down.pop()?;
-        self.outstanding -= 1;
-        self.by_port[port_index(returned.in_port)] -= 1;
+    /// Takes what came down. Those that have waited for it go where packets are classified again.
+    pub fn take_returned(&mut self, again: &mut VecDeque<Recirculated>) -> Option<Returned> {
+        let MissQueue { channel, outstanding, by_port, connections, .. } = self;
+        let returned = channel.down.pop()?;
+        let mut count = |in_port| {
+            *outstanding -= 1;
+            by_port[port_index(in_port)] -= 1;
+        };
+        count(returned.in_port);
         if let Some(connection) = returned.connection {
-            self.by_connection[connection] -= 1;
+            connections.remove(connection, |packet| {
+                count(packet.metadata.in_port());
+                again.push_back(packet);
+            });
         }
         Some(returned)
     }
@@ -527,7 +536,7 @@ struct Pending {
     miss: Option<Miss>,
     answer: Option<Answer>,
     depth: u8,
-    connection: usize,
+    connection: u32,
 }
 
 impl Pending {

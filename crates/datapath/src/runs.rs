@@ -10,9 +10,8 @@ use crate::act::{Actor, View, follow};
 use crate::action::PortNo;
 use crate::classify::batch::{Notes, end_of_run, start_key};
 use crate::classify::megaflow::Table;
-use crate::classify::{Deed, Live, Work, bits};
+use crate::classify::{Deed, Work, bits};
 use crate::drop::DropReason;
-use crate::forward::miss;
 use crate::program::{Needs, Program, Step, Use};
 use crate::rcu::Guard;
 use crate::rewrite::Malformed;
@@ -36,9 +35,7 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, notes:
         if found.deed != Deed::PROGRAM {
             continue;
         }
-        let Some(Work::Program(program)) = table.arena.live(found.flow, guard).map(|live| live.work()) else {
-            continue;
-        };
+        let Work::Program(program) = table.arena.work(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
         if program.needs() == Needs::Headers {
             notes.extract(at, &packets[at], in_port);
@@ -84,39 +81,33 @@ fn part(notes: &mut Notes, run: std::ops::Range<usize>, malformed: u32) {
     }
 }
 
-/// Does what a flow says with the packets of a run, the first of which has number `first` in its batch. The flow may have
-/// been removed or changed since it was found.
+/// Does what their flow says with the packets of a run, the first of which has number `first` in its batch. They have
+/// been counted for it, so that is done even if it has been removed since.
 #[inline(never)]
 pub fn act_on_run(
     actor: &mut Actor,
-    live: Option<Live<'_>>,
+    work: Work<'_>,
     notes: &mut Notes,
     packets: impl Iterator<Item = Packet>,
     first: usize,
     depth: u8,
     in_port: PortNo,
 ) {
-    match live.map(|live| live.work()) {
-        Some(Work::Program(program)) if program.needs() == Needs::Key => {
+    match work {
+        Work::Program(program) if program.needs() == Needs::Key => {
             for (packet, i) in packets.zip(first..) {
                 notes.extract(i, &packet, in_port);
                 let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
                 actor.run(program, packet, view, depth);
             }
         }
-        Some(Work::Program(program)) => {
+        Work::Program(program) => {
             let mut packets: Batch = packets.collect();
             let view = &mut notes.view_of_run(first, &packets[0], in_port, program.needs());
             actor.run_all(program, &mut packets, view, depth);
         }
-        Some(Work::Output(port)) => packets.for_each(|packet| actor.outputs.push(port, packet, in_port, actor.now)),
-        Some(Work::Drop(reason)) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
-        None => {
-            for (packet, i) in packets.zip(first..) {
-                notes.extract(i, &packet, in_port);
-                miss(actor, packet, &notes.keys[i], notes.layers[i], depth);
-            }
-        }
+        Work::Output(port) => packets.for_each(|packet| actor.outputs.push(port, packet, in_port, actor.now)),
+        Work::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
     }
 }
 

@@ -394,7 +394,7 @@ impl Worker {
     /// Takes what came back from the slow path. Returns how many packets.
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
-        while let Some(returned) = self.actor.misses.take_returned() {
+        while let Some(returned) = self.actor.misses.take_returned(&mut self.actor.recirculated) {
             if let Some(answered) = returned.answered {
                 count += 1;
                 self.act_on(answered);

@@ -142,6 +142,55 @@ fn a_flooding_port_leaves_room_for_others() {
     });
 }
 
+/// New connections in numbers fill the port's share of the queue; connections that have a flow are not taken for them.
+#[test]
+fn a_flood_leaves_the_known_connections_of_its_port_alone() {
+    let dp = started(Config::default());
+    let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
+    let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.install(flow(no[0], 0, &[(Field::UdpDst, 4)], vec![Action::Output(no[1])])).unwrap();
+    let drops = || dp.stats().ports.iter().find(|(port, _)| *port == no[0]).unwrap().1.get(DropReason::UpcallQueueFull);
+    let (mut new, mut known) = (0, 0);
+    while known < 20_000 {
+        (0..24).for_each(|_| {
+            a.give(&udp(1, new, 3, 5));
+            new += 1;
+        });
+        (0..8).for_each(|_| {
+            a.give(&udp(7, known, 3, 4));
+            known += 1;
+        });
+        eventually("room in the source", || a.queues[0].lock().unwrap().len() < 256);
+    }
+    assert!(drops() > 0, "the flood is more than the slow path can answer");
+    eventually("all packets of known connections", || b.sent() == known as usize);
+}
+
+/// However fast a connection is, its packets do not go to the slow path for ever because others of it are there.
+#[test]
+fn packets_that_have_a_flow_wait_for_those_that_are_up() {
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::new("a"), MemPort::new("b"));
+    let no = [&a, &b].map(|p| dp.add_port(p.clone()).unwrap());
+    let upcall = ToPort::slow(no[1], Field::NwDst, false, Duration::from_millis(300));
+    dp.set_upcall(upcall.clone());
+    let give = |n: u16| {
+        let mut frame = udp(1, 2, 3, 4);
+        frame[60..62].copy_from_slice(&n.to_be_bytes());
+        a.give(&frame);
+    };
+    give(0);
+    eventually("a miss", || upcall.calls.load(Ordering::SeqCst) == 1);
+    let id = dp.install(flow(no[0], 0, &[], vec![Action::Output(no[1])])).unwrap();
+    (1..400).for_each(give);
+    eventually("all packets", || b.sent() == 400);
+    let order: Vec<u16> = b.take().iter().map(|f| u16::from_be_bytes([f[60], f[61]])).collect();
+    assert!(order.is_sorted(), "{order:?}");
+    assert_eq!((dp.stats().workers[0].misses, dp.flow_stats(id).unwrap().packets), (1, 399));
+    assert!(dp.settle(Duration::from_secs(60)), "nothing is left behind");
+}
+
 #[test]
 fn packets_of_a_connection_stay_in_order_while_their_flow_is_installed() {
     let dp = started(Config::default());
@@ -195,6 +244,45 @@ fn after_removal_no_packet_uses_the_flow() {
         eventually("forwarding to the other", || c.sent() > 0);
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Also those that were found for a flow just before it went: they are counted for it, and done with as it says.
+#[test]
+fn packets_of_a_flow_that_goes_are_counted_once() {
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::new("a"), MemPort::new("b"));
+    let no = [&a, &b].map(|p| dp.add_port(p.clone()).unwrap());
+    let upcall = ToPort::new(no[1], Field::NwDst, false);
+    dp.set_upcall(upcall.clone());
+    let stop = AtomicBool::new(false);
+    let of_flows = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each of another connection, so that none has to wait for others.
+            let mut connection = 0;
+            while !stop.load(Ordering::Relaxed) {
+                (0..32).for_each(|n| a.give(&udp(1, connection + n, 3, 4)));
+                connection += 32;
+                eventually("room", || a.queues[0].lock().unwrap().len() < 512);
+                b.take();
+            }
+        });
+        let mut of_flows = 0;
+        for n in 0..3000 {
+            let twice = vec![Action::Output(no[1]), Action::Output(no[1])];
+            let id = dp.install(flow(no[0], 0, &[], twice)).unwrap();
+            if n % 100 == 0 {
+                eventually("a packet of the flow", || dp.flow_stats(id).unwrap().packets > 0);
+            }
+            of_flows += dp.remove(id).unwrap().stats.packets;
+        }
+        stop.store(true, Ordering::Relaxed);
+        of_flows
+    });
+    assert!(dp.settle(Duration::from_secs(60)));
+    let worker = &dp.stats().workers[0];
+    let of_upcall = upcall.misses.load(Ordering::SeqCst) as u64;
+    assert!(of_flows > 0);
+    assert_eq!(worker.received, of_flows + of_upcall + worker.lost);
 }
 
 #[test]

@@ -247,6 +247,14 @@ impl Arena {
         }
     }
 
+    /// What to do with packets of a flow that was live in this turn: also if it is no longer.
+    #[inline(always)]
+    pub fn work<'a>(&'a self, flow: FlowRef, guard: Guard<'a>) -> Work<'a> {
+        let program = self.header(flow).program.load(Ordering::Acquire);
+        // It stays for a grace period, and a turn is none.
+        unpack(NonNull::new(program).expect("it was live in this turn").as_ptr(), guard)
+    }
+
     /// Asks for the lines of an entry that a comparison will read.
     #[inline(always)]
     pub fn prefetch(&self, flow: FlowRef) {
