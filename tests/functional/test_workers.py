@@ -1,5 +1,6 @@
 """Workers, sleep, limits and receive queues that change while traffic flows."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,7 +8,8 @@ import sys
 import time
 
 import pytest
-from conftest import until
+from conftest import WEIR, until
+from lib.net import run
 from test_forwarding import config
 from test_vlan_modes import frames
 from test_vswitchd import dummy_bridge, ovs  # noqa: F401
@@ -129,6 +131,45 @@ def test_the_flow_limit_is_obeyed_at_once(ovs):  # noqa: F811
     assert flows(3) == 3
     assert flows(1000) == 8
     assert flows(5) == 5
+
+
+def test_the_memory_of_flows_is_bounded(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    packets = [f"02000000010002000000{n:04x}88b5" + "00" * 46 for n in range(2000)]
+
+    def flows():
+        for at in range(0, len(packets), 250):  # no more than the slow path has room for
+            ovs.appctl("netdev-dummy/receive", "p1", *packets[at:at + 250])
+        return ovs.appctl("dpctl/dump-flows").count("actions:")
+
+    ovs.vsctl("set", "open", ".", "other_config:megaflow-memory-limit=1")
+    # A flow takes about 900 bytes.
+    assert 500 < flows() < 1500
+    ovs.vsctl("remove", "open", ".", "other_config", "megaflow-memory-limit")
+    assert flows() == 2000
+
+
+def test_the_masks_of_a_port_are_bounded(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    # Addresses that leave the prefix of a rule at another bit each: as many masks.
+    ovs.ofctl("add-flow", "br0", "priority=9,udp,nw_dst=198.18.0.1,actions=drop")
+    header = "020000000100020000000001" "0800" "4500002e00004000401100000a000001"
+    packets = [header + f"{0xc6120001 ^ 1 << bit:08x}" + "00010002001a0000" + "00" * 18 for bit in range(32)]
+
+    def masks(limit):
+        ovs.vsctl("set", "open", ".", f"other_config:megaflow-mask-limit={limit}")
+        ovs.appctl("revalidator/purge")
+        for packet in packets:
+            ovs.appctl("netdev-dummy/receive", "p1", packet)
+        stats = run(WEIR, "--socket", ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl", "stats", "--json", env=ovs.env)
+        return json.loads(stats.stdout)["masks"]
+
+    assert masks(64) == 32
+    # Eight more while they are replaced by wider ones.
+    assert masks(4) <= 12
+    assert masks(64) == 32
 
 
 def test_the_exact_match_cache_can_be_switched_off(ovs):  # noqa: F811

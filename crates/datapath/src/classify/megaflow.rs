@@ -172,8 +172,10 @@ impl Table {
 
     /// Makes room for a worker's counters, before it comes into being.
     pub fn enlist(&self, worker: usize) {
-        let _writer = self.writer.lock();
+        let mut writer = self.writer.lock();
+        let before = self.arena.workers();
         self.arena.enlist(worker);
+        writer.bytes += writer.count * (self.arena.workers() - before) * COUNTERS_BYTES;
     }
 
     /// The subtables for packets from a port; `None` where no flow is for them.

@@ -17,8 +17,8 @@ use super::arena::FlowRef;
 use super::region::{Region, Zero};
 use crate::upcall::FlowStats;
 
-/// Memory for each flow, but for the whole numbers, which few flows need.
-pub const COUNTERS_BYTES: usize = size_of::<Counters>();
+/// Memory for each flow: the lower bits, and the whole numbers, though only flows with many packets touch these.
+pub const COUNTERS_BYTES: usize = size_of::<Counters>() + size_of::<Totals>();
 
 /// The lower bits of what a worker has counted for a flow. Written by this worker alone, but for the epoch.
 #[repr(C, align(16))]
@@ -50,6 +50,8 @@ struct Totals {
     bytes: AtomicU64,
     packets: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Totals>() == 16);
 
 // SAFETY: all of its members are numbers.
 unsafe impl Zero for Totals {}

@@ -49,6 +49,20 @@ fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
     table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), By::Management).unwrap().id
 }
 
+/// The budget has the counters of each worker, also of those that come after a flow and are there when it goes.
+#[test]
+fn a_flow_takes_with_it_what_it_was_counted_for() {
+    let table = Table::new(1000, 10, 3, [1, 2], Arc::new(Domain::new(1)));
+    table.enlist(0);
+    let ids: Vec<FlowId> = (1..9u8).map(|n| install(&table, &key(&[n % 4, n / 4, 0, 0, 0, 0, 0]), &mask(3))).collect();
+    let of_one_worker = table.bytes();
+    table.enlist(2);
+    assert_eq!(table.bytes() - of_one_worker, 2 * tally::COUNTERS_BYTES * ids.len());
+    let each = table.bytes() / ids.len();
+    table.remove(&ids[..5]);
+    assert_eq!(table.bytes(), 3 * each);
+}
+
 /// What the tiers find, as a worker asks them.
 fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
     let guard = reader.pin();
