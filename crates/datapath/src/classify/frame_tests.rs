@@ -427,7 +427,7 @@ fn fields_that_no_flow_looks_at_make_no_entry() {
     }
 }
 
-/// Packets of one flow that follow each other are looked up once, and leave one line of statistics.
+/// Packets of one flow that follow each other are looked up once.
 #[test]
 fn a_run_is_looked_up_once() {
     let (one, other) = (frame([0, 7, 1, 0, 0, 0, 0, 2]), frame([0, 7, 2, 0, 0, 0, 0, 2]));
