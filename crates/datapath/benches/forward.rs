@@ -46,6 +46,9 @@ fn forward(c: &mut Criterion) {
         ("source rules, 10000 flows, 20 masks", 10_000, Some(Rules::Sources(20))),
         ("source rules, 100000 flows, 1 mask", 100_000, Some(Rules::Sources(1))),
         ("source rules, 1000000 flows, 1 mask", 1_000_000, Some(Rules::Sources(1))),
+        ("five-tuples, 1 flow", 1, Some(Rules::Tuples)),
+        ("five-tuples, 10000 flows", 10_000, Some(Rules::Tuples)),
+        ("five-tuples, 100000 flows", 100_000, Some(Rules::Tuples)),
     ] {
         // As criterion has it: only what is named on the command line.
         if std::env::args().skip(1).any(|arg| !arg.starts_with('-') && !name.contains(&*arg)) {

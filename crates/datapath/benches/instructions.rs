@@ -50,6 +50,7 @@ fn batches(flows: usize) -> usize {
 #[bench::sources_1000_flows(Rules::Sources(1), 1_000)]
 #[bench::sources_10000_flows(Rules::Sources(1), 10_000)]
 #[bench::sources_100000_flows(Rules::Sources(1), 100_000)]
+#[bench::tuples_10000_flows(Rules::Tuples, 10_000)]
 #[bench::sources_10000_flows_20_masks(Rules::Sources(20), 10_000)]
 fn forward((dp, batches): (Arc<Datapath>, usize)) -> (Arc<Datapath>, usize) {
     for _ in 0..batches {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
+use packet::flow::extract::extract;
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
 
@@ -170,12 +171,14 @@ pub enum Rules {
     Readdress,
     /// Each flow by its source, with one of so many masks.
     Sources(usize),
+    /// Each flow by protocol, addresses and ports.
+    Tuples,
     /// Each flow by its source, and packets get a VLAN tag.
     SourcesPush,
 }
 
 fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
-    let number = if matches!(rules, Rules::Sources(_) | Rules::SourcesPush) { flows } else { 1 };
+    let number = if matches!(rules, Rules::Sources(_) | Rules::Tuples | Rules::SourcesPush) { flows } else { 1 };
     let spec = |flow: usize| {
         let (mut key, mut mask) = (Key::new(), Mask::wildcard());
         key.set(Field::InPortOxm, source.0.into());
@@ -191,6 +194,14 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                     key.set(field, value);
                     mask.add(field, bits);
                 }
+            }
+            Rules::Tuples => {
+                extract(&frame(flow as u32), &mut key);
+                key.set(Field::InPortOxm, source.0.into());
+                for field in [Field::DlType, Field::NwFrag, Field::NwProto, Field::NwSrc, Field::NwDst] {
+                    mask.set_exact(field);
+                }
+                [Field::UdpSrc, Field::UdpDst].iter().for_each(|&field| mask.set_exact(field));
             }
             Rules::SourcesPush => {
                 key.set(Field::NwSrc, u128::from(0x0a00_0000 + flow as u32));
