@@ -1,12 +1,12 @@
 //! Batches whose packets are of many flows: every packet is a run of its own.
 //!
-//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any, that
-//! is in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between; what
-//! is found is the same.
+//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any,
+//! that is in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between;
+//! what is found is the same.
 //!
-//! Mostly, all packets have the same pattern, that of the batch before: then nothing of it changes from packet to packet.
-//! Where they have not, each packet's pattern is found anew, without a branch that depends on what it is: packets of
-//! different protocols take turns by chance.
+//! Mostly, all packets have the same pattern, that of the batch before: then nothing of it changes from packet to
+//! packet. Where they have not, each packet's pattern is found anew, without a branch that depends on what it is:
+//! packets of different protocols take turns by chance.
 
 use std::hint::cold_path;
 
@@ -17,7 +17,7 @@ use super::arena::FlowRef;
 use super::batch::all;
 use super::headers::{Fact, Found, HeaderCache, Probes, View};
 use super::level::Leveled;
-use super::plan::{Aligned, Core, Origin, Plan};
+use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, Heads, copied, fitting};
 use super::simd::Simd;
 use super::tally::Tally;
@@ -128,8 +128,18 @@ impl<R: Copy> Likely<R> {
         let origin = Origin::of(&line.0);
         let pattern = plan.pattern_of(origin)?;
         let core_mask = origin.core(&pattern.mask.0);
-        let [mask, parse, salt, first] = [&pattern.mask, &pattern.parse, &pattern.salt, line].map(|l| simd.load(&l.0));
-        Some(Likely { at: pattern.at as usize, layout: pattern.layout, mask, parse, salt, first, origin, core_mask })
+        let Pattern { mask, parse, salt, at, layout } = pattern;
+        Some(Likely {
+            at: *at as usize,
+            layout: *layout,
+            // Not in a closure, which would not be compiled for the level.
+            mask: simd.load(&mask.0),
+            parse: simd.load(&parse.0),
+            salt: simd.load(&salt.0),
+            first: simd.load(&line.0),
+            origin,
+            core_mask,
+        })
     }
 
     /// Looks at the headers of a batch, and hashes them. Returns false, and nothing of use, if a packet has not the

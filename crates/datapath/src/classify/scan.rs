@@ -125,7 +125,8 @@ pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> O
     if size < layout.min_frame {
         return None;
     }
-    // SAFETY: in `min_frame` bytes there is a word at each place that a layout has, and they are more than an Ethernet header.
+    // SAFETY: in `min_frame` bytes there is a word at each place that a layout has, and they are more than an Ethernet
+    // header.
     let at = |at: u32| unsafe { word(frame, at) };
     let length = at(layout.length);
     if !VARIED && layout.is_plain {
