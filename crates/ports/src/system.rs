@@ -2,7 +2,7 @@
 //!
 //! | interface | backend | why |
 //! |---|---|---|
-//! | veth, tap, bridge, any virtual one | afpacket | The stack at the other end leaves checksums unfinished and frames uncut. AF_XDP can't carry that: with offloads on no TCP gets through, with offloads off it is slower. |
+//! | veth, tap, bridge, any virtual one | afpacket | The stack at the other end leaves checksums unfinished and frames uncut. AF_XDP can't carry that: the kernel cuts frames for it, Weir joins them again, and TCP has half of AF_PACKET's rate (docs/decisions/0011). |
 //! | hardware | afxdp, if that kind is there and opens | No copy, no allocation in the kernel, and the wire has no unfinished frames. |
 //! | hardware, afxdp fails | afpacket | It works everywhere. |
 //!

@@ -35,7 +35,7 @@ pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + siz
 /// Most entries: 25 bits of a word are then their number, and 7 their tag.
 pub const MOST: usize = 1 << 24;
 
-/// Entries of a new cache: 128 or 256 KiB.
+/// Entries of a new cache: 144 KiB with their sets where all have a core, 272 KiB where none has.
 const FIRST: usize = 1 << 12;
 
 /// Evictions, as a share of the entries, that make the cache grow.

@@ -4,7 +4,7 @@
 //! comparison needs no conversion. The order of members inside [`Common`] follows the frame: what is
 //! contiguous in an Ethernet/IPv4/UDP frame is contiguous here, so that extraction moves words.
 //!
-//! Block 0 is all that plain IPv4, ARP and L2 traffic touches. The other blocks are present only for
+//! Block 0 is all that plain IPv4 and L2 traffic touches. The other blocks are present only for
 //! packets that need them; an absent block counts as all zero and is neither cleared, hashed nor
 //! compared.
 

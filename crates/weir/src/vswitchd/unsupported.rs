@@ -12,7 +12,6 @@ const COLUMNS: &[(&str, &[&str])] = &[
         &[
             "auto_attach",
             "flood_vlans",
-            "flow_tables",
             "ipfix",
             "mcast_snooping_enable",
             "netflow",
