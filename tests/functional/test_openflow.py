@@ -100,6 +100,7 @@ def test_meters_are_kept_and_checked(ovs):
 def test_tables_are_configured_in_the_database_and_by_controllers(ovs):
     ovs.vsctl("--id=@t", "create", "Flow_Table", "name=small", "flow-limit=2", "overflow-policy=evict", "--",
               "set", "bridge", "br0", "flow_tables:0=@t")
+    assert "flow_tables has no effect" not in ovs.log()
     tables = ovs.ofctl("dump-tables", "br0")
     assert 'table 0 ("small")' in tables and "max_entries=2\n" in tables
     for port, idle in [(1, 300), (2, 100), (3, 200)]:
