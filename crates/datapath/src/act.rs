@@ -115,6 +115,8 @@ impl<'a> View<'a> {
         let known = match step {
             Step::Copy(_) | Step::Hash { .. } => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
+            // An extraction does not look behind the last tag that it knows: there may be headers now.
+            Step::PopVlan if self.layers.l3 == Layers::NONE => Known::Nothing,
             Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => Known::Headers,
             Step::PushMpls { ethertype, .. } => {
                 self.key.common_mut().dl_type.set(*ethertype);
@@ -215,6 +217,10 @@ impl Actor {
                     self.run_clone(choose(&copy), copy, view, depth);
                 }
             }
+            Step::Copy(end @ Use::Punt(_)) => {
+                let copy = packet.duplicate();
+                self.aside(view, |actor, view| actor.finish(end, copy, view, depth));
+            }
             Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false);
@@ -222,8 +228,10 @@ impl Actor {
             }
             Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers)?,
             Step::Hash { basis } => {
-                view.refresh(packet.data(), true);
-                let hash = flow_hash(&self.hasher, view.key, *basis);
+                let hash = self.aside(view, |actor, view| {
+                    view.refresh(packet.data(), true);
+                    flow_hash(&actor.hasher, view.key, *basis)
+                });
                 view.key.common_mut().dp_hash.set(hash);
             }
         }
@@ -306,11 +314,18 @@ impl Actor {
             // It changes nothing in the key.
             return self.run(program, packet, &mut view.again(), depth + 1);
         }
+        self.aside(view, |actor, view| actor.run(program, packet, view, depth + 1));
+    }
+
+    /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
+    /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
+    fn aside<T>(&mut self, view: &View<'_>, what: impl FnOnce(&mut Actor, &mut View<'_>) -> T) -> T {
         let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
-        self.run(program, packet, &mut View { key: &mut key, layers, known }, depth + 1);
+        let result = what(self, &mut View { key: &mut key, layers, known });
         self.scratch.push(key);
+        result
     }
 }
 

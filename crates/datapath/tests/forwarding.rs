@@ -261,3 +261,29 @@ fn a_removed_port_gives_back_what_it_had() {
     assert_eq!(again.0, 4, "numbers ascend");
     assert!(matches!(dp.add_port(p[1].1.clone()), Err(datapath::Error::PortExists(_))));
 }
+
+/// A packet that is punted with more tags than an extraction sees through is rewritten behind them all the same.
+#[test]
+fn what_lies_behind_many_tags_is_rewritten() {
+    let tags = |frame: &[u8], count: usize| {
+        let tags = [0x81, 0, 0x10, 7].repeat(count);
+        [&frame[..12], &tags, &frame[12..]].concat()
+    };
+    let push = Action::PushVlan { tpid: 0x8100, tci: 0x1007 };
+    let rewrite = Action::Set(Arc::new(Rewrite::field(Field::NwSrc, 9)));
+    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 1 }));
+    for between in [vec![punt.clone()], vec![Action::Hash { basis: 1 }], vec![Action::Clone(vec![push.clone(), punt])]]
+    {
+        let (dp, _, p) = by_hand(Config::default(), 2);
+        dp.set_upcall(ToPort::new(p[1].0, Field::NwDst, false));
+        let actions = [vec![push.clone()], between, vec![rewrite.clone(), Action::Output(p[1].0)]].concat();
+        dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+        p[0].1.give(&tags(&udp(1, 2, 3, 4), 2));
+        dp.poll();
+        let mut sent = p[1].1.take();
+        let sent = Packet::from_slice(&sent.pop().unwrap());
+        let expected = tags(&udp(9, 2, 3, 4), 3);
+        // Source and the rest of the header, but for the checksums.
+        assert_eq!(sent.data()[12 + 12 + 2 + 12..][..8], expected[12 + 12 + 2 + 12..][..8]);
+    }
+}
