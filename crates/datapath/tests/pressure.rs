@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{by_hand, udp};
-use datapath::{Action, Config, Datapath, DropReason, Miss, PortNo, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{Action, Config, Datapath, DropReason, FlowSpec, Miss, PortNo, Punt, RemovedFlow, Upcall, Verdict};
 use packet::{Field, Key, Mask, Packet, Time};
 
 /// A slow path that sends everything to one port, by flows with masks of the test's choice.
@@ -123,6 +123,36 @@ fn a_lowered_limit_and_a_budget_are_kept() {
     (0..300).for_each(|sport| p[0].1.give(&udp(1, 2, 1000 + sport, 4)));
     turns(&dp, 30);
     assert_eq!((dp.flow_count(), p[1].1.sent()), (100, 900));
+}
+
+/// However many flows are the management's, of a mask or of a port: they stay, and others make room for each other.
+#[test]
+fn flows_of_the_management_are_in_nobodys_way() {
+    let (dp, _, p) = by_hand(Config { max_flows: 60, ..Config::default() }, 3);
+    let add = |port: usize, sport: u16, mask: Mask| {
+        let mut key = Box::new(Key::new());
+        key.set(Field::InPortOxm, p[port].0.0.into());
+        key.set(Field::UdpSrc, sport.into());
+        let spec = FlowSpec { key, mask: Box::new(mask), actions: vec![], tag: Arc::new(()) };
+        dp.install(spec).unwrap();
+    };
+    // In a subtable of their own, in one with others, and of a port that has no others.
+    (0..20).for_each(|n| add(0, 10_000 + n, exact(&[Field::UdpSrc, Field::DlDst])));
+    (0..12).for_each(|n| add(0, 20_000 + n, exact(&[Field::UdpSrc])));
+    (0..20).for_each(|n| add(1, 30_000 + n, exact(&[Field::UdpSrc])));
+    let upcall = Masks::connect(&dp, p[2].0, |_| Some(exact(&[Field::UdpSrc])));
+    for port in [0, 1, 0] {
+        for sport in 0..200 {
+            p[port].1.give(&udp(1, 2, sport, 4));
+            dp.poll();
+            assert!(dp.flow_count() <= 60);
+            p[port].1.give(&udp(1, 2, sport, 4));
+            dp.poll();
+        }
+    }
+    assert_eq!(upcall.misses(), 600, "each new flow was installed, and known to the packet after it");
+    assert_eq!(p[2].1.sent(), 1200);
+    assert_eq!(dp.flows().filter(|f| f.actions.is_empty()).count(), 52);
 }
 
 /// As many masks as there are source ports: other bits of the addresses for each.

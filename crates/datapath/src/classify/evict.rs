@@ -3,7 +3,8 @@
 //! An eviction is constant work: a look at no more than a few ports, the masks of one port, and a few
 //! flows. The port that wants the room gives it, unless it has less than its fair share; then one that has
 //! more gives it. Of a port's flows, those of the mask with the most flows are asked in the order of their
-//! age, and one that had packets since it was asked last is spared once (second chance, Corbató 1968).
+//! age, and one that had packets since it was asked last is spared once (second chance, Corbató 1968). The management's
+//! flows are not asked: only the management removes them.
 //!
 //! An evicted flow is out of sight at once. Its entry is used again, and its counters are final, when no
 //! worker can be using it any more; nobody waits for that.
@@ -33,7 +34,7 @@ impl Table {
             }
         }
         let share = writer.count / writer.ports.len().max(1);
-        let own = writer.ports.get(&list).map_or(0, |port| port.flows);
+        let own = writer.ports.get(&list).filter(|port| port.may_give()).map_or(0, |port| port.flows);
         let from = if own > 0 && own >= share { Some(list) } else { fullest(writer, share) };
         let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
         self.evict(writer, flow);
@@ -43,13 +44,14 @@ impl Table {
     /// The flow of a port that has to go.
     fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
         let Writer { ports, records, .. } = writer;
-        let member = ports.get_mut(&list)?.members.iter_mut().max_by_key(|m| (m.condemned, m.flows))?;
+        let members = ports.get_mut(&list)?.members.iter_mut().filter(|m| m.may_give());
+        let member = members.max_by_key(|m| (m.condemned, m.flows))?;
         for asked in 0..=ASKED {
             let flow = member.oldest;
             let record = records.get_mut(flow)?;
             let packets = self.arena.stats(flow).packets + record.claimed.as_ref().map_or(0, |c| c.packets);
             let used = std::mem::replace(&mut record.seen, packets as u32) != packets as u32;
-            if !record.managed && (!used || member.condemned || asked == ASKED) {
+            if !used || member.condemned || asked == ASKED {
                 return Some(flow);
             }
             member.spare_oldest(records);
@@ -128,9 +130,8 @@ impl Table {
             let members = port.map(|port| &mut port.members);
             let condemned = members.and_then(|m| m.iter_mut().find(|m| m.condemned));
             if let Some(member) = condemned {
-                let flow = member.oldest;
-                if writer.records.get(flow).is_some_and(|r| !r.managed) {
-                    return Some(flow);
+                if member.may_give() {
+                    return Some(member.oldest);
                 }
                 // The management's flows stay, and with them their subtable.
                 member.condemned = false;
@@ -146,12 +147,12 @@ impl Table {
     }
 }
 
-/// A port with more than `share` flows, or else the one with the most: of a few that are looked at in turn.
+/// A port with more than `share` flows, or else the one with the most: of a few that may give one, looked at in turn.
 fn fullest(writer: &mut Writer, share: usize) -> Option<u16> {
     let Writer { ports, hand, .. } = writer;
     let behind = ports.range((Bound::Excluded(*hand), Bound::Unbounded));
     let mut best: Option<(usize, u16)> = None;
-    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS) {
+    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS).filter(|(_, port)| port.may_give()) {
         best = best.max(Some((port.flows, list)));
         if share > 0 && port.flows > share {
             break;

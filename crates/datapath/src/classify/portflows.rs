@@ -43,7 +43,7 @@ pub(super) struct PortFlows {
 pub(super) struct Member {
     pub subtable: Arc<Subtable>,
     pub flows: usize,
-    /// The flow that was installed or spared last, and the one before all others.
+    /// Of those that may be evicted, the one that was installed or spared last, and the one before all others.
     pub newest: FlowRef,
     pub oldest: FlowRef,
     /// Its flows are being evicted.
@@ -69,6 +69,11 @@ pub(super) enum Fit {
 impl PortFlows {
     pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
+    }
+
+    /// Whether any of its flows may be evicted.
+    pub fn may_give(&self) -> bool {
+        self.members.iter().any(Member::may_give)
     }
 
     /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
@@ -133,14 +138,16 @@ impl PortFlows {
         self.flows += 1;
         let member = self.member(subtable).expect("it is there now");
         member.flows += 1;
-        member.push(flow, records);
+        if records.get(flow).is_some_and(|r| !r.managed) {
+            member.push(flow, records);
+        }
         new
     }
 
     /// Lets a flow go that has a record still. Returns whether its subtable is empty here now.
     pub fn leave(&mut self, flow: FlowRef, records: &mut Records) -> bool {
         let Some(record) = records.get(flow) else { return false };
-        let (subtable, asked) = (record.subtable.clone(), record.asked);
+        let (subtable, asked, managed) = (record.subtable.clone(), record.asked, record.managed);
         if let Some(count) = self.asked.get_mut(&asked) {
             *count -= 1;
             if *count == 0 {
@@ -148,7 +155,9 @@ impl PortFlows {
             }
         }
         let Some(at) = self.members.iter().position(|m| Arc::ptr_eq(&m.subtable, &subtable)) else { return false };
-        self.members[at].take(flow, records);
+        if !managed {
+            self.members[at].take(flow, records);
+        }
         self.members[at].flows -= 1;
         self.flows -= 1;
         let empty = self.members[at].flows == 0;
@@ -160,6 +169,11 @@ impl PortFlows {
 }
 
 impl Member {
+    /// Whether any of its flows may be evicted.
+    pub fn may_give(&self) -> bool {
+        self.oldest != FlowRef::NONE
+    }
+
     fn push(&mut self, flow: FlowRef, records: &mut Records) {
         let before = std::mem::replace(&mut self.newest, flow);
         if let Some(record) = records.get_mut(flow) {

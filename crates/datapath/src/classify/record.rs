@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub subtable: Arc<Subtable>,
     /// What was counted for packets that the slow path has answered by this flow.
     pub claimed: Option<Box<FlowStats>>,
-    /// The neighbours among the flows of the same input port and mask.
+    /// The neighbours among the flows of the same input port and mask that may be evicted.
     pub newer: FlowRef,
     pub older: FlowRef,
     /// Packets, truncated, when the eviction looked at it last.
