@@ -13,7 +13,8 @@
 //! same time share lines and pages, and none is left empty between them.
 //!
 //! The cache starts small, so that few flows stay within the processor's caches, and doubles when it
-//! evicts too often, up to its configured size. Memory that was never used is not there.
+//! evicts too often, up to its configured size. To grow is constant work, too: the sets of each size have their own place,
+//! which nothing has touched before. Memory that was never used is not there.
 
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
@@ -115,13 +116,14 @@ impl Entry {
 
 /// A worker's cache.
 pub struct HeaderCache {
-    /// Of each way, the number of its entry, and above it the tag. Zero: there is none.
+    /// Of each way, the number of its entry, and above it the tag. Zero: there is none. As many sets are in use as lie
+    /// before them.
     sets: Region<Ways>,
     /// By number, from 1 on. The first one is nobody's.
     entries: Region<Entry>,
     /// Those of lines with a core.
     cores: Region<CoreEntry>,
-    /// Number of the last set in use: a power of two less one.
+    /// Number of the last set in use, counted from the first one in use: a power of two less one.
     last: usize,
     /// The last entry's number that was given to a way.
     used: u32,
@@ -180,7 +182,7 @@ impl<'a, R: Copy> View<'a, R> {
 
     #[inline(always)]
     fn set(self, hash: u64) -> &'a Ways {
-        // SAFETY: the region has more than `last` sets.
+        // SAFETY: `last` is the number of the last set.
         unsafe { self.sets.get_unchecked(self.set_number(hash)) }
     }
 
@@ -275,7 +277,7 @@ impl HeaderCache {
         let hasher = Hasher::new([seed[0] ^ 0x6865_6164, seed[1]]);
         let secret = Aligned(std::array::from_fn(|i| hasher.finish(i as u64 + 1)));
         HeaderCache {
-            sets: Region::new(sets),
+            sets: Region::new(2 * sets),
             entries: Region::new(sets * WAYS + 1),
             cores: Region::new(sets * WAYS + 1),
             last: sets.min(FIRST / WAYS) - 1,
@@ -323,9 +325,19 @@ impl HeaderCache {
         view.set_number(view.hash(Portable, line, Origin::of(line)))
     }
 
+    fn sets_mut(&mut self) -> &mut [Ways] {
+        let count = self.last + 1;
+        &mut self.sets.slice_mut()[count..2 * count]
+    }
+
     fn clear(&mut self) {
-        self.sets.slice_mut()[..=self.last].fill(Ways::default());
-        self.used = 0;
+        self.sets_mut().fill(Ways::default());
+        self.start_anew();
+    }
+
+    /// Forgets what does not lie in the sets, which are empty.
+    fn start_anew(&mut self) {
+        (self.used, self.evicted) = (0, 0);
         // No line is all zeros.
         self.last_line = Aligned([0; 8]);
     }
@@ -409,7 +421,8 @@ impl HeaderCache {
     /// What a look-up needs.
     #[inline(always)]
     pub(super) fn view<S: Simd>(&self, simd: S) -> View<'_, S::Reg> {
-        let (sets, entries, cores) = (self.sets.slice(), self.entries.slice(), self.cores.slice());
+        let sets = &self.sets.slice()[self.last + 1..];
+        let (entries, cores) = (self.entries.slice(), self.cores.slice());
         // There are as many numbers as ways, and zero.
         let (last, number) = (self.last, (self.ways() * 2 - 1) as u32);
         View { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
@@ -441,7 +454,7 @@ impl HeaderCache {
             }
             at => at,
         };
-        self.sets.slice_mut()[set].0[way] = tag | at;
+        self.sets_mut()[set].0[way] = tag | at;
         match origin.core(line) {
             Some(core) => self.cores.slice_mut()[at as usize] = CoreEntry { core, fact },
             None => {
@@ -449,7 +462,7 @@ impl HeaderCache {
                 self.entries.slice_mut()[at as usize] = Entry { header, fact };
             }
         }
-        if self.evicted > self.ways() / PRESSURE && self.last + 1 < self.sets.slice().len() {
+        if self.evicted > self.ways() / PRESSURE && 2 * (self.last + 1) < self.sets.slice().len() {
             self.grow();
         }
     }
@@ -457,8 +470,9 @@ impl HeaderCache {
     /// Uses twice as many sets. What was remembered is found again by tier 2: most of it would lie in other sets.
     #[cold]
     fn grow(&mut self) {
-        self.evicted = 0;
-        self.last = self.last * 2 + 1;
-        self.clear();
+        let count = self.last + 1;
+        self.sets.release(count..2 * count);
+        self.last = 2 * count - 1;
+        self.start_anew();
     }
 }

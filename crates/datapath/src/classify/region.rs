@@ -1,7 +1,10 @@
 //! Arrays that may be large and are mostly not touched.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
+
+use rustix::mm::{Advice, madvise};
 
 /// A type of which zeros are a value, and that may be forgotten without being dropped.
 ///
@@ -57,6 +60,20 @@ impl<T: Zero> Region<T> {
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
     }
+
+    /// Gives the memory of these elements back, as far as they fill huge pages: then they are zeros again. Others stay as
+    /// they are. One system call, if any.
+    pub fn release(&mut self, elements: Range<usize>) {
+        let start: NonNull<[T]> = NonNull::from(&mut self.slice_mut()[elements]);
+        let (first, bytes) = (start.cast::<u8>(), start.len() * size_of::<T>());
+        let skipped = first.as_ptr().addr().next_multiple_of(HUGE) - first.as_ptr().addr();
+        let whole = bytes.saturating_sub(skipped) & !(HUGE - 1);
+        if whole > 0 {
+            // SAFETY: the range lies within these elements, of which zeros are a value, and `&mut self` makes the access
+            // exclusive. If the call fails they stay as they are.
+            let _ = unsafe { madvise(first.add(skipped).as_ptr().cast(), whole, Advice::LinuxDontNeed) };
+        }
+    }
 }
 
 impl<T: Zero> Drop for Region<T> {
@@ -69,7 +86,7 @@ impl<T: Zero> Drop for Region<T> {
 /// Asks for huge pages. Without them everything works, only slower.
 fn advise(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the range is of memory that was just allocated; the advice changes no content.
-    let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
 }
 
 #[cfg(test)]
@@ -87,5 +104,16 @@ mod tests {
             assert!(region.slice().iter().all(|&n| n == 0));
             region.slice_mut().fill(1);
         }
+    }
+
+    #[test]
+    fn whole_huge_pages_are_given_back() {
+        const PAGE: usize = HUGE / 8;
+        let mut region = Region::<u64>::new(4 * PAGE);
+        region.slice_mut().fill(1);
+        region.release(0..PAGE / 2);
+        region.release(PAGE / 2..3 * PAGE + 1);
+        let zeros = |range: Range<usize>| region.slice()[range].iter().filter(|&&n| n == 0).count();
+        assert_eq!([0..PAGE, PAGE..3 * PAGE, 3 * PAGE..4 * PAGE].map(zeros), [0, 2 * PAGE, 0]);
     }
 }
