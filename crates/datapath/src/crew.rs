@@ -469,3 +469,30 @@ fn pin(core: Option<usize>) {
     // Without this, the system may prolong short sleeps by 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
 }
+
+#[cfg(test)]
+mod tests {
+    use packet::BATCH_SIZE;
+    use ports::registry::{Env, PortSpec, open};
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::datapath::Datapath;
+
+    #[test]
+    fn what_is_done_with_returned_packets_is_charged_to_their_port() {
+        let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+        let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+        dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+        let mut management = dp.management.lock();
+        let Drivers::Caller(Parked { workers, handlers }) = &mut management.drivers else { panic!("no thread runs") };
+        let worker = workers.values_mut().next().unwrap();
+        assert_eq!(worker.turn(), BATCH_SIZE);
+        let spent = worker.rx[0].cycles.get();
+        // Nobody has connected a slow path.
+        assert_eq!(handlers.iter_mut().map(Handler::serve).sum::<usize>(), BATCH_SIZE);
+        assert_eq!(worker.take_returned(), BATCH_SIZE);
+        assert!(spent > 0 && worker.rx[0].cycles.get() > spent);
+        worker.reader.offline();
+    }
+}

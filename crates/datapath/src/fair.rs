@@ -3,8 +3,8 @@
 //! Every turn polls each queue that has packets once, so a queue whose batches cost much takes time from the others. Most
 //! costs are what the operator asks for. Those of packets that no flow matches, and those of a port whose
 //! packets ask for more masks than it may have, are whoever's who sends them. So a batch of such a queue is
-//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and while
-//! the queue is in debt, it is not polled; each turn of the others pays off as much as the cheapest of them
+//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and so is all that
+//! is done with its packets when they come back from the slow path. While the queue is in debt, it is not polled; each turn of the others pays off as much as the cheapest of them
 //! has cost. So such a queue never gets much more time than another that has traffic, and what it cannot have
 //! is lost at its own device. Where the others have nothing to do, debts are forgiven: time is never wasted.
 //!
@@ -54,13 +54,17 @@ impl Fairness {
     #[inline(always)]
     pub fn charge(&mut self, debt: &mut Debt, cycles: u64, charged: bool) {
         if charged {
-            if self.before > 0 {
-                // A batch that the system interrupted has cost nothing of the kind.
-                debt.0 = cycles.saturating_sub(self.fair()).min(MOST_TURNS * self.before);
-            }
+            self.owe(debt, cycles.saturating_sub(self.fair()));
         } else if self.cheapest == 0 || cycles < self.cheapest {
             self.cheapest = cycles;
         }
+    }
+
+    /// Adds to a debt, where there is a queue to compare with.
+    #[inline(always)]
+    pub fn owe(&self, debt: &mut Debt, cycles: u64) {
+        // A batch that the system interrupted has cost nothing of the kind.
+        debt.0 = (debt.0 + cycles).min(MOST_TURNS * self.before);
     }
 
     /// Ends the turn. Returns whether the debts are to be forgiven.
@@ -84,6 +88,11 @@ mod tests {
 
     /// Turns of two queues, of which the second costs more and misses. Returns how often each was polled.
     fn turns(count: u32, victim: impl Fn(u32) -> u64, attacker: u64) -> (u32, u32) {
+        turns_with_returned(count, victim, attacker, 0)
+    }
+
+    /// As [`turns`], where each batch of the second costs as much again as `returned`, when it comes back.
+    fn turns_with_returned(count: u32, victim: impl Fn(u32) -> u64, attacker: u64, returned: u64) -> (u32, u32) {
         let (mut fairness, mut debts, mut polls) = (Fairness::default(), [Debt::default(); 2], (0, 0));
         for turn in 0..count {
             if fairness.admits(&mut debts[0]) && victim(turn) > 0 {
@@ -92,6 +101,7 @@ mod tests {
             }
             if fairness.admits(&mut debts[1]) {
                 fairness.charge(&mut debts[1], attacker, true);
+                fairness.owe(&mut debts[1], returned);
                 polls.1 += 1;
             }
             if fairness.end_of_turn() {
@@ -108,6 +118,13 @@ mod tests {
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
         assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
         assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: nothing is owed");
+    }
+
+    #[test]
+    fn what_comes_back_costs_as_well() {
+        let (victim, attacker) = turns_with_returned(10_000, |_| 3_000, 20_000, 40_000);
+        let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
+        assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(crate) struct Outstanding {
 
 /// What comes down.
 pub struct Returned {
-    in_port: PortNo,
+    /// Where it was received.
+    pub in_port: PortNo,
     connection: Option<u32>,
     /// `None` for a packet that was punted.
     pub answered: Option<Answered>,

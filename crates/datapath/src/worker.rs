@@ -270,6 +270,7 @@ impl Worker {
             since = until;
             if self.channel.has_returned() {
                 work += self.take_returned();
+                since = tsc::cycles();
             }
         }
         if self.fairness.end_of_turn() {
@@ -391,10 +392,16 @@ impl Worker {
         self.actor.misses.ring();
     }
 
-    /// Takes what came back from the slow path. Returns how many packets.
+    /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
+        let (mut since, mut of) = (tsc::cycles(), None);
         while let Some(returned) = self.actor.misses.take_returned(&mut self.actor.recirculated) {
+            if let Some(before) = of.replace(returned.in_port)
+                && before != returned.in_port
+            {
+                since = self.charge(before, since);
+            }
             if let Some(answered) = returned.answered {
                 count += 1;
                 self.act_on(answered);
@@ -404,7 +411,20 @@ impl Worker {
             self.recirculate();
             self.actor.misses.ring();
         }
+        if let Some(last) = of {
+            self.charge(last, since);
+        }
         count
+    }
+
+    /// Charges a port for what was done since then. Returns what time it is.
+    fn charge(&mut self, in_port: PortNo, since: u64) -> u64 {
+        let until = tsc::cycles();
+        if let Some(rx) = self.rx.iter_mut().find(|rx| rx.port.no == in_port) {
+            rx.cycles.add(until.wrapping_sub(since));
+            self.fairness.owe(&mut rx.debt, until.wrapping_sub(since));
+        }
+        until
     }
 
     fn act_on(&mut self, answered: Answered) {
