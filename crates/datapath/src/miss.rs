@@ -93,7 +93,7 @@ pub struct Answered {
 /// What to do with a missed packet.
 pub enum Answer {
     /// Run this on it.
-    Run(Box<Program>),
+    Run(Arc<Program>),
     /// Drop it.
     Drop(DropReason),
 }
@@ -164,6 +164,9 @@ pub struct MissQueue {
     by_port: Vec<u32>,
     /// Of these, by connection, but those that were punted.
     connections: Connections,
+    /// Keys of packets that have come back, for others.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    spare: Vec<Box<Key>>,
     /// Packets that missed, ever, whether they found room or not.
     pub missed: u64,
     /// Something was sent up since the bell was rung.
@@ -174,7 +177,8 @@ impl MissQueue {
     /// The worker's end of `channel`.
     pub fn new(channel: Arc<Channel>, bell: Arc<Bell>) -> MissQueue {
         let connections = Connections::new(channel.up.capacity());
-        MissQueue { channel, bell, outstanding: 0, by_port: Vec::new(), connections, missed: 0, risen: false }
+        let (by_port, spare) = (Vec::new(), Vec::new());
+        MissQueue { channel, bell, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
     }
 
     /// Whether packets from this port are up.
@@ -224,7 +228,9 @@ impl MissQueue {
         if !self.has_room(in_port) {
             return Err(packet);
         }
-        let up = Up::Miss(Outstanding { packet, key: Box::new(key.clone()), layers, hash, depth, connection });
+        let mut own = self.spare.pop().unwrap_or_default();
+        Key::clone_from(&mut own, key);
+        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, depth, connection });
         match self.channel.up.push(up) {
             Ok(()) => {
                 self.connections.add(connection);
@@ -248,6 +254,11 @@ impl MissQueue {
                 outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
             }
         }
+    }
+
+    /// Takes the key of a packet that has come back, for another one.
+    pub fn reuse(&mut self, key: Box<Key>) {
+        self.spare.push(key);
     }
 
     fn count_up(&mut self, in_port: PortNo) {
@@ -349,20 +360,20 @@ pub struct Handler {
 /// See [`Handler::recent`].
 #[derive(Default)]
 pub struct Recent {
-    actions: [Option<Arc<[Action]>>; 8],
+    known: [Option<(Arc<[Action]>, Arc<Program>)>; 8],
     next: usize,
 }
 
 impl Recent {
-    /// Shared actions that equal these.
-    fn share(&mut self, actions: Vec<Action>) -> Arc<[Action]> {
-        if let Some(known) = self.actions.iter().flatten().find(|known| known[..] == actions[..]) {
+    /// Shared actions that equal these, and their program.
+    fn share(&mut self, actions: &[Action]) -> (Arc<[Action]>, Arc<Program>) {
+        if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions) {
             return known.clone();
         }
-        let actions: Arc<[Action]> = actions.into();
-        self.actions[self.next] = Some(actions.clone());
-        self.next = (self.next + 1) % self.actions.len();
-        actions
+        let new = (actions.into(), Arc::new(Program::compile(actions)));
+        self.known[self.next] = Some(new.clone());
+        self.next = (self.next + 1) % self.known.len();
+        new
     }
 }
 
@@ -471,7 +482,7 @@ impl Handler {
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let miss = pending.miss.as_ref().expect("there until it is returned");
             let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
-            pending.answer = actions.map(|actions| Answer::Run(Box::new(Program::compile(&actions))));
+            pending.answer = actions.map(|actions| Answer::Run(self.recent.share(&actions).1));
         }
         self.reader.offline();
     }
@@ -498,9 +509,9 @@ impl Handler {
         match verdict {
             Verdict::Pending => Answer::Drop(DropReason::UpcallError),
             Verdict::Drop(reason) => Answer::Drop(reason),
-            Verdict::Execute(actions) => Answer::Run(Box::new(Program::compile(&actions))),
+            Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
-                let actions = self.recent.share(actions);
+                let (actions, program) = self.recent.share(&actions);
                 match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);
@@ -512,11 +523,11 @@ impl Handler {
                         }
                         // The packet goes by what was decided about it, also where the flow has changed by
                         // the time that its worker has it, and the slow path has counted it.
-                        Answer::Run(Box::new(Program::compile(&actions)))
+                        Answer::Run(program)
                     }
                     Err(refused) => {
                         tracing::debug!("flow not installed: {refused}");
-                        Answer::Run(Box::new(Program::compile(&actions)))
+                        Answer::Run(program)
                     }
                 }
             }

@@ -443,6 +443,7 @@ impl Worker {
                 actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
             }
         }
+        actor.misses.reuse(key);
     }
 
     /// Runs until `stop`: the body of a worker's thread.

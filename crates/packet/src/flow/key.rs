@@ -59,11 +59,24 @@ impl fmt::Debug for Blocks {
 ///
 /// A block that is not [`present`](Key::present) counts as all zero, whatever its bytes hold: the fast
 /// path reuses keys without clearing them. All accessors, comparison and hashing honour this.
-#[derive(Clone)]
 #[repr(C, align(64))]
 pub struct Key {
     blocks: [Block; BLOCKS],
     present: Blocks,
+}
+
+impl Clone for Key {
+    fn clone(&self) -> Key {
+        Key { blocks: self.blocks, present: self.present }
+    }
+
+    /// Copies no more than the blocks that hold data.
+    fn clone_from(&mut self, source: &Key) {
+        self.present = source.present;
+        for block in source.present.iter() {
+            self.blocks[block as usize] = source.blocks[block as usize];
+        }
+    }
 }
 
 /// A mask over a [`Key`], in the same layout: a one bit is matched, a zero bit is a wildcard.
@@ -354,6 +367,13 @@ mod tests {
                     prop_assert_eq!(changed & !field.0.block(id).words()[word], 0, "{:?}", info.field);
                 }
             }
+        }
+
+        #[test]
+        fn a_key_is_copied_over_another(key in any_key(), mut other in any_key()) {
+            other.clone_from(&key);
+            prop_assert_eq!(other.present(), key.present());
+            prop_assert!(other == key);
         }
 
         #[test]
