@@ -248,32 +248,37 @@ impl Worker {
         let mut received = 0;
         let mut since = if work == 0 { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
-        let mut whole = true;
-        for queue in 0..self.rx.len() {
-            let admitted = self.fairness.admits(&mut self.rx[queue].debt);
-            if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
-                whole = false;
-                continue;
+        let mut whole;
+        loop {
+            whole = true;
+            for queue in 0..self.rx.len() {
+                let admitted = self.fairness.admits(&mut self.rx[queue].debt);
+                if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
+                    whole = false;
+                    continue;
+                }
+                let missed = self.actor.misses.missed;
+                let count = self.forward(queue);
+                self.rx[queue].looked(count, self.actor.now);
+                let until = tsc::cycles();
+                if count > 0 {
+                    received += count;
+                    let cycles = until.wrapping_sub(since);
+                    self.rx[queue].cycles.add(cycles);
+                    let charged = self.actor.misses.missed != missed
+                        || self.fairness.is_dear(cycles) && self.is_pressed(self.rx[queue].port.no);
+                    self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
+                }
+                since = until;
+                if self.channel.has_returned() {
+                    work += self.take_returned();
+                    since = tsc::cycles();
+                }
             }
-            let missed = self.actor.misses.missed;
-            let count = self.forward(queue);
-            self.rx[queue].looked(count, self.actor.now);
-            let until = tsc::cycles();
-            if count > 0 {
-                received += count;
-                let cycles = until.wrapping_sub(since);
-                self.rx[queue].cycles.add(cycles);
-                let charged = self.actor.misses.missed != missed
-                    || self.fairness.is_dear(cycles) && self.is_pressed(self.rx[queue].port.no);
-                self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
+            if !self.fairness.end_of_turn() {
+                break;
             }
-            since = until;
-            if self.channel.has_returned() {
-                work += self.take_returned();
-                since = tsc::cycles();
-            }
-        }
-        if self.fairness.end_of_turn() {
+            // Only those have packets that were passed over.
             self.rx.iter_mut().for_each(|rx| rx.debt.forgive());
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {

@@ -287,3 +287,16 @@ fn what_lies_behind_many_tags_is_rewritten() {
         assert_eq!(sent.data()[12 + 12 + 2 + 12..][..8], expected[12 + 12 + 2 + 12..][..8]);
     }
 }
+
+/// What comes back from the slow path is charged to its port, which means nothing where no other port has traffic.
+#[test]
+fn a_lone_port_is_polled_in_every_turn() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    dp.set_upcall(ToPort::new(p[1].0, Field::UdpSrc, true));
+    let punt = Action::Punt(Arc::new(Punt { max_len: 100, cookie: 9 }));
+    dp.install(flow(p[0].0, 0, &[(Field::UdpDst, 53)], vec![punt, Action::Output(p[1].0)])).unwrap();
+    for n in 0..20 {
+        p[0].1.give(&udp(1, 2, n, if n % 4 == 3 { 54 } else { 53 }));
+        assert_eq!(dp.poll(), 1);
+    }
+}
