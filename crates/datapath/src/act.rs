@@ -68,6 +68,8 @@ pub struct Recirculated {
     pub metadata: Metadata,
     /// Times that it has been recirculated.
     pub depth: u8,
+    /// A flow has counted it already.
+    pub counted: bool,
 }
 
 /// How well a key describes its frame.
@@ -250,7 +252,7 @@ impl Actor {
             Use::Recirc(id) if depth < self.max_depth => {
                 let mut metadata = Metadata::of(view.key);
                 metadata.common.recirc_id.set(*id);
-                self.recirculated.push_back(Recirculated { packet, metadata, depth: depth + 1 });
+                self.recirculated.push_back(Recirculated { packet, metadata, depth: depth + 1, counted: false });
             }
             Use::Punt(punt) => {
                 view.refresh(packet.data(), true);

@@ -3,7 +3,7 @@
 //! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses.
 
 use packet::flow::extract::{Layers, extract};
-use packet::{BATCH_SIZE, Batch, Key};
+use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::act::{Actor, Metadata, Recirculated, connection_hash};
 use crate::action::PortNo;
@@ -88,7 +88,7 @@ impl Worker {
             }
             None => {
                 frames.notes.extracted = 0;
-                (frames.notes.counted, frames.notes.alike) = (0, false);
+                (frames.notes.counted, frames.notes.alike, frames.notes.divided) = (0, false, false);
                 frames.notes.starts = all(received);
                 frames.notes.found[..received].fill(Found::MISS);
             }
@@ -110,20 +110,10 @@ impl Worker {
         let guard = reader.pin();
         let Frames { packets, notes, depths } = frames;
         let count = packets.len();
-        // What is still up there must not be overtaken (see `miss.rs`).
-        let mut waiting = 0u32;
-        if actor.misses.has_outstanding(in_port) {
-            for (i, packet) in packets.iter().enumerate() {
-                notes.extract(i, packet, in_port);
-            }
-            notes.split_runs(packets);
-            for i in 0..count {
-                let (connection, found) = (connection_hash(&actor.hasher, &notes.keys[i]), &mut notes.found[i]);
-                if actor.misses.has_to_wait(connection, *found != Found::MISS) {
-                    *found = Found::MISS;
-                    waiting |= 1 << i;
-                }
-            }
+        // What is still up there must not be overtaken (see `miss.rs`), nor what goes up before others of its batch.
+        let mut waiting = 0;
+        if notes.divided || actor.misses.has_outstanding(in_port) {
+            waiting = hold_back(actor, packets, notes, in_port);
         }
 
         // 8. Account for what has a flow, each run at once, unless the look-up has done so.
@@ -169,7 +159,7 @@ impl Worker {
                 DeedKind::Miss => packets.zip(run).for_each(|(packet, i)| {
                     notes.extract(i, &packet, in_port);
                     if waiting >> i & 1 != 0 {
-                        wait(actor, packet, &notes.keys[i], depths[i]);
+                        wait(actor, packet, &notes.keys[i], depths[i], notes.counted >> i & 1 != 0);
                     } else {
                         miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
                     }
@@ -194,7 +184,7 @@ impl Worker {
             let in_port = first.metadata.in_port();
             let Worker { number, reader, table, caches, frames, actor, .. } = self;
             let Frames { packets, notes, depths } = frames;
-            notes.heads.longest = 0;
+            (notes.heads.longest, notes.counted) = (0, 0);
             while !packets.is_full()
                 && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
             {
@@ -204,13 +194,14 @@ impl Worker {
                 notes.heads.bytes[i] = next.packet.len() as u32;
                 notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
                 notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
+                notes.counted |= u32::from(next.counted) << i;
                 depths[i] = next.depth;
                 packets.push(next.packet);
             }
             let received = packets.len();
             actor.counters.recirculated.add(received as u64);
             notes.extracted = all(received);
-            (notes.counted, notes.alike) = (0, false);
+            (notes.alike, notes.divided) = (false, false);
             notes.starts = all(received);
             notes.found[..received].fill(Found::MISS);
             let guard = reader.pin();
@@ -232,21 +223,56 @@ fn count(actor: &Actor, hits: Hits) {
     counters.subtables_visited.add(hits.visited.into());
 }
 
+/// Finds the packets that have to wait for others of their connection, which are up or go up before them. Nothing is done
+/// by their flows yet. All keys are extracted, and each packet is a run.
+#[inline(never)]
+fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: PortNo) -> u32 {
+    for (i, packet) in packets.iter().enumerate() {
+        notes.extract(i, packet, in_port);
+    }
+    notes.split_runs(packets);
+    // The connections in this batch that later packets may not overtake, and whether any of theirs waits.
+    let (mut ahead, mut waits, mut count) = ([0; BATCH_SIZE], [false; BATCH_SIZE], 0);
+    let mut waiting = 0;
+    for i in 0..packets.len() {
+        let (connection, found) = (connection_hash(&actor.hasher, &notes.keys[i]), &mut notes.found[i]);
+        let has_flow = *found != Found::MISS;
+        let known = ahead[..count].iter().position(|&other| other == connection);
+        let has_to_wait =
+            actor.misses.has_to_wait(connection, has_flow) || known.is_some_and(|at| has_flow || waits[at]);
+        if has_to_wait {
+            *found = Found::MISS;
+            waiting |= 1 << i;
+        }
+        if has_to_wait || !has_flow {
+            let at = known.unwrap_or(count);
+            (ahead[at], waits[at]) = (connection, has_to_wait);
+            count = count.max(at + 1);
+        }
+    }
+    waiting
+}
+
 /// Lets a packet wait for others of its connection that are up. It is classified again when they are through.
 #[cold]
-fn wait(actor: &mut Actor, packet: packet::Packet, key: &Key, depth: u8) {
+fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool) {
     let in_port = crate::upcall::in_port(key);
-    if !actor.misses.has_room(in_port) {
-        actor.counters.lost.add(1);
-        return actor.outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
-    }
     let connection = connection_hash(&actor.hasher, key);
-    actor.misses.wait(connection, Recirculated { packet, metadata: Metadata::of(key), depth });
+    let recirculated = Recirculated { packet, metadata: Metadata::of(key), depth, counted };
+    if !actor.misses.has_to_wait(connection, true) {
+        // There was no room for those before it.
+        actor.recirculated.push_back(recirculated);
+    } else if actor.misses.has_room(in_port) {
+        actor.misses.wait(connection, recirculated);
+    } else {
+        actor.counters.lost.add(1);
+        actor.outputs.drop(recirculated.packet, DropReason::UpcallQueueFull, in_port);
+    }
 }
 
 /// Sends a packet up. The fast path ends here.
 #[cold]
-pub fn miss(actor: &mut Actor, packet: packet::Packet, key: &Key, layers: Layers, depth: u8) {
+pub fn miss(actor: &mut Actor, packet: Packet, key: &Key, layers: Layers, depth: u8) {
     actor.misses.missed += 1;
     if !actor.misses.has_room(crate::upcall::in_port(key)) {
         actor.counters.lost.add(1);

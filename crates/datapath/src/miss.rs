@@ -11,8 +11,10 @@
 //! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
 //! even if a flow for them was installed meanwhile. A table of connections says whether one is up (`connections.rs`).
 //! Those that have a flow wait at the worker until none is: so however fast a connection is, the slow path is through
-//! with it some time. Ports with nothing outstanding do not pay for this. What comes down carries all that is to be done
-//! with it: nothing that happens to its flow on the way can send it back up, behind those that came later.
+//! with it some time. So do those that have a flow where others of their connection miss before them in the same batch
+//! (`hold_back` in `forward.rs`). Other batches of ports with nothing outstanding do not pay for this. What comes down
+//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up, behind those that came
+//! later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -357,16 +359,19 @@ pub struct Handler {
     pub recent: Recent,
 }
 
+/// Actions, and what they are compiled to.
+type Compiled = (Arc<[Action]>, Arc<Program>);
+
 /// See [`Handler::recent`].
 #[derive(Default)]
 pub struct Recent {
-    known: [Option<(Arc<[Action]>, Arc<Program>)>; 8],
+    known: [Option<Compiled>; 8],
     next: usize,
 }
 
 impl Recent {
     /// Shared actions that equal these, and their program.
-    fn share(&mut self, actions: &[Action]) -> (Arc<[Action]>, Arc<Program>) {
+    fn share(&mut self, actions: &[Action]) -> Compiled {
         if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions) {
             return known.clone();
         }

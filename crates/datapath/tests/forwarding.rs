@@ -300,3 +300,46 @@ fn a_lone_port_is_polled_in_every_turn() {
         assert_eq!(dp.poll(), 1);
     }
 }
+
+/// Packets of a connection stay in order also where some of a batch miss and others have flows, however they are looked up;
+/// and each is counted once, by its flow or by the slow path.
+#[test]
+fn what_misses_is_not_overtaken_in_its_batch() {
+    let mut state = 1u32;
+    let mut draw = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % below
+    };
+    // One connection, a few, and so many that batches are taken to be mixed.
+    for connections in [1, 3, 200] {
+        let (dp, _, p) = by_hand(Config::default(), 2);
+        let upcall = ToPort::new(p[1].0, Field::NwTtl, true);
+        dp.set_upcall(upcall.clone());
+        let (mut given, mut gone) = (0u16, 0);
+        for _ in 0..100 {
+            for _ in 0..=draw(32) {
+                let mut frame = udp(1, 2, draw(connections) as u16, 4);
+                // Of the few values of which there are flows, and others.
+                frame[22] = if draw(8) == 0 { draw(200) as u8 } else { 200 + draw(3) as u8 };
+                frame[60..62].copy_from_slice(&given.to_be_bytes());
+                p[0].1.give(&frame);
+                given += 1;
+            }
+            dp.poll();
+            for id in dp.flows().filter(|_| draw(16) == 0).map(|f| f.id).collect::<Vec<_>>() {
+                gone += dp.remove(id).unwrap().stats.packets;
+            }
+        }
+        let sent = p[1].1.take();
+        let mut last = std::collections::HashMap::new();
+        for frame in &sent {
+            let number = u16::from_be_bytes([frame[60], frame[61]]);
+            let before = last.insert([frame[34], frame[35]], number);
+            assert!(before < Some(number), "{number} behind {before:?} of {connections} connections");
+        }
+        assert_eq!(sent.len(), usize::from(given));
+        // A packet whose flow was installed while it was on its way up is counted by that.
+        let of_flows = gone + dp.flows().map(|f| f.stats.packets).sum::<u64>();
+        assert_eq!(of_flows + upcall.misses.load(Ordering::SeqCst) as u64, given.into());
+    }
+}

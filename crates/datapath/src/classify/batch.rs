@@ -42,6 +42,8 @@ pub struct Notes {
     pub counted: u32,
     /// All have been counted, and the same is to be done with all packets.
     pub alike: bool,
+    /// Some have a flow, and others have none.
+    pub divided: bool,
     probes: Probes,
 }
 
@@ -58,6 +60,7 @@ impl Default for Notes {
             starts: 0,
             counted: 0,
             alike: false,
+            divided: false,
             probes: Probes::default(),
         }
     }
@@ -174,7 +177,7 @@ pub fn classify<S: Simd>(
     let Place { list, table, worker, count_at, .. } = at;
     let count = packets.len();
     notes.extracted = 0;
-    (notes.counted, notes.alike) = (0, false);
+    (notes.counted, notes.alike, notes.divided) = (0, false, false);
     let tally = table.arena.tally(worker);
     let Notes { heads, probes, found, .. } = notes;
     let cache = &mut caches.headers;
@@ -262,6 +265,7 @@ fn look_further(
         hits.megaflow += self::packets(found | of_odd, notes.starts, count);
         hits.visited += visited + visited_by_odd;
     }
+    let mut missed = 0;
     for i in bits(both) {
         // The epoch first: what is seen of the flow after it holds as long as the epoch does.
         let epoch = table.arena.tally(worker).of(flows[i]).epoch();
@@ -271,7 +275,9 @@ fn look_further(
             let always = list.plan.simple;
             caches.headers.insert(&notes.heads, &notes.probes, i, notes.found[i], epoch, always);
         }
+        missed |= u32::from(live.is_none()) << i;
     }
+    notes.divided = missed != 0 && missed != notes.starts;
 }
 
 /// The TCP flags of a packet whose headers are unusual.
@@ -316,6 +322,8 @@ pub fn classify_keys(at: Place<'_>, count: usize, exact: &mut ExactCache, notes:
         let live = at.table.arena.live(*flow, at.guard);
         *found = live.map_or(Found::MISS, |live| Found { flow: *flow, deed: Deed::of(live.work()) });
     }
+    let missed = notes.found[..count].iter().filter(|found| **found == Found::MISS).count();
+    notes.divided = missed != 0 && missed != count;
     Hits { simple: 0, exact: known.count_ones(), megaflow: found.count_ones(), visited }
 }
 
