@@ -237,8 +237,8 @@ pub fn last_core() -> usize {
 /// A datapath with a source of so many flows, a sink, and rules between them, after `passes` passes of all flows. Its
 /// worker has its core once it is started.
 pub fn datapath(rules: Rules, flows: usize, clock: Arc<dyn Clock>, passes: usize) -> Arc<Datapath> {
-    let config =
-        Config { workers: vec![last_core()], max_flows: 2_000_000, exact_entries: 1 << 21, ..Config::default() };
+    let (max_flows, exact_entries) = (5_000_000, 1 << 23);
+    let config = Config { workers: vec![last_core()], max_flows, exact_entries, ..Config::default() };
     let dp = Datapath::new(config, clock);
     let source = dp.add_port(Arc::new(Loop { name: "source", flows })).expect("the port");
     let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0 })).expect("the port");
