@@ -1,6 +1,7 @@
 //! A packet's way, in the order in which it happens. The numbers are those of the design.
 //!
-//! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses.
+//! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses. (A cache that has
+//! grown gives memory back.)
 
 use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
@@ -148,7 +149,7 @@ impl Worker {
         }
 
         let mut drain = packets.drain(..);
-        let mut at = 0;
+        let (mut at, mut again) = (0, 0);
         while at < count {
             let Found { flow, deed } = notes.found[at];
             let run = at..end_of_run(notes.starts, at, count);
@@ -159,7 +160,8 @@ impl Worker {
                 DeedKind::Miss => packets.zip(run).for_each(|(packet, i)| {
                     notes.extract(i, &packet, in_port);
                     if waiting >> i & 1 != 0 {
-                        wait(actor, packet, &notes.keys[i], depths[i], notes.counted >> i & 1 != 0);
+                        let counted = notes.counted >> i & 1 != 0;
+                        again += usize::from(wait(actor, packet, &notes.keys[i], depths[i], counted, again));
                     } else {
                         miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
                     }
@@ -179,38 +181,46 @@ impl Worker {
 
     /// Takes recirculated packets through stages 4 to 6 until none is left; each has a bounded number of
     /// passes.
+    #[inline(always)]
     pub fn recirculate(&mut self) {
-        while let Some(first) = self.actor.recirculated.front() {
-            let in_port = first.metadata.in_port();
-            let Worker { number, reader, table, caches, frames, actor, .. } = self;
-            let Frames { packets, notes, depths } = frames;
-            (notes.heads.longest, notes.counted) = (0, 0);
-            while !packets.is_full()
-                && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
-            {
-                let i = packets.len();
-                next.metadata.start(&mut notes.keys[i]);
-                notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i]);
-                notes.heads.bytes[i] = next.packet.len() as u32;
-                notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
-                notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
-                notes.counted |= u32::from(next.counted) << i;
-                depths[i] = next.depth;
-                packets.push(next.packet);
-            }
-            let received = packets.len();
-            actor.counters.recirculated.add(received as u64);
-            notes.extracted = all(received);
-            (notes.alike, notes.divided) = (false, false);
-            notes.starts = all(received);
-            notes.found[..received].fill(Found::MISS);
-            let guard = reader.pin();
-            if let Some(list) = table.list(in_port, guard) {
-                let at = Place { in_port, list, table, worker: *number, guard, count_at: None };
-                count(actor, classify_keys(at, received, &mut caches.exact, notes));
-            }
-            self.act(in_port);
+        while !self.actor.recirculated.is_empty() {
+            self.recirculate_some();
         }
+    }
+
+    /// As [`recirculate`](Worker::recirculate), with one batch. Returns the input port that its packets have come in on.
+    #[inline(never)]
+    pub fn recirculate_some(&mut self) -> Option<PortNo> {
+        let in_port = self.actor.recirculated.front()?.metadata.in_port();
+        let Worker { number, reader, table, caches, frames, actor, .. } = self;
+        let Frames { packets, notes, depths } = frames;
+        (notes.heads.longest, notes.counted) = (0, 0);
+        while !packets.is_full()
+            && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
+        {
+            let i = packets.len();
+            next.metadata.start(&mut notes.keys[i]);
+            notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i]);
+            notes.heads.bytes[i] = next.packet.len() as u32;
+            notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
+            notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
+            notes.counted |= u32::from(next.counted) << i;
+            depths[i] = next.depth;
+            packets.push(next.packet);
+        }
+        let received = packets.len();
+        actor.counters.recirculated.add(received as u64);
+        notes.extracted = all(received);
+        (notes.alike, notes.divided) = (false, false);
+        notes.starts = all(received);
+        notes.found[..received].fill(Found::MISS);
+        let guard = reader.pin();
+        if let Some(list) = table.list(in_port, guard) {
+            let at = Place { in_port, list, table, worker: *number, guard, count_at: None };
+            count(actor, classify_keys(at, received, &mut caches.exact, notes));
+        }
+        self.act(in_port);
+        Some(in_port)
     }
 }
 
@@ -223,8 +233,8 @@ fn count(actor: &Actor, hits: Hits) {
     counters.subtables_visited.add(hits.visited.into());
 }
 
-/// Finds the packets that have to wait for others of their connection, which are up or go up before them. Nothing is done
-/// by their flows yet. All keys are extracted, and each packet is a run.
+/// Finds the packets that have to wait for others of their connection, which are up or go up before them. Nothing but
+/// counting has been done by their flows. All keys are extracted, and each packet is a run.
 #[inline(never)]
 fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: PortNo) -> u32 {
     for (i, packet) in packets.iter().enumerate() {
@@ -253,21 +263,24 @@ fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: Port
     waiting
 }
 
-/// Lets a packet wait for others of its connection that are up. It is classified again when they are through.
+/// Lets a packet wait for others of its connection that are up. It is classified again when they are through; and at once,
+/// behind so many others, where there was no room for those, which it returns.
 #[cold]
-fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool) {
+fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool, again: usize) -> bool {
     let in_port = crate::upcall::in_port(key);
     let connection = connection_hash(&actor.hasher, key);
     let recirculated = Recirculated { packet, metadata: Metadata::of(key), depth, counted };
-    if !actor.misses.has_to_wait(connection, true) {
-        // There was no room for those before it.
-        actor.recirculated.push_back(recirculated);
+    let is_up = actor.misses.has_to_wait(connection, true);
+    if !is_up {
+        // Before those that came later.
+        actor.recirculated.insert(again, recirculated);
     } else if actor.misses.has_room(in_port) {
         actor.misses.wait(connection, recirculated);
     } else {
         actor.counters.lost.add(1);
         actor.outputs.drop(recirculated.packet, DropReason::UpcallQueueFull, in_port);
     }
+    !is_up
 }
 
 /// Sends a packet up. The fast path ends here.

@@ -13,8 +13,9 @@
 //! Those that have a flow wait at the worker until none is: so however fast a connection is, the slow path is through
 //! with it some time. So do those that have a flow where others of their connection miss before them in the same batch
 //! (`hold_back` in `forward.rs`). Other batches of ports with nothing outstanding do not pay for this. What comes down
-//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up, behind those that came
-//! later.
+//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up, behind those
+//! that came later. What waits is classified again; if it was counted for a flow that is gone by then, or if there is no room
+//! for it to wait, it counts twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -355,7 +356,7 @@ pub struct Handler {
     pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// The actions of flows that were installed lately: flows with equal ones share them.
+    /// The actions of late answers, and their programs: flows and answers with equal ones share them.
     pub recent: Recent,
 }
 
@@ -371,11 +372,12 @@ pub struct Recent {
 
 impl Recent {
     /// Shared actions that equal these, and their program.
-    fn share(&mut self, actions: &[Action]) -> Compiled {
-        if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions) {
+    fn share(&mut self, actions: impl AsRef<[Action]> + Into<Arc<[Action]>>) -> Compiled {
+        if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions.as_ref()) {
             return known.clone();
         }
-        let new = (actions.into(), Arc::new(Program::compile(actions)));
+        let program = Arc::new(Program::compile(actions.as_ref()));
+        let new = (actions.into(), program);
         self.known[self.next] = Some(new.clone());
         self.next = (self.next + 1) % self.known.len();
         new
@@ -487,7 +489,7 @@ impl Handler {
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let miss = pending.miss.as_ref().expect("there until it is returned");
             let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
-            pending.answer = actions.map(|actions| Answer::Run(self.recent.share(&actions).1));
+            pending.answer = actions.map(|actions| Answer::Run(self.recent.share(actions).1));
         }
         self.reader.offline();
     }
@@ -516,7 +518,7 @@ impl Handler {
             Verdict::Drop(reason) => Answer::Drop(reason),
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
-                let (actions, program) = self.recent.share(&actions);
+                let (actions, program) = self.recent.share(actions);
                 match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);

@@ -242,11 +242,12 @@ impl Worker {
 
         // What came back from the slow path goes before what is newer.
         let mut work = self.obey();
-        if self.channel.has_returned() {
+        let has_returned = self.channel.has_returned();
+        if has_returned {
             work += self.take_returned();
         }
         let mut received = 0;
-        let mut since = if work == 0 { start } else { tsc::cycles() };
+        let mut since = if work == 0 && !has_returned { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
         let mut whole;
         loop {
@@ -278,7 +279,6 @@ impl Worker {
             if !self.fairness.end_of_turn() {
                 break;
             }
-            // Only those have packets that were passed over.
             self.rx.iter_mut().for_each(|rx| rx.debt.forgive());
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {
@@ -398,6 +398,7 @@ impl Worker {
     }
 
     /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
+    #[inline(never)]
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
         let (mut since, mut of) = (tsc::cycles(), None);
@@ -405,29 +406,34 @@ impl Worker {
             if let Some(before) = of.replace(returned.in_port)
                 && before != returned.in_port
             {
-                since = self.charge(before, since);
+                since = self.bill(before, since);
             }
             if let Some(answered) = returned.answered {
                 count += 1;
                 self.act_on(answered);
             }
         }
-        if count > 0 {
-            self.recirculate();
-            self.actor.misses.ring();
-        }
         if let Some(last) = of {
-            self.charge(last, since);
+            since = self.bill(last, since);
+        }
+        if count > 0 {
+            // Those that have waited for what came back, too.
+            while let Some(in_port) = self.recirculate_some() {
+                since = self.bill(in_port, since);
+            }
+            self.actor.misses.ring();
         }
         count
     }
 
-    /// Charges a port for what was done since then. Returns what time it is.
-    fn charge(&mut self, in_port: PortNo, since: u64) -> u64 {
+    /// Charges the queues of a port, in equal parts, for what was done since then. Returns what time it is.
+    fn bill(&mut self, in_port: PortNo, since: u64) -> u64 {
         let until = tsc::cycles();
-        if let Some(rx) = self.rx.iter_mut().find(|rx| rx.port.no == in_port) {
-            rx.cycles.add(until.wrapping_sub(since));
-            self.fairness.owe(&mut rx.debt, until.wrapping_sub(since));
+        let queues = self.rx.iter().filter(|rx| rx.port.no == in_port).count().max(1);
+        let cycles = until.wrapping_sub(since) / queues as u64;
+        for rx in self.rx.iter_mut().filter(|rx| rx.port.no == in_port) {
+            rx.cycles.add(cycles);
+            self.fairness.owe(&mut rx.debt, cycles);
         }
         until
     }

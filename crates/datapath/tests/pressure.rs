@@ -125,17 +125,19 @@ fn a_lowered_limit_and_a_budget_are_kept() {
     assert_eq!((dp.flow_count(), p[1].1.sent()), (100, 900));
 }
 
+/// Adds a flow of the management, which drops.
+fn add(dp: &Datapath, port: PortNo, sport: u16, mask: Mask) {
+    let mut key = Box::new(Key::new());
+    key.set(Field::InPortOxm, port.0.into());
+    key.set(Field::UdpSrc, sport.into());
+    dp.install(FlowSpec { key, mask: Box::new(mask), actions: vec![], tag: Arc::new(()) }).unwrap();
+}
+
 /// However many flows are the management's, of a mask or of a port: they stay, and others make room for each other.
 #[test]
 fn flows_of_the_management_are_in_nobodys_way() {
     let (dp, _, p) = by_hand(Config { max_flows: 60, ..Config::default() }, 3);
-    let add = |port: usize, sport: u16, mask: Mask| {
-        let mut key = Box::new(Key::new());
-        key.set(Field::InPortOxm, p[port].0.0.into());
-        key.set(Field::UdpSrc, sport.into());
-        let spec = FlowSpec { key, mask: Box::new(mask), actions: vec![], tag: Arc::new(()) };
-        dp.install(spec).unwrap();
-    };
+    let add = |port: usize, sport: u16, mask: Mask| add(&dp, p[port].0, sport, mask);
     // In a subtable of their own, in one with others, and of a port that has no others.
     (0..20).for_each(|n| add(0, 10_000 + n, exact(&[Field::UdpSrc, Field::DlDst])));
     (0..12).for_each(|n| add(0, 20_000 + n, exact(&[Field::UdpSrc])));
@@ -153,6 +155,33 @@ fn flows_of_the_management_are_in_nobodys_way() {
     assert_eq!(upcall.misses(), 600, "each new flow was installed, and known to the packet after it");
     assert_eq!(p[2].1.sent(), 1200);
     assert_eq!(dp.flows().filter(|f| f.actions.is_empty()).count(), 52);
+}
+
+/// Nor do ports that have no others, however many they are, and nobody's flow goes for want of choice.
+#[test]
+fn ports_of_the_management_alone_are_passed_by() {
+    let (dp, _, p) = by_hand(Config { max_flows: 60, ..Config::default() }, 23);
+    (0..20).for_each(|port| add(&dp, p[port].0, 1, exact(&[Field::UdpSrc])));
+    // These are more than those of the other mask, of which one may go.
+    (0..20).for_each(|n| add(&dp, p[20].0, 10_000 + n, exact(&[Field::UdpSrc, Field::UdpDst])));
+    let upcall = Masks::connect(&dp, p[22].0, |key| {
+        let busy = key.get(Field::UdpSrc) == 1;
+        Some(exact(if busy { &[Field::UdpSrc, Field::UdpDst] } else { &[Field::UdpSrc] }))
+    });
+    p[20].1.give(&udp(1, 2, 1, 4));
+    dp.poll();
+    for sport in 2..200 {
+        p[20].1.give(&udp(1, 2, sport, 4));
+        p[20].1.give(&udp(1, 2, 1, 4));
+        dp.poll();
+    }
+    assert_eq!((dp.flow_count(), upcall.misses()), (60, 199), "the one that is always in use stays");
+    // A port without flows takes from it.
+    for sport in 0..40 {
+        p[21].1.give(&udp(1, 2, sport, 4));
+        dp.poll();
+    }
+    assert_eq!(dp.flows().filter(|f| f.key.get(Field::InPortOxm) == u128::from(p[21].0.0)).count(), 2);
 }
 
 /// As many masks as there are source ports: other bits of the addresses for each.

@@ -34,8 +34,9 @@ impl Table {
             }
         }
         let share = writer.count / writer.ports.len().max(1);
-        let own = writer.ports.get(&list).filter(|port| port.may_give()).map_or(0, |port| port.flows);
-        let from = if own > 0 && own >= share { Some(list) } else { fullest(writer, share) };
+        let own = writer.ports.get(&list).map_or(0, |port| port.evictable);
+        let own_list = (own > 0).then_some(list);
+        let from = if own > 0 && own >= share { own_list } else { fullest(writer, share).or(own_list) };
         let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
         self.evict(writer, flow);
         true
@@ -44,8 +45,8 @@ impl Table {
     /// The flow of a port that has to go.
     fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
         let Writer { ports, records, .. } = writer;
-        let members = ports.get_mut(&list)?.members.iter_mut().filter(|m| m.may_give());
-        let member = members.max_by_key(|m| (m.condemned, m.flows))?;
+        let members = ports.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
+        let member = members.max_by_key(|m| (m.condemned, m.evictable))?;
         for asked in 0..=ASKED {
             let flow = member.oldest;
             let record = records.get_mut(flow)?;
@@ -130,7 +131,7 @@ impl Table {
             let members = port.map(|port| &mut port.members);
             let condemned = members.and_then(|m| m.iter_mut().find(|m| m.condemned));
             if let Some(member) = condemned {
-                if member.may_give() {
+                if member.evictable > 0 {
                     return Some(member.oldest);
                 }
                 // The management's flows stay, and with them their subtable.
@@ -147,18 +148,18 @@ impl Table {
     }
 }
 
-/// A port with more than `share` flows, or else the one with the most: of a few that may give one, looked at in turn.
+/// A port with more than `share` flows that may be evicted, or else the one with the most: of a few that are looked at in
+/// turn.
 fn fullest(writer: &mut Writer, share: usize) -> Option<u16> {
     let Writer { ports, hand, .. } = writer;
     let behind = ports.range((Bound::Excluded(*hand), Bound::Unbounded));
-    let mut best: Option<(usize, u16)> = None;
-    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS).filter(|(_, port)| port.may_give()) {
-        best = best.max(Some((port.flows, list)));
-        if share > 0 && port.flows > share {
+    let mut best = None;
+    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS) {
+        *hand = list;
+        best = best.max((port.evictable > 0).then_some((port.evictable, list)));
+        if share > 0 && port.evictable > share {
             break;
         }
     }
-    let (_, list) = best?;
-    *hand = list;
-    Some(list)
+    best.map(|(_, list)| list)
 }

@@ -33,7 +33,8 @@ pub(super) const SPARE: usize = 8;
 pub(super) struct PortFlows {
     /// Most useful first.
     pub members: Vec<Member>,
-    pub flows: usize,
+    /// How many may be evicted.
+    pub evictable: usize,
     pub pressure: Option<Pressure>,
     /// The masks that were asked for by flows that have got the wide one: how many ask for each.
     asked: HashMap<u32, u32>,
@@ -43,6 +44,8 @@ pub(super) struct PortFlows {
 pub(super) struct Member {
     pub subtable: Arc<Subtable>,
     pub flows: usize,
+    /// How many may be evicted.
+    pub evictable: usize,
     /// Of those that may be evicted, the one that was installed or spared last, and the one before all others.
     pub newest: FlowRef,
     pub oldest: FlowRef,
@@ -69,11 +72,6 @@ pub(super) enum Fit {
 impl PortFlows {
     pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
-    }
-
-    /// Whether any of its flows may be evicted.
-    pub fn may_give(&self) -> bool {
-        self.members.iter().any(Member::may_give)
     }
 
     /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
@@ -129,16 +127,19 @@ impl PortFlows {
         let new = self.member(subtable).is_none();
         if new {
             let (newest, oldest) = (FlowRef::NONE, FlowRef::NONE);
-            let member = Member { subtable: subtable.clone(), flows: 0, newest, oldest, condemned: false };
+            let member =
+                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, condemned: false };
             self.members.push(member);
         }
         if let Some(asked) = records.get(flow).map(|r| r.asked).filter(|&asked| asked != 0) {
             *self.asked.entry(asked).or_default() += 1;
         }
-        self.flows += 1;
+        let evictable = records.get(flow).is_some_and(|r| !r.managed);
+        self.evictable += usize::from(evictable);
         let member = self.member(subtable).expect("it is there now");
         member.flows += 1;
-        if records.get(flow).is_some_and(|r| !r.managed) {
+        if evictable {
+            member.evictable += 1;
             member.push(flow, records);
         }
         new
@@ -157,9 +158,10 @@ impl PortFlows {
         let Some(at) = self.members.iter().position(|m| Arc::ptr_eq(&m.subtable, &subtable)) else { return false };
         if !managed {
             self.members[at].take(flow, records);
+            self.members[at].evictable -= 1;
+            self.evictable -= 1;
         }
         self.members[at].flows -= 1;
-        self.flows -= 1;
         let empty = self.members[at].flows == 0;
         if empty {
             self.members.remove(at);
@@ -169,11 +171,6 @@ impl PortFlows {
 }
 
 impl Member {
-    /// Whether any of its flows may be evicted.
-    pub fn may_give(&self) -> bool {
-        self.oldest != FlowRef::NONE
-    }
-
     fn push(&mut self, flow: FlowRef, records: &mut Records) {
         let before = std::mem::replace(&mut self.newest, flow);
         if let Some(record) = records.get_mut(flow) {
