@@ -264,7 +264,7 @@ fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: Port
 }
 
 /// Lets a packet wait for others of its connection that are up. It is classified again when they are through; and at once,
-/// behind so many others, where there was no room for those, which it returns.
+/// behind the `again` packets of its batch before it that are, where there was no room for those. Returns whether that is so.
 #[cold]
 fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool, again: usize) -> bool {
     let in_port = crate::upcall::in_port(key);
