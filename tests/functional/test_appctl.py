@@ -6,15 +6,13 @@ import time
 
 import pytest
 from conftest import until
+from lib.daemon import dummy_bridge
 from lib.net import run
-from test_vswitchd import dummy_bridge, ovs  # noqa: F401
 
 
 def refused(ovs, *args):
     """The error of a command that fails."""
-    r = run("ovs-appctl", "-t", "ovs-vswitchd", *args, env=ovs.env, check=False)
-    assert r.returncode != 0, r.stdout
-    return r.stderr.splitlines()[0]
+    return ovs.refusal("appctl", *args).splitlines()[0]
 
 
 def level(ovs, module):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from conftest import until
-from test_vswitchd import dummy_bridge, ovs  # noqa: F401 (a fixture)
+from lib.daemon import dummy_bridge
 
 PREFIX = "PMD auto load balance "
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 from conftest import until
-from test_forwarding import config
-from test_workers import Traffic
+from lib.daemon import config
+from lib.traffic import Traffic
 
 SECOND = 1_000_000
 

@@ -4,7 +4,7 @@ import json
 import re
 
 from conftest import ROOT
-from test_vswitchd import SCHEMA
+from lib.daemon import SCHEMA
 
 # What is read or written and means what it does in OVS.
 HANDLED = {

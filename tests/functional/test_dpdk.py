@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import WEIR, until
+from lib.daemon import Ovs
 from lib.net import run
-from test_vswitchd import Ovs
+from lib.pcap import read_pcap, write_pcap
 
 PMDS = Path("/usr/lib/x86_64-linux-gnu/dpdk")
 FRAMES = 8
@@ -71,10 +72,7 @@ class Switch(Ovs):
         run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", f"unix:{self.dir}/br0.mgmt", text, env=self.env)
 
     def counters(self, name):
-        port = self.get("interface", name, "ofport")
-        out = run("ovs-ofctl", "-O", "OpenFlow13", "dump-ports", f"unix:{self.dir}/br0.mgmt", port, env=self.env).stdout
-        return {f"{way}_{key}": int(n) for way, line in zip(("rx", "tx"), re.findall(r"(?:rx|tx) (.*)", out))
-                for key, n in re.findall(r"(\w+)=(\d+)", line)}
+        return super().counters(self.get("interface", name, "ofport"))
 
     def ip(self, *args):
         return run("ip", "-n", self.net, *args)
@@ -102,22 +100,6 @@ def switch(has_dpdk):
     yield start
     for s in started:
         s.close()
-
-
-def pcap(path, frames):
-    with open(path, "wb") as f:
-        f.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for n, frame in enumerate(frames):
-            f.write(struct.pack("<IIII", n, 0, len(frame), len(frame)) + frame)
-
-
-def read_pcap(path):
-    data, at, frames = Path(path).read_bytes(), 24, []
-    while at + 16 <= len(data):
-        length = struct.unpack_from("<I", data, at + 8)[0]
-        frames.append(data[at + 16:at + 16 + length])
-        at += 16 + length
-    return frames
 
 
 def udp_frames(count=FRAMES, size=60):
@@ -232,7 +214,7 @@ type = "dpdk"
 [bridge.port.options]
 dpdk-devargs = "net_null0,no-rx=1"
 """)
-    assert "-m 128" in w.text()
+    assert "-m 128" in w.log()
     assert [p["name"] for p in w.json("ports")["ports"]] == ["p1"] if "ports" in w.json("ports") else w.json("ports")
     w.configure('[dpdk]\ninit = "perhaps"\n')
     assert 'expected true, false or "try"' in w.cli("check", w.config, check=False).stderr
@@ -245,7 +227,7 @@ def test_frames_go_from_file_to_file(switch):
     driver("pcap")
     s = switch()
     frames = list(udp_frames()) + list(udp_frames(size=1500))
-    pcap(s.dir / "in.pcap", frames)
+    write_pcap(s.dir / "in.pcap", frames)
     s.flow("in_port=1,actions=output:2")
     s.add("p2", f"net_pcap1,tx_pcap={s.dir}/out.pcap", "ofport_request=2")
     s.add("p1", f"net_pcap0,rx_pcap={s.dir}/in.pcap", "ofport_request=1")
@@ -261,7 +243,7 @@ def test_frames_change_on_their_way(switch):
     driver("pcap")
     s = switch()
     frames = list(udp_frames())
-    pcap(s.dir / "in.pcap", frames)
+    write_pcap(s.dir / "in.pcap", frames)
     s.flow("in_port=1,nw_dst=198.18.0.1,udp,actions=push_vlan:0x8100,set_field:4103->vlan_vid,output:2")
     s.flow("in_port=1,priority=1,actions=output:2,output:3")
     s.add("p2", f"net_pcap1,tx_pcap={s.dir}/a.pcap", "ofport_request=2")
@@ -278,7 +260,7 @@ def test_endless_replay_and_mbufs_that_come_back(switch):
     """Two sources that never end, of which one is dropped: no mbuf is lost on either way."""
     driver("pcap"), driver("null")
     s = switch()
-    pcap(s.dir / "in.pcap", udp_frames(1000))
+    write_pcap(s.dir / "in.pcap", udp_frames(1000))
     s.flow("in_port=1,actions=output:3")
     s.flow("in_port=2,actions=drop")
     s.add("p3", "net_null0,no-rx=1", "ofport_request=3")
@@ -300,7 +282,7 @@ def test_endless_replay_and_mbufs_that_come_back(switch):
 def test_devices_come_and_go_while_others_forward(switch):
     driver("pcap"), driver("null")
     s = switch()
-    pcap(s.dir / "in.pcap", udp_frames(100))
+    write_pcap(s.dir / "in.pcap", udp_frames(100))
     s.flow("in_port=1,actions=output:2")
     s.add("p2", "net_null0,no-rx=1", "ofport_request=2")
     s.add("p1", f"net_pcap0,rx_pcap={s.dir}/in.pcap,infinite_rx=1", "ofport_request=1")
@@ -323,7 +305,7 @@ def test_ring_gives_back_what_it_gets(switch):
     driver("ring"), driver("pcap")
     s = switch()
     frames = list(udp_frames())
-    pcap(s.dir / "in.pcap", frames)
+    write_pcap(s.dir / "in.pcap", frames)
     s.flow("in_port=1,actions=output:2")
     s.flow("in_port=2,actions=output:3")
     s.add("p3", f"net_pcap1,tx_pcap={s.dir}/out.pcap", "ofport_request=3")
@@ -399,7 +381,7 @@ def test_memif_joins_two_switches(switch):
     b.flow("in_port=1,actions=output:2")
     a.flow("in_port=1,actions=output:2")
     b.add("out", f"net_pcap0,tx_pcap={b.dir}/out.pcap", "ofport_request=2")
-    pcap(a.dir / "in.pcap", frames)
+    write_pcap(a.dir / "in.pcap", frames)
     a.add("in", f"net_pcap0,rx_pcap={a.dir}/in.pcap", "ofport_request=1")
     until(lambda: b.counters("out")["tx_pkts"] == FRAMES, what="frames in the other switch")
     b.vsctl("del-port", "out")

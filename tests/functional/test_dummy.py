@@ -6,19 +6,10 @@ import time
 
 import pytest
 from conftest import until
-from lib.net import run
-from test_vswitchd import Ovs
 
 PACKET = "aa55aa55000250540000000a08004500001c00000000400166d60a0000010a0000020800f7ff00000000"
 ICMP = ("in_port(1),eth(src=50:54:00:00:00:09,dst=50:54:00:00:00:0a),eth_type(0x0800),"
         "ipv4(src=10.0.0.2,dst=10.0.0.1,proto=1,tos=0,ttl=64,frag=no),icmp(type=8,code=0)")
-
-
-@pytest.fixture
-def ovs():
-    o = Ovs()
-    yield o
-    o.close()
 
 
 @pytest.fixture
@@ -33,9 +24,7 @@ def switch(ovs):
 
 def refusal(ovs, *args):
     """What a command that has to fail says."""
-    r = run("ovs-appctl", "-t", "ovs-vswitchd", *args, env=ovs.env, check=False)
-    assert r.returncode == 2, r
-    return r.stderr
+    return ovs.refusal("appctl", *args)
 
 
 def flows(ovs):

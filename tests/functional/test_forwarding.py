@@ -7,14 +7,8 @@ import time
 
 import pytest
 from conftest import until
-
-
-def config(ports, local=False, bridge="br0", more=""):
-    """A configuration with one bridge; ports are (name, type, TOML of the rest)."""
-    text = f'[[bridge]]\nname = "{bridge}"\nlocal = {str(local).lower()}\n{more}\n'
-    for name, kind, rest in ports:
-        text += f'[[bridge.port]]\nname = "{name}"\ntype = "{kind}"\n{rest}\n'
-    return text
+from lib.daemon import config
+from lib.net import run
 
 
 def iperf(a, b, address, *args, seconds=2):
@@ -76,7 +70,6 @@ def test_local_port(weir, net):
     a = net.host("10.9.7.1/24")
     bridge = f"{net.tag}br"
     weir(config([(a.port, "system", "")], local=True, bridge=bridge))
-    from lib.net import run
     run("ip", "link", "set", bridge, "up")
     run("ip", "addr", "add", "10.9.7.2/24", "dev", bridge)
     assert a.ping("10.9.7.2") == 3
@@ -171,7 +164,6 @@ def test_reload_keeps_traffic(weir, net):
 
 
 def test_port_that_vanishes(weir, net):
-    from lib.net import run
     a, b, c = (net.host(f"10.0.0.{n}/24") for n in (1, 2, 3))
     w = weir(config([(h.port, "system", "") for h in (a, b, c)]))
     assert a.ping("10.0.0.2") == 3
@@ -183,7 +175,6 @@ def test_port_that_vanishes(weir, net):
 @pytest.mark.parametrize("kind", ["afxdp", "afpacket"])
 def test_nothing_is_left_behind(weir, net, kind):
     """Also after kill -9, the interface carries no program and a new run works."""
-    from lib.net import run
     a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
     cfg = config([(h.port, kind, "") for h in (a, b)])
     w = weir(cfg)

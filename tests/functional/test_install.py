@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, WEIR, until
+from lib.daemon import alive
 from lib.net import run
-from test_vswitchd import alive
 
 OVS_CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
 

@@ -2,14 +2,13 @@
 an observer sees on a wire."""
 
 import itertools
-import struct
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import until
+from lib.daemon import config
 from lib.net import Host, run
-from test_forwarding import config
+from lib.pcap import read_pcap
 
 KINDS = ["tap", "afpacket", "afxdp"]
 _taps = itertools.count()
@@ -118,12 +117,7 @@ class Pair:
     def frames(self):
         """What left for the observer, once Weir has written it."""
         self.weir.stop()
-        data, at, frames = Path(self.capture).read_bytes(), 24, []
-        while at < len(data):
-            length = struct.unpack("<I", data[at + 8:at + 12])[0]
-            frames.append(data[at + 16:at + 16 + length])
-            at += 16 + length
-        return frames
+        return read_pcap(self.capture)
 
 
 def check(frame):

@@ -1,11 +1,8 @@
 """The database over TCP and TLS, with the daemon as the client."""
 
-import subprocess
-
 import pytest
 from conftest import until
 from lib.net import run
-from test_vswitchd import ovs  # noqa: F401 (a fixture)
 
 
 def certificates(folder):
@@ -42,10 +39,7 @@ def test_the_database_is_elsewhere(ovs, tmp_path, kind):  # noqa: F811
         files = [f"--private-key={tmp_path}/server.key", f"--certificate={tmp_path}/server.pem",
                  f"--ca-cert={tmp_path}/ca.pem"]
         (ovs.dir / "db.sock").unlink(missing_ok=True)
-        ovs.server = subprocess.Popen(
-            ["ovsdb-server", ovs.dir / "conf.db", f"--remote=p{ovs.db}", "-vconsole:off",
-             f"--unixctl={ovs.dir}/ovsdb.ctl", *files], env=ovs.env, stdin=subprocess.DEVNULL)
-        until(lambda: (ovs.dir / "db.sock").exists() and (ovs.dir / "ovsdb.ctl").exists(), what="ovsdb-server again")
+        ovs.start_server(*files)
         options = [f"--private-key={tmp_path}/client.key", f"--certificate={tmp_path}/client.pem",
                    f"--ca-cert={tmp_path}/ca.pem"]
     port = listening(ovs, kind)

@@ -3,8 +3,8 @@
 import re
 
 from conftest import until
+from lib.daemon import dummy_bridge
 from lib.net import run
-from test_vswitchd import dummy_bridge, ovs  # noqa: F401 (a fixture)
 
 
 def frame(n):

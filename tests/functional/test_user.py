@@ -3,7 +3,6 @@
 import os
 import pwd
 
-from test_vswitchd import ovs  # noqa: F401 (a fixture)
 
 
 def status(pid):

@@ -1,25 +1,13 @@
 """The VLAN modes of ports, by what leaves them."""
 
-import struct
-
 import pytest
 from conftest import until
-from test_vswitchd import dummy_bridge, ovs  # noqa: F401
+from lib.daemon import dummy_bridge
+from lib.pcap import frames
 
 MACS = "ffffffffffff" "020000000001"
 BODY = "88b5" + "00" * 46
 TAG = lambda vid, tpid="8100": f"{tpid}{vid:04x}"
-
-
-def frames(path):
-    """The frames of a capture file, without padding, in hexadecimal."""
-    data = path.read_bytes()
-    out, at = [], 24
-    while at + 16 <= len(data):
-        length = struct.unpack_from("<I", data, at + 8)[0]
-        out.append(data[at + 16:at + 16 + length].hex())
-        at += 16 + length
-    return out
 
 
 @pytest.mark.parametrize("mode, sent, left", [

@@ -1,136 +1,14 @@
 """`weir vswitchd`: a real ovsdb-server and Debian's tools drive Weir in the place of ovs-vswitchd."""
 
 import json
-import os
-import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from conftest import WEIR, until
+from conftest import WEIR, ovs, until  # noqa: F401 (others may import the fixture from here)
+from lib.daemon import SCHEMA, Ovs, alive, dummy_bridge  # noqa: F401
 from lib.net import run
-
-SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
-
-
-class Ovs:
-    """A directory with an ovsdb-server, and the daemon under the name ovs-vswitchd."""
-
-    def __init__(self):
-        self.dir = Path(tempfile.mkdtemp(prefix="weir-vs-"))
-        self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
-        self.db = f"unix:{self.dir}/db.sock"
-        self.name = self.dir / "ovs-vswitchd"
-        self.name.symlink_to(WEIR)
-        self.daemons = []
-        self.server = None
-        run("ovsdb-tool", "create", self.dir / "conf.db", SCHEMA, env=self.env)
-        self.start_server()
-        self.vsctl("--no-wait", "init")
-
-    def start_server(self):
-        self.server = subprocess.Popen(
-            ["ovsdb-server", self.dir / "conf.db", f"--remote=p{self.db}", "-vconsole:off",
-             f"--unixctl={self.dir}/ovsdb.ctl"],
-            env=self.env, stdin=subprocess.DEVNULL)
-        until(lambda: run("ovs-vsctl", f"--db={self.db}", "--no-wait", "--timeout=1", "--retry", "get-manager",
-                          env=self.env, check=False).returncode == 0 or (self.dir / "db.sock").exists(),
-              what="ovsdb-server listening")
-
-    def stop_server(self):
-        self.server.terminate()
-        self.server.wait(10)
-
-    def start(self, *options, check=True):
-        """`ovs-vswitchd --detach`, which returns when the configuration is in force."""
-        r = run(self.name, self.db, "--detach", "--no-chdir", "--pidfile", "--log-file", "-vconsole:off", *options,
-                env=self.env, check=check, timeout=20)
-        if r.returncode == 0:
-            self.daemons.append(self.pid())
-        return r
-
-    def foreground(self, *options):
-        """A daemon that stays in the foreground."""
-        log = open(self.dir / "foreground.log", "ab")
-        p = subprocess.Popen([self.name, self.db, *options], env=self.env, stdin=subprocess.DEVNULL, stdout=log,
-                             stderr=log)
-        log.close()
-        self.daemons.append(p.pid)
-        return p
-
-    def pid(self):
-        return int((self.dir / "ovs-vswitchd.pid").read_text())
-
-    def kill(self, number=9):
-        pid = self.pid()
-        os.kill(pid, number)
-        until(lambda: not alive(pid), what="the daemon's end")
-
-    def vsctl(self, *args, **kw):
-        """ovs-vsctl, which waits until the change is in force (unless told not to)."""
-        return run("ovs-vsctl", f"--db={self.db}", "--timeout=10", *args, env=self.env, **kw).stdout.strip()
-
-    def get(self, table, record, column):
-        return self.vsctl("get", table, record, column).strip('"')
-
-    def ofctl(self, *args):
-        return run("ovs-ofctl", *args, env=self.env).stdout
-
-    def appctl(self, *args, **kw):
-        return run("ovs-appctl", "-t", "ovs-vswitchd", *args, env=self.env, **kw).stdout
-
-    def log(self):
-        return (self.dir / "ovs-vswitchd.log").read_text()
-
-    def close(self):
-        try:
-            for pid in self.daemons:
-                if alive(pid):
-                    os.kill(pid, 15)
-            until(lambda: not any(alive(pid) for pid in self.daemons), what="the daemons' end")
-            logs = [p.read_text() for p in self.dir.glob("*.log")]
-            assert not any("panicked" in log for log in logs), logs
-        finally:
-            self.stop_server()
-            until(self.none_left, what="the end of what the test started")
-            shutil.rmtree(self.dir, ignore_errors=True)
-
-    def none_left(self):
-        """Kills what still runs in this run directory: a monitor and the daemon that it started anew, too."""
-        left = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if str(self.dir) in (process / "cmdline").read_text() and alive(process.name):
-                    left.append(int(process.name))
-                    os.kill(left[-1], 9)
-            except OSError:
-                pass
-        return not left
-
-
-def alive(pid):
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def ovs():
-    o = Ovs()
-    yield o
-    o.close()
-
-
-def dummy_bridge(ovs, *ports):
-    """br0 with dummy ports."""
-    args = ["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy"]
-    for port in ports:
-        args += ["--", "add-port", "br0", port, "--", "set", "interface", port, "type=dummy"]
-    ovs.vsctl(*args)
 
 
 def test_version_is_one_that_tools_understand(ovs):

@@ -9,9 +9,9 @@ import time
 
 import pytest
 from conftest import until
+from lib.daemon import SCHEMA, alive, dummy_bridge
 from lib.net import run
-from test_vswitchd import SCHEMA, alive, dummy_bridge, ovs  # noqa: F401
-from test_workers import Traffic
+from lib.traffic import Traffic
 
 
 def test_the_idl_of_ovs_is_a_client(ovs):  # noqa: F811

@@ -8,18 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from .daemon import Database
 from .net import run
+from .wait import until
 
-SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 OVS_DPDK = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
-
-
-def wait(condition, what, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise RuntimeError(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
 
 
 class Devices:
@@ -34,7 +27,7 @@ class Devices:
             run("ip", "link", "del", name, check=False)
 
 
-class Switch:
+class Switch(Database):
     """`command` with a bridge of the userspace datapath; its polling thread runs on `core`."""
 
     #: Its device is one of the host's, where others may have their own br0.
@@ -43,7 +36,7 @@ class Switch:
     def __init__(self, command, core, dpdk_core=0, **other_config):
         self.dir = Path(tempfile.mkdtemp(prefix="weir-pvp-"))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
-        self.procs = []
+        self.procs, self.server = [], None
         self.devices = Devices(self.bridge)
         try:
             self.start(command, core, dpdk_core, other_config)
@@ -52,18 +45,14 @@ class Switch:
             raise
 
     def start(self, command, core, dpdk_core, other_config):
-        run("ovsdb-tool", "create", self.dir / "conf.db", SCHEMA, env=self.env)
-        self.spawn("ovsdb-server", self.dir / "conf.db", f"--remote=punix:{self.dir}/db.sock",
-                   f"--unixctl={self.dir}/ovsdb.ctl")
-        wait((self.dir / "db.sock").exists, "ovsdb-server listening")
-        self.vsctl("--no-wait", "init")
+        Database.__init__(self, self.dir, self.env)
         settings = {"dpdk-init": "true", "dpdk-extra": "--in-memory --no-pci", "pmd-cpu-mask": hex(1 << core),
                     "dpdk-lcore-mask": hex(1 << dpdk_core), **{k.replace("_", "-"): v for k, v in other_config.items()}}
         self.vsctl("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{k}={v}" for k, v in settings.items()))
         self.control = self.dir / "switch.ctl"
-        self.daemon = self.spawn(*command, f"unix:{self.dir}/db.sock", f"--unixctl={self.control}", "-vconsole:off",
+        self.daemon = self.spawn(*command, self.db, f"--unixctl={self.control}", "-vconsole:off",
                                  f"--log-file={self.dir}/switch.log")
-        wait(self.control.exists, "the switch answering")
+        until(self.control.exists, 30, "the switch answering")
         self.vsctl("add-br", self.bridge, "--", "set", "bridge", self.bridge, "datapath_type=netdev", "fail-mode=secure")
 
     def spawn(self, *command):
@@ -74,7 +63,7 @@ class Switch:
         return proc
 
     def vsctl(self, *args):
-        return run("ovs-vsctl", f"--db=unix:{self.dir}/db.sock", "--timeout=30", *args, env=self.env).stdout
+        return super().vsctl(*args, timeout=30)
 
     def ofctl(self, verb, *args):
         try:
@@ -95,7 +84,7 @@ class Switch:
     def add(self, name, number, *settings):
         """Adds a port and sees that it works."""
         self.vsctl("add-port", self.bridge, name, "--", "set", "Interface", name, *settings, f"ofport_request={number}")
-        error = self.vsctl("get", "Interface", name, "error").strip()
+        error = self.get("Interface", name, "error")
         if error != "[]":
             raise RuntimeError(f"{name}: {error}\n{self.log()}")
 
@@ -103,7 +92,7 @@ class Switch:
         return (self.dir / "switch.log").read_text()[-4000:]
 
     def link(self, name, state="up"):
-        wait(lambda: self.vsctl("get", "Interface", name, "link_state").strip() == state, f"{name} being {state}")
+        until(lambda: self.get("Interface", name, "link_state") == state, 30, f"{name} being {state}")
 
     def cpu(self):
         """Seconds that the polling thread has had a processor for itself."""
@@ -140,6 +129,8 @@ class Switch:
             except subprocess.TimeoutExpired:
                 proc.kill()
                 proc.wait()
+        if self.server:
+            self.stop_server()
         self.devices.remove()
         shutil.rmtree(self.dir, ignore_errors=True)
 

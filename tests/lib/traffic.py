@@ -1,0 +1,49 @@
+"""Numbered datagrams between hosts: what is lost, comes twice or out of order is seen."""
+
+import subprocess
+import sys
+
+# Sends numbered datagrams to ADDRESS until its input ends, then how many there were.
+SENDER = """
+import socket, sys, threading, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+n = 0
+while not ended.is_set():
+    s.sendto(n.to_bytes(4, 'big'), (sys.argv[1], 9))
+    n += 1
+    time.sleep(0.0005)
+print(n)
+"""
+
+# Prints the numbers that came, one by one, until none has come for two seconds.
+RECEIVER = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+s.bind((sys.argv[1], 9))
+print('ready', flush=True)
+while True:
+    try:
+        print(int.from_bytes(s.recv(64), 'big'))
+    except TimeoutError:
+        break
+    s.settimeout(2)
+"""
+
+
+class Traffic:
+    """Numbered datagrams from one host to another."""
+
+    def __init__(self, a, b, address):
+        self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
+        assert self.receiver.stdout.readline() == "ready\n"
+        self.sender = a.start(sys.executable, "-c", SENDER, address, stdin=subprocess.PIPE)
+
+    def check(self):
+        """Ends it: all came, each once, in order."""
+        sent = int(self.sender.communicate(timeout=20)[0])
+        came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
+        assert sent > 100
+        assert came == list(range(sent)), f"{sent} sent, {len(came)} came"
