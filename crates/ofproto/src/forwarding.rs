@@ -26,6 +26,7 @@ use crate::meter::Meter;
 use crate::mirror::MirrorState;
 use crate::port::Device;
 use crate::table::Table;
+use crate::users::Users;
 use crate::vlan::PortVlan;
 
 /// Tables that exist.
@@ -87,6 +88,8 @@ pub(crate) struct BridgeState {
     /// Generation of the last change to the groups.
     pub groups_changed: u64,
     pub meters: BTreeMap<u32, Meter>,
+    /// Who uses the groups and meters.
+    pub users: Users,
     /// How many `learn(delete_learned)` actions there are for each kind of flow that they learn.
     pub learners: HashMap<Learned, u32>,
     /// Kinds of flows whose last such action went in the present transaction.
@@ -107,6 +110,7 @@ impl BridgeState {
             groups: BTreeMap::new(),
             groups_changed: 0,
             meters: BTreeMap::new(),
+            users: Users::default(),
             learners: HashMap::new(),
             orphaned: Vec::new(),
             config,
@@ -114,6 +118,21 @@ impl BridgeState {
         bridge.configure_tables();
         bridge.set_mirrors();
         bridge
+    }
+
+    /// Puts a group in the place of the one that has this number, or takes that away; returns it.
+    pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) -> Option<Arc<Group>> {
+        if let Some(group) = &group {
+            self.users.add_group(group);
+        }
+        let old = match group {
+            Some(group) => self.groups.insert(id, group),
+            None => self.groups.remove(&id),
+        };
+        if let Some(old) = &old {
+            self.users.remove_group(old);
+        }
+        old
     }
 
     /// Every port, the bridge's own first: it was there first.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use openflow::action::Action;
-use openflow::group::{Bucket, GroupSpec};
+use openflow::group::GroupSpec;
 use openflow::{GroupId, OfPort};
 use packet::Time;
 
@@ -48,16 +48,6 @@ impl Group {
     pub fn new(id: GroupId, spec: GroupSpec, created: Time) -> Group {
         let buckets = spec.buckets.iter().map(|_| Arc::default()).collect();
         Group { id, spec, created, stats: Arc::default(), buckets }
-    }
-
-    /// Whether a bucket has this number.
-    pub fn bucket(&self, id: u32) -> Option<&Bucket> {
-        self.spec.buckets.iter().find(|bucket| bucket.id == id)
-    }
-
-    /// Whether a bucket's actions use this group.
-    pub fn refers_to(&self, group: GroupId) -> bool {
-        self.spec.buckets.iter().any(|bucket| uses_group(&bucket.actions, group))
     }
 }
 

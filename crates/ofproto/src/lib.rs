@@ -30,6 +30,7 @@ pub mod table;
 mod tests;
 pub mod trace;
 mod upcall;
+mod users;
 pub mod vlan;
 pub mod xlate;
 

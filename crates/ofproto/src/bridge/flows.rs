@@ -38,6 +38,7 @@ impl Bridge {
         bridge.learners.clear();
         bridge.groups.clear();
         bridge.meters.clear();
+        bridge.users.clear();
         bridge.groups_changed = generation;
         if bridge.config.fail_mode == FailMode::Standalone && !bridge.controllers.configured {
             let table = &mut bridge.tables[0];

@@ -1,5 +1,6 @@
 //! Changes of groups, and what they hold.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupStats, bucket_id};
@@ -10,7 +11,8 @@ use super::Bridge;
 use super::check::{Known, check_bucket};
 use super::transaction::Transaction;
 use crate::forwarding::BridgeState;
-use crate::group::{Group, uses_group};
+use crate::group::Group;
+use crate::users::Used;
 
 /// OFPGFC_*: weights, liveness and chaining.
 const CAPABILITIES: u32 = 0b111;
@@ -34,7 +36,7 @@ impl Bridge {
             let (packet_count, byte_count) = group.stats.get();
             GroupStats {
                 group: group.id,
-                ref_count: references(bridge, group.id),
+                ref_count: bridge.users.count(Used::Group(group.id)),
                 packet_count,
                 byte_count,
                 duration: Some(now.since(group.created)),
@@ -56,17 +58,11 @@ impl Bridge {
     fn each_group<T>(&self, wanted: GroupId, shown: impl Fn(&BridgeState, &Group) -> T) -> Vec<T> {
         let forwarding = self.switch.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
-        let groups = bridge.groups.values().filter(|group| wanted == GroupId::ALL || group.id == wanted);
-        groups.map(|group| shown(bridge, group)).collect()
+        match wanted {
+            GroupId::ALL => bridge.groups.values().map(|group| shown(bridge, group)).collect(),
+            id => bridge.groups.get(&id).map(|group| shown(bridge, group)).into_iter().collect(),
+        }
     }
-}
-
-/// How many flows and groups refer to a group.
-fn references(bridge: &BridgeState, id: GroupId) -> u32 {
-    let rules = bridge.tables.iter().flat_map(|table| table.rules.iter());
-    let used = |i: &openflow::Instructions| uses_group(&i.apply, id) || uses_group(&i.write, id);
-    let flows = rules.filter(|rule| used(&rule.instructions)).count();
-    (flows + bridge.groups.values().filter(|group| group.refers_to(id)).count()) as u32
 }
 
 /// Applies a group-mod.
@@ -98,25 +94,27 @@ pub(super) fn apply(transaction: &mut Transaction, change: &GroupMod) -> Result<
 fn put(transaction: &mut Transaction, id: GroupId, spec: GroupSpec) {
     let old = transaction.bridge.groups.get(&id);
     let created = old.map_or(transaction.now, |group| group.created);
-    transaction.groups().insert(id, Arc::new(Group::new(id, spec, created)));
+    transaction.set_group(id, Some(Arc::new(Group::new(id, spec, created))));
 }
 
 /// Puts a group in the place of itself with other buckets; those that stay keep their counters.
 fn replace_buckets(transaction: &mut Transaction, old: &Group, spec: GroupSpec) {
     let mut new = Group::new(old.id, spec, old.created);
     new.stats = old.stats.clone();
+    let kept: HashMap<u32, _> = old.spec.buckets.iter().map(|bucket| bucket.id).zip(&old.buckets).collect();
     for (bucket, counters) in new.spec.buckets.iter().zip(&mut new.buckets) {
-        if let Some(at) = old.spec.buckets.iter().position(|other| other.id == bucket.id) {
-            *counters = old.buckets[at].clone();
+        if let Some(&known) = kept.get(&bucket.id) {
+            *counters = known.clone();
         }
     }
-    transaction.groups().insert(old.id, Arc::new(new));
+    transaction.set_group(old.id, Some(Arc::new(new)));
 }
 
 fn insert_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<(), OfError> {
     let Some(old) = transaction.bridge.groups.get(&change.group).cloned() else { return Ok(()) };
     let mut buckets = old.spec.buckets.clone();
-    if change.spec.buckets.iter().any(|bucket| old.bucket(bucket.id).is_some()) {
+    let added: HashSet<u32> = change.spec.buckets.iter().map(|bucket| bucket.id).collect();
+    if buckets.iter().any(|bucket| added.contains(&bucket.id)) {
         return Err(OfError::OFPGMFC_BUCKET_EXISTS);
     }
     let at = match change.command_bucket {
@@ -148,18 +146,13 @@ fn position(buckets: &[Bucket], id: u32) -> Result<usize, OfError> {
 
 /// Removes a group, or all, and the flows that use it (OpenFlow 1.3.5 section 6.5).
 fn delete(transaction: &mut Transaction, wanted: GroupId) {
-    let ids = transaction.bridge.groups.keys().copied();
-    let gone: Vec<GroupId> = ids.filter(|id| wanted == GroupId::ALL || *id == wanted).collect();
-    if gone.is_empty() {
-        return;
+    let gone: Vec<GroupId> = match wanted {
+        GroupId::ALL => transaction.bridge.groups.keys().copied().collect(),
+        id => transaction.bridge.groups.get(&id).map(|group| group.id).into_iter().collect(),
+    };
+    for id in gone {
+        let users: Vec<_> = transaction.bridge.users.rules(Used::Group(id)).cloned().collect();
+        users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::GroupDelete));
+        transaction.set_group(id, None);
     }
-    let rules = transaction.bridge.tables.iter().flat_map(|table| table.rules.iter());
-    let users = rules.filter(|rule| {
-        let i = &rule.instructions;
-        gone.iter().any(|&id| uses_group(&i.apply, id) || uses_group(&i.write, id))
-    });
-    let users: Vec<_> = users.cloned().collect();
-    users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::GroupDelete));
-    let groups = transaction.groups();
-    gone.iter().for_each(|id| drop(groups.remove(id)));
 }

@@ -8,6 +8,7 @@ use super::Bridge;
 use super::transaction::Transaction;
 use crate::forwarding::BridgeState;
 use crate::meter::Meter;
+use crate::users::Used;
 
 /// Most meters of a bridge.
 const MAX_METERS: u32 = 1 << 18;
@@ -29,11 +30,10 @@ impl Bridge {
     pub fn meter_stats(&self, wanted: u32) -> Result<Vec<MeterStats>, OfError> {
         let now = self.switch.clock.now();
         self.each_meter(wanted, |bridge, meter| {
-            let rules = bridge.tables.iter().flat_map(|table| table.rules.iter());
-            let users = rules.filter(|rule| rule.instructions.meter == Some(meter.config.meter));
+            let id = meter.config.meter;
             MeterStats {
-                meter: meter.config.meter,
-                flow_count: users.count() as u32,
+                meter: id,
+                flow_count: bridge.users.rule_count(Used::Meter(id)),
                 packet_in_count: 0,
                 byte_in_count: 0,
                 duration: now.since(meter.created),
@@ -60,8 +60,10 @@ impl Bridge {
         if wanted != meter_id::ALL && !bridge.meters.contains_key(&wanted) {
             return Err(OfError::OFPMMFC_UNKNOWN_METER);
         }
-        let meters = bridge.meters.iter().filter(|(id, _)| wanted == meter_id::ALL || **id == wanted);
-        Ok(meters.map(|(_, meter)| shown(bridge, meter)).collect())
+        Ok(match wanted {
+            meter_id::ALL => bridge.meters.values().map(|meter| shown(bridge, meter)).collect(),
+            id => bridge.meters.get(&id).map(|meter| shown(bridge, meter)).into_iter().collect(),
+        })
     }
 }
 
@@ -99,11 +101,13 @@ fn check(config: &MeterConfig) -> Result<(), OfError> {
 
 /// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5).
 fn delete(transaction: &mut Transaction, wanted: u32) {
-    let ids = transaction.bridge.meters.keys().copied();
-    let gone: Vec<u32> = ids.filter(|id| wanted == meter_id::ALL || *id == wanted).collect();
-    let rules = transaction.bridge.tables.iter().flat_map(|table| table.rules.iter());
-    let users = rules.filter(|rule| rule.instructions.meter.is_some_and(|id| gone.contains(&id)));
-    let users: Vec<_> = users.cloned().collect();
-    users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
-    gone.iter().for_each(|id| drop(transaction.bridge.meters.remove(id)));
+    let gone: Vec<u32> = match wanted {
+        meter_id::ALL => transaction.bridge.meters.keys().copied().collect(),
+        id => vec![id],
+    };
+    for id in gone {
+        let users: Vec<_> = transaction.bridge.users.rules(Used::Meter(id)).cloned().collect();
+        users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
+        transaction.bridge.meters.remove(&id);
+    }
 }

@@ -14,6 +14,9 @@ use openflow::{
 use packet::{Clock, Field, Time};
 
 use super::{Bridge, Bundled};
+use crate::forwarding::BridgeState;
+use crate::group::uses_group;
+use crate::users::Used;
 use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
 
 struct TestClock(AtomicU64);
@@ -268,4 +271,80 @@ fn the_operators_name_of_a_table_wins() {
     let renamed = bridge.name_tables(&[(TableId(0), "controllers".into())]);
     assert_eq!(renamed, Err(OfError::OFPTFFC_EPERM));
     bridge.name_tables(&[(TableId(0), "mine".into())]).unwrap();
+}
+
+#[test]
+fn a_change_of_one_group_copies_no_other() {
+    let bridge = bridge();
+    (1..=50).for_each(|id| bridge.group_mod(&group(GroupCommand::Add, id, &[0])).unwrap());
+    let references = |state: &BridgeState| state.groups.values().map(Arc::strong_count).sum::<usize>();
+    let changed: Result<(), ()> = bridge.transact(|transaction| {
+        super::groups::apply(transaction, &group(GroupCommand::Add, 51, &[0])).unwrap();
+        assert_eq!(references(transaction.bridge), 51, "each is held by the table alone");
+        Ok(())
+    });
+    changed.unwrap();
+}
+
+/// Compares what the index of users says with a look through the tables.
+fn check_users(bridge: &Bridge) {
+    bridge.read(|state| {
+        let rules: Vec<_> = state.tables.iter().flat_map(|table| table.rules.iter()).collect();
+        for id in (0..8).map(GroupId) {
+            let uses = |i: &Instructions| uses_group(&i.apply, id) || uses_group(&i.write, id);
+            let by_rules = rules.iter().filter(|rule| uses(&rule.instructions)).count() as u32;
+            let by_groups = state
+                .groups
+                .values()
+                .filter(|group| group.spec.buckets.iter().any(|bucket| uses_group(&bucket.actions, id)));
+            assert_eq!(state.users.rule_count(Used::Group(id)), by_rules, "flows of group {}", id.0);
+            assert_eq!(state.users.count(Used::Group(id)), by_rules + by_groups.count() as u32, "of group {}", id.0);
+            for rule in state.users.rules(Used::Group(id)) {
+                assert!(rules.iter().any(|other| Arc::ptr_eq(other, rule)), "a flow that is gone is still listed");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_users_of_groups_are_known_without_a_look_through_the_tables() {
+    let bridge = bridge();
+    let to = |ids: &[u32]| ids.iter().map(|&id| Action::Group(GroupId(id))).collect::<Vec<_>>();
+    for id in 1..6 {
+        bridge.group_mod(&group(GroupCommand::Add, id, &[0])).unwrap();
+    }
+    // A group that sends to two others, to one of them twice.
+    let mut chain = group(GroupCommand::Add, 6, &[0, 1]);
+    (chain.spec.buckets[0].actions, chain.spec.buckets[1].actions) = (to(&[1]), to(&[1, 2]));
+    bridge.group_mod(&chain).unwrap();
+    bridge.flow_mod(&add(1, to(&[1, 1, 2]))).unwrap();
+    bridge.flow_mod(&add(2, vec![Action::Clone(to(&[3]))])).unwrap();
+    let mut written = add(3, to(&[4]));
+    std::mem::swap(&mut written.instructions.apply, &mut written.instructions.write);
+    bridge.flow_mod(&written).unwrap();
+    check_users(&bridge);
+    assert_eq!(bridge.group_stats(GroupId(1))[0].ref_count, 2);
+    // In place of another; by a modification.
+    bridge.flow_mod(&add(1, to(&[2]))).unwrap();
+    bridge.flow_mod(&flow(FlowModCommand::Modify, 2, to(&[5]))).unwrap();
+    check_users(&bridge);
+    // A bundle that fails after it has changed all of it.
+    let bundle = [
+        Bundled::Group(Box::new(group(GroupCommand::Delete, GroupId::ALL.0, &[]))),
+        Bundled::Group(Box::new(group(GroupCommand::Add, 7, &[0]))),
+        Bundled::Flow(Box::new(add(7, to(&[7])))),
+        Bundled::Group(Box::new(group(GroupCommand::Add, 7, &[0]))),
+    ];
+    assert_eq!(bridge.commit(&bundle), Err((3, OfError::OFPGMFC_GROUP_EXISTS)));
+    assert_eq!(ports(&bridge), [1, 2, 3]);
+    check_users(&bridge);
+    bridge.group_mod(&group(GroupCommand::Delete, 2, &[])).unwrap();
+    assert_eq!(ports(&bridge), [2, 3]);
+    check_users(&bridge);
+    bridge.group_mod(&group(GroupCommand::Delete, GroupId::ALL.0, &[])).unwrap();
+    assert!(ports(&bridge).is_empty());
+    check_users(&bridge);
+    bridge.flow_mod(&add(1, output(1))).unwrap();
+    bridge.flush_flows();
+    check_users(&bridge);
 }

@@ -3,7 +3,6 @@
 //! A transaction makes each change at once, under the write lock that its caller holds: no packet sees the tables
 //! between two of them. It notes what it replaces, so that [`rollback`](Transaction::rollback) can put it back.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openflow::action::Action;
@@ -28,13 +27,13 @@ pub(crate) struct Transaction<'a> {
     pub generation: u64,
     pub now: Time,
     steps: Vec<Step>,
-    /// The groups as they were, once one has changed.
-    groups: Option<BTreeMap<GroupId, Arc<Group>>>,
+    /// Each group that has changed, as it was before the change, in order.
+    groups: Vec<(GroupId, Option<Arc<Group>>)>,
 }
 
 impl<'a> Transaction<'a> {
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
-        Transaction { bridge, generation, now, steps: Vec::new(), groups: None }
+        Transaction { bridge, generation, now, steps: Vec::new(), groups: Vec::new() }
     }
 
     /// Adds a rule, in place of one with equal match and priority.
@@ -51,20 +50,21 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Makes a change to the groups.
-    pub fn groups(&mut self) -> &mut BTreeMap<GroupId, Arc<Group>> {
-        self.groups.get_or_insert_with(|| self.bridge.groups.clone());
+    /// Puts a group in the place of the one that has this number, or takes that away.
+    pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) {
         // Flows depend on groups through the whole bridge.
         self.bridge.groups_changed = self.generation;
-        &mut self.bridge.groups
+        let old = self.bridge.set_group(id, group);
+        self.groups.push((id, old));
     }
 
     fn put(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
         count_learners(self.bridge, &rule.instructions, true);
+        self.bridge.users.add_rule(&rule);
         let table = &mut self.bridge.tables[usize::from(rule.table.0)];
         let old = table.insert(rule, self.generation);
         if let Some(old) = &old {
-            count_learners(self.bridge, &old.instructions, false);
+            self.went(old);
         }
         old
     }
@@ -76,8 +76,14 @@ impl<'a> Transaction<'a> {
             return None;
         }
         let old = table.remove(rule, self.generation)?;
-        count_learners(self.bridge, &old.instructions, false);
+        self.went(&old);
         Some(old)
+    }
+
+    /// What is kept beside the tables forgets a rule that went.
+    fn went(&mut self, rule: &Arc<Rule>) {
+        self.bridge.users.remove_rule(rule);
+        count_learners(self.bridge, &rule.instructions, false);
     }
 
     /// Undoes everything.
@@ -89,8 +95,8 @@ impl<'a> Transaction<'a> {
                 (None, None) => {}
             }
         }
-        if let Some(groups) = self.groups.take() {
-            self.bridge.groups = groups;
+        for (id, group) in std::mem::take(&mut self.groups).into_iter().rev() {
+            self.bridge.set_group(id, group);
         }
         self.bridge.orphaned.clear();
     }

@@ -88,7 +88,7 @@ impl Bed {
         let generation = forwarding.next_generation();
         let bridge = forwarding.bridges.get_mut(&self.bridge.id()).unwrap();
         let group = crate::group::Group::new(GroupId(id), spec.clone(), self.clock.now());
-        bridge.groups.insert(GroupId(id), Arc::new(group));
+        bridge.set_group(GroupId(id), Some(Arc::new(group)));
         bridge.groups_changed = generation;
     }
 

@@ -1,6 +1,8 @@
 //! Groups: changes, descriptions, counters (OpenFlow 1.1 section A.3.4.2, 1.5 section 7.3.4.3). OpenFlow 1.0
 //! has them as Nicira's extension, in the form of 1.5.
 
+use std::collections::HashSet;
+
 use super::action::{self, Within};
 use super::flow::{pull_duration, put_duration};
 use super::oxm::{self, Place};
@@ -110,13 +112,14 @@ fn check_mod(version: Version, g: &GroupMod) -> Result<(), OfError> {
 
 fn pull_buckets(mut r: Reader, version: Version, kind: GroupType) -> Result<Vec<Bucket>, OfError> {
     let mut out: Vec<Bucket> = Vec::new();
+    let mut ids = HashSet::new();
     while !r.is_empty() {
         let bucket = if new_form(version) {
             pull_bucket15(&mut r, version, kind)?
         } else {
             pull_bucket11(&mut r, version, out.len() as u32)?
         };
-        if out.iter().any(|other| other.id == bucket.id) {
+        if !ids.insert(bucket.id) {
             return Err(OFPGMFC_BUCKET_EXISTS);
         }
         out.push(bucket);

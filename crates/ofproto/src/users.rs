@@ -1,0 +1,127 @@
+//! Who uses a bridge's groups and meters: an index beside the flow tables and the group table.
+//!
+//! A group that goes takes its flows along, and its statistics count them. With many groups and many flows, a look
+//! through the tables for each group would cost their product. The index costs each flow what its own lists name.
+//!
+//! It changes with the tables, under the same lock: [`Transaction`](crate::bridge::transaction::Transaction) is the
+//! only place that adds and removes flows and groups, and where all go at once the index is cleared.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use openflow::{Action, GroupId, Instructions};
+
+use crate::group::Group;
+use crate::table::Rule;
+
+/// Flows, by their addresses: a flow that is in the index cannot be another one.
+type Rules = HashMap<usize, Arc<Rule>>;
+
+/// What a flow or a group can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Used {
+    Group(GroupId),
+    Meter(u32),
+}
+
+/// The index.
+#[derive(Default)]
+pub(crate) struct Users {
+    rules: HashMap<Used, Rules>,
+    /// How many groups have buckets that use a group.
+    groups: HashMap<Used, u32>,
+}
+
+impl Users {
+    /// Notes a flow that came.
+    pub fn add_rule(&mut self, rule: &Arc<Rule>) {
+        for used in used_by(&rule.instructions) {
+            self.rules.entry(used).or_default().insert(address(rule), rule.clone());
+        }
+    }
+
+    /// Forgets a flow that went.
+    pub fn remove_rule(&mut self, rule: &Arc<Rule>) {
+        for used in used_by(&rule.instructions) {
+            if let Some(rules) = self.rules.get_mut(&used) {
+                rules.remove(&address(rule));
+                if rules.is_empty() {
+                    self.rules.remove(&used);
+                }
+            }
+        }
+    }
+
+    /// Notes a group that came.
+    pub fn add_group(&mut self, group: &Group) {
+        for used in used_by_group(group) {
+            *self.groups.entry(used).or_insert(0) += 1;
+        }
+    }
+
+    /// Forgets a group that went.
+    pub fn remove_group(&mut self, group: &Group) {
+        for used in used_by_group(group) {
+            if let Some(count) = self.groups.get_mut(&used) {
+                *count -= 1;
+                if *count == 0 {
+                    self.groups.remove(&used);
+                }
+            }
+        }
+    }
+
+    /// The flows that use this.
+    pub fn rules(&self, used: Used) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.get(&used).into_iter().flat_map(Rules::values)
+    }
+
+    /// How many flows use this.
+    pub fn rule_count(&self, used: Used) -> u32 {
+        self.rules.get(&used).map_or(0, |rules| rules.len() as u32)
+    }
+
+    /// How many flows and groups use this.
+    pub fn count(&self, used: Used) -> u32 {
+        self.rule_count(used) + self.groups.get(&used).copied().unwrap_or(0)
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Users::default();
+    }
+}
+
+fn address(rule: &Arc<Rule>) -> usize {
+    Arc::as_ptr(rule) as usize
+}
+
+fn used_by(instructions: &Instructions) -> Vec<Used> {
+    let mut used: Vec<Used> = instructions.meter.map(Used::Meter).into_iter().collect();
+    collect(&instructions.apply, &mut used);
+    collect(&instructions.write, &mut used);
+    distinct(used)
+}
+
+fn used_by_group(group: &Group) -> Vec<Used> {
+    let mut used = Vec::new();
+    group.spec.buckets.iter().for_each(|bucket| collect(&bucket.actions, &mut used));
+    distinct(used)
+}
+
+fn distinct(mut used: Vec<Used>) -> Vec<Used> {
+    used.sort_unstable();
+    used.dedup();
+    used
+}
+
+fn collect(actions: &[Action], used: &mut Vec<Used>) {
+    for action in actions {
+        match action {
+            Action::Group(id) => used.push(Used::Group(*id)),
+            Action::Meter(id) => used.push(Used::Meter(*id)),
+            Action::Clone(inner) => collect(inner, used),
+            _ => {}
+        }
+    }
+}
