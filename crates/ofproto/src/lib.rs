@@ -6,6 +6,7 @@
 //! flow with a record (`record.rs`) behind; `revalidate.rs` keeps those flows in step with every change.
 
 pub mod bridge;
+mod budget;
 pub mod connection;
 mod control;
 pub mod error;

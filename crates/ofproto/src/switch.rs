@@ -19,6 +19,7 @@ use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
+use crate::budget::Budget;
 use crate::control::Control;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
@@ -53,6 +54,9 @@ impl Default for SwitchSettings {
     }
 }
 
+/// Bytes that the bundles of all connections can hold together.
+const MAX_BUNDLE_BYTES: usize = 256 << 20;
+
 type Subscription = (BridgeId, Arc<dyn Subscriber>);
 
 /// A rule that went.
@@ -76,6 +80,8 @@ pub struct Switch {
     pub(crate) paused: Paused,
     pub(crate) revalidation: Mutex<Revalidation>,
     pub(crate) control: Control,
+    /// What the bundles of all connections may hold.
+    pub(crate) bundles: Arc<Budget>,
     subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
@@ -102,6 +108,7 @@ impl Switch {
             paused: Paused::default(),
             revalidation: Mutex::default(),
             control: Control::default(),
+            bundles: Budget::new(MAX_BUNDLE_BYTES),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
             evicted: Mutex::default(),

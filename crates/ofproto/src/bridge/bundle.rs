@@ -34,26 +34,40 @@ impl Bundled {
 impl Bridge {
     /// Makes all changes, or none: then it tells which one failed, and why. No packet sees some of the changes
     /// of flows and groups without the others. Ports are changed and packets sent after these, in order.
-    pub fn commit(&self, messages: &[Bundled]) -> Result<(), (usize, OfError)> {
+    ///
+    /// `read` makes a message out of what stands for it: many messages are kept in a form that takes less room, and
+    /// are never there all at once.
+    pub fn commit<M>(
+        &self,
+        messages: &[M],
+        read: impl Fn(&M) -> Result<Bundled, OfError>,
+    ) -> Result<(), (usize, OfError)> {
+        let mut later = Vec::new();
         self.switch.transact(self.id, |transaction| {
             for (i, message) in messages.iter().enumerate() {
-                let result = match message {
-                    Bundled::Flow(change) => flows::apply(transaction, change),
-                    Bundled::Group(change) => groups::apply(transaction, change),
-                    Bundled::Port(change) => check_port_mod(transaction.bridge, change),
-                    Bundled::Packet(packet) => check_packet_out(transaction.bridge, packet),
+                let apply = |message| match message {
+                    Bundled::Flow(change) => flows::apply(transaction, &change),
+                    Bundled::Group(change) => groups::apply(transaction, &change),
+                    Bundled::Port(change) => {
+                        later.push(i);
+                        check_port_mod(transaction.bridge, &change)
+                    }
+                    Bundled::Packet(packet) => {
+                        later.push(i);
+                        check_packet_out(transaction.bridge, &packet)
+                    }
                 };
-                result.map_err(|error| (i, error))?;
+                read(message).and_then(apply).map_err(|error| (i, error))?;
             }
             Ok(())
         })?;
-        for (i, message) in messages.iter().enumerate() {
-            let result = match message {
-                Bundled::Port(change) => self.port_mod(change),
-                Bundled::Packet(packet) => self.packet_out(packet),
+        for i in later {
+            let act = |message| match message {
+                Bundled::Port(change) => self.port_mod(&change),
+                Bundled::Packet(packet) => self.packet_out(&packet),
                 Bundled::Flow(_) | Bundled::Group(_) => Ok(()),
             };
-            result.map_err(|error| (i, error))?;
+            read(&messages[i]).and_then(act).map_err(|error| (i, error))?;
         }
         Ok(())
     }

@@ -54,43 +54,29 @@ impl Bridge {
     /// Flows with counters that include every packet forwarded before the call.
     pub fn flow_stats(&self, request: &FlowStatsRequest) -> Result<Vec<FlowStats>, OfError> {
         let now = self.switch.clock.now();
-        let seconds = |since: Time| Some(now.since(since).as_secs().min(u16::MAX.into()) as u16);
-        self.selected(request, |rule| FlowStats {
-            matching: rule.matching(),
-            cookie: rule.cookie,
-            table: rule.table,
-            priority: rule.priority,
-            idle_timeout: rule.idle_timeout,
-            hard_timeout: rule.hard_timeout,
-            duration: now.since(rule.created),
-            idle_age: seconds(rule.stats.used()),
-            hard_age: seconds(rule.modified),
-            packet_count: rule.stats.packets(),
-            byte_count: rule.stats.bytes(),
-            flags: rule.flags,
-            importance: rule.importance,
-            instructions: rule.instructions.clone(),
-        })
+        Ok(self.selected(request)?.iter().map(|rule| rule.describe(now)).collect())
     }
 
     /// Sums over flows, up to date as [`flow_stats`](Bridge::flow_stats).
     pub fn aggregate_stats(&self, request: &FlowStatsRequest) -> Result<AggregateStats, OfError> {
-        let rules = self.selected(request, |rule| (rule.stats.packets(), rule.stats.bytes()))?;
-        Ok(rules.iter().fold(AggregateStats::default(), |sum, (packets, bytes)| AggregateStats {
-            packet_count: sum.packet_count.wrapping_add(*packets),
-            byte_count: sum.byte_count.wrapping_add(*bytes),
+        let rules = self.selected(request)?;
+        Ok(rules.iter().fold(AggregateStats::default(), |sum, rule| AggregateStats {
+            packet_count: sum.packet_count.wrapping_add(rule.stats.packets()),
+            byte_count: sum.byte_count.wrapping_add(rule.stats.bytes()),
             flow_count: sum.flow_count + 1,
         }))
     }
 
-    fn selected<T>(&self, request: &FlowStatsRequest, shown: impl Fn(&Rule) -> T) -> Result<Vec<T>, OfError> {
+    /// The rules that a request is about, with counters that include every packet forwarded before the call. They are
+    /// described without the tables' lock.
+    pub(crate) fn selected(&self, request: &FlowStatsRequest) -> Result<Vec<Arc<Rule>>, OfError> {
         self.switch.revalidate();
         let forwarding = self.switch.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
         let table = (request.table != TableId::ALL).then_some(request.table);
         let filter = Filter { out_port: request.out_port, out_group: request.out_group };
         let rules = loose(bridge, table, &request.matching);
-        Ok(rules.filter(|rule| request.cookie.accepts(rule.cookie) && filter.accepts(rule)).map(|r| shown(r)).collect())
+        Ok(rules.filter(|rule| request.cookie.accepts(rule.cookie) && filter.accepts(rule)).cloned().collect())
     }
 }
 

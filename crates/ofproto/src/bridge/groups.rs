@@ -25,14 +25,38 @@ impl Bridge {
 
     /// Descriptions of a group, or of all for ALL, by number.
     pub fn group_descs(&self, wanted: GroupId) -> Vec<GroupDesc> {
-        self.each_group(wanted, |_, group| GroupDesc { group: group.id, spec: group.spec.clone() })
+        self.describe_groups(&self.group_ids(wanted))
     }
 
     /// Counters of a group, or of all for ALL, by number, up to date with every packet before the call.
     pub fn group_stats(&self, wanted: GroupId) -> Vec<GroupStats> {
+        self.count_groups(&self.counted_groups(wanted))
+    }
+
+    /// As [`group_ids`](Bridge::group_ids), with counters that include every packet before the call.
+    pub(crate) fn counted_groups(&self, wanted: GroupId) -> Vec<GroupId> {
         self.switch.revalidate();
+        self.group_ids(wanted)
+    }
+
+    /// Numbers of the groups that `wanted` means, in their order.
+    pub(crate) fn group_ids(&self, wanted: GroupId) -> Vec<GroupId> {
+        let ids = |bridge: &BridgeState| match wanted {
+            GroupId::ALL => bridge.groups.keys().copied().collect(),
+            id => bridge.groups.get(&id).map(|group| group.id).into_iter().collect(),
+        };
+        self.read(ids).unwrap_or_default()
+    }
+
+    /// Descriptions of those of the groups that there are.
+    pub(crate) fn describe_groups(&self, ids: &[GroupId]) -> Vec<GroupDesc> {
+        self.each_group(ids, |_, group| GroupDesc { group: group.id, spec: group.spec.clone() })
+    }
+
+    /// Counters of those of the groups that there are, as they stand.
+    pub(crate) fn count_groups(&self, ids: &[GroupId]) -> Vec<GroupStats> {
         let now = self.switch.clock.now();
-        self.each_group(wanted, |bridge, group| {
+        self.each_group(ids, |bridge, group| {
             let (packet_count, byte_count) = group.stats.get();
             GroupStats {
                 group: group.id,
@@ -55,13 +79,10 @@ impl Bridge {
         }
     }
 
-    fn each_group<T>(&self, wanted: GroupId, shown: impl Fn(&BridgeState, &Group) -> T) -> Vec<T> {
+    fn each_group<T>(&self, ids: &[GroupId], shown: impl Fn(&BridgeState, &Group) -> T) -> Vec<T> {
         let forwarding = self.switch.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
-        match wanted {
-            GroupId::ALL => bridge.groups.values().map(|group| shown(bridge, group)).collect(),
-            id => bridge.groups.get(&id).map(|group| shown(bridge, group)).into_iter().collect(),
-        }
+        ids.iter().filter_map(|id| bridge.groups.get(id)).map(|group| shown(bridge, group)).collect()
     }
 }
 

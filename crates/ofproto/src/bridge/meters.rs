@@ -23,13 +23,33 @@ impl Bridge {
 
     /// Configuration of a meter, or of all, by number.
     pub fn meter_configs(&self, wanted: u32) -> Result<Vec<MeterConfig>, OfError> {
-        self.each_meter(wanted, |_, meter| meter.config.clone())
+        Ok(self.describe_meters(&self.meter_ids(wanted)?))
     }
 
     /// Counters of a meter, or of all, by number.
     pub fn meter_stats(&self, wanted: u32) -> Result<Vec<MeterStats>, OfError> {
+        Ok(self.count_meters(&self.meter_ids(wanted)?))
+    }
+
+    /// Numbers of the meters that `wanted` means, in their order.
+    pub(crate) fn meter_ids(&self, wanted: u32) -> Result<Vec<u32>, OfError> {
+        let ids = |bridge: &BridgeState| match wanted {
+            meter_id::ALL => Ok(bridge.meters.keys().copied().collect()),
+            id if bridge.meters.contains_key(&id) => Ok(vec![id]),
+            _ => Err(OfError::OFPMMFC_UNKNOWN_METER),
+        };
+        self.read(ids).unwrap_or(Ok(Vec::new()))
+    }
+
+    /// Configuration of those of the meters that there are.
+    pub(crate) fn describe_meters(&self, ids: &[u32]) -> Vec<MeterConfig> {
+        self.each_meter(ids, |_, meter| meter.config.clone())
+    }
+
+    /// Counters of those of the meters that there are.
+    pub(crate) fn count_meters(&self, ids: &[u32]) -> Vec<MeterStats> {
         let now = self.switch.clock.now();
-        self.each_meter(wanted, |bridge, meter| {
+        self.each_meter(ids, |bridge, meter| {
             let id = meter.config.meter;
             MeterStats {
                 meter: id,
@@ -54,16 +74,10 @@ impl Bridge {
         }
     }
 
-    fn each_meter<T>(&self, wanted: u32, shown: impl Fn(&BridgeState, &Meter) -> T) -> Result<Vec<T>, OfError> {
+    fn each_meter<T>(&self, ids: &[u32], shown: impl Fn(&BridgeState, &Meter) -> T) -> Vec<T> {
         let forwarding = self.switch.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
-        if wanted != meter_id::ALL && !bridge.meters.contains_key(&wanted) {
-            return Err(OfError::OFPMMFC_UNKNOWN_METER);
-        }
-        Ok(match wanted {
-            meter_id::ALL => bridge.meters.values().map(|meter| shown(bridge, meter)).collect(),
-            id => bridge.meters.get(&id).map(|meter| shown(bridge, meter)).into_iter().collect(),
-        })
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
+        ids.iter().filter_map(|id| bridge.meters.get(id)).map(|meter| shown(bridge, meter)).collect()
     }
 }
 

@@ -19,6 +19,7 @@ use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
+use crate::budget::Charge;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::forwarding::{BridgeId, BridgeState};
@@ -261,6 +262,11 @@ impl Bridge {
         if let Some(datapath) = switch.datapath.get() {
             datapath.execute(packet, &metadata, &out.actions);
         }
+    }
+
+    /// A connection's part of the memory that there is for bundles.
+    pub(crate) fn bundle_memory(&self) -> Charge {
+        self.switch.bundles.charge()
     }
 
     /// Returns when all changes so far are in force. Not to be called from an upcall.

@@ -73,6 +73,10 @@ fn output(port: u32) -> Vec<Action> {
     vec![Action::output(OfPort(port))]
 }
 
+fn commit(bridge: &Bridge, messages: &[Bundled]) -> Result<(), (usize, OfError)> {
+    bridge.commit(messages, |message| Ok(message.clone()))
+}
+
 fn limit(bridge: &Bridge, settings: TableSettings) {
     bridge.set_config(BridgeConfig { tables: [(TableId(0), settings)].into(), ..bridge.config() });
 }
@@ -114,11 +118,11 @@ fn a_bundle_that_fails_leaves_everything_as_it_was() {
         Bundled::Group(Box::new(group(GroupCommand::Add, 2, &[0]))),
         Bundled::Flow(Box::new(forbidden)),
     ];
-    assert_eq!(bridge.commit(&bundle), Err((5, OfError::OFPBRC_EPERM)));
+    assert_eq!(commit(&bridge, &bundle), Err((5, OfError::OFPBRC_EPERM)));
     assert_eq!(flows(&bridge), before);
     let groups: Vec<_> = bridge.group_descs(GroupId::ALL).iter().map(|g| g.group.0).collect();
     assert_eq!(groups, [1]);
-    assert_eq!(bridge.commit(&bundle[..5]), Ok(()));
+    assert_eq!(commit(&bridge, &bundle[..5]), Ok(()));
     assert_eq!(flows(&bridge), [(3, output(23))]);
     assert_eq!(bridge.group_descs(GroupId::ALL)[0].group, GroupId(2));
 }
@@ -133,7 +137,7 @@ fn a_modify_that_is_undone_leaves_the_counters() {
     rule().stats.add(5, 500, Time(2));
     let missing = add(2, vec![Action::Group(GroupId(77))]);
     let bundle = [Bundled::Flow(Box::new(reset.clone())), Bundled::Flow(Box::new(missing))];
-    assert_eq!(bridge.commit(&bundle), Err((1, OfError::OFPBAC_BAD_OUT_GROUP)));
+    assert_eq!(commit(&bridge, &bundle), Err((1, OfError::OFPBAC_BAD_OUT_GROUP)));
     assert_eq!(rule().stats.packets(), 5);
     bridge.flow_mod(&reset).unwrap();
     assert_eq!(rule().stats.packets(), 0);
@@ -335,7 +339,7 @@ fn the_users_of_groups_are_known_without_a_look_through_the_tables() {
         Bundled::Flow(Box::new(add(7, to(&[7])))),
         Bundled::Group(Box::new(group(GroupCommand::Add, 7, &[0]))),
     ];
-    assert_eq!(bridge.commit(&bundle), Err((3, OfError::OFPGMFC_GROUP_EXISTS)));
+    assert_eq!(commit(&bridge, &bundle), Err((3, OfError::OFPGMFC_GROUP_EXISTS)));
     assert_eq!(ports(&bridge), [1, 2, 3]);
     check_users(&bridge);
     bridge.group_mod(&group(GroupCommand::Delete, 2, &[])).unwrap();

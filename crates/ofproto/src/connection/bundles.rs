@@ -10,33 +10,57 @@ use packet::Time;
 
 use super::Session;
 use crate::bridge::Bundled;
+use crate::budget::Charge;
 
 /// A bundle that nothing has been added to for this long goes.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Bytes of messages that the bundles of a connection can hold.
-const MAX_BYTES: usize = 64 << 20;
+/// Bytes that the bundles of a connection can hold. All connections together have a limit of their own
+/// ([`Switch`](crate::Switch)).
+const MAX_BYTES: usize = 128 << 20;
+
+/// Most bundles of a connection.
+const MAX_BUNDLES: usize = 256;
+
+/// What a bundle takes beside its messages, about.
+const BUNDLE_BYTES: usize = 256;
+
+/// What a message takes beside its bytes, about: its place in a list that may be half empty, and what the allocator
+/// adds.
+const MESSAGE_BYTES: usize = 64;
 
 /// The bundles of a connection.
-#[derive(Default)]
+///
+/// A message is checked when it comes and kept as it came: decoded, a short message can take forty times the room.
+/// The commit decodes them again, one after the other.
 pub(super) struct Bundles {
     open: BTreeMap<u32, Bundle>,
-    bytes: usize,
+    /// What all of them take.
+    memory: Charge,
 }
 
 struct Bundle {
     flags: BundleFlags,
     closed: bool,
     used: Time,
-    messages: Vec<Bundled>,
-    /// The messages as they came, to quote one that fails.
-    raw: Vec<Vec<u8>>,
+    /// The messages as they came.
+    messages: Vec<Vec<u8>>,
+}
+
+impl Bundle {
+    fn bytes(&self) -> usize {
+        BUNDLE_BYTES + self.messages.iter().map(|message| message.len() + MESSAGE_BYTES).sum::<usize>()
+    }
 }
 
 impl Bundles {
+    pub fn new(memory: Charge) -> Bundles {
+        Bundles { open: BTreeMap::new(), memory }
+    }
+
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
-        self.bytes -= bundle.raw.iter().map(Vec::len).sum::<usize>();
+        self.memory.shrink(bundle.bytes());
         Some(bundle)
     }
 
@@ -46,9 +70,17 @@ impl Bundles {
         idle.into_iter().for_each(|id| drop(self.remove(id)));
     }
 
-    fn begin(&mut self, id: u32, flags: BundleFlags, now: Time) -> &mut Bundle {
-        let new = Bundle { flags, closed: false, used: now, messages: Vec::new(), raw: Vec::new() };
-        self.open.entry(id).or_insert(new)
+    /// The bundle with this number, which is opened if it is not there.
+    fn begin(&mut self, id: u32, flags: BundleFlags, now: Time) -> Result<&mut Bundle, OfError> {
+        if !self.open.contains_key(&id) && (self.open.len() >= MAX_BUNDLES || !self.grow(BUNDLE_BYTES)) {
+            return Err(OfError::OFPBFC_OUT_OF_BUNDLES);
+        }
+        Ok(self.open.entry(id).or_insert(Bundle { flags, closed: false, used: now, messages: Vec::new() }))
+    }
+
+    /// Takes so many bytes for a bundle, if this connection and all together may have them.
+    fn grow(&mut self, bytes: usize) -> bool {
+        self.memory.bytes() + bytes <= MAX_BYTES && self.memory.grow(bytes)
     }
 
     /// A bundle that a control message is about; one that contradicts it goes.
@@ -72,7 +104,7 @@ impl Session {
                 if self.bundles.remove(control.bundle).is_some() {
                     return Err(OfError::OFPBFC_BAD_ID);
                 }
-                self.bundles.begin(control.bundle, control.flags, now);
+                self.bundles.begin(control.bundle, control.flags, now)?;
                 OpenReply
             }
             CloseRequest => {
@@ -102,13 +134,9 @@ impl Session {
     /// A message for a bundle, which is opened if it is not there.
     pub(super) fn add_to_bundle(&mut self, version: Version, add: BundleAdd) -> Result<(), OfError> {
         let now = self.last_heard;
-        let message = decode(&add.message, self.options)?;
-        message.check()?;
-        if self.bundles.bytes + add.message.len() > MAX_BYTES {
-            return Err(OfError::OFPBFC_MSG_TOO_MANY);
-        }
+        decode(&add.message, self.options)?.check()?;
         debug_assert_eq!(add.message.first(), Some(&version.wire()));
-        let bundle = self.bundles.begin(add.bundle, add.flags, now);
+        let bundle = self.bundles.begin(add.bundle, add.flags, now)?;
         let problem = match () {
             () if bundle.closed => Some(OfError::OFPBFC_BUNDLE_CLOSED),
             () if bundle.flags != add.flags => Some(OfError::OFPBFC_BAD_FLAGS),
@@ -119,17 +147,20 @@ impl Session {
             return Err(problem);
         }
         bundle.used = now;
-        bundle.messages.push(message);
-        let len = add.message.len();
-        bundle.raw.push(add.message);
-        self.bundles.bytes += len;
+        if !self.bundles.grow(add.message.len() + MESSAGE_BYTES) {
+            return Err(OfError::OFPBFC_MSG_TOO_MANY);
+        }
+        let bundle = self.bundles.open.get_mut(&add.bundle).ok_or(OfError::OFPBFC_BAD_ID)?;
+        bundle.messages.push(add.message);
         Ok(())
     }
 
     fn commit_bundle(&mut self, id: u32) -> Result<(), OfError> {
         let Some(bundle) = self.bundles.remove(id) else { return Err(OfError::OFPBFC_BAD_ID) };
-        let Err((failed, error)) = self.bridge.commit(&bundle.messages) else { return Ok(()) };
-        let bytes = &bundle.raw[failed];
+        let options = self.options;
+        let committed = self.bridge.commit(&bundle.messages, |message| decode(message, options));
+        let Err((failed, error)) = committed else { return Ok(()) };
+        let bytes = &bundle.messages[failed];
         let xid = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let version = self.version.unwrap_or(Version::V1_4);
         self.send(&error_message(version, xid, error, bytes));

@@ -6,11 +6,14 @@
 //! is sent and the socket closed.
 //!
 //! A peer that does not read costs bounded memory: beyond [`OUTPUT_LIMIT`] nothing more of it is read or
-//! answered ([`wants_input`](Session::wants_input)), and events wait in a bounded mailbox.
+//! answered ([`wants_input`](Session::wants_input)), long answers are made as it takes them (`reply.rs`), and
+//! events wait in a bounded mailbox. What it sends for later use is bounded, too: bundles in bytes, requests in
+//! pieces by what is kept of them.
 
 mod bundles;
 mod features;
 mod mailbox;
+mod reply;
 mod requests;
 mod roles;
 #[cfg(test)]
@@ -19,6 +22,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use openflow::codec::{self, DecodeOptions, encode_all, error_message};
 use openflow::stats::{SwitchDesc, TableFeatures};
 use openflow::switch::RoleMsg;
@@ -32,6 +36,7 @@ use crate::bridge::Bridge;
 use crate::events::SubscriptionId;
 use bundles::Bundles;
 use mailbox::{Event, Interest, Mailbox};
+use reply::Reply;
 use roles::Member;
 
 pub use mailbox::{Dropped, PacketInLimit, Waker};
@@ -39,6 +44,9 @@ pub use roles::Roles;
 
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
 pub const OUTPUT_LIMIT: usize = 1 << 20;
+
+/// Bytes of output that wait before a long answer is not gone on with.
+const REPLY_LIMIT: usize = 256 << 10;
 
 /// Bytes of output that wait before no more events are taken out of the mailbox.
 const EVENT_LIMIT: usize = 64 << 10;
@@ -98,8 +106,10 @@ pub struct Session {
     /// `None` until the hellos have been exchanged.
     version: Option<Version>,
     closed: Option<Closed>,
-    input: Vec<u8>,
-    output: Vec<u8>,
+    input: BytesMut,
+    output: BytesMut,
+    /// An answer that is not complete. No further request is looked at before it is.
+    reply: Option<Reply>,
     next_xid: u32,
     last_heard: Time,
     probing: bool,
@@ -129,13 +139,15 @@ impl Session {
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
         let miss_send_len = if settings.kind == Kind::Controller { 128 } else { 0 };
+        let bundles = Bundles::new(bridge.bundle_memory());
         let mut session = Session {
             bridge,
             settings,
             version: None,
             closed: None,
-            input: Vec::new(),
-            output: Vec::new(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            reply: None,
             next_xid: 1,
             last_heard: now,
             probing: false,
@@ -149,7 +161,7 @@ impl Session {
             miss_send_len,
             controller_id: 0,
             async_config: AsyncConfig::default(),
-            bundles: Bundles::default(),
+            bundles,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -186,9 +198,12 @@ impl Session {
         self.bundles.expire(now);
         self.send_events();
         let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
-        // While the peer's requests wait for it to read, it is not silent.
+        if !self.wants_input() {
+            // What the peer may have to say is not read before it reads, so it is not silent.
+            self.last_heard = now;
+        }
         let idle = now.since(self.last_heard);
-        if idle >= 2 * interval && self.wants_input() {
+        if idle >= 2 * interval {
             self.closed = Some(Closed::Inactive);
         } else if idle >= interval && !self.probing && self.version.is_some() {
             self.probing = true;
@@ -212,12 +227,16 @@ impl Session {
     /// Says that the first `n` bytes of the output have been sent. Then [`poll`](Session::poll), for what
     /// waited for room.
     pub fn sent(&mut self, n: usize) {
-        self.output.drain(..n.min(self.output.len()));
+        self.output.advance(n.min(self.output.len()));
+        if self.output.is_empty() {
+            // What a long answer took is given back.
+            self.output = BytesMut::new();
+        }
     }
 
     /// Whether more should be read from the peer: false while it does not read what it asked for.
     pub fn wants_input(&self) -> bool {
-        self.closed.is_none() && self.output.len() < OUTPUT_LIMIT
+        self.closed.is_none() && self.reply.is_none() && self.output.len() < OUTPUT_LIMIT
     }
 
     /// Why the connection ended, once it has.
@@ -250,25 +269,40 @@ impl Session {
 
     /// Handles the whole messages in the input, as long as there is room for the answers.
     fn process(&mut self) {
-        let input = std::mem::take(&mut self.input);
-        let mut rest = &input[..];
+        self.go_on();
         while self.wants_input() {
-            let len = match codec::frame_len(rest) {
+            let len = match codec::frame_len(&self.input) {
                 Err(e) => {
                     self.closed = Some(e.into());
                     break;
                 }
-                Ok(Some(len)) if len <= rest.len() => len,
+                Ok(Some(len)) if len <= self.input.len() => len,
                 Ok(_) => break,
             };
-            let (bytes, tail) = rest.split_at(len);
-            rest = tail;
+            let bytes = self.input.split_to(len);
             match self.version {
-                None => self.greet(bytes),
-                Some(version) => self.handle(version, bytes),
+                None => self.greet(&bytes),
+                Some(version) => self.handle(version, &bytes),
+            }
+            self.go_on();
+        }
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// Goes on with an answer that is not complete, as long as there is room for it.
+    fn go_on(&mut self) {
+        while self.output.len() < REPLY_LIMIT
+            && let Some(mut reply) = self.reply.take()
+        {
+            let Some((piece, more)) = (reply.pieces)() else { return };
+            let body = Body::MultipartReply { more, reply: piece };
+            self.send(&Message { version: reply.version, xid: reply.xid, dialect: reply.dialect, body });
+            if more {
+                self.reply = Some(reply);
             }
         }
-        self.input = rest.to_vec();
     }
 
     /// The first message: a hello, or an error about ours.
@@ -314,9 +348,9 @@ impl Session {
         }
     }
 
-    /// Moves events into the output.
+    /// Moves events into the output, but not between the messages of one answer.
     fn send_events(&mut self) {
-        while self.closed.is_none() && self.output.len() < EVENT_LIMIT {
+        while self.closed.is_none() && self.reply.is_none() && self.output.len() < EVENT_LIMIT {
             match self.mailbox.take() {
                 Some(event) => self.send_event(event),
                 None => break,

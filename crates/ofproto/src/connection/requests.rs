@@ -1,13 +1,14 @@
 //! What each message asks for, and the answer.
 
 use openflow::codec::OFPFW_ALL;
-use openflow::stats::{TableFeatures, TableStats};
+use openflow::stats::{TableFeatures, TableFeaturesSet, TableStats};
 use openflow::switch::Capabilities;
 use openflow::{
-    Body, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, QueueConfig, Role,
-    SwitchConfig, SwitchFeatures, TableId, Version,
+    Body, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, QueueConfig,
+    Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
+use super::reply::{Reply, pieces, whole};
 use super::{Session, features};
 use crate::bridge::N_TABLES;
 
@@ -34,7 +35,8 @@ impl Session {
             Body::GetAsyncRequest => Body::GetAsyncReply(self.async_config),
             Body::MultipartRequest { more, request } => {
                 let Some(request) = self.gather(message.xid, more, request)? else { return Ok(None) };
-                Body::MultipartReply { more: false, reply: self.multipart(version, request)? }
+                self.reply = Some(self.multipart(version, message.xid, dialect, request)?);
+                return Ok(None);
             }
             Body::QueueGetConfigRequest(port) => {
                 let queues = self.bridge.queue_configs(port, QueueConfig::ALL)?;
@@ -140,7 +142,7 @@ impl Session {
         match part {
             MultipartRequest::TableFeatures(tables) if more || pending.is_some() => {
                 let mut all = pending.map_or_else(Vec::new, |(_, tables)| tables);
-                all.extend(tables);
+                all.extend(tables.into_iter().map(essence));
                 if all.len() > usize::from(u8::MAX) {
                     return Err(OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
                 }
@@ -155,30 +157,51 @@ impl Session {
         }
     }
 
-    fn multipart(&mut self, version: Version, request: MultipartRequest) -> Result<MultipartReply, OfError> {
-        use MultipartReply as Reply;
+    /// Begins the answer to a multipart request.
+    fn multipart(
+        &mut self,
+        version: Version,
+        xid: u32,
+        dialect: Dialect,
+        request: MultipartRequest,
+    ) -> Result<Reply, OfError> {
+        use MultipartReply as Answer;
         use MultipartRequest as Ask;
-        Ok(match request {
-            Ask::Desc => Reply::Desc(Box::new(self.settings.desc.clone())),
-            Ask::Flow(q) => Reply::Flow(self.bridge.flow_stats(&q)?),
-            Ask::Aggregate(q) => Reply::Aggregate(self.bridge.aggregate_stats(&q)?),
-            Ask::Table => Reply::Table(self.tables(version)),
-            Ask::Port(port) => Reply::Port(self.bridge.port_stats(port)?),
-            Ask::PortDesc(port) => Reply::PortDesc(self.bridge.port_descs(port)?),
-            Ask::Queue { port, queue } => Reply::Queue(self.bridge.queue_stats(port, queue)?),
-            Ask::QueueDesc { port, queue } => Reply::QueueDesc(self.bridge.queue_configs(port, queue)?),
-            Ask::Group(group) => Reply::Group(self.bridge.group_stats(group)),
-            Ask::GroupDesc(group) => Reply::GroupDesc(self.bridge.group_descs(group)),
-            Ask::GroupFeatures => Reply::GroupFeatures(self.bridge.group_features(features::actions(version))),
-            Ask::Meter(meter) => Reply::Meter(self.bridge.meter_stats(meter)?),
-            Ask::MeterConfig(meter) => Reply::MeterConfig(self.bridge.meter_configs(meter)?),
-            Ask::MeterFeatures => Reply::MeterFeatures(self.bridge.meter_features()),
-            Ask::TableDesc => Reply::TableDesc(self.bridge.table_descs()),
+        let bridge = self.bridge.clone();
+        let pieces = match request {
+            // As many entries as controllers have made.
+            Ask::Flow(q) => {
+                let (rules, now) = (bridge.selected(&q)?, bridge.now());
+                pieces(rules, move |rules| Answer::Flow(rules.iter().map(|rule| rule.describe(now)).collect()))
+            }
+            Ask::Group(group) => {
+                pieces(bridge.counted_groups(group), move |ids| Answer::Group(bridge.count_groups(&ids)))
+            }
+            Ask::GroupDesc(group) => {
+                pieces(bridge.group_ids(group), move |ids| Answer::GroupDesc(bridge.describe_groups(&ids)))
+            }
+            Ask::Meter(meter) => pieces(bridge.meter_ids(meter)?, move |ids| Answer::Meter(bridge.count_meters(&ids))),
+            Ask::MeterConfig(meter) => {
+                pieces(bridge.meter_ids(meter)?, move |ids| Answer::MeterConfig(bridge.describe_meters(&ids)))
+            }
+            // As many as the configuration has.
+            Ask::Table => whole(Answer::Table(self.tables(version))),
+            Ask::Port(port) => whole(Answer::Port(bridge.port_stats(port)?)),
+            Ask::PortDesc(port) => whole(Answer::PortDesc(bridge.port_descs(port)?)),
+            Ask::Queue { port, queue } => whole(Answer::Queue(bridge.queue_stats(port, queue)?)),
+            Ask::QueueDesc { port, queue } => whole(Answer::QueueDesc(bridge.queue_configs(port, queue)?)),
+            Ask::TableDesc => whole(Answer::TableDesc(bridge.table_descs())),
             Ask::TableFeatures(wanted) => {
                 self.change_tables(&wanted)?;
-                Reply::TableFeatures(features::tables(&self.bridge))
+                whole(Answer::TableFeatures(features::tables(&bridge)))
             }
-        })
+            // One.
+            Ask::Desc => whole(Answer::Desc(Box::new(self.settings.desc.clone()))),
+            Ask::Aggregate(q) => whole(Answer::Aggregate(bridge.aggregate_stats(&q)?)),
+            Ask::GroupFeatures => whole(Answer::GroupFeatures(bridge.group_features(features::actions(version)))),
+            Ask::MeterFeatures => whole(Answer::MeterFeatures(bridge.meter_features())),
+        };
+        Ok(Reply { version, xid, dialect, pieces })
     }
 
     fn tables(&self, version: Version) -> Vec<TableStats> {
@@ -207,6 +230,18 @@ impl Session {
         }
         let names: Vec<_> = wanted.iter().map(|table| (table.table, table.name.clone())).collect();
         self.bridge.name_tables(&names)
+    }
+}
+
+/// What counts of a table's wanted features, its name: they may come in many messages, and a peer may never send the
+/// last one.
+fn essence(table: TableFeatures) -> TableFeatures {
+    TableFeatures {
+        normal: TableFeaturesSet::default(),
+        miss: None,
+        matches: Vec::new(),
+        wildcards: Vec::new(),
+        ..table
     }
 }
 

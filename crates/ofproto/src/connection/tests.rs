@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use datapath::{Config, Datapath};
+use openflow::bundle::{BundleControlKind, BundleFlags};
 use openflow::codec::{decode, encode, frame_len};
 use openflow::packet_msg::PacketIn;
 use openflow::stats::FlowStatsRequest;
 use openflow::{
-    Action, AsyncChange, Cookie, CookieFilter, FlowMod, FlowModCommand, GroupId, Instructions, Match, MultipartReply,
-    MultipartRequest, OfPort, PacketInReason, SwitchConfig, TableId,
+    Action, AsyncChange, BundleAdd, BundleControl, Cookie, CookieFilter, FlowMod, FlowModCommand, GroupId,
+    Instructions, Match, MultipartReply, MultipartRequest, OfPort, PacketInReason, SwitchConfig, TableId,
 };
 use packet::Clock;
 
@@ -413,6 +414,167 @@ fn a_peer_that_does_not_read_costs_bounded_memory() {
     s.sent(usize::MAX);
     s.poll(START);
     assert!(s.output().len() >= echo.len());
+}
+
+/// A flow of its own for each number.
+fn numbered_flow(n: u32) -> FlowMod {
+    let mut m = Match::any();
+    m.set(packet::Field::Reg0, n.into());
+    let mut flow = FlowMod::new(FlowModCommand::Add, m, Instructions::apply(vec![Action::output(OfPort(2))]));
+    flow.table = Some(TableId(3));
+    flow
+}
+
+#[test]
+fn a_long_dump_is_made_as_the_peer_reads_it() {
+    const FLOWS: u32 = 12_000;
+    let bridge = bridge();
+    (0..FLOWS).for_each(|n| bridge.flow_mod(&numbered_flow(n)).unwrap());
+    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    let bytes = |xid, body| encode(&Message::new(Version::V1_3, xid, body), DecodeOptions::default()).unwrap();
+    s.receive(&bytes(7, Body::MultipartRequest { more: false, request: all_flows() }), START);
+    s.receive(&bytes(8, Body::BarrierRequest), START);
+    s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    s.poll(START);
+    assert!(!s.wants_input() && s.output().len() < REPLY_LIMIT + (64 << 10), "{} bytes wait", s.output().len());
+    // The tables are free, and who comes later is served.
+    bridge.flow_mod(&numbered_flow(FLOWS)).unwrap();
+    let other = &mut session(&bridge, Kind::Service, Version::V1_3);
+    assert_eq!(ask(other, Body::BarrierRequest), Body::BarrierReply);
+    // A slow reader is neither probed in the middle nor given up.
+    s.poll(at(60));
+    assert_eq!(s.closed(), None);
+    assert!(s.next_timeout() > Some(at(60)));
+    let (mut stream, mut most) = (Vec::new(), 0);
+    while !s.output().is_empty() {
+        most = most.max(s.output().len());
+        let n = s.output().len().min(10_000);
+        stream.extend_from_slice(&s.output()[..n]);
+        s.sent(n);
+        s.poll(at(60));
+    }
+    assert!(most < REPLY_LIMIT + (64 << 10), "{most} bytes waited");
+    let mut all = Vec::new();
+    while let Some(len) = frame_len(&stream).unwrap() {
+        let tail = stream.split_off(len);
+        all.push(decode(&stream, DecodeOptions::default()).unwrap());
+        stream = tail;
+    }
+    let parts = all.iter().take_while(|m| matches!(m.body, Body::MultipartReply { .. })).count();
+    let flows = all[..parts].iter().enumerate().map(|(i, m)| match &m.body {
+        Body::MultipartReply { more, reply: MultipartReply::Flow(flows) } => {
+            assert_eq!((m.xid, *more), (7, i + 1 < parts));
+            flows.len()
+        }
+        other => panic!("{other:?}"),
+    });
+    // With the NORMAL flow of a standalone bridge; without the flow that came after the request.
+    assert_eq!(flows.sum::<usize>() as u32, FLOWS + 1);
+    let rest: Vec<_> = all[parts..].iter().map(|m| &m.body).collect();
+    assert!(matches!(rest[..], [Body::PacketIn(_), Body::BarrierReply]), "{rest:?}");
+}
+
+#[test]
+fn what_waits_is_not_moved_for_each_byte_that_goes_or_comes() {
+    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let echo = encode(&Message::new(Version::V1_3, 1, Body::EchoRequest(vec![0; 60_000])), s.options).unwrap();
+    let mut places = Vec::new();
+    for byte in &echo[..echo.len() - 1] {
+        s.receive(std::slice::from_ref(byte), START);
+        places.push(s.input.as_ptr());
+    }
+    places.dedup();
+    assert!(places.len() < 100, "the input has moved {} times", places.len());
+    s.receive(&echo[echo.len() - 1..], START);
+    assert_eq!(s.output().len(), echo.len());
+    let place = s.output().as_ptr() as usize;
+    for n in 1..1000 {
+        s.sent(1);
+        assert_eq!(s.output().as_ptr() as usize, place + n, "the output has moved");
+    }
+}
+
+#[test]
+fn half_a_request_about_tables_keeps_only_names() {
+    let bridge = bridge();
+    let s = &mut session(&bridge, Kind::Service, Version::V1_3);
+    let Body::MultipartReply { reply: MultipartReply::TableFeatures(all), .. } =
+        tell(s, Body::MultipartRequest { more: false, request: MultipartRequest::TableFeatures(Vec::new()) })
+            .remove(0)
+            .body
+    else {
+        panic!()
+    };
+    let mut named = all[0].clone();
+    named.name = "first".into();
+    let part = |table| Body::MultipartRequest { more: true, request: MultipartRequest::TableFeatures(vec![table]) };
+    assert_eq!(tell(s, part(named)), []);
+    let (_, kept) = s.pending_tables.as_ref().unwrap();
+    assert!(kept[0].matches.is_empty() && kept[0].wildcards.is_empty() && kept[0].normal.next_tables.is_empty());
+    let rest = MultipartRequest::TableFeatures(vec![all[1].clone()]);
+    tell(s, Body::MultipartRequest { more: false, request: rest });
+    assert_eq!(bridge.table_stats()[0].name, "first");
+    // No more pieces than tables can be told of.
+    (0..255).for_each(|_| assert_eq!(tell(s, part(all[2].clone())), []));
+    assert_eq!(error(&tell(s, part(all[2].clone()))[0].body), OfError::OFPBRC_MULTIPART_BUFFER_OVERFLOW);
+}
+
+fn bundle_add(s: &Session, bundle: u32, n: u32) -> Body {
+    let message = encode(&Message::new(Version::V1_4, 77, Body::FlowMod(Box::new(numbered_flow(n)))), s.options);
+    Body::BundleAdd(BundleAdd { bundle, flags: BundleFlags::empty(), message: message.unwrap() })
+}
+
+fn bundle_control(bundle: u32, kind: BundleControlKind) -> Body {
+    Body::BundleControl(BundleControl { bundle, kind, flags: BundleFlags::empty() })
+}
+
+#[test]
+fn bundles_take_no_more_memory_than_there_is_for_all_connections() {
+    let bridge = bridge();
+    let mut other = bridge.bundle_memory();
+    // All but what a hundred flow-mods take.
+    let (mut free, mut one) = (0, 1 << 40);
+    while one > 0 {
+        one = if other.grow(one) { one } else { one / 2 };
+        free = other.bytes();
+    }
+    assert_eq!(free, 256 << 20);
+    other.shrink(20_000);
+    let mut a = session(&bridge, Kind::Service, Version::V1_4);
+    let refused = (0..).find_map(|n| {
+        let body = bundle_add(&a, 1, n);
+        tell(&mut a, body).pop().map(|message| (n, error(&message.body)))
+    });
+    let (n, e) = refused.unwrap();
+    assert!((100..200).contains(&n) && e == OfError::OFPBFC_MSG_TOO_MANY, "{n} {e:?}");
+    // Another session cannot have a bundle either.
+    let mut b = session(&bridge, Kind::Service, Version::V1_4);
+    (2..)
+        .take_while(|&id| {
+            matches!(tell(&mut a, bundle_control(id, BundleControlKind::OpenRequest))[0].body, Body::BundleControl(_))
+        })
+        .count();
+    let refused = tell(&mut b, bundle_control(1, BundleControlKind::OpenRequest));
+    assert_eq!(error(&refused[0].body), OfError::OFPBFC_OUT_OF_BUNDLES);
+    // What was taken can be committed, and then there is room again; so there is when a connection ends.
+    let commit = ask(&mut a, bundle_control(1, BundleControlKind::CommitRequest));
+    assert!(matches!(commit, Body::BundleControl(BundleControl { kind: BundleControlKind::CommitReply, .. })));
+    assert_eq!(bridge.table_stats()[3].active_count, n);
+    let body = bundle_add(&b, 1, 0);
+    assert_eq!(tell(&mut b, body), []);
+    drop((a, b));
+    assert!(other.grow(20_000));
+}
+
+#[test]
+fn a_connection_has_no_more_than_so_many_bundles() {
+    let s = &mut session(&bridge(), Kind::Service, Version::V1_4);
+    let opened = (0..10_000).take_while(|&id| {
+        matches!(tell(s, bundle_control(id, BundleControlKind::OpenRequest))[0].body, Body::BundleControl(_))
+    });
+    assert_eq!(opened.count(), 256);
+    let refused = tell(s, bundle_control(20_000, BundleControlKind::OpenRequest));
+    assert_eq!(error(&refused[0].body), OfError::OFPBFC_OUT_OF_BUNDLES);
 }
 
 #[test]

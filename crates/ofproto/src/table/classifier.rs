@@ -216,12 +216,13 @@ impl<R: Classified> Classifier<R> {
     /// Every rule that matches only packets that `key` under `mask` matches too.
     pub fn iter_within(&self, key: &Key, mask: &Mask) -> impl Iterator<Item = &Arc<R>> {
         let criteria = self.pattern(key, mask);
+        let all = criteria.is_any();
         let mask = mask.clone();
         self.subtables
             .iter()
             .filter(move |subtable| includes(&subtable.mask, &mask))
             .flat_map(|subtable| subtable.rows.iter().flat_map(Row::iter))
-            .filter(move |rule| criteria.matches(&rule.pattern().key()))
+            .filter(move |rule| all || criteria.matches(&rule.pattern().key()))
     }
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, Instructions, Match, TableId};
+use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, FlowStats, Instructions, Match, TableId};
 use packet::Time;
 
 use super::classifier::{Classified, Conjunction, Pattern};
@@ -80,6 +80,27 @@ impl Rule {
     /// What is matched, as OpenFlow has it.
     pub fn matching(&self) -> Match {
         Match { key: Box::new(self.pattern.key()), mask: Box::new(self.pattern.mask()) }
+    }
+
+    /// What the rule is, and its counters, as told at `now`.
+    pub fn describe(&self, now: Time) -> FlowStats {
+        let seconds = |since: Time| Some(now.since(since).as_secs().min(u16::MAX.into()) as u16);
+        FlowStats {
+            matching: self.matching(),
+            cookie: self.cookie,
+            table: self.table,
+            priority: self.priority,
+            idle_timeout: self.idle_timeout,
+            hard_timeout: self.hard_timeout,
+            duration: now.since(self.created),
+            idle_age: seconds(self.stats.used()),
+            hard_age: seconds(self.modified),
+            packet_count: self.stats.packets(),
+            byte_count: self.stats.bytes(),
+            flags: self.flags,
+            importance: self.importance,
+            instructions: self.instructions.clone(),
+        }
     }
 
     /// Whether it is the table-miss flow of OpenFlow 1.3: priority zero, matches everything.

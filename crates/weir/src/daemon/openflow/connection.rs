@@ -144,6 +144,8 @@ async fn pump(
                 Ok(n) => {
                     session.sent(n);
                     progress = tokio::time::Instant::now();
+                    // A peer that reads a long answer as fast as it is made leaves others their turn.
+                    tokio::task::yield_now().await;
                 }
                 Err(e) => return closed(e),
             },
