@@ -221,12 +221,12 @@ impl Switch {
         let key = traced.key;
         let frozen = self.interners.frozen.get(key.common().recirc_id.get());
         let input = Input { real: true, packet_out: traced.actions, ..self.input(key, state.id, frozen.as_deref()) };
-        let mut out = translate(&forwarding, &self.interners, &input, Some(sink));
+        let out = translate(&forwarding, &self.interners, &input, Some(sink));
         let mut metadata = key.clone();
         let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
         metadata.common_mut().in_port = port.map_or(0, |port| port.0).into();
         drop(forwarding);
-        self.learn_flows(std::mem::take(&mut out.learned), input.now);
+        self.learn_flows(&out.learnt, input.now);
         if let Some(datapath) = self.datapath.get()
             && out.error.is_none()
         {

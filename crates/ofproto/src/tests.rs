@@ -6,8 +6,8 @@ use std::time::Duration;
 use datapath::Action as Dp;
 use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match, OfError,
-    OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
+    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match,
+    OfError, OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
 };
 use packet::wire::build;
 use packet::{Clock, Field, Key};
@@ -263,6 +263,99 @@ fn learning_makes_a_flow() {
     let learnt = flows.iter().find(|flow| flow.table == TableId(1)).expect("the flow was learnt");
     assert_eq!(learnt.matching.exact(Field::DlDst), Some(0x0200_0000_0001));
     assert_eq!(learnt.instructions.apply, [Action::output(OfPort(1))]);
+}
+
+/// Learns the source address into table 1, three of them at most, and says in reg0 whether it has.
+fn learn_three(delete_learned: bool) -> Action {
+    Action::Learn(Box::new(Learn {
+        idle_timeout: 0,
+        hard_timeout: 0,
+        priority: 20,
+        cookie: Cookie(7),
+        flags: FlowModFlags::empty(),
+        delete_learned,
+        table: TableId(1),
+        fin_idle_timeout: 0,
+        fin_hard_timeout: 0,
+        limit: 3,
+        result_dst: Subfield::new(Field::Reg0, 4, 1),
+        specs: vec![LearnSpec {
+            n_bits: 48,
+            src: LearnSrc::Field(Subfield::whole(Field::DlSrc)),
+            dst: LearnDst::Match(Subfield::whole(Field::DlDst)),
+        }],
+    }))
+}
+
+fn from_source(n: u8) -> Vec<u8> {
+    build::ethernet([2; 6], [2, 0, 0, 0, 1, n], &[], 0x1234, b"learn")
+}
+
+/// Addresses that were learnt, by their last byte.
+fn learnt(bed: &Bed) -> Vec<u8> {
+    let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+    let flows = flows.iter().filter(|flow| flow.table == TableId(1) && flow.cookie == Cookie(7));
+    let mut learnt: Vec<u8> = flows.map(|flow| flow.matching.exact(Field::DlDst).unwrap() as u8).collect();
+    learnt.sort_unstable();
+    learnt
+}
+
+#[test]
+fn learn_keeps_to_its_limit_and_tells_whether_it_has_learnt() {
+    let (bed, _) = bed(3);
+    let table = |n| Action::Resubmit { in_port: OfPort::IN_PORT, table: TableId(n), with_ct: false };
+    bed.add_flow(0, 10, port(1), vec![learn_three(true), table(2)]);
+    let told = |bit: u128| {
+        let mut m = Match::any();
+        m.set_masked(Field::Reg0, bit << 4, 1 << 4);
+        m
+    };
+    bed.add_flow(2, 10, told(1), to(2));
+    bed.add_flow(2, 10, told(0), to(3));
+    // A flow of another cookie does not count.
+    bed.add_flow(1, 9, port(9), vec![]);
+    let receive = |n| bed.receive(OfPort(1), &from_source(n)).iter().map(|(port, _)| port.0).collect::<Vec<_>>();
+    let ports: Vec<_> = (1..=6).map(receive).collect();
+    assert_eq!(ports, [[2], [2], [2], [3], [3], [3]]);
+    assert_eq!(learnt(&bed), [1, 2, 3]);
+    // Those that are learnt stay so, also after the datapath's flows have been looked at again.
+    bed.bridge.barrier();
+    assert_eq!([receive(1), receive(5)], [[2], [3]]);
+    // Who is refused has a datapath flow like everybody else, until there is room.
+    assert!(bed.datapath.flows().any(|flow| flow.key.get(Field::DlSrc) == 0x0200_0000_0105));
+    let mut second = Match::any();
+    second.set(Field::DlDst, 0x0200_0000_0102);
+    bed.bridge
+        .flow_mod(&FlowMod {
+            table: Some(TableId(1)),
+            ..FlowMod::new(FlowModCommand::Delete, second, Instructions::default())
+        })
+        .unwrap();
+    bed.bridge.barrier();
+    assert_eq!([receive(5), receive(2)], [[2], [3]]);
+    assert_eq!(learnt(&bed), [1, 3, 5]);
+    // All go with the flow that learns.
+    bed.bridge.flow_mod(&FlowMod::new(FlowModCommand::Delete, port(1), Instructions::default())).unwrap();
+    assert_eq!(learnt(&bed), []);
+}
+
+#[test]
+fn packets_at_once_do_not_exceed_the_limit_of_learn() {
+    let (bed, _) = bed(2);
+    bed.add_flow(0, 10, port(1), vec![learn_three(false), learn_three(false)]);
+    let dp_port = bed.bridge.ports().iter().find(|port| port.port == OfPort(1)).unwrap().dp_port.unwrap();
+    // As many translations as there are packets, before any of them has learnt.
+    let translations: Vec<_> = (1..=5)
+        .map(|n| {
+            let mut key = Key::new();
+            packet::flow::extract(&from_source(n), &mut key);
+            key.common_mut().in_port = dp_port.0.into();
+            let now = bed.bridge.now();
+            bed.switch.translate_dp(&bed.switch.forwarding.read(), &key, true, now).unwrap()
+        })
+        .collect();
+    translations.iter().for_each(|translation| bed.switch.learn_flows(&translation.learnt, bed.bridge.now()));
+    assert_eq!(learnt(&bed), [1, 2, 3]);
 }
 
 #[test]

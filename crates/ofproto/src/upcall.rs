@@ -4,16 +4,15 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 use datapath::{DropReason, FlowTag, Miss, Punt, RemovedFlow, Upcall, Verdict};
-use openflow::{FlowMod, Match, PacketIn, PacketInFormat};
+use openflow::{Match, PacketIn, PacketInFormat};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::forwarding::BridgeId;
 use crate::record::Record;
 use crate::switch::Switch;
-use crate::xlate::XlateError;
+use crate::xlate::{LearntFlow, XlateError};
 
 /// What the datapath knows of the switch. The switch owns the datapath, so it is not owned in return:
 /// neither would ever be freed.
@@ -117,7 +116,7 @@ impl Switch {
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);
         }
-        self.learn_flows(translation.learned, now);
+        self.learn_flows(&translation.learnt, now);
         if translation.slow {
             return Verdict::Execute(translation.actions);
         }
@@ -126,9 +125,9 @@ impl Switch {
     }
 
     /// Does what `learn` actions ask for.
-    pub(crate) fn learn_flows(&self, learned: Vec<(BridgeId, FlowMod)>, now: Time) {
-        for (bridge, change) in learned {
-            if let Err(error) = self.change_flows(bridge, &change, now) {
+    pub(crate) fn learn_flows(&self, learnt: &[LearntFlow], now: Time) {
+        for flow in learnt {
+            if let Err(error) = self.learn_flow(flow, now) {
                 tracing::debug!("a learn action's flow was refused: {error}");
             }
         }

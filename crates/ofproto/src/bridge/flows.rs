@@ -16,6 +16,7 @@ use crate::forwarding::{BridgeId, BridgeState, TABLES};
 use crate::group::{outputs_to, uses_group};
 use crate::switch::Switch;
 use crate::table::{Rule, RuleStats};
+use crate::xlate::LearntFlow;
 
 impl Bridge {
     /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier).
@@ -32,8 +33,7 @@ impl Bridge {
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return };
         for table in bridge.tables.iter_mut().filter(|table| !table.rules.is_empty()) {
-            table.rules = Default::default();
-            (table.mortal, table.changed) = (0, generation);
+            table.clear(generation);
         }
         bridge.learners.clear();
         bridge.groups.clear();
@@ -84,6 +84,18 @@ impl Switch {
     /// Applies a flow-mod.
     pub(crate) fn change_flows(&self, id: BridgeId, change: &FlowMod, now: Time) -> Result<(), OfError> {
         self.transact_at(id, now, |transaction| apply(transaction, change))
+    }
+
+    /// Adds a flow that was learnt, or modifies the one that is there.
+    ///
+    /// The translation has looked at the limit, but others may have learnt since.
+    pub(crate) fn learn_flow(&self, learnt: &LearntFlow, now: Time) -> Result<(), OfError> {
+        self.transact_at(learnt.bridge, now, |transaction| {
+            if !learnt.is_within_limit(transaction.bridge, 0) {
+                return Ok(());
+            }
+            apply(transaction, &learnt.change)
+        })
     }
 
     /// Makes changes that take effect together, or where one fails not at all.

@@ -258,7 +258,7 @@ impl Bridge {
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
         drop(forwarding);
-        switch.learn_flows(out.learned, now);
+        switch.learn_flows(&out.learnt, now);
         if let Some(datapath) = switch.datapath.get() {
             datapath.execute(packet, &metadata, &out.actions);
         }

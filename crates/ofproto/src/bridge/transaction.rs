@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use openflow::action::Action;
 use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
 use packet::Time;
@@ -104,18 +105,30 @@ impl<'a> Transaction<'a> {
     /// Ends the transaction: what was learnt by flows that are gone goes, too (`delete_learned`). Returns the
     /// rules that went, for flow-removed messages.
     pub fn commit(mut self) -> Vec<(Arc<Rule>, FlowRemovedReason)> {
-        while let Some(learned) = self.bridge.orphaned.pop() {
-            if !self.bridge.learners.contains_key(&learned) {
-                self.remove_learned(learned);
-            }
-        }
+        self.remove_orphans();
         self.steps.into_iter().filter_map(|step| Some((step.old?, step.reason?))).collect()
     }
 
-    fn remove_learned(&mut self, (table, cookie): Learned) {
-        let rules = self.bridge.tables[usize::from(table.0)].rules.iter();
-        let learned: Vec<_> = rules.filter(|rule| rule.cookie == cookie).cloned().collect();
-        learned.iter().for_each(|rule| self.remove(rule, FlowRemovedReason::Delete));
+    /// Removes what was learnt by flows that are gone. That may be flows that learn, and orphan others.
+    ///
+    /// A table is looked through once at most, however many orphans it has: until the end of the transaction, flows
+    /// only go.
+    fn remove_orphans(&mut self) {
+        let mut by_cookie: HashMap<TableId, HashMap<Cookie, Vec<Arc<Rule>>>> = HashMap::new();
+        while let Some((table, cookie)) = self.bridge.orphaned.pop() {
+            let rules = &self.bridge.tables[usize::from(table.0)];
+            if self.bridge.learners.contains_key(&(table, cookie)) || rules.count_of(cookie) == 0 {
+                continue;
+            }
+            let learned = by_cookie.entry(table).or_insert_with(|| {
+                let mut by_cookie: HashMap<Cookie, Vec<Arc<Rule>>> = HashMap::new();
+                rules.rules.iter().for_each(|rule| by_cookie.entry(rule.cookie).or_default().push(rule.clone()));
+                by_cookie
+            });
+            for rule in learned.remove(&cookie).unwrap_or_default() {
+                self.remove(&rule, FlowRemovedReason::Delete);
+            }
+        }
     }
 }
 

@@ -12,6 +12,9 @@ mod trie;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use hashbrown::HashMap;
+use openflow::Cookie;
+
 pub use classifier::{Classified, Classifier, Conjunction, Pattern};
 pub use rule::{Rule, RuleStats};
 pub use settings::{TableSettings, TableState};
@@ -25,6 +28,8 @@ pub struct Table {
     pub changed: u64,
     /// Flows that have a timeout.
     pub mortal: usize,
+    /// How many flows there are of each cookie, for the limit of `learn`.
+    cookies: HashMap<Cookie, u32>,
     /// Counters.
     pub counters: Arc<TableCounters>,
     /// What the configuration says of it.
@@ -63,8 +68,11 @@ impl Table {
     pub fn insert(&mut self, rule: Arc<Rule>, generation: u64) -> Option<Arc<Rule>> {
         self.changed = generation;
         self.mortal += usize::from(rule.is_mortal());
+        *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule);
-        self.mortal -= old.as_ref().map_or(0, |old| usize::from(old.is_mortal()));
+        if let Some(old) = &old {
+            self.went(old);
+        }
         old
     }
 
@@ -72,7 +80,29 @@ impl Table {
     pub fn remove(&mut self, rule: &Rule, generation: u64) -> Option<Arc<Rule>> {
         let old = self.rules.remove(&rule.pattern, rule.priority)?;
         self.changed = generation;
-        self.mortal -= usize::from(old.is_mortal());
+        self.went(&old);
         Some(old)
+    }
+
+    /// Removes every rule.
+    pub fn clear(&mut self, generation: u64) {
+        self.rules = Classifier::default();
+        (self.mortal, self.changed) = (0, generation);
+        self.cookies.clear();
+    }
+
+    /// Number of rules with this cookie.
+    pub fn count_of(&self, cookie: Cookie) -> u32 {
+        self.cookies.get(&cookie).copied().unwrap_or(0)
+    }
+
+    fn went(&mut self, rule: &Rule) {
+        self.mortal -= usize::from(rule.is_mortal());
+        if let Some(count) = self.cookies.get_mut(&rule.cookie) {
+            *count -= 1;
+            if *count == 0 {
+                self.cookies.remove(&rule.cookie);
+            }
+        }
     }
 }

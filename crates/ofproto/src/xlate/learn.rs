@@ -1,13 +1,54 @@
 //! The learn action: a packet makes a flow.
 
 use openflow::action::{Learn, LearnDst, LearnSrc};
-use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield};
+use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId};
 
 use super::Ctx;
+use crate::forwarding::{BridgeId, BridgeState};
+use crate::table::Rule;
+
+/// A flow that a packet has learnt and that is to be put into its table.
+pub(crate) struct LearntFlow {
+    pub bridge: BridgeId,
+    /// A strict modification, which adds the flow where there is none.
+    pub change: FlowMod,
+    /// Most flows of its table and cookie, for it to be added; zero for no limit.
+    limit: u32,
+    /// It was not there during the translation.
+    new: bool,
+}
+
+impl LearntFlow {
+    /// Whether it may be put into its table: it is there already, or the limit has room for it beside `more` others.
+    pub fn is_within_limit(&self, bridge: &BridgeState, more: u32) -> bool {
+        self.limit == 0 || self.place(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
+    }
+
+    /// How many flows have its table and cookie, and the flow that it is, if it is there.
+    fn place<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
+        let table = bridge.tables.get(usize::from(self.change.table?.0))?;
+        let pattern = table.rules.pattern(&self.change.matching.key, &self.change.matching.mask);
+        let known = table.rules.find(&pattern, self.change.priority).map(|rule| &**rule);
+        Some((table.count_of(self.change.new_cookie.unwrap_or_default()), known))
+    }
+
+    /// Whether both ask for flows of one table and cookie.
+    fn shares_limit(&self, other: &LearntFlow) -> bool {
+        (self.bridge, self.change.table, self.change.new_cookie)
+            == (other.bridge, other.change.table, other.change.new_cookie)
+    }
+
+    fn is_same_flow(&self, other: &LearntFlow) -> bool {
+        self.change.priority == other.change.priority && self.change.matching == other.change.matching
+    }
+}
 
 impl Ctx<'_, '_> {
     /// Collects the flow that is to be learnt. Only a real packet learns, so a cached
     /// flow goes when the next packet would learn something.
+    ///
+    /// `result_dst` tells what the tables, which this translation sees in one state, allow. Where two packets at once
+    /// take the last place of a limit, both are told that they have it; one flow is learnt.
     pub(super) fn learn(&mut self, learn: &Learn) {
         let mut matching = Match::any();
         let mut actions = Vec::new();
@@ -31,20 +72,41 @@ impl Ctx<'_, '_> {
                 LearnDst::Output => actions.push(Action::output(OfPort::from_u16(value as u16))),
             }
         }
-        let table = &self.bridge.tables[usize::from(learn.table.0).min(crate::forwarding::TABLES - 1)];
-        self.record.depends_on_table(self.bridge.id, learn.table.0);
-        if !self.real {
-            let pattern = table.rules.pattern(&matching.key, &matching.mask);
-            let known = table.rules.find(&pattern, learn.priority);
-            self.record.volatile |= known.is_none_or(|rule| rule.instructions.apply != actions);
-            return;
-        }
         let mut change = FlowMod::new(FlowModCommand::ModifyStrict, matching, Instructions::apply(actions));
         change.table = Some(learn.table);
         change.new_cookie = Some(learn.cookie);
         (change.idle_timeout, change.hard_timeout) = (learn.idle_timeout, learn.hard_timeout);
         (change.priority, change.flags) = (learn.priority, learn.flags);
-        self.learned.push((self.bridge.id, change));
+        let flow = LearntFlow { bridge: self.bridge.id, change, limit: learn.limit, new: false };
+        let admitted = self.learn_flow(flow);
+        if let Some(dst) = &learn.result_dst {
+            self.write(dst.field, u128::from(admitted) << dst.ofs, dst.mask());
+            self.written(dst);
+        }
+    }
+
+    /// Notes a flow that is to be learnt, unless the limit forbids it. False where it does.
+    fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
+        let table = flow.change.table.unwrap_or(TableId(0));
+        self.record.depends_on_table(self.bridge.id, table.0);
+        let known = flow.place(self.bridge).and_then(|(_, known)| known);
+        flow.new = known.is_none();
+        if flow.new && flow.limit > 0 {
+            // Flows that this very packet learns count, too; one that it learns twice counts once.
+            let before = || self.learnt.iter().filter(|other| other.shares_limit(&flow));
+            let again = before().any(|other| other.is_same_flow(&flow));
+            if !again && !flow.is_within_limit(self.bridge, before().filter(|other| other.new).count() as u32) {
+                self.detail(|| "learn limit reached".into());
+                return false;
+            }
+        }
+        if self.real {
+            self.learnt.push(flow);
+        } else {
+            // The next packet has to come up to learn it.
+            self.record.volatile |= known.is_none_or(|rule| rule.instructions.apply != flow.change.instructions.apply);
+        }
+        true
     }
 }
 

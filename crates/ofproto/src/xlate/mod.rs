@@ -39,13 +39,14 @@ pub mod trace;
 use std::sync::Arc;
 
 use datapath::{Action as DpAction, DropReason};
-use openflow::{Action, Cookie, FlowMod, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
+use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
 
 use headers::Headers;
 
 pub(crate) use freeze::{Frozen, PuntInfo, metadata};
+pub(crate) use learn::LearntFlow;
 pub(crate) use steps::Step;
 use steps::StepRef;
 use trace::{Event, Sink};
@@ -123,8 +124,8 @@ pub(crate) struct Translation {
     pub actions: Vec<DpAction>,
     /// Whom to credit, and dependencies.
     pub record: Record,
-    /// Flows that `learn` actions ask for, with the bridge.
-    pub learned: Vec<(BridgeId, FlowMod)>,
+    /// Flows that `learn` actions ask for.
+    pub learnt: Vec<LearntFlow>,
     /// The key at the end.
     pub flow: Key,
     /// Whether it gave up.
@@ -157,7 +158,7 @@ pub(crate) fn translate(
         wc: initial_mask(input.key),
         out: Vec::new(),
         record: Record { generation: forwarding.generation(), ..Record::default() },
-        learned: Vec::new(),
+        learnt: Vec::new(),
         table: 0,
         rule: None,
         cookie: None,
@@ -189,7 +190,7 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
         mask: Box::new(initial_mask(input.key)),
         actions: Vec::new(),
         record: Record { generation: forwarding.generation(), ..Record::default() },
-        learned: Vec::new(),
+        learnt: Vec::new(),
         flow: input.key.clone(),
         error: Some(XlateError::NoBridge),
         looked_at_vlan: false,
@@ -229,7 +230,7 @@ struct Ctx<'a, 's> {
     wc: Mask,
     out: Vec<DpAction>,
     record: Record,
-    learned: Vec<(BridgeId, FlowMod)>,
+    learnt: Vec<LearntFlow>,
     table: u8,
     rule: Option<&'a Rule>,
     /// Cookie of the rule; `None` outside of any.
@@ -329,7 +330,7 @@ impl<'a> Ctx<'a, '_> {
             mask: Box::new(self.wc),
             actions: self.out,
             record: self.record,
-            learned: self.learned,
+            learnt: self.learnt,
             flow: self.flow.key,
             error: self.error,
             looked_at_vlan,
