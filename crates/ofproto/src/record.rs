@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use datapath::FlowStats;
 use openflow::OfPort;
 use packet::Time;
+use packet::wire::tcp::flags;
 
 use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
 use crate::group::GroupCounters;
 use crate::mac::MacKey;
 use crate::mirror::MirrorCounters;
-use crate::table::{RuleStats, TableCounters};
+use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub(crate) struct Record {
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
     /// Groups and buckets that the packets pass.
     pub groups: Vec<Arc<GroupCounters>>,
+    /// The rules whose timeouts a connection's end lowers, with the idle and hard timeout (`fin_timeout`).
+    pub fin_timeouts: Vec<(Arc<Caps>, u16, u16)>,
     /// The mirrors that got copies.
     pub mirrors: Vec<Arc<MirrorCounters>>,
     /// The addresses that NORMAL learnt from.
@@ -91,6 +94,7 @@ impl Record {
             && same_tables
             && same(&self.patches, &other.patches, patch)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
+            && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
             && self.sources == other.sources
             && same(&self.deps, &other.deps, deps)
@@ -130,8 +134,11 @@ impl Record {
             })
     }
 
-    /// Credits packets.
-    pub fn credit(&self, forwarding: &Forwarding, packets: u64, bytes: u64, used: Time) {
+    /// Credits packets; `tcp_flags` are those of all of them.
+    pub fn credit(&self, forwarding: &Forwarding, packets: u64, bytes: u64, used: Time, tcp_flags: u16) {
+        if tcp_flags & (flags::FIN | flags::RST) != 0 {
+            self.fin_timeouts.iter().for_each(|(caps, idle, hard)| caps.lower(*idle, *hard));
+        }
         for rule in &self.rules {
             rule.add(packets, bytes, used);
         }
@@ -165,7 +172,7 @@ impl Record {
         let bytes = stats.bytes.saturating_sub(pushed.bytes);
         *pushed = Pushed { packets: stats.packets.max(pushed.packets), bytes: stats.bytes.max(pushed.bytes) };
         if packets > 0 {
-            self.credit(forwarding, packets, bytes, stats.used);
+            self.credit(forwarding, packets, bytes, stats.used, stats.tcp_flags);
         }
     }
 }

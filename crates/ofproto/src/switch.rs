@@ -337,6 +337,7 @@ impl Switch {
 
     pub(crate) fn send_removed(&self, removed: Vec<RemovedRule>) {
         for RemovedRule { bridge, rule, reason, at } in removed {
+            let (idle_timeout, hard_timeout) = rule.timeouts();
             let message = FlowRemoved {
                 matching: rule.matching(),
                 priority: rule.priority,
@@ -344,8 +345,8 @@ impl Switch {
                 reason,
                 table: Some(rule.table),
                 duration: at.since(rule.created),
-                idle_timeout: rule.idle_timeout,
-                hard_timeout: rule.hard_timeout,
+                idle_timeout,
+                hard_timeout,
                 packet_count: rule.stats.packets(),
                 byte_count: rule.stats.bytes(),
             };

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::Action as Dp;
-use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
+use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc, Sample, SampleDirection};
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match,
     OfError, OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
 };
 use packet::wire::build;
+use packet::wire::tcp::flags;
 use packet::{Clock, Field, Key};
 use parking_lot::Mutex;
 
@@ -356,6 +357,66 @@ fn packets_at_once_do_not_exceed_the_limit_of_learn() {
         .collect();
     translations.iter().for_each(|translation| bed.switch.learn_flows(&translation.learnt, bed.bridge.now()));
     assert_eq!(learnt(&bed), [1, 2, 3]);
+}
+
+#[test]
+fn the_end_of_a_connection_lowers_the_timeouts_of_its_flow() {
+    let (bed, recorder) = bed(2);
+    let fin_timeout = Action::FinTimeout { idle: 5, hard: 40 };
+    let mut flow = add(port(1), vec![fin_timeout.clone(), Action::output(OfPort(2))]);
+    (flow.idle_timeout, flow.flags) = (60, FlowModFlags::SEND_FLOW_REM);
+    bed.bridge.flow_mod(&flow).unwrap();
+    // One that never expired before, in another table.
+    let mut lasting = add(port(2), vec![Action::Clone(vec![fin_timeout])]);
+    lasting.flags = FlowModFlags::SEND_FLOW_REM;
+    bed.bridge.flow_mod(&lasting).unwrap();
+    let segment = |flags| {
+        let header =
+            build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
+        build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::tcp(1, 2, flags, b"")))
+    };
+    let timeouts = || {
+        bed.bridge.barrier();
+        let mut flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+        flows.sort_by_key(|flow| flow.matching.in_port());
+        flows.iter().map(|flow| (flow.idle_timeout, flow.hard_timeout)).collect::<Vec<_>>()
+    };
+    bed.receive(OfPort(1), &segment(flags::SYN));
+    bed.receive(OfPort(1), &segment(flags::ACK));
+    bed.receive(OfPort(2), &segment(flags::ACK));
+    assert_eq!(timeouts(), [(60, 0), (0, 0)]);
+    // A packet that a datapath flow forwards counts as one that comes up.
+    bed.receive(OfPort(1), &segment(flags::FIN | flags::ACK));
+    bed.receive(OfPort(2), &segment(flags::RST));
+    assert_eq!(timeouts(), [(5, 40), (5, 40)]);
+    // A modification leaves the timeouts as they are.
+    let change = FlowMod::new(FlowModCommand::Modify, port(1), Instructions::apply(to(2)));
+    bed.bridge.flow_mod(&change).unwrap();
+    assert_eq!(timeouts(), [(5, 40), (5, 40)]);
+    bed.clock.advance(Duration::from_secs(6));
+    bed.switch.run(bed.clock.now());
+    let removed = recorder.removed.lock();
+    let told: Vec<_> = removed.iter().map(|flow| (flow.reason, flow.idle_timeout, flow.hard_timeout)).collect();
+    assert_eq!(told, [(FlowRemovedReason::IdleTimeout, 5, 40); 2]);
+}
+
+#[test]
+fn actions_that_would_do_nothing_are_refused() {
+    let (bed, _) = bed(1);
+    let sample = Sample {
+        probability: 65535,
+        collector_set: 1,
+        obs_domain: 0,
+        obs_point: 0,
+        sampling_port: OfPort::ANY,
+        direction: SampleDirection::Default,
+    };
+    for action in [Action::Sample(Box::new(sample)), Action::DeleteField(3)] {
+        for actions in [vec![action.clone()], vec![Action::Clone(vec![action.clone()])]] {
+            assert_eq!(bed.bridge.flow_mod(&add(port(1), actions.clone())), Err(OfError::OFPBAC_BAD_TYPE));
+            assert_eq!(bed.bridge.check_packet_out(&actions), Err(OfError::OFPBAC_BAD_TYPE));
+        }
+    }
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Switch {
             return Verdict::Drop(DropReason::UpcallError);
         };
         let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
-        record.credit(&forwarding, 1, bytes, now);
+        record.credit(&forwarding, 1, bytes, now, key.common().tcp_flags.get());
         drop(forwarding);
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);

@@ -52,7 +52,11 @@ pub(super) fn check_actions(actions: &[Action], known: &Known) -> Result<(), OfE
 /// later.
 pub(super) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfError> {
     let mut others = actions.iter().filter(|action| !matches!(action, Action::Group(_)));
-    others.try_for_each(|action| check_action(action, None, known))
+    others.try_for_each(|action| match action {
+        // It is about the flow that it belongs to.
+        Action::FinTimeout { .. } => Err(OfError::OFPBAC_BAD_TYPE),
+        action => check_action(action, None, known),
+    })
 }
 
 /// Checks a list; `matching` follows what the actions do to the packet.
@@ -77,6 +81,7 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         Action::Group(id) => known.group(*id),
         Action::Meter(id) => known.meter(*id),
         Action::Learn(learn) if usize::from(learn.table.0) >= TABLES => Err(OfError::OFPBAC_BAD_ARGUMENT),
+        Action::Learn(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
         Action::Clone(actions) => match matching {
             Some(matching) => check_list(actions, &mut matching.clone(), known),
             None => check_actions(actions, known),
@@ -103,10 +108,14 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         | Action::SetVlanPcp { .. }
         | Action::Multipath(_)
         | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
-        // Not made yet: connection tracking and other headers.
-        Action::Ct(_) | Action::Nat(_) | Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
-            Err(OfError::OFPBAC_BAD_TYPE)
-        }
+        // Not made yet: connection tracking, other headers, options of tunnels, flow samples.
+        Action::Ct(_)
+        | Action::Nat(_)
+        | Action::Encap(_)
+        | Action::Decap(_)
+        | Action::DecNshTtl
+        | Action::DeleteField(_)
+        | Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
     }
 }
@@ -148,6 +157,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         Action::RegLoad { dst, .. } if !has(matching, dst.field) => return inconsistent,
         Action::Bundle(bundle) if bundle.dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
         Action::CheckPktLarger { dst, .. } if !has(matching, dst.field) => return inconsistent,
+        Action::Learn(learn) if learn.result_dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
         Action::Multipath(multipath) if !has(matching, multipath.dst.field) => return inconsistent,
         Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
         Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),

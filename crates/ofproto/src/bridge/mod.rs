@@ -250,7 +250,7 @@ impl Bridge {
         let (now, key, switch) = (input.now, input.key, &self.switch);
         let forwarding = switch.forwarding.read();
         let out = translate(&forwarding, &switch.interners, input, None);
-        out.record.credit(&forwarding, 1, packet.len() as u64, now);
+        out.record.credit(&forwarding, 1, packet.len() as u64, now, key.common().tcp_flags.get());
         let port = forwarding
             .bridges
             .get(&input.bridge)

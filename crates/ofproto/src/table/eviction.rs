@@ -31,7 +31,7 @@ impl Table {
         }
         let groups: &[Subfield] = if self.settings.evict { &self.settings.groups } else { &[] };
         let mut members: HashMap<Vec<u128>, (usize, &Arc<Rule>)> = HashMap::new();
-        for rule in self.rules.iter().filter(|rule| self.state.evict || rule.is_mortal()) {
+        for rule in self.rules.iter().filter(|rule| self.state.evict || rule.timeouts() != (0, 0)) {
             let entry = members.entry(group(rule, groups)).or_insert((0, rule));
             entry.0 += 1;
             if rank(rule) < rank(entry.1) {
@@ -54,8 +54,9 @@ fn group(rule: &Rule, subfields: &[Subfield]) -> Vec<u128> {
 /// The lowest goes first. What never expires goes last.
 fn rank(rule: &Rule) -> (bool, u16, Time) {
     let after = |since: Time, seconds: u16| (seconds != 0).then(|| since + Duration::from_secs(seconds.into()));
-    let hard = after(rule.modified, rule.hard_timeout);
-    let idle = after(rule.stats.used(), rule.idle_timeout);
+    let (idle_timeout, hard_timeout) = rule.timeouts();
+    let hard = after(rule.modified, hard_timeout);
+    let idle = after(rule.stats.used(), idle_timeout);
     match [hard, idle].into_iter().flatten().min() {
         Some(expiry) => (false, rule.importance, expiry),
         None => (true, rule.importance, rule.created),

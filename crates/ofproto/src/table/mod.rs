@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use openflow::Cookie;
 
 pub use classifier::{Classified, Classifier, Conjunction, Pattern};
-pub use rule::{Rule, RuleStats};
+pub use rule::{Caps, Rule, RuleStats};
 pub use settings::{TableSettings, TableState};
 
 /// A table of a bridge.
@@ -26,7 +26,7 @@ pub struct Table {
     pub rules: Classifier<Rule>,
     /// Generation of the last change to the flows.
     pub changed: u64,
-    /// Flows that have a timeout.
+    /// Flows that have a timeout or can get one.
     pub mortal: usize,
     /// How many flows there are of each cookie, for the limit of `learn`.
     cookies: HashMap<Cookie, u32>,

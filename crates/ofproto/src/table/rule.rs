@@ -1,7 +1,7 @@
 //! A flow of an OpenFlow table.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, FlowStats, Instructions, Match, TableId};
@@ -20,9 +20,10 @@ pub struct Rule {
     pub pattern: Pattern,
     /// Cookie.
     pub cookie: Cookie,
-    /// Seconds without packets until it goes; zero for never.
+    /// Seconds without packets until it goes; zero for never. A connection's end can lower it
+    /// ([`timeouts`](Rule::timeouts)).
     pub idle_timeout: u16,
-    /// Seconds until it goes; zero for never.
+    /// Seconds until it goes; zero for never. Can be lowered, too.
     pub hard_timeout: u16,
     /// Importance for eviction.
     pub importance: u16,
@@ -37,12 +38,40 @@ pub struct Rule {
     /// Counters.
     pub stats: Arc<RuleStats>,
     conjunctions: Box<[Conjunction]>,
+    /// What `fin_timeout` has made of the timeouts; only where the rule has such an action.
+    caps: Option<Arc<Caps>>,
+}
+
+/// What a connection's end (`fin_timeout`) lowers the timeouts of a rule to, in seconds; zero leaves one as it is.
+/// Written by whoever credits packets, read by whoever reads the timeouts.
+#[derive(Debug, Default)]
+pub struct Caps {
+    idle: AtomicU16,
+    hard: AtomicU16,
+}
+
+impl Caps {
+    /// Lowers the timeouts.
+    pub fn lower(&self, idle: u16, hard: u16) {
+        let lower = |cap: &AtomicU16, to: u16| {
+            // What another has lowered further stays.
+            let _ = cap.fetch_update(Relaxed, Relaxed, |now| Some(capped(now, to)).filter(|&new| new != now));
+        };
+        lower(&self.idle, idle);
+        lower(&self.hard, hard);
+    }
+}
+
+/// The lower one of two timeouts, of which zero means that there is none.
+fn capped(timeout: u16, cap: u16) -> u16 {
+    if timeout == 0 || cap == 0 { timeout.max(cap) } else { timeout.min(cap) }
 }
 
 impl Rule {
     /// A rule that is about to be added at `now`.
     pub fn new(table: TableId, priority: u16, pattern: Pattern, instructions: Instructions, now: Time) -> Rule {
         let conjunctions = conjunctions(&instructions);
+        let caps = has_fin_timeout(&instructions.apply).then(Arc::default);
         Rule {
             table,
             priority,
@@ -57,6 +86,7 @@ impl Rule {
             modified: now,
             stats: Arc::new(RuleStats::new(now)),
             conjunctions,
+            caps,
         }
     }
 
@@ -67,6 +97,7 @@ impl Rule {
             instructions: self.instructions.clone(),
             stats: self.stats.clone(),
             conjunctions: self.conjunctions.clone(),
+            caps: self.caps.clone(),
             ..*self
         }
     }
@@ -74,6 +105,9 @@ impl Rule {
     /// Replaces the instructions of a rule that is not in a table yet.
     pub fn set_instructions(&mut self, instructions: Instructions) {
         self.conjunctions = conjunctions(&instructions);
+        if self.caps.is_none() && has_fin_timeout(&instructions.apply) {
+            self.caps = Some(Arc::default());
+        }
         self.instructions = instructions;
     }
 
@@ -85,13 +119,14 @@ impl Rule {
     /// What the rule is, and its counters, as told at `now`.
     pub fn describe(&self, now: Time) -> FlowStats {
         let seconds = |since: Time| Some(now.since(since).as_secs().min(u16::MAX.into()) as u16);
+        let (idle_timeout, hard_timeout) = self.timeouts();
         FlowStats {
             matching: self.matching(),
             cookie: self.cookie,
             table: self.table,
             priority: self.priority,
-            idle_timeout: self.idle_timeout,
-            hard_timeout: self.hard_timeout,
+            idle_timeout,
+            hard_timeout,
             duration: now.since(self.created),
             idle_age: seconds(self.stats.used()),
             hard_age: seconds(self.modified),
@@ -111,18 +146,30 @@ impl Rule {
     /// Why the rule has to go at `now`, if it has to.
     pub fn expired(&self, now: Time) -> Option<FlowRemovedReason> {
         let over = |since: Time, secs: u16| secs != 0 && now.since(since) >= Duration::from_secs(secs.into());
-        if over(self.modified, self.hard_timeout) {
+        let (idle_timeout, hard_timeout) = self.timeouts();
+        if over(self.modified, hard_timeout) {
             Some(FlowRemovedReason::HardTimeout)
-        } else if over(self.stats.used(), self.idle_timeout) {
+        } else if over(self.stats.used(), idle_timeout) {
             Some(FlowRemovedReason::IdleTimeout)
         } else {
             None
         }
     }
 
-    /// Whether it has a timeout.
+    /// Idle and hard timeout in force.
+    pub fn timeouts(&self) -> (u16, u16) {
+        let (idle, hard) = self.caps.as_ref().map_or((0, 0), |c| (c.idle.load(Relaxed), c.hard.load(Relaxed)));
+        (capped(self.idle_timeout, idle), capped(self.hard_timeout, hard))
+    }
+
+    /// Whether it has a timeout, or can get one.
     pub fn is_mortal(&self) -> bool {
-        self.idle_timeout != 0 || self.hard_timeout != 0
+        self.idle_timeout != 0 || self.hard_timeout != 0 || self.caps.is_some()
+    }
+
+    /// Where `fin_timeout` lowers the timeouts, if the rule has that action.
+    pub fn caps(&self) -> Option<&Arc<Caps>> {
+        self.caps.as_ref()
     }
 }
 
@@ -138,6 +185,14 @@ impl Classified for Rule {
     fn conjunctions(&self) -> &[Conjunction] {
         &self.conjunctions
     }
+}
+
+fn has_fin_timeout(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        Action::FinTimeout { .. } => true,
+        Action::Clone(inner) => has_fin_timeout(inner),
+        _ => false,
+    })
 }
 
 fn conjunctions(instructions: &Instructions) -> Box<[Conjunction]> {

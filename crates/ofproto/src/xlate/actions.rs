@@ -8,6 +8,7 @@ use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
 use super::steps::{StepRef, of_action_set};
 use super::trace::Event;
 use super::{Ctx, is_ip};
+use crate::table::Rule;
 
 impl Ctx<'_, '_> {
     /// Executes steps until the end, an error, or something that ends the pipeline.
@@ -140,8 +141,14 @@ impl Ctx<'_, '_> {
             Action::DebugRecirc => self.freeze(),
             Action::DebugSlow => self.slow = true,
             Action::Clone(actions) => self.clone_actions(actions),
-            Action::DeleteField(_) | Action::CtClear | Action::Note(_) | Action::Sample(_) => {}
-            Action::FinTimeout { .. } => self.wc.set_exact(Field::NwProto),
+            // Connections are not tracked, so there is nothing to clear.
+            Action::CtClear | Action::Note(_) => {}
+            Action::FinTimeout { idle, hard } => {
+                self.wc.set_exact(Field::NwProto);
+                if let Some(caps) = self.rule.and_then(Rule::caps) {
+                    self.record.fin_timeouts.push((caps.clone(), *idle, *hard));
+                }
+            }
             action => match action.field_write() {
                 Some((field, value, mask)) => self.set_field(field, value, mask),
                 None => self.detail(|| "action without effect".into()),
