@@ -12,6 +12,7 @@
 //!
 //! Which bits these are agrees with OVS, whose megaflows are what people compare ours with.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -19,6 +20,7 @@ use packet::flow::block::{BlockId, Common};
 use packet::{Field, Key, Mask};
 
 use super::layout::Layout;
+use super::order::Ordered;
 use super::trie::{Answer, Trie};
 
 /// What the classifier needs to know of a rule.
@@ -83,10 +85,10 @@ const TRIES: [(Field, usize); 2] = [
 
 /// A set of rules with priorities.
 pub struct Classifier<R> {
-    /// Sorted by highest priority, descending.
-    subtables: Vec<Subtable<R>>,
-    /// Index in `subtables` for each mask.
-    by_mask: hashbrown::HashMap<Mask, usize, foldhash::fast::RandomState>,
+    /// By their highest priorities.
+    subtables: Ordered<Subtable<R>>,
+    /// Number in `subtables` for each mask.
+    by_mask: hashbrown::HashMap<Mask, u32, foldhash::fast::RandomState>,
     tries: [Trie; 2],
     /// Which of the tries lookups use.
     tries_used: [bool; 2],
@@ -121,12 +123,31 @@ impl<R> Row<R> {
     fn iter(&self) -> impl Iterator<Item = &Arc<R>> {
         std::iter::once(&self.best).chain(&self.rest)
     }
+
+    /// The rule at a place; the best one is at zero.
+    fn get(&self, at: usize) -> Option<&Arc<R>> {
+        if at == 0 { Some(&self.best) } else { self.rest.get(at - 1) }
+    }
+}
+
+impl<R: Classified> Row<R> {
+    /// The place of the rule of this priority, or where it would have to be put.
+    fn position(&self, priority: u16) -> Result<usize, usize> {
+        match priority.cmp(&self.best.priority()) {
+            Ordering::Equal => Ok(0),
+            Ordering::Greater => Err(0),
+            Ordering::Less => match self.rest.binary_search_by(|rule| priority.cmp(&rule.priority())) {
+                Ok(at) => Ok(at + 1),
+                Err(at) => Err(at + 1),
+            },
+        }
+    }
 }
 
 impl<R: Classified> Default for Classifier<R> {
     fn default() -> Classifier<R> {
         Classifier {
-            subtables: Vec::new(),
+            subtables: Ordered::default(),
             by_mask: Default::default(),
             tries: Default::default(),
             tries_used: [true; 2],
@@ -153,17 +174,15 @@ impl<R: Classified> Classifier<R> {
 
     /// The compact form of a match. `key` may have bits set outside `mask`.
     pub fn pattern(&self, key: &Key, mask: &Mask) -> Pattern {
-        let layout = match self.by_mask.get(mask) {
-            Some(&i) => self.subtables[i].layout.clone(),
-            None => Arc::new(Layout::new(mask)),
-        };
+        let known = self.by_mask.get(mask).and_then(|&number| self.subtables.get(number));
+        let layout = known.map_or_else(|| Arc::new(Layout::new(mask)), |subtable| subtable.layout.clone());
         Pattern { values: layout.values(key), layout }
     }
 
     /// Adds a rule, in place of the one with the same match and priority, which is returned.
     pub fn insert(&mut self, rule: Arc<R>) -> Option<Arc<R>> {
-        let index = self.subtable_for(rule.pattern());
-        let subtable = &mut self.subtables[index];
+        let number = self.subtable_for(rule.pattern());
+        let subtable = self.subtables.get_mut(number).expect("every mask has a subtable");
         let replaced = subtable.insert(rule.clone());
         if replaced.is_some() {
             return replaced;
@@ -175,14 +194,15 @@ impl<R: Classified> Classifier<R> {
                 trie.insert(values.key().get(field) as u32, len);
             }
         }
-        self.reorder(index);
+        let priority = subtable.max_priority();
+        self.subtables.set_priority(number, priority);
         None
     }
 
     /// Removes the rule with this match and priority.
     pub fn remove(&mut self, pattern: &Pattern, priority: u16) -> Option<Arc<R>> {
-        let index = self.find_subtable(pattern)?;
-        let subtable = &mut self.subtables[index];
+        let number = self.find_subtable(pattern)?;
+        let subtable = self.subtables.get_mut(number)?;
         let removed = subtable.remove(pattern, priority)?;
         self.len -= 1;
         for (trie, (len, (field, _))) in self.tries.iter_mut().zip(subtable.prefixes.into_iter().zip(TRIES)) {
@@ -191,21 +211,21 @@ impl<R: Classified> Classifier<R> {
             }
         }
         if subtable.rows.is_empty() {
-            let gone = self.subtables.remove(index);
-            self.by_mask.remove(&gone.mask);
-            for (i, subtable) in self.subtables.iter().enumerate().skip(index) {
-                *self.by_mask.get_mut(&subtable.mask).expect("every subtable is listed") = i;
+            if let Some(gone) = self.subtables.remove(number) {
+                self.by_mask.remove(&gone.mask);
             }
         } else {
-            self.reorder(index);
+            let priority = subtable.max_priority();
+            self.subtables.set_priority(number, priority);
         }
         Some(removed)
     }
 
     /// The rule with exactly this match and priority.
     pub fn find(&self, pattern: &Pattern, priority: u16) -> Option<&Arc<R>> {
-        let subtable = &self.subtables[self.find_subtable(pattern)?];
-        subtable.row(pattern)?.iter().find(|rule| rule.priority() == priority)
+        let subtable = self.subtables.get(self.find_subtable(pattern)?)?;
+        let row = subtable.row(pattern)?;
+        row.position(priority).ok().and_then(|at| row.get(at))
     }
 
     /// Every rule, in no particular order.
@@ -246,7 +266,7 @@ impl<R: Classified> Classifier<R> {
         let mut answers = self.tries_used.map(|used| (!used).then_some(Answer { bits: 0, lengths: u32::MAX }));
         let mut best: Option<&Arc<R>> = None;
         let mut soft: Vec<(&Row<R>, usize)> = Vec::new();
-        for subtable in &self.subtables {
+        for subtable in self.subtables.iter() {
             if best.is_some_and(|best| best.priority() >= subtable.max_priority()) {
                 break;
             }
@@ -295,36 +315,16 @@ impl<R: Classified> Classifier<R> {
         }
     }
 
-    fn find_subtable(&self, pattern: &Pattern) -> Option<usize> {
+    fn find_subtable(&self, pattern: &Pattern) -> Option<u32> {
         self.by_mask.get(&pattern.mask()).copied()
     }
 
-    fn subtable_for(&mut self, pattern: &Pattern) -> usize {
+    fn subtable_for(&mut self, pattern: &Pattern) -> u32 {
         let mask = pattern.mask();
-        *self.by_mask.entry(mask).or_insert_with_key(|mask| {
-            self.subtables.push(Subtable::new(mask.clone(), pattern.layout.clone()));
-            self.subtables.len() - 1
-        })
-    }
-
-    /// Moves a subtable to its place after its highest priority has changed.
-    fn reorder(&mut self, mut index: usize) {
-        let key = |s: &Subtable<R>| s.max_priority();
-        while index > 0 && key(&self.subtables[index - 1]) < key(&self.subtables[index]) {
-            self.swap(index - 1, index);
-            index -= 1;
-        }
-        while index + 1 < self.subtables.len() && key(&self.subtables[index]) < key(&self.subtables[index + 1]) {
-            self.swap(index, index + 1);
-            index += 1;
-        }
-    }
-
-    fn swap(&mut self, a: usize, b: usize) {
-        self.subtables.swap(a, b);
-        for i in [a, b] {
-            *self.by_mask.get_mut(&self.subtables[i].mask).expect("every subtable is listed") = i;
-        }
+        *self
+            .by_mask
+            .entry(mask)
+            .or_insert_with_key(|mask| self.subtables.push(Subtable::new(mask.clone(), pattern.layout.clone())))
     }
 }
 
@@ -350,24 +350,19 @@ impl<R: Classified> Subtable<R> {
         let values = &rule.pattern().values;
         let hash = self.layout.hash_all(values);
         if let Some(row) = self.rows.find_mut(hash, |row| row.best.pattern().values == *values) {
-            let found = row.iter().position(|old| old.priority() <= rule.priority());
-            let same = found.is_some_and(|i| row.iter().nth(i).expect("in range").priority() == rule.priority());
-            if !same {
+            let place = row.position(rule.priority());
+            if place.is_err() {
                 *self.priorities.entry(rule.priority()).or_default() += 1;
             }
-            return match (found, same) {
-                (Some(0), true) => Some(std::mem::replace(&mut row.best, rule)),
-                (Some(i), true) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
-                (Some(0), false) => {
+            return match place {
+                Ok(0) => Some(std::mem::replace(&mut row.best, rule)),
+                Ok(i) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
+                Err(0) => {
                     row.rest.insert(0, std::mem::replace(&mut row.best, rule));
                     None
                 }
-                (Some(i), false) => {
+                Err(i) => {
                     row.rest.insert(i - 1, rule);
-                    None
-                }
-                (None, _) => {
-                    row.rest.push(rule);
                     None
                 }
             };
@@ -391,7 +386,7 @@ impl<R: Classified> Subtable<R> {
         let hash = self.layout.hash_all(&pattern.values);
         let mut entry = self.rows.find_entry(hash, |row| row.best.pattern().values == pattern.values).ok()?;
         let row = entry.get_mut();
-        let index = row.iter().position(|rule| rule.priority() == priority)?;
+        let index = row.position(priority).ok()?;
         let count = self.priorities.get_mut(&priority).expect("every rule is counted");
         *count -= 1;
         if *count == 0 {

@@ -3,6 +3,7 @@
 pub mod classifier;
 mod eviction;
 mod layout;
+mod order;
 pub mod rule;
 mod settings;
 #[cfg(test)]
