@@ -11,6 +11,9 @@ use packet::{Field, flow::Mask};
 
 use crate::drop::DropReason;
 
+/// How deeply actions may be nested. What is nested deeper drops its copy of the packet, so that workers need little stack.
+pub const MAX_NESTING: usize = 32;
+
 /// A datapath port number. Assigned by the datapath, never reused while the port exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortNo(pub u32);

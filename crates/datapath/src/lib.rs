@@ -38,7 +38,7 @@ pub mod upcall;
 mod usage;
 mod worker;
 
-pub use action::{Action, PortNo, Punt, Rewrite};
+pub use action::{Action, MAX_NESTING, PortNo, Punt, Rewrite};
 pub use balance::AutoBalance;
 pub use config::Config;
 pub use datapath::Datapath;

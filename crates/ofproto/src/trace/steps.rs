@@ -29,6 +29,10 @@ pub enum Kind {
     Error,
 }
 
+/// How deep the tree may be. Steps that are deeper come behind each other instead of inside: a reader follows no
+/// further, nor do parsers of JSON.
+const MAX_DEPTH: usize = 60;
+
 impl Kind {
     /// Whether steps of this kind have others inside.
     fn is_leaf(self) -> bool {
@@ -59,16 +63,19 @@ pub struct Collector<'a> {
     ports: &'a dyn PortNames,
     /// Steps that have begun, the innermost last. The first is no step: what it has inside is the trace.
     open: Vec<Step>,
+    /// Steps that have begun and are too deep for the tree.
+    too_deep: usize,
 }
 
 impl<'a> Collector<'a> {
     /// An empty tree. `ports` are the names of OpenFlow ports that it shows.
     pub fn new(ports: &'a dyn PortNames) -> Collector<'a> {
-        Collector { ports, open: vec![Step::new(Kind::Thaw, "")] }
+        Collector { ports, open: vec![Step::new(Kind::Thaw, "")], too_deep: 0 }
     }
 
     /// The tree.
     pub fn finish(mut self) -> Vec<Step> {
+        self.too_deep = 0;
         while self.open.len() > 1 {
             self.leave();
         }
@@ -86,6 +93,10 @@ impl<'a> Collector<'a> {
     }
 
     fn enter(&mut self, kind: Kind, text: impl Into<String>) {
+        if self.open.len() > MAX_DEPTH {
+            self.too_deep += 1;
+            return self.leaf(kind, text);
+        }
         self.open.push(Step::new(kind, text));
     }
 
@@ -176,6 +187,10 @@ impl Sink for Collector<'_> {
     }
 
     fn leave(&mut self) {
+        if self.too_deep > 0 {
+            self.too_deep -= 1;
+            return;
+        }
         if self.open.len() < 2 {
             return;
         }

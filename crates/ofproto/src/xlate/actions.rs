@@ -7,17 +7,22 @@ use packet::flow::{BlockId, VLAN_PRESENT};
 use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
 use super::steps::{StepRef, of_action_set};
 use super::trace::Event;
-use super::{Ctx, is_ip};
+use super::{Ctx, is_ip, limits};
 use crate::table::Rule;
 
 impl Ctx<'_, '_> {
-    /// Executes steps until the end, an error, or something that ends the pipeline.
+    /// Executes a list of steps until its end, an error, or something that ends the pipeline. Whatever is nested in a
+    /// translation comes through here.
     pub(super) fn steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>> + Clone) {
+        self.nested(|ctx| ctx.list(steps));
+    }
+
+    fn list<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>> + Clone) {
         let mut rest = steps;
         loop {
             let here = rest.clone();
             let Some(step) = rest.next() else { return };
-            if self.error.is_some() {
+            if !self.charge(limits::cost(&step)) {
                 return;
             }
             if self.was_mpls && !self.exit && (needs_l3(&step) || self.selects(&step)) {
@@ -69,6 +74,9 @@ impl Ctx<'_, '_> {
 
     /// Adds to the action set. `actset_output` is its output, unless a group takes the place of that.
     pub(super) fn write_actions(&mut self, actions: &[Action]) {
+        if !self.charge(self.action_set.len() + limits::size(actions)) {
+            return;
+        }
         self.action_set.extend_from_slice(actions);
         let set = &self.action_set;
         let grouped = set.iter().any(|action| matches!(action, Action::Group(_)));
@@ -81,6 +89,7 @@ impl Ctx<'_, '_> {
 
     /// Executes and empties the action set.
     pub(super) fn execute_action_set(&mut self) {
+        self.charge(self.action_set.len());
         let list = of_action_set(&std::mem::take(&mut self.action_set));
         if list.is_empty() || self.error.is_some() {
             return;
@@ -293,11 +302,14 @@ impl Ctx<'_, '_> {
     /// Executes actions on a copy. Translation undoes their changes by itself, except truncation, which
     /// stays with the datapath's packet.
     fn clone_actions(&mut self, actions: &[Action]) {
-        let (flow, stack, set) = (self.flow.clone(), self.stack.clone(), self.action_set.clone());
+        if !self.charge(self.stack.len() + limits::size(&self.action_set)) {
+            return;
+        }
+        let (flow, stack, set) = (Box::new(self.flow.clone()), self.stack.clone(), self.action_set.clone());
         let (was_mpls, exit) = (self.was_mpls, self.exit);
         self.steps(actions.iter().map(StepRef::Act));
         self.end_pipeline();
-        (self.flow, self.stack, self.action_set) = (flow, stack, set);
+        (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         (self.was_mpls, self.exit) = (was_mpls, exit);
     }
 }

@@ -40,6 +40,10 @@ impl Ctx<'_, '_> {
         let hash = hash_fields(&self.flow, multipath.fields, multipath.basis);
         match_hashed(&self.flow, multipath.fields, &mut self.wc);
         let links = u64::from(multipath.max_link) + 1;
+        if multipath.algorithm == MultipathAlgorithm::Hrw {
+            // Each link is looked at.
+            self.charge(links as usize / 16);
+        }
         let link = choose_link(hash, multipath.algorithm, links, multipath.arg);
         let dst = &multipath.dst;
         self.write(dst.field, (u128::from(link) & dst.max()) << dst.ofs, dst.mask());

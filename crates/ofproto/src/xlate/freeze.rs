@@ -10,7 +10,7 @@ use packet::flow::BlockId;
 
 use super::steps::{Step, StepRef};
 use super::trace::Event;
-use super::{Ctx, XlateError};
+use super::{Ctx, XlateError, limits};
 use crate::forwarding::BridgeId;
 use crate::mirror::MirrorSet;
 
@@ -75,13 +75,19 @@ impl Ctx<'_, '_> {
         let mut steps = steps.peekable();
         if steps.peek().is_some() {
             self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
-            self.frozen_steps.extend(steps.map(StepRef::to_step));
+        }
+        for step in steps {
+            if !self.charge(limits::size_of_step(&step)) {
+                return;
+            }
+            self.frozen_steps.push(step.to_step());
         }
     }
 
     /// Sends the packet round.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
+        self.charge(limits::STATE + self.stack.len());
         let frozen = Frozen {
             bridge: self.bridge.id,
             table: 0,
@@ -177,6 +183,9 @@ impl Ctx<'_, '_> {
     }
 
     fn send_up(&mut self, info: PuntInfo) {
+        if !self.charge(limits::STATE) {
+            return;
+        }
         let (id, held) = self.interners.punts.intern(info);
         self.hold(held);
         self.out.push(DpAction::Punt(Arc::new(Punt { max_len: u16::MAX, cookie: id.into() })));

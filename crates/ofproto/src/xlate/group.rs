@@ -3,18 +3,16 @@
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::quality::FixedState;
+use hashbrown::HashSet;
 use openflow::action::{Action, HashFields};
 use openflow::group::{Bucket, GroupType};
 use openflow::{GroupId, OfPort};
 
-use super::Ctx;
 use super::choose::{hash_fields, match_hashed, second_hash};
 use super::steps::{StepRef, of_action_set};
 use super::trace::Event;
+use super::{Ctx, limits};
 use crate::group::Group;
-
-/// How deeply groups may watch each other.
-const MAX_WATCHED: u32 = 64;
 
 impl<'a> Ctx<'a, '_> {
     /// The group action.
@@ -28,7 +26,7 @@ impl<'a> Ctx<'a, '_> {
             return self.event(|| Event::Error("output to nonexistent group"));
         };
         // Groups that go to groups can multiply, as tables do.
-        self.resubmits += 1;
+        self.usage.resubmits += 1;
         let outer = std::mem::replace(&mut self.in_group, true);
         match group.spec.kind {
             GroupType::All | GroupType::Indirect => {
@@ -57,15 +55,18 @@ impl<'a> Ctx<'a, '_> {
 
     /// Executes a bucket on a copy of the packet.
     fn bucket(&mut self, bucket: &Bucket) {
-        let (flow, was_mpls) = (self.flow.clone(), self.was_mpls);
+        if !self.charge(limits::size(&bucket.actions)) {
+            return;
+        }
+        let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);
         let actions = of_action_set(&bucket.actions);
-        self.depth += 1;
+        self.usage.depth += 1;
         self.steps(actions.iter().map(StepRef::Act));
-        self.depth -= 1;
+        self.usage.depth -= 1;
         if self.freezing {
             self.finish_freezing();
         }
-        (self.flow, self.was_mpls) = (flow, was_mpls);
+        (self.flow, self.was_mpls) = (*flow, was_mpls);
         // What ends a bucket does not end what comes after it, unless a limit was reached.
         self.exit = false;
         if self.error.is_some_and(|error| !error.is_limit()) {
@@ -74,18 +75,18 @@ impl<'a> Ctx<'a, '_> {
     }
 
     fn choose_bucket(&mut self, group: &'a Group) -> Option<usize> {
-        let live = |(n, bucket): (usize, &Bucket)| self.is_live_bucket(bucket, 0).then_some(n);
-        let mut buckets = group.spec.buckets.iter().enumerate();
+        let mut dead = HashSet::new();
         if group.spec.kind == GroupType::FastFailover {
-            return buckets.find_map(live);
+            return group.spec.buckets.iter().position(|bucket| self.is_live_bucket(group, bucket, &mut dead));
         }
         let hash = self.select_hash(group);
-        let candidates = buckets.filter(|(_, bucket)| bucket.weight > 0 && self.is_live_bucket(bucket, 0));
         // Highest random weight: a bucket that goes moves only its own packets to others.
         let score = |bucket: &Bucket| {
             let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
             uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
         };
+        let candidates = group.spec.buckets.iter().enumerate();
+        let candidates = candidates.filter(|(_, bucket)| self.is_live_bucket(group, bucket, &mut dead));
         candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(n, _)| n)
     }
 
@@ -108,13 +109,61 @@ impl<'a> Ctx<'a, '_> {
         hasher.finish()
     }
 
-    fn is_live_bucket(&self, bucket: &Bucket, depth: u32) -> bool {
-        let watches = bucket.watch_port != OfPort::ANY || bucket.watch_group != GroupId::ANY;
-        !watches
-            || bucket.watch_port != OfPort::ANY && self.is_live(bucket.watch_port)
-            || bucket.watch_group != GroupId::ANY && depth < MAX_WATCHED && {
-                let watched = self.bridge.groups.get(&bucket.watch_group);
-                watched.is_some_and(|group| group.spec.buckets.iter().any(|b| self.is_live_bucket(b, depth + 1)))
-            }
+    /// Whether packets may go to a bucket: what it watches, if anything, is live. A group is live if one of its buckets
+    /// is; those that are known not to be are in `dead`.
+    fn is_live_bucket(&mut self, group: &Group, bucket: &Bucket, dead: &mut HashSet<GroupId>) -> bool {
+        match self.look_at(group, bucket) {
+            Liveness::Live => true,
+            Liveness::Dead => false,
+            Liveness::OfGroup(id) => self.reaches_live_bucket(id, dead),
+        }
     }
+
+    /// Follows what groups watch. Each group is looked at once, in whatever way they watch each other.
+    fn reaches_live_bucket(&mut self, from: GroupId, dead: &mut HashSet<GroupId>) -> bool {
+        let bridge = self.bridge;
+        let (mut seen, mut waiting) = (HashSet::new(), vec![from]);
+        while let Some(id) = waiting.pop() {
+            if dead.contains(&id) || !seen.insert(id) {
+                continue;
+            }
+            for (group, bucket) in
+                bridge.groups.get(&id).into_iter().flat_map(|g| g.spec.buckets.iter().map(move |b| (g, b)))
+            {
+                match self.look_at(group, bucket) {
+                    Liveness::Live => return true,
+                    Liveness::Dead => {}
+                    Liveness::OfGroup(id) => waiting.push(id),
+                }
+                if self.error.is_some() {
+                    return false;
+                }
+            }
+        }
+        // All that can be reached from these has been looked at.
+        dead.extend(seen);
+        false
+    }
+
+    fn look_at(&mut self, group: &Group, bucket: &Bucket) -> Liveness {
+        self.charge(1);
+        let watches = bucket.watch_port != OfPort::ANY || bucket.watch_group != GroupId::ANY;
+        if group.spec.kind == GroupType::Select && bucket.weight == 0 {
+            Liveness::Dead
+        } else if !watches || bucket.watch_port != OfPort::ANY && self.is_live(bucket.watch_port) {
+            Liveness::Live
+        } else if bucket.watch_group != GroupId::ANY {
+            Liveness::OfGroup(bucket.watch_group)
+        } else {
+            Liveness::Dead
+        }
+    }
+}
+
+/// What a bucket tells of itself.
+enum Liveness {
+    Live,
+    Dead,
+    /// As the group that it watches.
+    OfGroup(GroupId),
 }

@@ -3,7 +3,7 @@
 use openflow::action::{Learn, LearnDst, LearnSrc};
 use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId};
 
-use super::Ctx;
+use super::{Ctx, limits};
 use crate::forwarding::{BridgeId, BridgeState};
 use crate::table::Rule;
 
@@ -50,6 +50,11 @@ impl Ctx<'_, '_> {
     /// `result_dst` tells what the tables, which this translation sees in one state, allow. Where two packets at once
     /// take the last place of a limit, both are told that they have it; one flow is learnt.
     pub(super) fn learn(&mut self, learn: &Learn) {
+        // With a limit, it is compared with what the packet has learnt before.
+        let compared = if learn.limit > 0 { self.learnt.len() } else { 0 };
+        if !self.charge(limits::LEARN + compared) {
+            return;
+        }
         let mut matching = Match::any();
         let mut actions = Vec::new();
         if learn.fin_idle_timeout | learn.fin_hard_timeout != 0 {

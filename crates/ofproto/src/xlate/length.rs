@@ -1,14 +1,43 @@
 //! `check_pkt_larger`: what comes after it depends on the packet's length, which no flow matches.
 
 use datapath::Action as DpAction;
-use openflow::Subfield;
+use openflow::{Action, Subfield};
 
-use super::Ctx;
 use super::steps::StepRef;
+use super::{Ctx, limits};
+
+/// What is known about the length of the datapath's packet: it is longer than `over` and at most `most`.
+#[derive(Clone, Copy)]
+pub(super) struct KnownLength {
+    over: u32,
+    most: u32,
+}
+
+impl KnownLength {
+    /// Nothing.
+    pub const UNKNOWN: KnownLength = KnownLength { over: 0, most: u32::MAX };
+
+    /// Whether the packet is longer than `size`, if that follows.
+    fn is_longer(self, size: u16) -> Option<bool> {
+        let size = u32::from(size);
+        if self.over >= size { Some(true) } else { (self.most <= size).then_some(false) }
+    }
+
+    /// With the answer to whether it is longer than `size`.
+    fn with(self, size: u16, longer: bool) -> KnownLength {
+        let size = u32::from(size);
+        if longer {
+            KnownLength { over: self.over.max(size), ..self }
+        } else {
+            KnownLength { most: self.most.min(size), ..self }
+        }
+    }
+}
 
 impl Ctx<'_, '_> {
     /// Translates the rest of a list twice, for long packets and for others; the datapath chooses. Each time the
-    /// pipeline is brought to its end, so that the action set has been executed afterwards.
+    /// pipeline is brought to its end, so that the action set has been executed afterwards. Where the answer follows
+    /// from earlier ones, once is enough: otherwise a list that asks again and again would double with each question.
     pub(super) fn check_length<'e>(
         &mut self,
         size: u16,
@@ -19,26 +48,71 @@ impl Ctx<'_, '_> {
             return;
         }
         self.commit();
-        let (flow, base, stack, set) =
-            (self.flow.clone(), self.base.clone(), self.stack.clone(), std::mem::take(&mut self.action_set));
-        let (was_mpls, mirrored) = (self.was_mpls, self.mirrored);
-        let mut exits = [false; 2];
-        let mut all_mirrored = mirrored;
-        let mut branches = [true, false].map(|longer| {
-            let outer = std::mem::take(&mut self.out);
-            (self.action_set, self.mirrored, self.exit) = (set.clone(), mirrored, false);
-            self.write(dst.field, u128::from(longer) << dst.ofs, dst.mask());
-            self.steps(rest.clone());
-            exits[usize::from(longer)] = self.exit && !self.freezing;
-            self.end_pipeline();
-            all_mirrored |= self.mirrored;
-            (self.flow, self.base, self.stack, self.was_mpls) = (flow.clone(), base.clone(), stack.clone(), was_mpls);
-            std::mem::replace(&mut self.out, outer)
-        });
-        let [longer, others] = [std::mem::take(&mut branches[0]), std::mem::take(&mut branches[1])];
-        self.out.push(DpAction::CheckLength { size, longer, others });
+        let set = std::mem::take(&mut self.action_set);
+        if !self.charge(2 * (self.stack.len() + limits::size(&set))) {
+            return;
+        }
+        let (flow, stack, was_mpls) = (Box::new(self.flow.clone()), self.stack.clone(), self.was_mpls);
+        self.exit = match self.length.is_longer(size) {
+            Some(longer) => self.branch(longer, dst, set, rest),
+            None => self.both_branches(size, dst, set, rest),
+        };
+        (self.flow, self.stack, self.was_mpls) = (*flow, stack, was_mpls);
         self.action_set = Vec::new();
-        self.mirrored = all_mirrored;
-        self.exit = exits[1];
+    }
+
+    /// Returns whether the branch for shorter packets ended the pipeline.
+    fn both_branches<'e>(
+        &mut self,
+        size: u16,
+        dst: &Subfield,
+        set: Vec<Action>,
+        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+    ) -> bool {
+        if !self.may_branch() {
+            return false;
+        }
+        let (flow, base) = (Box::new(self.flow.clone()), Box::new(self.base.clone()));
+        let (stack, was_mpls, mirrored, length) = (self.stack.clone(), self.was_mpls, self.mirrored, self.length);
+        let outer = std::mem::take(&mut self.out);
+        self.usage.branches += 1;
+        self.usage.set_aside += outer.len();
+
+        self.length = length.with(size, true);
+        self.branch(true, dst, set.clone(), rest.clone());
+        let longer = std::mem::take(&mut self.out);
+        let all_mirrored = std::mem::replace(&mut self.mirrored, mirrored);
+        self.usage.set_aside += longer.len();
+
+        (self.flow, self.base, self.stack, self.was_mpls) = (*flow, (*base).clone(), stack, was_mpls);
+        self.length = length.with(size, false);
+        let exit = self.branch(false, dst, set, rest);
+        let others = std::mem::replace(&mut self.out, outer);
+        self.mirrored |= all_mirrored;
+        // What the branches hold stays where it is; the outer list is what grows again.
+        self.usage.set_aside += others.len();
+        self.usage.set_aside -= self.out.len();
+        self.usage.branches -= 1;
+
+        (self.base, self.length) = (*base, length);
+        self.out.push(DpAction::CheckLength { size, longer, others });
+        exit
+    }
+
+    /// Translates the rest of a list for packets that are longer, or for the others. Returns whether they ended the
+    /// pipeline.
+    fn branch<'e>(
+        &mut self,
+        longer: bool,
+        dst: &Subfield,
+        set: Vec<Action>,
+        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+    ) -> bool {
+        (self.action_set, self.exit) = (set, false);
+        self.write(dst.field, u128::from(longer) << dst.ofs, dst.mask());
+        self.steps(rest);
+        let exit = self.exit && !self.freezing;
+        self.end_pipeline();
+        exit
     }
 }

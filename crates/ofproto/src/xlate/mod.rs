@@ -14,6 +14,7 @@
 //! | `normal.rs` | L2 learning and VLANs |
 //! | `choose.rs` | choices by a hash |
 //! | `length.rs` | what depends on the packet's length |
+//! | `limits.rs` | what one translation may take |
 //! | `group.rs` | groups |
 //! | `mirror.rs` | copies for mirrors |
 //! | `freeze.rs` | recirculation |
@@ -28,6 +29,9 @@ mod group;
 mod headers;
 mod learn;
 mod length;
+#[cfg(test)]
+mod limit_tests;
+mod limits;
 mod mirror;
 mod normal;
 mod output;
@@ -38,7 +42,7 @@ pub mod trace;
 
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, DropReason};
+use datapath::Action as DpAction;
 use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
@@ -57,15 +61,6 @@ use crate::intern::Interner;
 use crate::mirror::MirrorSet;
 use crate::record::Record;
 use crate::table::Rule;
-
-/// Nested table lookups that do not advance to a later table.
-const MAX_DEPTH: u32 = 64;
-/// Table lookups in all.
-const MAX_RESUBMITS: u32 = 64 * 64;
-/// Datapath actions in all.
-const MAX_ACTIONS: usize = 8192;
-/// Values on the stack.
-const MAX_STACK: usize = 4096;
 
 /// Numbers that travel through the datapath.
 #[derive(Default)]
@@ -102,6 +97,9 @@ pub(crate) enum XlateError {
     /// Too much pushed.
     #[error("Stack too deep")]
     StackTooDeep,
+    /// More steps, or more datapath actions, than one packet may cost.
+    #[error("Too much work")]
+    TooMuchWork,
     /// A label too many, or one that is not known.
     #[error("Too many MPLS labels")]
     TooManyLabels,
@@ -163,8 +161,7 @@ pub(crate) fn translate(
         rule: None,
         cookie: None,
         table_miss: false,
-        depth: 0,
-        resubmits: 0,
+        usage: limits::Usage::default(),
         exit: false,
         slow: false,
         error: None,
@@ -179,6 +176,7 @@ pub(crate) fn translate(
         freezing: false,
         pausing: None,
         frozen_steps: Vec::new(),
+        length: length::KnownLength::UNKNOWN,
         priority: input.key.common().skb_priority.get(),
     };
     ctx.run(input);
@@ -237,8 +235,8 @@ struct Ctx<'a, 's> {
     cookie: Option<Cookie>,
     /// The rule is a table-miss flow.
     table_miss: bool,
-    depth: u32,
-    resubmits: u32,
+    /// What it has taken so far.
+    usage: limits::Usage,
     exit: bool,
     /// Every packet is to be translated anew.
     slow: bool,
@@ -260,6 +258,8 @@ struct Ctx<'a, 's> {
     /// What the controller is told of a pipeline that freezes until it answers.
     pausing: Option<Box<PuntInfo>>,
     frozen_steps: Vec<Step>,
+    /// What is known about the length of the datapath's packet.
+    length: length::KnownLength,
     /// Priority that the packet came with.
     priority: u32,
 }
@@ -269,13 +269,6 @@ enum Lookup<'a> {
     Found(&'a Rule),
     Missed { to_controller: bool },
     FragmentDropped,
-}
-
-impl XlateError {
-    /// Whether it says that the translation takes too long or too much room, wherever it happens.
-    fn is_limit(self) -> bool {
-        matches!(self, XlateError::TooDeep | XlateError::TooManyResubmits | XlateError::StackTooDeep)
-    }
 }
 
 impl<'a> Ctx<'a, '_> {
@@ -318,8 +311,8 @@ impl<'a> Ctx<'a, '_> {
 
     fn finish(mut self, original: &Key) -> Translation {
         let looked_at_vlan = finish_mask(&mut self.wc, original);
-        if self.error.is_some() {
-            self.out = vec![DpAction::Drop(DropReason::PipelineDepth)];
+        if let Some(error) = self.error {
+            self.out = vec![DpAction::Drop(error.drop_reason())];
         } else if let Some(DpAction::Clone(_)) = self.out.last()
             && let Some(DpAction::Clone(inner)) = self.out.pop()
         {
@@ -358,16 +351,16 @@ impl<'a> Ctx<'a, '_> {
             return;
         }
         let old = (self.table, self.rule, self.cookie, self.table_miss);
-        let deepens = u32::from(table <= old.0 && self.resubmits > 0);
+        let deepens = u32::from(table <= old.0 && self.usage.resubmits > 0);
         self.table = table;
         if with_ct && self.flow.ct().ct_nw_proto == 0 {
             self.detail(|| "resubmit(ct) with a packet that is not tracked".into());
         } else {
             let found = self.lookup(in_port, may_packet_in);
-            self.resubmits += 1;
-            self.depth += deepens;
+            self.usage.resubmits += 1;
+            self.usage.depth += deepens;
             self.enter(found);
-            self.depth -= deepens;
+            self.usage.depth -= deepens;
         }
         (self.table, self.rule, self.cookie, self.table_miss) = old;
     }
@@ -454,28 +447,6 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    fn check_resources(&mut self) -> bool {
-        if self.depth >= MAX_DEPTH {
-            self.fail(XlateError::TooDeep, "over max translation depth 64");
-        } else if self.resubmits >= MAX_RESUBMITS {
-            self.fail(XlateError::TooManyResubmits, "over 4096 resubmit actions");
-        } else if self.stack.len() >= MAX_STACK {
-            self.fail(XlateError::StackTooDeep, "resubmits yielded over 64 kB of stack");
-        } else if self.out.len() >= MAX_ACTIONS {
-            // No flow may be that long, but its packets may be handled one by one.
-            self.event(|| Event::Error("resubmits yielded over 64 kB of actions"));
-            (self.exit, self.slow) = (true, true);
-        } else {
-            return true;
-        }
-        false
-    }
-
-    fn fail(&mut self, error: XlateError, text: &str) {
-        self.event(|| Event::Error(text));
-        self.error = Some(error);
-    }
-
     fn event<'e>(&mut self, event: impl FnOnce() -> Event<'e>) {
         if let Some(sink) = &mut self.sink {
             sink.event(event());
@@ -509,7 +480,9 @@ impl<'a> Ctx<'a, '_> {
     }
 
     fn commit(&mut self) {
+        let before = self.out.len();
         commit::commit(&self.flow, &mut self.base, &mut self.wc, &mut self.out);
+        self.committed(before);
     }
 
     fn hold(&mut self, value: Arc<dyn std::any::Any + Send + Sync>) {

@@ -100,6 +100,7 @@ impl Ctx<'_, '_> {
     }
 
     fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
+        self.charge(bridge.ports.len() / 8);
         for state in bridge.ports_local_first() {
             let floods = !state.config.contains(PortConfig::NO_FLOOD) && !bridge.is_mirror_port(state);
             if state.port == in_port || !floods {

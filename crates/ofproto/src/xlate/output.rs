@@ -5,8 +5,8 @@ use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
 use packet::Field;
 use packet::flow::BlockId;
 
-use super::Ctx;
 use super::trace::Event;
+use super::{Ctx, XlateError};
 use crate::forwarding::PortState;
 use crate::port::Device;
 
@@ -88,6 +88,7 @@ impl<'a> Ctx<'a, '_> {
     fn flood(&mut self, all: bool) {
         let in_port = self.in_port();
         let bridge = self.bridge;
+        self.charge(bridge.ports.len() / 8);
         for (&port, state) in &bridge.ports {
             if port != in_port && (all || !state.config.contains(PortConfig::NO_FLOOD)) {
                 self.output(port);
@@ -97,6 +98,9 @@ impl<'a> Ctx<'a, '_> {
 
     /// Sends the packet as it is now to a port, whichever it is.
     pub(super) fn output(&mut self, port: OfPort) {
+        if self.error.is_some() {
+            return;
+        }
         let Some(state) = self.bridge.ports.get(&port) else {
             return self.event(|| Event::Warning("Nonexistent output port"));
         };
@@ -125,7 +129,7 @@ impl<'a> Ctx<'a, '_> {
         let Some((bridge, to)) = self.forwarding.peer(&from.name, peer) else {
             return self.event(|| Event::Warning("the other end of the patch port does not exist"));
         };
-        let flow = self.flow.clone();
+        let flow = Box::new(self.flow.clone());
         let (stack, set) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.action_set));
         let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);
         let old_flags = (self.was_mpls, self.in_action_set, self.in_packet_out, self.in_group);
@@ -154,10 +158,10 @@ impl<'a> Ctx<'a, '_> {
         }
         (self.bridge, self.table, self.rule, self.cookie, self.table_miss) = old;
         (self.was_mpls, self.in_action_set, self.in_packet_out, self.in_group) = old_flags;
-        (self.flow, self.stack, self.action_set) = (flow, stack, set);
+        (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         // What ends the pipeline over there does not end it here.
         self.exit = false;
-        if self.error != Some(super::XlateError::TooManyResubmits) {
+        if !matches!(self.error, Some(XlateError::TooManyResubmits | XlateError::TooMuchWork)) {
             self.error = None;
         }
     }

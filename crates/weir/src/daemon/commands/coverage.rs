@@ -125,6 +125,11 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::TtlExceeded => "datapath_drop_ttl_exceeded",
         DropReason::InPortDown => "datapath_drop_in_port_down",
         DropReason::PipelineDepth => "drop_action_recursion_too_deep",
+        DropReason::TooManyResubmits => "drop_action_too_many_resubmit",
+        DropReason::StackTooDeep => "drop_action_stack_too_deep",
+        DropReason::TooManyLabels => "drop_action_too_many_mpls_labels",
+        DropReason::TooMuchWork => "drop_action_too_much_work",
+        DropReason::RecirculationStorm => "datapath_drop_recirculation_storm",
         DropReason::VlanNotAllowed => "datapath_drop_vlan_not_allowed",
         DropReason::Reflection => "datapath_drop_reflection",
     }
