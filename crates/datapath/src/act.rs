@@ -16,8 +16,8 @@ use crate::counters::WorkerCounters;
 use crate::drop::DropReason;
 use crate::miss::MissQueue;
 use crate::output::Outputs;
+use crate::passes::Pass;
 use crate::program::{Needs, Program, Step, Use};
-use crate::rewrite::Malformed;
 
 /// The blocks of a key that do not come from the frame.
 const METADATA: [BlockId; 6] =
@@ -66,8 +66,8 @@ pub struct Recirculated {
     pub packet: Packet,
     /// What travels beside it.
     pub metadata: Metadata,
-    /// Times that it has been recirculated.
-    pub depth: u8,
+    /// Which pass it comes to.
+    pub pass: Pass,
     /// A flow has counted it already.
     pub counted: bool,
 }
@@ -158,6 +158,8 @@ impl<'a> View<'a> {
 pub fn follow(step: &Step, layers: &mut Layers) {
     let by = match step {
         Step::PushVlan { .. } => 4,
+        // Where there is no tag, none was removed.
+        Step::PopVlan if layers.vlans == 0 => return,
         Step::PopVlan => -4,
         Step::PushMpls { .. } => {
             let l2_5 = 14 + 4 * u16::from(layers.vlans);
@@ -185,7 +187,7 @@ pub struct Actor {
     pub counters: Arc<WorkerCounters>,
     /// Time of this turn.
     pub now: Time,
-    /// Most recirculations, and nested clones.
+    /// Most recirculations of a packet.
     pub max_depth: u8,
     /// Keys for clones; as many as were needed at once.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
@@ -195,40 +197,41 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Runs a program on a packet that has been recirculated `depth` times.
-    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, depth: u8) {
+    /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
+    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, next: Pass) {
         for step in &program.steps {
-            if let Err(Malformed) = self.step(step, &mut packet, view, depth) {
-                return self.outputs.drop(packet, DropReason::Malformed, view.in_port());
-            }
+            self.step(step, &mut packet, view, next);
             view.follow(step);
         }
-        self.finish(&program.end, packet, view, depth);
+        self.finish(&program.end, packet, view, next);
     }
 
     /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
-    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, depth: u8) -> Result<(), Malformed> {
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, next: Pass) {
         match step {
-            Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, depth),
+            Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, next),
             Step::Copy(Use::RunByLength { size, longer, others }) => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 let copy = packet.duplicate();
                 if copy.offload().is_gso() && copy.len() > (*size).into() {
-                    self.run_segments(copy, choose, view, depth);
+                    self.run_segments(copy, choose, view, next);
                 } else {
-                    self.run_clone(choose(&copy), copy, view, depth);
+                    self.run_clone(choose(&copy), copy, view, next);
                 }
             }
             Step::Copy(end @ Use::Punt(_)) => {
                 let copy = packet.duplicate();
-                self.aside(view, |actor, view| actor.finish(end, copy, view, depth));
+                self.aside(view, |actor, view| actor.finish(end, copy, view, next));
             }
-            Step::Copy(end) => self.finish(end, packet.duplicate(), view, depth),
+            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+                self.outputs.refuse(reason, view.in_port());
+            }
+            Step::Copy(end) => self.finish(end, packet.duplicate(), view, next),
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false);
-                step.rewrite(packet, view.key, &view.layers)?;
+                step.rewrite(packet, view.key, &view.layers);
             }
-            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers)?,
+            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
             Step::Hash { basis } => {
                 let hash = self.aside(view, |actor, view| {
                     view.refresh(packet.data(), true);
@@ -237,11 +240,15 @@ impl Actor {
                 view.key.common_mut().dp_hash.set(hash);
             }
         }
-        Ok(())
+    }
+
+    /// Why no packet may be recirculated to this pass, if that is so.
+    fn refuses(&self, next: Pass) -> Option<DropReason> {
+        next.refusal(self.max_depth, self.recirculated.len())
     }
 
     /// Gives the packet away.
-    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, depth: u8) {
+    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, next: Pass) {
         match end {
             Use::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
@@ -249,25 +256,25 @@ impl Actor {
                 }
                 self.outputs.push(*port, packet, view.in_port(), self.now);
             }
-            Use::Recirc(id) if depth < self.max_depth => {
+            Use::Recirc(id) => {
+                if let Some(reason) = self.refuses(next) {
+                    return self.outputs.drop(packet, reason, view.in_port());
+                }
                 let mut metadata = Metadata::of(view.key);
                 metadata.common.recirc_id.set(*id);
-                self.recirculated.push_back(Recirculated { packet, metadata, depth: depth + 1, counted: false });
+                self.recirculated.push_back(Recirculated { packet, metadata, pass: next, counted: false });
             }
             Use::Punt(punt) => {
                 view.refresh(packet.data(), true);
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
-            Use::Run(program) if depth < self.max_depth => self.run(program, packet, view, depth + 1),
-            Use::RunByLength { size, longer, others } if depth < self.max_depth => {
+            Use::Run(program) => self.run(program, packet, view, next),
+            Use::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 if packet.offload().is_gso() && packet.len() > (*size).into() {
-                    return self.run_segments(packet, choose, view, depth);
+                    return self.run_segments(packet, choose, view, next);
                 }
-                self.run(choose(&packet), packet, view, depth + 1);
-            }
-            Use::Recirc(_) | Use::Run(_) | Use::RunByLength { .. } => {
-                self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port())
+                self.run(choose(&packet), packet, view, next);
             }
             Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
         }
@@ -296,11 +303,11 @@ impl Actor {
         packet: Packet,
         choose: impl Fn(&Packet) -> &'a Box<Program>,
         view: &mut View<'_>,
-        depth: u8,
+        next: Pass,
     ) {
         let memory = packet.memory();
         let result = complete(packet, Offloads::default(), memory, &mut |part| {
-            self.run_clone(choose(&part), part, view, depth);
+            self.run_clone(choose(&part), part, view, next);
         });
         if result.is_err() {
             self.outputs.refuse(DropReason::Malformed, view.in_port());
@@ -308,15 +315,12 @@ impl Actor {
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.
-    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, depth: u8) {
-        if depth >= self.max_depth {
-            return self.outputs.drop(packet, DropReason::RecursionTooDeep, view.in_port());
-        }
+    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, next: Pass) {
         if program.needs() != Needs::Key {
             // It changes nothing in the key.
-            return self.run(program, packet, &mut view.again(), depth + 1);
+            return self.run(program, packet, &mut view.again(), next);
         }
-        self.aside(view, |actor, view| actor.run(program, packet, view, depth + 1));
+        self.aside(view, |actor, view| actor.run(program, packet, view, next));
     }
 
     /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there

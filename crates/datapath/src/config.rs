@@ -35,7 +35,7 @@ pub struct Config {
     pub exact_one_in: u32,
     /// Packets of one worker that may wait for the slow path, over all input ports.
     pub upcall_queue: usize,
-    /// Times that one packet may be recirculated, and clones may be nested.
+    /// Times that one packet may be recirculated.
     pub max_depth: u8,
     /// Secret of the hash functions, drawn at start by the caller; fixed in tests.
     pub seed: [u64; 2],
@@ -62,7 +62,8 @@ impl Default for Config {
             exact_entries: 1 << 21,
             exact_one_in: 1,
             upcall_queue: 2048,
-            max_depth: 12,
+            // As in OVS.
+            max_depth: 6,
             seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],
         }
     }

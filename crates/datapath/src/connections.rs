@@ -145,7 +145,7 @@ mod tests {
 
     fn packet(number: u32) -> Recirculated {
         let packet = Packet::from_slice(&number.to_be_bytes());
-        Recirculated { packet, metadata: Metadata::of(&Key::new()), depth: 0, counted: false }
+        Recirculated { packet, metadata: Metadata::of(&Key::new()), pass: crate::passes::Pass::FIRST, counted: false }
     }
 
     const MOST: usize = 12;

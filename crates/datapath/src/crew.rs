@@ -337,6 +337,8 @@ impl Management {
             caches,
             frames: Frames::new(),
             actor,
+            parked: Vec::new(),
+            storms: 0,
             rx: Vec::new(),
             fairness: Fairness::default(),
             leaving: Vec::new(),
@@ -494,5 +496,33 @@ mod tests {
         assert_eq!(worker.take_returned(), BATCH_SIZE);
         assert!(spent > 0 && worker.rx[0].cycles.get() > spent);
         worker.reader.offline();
+    }
+
+    #[test]
+    fn recirculation_storms_are_charged_to_their_port() {
+        use crate::action::Action;
+        use crate::upcall::FlowSpec;
+        use packet::{Field, Key, Mask};
+        for copies in [1, 7] {
+            let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+            let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+            let port = dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+            for id in 0..7 {
+                let mut key = Key::new();
+                (key.common_mut().in_port, key.common_mut().recirc_id) = (port.0.into(), id.into());
+                let mut mask = Box::new(Mask::wildcard());
+                [Field::InPortOxm, Field::RecircId].into_iter().for_each(|field| mask.set_exact(field));
+                let actions = vec![Action::Recirc(id + 1); if id == 0 { copies } else { 1 }];
+                dp.install(FlowSpec { key: Box::new(key), mask, actions, tag: Arc::new(()) }).unwrap();
+            }
+            let mut management = dp.management.lock();
+            let Drivers::Caller(Parked { workers, .. }) = &mut management.drivers else { panic!("no thread runs") };
+            let worker = workers.values_mut().next().unwrap();
+            assert_eq!(worker.turn(), BATCH_SIZE);
+            assert_eq!(worker.storms, u64::from(copies > 6), "{copies} copies");
+            // The rest waits, and the port is not polled before it is through.
+            assert_eq!((worker.parked.len(), worker.turn()), if copies > 6 { (1, 0) } else { (0, BATCH_SIZE) });
+            worker.reader.offline();
+        }
     }
 }

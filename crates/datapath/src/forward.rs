@@ -3,6 +3,8 @@
 //! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses. (A cache that has
 //! grown gives memory back.)
 
+use std::collections::VecDeque;
+
 use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
@@ -13,8 +15,13 @@ use crate::classify::level::{Leveled, at_best};
 use crate::classify::simd::Simd;
 use crate::classify::{Deed, DeedKind, FlowRef, Found, bits};
 use crate::drop::DropReason;
+use crate::passes::{MAX_WAITING, Pass};
 use crate::runs::{act_on_run, rewrite_runs};
 use crate::worker::Worker;
+
+/// Recirculated packets that are handled in one go, before other ports have their turn: more than a batch becomes that does
+/// not multiply.
+pub const SLICE: u64 = 8 * BATCH_SIZE as u64;
 
 /// A batch, and what is found out about it: metadata lies in arrays beside the frames.
 pub struct Frames {
@@ -24,12 +31,14 @@ pub struct Frames {
     pub notes: Notes,
     /// Times that they were recirculated.
     pub depths: [u8; BATCH_SIZE],
+    /// The shares of those that were (`passes.rs`).
+    pub shares: [u16; BATCH_SIZE],
 }
 
 impl Frames {
     /// An empty batch.
     pub fn new() -> Frames {
-        Frames { packets: Batch::new(), notes: Notes::default(), depths: [0; BATCH_SIZE] }
+        Frames { packets: Batch::new(), notes: Notes::default(), depths: [0; BATCH_SIZE], shares: [0; BATCH_SIZE] }
     }
 }
 
@@ -97,7 +106,9 @@ impl Worker {
 
         // 5. and 6.
         self.act(in_port);
-        self.recirculate();
+        if !self.actor.recirculated.is_empty() {
+            self.recirculate_slice(received);
+        }
 
         // 7. Output.
         self.actor.outputs.end_of_batch(self.actor.now);
@@ -109,7 +120,11 @@ impl Worker {
     fn act(&mut self, in_port: PortNo) {
         let Worker { number, reader, table, frames, actor, .. } = self;
         let guard = reader.pin();
-        let Frames { packets, notes, depths } = frames;
+        let Frames { packets, notes, depths, shares } = frames;
+        let pass = |i: usize| match depths[i] {
+            0 => Pass::FIRST,
+            depth => Pass { depth, share: shares[i] },
+        };
         let count = packets.len();
         // What is still up there must not be overtaken (see `miss.rs`), nor what goes up before others of its batch.
         let mut waiting = 0;
@@ -161,9 +176,9 @@ impl Worker {
                     notes.extract(i, &packet, in_port);
                     if waiting >> i & 1 != 0 {
                         let counted = notes.counted >> i & 1 != 0;
-                        again += usize::from(wait(actor, packet, &notes.keys[i], depths[i], counted, again));
+                        again += usize::from(wait(actor, packet, &notes.keys[i], pass(i), counted, again));
                     } else {
-                        miss(actor, packet, &notes.keys[i], notes.layers[i], depths[i]);
+                        miss(actor, packet, &notes.keys[i], notes.layers[i], pass(i));
                     }
                 }),
                 // 6. Act.
@@ -171,7 +186,7 @@ impl Worker {
                 DeedKind::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
                 DeedKind::Program => {
                     let work = table.arena.work(flow, guard);
-                    act_on_run(actor, work, notes, packets, run.start, depths[run.start], in_port);
+                    act_on_run(actor, work, notes, packets, run.start, pass(run.start), in_port);
                 }
             }
         }
@@ -179,13 +194,77 @@ impl Worker {
         actor.misses.ring();
     }
 
-    /// Takes recirculated packets through stages 4 to 6 until none is left; each has a bounded number of
-    /// passes.
-    #[inline(always)]
-    pub fn recirculate(&mut self) {
-        while !self.actor.recirculated.is_empty() {
-            self.recirculate_some();
+    /// Takes recirculated packets, which `received` packets of one port have become, through stages 4 to 6: all of them,
+    /// or if they are a storm, a slice.
+    #[inline(never)]
+    fn recirculate_slice(&mut self, received: usize) {
+        let done = self.recirculate_until(SLICE);
+        // Packets that do not multiply are not more than that.
+        self.storms += u64::from(done > received as u64 * u64::from(self.actor.max_depth));
+    }
+
+    /// Recirculates this many packets, or little more, and parks the others. Returns how many.
+    fn recirculate_until(&mut self, limit: u64) -> u64 {
+        let before = self.actor.counters.recirculated.get();
+        loop {
+            let done = self.actor.counters.recirculated.get() - before;
+            if done >= limit || self.recirculate_some().is_none() {
+                self.park();
+                return done;
+            }
         }
+    }
+
+    /// Leaves what is still to be recirculated for later turns, each port's for itself. As with the way up (`miss.rs`), a
+    /// port may have half as many packets there as there is room for.
+    #[cold]
+    pub fn park(&mut self) {
+        let Worker { actor, parked, .. } = self;
+        let mut free = MAX_WAITING - parked.iter().map(|(_, packets)| packets.len()).sum::<usize>().min(MAX_WAITING);
+        for recirculated in actor.recirculated.drain(..) {
+            let in_port = recirculated.metadata.in_port();
+            let at = parked.iter().position(|(port, _)| *port == in_port).unwrap_or_else(|| {
+                parked.push((in_port, VecDeque::new()));
+                parked.len() - 1
+            });
+            if parked[at].1.len() < free.div_ceil(2) {
+                free -= 1;
+                parked[at].1.push_back(recirculated);
+            } else {
+                actor.outputs.drop(recirculated.packet, DropReason::RecirculationStorm, in_port);
+            }
+        }
+    }
+
+    /// Goes on with a slice of what is parked of a port, if anything is.
+    #[inline(never)]
+    pub fn unpark(&mut self, in_port: PortNo) -> bool {
+        let Some(at) = self.parked.iter().position(|(port, _)| *port == in_port) else { return false };
+        self.actor.recirculated.append(&mut self.parked.swap_remove(at).1);
+        self.recirculate_until(SLICE);
+        self.actor.misses.ring();
+        true
+    }
+
+    /// Takes all recirculated packets through stages 4 to 6, parked ones as well.
+    pub fn recirculate(&mut self) {
+        loop {
+            while self.recirculate_some().is_some() {}
+            let Some((_, mut packets)) = self.parked.pop() else { return };
+            self.actor.recirculated.append(&mut packets);
+        }
+    }
+
+    /// Takes those through that came in on ports which are not polled here any more.
+    #[cold]
+    pub fn recirculate_strays(&mut self) {
+        let Worker { parked, rx, .. } = self;
+        let strays = parked.extract_if(.., |(port, _)| !rx.iter().any(|rx| rx.port.no == *port)).collect::<Vec<_>>();
+        for (_, mut packets) in strays {
+            self.actor.recirculated.append(&mut packets);
+            while self.recirculate_some().is_some() {}
+        }
+        self.actor.misses.ring();
     }
 
     /// As [`recirculate`](Worker::recirculate), with one batch. Returns the input port that its packets have come in on.
@@ -193,7 +272,7 @@ impl Worker {
     pub fn recirculate_some(&mut self) -> Option<PortNo> {
         let in_port = self.actor.recirculated.front()?.metadata.in_port();
         let Worker { number, reader, table, caches, frames, actor, .. } = self;
-        let Frames { packets, notes, depths } = frames;
+        let Frames { packets, notes, depths, shares } = frames;
         (notes.heads.longest, notes.counted) = (0, 0);
         while !packets.is_full()
             && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
@@ -205,7 +284,7 @@ impl Worker {
             notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
             notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
             notes.counted |= u32::from(next.counted) << i;
-            depths[i] = next.depth;
+            (depths[i], shares[i]) = (next.pass.depth, next.pass.share);
             packets.push(next.packet);
         }
         let received = packets.len();
@@ -266,10 +345,10 @@ fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: Port
 /// Lets a packet wait for others of its connection that are up. It is classified again when they are through; and at once,
 /// behind the `again` packets of its batch before it that are, where there was no room for those. Returns whether that is so.
 #[cold]
-fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool, again: usize) -> bool {
+fn wait(actor: &mut Actor, packet: Packet, key: &Key, pass: Pass, counted: bool, again: usize) -> bool {
     let in_port = crate::upcall::in_port(key);
     let connection = connection_hash(&actor.hasher, key);
-    let recirculated = Recirculated { packet, metadata: Metadata::of(key), depth, counted };
+    let recirculated = Recirculated { packet, metadata: Metadata::of(key), pass, counted };
     let is_up = actor.misses.has_to_wait(connection, true);
     if !is_up {
         // Before those that came later.
@@ -285,7 +364,7 @@ fn wait(actor: &mut Actor, packet: Packet, key: &Key, depth: u8, counted: bool, 
 
 /// Sends a packet up. The fast path ends here.
 #[cold]
-pub fn miss(actor: &mut Actor, packet: Packet, key: &Key, layers: Layers, depth: u8) {
+pub fn miss(actor: &mut Actor, packet: Packet, key: &Key, layers: Layers, pass: Pass) {
     actor.misses.missed += 1;
     if !actor.misses.has_room(crate::upcall::in_port(key)) {
         actor.counters.lost.add(1);
@@ -293,7 +372,7 @@ pub fn miss(actor: &mut Actor, packet: Packet, key: &Key, layers: Layers, depth:
     }
     let hash = actor.hasher.hash_key(key);
     let connection = connection_hash(&actor.hasher, key);
-    if let Err(packet) = actor.misses.miss(packet, key, layers, hash, depth, connection) {
+    if let Err(packet) = actor.misses.miss(packet, key, layers, hash, pass, connection) {
         actor.counters.lost.add(1);
         actor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
     }

@@ -39,6 +39,7 @@ use crate::connections::Connections;
 use crate::drop::DropReason;
 use crate::log;
 use crate::output::Outputs;
+use crate::passes::Pass;
 use crate::program::Program;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
@@ -64,8 +65,8 @@ pub(crate) struct Outstanding {
     key: Box<Key>,
     layers: Layers,
     hash: u64,
-    /// Times that it was recirculated.
-    depth: u8,
+    /// Which pass it is in.
+    pass: Pass,
     /// Hash of its connection.
     connection: u32,
 }
@@ -87,8 +88,8 @@ pub struct Answered {
     pub key: Box<Key>,
     /// Where its headers are.
     pub layers: Layers,
-    /// Times that it was recirculated.
-    pub depth: u8,
+    /// Which pass it is in.
+    pub pass: Pass,
     /// What to do with it.
     pub answer: Answer,
 }
@@ -224,7 +225,7 @@ impl MissQueue {
         key: &Key,
         layers: Layers,
         hash: u64,
-        depth: u8,
+        pass: Pass,
         connection: u32,
     ) -> Result<(), Packet> {
         let in_port = crate::upcall::in_port(key);
@@ -233,7 +234,7 @@ impl MissQueue {
         }
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, depth, connection });
+        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
         match self.channel.up.push(up) {
             Ok(()) => {
                 self.connections.add(connection);
@@ -433,9 +434,9 @@ impl Handler {
         {
             handled += 1;
             match up {
-                Up::Miss(Outstanding { packet, key, layers, hash, depth, connection }) => {
+                Up::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
                     let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
-                    batch.push(Pending { miss: Some(miss), answer: None, depth, connection });
+                    batch.push(Pending { miss: Some(miss), answer: None, pass, connection });
                 }
                 Up::Punt { packet, key, punt } => {
                     if let Some(upcall) = self.upcall.get() {
@@ -554,7 +555,7 @@ fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: T
 struct Pending {
     miss: Option<Miss>,
     answer: Option<Answer>,
-    depth: u8,
+    pass: Pass,
     connection: u32,
 }
 
@@ -563,7 +564,7 @@ impl Pending {
         let Miss { packet, key, layers, .. } = self.miss.expect("there until it is returned");
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let in_port = crate::upcall::in_port(&key);
-        let answered = Answered { packet, key, layers, depth: self.depth, answer };
+        let answered = Answered { packet, key, layers, pass: self.pass, answer };
         Returned { in_port, connection: Some(self.connection), answered: Some(answered) }
     }
 }

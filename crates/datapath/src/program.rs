@@ -10,9 +10,9 @@ use packet::flow::extract::Layers;
 use packet::{Key, Packet};
 use smallvec::SmallVec;
 
-use crate::action::{Action, PortNo, Punt};
+use crate::action::{Action, MAX_NESTING, PortNo, Punt};
 use crate::drop::DropReason;
-use crate::rewrite::{Malformed, Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
+use crate::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 
 /// What a program has to know of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -30,6 +30,7 @@ pub enum Needs {
 #[repr(align(64))]
 pub struct Program {
     needs: Needs,
+    recirculations: u16,
     /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
     pub steps: SmallVec<[Step; 1]>,
     /// What becomes of the packet.
@@ -105,6 +106,15 @@ const _: () = assert!(size_of::<Program>() == 64 && size_of::<Step>() == 24);
 impl Program {
     /// Compiles actions.
     pub fn compile(actions: &[Action]) -> Program {
+        Program::compile_nested(actions, 0)
+    }
+
+    /// Compiles actions inside of others. So a program's depth, too, is bounded.
+    fn compile_nested(actions: &[Action], depth: usize) -> Program {
+        if depth > MAX_NESTING {
+            return Program::compile_nested(&[Action::Drop(DropReason::RecursionTooDeep)], 0);
+        }
+        let nested = |actions: &[Action]| Box::new(Program::compile_nested(actions, depth + 1));
         let mut steps = SmallVec::new();
         let mut max_len = u32::MAX;
         for action in actions {
@@ -127,12 +137,10 @@ impl Program {
                 Action::Recirc(id) => Step::Copy(Use::Recirc(*id)),
                 Action::Hash { basis } => Step::Hash { basis: *basis },
                 Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
-                Action::Clone(actions) => Step::Copy(Use::Run(Box::new(Program::compile(actions)))),
-                Action::CheckLength { size, longer, others } => Step::Copy(Use::RunByLength {
-                    size: *size,
-                    longer: Box::new(Program::compile(longer)),
-                    others: Box::new(Program::compile(others)),
-                }),
+                Action::Clone(actions) => Step::Copy(Use::Run(nested(actions))),
+                Action::CheckLength { size, longer, others } => {
+                    Step::Copy(Use::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
+                }
                 Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Use::Drop(_)));
@@ -149,14 +157,21 @@ impl Program {
             }
         }
         let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         steps.shrink_to_fit();
-        Program { needs, steps, end }
+        Program { needs, recirculations, steps, end }
     }
 
     /// What has to be known of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// How many copies of a packet are recirculated at most.
+    #[inline(always)]
+    pub fn recirculations(&self) -> u16 {
+        self.recirculations
     }
 
     /// The port, if all that the program does is to rewrite the packet, by what a run has in common, and to send
@@ -206,17 +221,21 @@ impl Step {
         }
     }
 
+    fn recirculations(&self) -> u16 {
+        if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
+    }
+
     /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
     /// is.
     #[inline(always)]
-    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> Result<(), Malformed> {
+    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) {
         match self {
             Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci),
             Step::PopVlan => pop_vlan(packet),
             Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
             Step::PushMpls { ethertype, lse } => push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
-            Step::Copy(_) | Step::Hash { .. } => Ok(()),
+            Step::Copy(_) | Step::Hash { .. } => {}
         }
     }
 }
@@ -228,6 +247,15 @@ impl Use {
             Use::Run(program) => program.needs,
             Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
             Use::Punt(_) => Needs::Key,
+        }
+    }
+
+    fn recirculations(&self) -> u16 {
+        match self {
+            Use::Recirc(_) => 1,
+            Use::Run(program) => program.recirculations,
+            Use::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
+            Use::Output { .. } | Use::Punt(_) | Use::Drop(_) => 0,
         }
     }
 }

@@ -11,10 +11,9 @@ use crate::action::PortNo;
 use crate::classify::batch::{Notes, end_of_run, start_key};
 use crate::classify::megaflow::Table;
 use crate::classify::{Deed, Work, bits};
-use crate::drop::DropReason;
+use crate::passes::Pass;
 use crate::program::{Needs, Program, Step, Use};
 use crate::rcu::Guard;
-use crate::rewrite::Malformed;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
 /// packets stay where they are, and a batch may still leave as a whole: returns whether the same is left to do with
@@ -42,42 +41,20 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, notes:
         }
         let run = at..end_of_run(starts, at, count);
         let (key, layers) = (&mut notes.keys[at], notes.layers[at]);
-        let malformed = rewrite(&program.steps, &mut packets[run.clone()], key, layers);
+        rewrite(&program.steps, &mut packets[run], key, layers);
         notes.found[at].deed = Deed::of(Work::Output(port));
-        if malformed != 0 {
-            part(notes, run, malformed);
-        }
         grown = grown.max(program.growth());
     }
     notes.heads.longest += grown;
     bits(notes.starts).all(|at| notes.found[at].deed == notes.found[0].deed)
 }
 
-/// Does steps that only rewrite. Returns which packets cannot be rewritten.
+/// Does steps that only rewrite.
 #[inline(always)]
-fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) -> u32 {
-    let mut malformed = 0;
+fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) {
     for step in steps {
-        for (i, packet) in packets.iter_mut().enumerate() {
-            if let Err(Malformed) = step.rewrite(packet, key, &layers) {
-                malformed |= 1 << i;
-            }
-        }
+        packets.iter_mut().for_each(|packet| step.rewrite(packet, key, &layers));
         follow(step, &mut layers);
-    }
-    malformed
-}
-
-/// Makes the packets of a run that was rewritten runs of their own, those that could not be to be dropped.
-#[cold]
-fn part(notes: &mut Notes, run: std::ops::Range<usize>, malformed: u32) {
-    let found = notes.found[run.start];
-    for (n, i) in run.enumerate() {
-        notes.starts |= 1 << i;
-        notes.found[i] = found;
-        if malformed >> n & 1 != 0 {
-            notes.found[i].deed = Deed::of(Work::Drop(DropReason::Malformed));
-        }
     }
 }
 
@@ -90,7 +67,7 @@ pub fn act_on_run(
     notes: &mut Notes,
     packets: impl Iterator<Item = Packet>,
     first: usize,
-    depth: u8,
+    pass: Pass,
     in_port: PortNo,
 ) {
     match work {
@@ -98,13 +75,13 @@ pub fn act_on_run(
             for (packet, i) in packets.zip(first..) {
                 notes.extract(i, &packet, in_port);
                 let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
-                actor.run(program, packet, view, depth);
+                actor.run(program, packet, view, pass.of(program));
             }
         }
         Work::Program(program) => {
             let mut packets: Batch = packets.collect();
             let view = &mut notes.view_of_run(first, &packets[0], in_port, program.needs());
-            actor.run_all(program, &mut packets, view, depth);
+            actor.run_all(program, &mut packets, view, pass.of(program));
         }
         Work::Output(port) => packets.for_each(|packet| actor.outputs.push(port, packet, in_port, actor.now)),
         Work::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
@@ -126,32 +103,20 @@ impl Notes {
 }
 
 impl Actor {
-    /// Runs a program that needs less than the packets' own keys on the packets of a run, which have been
-    /// recirculated `depth` times.
-    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut View<'_>, depth: u8) {
+    /// Runs a program that needs less than the packets' own keys on the packets of a run. What it recirculates comes to
+    /// the pass `next`.
+    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut View<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
         for step in &program.steps {
-            let mut malformed = 0u32;
-            for (i, packet) in packets.iter_mut().enumerate() {
-                if let Err(Malformed) = self.step(step, packet, view, depth) {
-                    malformed |= 1 << i;
-                }
-            }
+            packets.iter_mut().for_each(|packet| self.step(step, packet, view, next));
             view.follow(step);
-            // From behind, so that the numbers of those before stay right.
-            while malformed != 0 {
-                let last = malformed.ilog2();
-                malformed ^= 1 << last;
-                let packet = packets.remove(last as usize);
-                self.outputs.drop(packet, DropReason::Malformed, view.in_port());
-            }
         }
         match &program.end {
             Use::Output { port, max_len: u32::MAX } => {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
-            Use::Run(program) if depth < self.max_depth => self.run_all(program, packets, view, depth + 1),
-            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), depth)),
+            Use::Run(program) => self.run_all(program, packets, view, next),
+            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
         }
     }
 }

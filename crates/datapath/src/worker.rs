@@ -4,6 +4,7 @@
 //! [`Datapath::poll`](crate::Datapath::poll). What others want of it they leave in its [`Mailbox`], which
 //! it empties between turns; looking costs it one load.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -14,7 +15,7 @@ use packet::{Clock, Packet, Time};
 use parking_lot::Mutex;
 use ports::RxQueue;
 
-use crate::act::{Actor, Metadata, View};
+use crate::act::{Actor, Metadata, Recirculated, View};
 use crate::action::PortNo;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
@@ -22,9 +23,10 @@ use crate::classify::mixed::Recent;
 use crate::counters::Counter;
 use crate::drop::DropReason;
 use crate::fair::{Debt, Fairness};
-use crate::forward::Frames;
+use crate::forward::{Frames, SLICE};
 use crate::miss::{Answer, Answered, Channel};
 use crate::pace::Pace;
+use crate::passes::Pass;
 use crate::patience::Patience;
 use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
@@ -200,6 +202,11 @@ pub struct Worker {
     pub frames: Frames,
     /// What happens to packets.
     pub actor: Actor,
+    /// Packets that are recirculated in later turns, by the port that they have come in on. While a port has some, it is
+    /// not polled.
+    pub parked: Vec<(PortNo, VecDeque<Recirculated>)>,
+    /// Batches whose packets have become many by recirculation.
+    pub storms: u64,
     /// What it polls.
     pub rx: Vec<Rx>,
     /// Whether what it polls shares its time.
@@ -254,11 +261,19 @@ impl Worker {
             whole = true;
             for queue in 0..self.rx.len() {
                 let admitted = self.fairness.admits(&mut self.rx[queue].debt);
+                if admitted && !self.parked.is_empty() {
+                    let (in_port, start) = (self.rx[queue].port.no, tsc::cycles());
+                    if self.unpark(in_port) {
+                        (work, whole) = (work + 1, false);
+                        since = self.bill(in_port, start);
+                        continue;
+                    }
+                }
                 if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
                     whole = false;
                     continue;
                 }
-                let missed = self.actor.misses.missed;
+                let (missed, storms) = (self.actor.misses.missed, self.storms);
                 let count = self.forward(queue);
                 self.rx[queue].looked(count, self.actor.now);
                 let until = tsc::cycles();
@@ -267,6 +282,7 @@ impl Worker {
                     let cycles = until.wrapping_sub(since);
                     self.rx[queue].cycles.add(cycles);
                     let charged = self.actor.misses.missed != missed
+                        || self.storms != storms
                         || self.fairness.is_dear(cycles) && self.is_pressed(self.rx[queue].port.no);
                     self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
                 }
@@ -280,6 +296,9 @@ impl Worker {
                 break;
             }
             self.rx.iter_mut().for_each(|rx| rx.debt.forgive());
+        }
+        if !self.parked.is_empty() {
+            self.recirculate_strays();
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {
             self.let_go();
@@ -319,6 +338,8 @@ impl Worker {
         if !self.mailbox.has_mail() {
             return 0;
         }
+        // What came before the commands goes before them.
+        self.recirculate();
         let commands = self.mailbox.take();
         let mut count = commands.len();
         for command in commands {
@@ -382,7 +403,7 @@ impl Worker {
             // Whoever asked waits for it.
             let _ = leaving.reply.send(leaving.rx);
         }
-        if self.actor.misses.is_empty() {
+        if self.actor.misses.is_empty() && self.parked.is_empty() {
             for waiting in self.draining.drain(..) {
                 let _ = waiting.send(());
             }
@@ -393,7 +414,7 @@ impl Worker {
         let key = &mut self.frames.notes.keys[0];
         metadata.start(key);
         let layers = extract(packet.data(), key);
-        self.actor.run(program, packet, &mut View::new(key, layers), 0);
+        self.actor.run(program, packet, &mut View::new(key, layers), Pass::FIRST.of(program));
         self.actor.misses.ring();
     }
 
@@ -418,9 +439,13 @@ impl Worker {
         }
         if count > 0 {
             // Those that have waited for what came back, too.
-            while let Some(in_port) = self.recirculate_some() {
+            let before = self.actor.counters.recirculated.get();
+            while self.actor.counters.recirculated.get() - before < SLICE
+                && let Some(in_port) = self.recirculate_some()
+            {
                 since = self.bill(in_port, since);
             }
+            self.park();
             self.actor.misses.ring();
         }
         count
@@ -440,7 +465,7 @@ impl Worker {
 
     fn act_on(&mut self, answered: Answered) {
         let actor = &mut self.actor;
-        let Answered { packet, mut key, layers, depth, answer } = answered;
+        let Answered { packet, mut key, layers, pass, answer } = answered;
         let in_port = crate::upcall::in_port(&key);
         match answer {
             Answer::Drop(reason) => {
@@ -451,7 +476,7 @@ impl Worker {
             }
             Answer::Run(program) => {
                 actor.counters.misses.add(1);
-                actor.run(&program, packet, &mut View::new(&mut key, layers), depth);
+                actor.run(&program, packet, &mut View::new(&mut key, layers), pass.of(&program));
             }
         }
         actor.misses.reuse(key);

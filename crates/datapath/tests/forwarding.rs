@@ -116,10 +116,10 @@ fn recirculation_classifies_again_and_ends() {
     p[0].1.give(&tagged);
     dp.poll();
     assert_eq!(p[1].1.take(), [udp(1, 9, 3, 4)]);
-    // Without a tag, pop_vlan has nothing to pop.
+    // Without a tag, pop_vlan has nothing to pop, and the packet goes on.
     p[0].1.give(&plain);
     dp.poll();
-    assert_eq!(dp.stats().workers[0].drops.get(DropReason::Malformed), 1);
+    assert_eq!(p[1].1.take(), [udp(1, 9, 3, 4)]);
 
     dp.flush();
     dp.install(flow(p[0].0, 0, &[], vec![Action::Recirc(2)])).unwrap();
@@ -127,7 +127,71 @@ fn recirculation_classifies_again_and_ends() {
     p[0].1.give(&plain);
     dp.poll();
     assert_eq!(dp.stats().workers[0].drops.get(DropReason::RecursionTooDeep), 1);
-    assert_eq!(dp.stats().workers[0].recirculated, 1 + 5);
+    assert_eq!(dp.stats().workers[0].recirculated, 2 + 5);
+}
+
+/// What becomes of a packet of port 0 that is recirculated, by each of its passes, as many times.
+fn storm(dp: &datapath::Datapath, port: datapath::PortNo, copies: usize, last: Action) {
+    let actions = |id: u32| [vec![Action::Recirc(id); copies], vec![last.clone()]].concat();
+    for id in 0..7 {
+        dp.install(flow(port, id, &[], actions(id + 1))).unwrap();
+    }
+    dp.install(flow(port, 7, &[], vec![last])).unwrap();
+}
+
+#[test]
+fn one_packet_became_hundreds_of_thousands_by_recirculation() {
+    // Copies; packets that were recirculated; why the others were not, and how many.
+    let cases = [
+        (1, 6, DropReason::RecursionTooDeep, 1),
+        (3, 3 + 9 + 27 + 81 + 243 + 729, DropReason::RecursionTooDeep, 2187),
+        (8, 8 + 64 + 512, DropReason::RecirculationStorm, 4096),
+        (1000, 1000, DropReason::RecirculationStorm, 1_000_000),
+        (1025, 0, DropReason::RecirculationStorm, 1025),
+    ];
+    for (copies, recirculated, reason, dropped) in cases {
+        let (dp, _, p) = by_hand(Config::default(), 2);
+        storm(&dp, p[0].0, copies, Action::Output(p[1].0));
+        p[0].1.give(&udp(1, 2, 3, 4));
+        (0..100).for_each(|_| assert!(dp.poll() <= 1));
+        let worker = &dp.stats().workers[0];
+        let drops: Vec<_> = worker.drops.iter().collect();
+        assert_eq!((worker.recirculated, drops), (recirculated, vec![(reason, dropped)]), "{copies} copies");
+        // Each pass sends one.
+        assert_eq!(p[1].1.sent() as u64, 1 + recirculated);
+    }
+}
+
+/// However many packets storm at once, only so many wait, and other ports have their turns meanwhile.
+#[test]
+fn a_recirculation_storm_kept_other_ports_waiting() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    storm(&dp, p[0].0, 900, Action::Output(p[2].0));
+    dp.install(flow(p[1].0, 0, &[], vec![Action::Output(p[2].0)])).unwrap();
+    let frame = udp(1, 2, 3, 4);
+    (0..64).for_each(|_| p[0].1.give(&frame));
+    let (mut before, mut most) = (0, 0);
+    for turn in 0.. {
+        // Once the other port is silent, the storm has all of the time.
+        let others = usize::from(turn < 50);
+        (0..others).for_each(|_| p[1].1.give(&udp(1, 2, 3, 5)));
+        dp.poll();
+        let sent = p[2].1.take().into_iter().filter(|sent| *sent != frame).count();
+        assert_eq!(sent, others, "in turn {turn}");
+        let worker = &dp.stats().workers[0];
+        most = most.max(worker.recirculated - std::mem::replace(&mut before, worker.recirculated));
+        // Those of the first pass that have found no room, and what the others would have become.
+        let lost = 64 * 900 - worker.recirculated + 900 * worker.recirculated;
+        let drops = worker.drops.iter().collect::<Vec<_>>();
+        if drops == [(DropReason::RecirculationStorm, lost)] {
+            break;
+        }
+        assert!(turn < 1000, "the storm does not end: {drops:?}");
+    }
+    // A slice in one go, and one before more was received.
+    assert!(most <= 2 * (256 + 32), "{most} recirculated in one turn");
+    assert!((4000..=2 * 8192).contains(&before), "{before} recirculated");
+    assert_eq!(p[0].1.queues[0].lock().unwrap().len(), 0);
 }
 
 #[test]
@@ -193,7 +257,8 @@ fn every_drop_has_its_reason() {
     assert_eq!(send(vec![Action::Drop(DropReason::Reflection)], &frame), (DropReason::Reflection, Some(1)));
     assert_eq!(send(vec![Action::Output(datapath::PortNo(77))], &frame), (DropReason::NoSuchPort, Some(1)));
     assert_eq!(send(vec![out.clone()], &[0; 1515]), (DropReason::TooBig, Some(2)));
-    assert_eq!(send(vec![Action::PopMpls { ethertype: 0x800 }, out.clone()], &frame), (DropReason::Malformed, Some(1)));
+    let nested = (0..40).fold(out.clone(), |inner, _| Action::Clone(vec![inner]));
+    assert_eq!(send(vec![nested], &frame), (DropReason::RecursionTooDeep, Some(1)));
     p[1].1.up.store(false, Ordering::Relaxed);
     dp.refresh_port(p[1].0).unwrap();
     assert_eq!(send(vec![out.clone()], &frame), (DropReason::PortDown, Some(2)));

@@ -186,9 +186,9 @@ fn each_packet_of_a_run_has_its_headers_where_they_are() {
 }
 
 /// With one output to each port, the order of a flow's packets is kept exactly, also where a packet among
-/// them cannot be rewritten.
+/// them cannot be rewritten: it goes on as it is.
 #[test]
-fn a_run_leaves_in_order_without_what_is_malformed() {
+fn a_run_leaves_in_order_with_what_cannot_be_rewritten() {
     let untagged = udp(1, 2, 3, 4);
     let tagged = [&untagged[..12], &[0x81, 0, 0, 5], &untagged[12..]].concat();
     let frames: Vec<Vec<u8>> = (0..32u8)
@@ -201,9 +201,9 @@ fn a_run_leaves_in_order_without_what_is_malformed() {
     let [one, two] = [Action::Output(PortNo(1)), Action::Output(PortNo(2))];
     let (sent, drops) = left(&[Action::PopVlan, one.clone()], Way::OneFlow, &frames);
     let numbers: Vec<u8> = sent[1].iter().map(|frame| frame[frame.len() - 1]).collect();
-    assert_eq!(numbers, (0..32).filter(|n| n % 5 != 4).collect::<Vec<u8>>());
+    assert_eq!(numbers, (0..32).collect::<Vec<u8>>());
     assert!(sent[1].iter().all(|frame| frame[12..14] == [8, 0]));
-    assert_eq!(drops.iter().sum::<u64>(), 6);
+    assert_eq!(drops.iter().sum::<u64>(), 0);
     // With a copy in between, the same for both ports.
     let (sent, _) = left(&[two, Action::PopVlan, one], Way::OneFlow, &frames);
     assert_eq!(sent[2], frames);

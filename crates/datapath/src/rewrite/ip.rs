@@ -2,15 +2,16 @@
 
 use packet::flow::extract::Layers;
 
+use super::Rewriter;
 use super::checksum::{Delta, store, store_word};
-use super::{Malformed, Rewriter};
 
 /// Writes fields of the IPv4 header, whose checksum is kept right. What matters for the L4 checksum's
 /// pseudo header goes to `l4`, which knows of nothing else.
 #[inline]
-pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) -> Result<(), Malformed> {
-    let header =
-        frame.get_mut(layers.l3 as usize..).and_then(|header| header.first_chunk_mut::<20>()).ok_or(Malformed)?;
+pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
+    let Some(header) = frame.get_mut(layers.l3 as usize..).and_then(|header| header.first_chunk_mut::<20>()) else {
+        return;
+    };
     let (value, mask) = (&r.common.value, &r.common.mask);
     let mut own = Delta::default();
     let (tos, ttl) = (|tos: u8| u32::from(tos) << 16, |ttl: u8| u32::from(ttl) << 24);
@@ -21,14 +22,13 @@ pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     own.add(*l4);
     let checksum = own.apply(u16::from_be_bytes([header[10], header[11]]));
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
-    Ok(())
 }
 
 /// Writes fields of the IPv6 header. What matters for the L4 checksum's pseudo header goes to `l4`.
-pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) -> Result<(), Malformed> {
+pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let at = layers.l3 as usize;
     let routed = routes_on(frame, at);
-    let header = frame.get_mut(at..at + 40).ok_or(Malformed)?;
+    let Some(header) = frame.get_mut(at..at + 40) else { return };
     let (value, mask, l3) = (&r.common.value, &r.common.mask, r.l3_or_wild());
     // Version (4 bits), traffic class (8), flow label (20).
     let word = |tos: u8, label: u32| (u32::from(tos) << 20 | label & 0xf_ffff).to_be_bytes();
@@ -41,7 +41,6 @@ pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     let mut other = Delta::default();
     let to = if routed { &mut other } else { l4 };
     store(&mut header[24..40], &l3.value.ipv6_dst, &l3.mask.ipv6_dst, &mut [to]);
-    Ok(())
 }
 
 /// Whether the IPv6 packet at offset `at` has a routing header with segments left.

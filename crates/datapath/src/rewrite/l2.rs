@@ -5,44 +5,39 @@ use packet::flow::VLAN_PRESENT;
 use packet::flow::block::{Common, Encap};
 use packet::flow::extract::Layers;
 
+use super::Pair;
 use super::checksum::{Delta, store};
-use super::{Malformed, Pair};
 
 /// Bytes of the two Ethernet addresses.
 const ADDRESSES: usize = 12;
 
-pub(super) fn set_ethernet(frame: &mut [u8], common: &Pair<Common>) -> Result<(), Malformed> {
-    let addresses = frame.get_mut(..ADDRESSES).ok_or(Malformed)?;
+pub(super) fn set_ethernet(frame: &mut [u8], common: &Pair<Common>) {
+    let Some(addresses) = frame.get_mut(..ADDRESSES) else { return };
     let (value, mask) = (&common.value, &common.mask);
     store(&mut addresses[..6], &value.dl_dst, &mask.dl_dst, &mut []);
     store(&mut addresses[6..], &value.dl_src, &mask.dl_src, &mut []);
-    Ok(())
 }
 
 /// Writes the outermost tag's priority and id. The CFI bit, which the key uses to say that there is a tag,
 /// stays as it is in the frame.
-pub(super) fn set_vlan(frame: &mut [u8], common: &Pair<Common>) -> Result<(), Malformed> {
-    let tci = frame.get_mut(14..16).ok_or(Malformed)?;
+pub(super) fn set_vlan(frame: &mut [u8], common: &Pair<Common>) {
+    let Some(tci) = frame.get_mut(14..16) else { return };
     let mask = common.mask.vlan[0].tci.get() & !VLAN_PRESENT;
     store(tci, &common.value.vlan[0].tci.get().to_be_bytes(), &mask.to_be_bytes(), &mut []);
-    Ok(())
 }
 
-pub(super) fn set_mpls(frame: &mut [u8], encap: &Pair<Encap>, at: u16) -> Result<(), Malformed> {
+pub(super) fn set_mpls(frame: &mut [u8], encap: &Pair<Encap>, at: u16) {
     let at = at as usize;
-    let lse = frame.get_mut(at..at + 4).ok_or(Malformed)?;
+    let Some(lse) = frame.get_mut(at..at + 4) else { return };
     let (value, mask) = (encap.value.mpls_lse[0], encap.mask.mpls_lse[0]);
     store(lse, &value.get().to_be_bytes(), &mask.get().to_be_bytes(), &mut [&mut Delta::default()]);
-    Ok(())
 }
 
 /// Pushes a tag behind the Ethernet addresses.
-pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) -> Result<(), Malformed> {
-    if packet.len() < ADDRESSES + 2 {
-        return Err(Malformed);
+pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
+    if packet.len() >= ADDRESSES + 2 {
+        insert(packet, ADDRESSES, u32::from(tpid) << 16 | u32::from(tci));
     }
-    insert(packet, ADDRESSES, u32::from(tpid) << 16 | u32::from(tci));
-    Ok(())
 }
 
 /// Whether the frame starts with a VLAN tag, as extraction has it: with a type behind it.
@@ -51,35 +46,31 @@ pub(super) fn is_tagged(frame: &[u8]) -> bool {
     frame.len() >= ADDRESSES + 6 && matches!(frame[ADDRESSES..ADDRESSES + 2], [0x81, 0x00] | [0x88, 0xa8])
 }
 
-/// Removes the outermost tag.
-pub fn pop_vlan(packet: &mut Packet) -> Result<(), Malformed> {
-    if !is_tagged(packet.data()) {
-        return Err(Malformed);
+/// Removes the outermost tag, if there is one.
+pub fn pop_vlan(packet: &mut Packet) {
+    if is_tagged(packet.data()) {
+        remove(packet, ADDRESSES);
     }
-    remove(packet, ADDRESSES);
-    Ok(())
 }
 
 /// Pushes a label stack entry behind the Ethernet header and the VLAN tags.
-pub fn push_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16, lse: u32) -> Result<(), Malformed> {
+pub fn push_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16, lse: u32) {
     let at = ADDRESSES + 2 + 4 * layers.vlans as usize;
     if packet.len() < at {
-        return Err(Malformed);
+        return;
     }
     insert(packet, at, lse);
     packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
-    Ok(())
 }
 
-/// Removes the outermost label stack entry.
-pub fn pop_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16) -> Result<(), Malformed> {
+/// Removes the outermost label stack entry, if there is one.
+pub fn pop_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16) {
     let at = layers.l2_5 as usize;
     if layers.l2_5 == Layers::NONE || packet.len() < at + 4 || at < 2 {
-        return Err(Malformed);
+        return;
     }
     remove(packet, at);
     packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
-    Ok(())
 }
 
 /// Makes room for four bytes at offset `at`, which is within the frame, and writes them.

@@ -3,10 +3,9 @@
 use packet::Packet;
 use packet::flow::block::Common;
 use packet::flow::extract::Layers;
-use packet::flow::frag;
 
 use super::checksum::{Delta, crc32c, store};
-use super::{ICMP, ICMPV6, IPV4, IPV6, Malformed, Rewriter, SCTP, TCP, UDP};
+use super::{ICMP, ICMPV6, IPV4, IPV6, Rewriter, SCTP, TCP, UDP};
 
 /// Where the checksum lies in the L4 header, for protocols with an Internet checksum.
 fn checksum_at(proto: u8) -> Option<usize> {
@@ -45,21 +44,12 @@ pub(super) fn fix_checksum(packet: &mut Packet, dl_type: u16, proto: u8, layers:
 }
 
 /// Writes ports, or type and code.
-pub(super) fn set_ports(
-    r: &Rewriter,
-    packet: &mut Packet,
-    dl_type: u16,
-    common: &Common,
-    layers: &Layers,
-) -> Result<(), Malformed> {
+pub(super) fn set_ports(r: &Rewriter, packet: &mut Packet, dl_type: u16, common: &Common, layers: &Layers) {
     let proto = common.nw_proto;
     let ports = matches!(proto, TCP | UDP | SCTP);
     let icmp = (dl_type, proto) == (IPV4, ICMP) || (dl_type, proto) == (IPV6, ICMPV6);
     if !ports && !icmp {
-        return Ok(());
-    }
-    if layers.l4 == Layers::NONE {
-        return Err(Malformed);
+        return;
     }
     let (value, mask) = (&r.common.value, &r.common.mask);
     let (src, dst) = (value.tp_src.to_bytes(), value.tp_dst.to_bytes());
@@ -69,7 +59,7 @@ pub(super) fn set_ports(
         let value = [src[0], src[1], dst[0], dst[1]];
         return set_sctp(packet, common, layers, value, [src_mask[0], src_mask[1], dst_mask[0], dst_mask[1]]);
     }
-    let header = packet.data_mut().get_mut(at..at + 4).ok_or(Malformed)?;
+    let Some(header) = packet.data_mut().get_mut(at..at + 4) else { return };
     let mut delta = Delta::default();
     if ports {
         store(&mut header[..2], &src, &src_mask, &mut [&mut delta]);
@@ -79,25 +69,15 @@ pub(super) fn set_ports(
         store(&mut header[..2], &[src[1], dst[1]], &[src_mask[1], dst_mask[1]], &mut [&mut delta]);
     }
     fix_checksum(packet, dl_type, proto, layers, delta, false);
-    Ok(())
 }
 
 /// SCTP's CRC covers the whole message. A CRC that was wrong before stays wrong: both are linear, so the
-/// change of the CRC is that of the message. The first fragment of a message cannot be rewritten.
-fn set_sctp(
-    packet: &mut Packet,
-    common: &Common,
-    layers: &Layers,
-    value: [u8; 4],
-    mask: [u8; 4],
-) -> Result<(), Malformed> {
-    if common.nw_frag & frag::ANY != 0 {
-        return Err(Malformed);
-    }
+/// change of the CRC is that of the message. That of a fragmented message cannot be known: it is wrong afterwards.
+fn set_sctp(packet: &mut Packet, common: &Common, layers: &Layers, value: [u8; 4], mask: [u8; 4]) {
     let offload = *packet.offload();
     let at = layers.l4 as usize;
-    let end = l3_end(packet.data(), common.dl_type.get(), layers.l3 as usize).ok_or(Malformed)?;
-    let message = packet.data_mut().get_mut(at..end).filter(|m| m.len() >= 12).ok_or(Malformed)?;
+    let Some(end) = l3_end(packet.data(), common.dl_type.get(), layers.l3 as usize) else { return };
+    let Some(message) = packet.data_mut().get_mut(at..end).filter(|m| m.len() >= 12) else { return };
     let crc = |m: &[u8]| crc32c(m.iter().enumerate().map(|(i, &b)| if (8..12).contains(&i) { 0 } else { b }));
     let complete = !(offload.needs_csum() && offload.csum_start == layers.l4);
     let before = if complete { crc(message) } else { 0 };
@@ -107,7 +87,6 @@ fn set_sctp(
         let new = field ^ before ^ crc(message);
         message[8..12].copy_from_slice(&new.to_le_bytes());
     }
-    Ok(())
 }
 
 /// Where the L3 packet ends, by its own length: an Ethernet frame may be padded.

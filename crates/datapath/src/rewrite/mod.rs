@@ -3,8 +3,8 @@
 //! A [`Rewriter`] is a [`Rewrite`](crate::Rewrite) cut down to the blocks and the groups of fields that it
 //! touches. Which header a field lies in follows from the packet: the common block's addresses are IPv4's
 //! or ARP's, its ports those of TCP, UDP or SCTP or the type and code of ICMP. A field of a protocol that
-//! the packet does not have is left alone; a header that the packet should have, but that is not whole, is
-//! an error.
+//! the packet does not have is left alone. So is a header that it should have, but that is not whole: the packet goes
+//! on as it is, as in OVS.
 
 mod checksum;
 mod ip;
@@ -25,10 +25,6 @@ use zerocopy::FromZeros;
 
 use crate::action::Rewrite;
 use checksum::Delta;
-
-/// An action needs a header that the frame does not have whole.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -130,63 +126,58 @@ impl Rewriter {
 
     /// Writes. Of `key`, the metadata is changed, and read are the members that say which headers the
     /// packet has (dl_type, nw_proto, nw_frag), whose places are in `layers`. None of these is ever written.
-    pub fn apply(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> Result<(), Malformed> {
+    pub fn apply(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) {
         let groups = self.groups;
         if groups.ethernet {
-            l2::set_ethernet(packet.data_mut(), &self.common)?;
+            l2::set_ethernet(packet.data_mut(), &self.common);
         }
         if groups.vlan && l2::is_tagged(packet.data()) {
-            l2::set_vlan(packet.data_mut(), &self.common)?;
+            l2::set_vlan(packet.data_mut(), &self.common);
         }
         if groups.mpls && layers.l2_5 != Layers::NONE {
             let encap = self.encap.as_deref().expect("the group has its block");
-            l2::set_mpls(packet.data_mut(), encap, layers.l2_5)?;
+            l2::set_mpls(packet.data_mut(), encap, layers.l2_5);
         }
-        if groups.nsh && key.common().dl_type.get() == nsh::ETHERTYPE {
-            nsh::set_nsh(self, packet.data_mut(), layers)?;
+        if groups.nsh && key.common().dl_type.get() == nsh::ETHERTYPE && layers.l3 != Layers::NONE {
+            nsh::set_nsh(self, packet.data_mut(), layers);
         }
         if groups.ip | groups.arp | groups.l4 | groups.nd {
-            self.apply_l3(packet, key, layers)?;
+            self.apply_l3(packet, key, layers);
         }
         if groups.metadata {
             self.apply_metadata(key);
         }
-        Ok(())
     }
 
-    fn apply_l3(&self, packet: &mut Packet, key: &Key, layers: &Layers) -> Result<(), Malformed> {
+    fn apply_l3(&self, packet: &mut Packet, key: &Key, layers: &Layers) {
         let (groups, common) = (self.groups, key.common());
         let dl_type = common.dl_type.get();
-        if layers.l2_5 != Layers::NONE {
-            return Ok(());
+        if layers.l2_5 != Layers::NONE || layers.l3 == Layers::NONE {
+            return;
         }
         match dl_type {
             IPV4 | IPV6 => {}
             ARP | RARP if groups.arp => return neighbour::set_arp(self, packet.data_mut(), layers),
-            _ => return Ok(()),
-        }
-        if layers.l3 == Layers::NONE {
-            return Err(Malformed);
+            _ => return,
         }
         let proto = common.nw_proto;
         if groups.ip {
             let mut l4 = Delta::default();
             match dl_type {
-                IPV4 => ip::set_ipv4(self, packet.data_mut(), layers, &mut l4)?,
-                _ => ip::set_ipv6(self, packet.data_mut(), layers, &mut l4)?,
+                IPV4 => ip::set_ipv4(self, packet.data_mut(), layers, &mut l4),
+                _ => ip::set_ipv6(self, packet.data_mut(), layers, &mut l4),
             }
             l4::fix_checksum(packet, dl_type, proto, layers, l4, true);
         }
-        if common.nw_frag & frag::LATER != 0 {
-            return Ok(());
+        if common.nw_frag & frag::LATER != 0 || layers.l4 == Layers::NONE {
+            return;
         }
         if groups.l4 {
-            l4::set_ports(self, packet, dl_type, common, layers)?;
+            l4::set_ports(self, packet, dl_type, common, layers);
         }
         if groups.nd && dl_type == IPV6 && proto == ICMPV6 {
-            neighbour::set_nd(self, packet, common, layers)?;
+            neighbour::set_nd(self, packet, layers);
         }
-        Ok(())
     }
 
     fn apply_metadata(&self, key: &mut Key) {

@@ -3,8 +3,8 @@
 use packet::flow::block::Encap;
 use packet::flow::extract::Layers;
 
+use super::Rewriter;
 use super::checksum::store;
-use super::{Malformed, Rewriter};
 
 /// Ethernet type.
 pub(super) const ETHERTYPE: u16 = 0x894f;
@@ -18,9 +18,9 @@ pub(super) fn is_written(mask: &Encap) -> bool {
 }
 
 /// Writes flags, TTL, service path, and the context headers of metadata type 1.
-pub(super) fn set_nsh(rewriter: &Rewriter, frame: &mut [u8], layers: &Layers) -> Result<(), Malformed> {
-    let Some(encap) = rewriter.encap.as_deref() else { return Ok(()) };
-    let header = frame.get_mut(usize::from(layers.l3)..).filter(|header| header.len() >= BASE).ok_or(Malformed)?;
+pub(super) fn set_nsh(rewriter: &Rewriter, frame: &mut [u8], layers: &Layers) {
+    let Some(encap) = rewriter.encap.as_deref() else { return };
+    let Some(header) = frame.get_mut(usize::from(layers.l3)..).filter(|header| header.len() >= BASE) else { return };
     let word = |bits: &Encap| u16::from(bits.nsh_flags & 3) << 12 | u16::from(bits.nsh_ttl & 0x3f) << 6;
     let (value, mask) = (&encap.value, &encap.mask);
     store(&mut header[..2], &word(value).to_be_bytes(), &word(mask).to_be_bytes(), &mut []);
@@ -31,5 +31,4 @@ pub(super) fn set_nsh(rewriter: &Rewriter, frame: &mut [u8], layers: &Layers) ->
             store(context, &value.to_bytes(), &mask.to_bytes(), &mut []);
         }
     }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 //! checksums are those of a computation from scratch.
 
 use packet::flow::extract::{Layers, extract};
+use packet::wire::build;
 use packet::{Field, Key, Mask, Offload, Packet};
 use proptest::prelude::*;
 
@@ -205,7 +206,7 @@ fn apply(rewrite: &Rewrite, packet: &mut Packet) -> (Key, Key) {
             want.set(info.field, want.get(info.field) & !bits | rewrite.key.get(info.field) & bits);
         }
     }
-    Rewriter::new(rewrite).apply(packet, &mut key, &layers).unwrap();
+    Rewriter::new(rewrite).apply(packet, &mut key, &layers);
     let mut fresh = key.clone();
     // As the actor does: metadata stays, the rest is extracted.
     let metadata = crate::act::Metadata::of(&key);
@@ -271,9 +272,9 @@ proptest! {
         prop_assert_eq!(left % 0xffff, pseudo(packet.data()) % 0xffff);
 
         // Headers that come and go take the offsets along.
-        push_vlan(&mut packet, 0x8100, 7).unwrap();
+        push_vlan(&mut packet, 0x8100, 7);
         prop_assert_eq!(packet.offload().csum_start as usize, at + 4);
-        pop_vlan(&mut packet).unwrap();
+        pop_vlan(&mut packet);
         prop_assert_eq!(packet.offload().csum_start as usize, at);
     }
 
@@ -290,13 +291,13 @@ proptest! {
             let mut packet = Packet::from_slice(&bytes);
             let mut key = Key::new();
             let layers = extract(packet.data(), &mut key);
-            let _ = Rewriter::new(&rewrite(info.field, value & info.max(), u128::MAX)).apply(&mut packet, &mut key, &layers);
+            Rewriter::new(&rewrite(info.field, value & info.max(), u128::MAX)).apply(&mut packet, &mut key, &layers);
             prop_assert_eq!(packet.len(), bytes.len());
-            let _ = pop_vlan(&mut packet);
+            pop_vlan(&mut packet);
             let layers = extract(packet.data(), &mut key);
-            let _ = push_mpls(&mut packet, &layers, 0x8847, 1);
+            push_mpls(&mut packet, &layers, 0x8847, 1);
             let layers = extract(packet.data(), &mut key);
-            let _ = pop_mpls(&mut packet, &layers, 0x800);
+            pop_mpls(&mut packet, &layers, 0x800);
         }
     }
 }
@@ -337,7 +338,7 @@ fn mpls_labels() {
     let mut packet = Packet::from_slice(&frame);
     let mut key = Key::new();
     let layers = extract(packet.data(), &mut key);
-    push_mpls(&mut packet, &layers, 0x8847, 0x0001_1140).unwrap();
+    push_mpls(&mut packet, &layers, 0x8847, 0x0001_1140);
     for (field, value) in [(Field::MplsLabel, 0x12345), (Field::MplsTc, 5), (Field::MplsTtl, 9)] {
         let (got, want) = apply(&rewrite(field, value, u128::MAX), &mut packet);
         assert_eq!((got.get(field), &got), (value, &want));
@@ -347,7 +348,7 @@ fn mpls_labels() {
     apply(&rewrite(Field::NwSrc, 1, u128::MAX), &mut packet);
     assert_eq!(packet.data(), labelled);
     let layers = extract(packet.data(), &mut key);
-    pop_mpls(&mut packet, &layers, 0x0800).unwrap();
+    pop_mpls(&mut packet, &layers, 0x0800);
     assert_eq!(packet.data(), frame);
 }
 
@@ -379,13 +380,62 @@ fn a_network_service_header_is_written_in_place() {
     }
     let mut old = Key::new();
     let layers = extract(packet.data(), &mut old);
-    Rewriter::new(&rewrite).apply(&mut packet, &mut old, &layers).unwrap();
+    Rewriter::new(&rewrite).apply(&mut packet, &mut old, &layers);
     let mut new = Key::new();
     extract(packet.data(), &mut new);
     for (field, value) in before.into_iter().chain(written) {
         assert_eq!(new.get(field), value, "{field:?}");
     }
-    let short = &mut packet.data_mut()[..18];
+    let short = &packet.data()[..18];
     let mut cut = Packet::from_slice(short);
-    assert_eq!(Rewriter::new(&rewrite).apply(&mut cut, &mut old, &layers), Err(Malformed));
+    Rewriter::new(&rewrite).apply(&mut cut, &mut old, &layers);
+    assert_eq!(cut.data(), short, "a header that is not whole is left alone");
+}
+
+/// Every header, cut short at every length: what is not whole stays as it is, and what lies before it is rewritten.
+#[test]
+fn rewrites_leave_headers_alone_that_are_cut_short() {
+    let ports = [(Field::TcpDst, 6u8, 20), (Field::UdpSrc, 17, 8), (Field::SctpDst, 132, 12), (Field::IcmpType, 1, 8)];
+    for (field, proto, whole) in ports {
+        for cut in 0..whole {
+            let header = build::Ipv4 { proto, ..build::Ipv4::default() };
+            // The frame is padded: the bytes where the header would be are not the packet's.
+            let mut frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(vec![0; cut]));
+            frame.resize(60, 0xee);
+            let mut packet = Packet::from_slice(&frame);
+            apply(&rewrite(field, 9, u128::MAX), &mut packet);
+            assert_eq!(packet.data(), frame, "{field:?} {cut}");
+            // An address is, without a checksum to follow.
+            apply(&rewrite(Field::NwDst, 9, u128::MAX), &mut packet);
+            assert_eq!((&packet.data()[30..34], &packet.data()[34..]), (&[0, 0, 0, 9][..], &frame[34..]));
+        }
+    }
+    let headers = [
+        (Field::NwDst, Field::NwTtl, 0x0800u16, 20),
+        (Field::Ipv6Dst, Field::Ipv6Label, 0x86dd, 40),
+        (Field::ArpTpa, Field::ArpOp, 0x0806, 28),
+        (Field::MplsLabel, Field::MplsTtl, 0x8847, 4),
+        (Field::NshTtl, Field::NshSi, 0x894f, 8),
+    ];
+    for (one, other, ethertype, whole) in headers {
+        for cut in 0..whole {
+            let frame = build::ethernet([2; 6], [4; 6], &[], ethertype, &vec![0x45; cut]);
+            let mut packet = Packet::from_slice(&frame);
+            apply(&rewrite(one, 9, u128::MAX), &mut packet);
+            apply(&rewrite(other, 9, u128::MAX), &mut packet);
+            assert_eq!(packet.data(), frame, "{one:?} {cut}");
+        }
+    }
+    // Not even an Ethernet header, and tags that are not there.
+    for len in 0..18 {
+        let frame = vec![0x81; len];
+        let mut packet = Packet::from_slice(&frame);
+        let layers = extract(packet.data(), &mut Key::new());
+        pop_vlan(&mut packet);
+        pop_mpls(&mut packet, &layers, 0x0800);
+        apply(&rewrite(Field::VlanTci, 0x1fff, 0xffff), &mut packet);
+        assert_eq!(packet.data(), frame);
+        push_vlan(&mut packet, 0x8100, 7);
+        assert_eq!(packet.len(), if len < 14 { len } else { len + 4 });
+    }
 }
