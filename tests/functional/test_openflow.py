@@ -1,9 +1,12 @@
 """OpenFlow of every version through Debian's ovs-ofctl: flows, ports, queues, tables, groups, meters, bundles."""
 
 import re
+import socket
+import struct
 
 import pytest
 from lib.net import run
+from lib.wait import until
 
 VERSIONS = ["OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15"]
 
@@ -125,3 +128,56 @@ def test_controllers_name_tables_that_the_operator_has_not(ovs):
         assert f'table 1 ("{version}")' in ovs.ofctl("-O", version, "dump-table-features", "br0")
     ovs.vsctl("--id=@t", "create", "Flow_Table", "name=mine", "--", "set", "bridge", "br0", "flow_tables:1=@t")
     assert "OFPTFFC_EPERM" in refusal(ovs, "-O", "OpenFlow13", "mod-table", "br0", "1", "name:theirs")
+
+
+def message(kind, xid, body=b""):
+    return struct.pack("!BBHI", 4, kind, 8 + len(body), xid) + body
+
+
+def test_a_dump_to_a_peer_that_does_not_read_holds_up_nobody(ovs, tmp_path):
+    n = 20_000
+    (tmp_path / "flows").write_text("".join(f"table=1,reg0={i},actions=drop\n" for i in range(n)))
+    ovs.ofctl("add-flows", "br0", f"{tmp_path}/flows")
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(60)
+        s.connect(str(ovs.dir / "br0.mgmt"))
+        s.sendall(message(0, 1))
+        # All flows, of any table, port and group.
+        request = struct.pack("!HHI", 1, 0, 0) + struct.pack("!B3xII4xQQ", 255, 0xffffffff, 0xffffffff, 0, 0)
+        s.sendall(message(18, 2, request + struct.pack("!HHI", 1, 4, 0)))
+        # It has begun, and is stuck: the answer has three megabytes, a socket's buffer a part of one.
+        until(lambda: s.recv(1, socket.MSG_PEEK), what="the beginning of the answer")
+        ovs.ofctl("add-flow", "br0", "table=2,actions=drop")
+        ovs.ofctl("del-flows", "br0", "table=1")
+        assert flows(ovs) == ["table=2, actions=drop"]
+        stream, seen, more = s.makefile("rb"), 0, True
+        while more:
+            _, kind, length, xid = struct.unpack("!BBHI", stream.read(8))
+            body = stream.read(length - 8)
+            if kind != 19:
+                continue
+            more, at = struct.unpack("!H", body[2:4])[0] & 1, 8
+            while at < len(body):
+                at += struct.unpack("!H", body[at:at + 2])[0]
+                seen += 1
+    assert seen == n, "the flows that there were when it asked"
+
+
+def test_learn_keeps_to_its_limit(ovs):
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=learn(table=1,cookie=7,limit=2,result_dst=reg0[0],"
+              "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[]),resubmit(,2)")
+    ovs.ofctl("add-flow", "br0", "table=2,reg0=1,actions=drop")
+    ovs.ofctl("add-flow", "br0", "table=2,reg0=0,actions=drop")
+    for i in range(1, 5):
+        ovs.appctl("netdev-dummy/receive", "p1",
+                   f"in_port(1),eth(src=50:54:00:00:00:0{i},dst=50:54:00:00:00:ff),eth_type(0x1234)")
+    count = lambda match: int(re.search(r"n_packets=(\d+)", ovs.ofctl("dump-flows", "br0", match))[1])
+    until(lambda: (count("table=2,reg0=1"), count("table=2,reg0=0")) == (2, 2), what="two learnt, two refused")
+    assert ovs.ofctl("dump-flows", "br0", "table=1").count("cookie=0x7") == 2
+
+
+@pytest.mark.parametrize("action", ["sample(probability=1,collector_set_id=1)", "delete_field:tun_metadata1",
+                                    "clone(sample(probability=1,collector_set_id=1))"])
+def test_an_action_that_would_do_nothing_is_refused(ovs, action):
+    assert "OFPBAC_BAD_TYPE" in refusal(ovs, "add-flow", "br0", f"actions={action},output:1")
+    assert flows(ovs) == []

@@ -96,10 +96,10 @@ impl Bridge {
         let _: Result<(), OfError> = self.switch.transact(self.id, |transaction| {
             transaction.bridge.configure_tables();
             for id in 0..transaction.bridge.tables.len() {
-                for _ in 0..transaction.bridge.tables[id].excess() {
-                    let Some(victim) = transaction.bridge.tables[id].victim() else { break };
-                    transaction.remove(&victim, FlowRemovedReason::Eviction);
-                }
+                let table = &transaction.bridge.tables[id];
+                let excess = table.excess();
+                let victims = if excess > 0 { table.victims(excess) } else { Vec::new() };
+                victims.iter().for_each(|victim| transaction.remove(victim, FlowRemovedReason::Eviction));
             }
             Ok(())
         });

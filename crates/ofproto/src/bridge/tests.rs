@@ -184,6 +184,40 @@ fn the_largest_group_of_flows_is_evicted_from() {
 }
 
 #[test]
+fn a_lower_limit_evicts_whom_one_after_the_other_would_have_gone() {
+    let flows = |bridge: &Bridge| {
+        for n in 0..40u16 {
+            let mut change =
+                FlowMod { idle_timeout: 10 + n * 7 % 40, importance: n % 2, ..add((n % 5).into(), vec![]) };
+            change.priority = n;
+            bridge.flow_mod(&change).unwrap();
+        }
+    };
+    let groups = vec![Subfield::whole(Field::InPort)];
+    let limited =
+        |max| TableSettings { max_flows: Some(max), evict: true, groups: groups.clone(), ..Default::default() };
+    let left = |bridge: &Bridge| {
+        let rules = |state: &BridgeState| state.tables[0].rules.iter().map(|rule| rule.priority).collect::<Vec<_>>();
+        let mut left = bridge.read(rules).unwrap();
+        left.sort_unstable();
+        left
+    };
+    let (at_once, stepwise) = (bridge(), bridge());
+    flows(&at_once);
+    limit(&at_once, limited(15));
+    flows(&stepwise);
+    (15..40).rev().for_each(|max| limit(&stepwise, limited(max)));
+    // Three of each group. Which ones does not depend on the order of groups of equal size.
+    assert_eq!(left(&at_once).len(), 15);
+    assert_eq!(left(&at_once), left(&stepwise));
+    // What never expires stays.
+    limit(&at_once, TableSettings::default());
+    at_once.flow_mod(&add(9, vec![])).unwrap();
+    limit(&at_once, limited(0));
+    assert_eq!(ports(&at_once), [9]);
+}
+
+#[test]
 fn groups_go_with_the_flows_that_use_them() {
     let bridge = bridge();
     assert_eq!(bridge.group_mod(&group(GroupCommand::Modify, 1, &[0])), Err(OfError::OFPGMFC_UNKNOWN_GROUP));

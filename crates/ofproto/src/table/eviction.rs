@@ -4,7 +4,8 @@
 //! importance and among these the one that expires first. A flow that never expires only goes when a controller
 //! has asked for eviction. The whole table is looked through: only an addition to a full table pays for it.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,12 +27,9 @@ impl Table {
 
     /// The flow to evict, if there is one that may be.
     pub fn victim(&self) -> Option<Arc<Rule>> {
-        if !self.settings.evict && !self.state.evict {
-            return None;
-        }
-        let groups: &[Subfield] = if self.settings.evict { &self.settings.groups } else { &[] };
+        let groups = self.groups();
         let mut members: HashMap<Vec<u128>, (usize, &Arc<Rule>)> = HashMap::new();
-        for rule in self.rules.iter().filter(|rule| self.state.evict || rule.timeouts() != (0, 0)) {
+        for rule in self.evictable() {
             let entry = members.entry(group(rule, groups)).or_insert((0, rule));
             entry.0 += 1;
             if rank(rule) < rank(entry.1) {
@@ -39,6 +37,38 @@ impl Table {
             }
         }
         members.into_values().max_by_key(|(size, _)| *size).map(|(_, rule)| rule.clone())
+    }
+
+    /// The flows to evict one after the other, `n` of them or as many as may be. The table is looked through once.
+    pub fn victims(&self, n: usize) -> Vec<Arc<Rule>> {
+        let groups = self.groups();
+        let mut members: HashMap<Vec<u128>, Vec<&Arc<Rule>>> = HashMap::new();
+        self.evictable().for_each(|rule| members.entry(group(rule, groups)).or_default().push(rule));
+        let mut members: Vec<_> = members.into_values().collect();
+        // Those that go first are at the end.
+        members.iter_mut().for_each(|group| group.sort_by_cached_key(|rule| Reverse(rank(rule))));
+        let mut largest: BinaryHeap<_> = members.iter().enumerate().map(|(i, group)| (group.len(), i)).collect();
+        let mut victims = Vec::new();
+        while victims.len() < n
+            && let Some((size, i)) = largest.pop()
+        {
+            victims.extend(members[i].pop().cloned());
+            if size > 1 {
+                largest.push((size - 1, i));
+            }
+        }
+        victims
+    }
+
+    /// The flows that may be evicted.
+    fn evictable(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let evicts = self.settings.evict || self.state.evict;
+        self.rules.iter().filter(move |rule| evicts && (self.state.evict || rule.timeouts() != (0, 0)))
+    }
+
+    /// The subfields by which flows form groups.
+    fn groups(&self) -> &[Subfield] {
+        if self.settings.evict { &self.settings.groups } else { &[] }
     }
 }
 
