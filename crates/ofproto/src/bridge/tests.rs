@@ -8,8 +8,8 @@ use openflow::action::Learn;
 use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupType, Selection, bucket_id};
 use openflow::meter::{MeterCommand, MeterFlags};
 use openflow::{
-    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, GroupId, GroupMod, Instructions, Match, MeterConfig,
-    MeterMod, OfError, OfPort, Subfield, TableId, TableMod,
+    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, GroupMod, Instructions, Match,
+    MeterConfig, MeterMod, OfError, OfPort, Subfield, TableId, TableMod,
 };
 use packet::{Clock, Field, Time};
 
@@ -206,7 +206,15 @@ fn a_lower_limit_evicts_whom_one_after_the_other_would_have_gone() {
     flows(&at_once);
     limit(&at_once, limited(15));
     flows(&stepwise);
-    (15..40).rev().for_each(|max| limit(&stepwise, limited(max)));
+    limit(&stepwise, limited(40));
+    let evicted: Result<(), ()> = stepwise.transact(|transaction| {
+        for _ in 15..40 {
+            let victim = transaction.bridge.tables[0].victim().unwrap();
+            transaction.remove(&victim, FlowRemovedReason::Eviction);
+        }
+        Ok(())
+    });
+    evicted.unwrap();
     // Three of each group. Which ones does not depend on the order of groups of equal size.
     assert_eq!(left(&at_once).len(), 15);
     assert_eq!(left(&at_once), left(&stepwise));
