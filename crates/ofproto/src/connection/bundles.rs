@@ -25,9 +25,11 @@ const MAX_BUNDLES: usize = 256;
 /// What a bundle takes beside its messages, about.
 const BUNDLE_BYTES: usize = 256;
 
-/// What a message takes beside its bytes, about: its place in a list that may be half empty, and what the allocator
-/// adds.
-const MESSAGE_BYTES: usize = 64;
+/// What a message takes beside its bytes, about: its place in the list that the commit goes through.
+const MESSAGE_BYTES: usize = 32;
+
+/// Bytes that are allocated at a time for messages; the longest one fits.
+const CHUNK: usize = 64 << 10;
 
 /// The bundles of a connection.
 ///
@@ -43,13 +45,43 @@ struct Bundle {
     flags: BundleFlags,
     closed: bool,
     used: Time,
-    /// The messages as they came.
-    messages: Vec<Vec<u8>>,
+    /// The messages as they came, one behind the other. Many small allocations that stay, among those that decoding
+    /// makes and frees, would leave the heap in pieces several times their size.
+    chunks: Vec<Vec<u8>>,
+    /// What the chunks and the messages are charged.
+    charged: usize,
 }
 
 impl Bundle {
-    fn bytes(&self) -> usize {
-        BUNDLE_BYTES + self.messages.iter().map(|message| message.len() + MESSAGE_BYTES).sum::<usize>()
+    /// What a message of this length takes: its place in the list, and a chunk where the last one has no room.
+    fn bytes_for(&self, len: usize) -> usize {
+        let fits = self.chunks.last().is_some_and(|chunk| CHUNK - chunk.len() >= len);
+        MESSAGE_BYTES + if fits { 0 } else { CHUNK }
+    }
+
+    fn push(&mut self, message: &[u8], charged: usize) {
+        if charged >= CHUNK {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.extend_from_slice(message);
+        }
+        self.charged += charged;
+    }
+
+    /// The messages, in the order in which they came.
+    fn messages(&self) -> Vec<&[u8]> {
+        let mut messages = Vec::new();
+        for chunk in &self.chunks {
+            let mut rest = &chunk[..];
+            while let Ok(Some(len)) = codec::frame_len(rest)
+                && let Some((message, tail)) = rest.split_at_checked(len)
+            {
+                messages.push(message);
+                rest = tail;
+            }
+        }
+        messages
     }
 }
 
@@ -60,7 +92,7 @@ impl Bundles {
 
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
-        self.memory.shrink(bundle.bytes());
+        self.memory.shrink(BUNDLE_BYTES + bundle.charged);
         Some(bundle)
     }
 
@@ -75,7 +107,7 @@ impl Bundles {
         if !self.open.contains_key(&id) && (self.open.len() >= MAX_BUNDLES || !self.grow(BUNDLE_BYTES)) {
             return Err(OfError::OFPBFC_OUT_OF_BUNDLES);
         }
-        Ok(self.open.entry(id).or_insert(Bundle { flags, closed: false, used: now, messages: Vec::new() }))
+        Ok(self.open.entry(id).or_insert(Bundle { flags, closed: false, used: now, chunks: Vec::new(), charged: 0 }))
     }
 
     /// Takes so many bytes for a bundle, if this connection and all together may have them.
@@ -147,20 +179,22 @@ impl Session {
             return Err(problem);
         }
         bundle.used = now;
-        if !self.bundles.grow(add.message.len() + MESSAGE_BYTES) {
+        let bytes = bundle.bytes_for(add.message.len());
+        if !self.bundles.grow(bytes) {
             return Err(OfError::OFPBFC_MSG_TOO_MANY);
         }
         let bundle = self.bundles.open.get_mut(&add.bundle).ok_or(OfError::OFPBFC_BAD_ID)?;
-        bundle.messages.push(add.message);
+        bundle.push(&add.message, bytes);
         Ok(())
     }
 
     fn commit_bundle(&mut self, id: u32) -> Result<(), OfError> {
         let Some(bundle) = self.bundles.remove(id) else { return Err(OfError::OFPBFC_BAD_ID) };
         let options = self.options;
-        let committed = self.bridge.commit(&bundle.messages, |message| decode(message, options));
+        let messages = bundle.messages();
+        let committed = self.bridge.commit(&messages, |message| decode(message, options));
         let Err((failed, error)) = committed else { return Ok(()) };
-        let bytes = &bundle.messages[failed];
+        let bytes = messages[failed];
         let xid = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let version = self.version.unwrap_or(Version::V1_4);
         self.send(&error_message(version, xid, error, bytes));
