@@ -105,6 +105,7 @@ impl Reference {
                 *full.block_mut(block) = *key.block(block);
             }
         }
+        walk.frame.see_unwritten(&mut full);
         full.common_mut().in_port = in_port.0.into();
         let found = self.rules.iter_mut().filter(|rule| rule.table == table && rule.matching.matches(&full));
         let Some(rule) = found.max_by_key(|rule| rule.priority) else { return };

@@ -301,8 +301,48 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
     })
 }
 
-/// Frames of several kinds, of few addresses.
+/// Frames of several kinds, of few addresses; some have a header that is cut short.
 pub fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let cuts = vec![Cut::Frame, Cut::Packet, Cut::Length, Cut::Offset];
+    (whole_frame(), proptest::option::weighted(0.2, (select(cuts), any::<Index>())))
+        .prop_map(|(frame, cut)| cut.map_or(frame.clone(), |(cut, at)| malformed(frame, cut, at)))
+}
+
+/// How a header is cut short.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// The frame ends in it.
+    Frame,
+    /// An IPv4 packet ends in its L4 header, by its own length.
+    Packet,
+    /// An IPv4 header has no room for itself.
+    Length,
+    /// A TCP header has no room for itself.
+    Offset,
+}
+
+fn malformed(mut frame: Vec<u8>, cut: Cut, at: Index) -> Vec<u8> {
+    let tags = (0..2).take_while(|n| frame[12 + 4 * n] == 0x81).count();
+    let l3 = 14 + 4 * tags;
+    let is_ip = frame[l3 - 2..l3] == [8, 0];
+    let (is_tcp, proto) = (is_ip && frame[l3 + 9] == 6, frame[l3 + 9]);
+    match cut {
+        Cut::Length if is_ip => frame[l3] = 0x44,
+        Cut::Offset if is_tcp => frame[l3 + 32] = 0x40,
+        Cut::Packet if is_ip => {
+            frame[l3 + 3] = 20 + at.index(if proto == 6 { 20 } else { 8 }) as u8;
+            frame[l3 + 10..l3 + 12].fill(0);
+            let sum =
+                frame[l3..l3 + 20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
+            let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+            frame[l3 + 10..l3 + 12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        _ => frame.truncate(l3 + at.index(20)),
+    }
+    frame
+}
+
+fn whole_frame() -> impl Strategy<Value = Vec<u8>> {
     let tag = (select(vec![5u16, 6, 0]), select(vec![0u16, 0x6000])).prop_map(|(vid, pcp)| (0x8100u16, vid | pcp));
     let addr = || select(ADDRESSES.to_vec()).prop_map(std::net::Ipv4Addr::from);
     let port = || select(L4.to_vec());
