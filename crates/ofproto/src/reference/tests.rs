@@ -132,6 +132,19 @@ enum Kind {
     Arp,
 }
 
+impl Kind {
+    fn headers(self) -> &'static [(Field, u128)] {
+        match self {
+            Kind::Any => &[],
+            Kind::Ip => &[(Field::DlType, 0x0800)],
+            Kind::Tcp => &[(Field::DlType, 0x0800), (Field::NwProto, 6)],
+            Kind::Udp => &[(Field::DlType, 0x0800), (Field::NwProto, 17)],
+            Kind::Ipv6 => &[(Field::DlType, 0x86dd)],
+            Kind::Arp => &[(Field::DlType, 0x0806)],
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct RuleSpec {
     table: u8,
@@ -175,15 +188,7 @@ fn match_of(kind: Kind) -> impl Strategy<Value = Match> {
     }
     proptest::collection::vec(proptest::strategy::Union::new(fields), 0..3).prop_map(move |fields| {
         let mut matching = Match::any();
-        let pairs: &[(Field, u128)] = match kind {
-            Kind::Any => &[],
-            Kind::Ip => &[(Field::DlType, 0x0800)],
-            Kind::Tcp => &[(Field::DlType, 0x0800), (Field::NwProto, 6)],
-            Kind::Udp => &[(Field::DlType, 0x0800), (Field::NwProto, 17)],
-            Kind::Ipv6 => &[(Field::DlType, 0x86dd)],
-            Kind::Arp => &[(Field::DlType, 0x0806)],
-        };
-        pairs.iter().for_each(|&(field, value)| matching.set(field, value));
+        kind.headers().iter().for_each(|&(field, value)| matching.set(field, value));
         fields.into_iter().for_each(|(field, value, mask)| matching.set_masked(field, value, mask));
         matching
     })
@@ -303,9 +308,12 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
 
 /// Frames of several kinds, of few addresses; some have a header that is cut short.
 pub fn frame() -> impl Strategy<Value = Vec<u8>> {
-    let cuts = vec![Cut::Frame, Cut::Packet, Cut::Length, Cut::Offset];
-    (whole_frame(), proptest::option::weighted(0.2, (select(cuts), any::<Index>())))
-        .prop_map(|(frame, cut)| cut.map_or(frame.clone(), |(cut, at)| malformed(frame, cut, at)))
+    prop_oneof![4 => whole_frame().boxed(), 1 => cut_frame().boxed()]
+}
+
+fn cut_frame() -> impl Strategy<Value = Vec<u8>> {
+    let cuts = vec![Cut::Frame, Cut::Packet, Cut::Packet, Cut::Length, Cut::Offset];
+    (whole_frame(), select(cuts), any::<Index>()).prop_map(|(frame, cut, at)| malformed(frame, cut, at))
 }
 
 /// How a header is cut short.
@@ -606,6 +614,44 @@ impl Pair {
             prop_assert_eq!((flow.packet_count, flow.byte_count), (rule.packets, rule.bytes), "rule {:?}", flow);
         }
         Ok(())
+    }
+}
+
+/// Rules for packets of each kind: they are sent, rewritten, and sent again, and other tables see them.
+fn rewriting() -> impl Strategy<Value = Vec<RuleSpec>> {
+    let rule = |kind: Kind| {
+        let more = proptest::option::of(match_of(kind));
+        (proptest::collection::vec(write(kind), 1..4), more).prop_map(move |(writes, more)| {
+            let next = Action::Resubmit { in_port: OfPort::IN_PORT, table: TableId(1), with_ct: false };
+            let (two, three) = (Action::output(OfPort(2)), Action::output(OfPort(3)));
+            let actions = [vec![two], writes, vec![three, next]].concat();
+            let spec = |table, matching, actions| RuleSpec {
+                table,
+                priority: kind as u16,
+                matching,
+                instructions: Instructions::apply(actions),
+            };
+            let mut matching = Match::any();
+            kind.headers().iter().for_each(|&(field, value)| matching.set(field, value));
+            let more = more.map(|matching| spec(1, matching, vec![Action::output(OfPort(4))]));
+            [Some(spec(0, matching, actions)), more].into_iter().flatten().collect::<Vec<_>>()
+        })
+    };
+    [Kind::Any, Kind::Ip, Kind::Tcp, Kind::Udp, Kind::Ipv6, Kind::Arp].map(rule).prop_map(|rules| rules.concat())
+}
+
+proptest! {
+    #[test]
+    fn a_malformed_header_ended_the_packet(
+        rules in rewriting(),
+        frames in proptest::collection::vec(cut_frame(), 1..12),
+    ) {
+        let mut pair = Pair::new(&vec![PortVlan::default(); PORTS as usize], Config::default());
+        rules.iter().for_each(|rule| pair.add(rule));
+        for frame in &frames {
+            pair.packet(1, frame)?;
+        }
+        pair.packets(&frames.into_iter().map(|frame| (1, frame)).collect::<Vec<_>>())?;
     }
 }
 
