@@ -120,13 +120,13 @@ fn the_work_of_one_translation_is_bounded() {
 fn the_copies_of_one_packet_are_bounded() {
     // No port has more than it keeps of what is sent.
     let copies =
-        |n: usize| format!("actions={}", vec!["output:2", "output:3", "IN_PORT"].repeat(n.div_ceil(3))[..n].join(","));
+        |n: usize| format!("actions={}", ["output:2", "output:3", "IN_PORT"].repeat(n.div_ceil(3))[..n].join(","));
     assert_eq!(one(copies(4000)).sent.len(), 4000);
     // Past 64 kB of actions, as in OVS, no more tables are looked up, and no flow is made.
     let rules = vec![format!("actions={}", vec!["resubmit(,1)"; 40].join(",")), format!("table=1,{}", copies(500))];
     let outcome = receive(rules, vec![]);
     assert_eq!((outcome.sent.len(), outcome.actions), (8500, 0));
-    let inner = format!("actions={}", vec!["ALL"; 3].join(","));
+    let inner = format!("actions={}", ["ALL"; 3].join(","));
     assert_eq!(one(inner).sent.len(), 6);
     assert_eq!(one(copies(33_000)), dropped(&[DropReason::TooMuchWork]));
 }
