@@ -32,6 +32,8 @@ test:
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	# As where libdpdk is not installed.
+	$(CARGO) clippy --locked --workspace --all-targets --no-default-features -- -D warnings
 
 unit:
 	$(CARGO) test --locked --workspace --quiet --no-fail-fast

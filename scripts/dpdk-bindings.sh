@@ -4,31 +4,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/../crates/dpdk-sys"
 
+# All of them are looked up when DPDK is loaded: only what Weir calls.
 functions=(
-    rte_eal_init rte_eal_cleanup rte_eal_has_hugepages rte_eal_iova_mode rte_eal_get_runtime_dir rte_mp_disable
-    rte_version rte_strerror rte_log_cur_msg_loglevel rte_log_set_level_pattern rte_log_dump
-    rte_log_get_global_level rte_openlog_stream
-    rte_lcore_dump rte_lcore_count rte_socket_count rte_socket_id_by_idx rte_thread_register rte_thread_unregister
-    rte_malloc_dump_stats rte_malloc_get_socket_stats
-    rte_mempool_free rte_mempool_avail_count rte_mempool_dump rte_mempool_list_dump rte_mempool_lookup
+    rte_eal_init rte_mp_disable rte_version rte_strerror rte_log_set_level_pattern rte_log_dump
+    rte_lcore_dump rte_thread_register rte_thread_unregister rte_malloc_dump_stats
+    rte_mempool_free rte_mempool_avail_count rte_mempool_dump rte_mempool_list_dump
     rte_pktmbuf_pool_create rte_pktmbuf_free_bulk
-    rte_dev_probe rte_dev_remove rte_dev_name rte_dev_bus_info rte_dev_bus rte_dev_driver rte_bus_name rte_driver_name
-    rte_bus_get_by_device_name rte_devargs_parse rte_devargs_reset rte_dev_iterator_init
+    rte_dev_probe rte_dev_remove rte_dev_bus_info rte_dev_bus rte_bus_name
     rte_eth_dev_info_get rte_eth_dev_configure rte_eth_dev_start rte_eth_dev_stop rte_eth_dev_close
-    rte_eth_dev_reset rte_eth_dev_count_avail rte_eth_dev_get_port_by_name rte_eth_dev_get_name_by_port
-    rte_eth_dev_is_valid_port rte_eth_dev_socket_id rte_eth_dev_set_mtu rte_eth_dev_get_mtu
-    rte_eth_dev_set_link_up rte_eth_dev_set_link_down rte_eth_dev_flow_ctrl_get rte_eth_dev_flow_ctrl_set
-    rte_eth_dev_callback_register rte_eth_dev_callback_unregister rte_eth_dev_owner_new rte_eth_dev_owner_set
-    rte_eth_dev_owner_get rte_eth_dev_owner_unset rte_eth_dev_adjust_nb_rx_tx_desc
-    rte_eth_rx_queue_setup rte_eth_tx_queue_setup rte_eth_link_get_nowait rte_eth_link_speed_to_str
-    rte_eth_macaddr_get rte_eth_dev_default_mac_addr_set
-    rte_eth_promiscuous_enable rte_eth_allmulticast_enable rte_eth_stats_get rte_eth_stats_reset
-    rte_eth_xstats_get_names_by_id rte_eth_xstats_get_by_id rte_eth_xstats_get_names rte_eth_xstats_get
+    rte_eth_dev_socket_id rte_eth_dev_set_mtu rte_eth_dev_set_link_up rte_eth_dev_set_link_down
+    rte_eth_dev_flow_ctrl_get rte_eth_dev_flow_ctrl_set rte_eth_dev_callback_register
+    rte_eth_dev_adjust_nb_rx_tx_desc rte_eth_rx_queue_setup rte_eth_tx_queue_setup rte_eth_link_get_nowait
+    rte_eth_macaddr_get rte_eth_dev_default_mac_addr_set rte_eth_promiscuous_enable rte_eth_allmulticast_enable
+    rte_eth_stats_get rte_eth_xstats_get_by_id rte_eth_xstats_get_names rte_eth_xstats_get
     rte_eth_iterator_init rte_eth_iterator_next rte_eth_iterator_cleanup rte_eth_find_next
-    rte_eth_dev_rx_intr_enable rte_eth_dev_rx_intr_disable rte_eth_dev_rx_intr_ctl_q_get_fd
-    'rte_vhost_.*'
+    rte_vhost_driver_{register,unregister,start,callback_register,disable_features}
+    rte_vhost_{dequeue,enqueue}_burst rte_vhost_enable_guest_notification rte_vhost_vring_stats_get{,_names}
+    rte_vhost_get_{ifname,mtu,negotiated_features,numa_node,vring_num}
 )
-variables=(rte_eth_fp_ops)
 types=(
     rte_eth_conf rte_eth_dev_info rte_eth_rxconf rte_eth_txconf rte_eth_link rte_eth_stats rte_eth_xstat
     rte_eth_xstat_name rte_eth_fc_conf rte_eth_event_type rte_ether_addr rte_dev_iterator rte_eth_dev_owner
@@ -77,13 +70,21 @@ done
 # shellcheck disable=SC2046
 bindgen "$headers" --output src/bindings.rs --rust-target 1.85 --rust-edition 2024 --no-doc-comments \
     --use-core --no-prepend-enum-name --default-enum-style consts \
-    --allowlist-function "$(either "${functions[@]}")" --allowlist-var "$(either "${variables[@]}" "${constants[@]}" 'weir_.*')" \
+    --allowlist-function "$(either "${functions[@]}")" --allowlist-var "$(either "${constants[@]}" 'weir_.*')" \
     --allowlist-type "$(either "${types[@]}")" \
     --blocklist-type rte_mbuf --blocklist-type FILE --blocklist-type _IO_FILE \
     --opaque-type 'rte_(mempool|device|bus|driver|devargs|class)' --opaque-type 'rte_eth_(rx|tx)seg.*' \
     --opaque-type rte_eth_rxseg --opaque-type 'rte_vhost_inflight.*|rte_vhost_ring_inflight|rte_vhost_vring' \
     --raw-line 'pub use crate::mbuf::rte_mbuf;' --raw-line 'pub type FILE = core::ffi::c_void;' \
     -- $(pkg-config --cflags libdpdk)
+
+# The functions are not linked with, but looked up (src/functions.rs).
+perl -0pi -e '
+    my $functions = "";
+    $functions .= $1 while s/^unsafe extern "C" \{\n(    pub fn .*?;\n)\}\n//ms;
+    die "a declaration that functions! does not take" if /extern "C" \{/ || $functions =~ /\.\.\./;
+    $_ .= "functions! {\n$functions}\n";
+' src/bindings.rs
 
 # What bindgen asserts of its structures in Rust, asserted of the headers in C.
 {

@@ -4,26 +4,29 @@
 #include <stdio.h>
 
 #include <rte_errno.h>
+#include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 
-/* Fills `mbufs` with `count` fresh ones, or with none: 0, or a negative errno. */
-int weir_pktmbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned count)
+/* Fills `mbufs` with `count` fresh ones, or with none: 0, or a negative errno. As rte_pktmbuf_alloc_bulk(), but
+ * for the calling thread's number, which that reads itself: from here, it would be a call for each allocation,
+ * since the library that has it is loaded at run time. */
+int weir_pktmbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned count, unsigned lcore)
 {
-    return rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+    int error = rte_mempool_generic_get(pool, (void **)mbufs, count, rte_mempool_default_cache(pool, lcore));
+
+    if (error != 0)
+        return error;
+    for (unsigned i = 0; i < count; i++)
+        rte_pktmbuf_reset(mbufs[i]);
+    return 0;
 }
 
 void weir_pktmbuf_free(struct rte_mbuf *mbuf)
 {
     rte_pktmbuf_free(mbuf);
-}
-
-/* Makes one segment of many; 0, or -1 where the first has no room. */
-int weir_pktmbuf_linearize(struct rte_mbuf *mbuf)
-{
-    return rte_pktmbuf_linearize(mbuf);
 }
 
 /* Copies a chain's `length` bytes from its start into `to`, which has room for them. */
@@ -45,6 +48,12 @@ int weir_mempool_full(const struct rte_mempool *pool)
 unsigned weir_mempool_size(const struct rte_mempool *pool)
 {
     return pool->size;
+}
+
+/* The driver's functions of a device. */
+const struct rte_eth_fp_ops *weir_eth_fp_ops(uint16_t port)
+{
+    return &rte_eth_fp_ops[port];
 }
 
 /* The calling thread's rte_errno. */

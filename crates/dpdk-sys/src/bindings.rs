@@ -728,28 +728,10 @@ pub struct _IO_wide_data {
     _unused: [u8; 0],
 }
 pub type _IO_lock_t = ::core::ffi::c_void;
-unsafe extern "C" {
-    pub fn rte_eal_init(argc: ::core::ffi::c_int, argv: *mut *mut ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eal_cleanup() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_mp_disable() -> bool;
-}
-unsafe extern "C" {
-    pub fn rte_eal_has_hugepages() -> ::core::ffi::c_int;
-}
 pub const RTE_IOVA_DC: rte_iova_mode = 0;
 pub const RTE_IOVA_PA: rte_iova_mode = 1;
 pub const RTE_IOVA_VA: rte_iova_mode = 2;
 pub type rte_iova_mode = ::core::ffi::c_uint;
-unsafe extern "C" {
-    pub fn rte_eal_iova_mode() -> rte_iova_mode;
-}
-unsafe extern "C" {
-    pub fn rte_eal_get_runtime_dir() -> *const ::core::ffi::c_char;
-}
 #[repr(C)]
 #[derive(Debug)]
 pub struct rte_bus {
@@ -760,52 +742,13 @@ pub struct rte_bus {
 pub struct rte_device {
     _unused: [u8; 0],
 }
-unsafe extern "C" {
-    pub fn rte_bus_name(bus: *const rte_bus) -> *const ::core::ffi::c_char;
-}
 pub type rte_iova_t = u64;
 pub type RTE_MARKER = [*mut ::core::ffi::c_void; 0usize];
 pub type RTE_MARKER64 = [u64; 0usize];
-unsafe extern "C" {
-    pub fn rte_openlog_stream(f: *mut FILE) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_log_get_global_level() -> u32;
-}
-unsafe extern "C" {
-    pub fn rte_log_set_level_pattern(pattern: *const ::core::ffi::c_char, level: u32) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_log_cur_msg_loglevel() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_log_dump(f: *mut FILE);
-}
 #[repr(C)]
 #[derive(Debug)]
 pub struct rte_driver {
     _unused: [u8; 0],
-}
-unsafe extern "C" {
-    pub fn rte_driver_name(driver: *const rte_driver) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
-    pub fn rte_dev_bus(dev: *const rte_device) -> *const rte_bus;
-}
-unsafe extern "C" {
-    pub fn rte_dev_bus_info(dev: *const rte_device) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
-    pub fn rte_dev_driver(dev: *const rte_device) -> *const rte_driver;
-}
-unsafe extern "C" {
-    pub fn rte_dev_name(dev: *const rte_device) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
-    pub fn rte_dev_probe(devargs: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_dev_remove(dev: *mut rte_device) -> ::core::ffi::c_int;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -831,9 +774,6 @@ const _: () = {
     ["Offset of field: rte_dev_iterator::class_device"]
         [::core::mem::offset_of!(rte_dev_iterator, class_device) - 48usize];
 };
-unsafe extern "C" {
-    pub fn rte_dev_iterator_init(it: *mut rte_dev_iterator, str_: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
@@ -875,45 +815,6 @@ const _: () = {
     ["Size of rte_devargs"][::core::mem::size_of::<rte_devargs>() - 136usize];
     ["Alignment of rte_devargs"][::core::mem::align_of::<rte_devargs>() - 8usize];
 };
-unsafe extern "C" {
-    pub fn rte_devargs_parse(da: *mut rte_devargs, dev: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_devargs_reset(da: *mut rte_devargs);
-}
-unsafe extern "C" {
-    pub fn rte_strerror(errnum: ::core::ffi::c_int) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
-    pub fn rte_lcore_count() -> ::core::ffi::c_uint;
-}
-unsafe extern "C" {
-    pub fn rte_socket_count() -> ::core::ffi::c_uint;
-}
-unsafe extern "C" {
-    pub fn rte_socket_id_by_idx(idx: ::core::ffi::c_uint) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_lcore_dump(f: *mut FILE);
-}
-unsafe extern "C" {
-    pub fn rte_thread_register() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_thread_unregister();
-}
-unsafe extern "C" {
-    pub fn rte_eth_iterator_init(
-        iter: *mut rte_dev_iterator,
-        devargs: *const ::core::ffi::c_char,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_iterator_next(iter: *mut rte_dev_iterator) -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_eth_iterator_cleanup(iter: *mut rte_dev_iterator);
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct rte_eth_stats {
@@ -1598,21 +1499,6 @@ const _: () = {
     ["Size of rte_mempool"][::core::mem::size_of::<rte_mempool>() - 192usize];
     ["Alignment of rte_mempool"][::core::mem::align_of::<rte_mempool>() - 64usize];
 };
-unsafe extern "C" {
-    pub fn rte_mempool_free(mp: *mut rte_mempool);
-}
-unsafe extern "C" {
-    pub fn rte_mempool_dump(f: *mut FILE, mp: *mut rte_mempool);
-}
-unsafe extern "C" {
-    pub fn rte_mempool_avail_count(mp: *const rte_mempool) -> ::core::ffi::c_uint;
-}
-unsafe extern "C" {
-    pub fn rte_mempool_list_dump(f: *mut FILE);
-}
-unsafe extern "C" {
-    pub fn rte_mempool_lookup(name: *const ::core::ffi::c_char) -> *mut rte_mempool;
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct rte_mbuf_sched {
@@ -2360,19 +2246,6 @@ const _: () = {
     ["Offset of field: rte_mbuf_ext_shared_info::refcnt"]
         [::core::mem::offset_of!(rte_mbuf_ext_shared_info, refcnt) - 16usize];
 };
-unsafe extern "C" {
-    pub fn rte_pktmbuf_pool_create(
-        name: *const ::core::ffi::c_char,
-        n: ::core::ffi::c_uint,
-        cache_size: ::core::ffi::c_uint,
-        priv_size: u16,
-        data_room_size: u16,
-        socket_id: ::core::ffi::c_int,
-    ) -> *mut rte_mempool;
-}
-unsafe extern "C" {
-    pub fn rte_pktmbuf_free_bulk(mbufs: *mut *mut rte_mbuf, count: ::core::ffi::c_uint);
-}
 #[repr(C)]
 #[repr(align(2))]
 #[derive(Debug, Copy, Clone)]
@@ -2792,131 +2665,6 @@ const _: () = {
     ["Offset of field: rte_eth_dev_owner::id"][::core::mem::offset_of!(rte_eth_dev_owner, id) - 0usize];
     ["Offset of field: rte_eth_dev_owner::name"][::core::mem::offset_of!(rte_eth_dev_owner, name) - 8usize];
 };
-unsafe extern "C" {
-    pub fn rte_eth_find_next(port_id: u16) -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_owner_new(owner_id: *mut u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_owner_set(port_id: u16, owner: *const rte_eth_dev_owner) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_owner_unset(port_id: u16, owner_id: u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_owner_get(port_id: u16, owner: *mut rte_eth_dev_owner) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_count_avail() -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_configure(
-        port_id: u16,
-        nb_rx_queue: u16,
-        nb_tx_queue: u16,
-        eth_conf: *const rte_eth_conf,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_rx_queue_setup(
-        port_id: u16,
-        rx_queue_id: u16,
-        nb_rx_desc: u16,
-        socket_id: ::core::ffi::c_uint,
-        rx_conf: *const rte_eth_rxconf,
-        mb_pool: *mut rte_mempool,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_tx_queue_setup(
-        port_id: u16,
-        tx_queue_id: u16,
-        nb_tx_desc: u16,
-        socket_id: ::core::ffi::c_uint,
-        tx_conf: *const rte_eth_txconf,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_socket_id(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_is_valid_port(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_start(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_stop(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_set_link_up(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_set_link_down(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_close(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_reset(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_promiscuous_enable(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_allmulticast_enable(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_link_get_nowait(port_id: u16, link: *mut rte_eth_link) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_link_speed_to_str(link_speed: u32) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
-    pub fn rte_eth_stats_get(port_id: u16, stats: *mut rte_eth_stats) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_stats_reset(port_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_xstats_get_names(
-        port_id: u16,
-        xstats_names: *mut rte_eth_xstat_name,
-        size: ::core::ffi::c_uint,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_xstats_get(port_id: u16, xstats: *mut rte_eth_xstat, n: ::core::ffi::c_uint) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_xstats_get_names_by_id(
-        port_id: u16,
-        xstats_names: *mut rte_eth_xstat_name,
-        size: ::core::ffi::c_uint,
-        ids: *mut u64,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_xstats_get_by_id(
-        port_id: u16,
-        ids: *const u64,
-        values: *mut u64,
-        size: ::core::ffi::c_uint,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_macaddr_get(port_id: u16, mac_addr: *mut rte_ether_addr) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_info_get(port_id: u16, dev_info: *mut rte_eth_dev_info) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_get_mtu(port_id: u16, mtu: *mut u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_set_mtu(port_id: u16, mtu: u16) -> ::core::ffi::c_int;
-}
 pub const RTE_ETH_EVENT_UNKNOWN: rte_eth_event_type = 0;
 pub const RTE_ETH_EVENT_INTR_LSC: rte_eth_event_type = 1;
 pub const RTE_ETH_EVENT_QUEUE_STATE: rte_eth_event_type = 2;
@@ -2942,53 +2690,6 @@ pub type rte_eth_dev_cb_fn = ::core::option::Option<
         ret_param: *mut ::core::ffi::c_void,
     ) -> ::core::ffi::c_int,
 >;
-unsafe extern "C" {
-    pub fn rte_eth_dev_callback_register(
-        port_id: u16,
-        event: rte_eth_event_type,
-        cb_fn: rte_eth_dev_cb_fn,
-        cb_arg: *mut ::core::ffi::c_void,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_callback_unregister(
-        port_id: u16,
-        event: rte_eth_event_type,
-        cb_fn: rte_eth_dev_cb_fn,
-        cb_arg: *mut ::core::ffi::c_void,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_rx_intr_enable(port_id: u16, queue_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_rx_intr_disable(port_id: u16, queue_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_rx_intr_ctl_q_get_fd(port_id: u16, queue_id: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_flow_ctrl_get(port_id: u16, fc_conf: *mut rte_eth_fc_conf) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_flow_ctrl_set(port_id: u16, fc_conf: *mut rte_eth_fc_conf) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_default_mac_addr_set(port_id: u16, mac_addr: *mut rte_ether_addr) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_get_port_by_name(name: *const ::core::ffi::c_char, port_id: *mut u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_get_name_by_port(port_id: u16, name: *mut ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_eth_dev_adjust_nb_rx_tx_desc(
-        port_id: u16,
-        nb_rx_desc: *mut u16,
-        nb_tx_desc: *mut u16,
-    ) -> ::core::ffi::c_int;
-}
 pub type eth_rx_burst_t = ::core::option::Option<
     unsafe extern "C" fn(rxq: *mut ::core::ffi::c_void, rx_pkts: *mut *mut rte_mbuf, nb_pkts: u16) -> u16,
 >;
@@ -3050,9 +2751,6 @@ const _: () = {
     ["Offset of field: rte_eth_fp_ops::txq"][::core::mem::offset_of!(rte_eth_fp_ops, txq) - 88usize];
     ["Offset of field: rte_eth_fp_ops::reserved2"][::core::mem::offset_of!(rte_eth_fp_ops, reserved2) - 104usize];
 };
-unsafe extern "C" {
-    pub static mut rte_eth_fp_ops: [rte_eth_fp_ops; 32usize];
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct rte_malloc_socket_stats {
@@ -3080,18 +2778,6 @@ const _: () = {
     ["Offset of field: rte_malloc_socket_stats::heap_allocsz_bytes"]
         [::core::mem::offset_of!(rte_malloc_socket_stats, heap_allocsz_bytes) - 32usize];
 };
-unsafe extern "C" {
-    pub fn rte_malloc_get_socket_stats(
-        socket: ::core::ffi::c_int,
-        socket_stats: *mut rte_malloc_socket_stats,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_malloc_dump_stats(f: *mut FILE, type_: *const ::core::ffi::c_char);
-}
-unsafe extern "C" {
-    pub fn rte_version() -> *const ::core::ffi::c_char;
-}
 pub type __u8 = ::core::ffi::c_uchar;
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __u32 = ::core::ffi::c_uint;
@@ -3598,251 +3284,6 @@ const _: () = {
     ["Alignment of rte_vhost_stat_name"][::core::mem::align_of::<rte_vhost_stat_name>() - 1usize];
     ["Offset of field: rte_vhost_stat_name::name"][::core::mem::offset_of!(rte_vhost_stat_name, name) - 0usize];
 };
-unsafe extern "C" {
-    pub fn rte_vhost_log_write(vid: ::core::ffi::c_int, addr: u64, len: u64);
-}
-unsafe extern "C" {
-    pub fn rte_vhost_log_used_vring(vid: ::core::ffi::c_int, vring_idx: u16, offset: u64, len: u64);
-}
-unsafe extern "C" {
-    pub fn rte_vhost_enable_guest_notification(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        enable: ::core::ffi::c_int,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_register(path: *const ::core::ffi::c_char, flags: u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_unregister(path: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_attach_vdpa_device(
-        path: *const ::core::ffi::c_char,
-        dev: *mut rte_vdpa_device,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_detach_vdpa_device(path: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_get_vdpa_device(path: *const ::core::ffi::c_char) -> *mut rte_vdpa_device;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_get_vdpa_dev_type(path: *const ::core::ffi::c_char, type_: *mut u32) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_set_features(path: *const ::core::ffi::c_char, features: u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_enable_features(path: *const ::core::ffi::c_char, features: u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_disable_features(path: *const ::core::ffi::c_char, features: u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_get_features(path: *const ::core::ffi::c_char, features: *mut u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_set_protocol_features(
-        path: *const ::core::ffi::c_char,
-        protocol_features: u64,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_get_protocol_features(
-        path: *const ::core::ffi::c_char,
-        protocol_features: *mut u64,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_get_queue_num(path: *const ::core::ffi::c_char, queue_num: *mut u32) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_negotiated_features(vid: ::core::ffi::c_int, features: *mut u64) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_negotiated_protocol_features(
-        vid: ::core::ffi::c_int,
-        protocol_features: *mut u64,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_callback_register(
-        path: *const ::core::ffi::c_char,
-        ops: *const rte_vhost_device_ops,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_driver_start(path: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_mtu(vid: ::core::ffi::c_int, mtu: *mut u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_numa_node(vid: ::core::ffi::c_int) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vring_num(vid: ::core::ffi::c_int) -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_ifname(
-        vid: ::core::ffi::c_int,
-        buf: *mut ::core::ffi::c_char,
-        len: usize,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_avail_entries(vid: ::core::ffi::c_int, queue_id: u16) -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_enqueue_burst(vid: ::core::ffi::c_int, queue_id: u16, pkts: *mut *mut rte_mbuf, count: u16)
-    -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_dequeue_burst(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        mbuf_pool: *mut rte_mempool,
-        pkts: *mut *mut rte_mbuf,
-        count: u16,
-    ) -> u16;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_mem_table(vid: ::core::ffi::c_int, mem: *mut *mut rte_vhost_memory) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vhost_vring(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        vring: *mut rte_vhost_vring,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vhost_ring_inflight(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        vring: *mut rte_vhost_ring_inflight,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_set_inflight_desc_split(vid: ::core::ffi::c_int, vring_idx: u16, idx: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_set_inflight_desc_packed(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        head: u16,
-        last: u16,
-        inflight_entry: *mut u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_set_last_inflight_io_split(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        idx: u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_set_last_inflight_io_packed(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        head: u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_clr_inflight_desc_split(
-        vid: ::core::ffi::c_int,
-        vring_idx: u16,
-        last_used_idx: u16,
-        idx: u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_clr_inflight_desc_packed(vid: ::core::ffi::c_int, vring_idx: u16, head: u16)
-    -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_vring_call(vid: ::core::ffi::c_int, vring_idx: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_vring_call_nonblock(vid: ::core::ffi::c_int, vring_idx: u16) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_rx_queue_count(vid: ::core::ffi::c_int, qid: u16) -> u32;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_monitor_addr(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        pmc: *mut rte_vhost_power_monitor_cond,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_log_base(
-        vid: ::core::ffi::c_int,
-        log_base: *mut u64,
-        log_size: *mut u64,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vring_base(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        last_avail_idx: *mut u16,
-        last_used_idx: *mut u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vring_base_from_inflight(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        last_avail_idx: *mut u16,
-        last_used_idx: *mut u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_set_vring_base(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        last_avail_idx: u16,
-        last_used_idx: u16,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_extern_callback_register(
-        vid: ::core::ffi::c_int,
-        ops: *const rte_vhost_user_extern_ops,
-        ctx: *mut ::core::ffi::c_void,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_get_vdpa_device(vid: ::core::ffi::c_int) -> *mut rte_vdpa_device;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_slave_config_change(vid: ::core::ffi::c_int, need_reply: bool) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_vring_stats_get_names(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        name: *mut rte_vhost_stat_name,
-        size: ::core::ffi::c_uint,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_vring_stats_get(
-        vid: ::core::ffi::c_int,
-        queue_id: u16,
-        stats: *mut rte_vhost_stat,
-        n: ::core::ffi::c_uint,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn rte_vhost_vring_stats_reset(vid: ::core::ffi::c_int, queue_id: u16) -> ::core::ffi::c_int;
-}
 pub const RTE_ETH_RSS_IP: u64 = 41868;
 pub const RTE_ETH_RSS_TCP: u64 = 66576;
 pub const RTE_ETH_RSS_UDP: u64 = 133152;
@@ -3864,4 +3305,144 @@ pub const RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE: u64 = 65536;
 #[derive(Debug, Copy, Clone)]
 pub struct rte_class {
     pub _address: u8,
+}
+functions! {
+    pub fn rte_eal_init(argc: ::core::ffi::c_int, argv: *mut *mut ::core::ffi::c_char) -> ::core::ffi::c_int;
+    pub fn rte_mp_disable() -> bool;
+    pub fn rte_bus_name(bus: *const rte_bus) -> *const ::core::ffi::c_char;
+    pub fn rte_log_set_level_pattern(pattern: *const ::core::ffi::c_char, level: u32) -> ::core::ffi::c_int;
+    pub fn rte_log_dump(f: *mut FILE);
+    pub fn rte_dev_bus(dev: *const rte_device) -> *const rte_bus;
+    pub fn rte_dev_bus_info(dev: *const rte_device) -> *const ::core::ffi::c_char;
+    pub fn rte_dev_probe(devargs: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
+    pub fn rte_dev_remove(dev: *mut rte_device) -> ::core::ffi::c_int;
+    pub fn rte_strerror(errnum: ::core::ffi::c_int) -> *const ::core::ffi::c_char;
+    pub fn rte_lcore_dump(f: *mut FILE);
+    pub fn rte_thread_register() -> ::core::ffi::c_int;
+    pub fn rte_thread_unregister();
+    pub fn rte_eth_iterator_init(
+        iter: *mut rte_dev_iterator,
+        devargs: *const ::core::ffi::c_char,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_iterator_next(iter: *mut rte_dev_iterator) -> u16;
+    pub fn rte_eth_iterator_cleanup(iter: *mut rte_dev_iterator);
+    pub fn rte_mempool_free(mp: *mut rte_mempool);
+    pub fn rte_mempool_dump(f: *mut FILE, mp: *mut rte_mempool);
+    pub fn rte_mempool_avail_count(mp: *const rte_mempool) -> ::core::ffi::c_uint;
+    pub fn rte_mempool_list_dump(f: *mut FILE);
+    pub fn rte_pktmbuf_pool_create(
+        name: *const ::core::ffi::c_char,
+        n: ::core::ffi::c_uint,
+        cache_size: ::core::ffi::c_uint,
+        priv_size: u16,
+        data_room_size: u16,
+        socket_id: ::core::ffi::c_int,
+    ) -> *mut rte_mempool;
+    pub fn rte_pktmbuf_free_bulk(mbufs: *mut *mut rte_mbuf, count: ::core::ffi::c_uint);
+    pub fn rte_eth_find_next(port_id: u16) -> u16;
+    pub fn rte_eth_dev_configure(
+        port_id: u16,
+        nb_rx_queue: u16,
+        nb_tx_queue: u16,
+        eth_conf: *const rte_eth_conf,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_rx_queue_setup(
+        port_id: u16,
+        rx_queue_id: u16,
+        nb_rx_desc: u16,
+        socket_id: ::core::ffi::c_uint,
+        rx_conf: *const rte_eth_rxconf,
+        mb_pool: *mut rte_mempool,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_tx_queue_setup(
+        port_id: u16,
+        tx_queue_id: u16,
+        nb_tx_desc: u16,
+        socket_id: ::core::ffi::c_uint,
+        tx_conf: *const rte_eth_txconf,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_socket_id(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_start(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_stop(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_set_link_up(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_set_link_down(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_close(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_promiscuous_enable(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_allmulticast_enable(port_id: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_link_get_nowait(port_id: u16, link: *mut rte_eth_link) -> ::core::ffi::c_int;
+    pub fn rte_eth_stats_get(port_id: u16, stats: *mut rte_eth_stats) -> ::core::ffi::c_int;
+    pub fn rte_eth_xstats_get_names(
+        port_id: u16,
+        xstats_names: *mut rte_eth_xstat_name,
+        size: ::core::ffi::c_uint,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_xstats_get(port_id: u16, xstats: *mut rte_eth_xstat, n: ::core::ffi::c_uint) -> ::core::ffi::c_int;
+    pub fn rte_eth_xstats_get_by_id(
+        port_id: u16,
+        ids: *const u64,
+        values: *mut u64,
+        size: ::core::ffi::c_uint,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_macaddr_get(port_id: u16, mac_addr: *mut rte_ether_addr) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_info_get(port_id: u16, dev_info: *mut rte_eth_dev_info) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_set_mtu(port_id: u16, mtu: u16) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_callback_register(
+        port_id: u16,
+        event: rte_eth_event_type,
+        cb_fn: rte_eth_dev_cb_fn,
+        cb_arg: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_flow_ctrl_get(port_id: u16, fc_conf: *mut rte_eth_fc_conf) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_flow_ctrl_set(port_id: u16, fc_conf: *mut rte_eth_fc_conf) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_default_mac_addr_set(port_id: u16, mac_addr: *mut rte_ether_addr) -> ::core::ffi::c_int;
+    pub fn rte_eth_dev_adjust_nb_rx_tx_desc(
+        port_id: u16,
+        nb_rx_desc: *mut u16,
+        nb_tx_desc: *mut u16,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_malloc_dump_stats(f: *mut FILE, type_: *const ::core::ffi::c_char);
+    pub fn rte_version() -> *const ::core::ffi::c_char;
+    pub fn rte_vhost_enable_guest_notification(
+        vid: ::core::ffi::c_int,
+        queue_id: u16,
+        enable: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_vhost_driver_register(path: *const ::core::ffi::c_char, flags: u64) -> ::core::ffi::c_int;
+    pub fn rte_vhost_driver_unregister(path: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
+    pub fn rte_vhost_driver_disable_features(path: *const ::core::ffi::c_char, features: u64) -> ::core::ffi::c_int;
+    pub fn rte_vhost_get_negotiated_features(vid: ::core::ffi::c_int, features: *mut u64) -> ::core::ffi::c_int;
+    pub fn rte_vhost_driver_callback_register(
+        path: *const ::core::ffi::c_char,
+        ops: *const rte_vhost_device_ops,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_vhost_driver_start(path: *const ::core::ffi::c_char) -> ::core::ffi::c_int;
+    pub fn rte_vhost_get_mtu(vid: ::core::ffi::c_int, mtu: *mut u16) -> ::core::ffi::c_int;
+    pub fn rte_vhost_get_numa_node(vid: ::core::ffi::c_int) -> ::core::ffi::c_int;
+    pub fn rte_vhost_get_vring_num(vid: ::core::ffi::c_int) -> u16;
+    pub fn rte_vhost_get_ifname(
+        vid: ::core::ffi::c_int,
+        buf: *mut ::core::ffi::c_char,
+        len: usize,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_vhost_enqueue_burst(vid: ::core::ffi::c_int, queue_id: u16, pkts: *mut *mut rte_mbuf, count: u16)
+    -> u16;
+    pub fn rte_vhost_dequeue_burst(
+        vid: ::core::ffi::c_int,
+        queue_id: u16,
+        mbuf_pool: *mut rte_mempool,
+        pkts: *mut *mut rte_mbuf,
+        count: u16,
+    ) -> u16;
+    pub fn rte_vhost_vring_stats_get_names(
+        vid: ::core::ffi::c_int,
+        queue_id: u16,
+        name: *mut rte_vhost_stat_name,
+        size: ::core::ffi::c_uint,
+    ) -> ::core::ffi::c_int;
+    pub fn rte_vhost_vring_stats_get(
+        vid: ::core::ffi::c_int,
+        queue_id: u16,
+        stats: *mut rte_vhost_stat,
+        n: ::core::ffi::c_uint,
+    ) -> ::core::ffi::c_int;
 }

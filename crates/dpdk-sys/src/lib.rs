@@ -1,11 +1,16 @@
-//! Bindings to libdpdk 22.11, and to a shim for its inline functions.
+//! Bindings to libdpdk 22.11, and to a shim for its inline functions, which are loaded at run time.
 //!
-//! Empty where libdpdk was not found when this was compiled. [`bindings`] is made by `scripts/dpdk-bindings.sh`, which
-//! also makes `shim/layout.c`: the C compiler checks there that the installed headers have every
-//! structure as the bindings have it. [`mbuf`] and [`shim`] are written by hand, and checked by
-//! `shim/mbuf.c`.
+//! Nothing here is linked with DPDK: [`load`] does that when it is first asked for, and until then no function may be
+//! called. Everything is declared whether libdpdk was found when this was compiled or not; where it was not,
+//! [`load`] says so.
+//!
+//! [`bindings`] is made by `scripts/dpdk-bindings.sh`, which also makes `shim/layout.c`: the C compiler
+//! checks there that the installed headers have every structure as the bindings have it. [`mbuf`], [`shim`]
+//! and [`vhost`] are written by hand, and checked by `shim/mbuf.c`.
 
-#[cfg(dpdk)]
+#[macro_use]
+mod functions;
+
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -17,18 +22,13 @@
 )]
 #[rustfmt::skip]
 mod bindings;
-#[cfg(dpdk)]
+mod load;
 pub mod mbuf;
-#[cfg(dpdk)]
 pub mod shim;
-#[cfg(dpdk)]
 pub mod vhost;
 
-#[cfg(dpdk)]
 pub use bindings::*;
-#[cfg(dpdk)]
+pub use load::{BUILT_WITH, LoadError, is_loaded, load};
 pub use mbuf::rte_mbuf;
-#[cfg(dpdk)]
 pub use shim::*;
-#[cfg(dpdk)]
 pub use vhost::*;

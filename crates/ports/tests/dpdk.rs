@@ -1,7 +1,6 @@
 //! Mempools and packets in mbufs, with DPDK on ordinary memory. EAL can be started once in a process, so
 //! the tests share it.
 
-#![cfg(dpdk)]
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

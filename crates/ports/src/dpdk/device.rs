@@ -125,7 +125,7 @@ impl Drop for Device {
     }
 }
 
-/// Has DPDK forget the device that `devargs` names, which no port may use: `netdev-dpdk/detach`.
+/// Has DPDK, which is initialised, forget the device that `devargs` names, which no port may use.
 ///
 /// # Errors
 /// In the words of OVS.

@@ -1,4 +1,4 @@
-//! Starts DPDK's environment abstraction layer, once in a process.
+//! Loads DPDK when it is first asked for, and starts its environment abstraction layer, once in a process.
 //!
 //! EAL pins the thread that starts it to a core, and takes it for its main thread. So that no thread of
 //! Weir is changed by that, it gets one of its own.
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::arguments::{Arguments, Machine};
 use super::{Init, Settings, State, log};
 
-/// What has become of DPDK in this process, once it was asked for.
+/// What has become of DPDK in this process.
 #[derive(Clone, Debug)]
 struct Started {
     state: State,
@@ -29,50 +29,63 @@ pub struct Memory {
     pub given: bool,
 }
 
-static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+static STARTED: Mutex<Started> =
+    Mutex::new(Started { state: State::Off, memory: Memory { ordinary: false, given: false } });
 
-/// Starts DPDK if the settings want it and nobody has tried yet, and says how it is. Whatever goes wrong
-/// is in the log; the process goes on without DPDK.
+/// Starts DPDK if the settings want it and nobody has started it yet, and says how it is. Whatever goes wrong is in the
+/// log; the process goes on without DPDK. EAL can be started once, whatever comes of it; libraries that are missing
+/// are looked for again when this is called again.
 pub fn initialise(settings: &Settings) -> State {
     let mut started = STARTED.lock();
-    match (&*started, settings.init) {
-        (Some(started), _) => started.state.clone(),
-        (None, Init::Off) => State::Off,
-        (None, init) => {
-            let outcome = start(settings, init);
-            let state = outcome.state.clone();
-            *started = Some(outcome);
-            state
-        }
+    if !matches!(started.state, State::Ready | State::Failed(_)) {
+        *started = match settings.init {
+            Init::Off => Started { state: State::Off, memory: Memory::default() },
+            init => start(settings, init),
+        };
     }
+    started.state.clone()
 }
 
 /// How DPDK is.
 pub fn state() -> State {
-    STARTED.lock().as_ref().map_or(State::Off, |started| started.state.clone())
+    STARTED.lock().state.clone()
 }
 
 /// What its memory is.
 pub fn memory() -> Memory {
-    STARTED.lock().as_ref().map_or(Memory::default(), |started| started.memory)
+    STARTED.lock().memory
 }
 
-/// The version of the library: "DPDK 22.11.4".
+/// The version of the library, "DPDK 22.11.4": of the one that is loaded, or that this was compiled with while nobody
+/// has asked for it. `None` where there is none.
 pub fn version() -> Option<String> {
-    // SAFETY: returns a static string.
-    let version = unsafe { CStr::from_ptr(dpdk_sys::rte_version()) };
-    Some(version.to_string_lossy().into_owned())
+    if dpdk_sys::is_loaded() {
+        // SAFETY: DPDK is loaded, and this returns a static string.
+        let version = unsafe { CStr::from_ptr(dpdk_sys::rte_version()) };
+        return Some(version.to_string_lossy().into_owned());
+    }
+    match state() {
+        State::Absent(_) => None,
+        _ => dpdk_sys::BUILT_WITH.map(|version| format!("DPDK {version}")),
+    }
 }
 
-/// The text of an errno, as DPDK has it.
+/// The text of an errno, as DPDK has it, which is loaded.
 pub fn error_text(errno: i32) -> String {
-    // SAFETY: returns a string that lives as long as the thread, or longer.
+    // SAFETY: DPDK is loaded, and this returns a string that lives as long as the thread, or longer.
     let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) };
     text.to_string_lossy().into_owned()
 }
 
 fn start(settings: &Settings, init: Init) -> Started {
-    tracing::info!(target: "dpdk", "Using {}", version().unwrap_or_default());
+    if let Err(error) = dpdk_sys::load() {
+        let why = error.to_string();
+        complain(init, &why);
+        return Started { state: State::Absent(why), memory: Memory::default() };
+    }
+    // SAFETY: DPDK is loaded, and this returns a static string.
+    let version = unsafe { CStr::from_ptr(dpdk_sys::rte_version()) };
+    tracing::info!(target: "dpdk", "Using {}", version.to_string_lossy());
     tracing::info!(target: "dpdk", "DPDK Enabled - initializing...");
     log::redirect();
     let arguments = Arguments::new(settings, machine());
@@ -96,14 +109,18 @@ fn start(settings: &Settings, init: Init) -> Started {
         }
         Err(error) => {
             let why = explain(&error, &complaints, &arguments);
-            match init {
-                Init::Try => tracing::warn!(target: "dpdk", "Unable to initialize DPDK: {why}"),
-                _ => tracing::error!(target: "dpdk", "Unable to initialize DPDK: {why}"),
-            }
+            complain(init, &why);
             State::Failed(why)
         }
     };
     Started { state, memory }
+}
+
+fn complain(init: Init, why: &str) {
+    match init {
+        Init::Try => tracing::warn!(target: "dpdk", "Unable to initialize DPDK: {why}"),
+        _ => tracing::error!(target: "dpdk", "Unable to initialize DPDK: {why}"),
+    }
 }
 
 /// An error with what DPDK said before, and what would help.

@@ -241,8 +241,9 @@ impl Mempool {
     #[inline]
     pub fn take_bulk(&self, mbufs: &mut [*mut rte_mbuf]) -> bool {
         let raw = self.raw();
-        // SAFETY: the pool is there, and `mbufs` has room for as many as are asked for.
-        !raw.is_null() && unsafe { dpdk_sys::weir_pktmbuf_alloc_bulk(raw, mbufs.as_mut_ptr(), mbufs.len() as u32) } == 0
+        let (count, lcore) = (mbufs.len() as u32, thread::lcore());
+        // SAFETY: the pool is there, and `mbufs` has room for as many as are asked for. The number is this thread's.
+        !raw.is_null() && unsafe { dpdk_sys::weir_pktmbuf_alloc_bulk(raw, mbufs.as_mut_ptr(), count, lcore) } == 0
     }
 
     /// The pool whose memory this is.

@@ -3,46 +3,27 @@
 //! [`settings`] says how DPDK is to be started, [`arguments`] makes EAL's command line of it, [`eal`]
 //! starts it, once. [`mempool`] is where frames lie and [`mbuf`] turns them into packets and back;
 //! [`thread`] makes DPDK know the threads that do so. `probe` finds devices, `device` starts
-//! and closes them, `queue` is what workers call, and `port` answers questions about a port. Where
-//! libdpdk was not found when Weir was compiled, `absent` stands for all of them.
+//! and closes them, `queue` is what workers call, and `port` answers questions about a port.
 //!
-//! Nothing of DPDK runs, and no memory is taken, before [`initialise`] is called.
+//! Nothing of DPDK is loaded or runs, and no memory is taken, before [`initialise`] is called. Where its libraries are
+//! missing, or were when Weir was compiled, that fails, and all else works.
 
 use crate::options::{Form, OptionDef};
 use crate::registry::Kind;
 
 pub mod arguments;
-pub mod settings;
-
-#[cfg(dpdk)]
 mod device;
-#[cfg(dpdk)]
-mod port;
-#[cfg(dpdk)]
-mod probe;
-#[cfg(dpdk)]
-mod queue;
-
-#[cfg(dpdk)]
 pub mod eal;
-#[cfg(dpdk)]
 pub(crate) mod log;
-#[cfg(dpdk)]
 pub mod mbuf;
-#[cfg(dpdk)]
 pub mod mempool;
-#[cfg(dpdk)]
+mod port;
+mod probe;
+mod queue;
 pub mod reports;
-#[cfg(dpdk)]
+pub mod settings;
 pub mod thread;
 
-#[cfg(not(dpdk))]
-#[path = "absent.rs"]
-pub mod eal;
-
-#[cfg(not(dpdk))]
-use eal::open;
-#[cfg(dpdk)]
 use port::open;
 
 pub use eal::{initialise, state, version};
@@ -86,10 +67,10 @@ const OPTIONS: &[OptionDef] = &[
 /// How DPDK is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// This program was compiled without it.
-    Absent,
     /// Nobody has asked for it.
     Off,
+    /// It was asked for and is not here, for this reason: its libraries are missing, or were when this was compiled.
+    Absent(String),
     /// It was asked for and could not be started, for this reason.
     Failed(String),
     /// It runs.
@@ -105,13 +86,10 @@ impl State {
     /// Why no port of DPDK can be opened, and what would help; `None` where they can.
     pub fn problem(&self) -> Option<String> {
         match self {
-            State::Absent => {
-                Some("this program was compiled without DPDK; install libdpdk-dev and compile again".into())
-            }
             State::Off => {
                 Some("DPDK is not initialised; set other_config:dpdk-init=true (in TOML: [dpdk] init = true)".into())
             }
-            State::Failed(why) => Some(format!("DPDK could not be initialised: {why}")),
+            State::Absent(why) | State::Failed(why) => Some(format!("DPDK could not be initialised: {why}")),
             State::Ready => None,
         }
     }

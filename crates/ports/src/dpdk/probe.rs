@@ -43,7 +43,10 @@ pub fn find_or_attach(devargs: &str) -> Result<Found, String> {
             tracing::info!(target: "dpdk", "Device '{devargs}' attached to DPDK");
             Ok(Found { id, attached: true })
         }
-        _ => Err(explain(devargs, code, &complaints, Path::new("/sys/bus/pci/devices"))),
+        _ => {
+            let said = log::cause(&complaints).map_or_else(|| eal::error_text(code), str::to_owned);
+            Err(explain(devargs, code, &complaints, said, Path::new("/sys/bus/pci/devices")))
+        }
     }
 }
 
@@ -99,11 +102,10 @@ const DRIVERS: &[(&str, &str)] = &[
     ("net_virtio_user", "librte-net-virtio23"),
 ];
 
-/// Why a device could not be had.
-fn explain(devargs: &str, code: i32, complaints: &[String], pci: &Path) -> String {
+/// Why a device could not be had; `said` is what DPDK says of it.
+fn explain(devargs: &str, code: i32, complaints: &[String], said: String, pci: &Path) -> String {
     let name = devargs.split(',').next().unwrap_or_default();
     let name = name.strip_prefix("pci:").unwrap_or(name);
-    let said = log::cause(complaints).map_or_else(|| eal::error_text(code), str::to_owned);
     if let Some(address) = pci_address(name) {
         return explain_pci(&address, &said, pci);
     }
@@ -186,7 +188,8 @@ mod tests {
             ("pci:0000:01:00.1", &[], "another process may have the device"),
             ("0000:01:00.2,arg=1", &[], "has no driver"),
         ] {
-            let why = explain(devargs, -libc::ENODEV, complaints, pci.path());
+            let said = log::cause(complaints).unwrap_or("No such device").to_owned();
+            let why = explain(devargs, -libc::ENODEV, complaints, said, pci.path());
             assert!(why.contains(part), "{devargs}: {why}");
         }
     }

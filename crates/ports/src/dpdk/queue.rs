@@ -25,7 +25,7 @@ type Burst = unsafe extern "C" fn(queue: *mut c_void, mbufs: *mut *mut rte_mbuf,
 /// The functions of a device.
 fn functions(id: u16) -> *const rte_eth_fp_ops {
     // SAFETY: DPDK gives out numbers below the table's length.
-    unsafe { (&raw const dpdk_sys::rte_eth_fp_ops).cast::<rte_eth_fp_ops>().add(id.into()) }
+    unsafe { dpdk_sys::weir_eth_fp_ops(id) }
 }
 
 /// A receive queue.

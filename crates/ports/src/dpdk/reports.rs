@@ -8,8 +8,6 @@ use dpdk_sys as sys;
 
 use super::{device, mempool, state};
 
-pub use super::device::detach;
-
 /// DPDK's threads: `dpdk/lcore-list`.
 pub fn lcore_list() -> Result<String, String> {
     // SAFETY: EAL is initialised, and the stream is open.
@@ -42,6 +40,12 @@ pub fn mempool_info(port: Option<&str>) -> Result<String, String> {
     let (all, free) = pool.count();
     text += &format!("    count: avail ({free}), in use ({})\n", all - free);
     Ok(text)
+}
+
+/// Has DPDK forget the device that `devargs` names, which no port may use: `netdev-dpdk/detach`.
+pub fn detach(devargs: &str) -> Result<String, String> {
+    ready()?;
+    device::detach(devargs)
 }
 
 /// Words for DPDK's levels, from 1.

@@ -17,6 +17,8 @@ pub const GATHERED: usize = 32;
 
 thread_local! {
     static KNOWN: Cell<bool> = const { Cell::new(false) };
+    /// As DPDK has it; here so that it is found without a call.
+    static LCORE: Cell<u32> = const { Cell::new(dpdk_sys::LCORE_ID_ANY) };
     static GIVING_BACK: RefCell<GivingBack> = const { RefCell::new(GivingBack(ArrayVec::new_const())) };
     /// Made when the thread is registered, to end that with the thread.
     static REGISTRATION: RefCell<Option<Registration>> = const { RefCell::new(None) };
@@ -30,18 +32,27 @@ pub fn attach() {
     }
 }
 
+/// This thread's number; `LCORE_ID_ANY` where DPDK does not know it.
+#[inline(always)]
+pub fn lcore() -> u32 {
+    LCORE.get()
+}
+
 #[cold]
 fn register() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     KNOWN.set(true);
     // SAFETY: callers handle mbufs, so EAL is initialised.
-    if unsafe { dpdk_sys::weir_lcore_id() } != dpdk_sys::LCORE_ID_ANY {
+    LCORE.set(unsafe { dpdk_sys::weir_lcore_id() });
+    if LCORE.get() != dpdk_sys::LCORE_ID_ANY {
         return;
     }
     // Mbufs are to be given back while the thread is still registered: what is made first is dropped last.
     REGISTRATION.with_borrow_mut(|registration| {
         // SAFETY: as above; the thread is not registered yet.
         if unsafe { dpdk_sys::rte_thread_register() } == 0 {
+            // SAFETY: as above.
+            LCORE.set(unsafe { dpdk_sys::weir_lcore_id() });
             *registration = Some(Registration);
         } else if !TOLD.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "dpdk", "DPDK max threads count has been reached; further threads share mempools by locks");
@@ -54,6 +65,8 @@ struct Registration;
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Another thread may get the number now.
+        LCORE.set(dpdk_sys::LCORE_ID_ANY);
         // SAFETY: made by the same thread when it was registered.
         unsafe { dpdk_sys::rte_thread_unregister() }
     }

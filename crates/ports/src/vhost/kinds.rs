@@ -1,4 +1,4 @@
-//! The two kinds of vhost-user ports, with or without DPDK.
+//! The two kinds of vhost-user ports.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::{Error, Port};
 use super::port;
 
 /// How often a burst that makes progress is tried again, where nothing is said.
-#[cfg(dpdk)]
 pub const TX_RETRIES: u8 = 8;
 
 const RETRIES: OptionDef = OptionDef {

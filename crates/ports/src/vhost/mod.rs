@@ -10,26 +10,14 @@
 
 mod kinds;
 
-#[cfg(dpdk)]
 mod counters;
-#[cfg(dpdk)]
 mod driver;
-#[cfg(dpdk)]
 mod guest;
-#[cfg(dpdk)]
 mod port;
-#[cfg(dpdk)]
 mod presence;
-#[cfg(dpdk)]
 mod rx;
-#[cfg(dpdk)]
 mod socket;
-#[cfg(dpdk)]
 mod tx;
-
-#[cfg(not(dpdk))]
-#[path = "absent.rs"]
-mod port;
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -98,7 +86,6 @@ pub fn configure(settings: &dpdk::Settings, rundir: &Path) {
 }
 
 /// How vhost-user ports are.
-#[cfg(dpdk)]
 fn settings() -> &'static Settings {
     SETTINGS.get_or_init(Settings::default)
 }

@@ -89,6 +89,10 @@ fn card(nic: &Nic) -> Finding {
 
 /// Can this program drive DPDK's devices?
 pub fn dpdk(machine: &Machine) -> Vec<Finding> {
+    if ports::dpdk::version().is_none() {
+        let found = "this program was compiled without it; afxdp, afpacket and tap ports need none";
+        return vec![Finding::ok("DPDK", found)];
+    }
     let directories = machine.list("/usr/lib/x86_64-linux-gnu/dpdk");
     let drivers = directories.iter().filter(|name| name.starts_with("pmds-"));
     let drivers = drivers.flat_map(|name| machine.list(&format!("/usr/lib/x86_64-linux-gnu/dpdk/{name}")));
