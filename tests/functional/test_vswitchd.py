@@ -169,7 +169,7 @@ def test_settings_of_a_bridge(ovs):
 def test_a_controller_that_connects_is_marked(ovs):
     ovs.start()
     dummy_bridge(ovs)
-    path = ovs.dir / "controller.sock"
+    path = ovs.dir / "br0.controller"
     ovs.vsctl("set-controller", "br0", f"punix:{path}")
     uuid = ovs.vsctl("get", "bridge", "br0", "controller").strip("[]")
     assert ovs.get("controller", uuid, "is_connected") == "false"

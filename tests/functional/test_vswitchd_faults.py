@@ -205,7 +205,7 @@ def test_a_full_disk_for_the_log(ovs):  # noqa: F811
 def test_nothing_is_forwarded_while_flows_are_restored(ovs):  # noqa: F811
     ovs.vsctl("--no-wait", "set", "open", ".", "other_config:flow-restore-wait=true")
     ovs.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "--", "set-controller",
-              "br0", f"punix:{ovs.dir}/c.sock")
+              "br0", f"punix:{ovs.dir}/br0.c")
     for port in ["p1", "p2"]:
         ovs.vsctl("--no-wait", "add-port", "br0", port, "--", "set", "interface", port, "type=dummy")
     ovs.start()
@@ -213,25 +213,25 @@ def test_nothing_is_forwarded_while_flows_are_restored(ovs):  # noqa: F811
     sent = lambda: "tx pkts=1," in ovs.ofctl("dump-ports", "br0", "p2")
     ovs.ofctl("add-flow", "br0", "actions=FLOOD")
     ovs.appctl("netdev-dummy/receive", "p1", frame)
-    assert not sent() and not (ovs.dir / "c.sock").exists()
+    assert not sent() and not (ovs.dir / "br0.c").exists()
     ovs.vsctl("remove", "open", ".", "other_config", "flow-restore-wait")
-    assert (ovs.dir / "c.sock").exists()
+    assert (ovs.dir / "br0.c").exists()
     ovs.ofctl("add-flow", "br0", "actions=FLOOD")
     ovs.appctl("netdev-dummy/receive", "p1", frame)
     assert sent()
     # It counts at the start only.
     ovs.vsctl("set", "open", ".", "other_config:flow-restore-wait=true")
-    assert (ovs.dir / "c.sock").exists()
+    assert (ovs.dir / "br0.c").exists()
 
 
 def test_a_controllers_role_is_written(ovs):  # noqa: F811
     ovs.start()
     dummy_bridge(ovs)
-    ovs.vsctl("set-controller", "br0", f"punix:{ovs.dir}/c.sock")
+    ovs.vsctl("set-controller", "br0", f"punix:{ovs.dir}/br0.c")
     uuid = ovs.vsctl("get", "bridge", "br0", "controller").strip("[]")
     assert ovs.get("controller", uuid, "role") == "[]"
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(ovs.dir / "c.sock"))
+        peer.connect(str(ovs.dir / "br0.c"))
         peer.sendall(bytes.fromhex("0400000800000001"))
         until(lambda: ovs.get("controller", uuid, "role") == "other", what="the role at first")
         # OFPT_ROLE_REQUEST, primary, generation 1.

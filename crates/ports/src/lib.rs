@@ -9,6 +9,7 @@ pub mod afpacket;
 pub mod afxdp;
 pub mod dpdk;
 pub mod dummy;
+pub mod files;
 pub mod null;
 pub mod offload;
 pub mod options;

@@ -24,6 +24,8 @@ pub enum Form {
     Text,
     /// A file name.
     Path,
+    /// A stream: `tcp:HOST:PORT`, `unix:FILE`, `ptcp:PORT[:HOST]` or `punix:FILE`.
+    Stream,
     /// `true` or `false`.
     Bool,
     /// A decimal number within these bounds, both included.
@@ -40,6 +42,7 @@ impl Form {
         match self {
             Form::Text => "text".into(),
             Form::Path => "file name".into(),
+            Form::Stream => "address of a stream".into(),
             Form::Bool => "true or false".into(),
             Form::Number(min, u64::MAX) => format!("number from {min}"),
             Form::Number(min, max) => format!("number {min}..{max}"),
@@ -50,7 +53,7 @@ impl Form {
 
     fn accepts(&self, value: &str) -> bool {
         match self {
-            Form::Text => true,
+            Form::Text | Form::Stream => true,
             Form::Path => !value.is_empty(),
             Form::Bool => matches!(value, "true" | "false"),
             Form::Number(min, max) => value.parse().is_ok_and(|n: u64| (*min..=*max).contains(&n)),

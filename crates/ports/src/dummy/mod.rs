@@ -42,12 +42,12 @@ pub const KIND: Kind = Kind {
         OptionDef { name: "rxq_pcap", form: Form::Path, doc: "Capture file to which received frames are added." },
         OptionDef {
             name: "stream",
-            form: Form::Text,
+            form: Form::Stream,
             doc: "Where to connect to another dummy port: unix:FILE or tcp:HOST:PORT.",
         },
         OptionDef {
             name: "pstream",
-            form: Form::Text,
+            form: Form::Stream,
             doc: "Where another dummy port connects to: punix:FILE or ptcp:PORT[:HOST].",
         },
         OptionDef { name: "tx_pcap", form: Form::Path, doc: "Capture file to which sent frames are added." },

@@ -2,15 +2,17 @@
 //!
 //! On the wire each frame comes after its length, two bytes in network byte order, as between OVS's dummy
 //! ports. `pstream` listens, and sends each frame to everybody who has connected; `stream` connects, and
-//! connects again when the connection ends.
+//! connects again when the connection ends. At most [`MAX_PEERS`] are connected: for another one, the one makes
+//! room that has never sent a frame, or has sent none for longest.
 //!
 //! Sharing between threads: workers put frames into [`Shared::outgoing`] and ring the bell; a thread of the
 //! port's own does everything with the sockets, and puts what comes in into the port's receive queue.
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -21,16 +23,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::Error;
+use crate::files::{self, SocketFile};
 use crate::sys::{Doorbell, system};
 
 /// Frames that wait for the thread, and for a peer; more are dropped, as in OVS.
 const QUEUE_LEN: usize = 100;
+
+/// Bytes that wait for one peer; what comes beyond them is dropped. The last frame can exceed it.
+const OUTPUT_LIMIT: usize = 1 << 20;
+
+/// Connections to one port.
+const MAX_PEERS: usize = 64;
+
+/// Looks at one peer's bytes before the others have their turn.
+const READS: usize = 16;
 
 /// The shortest frame: an Ethernet header. Who sends a shorter one does not speak this protocol.
 const MIN_FRAME: usize = 14;
 
 /// The first pause before connecting again, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a TCP connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,8 +82,6 @@ pub(super) struct Patch {
     /// It connects, rather than listens.
     active: bool,
     thread: Option<JoinHandle<()>>,
-    /// A socket's file, which goes with it.
-    file: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -112,19 +125,19 @@ impl Patch {
             stop: AtomicBool::new(false),
             connected: AtomicBool::new(false),
         });
-        let file = if let Target::PassiveUnix(path) = &target { Some(path.clone()) } else { None };
         let pump = Pump {
             shared: shared.clone(),
             target,
             listener,
             peers: Vec::new(),
             deliver,
+            turn: 0,
             backoff: BACKOFF.0,
             due: Instant::now(),
         };
         let thread = std::thread::Builder::new().name(format!("patch-{port}"));
         let thread = thread.spawn(|| pump.run()).map_err(|e| system(port, "start a thread", e))?;
-        Ok(Patch { shared, active, thread: Some(thread), file })
+        Ok(Patch { shared, active, thread: Some(thread) })
     }
 
     /// Sends a frame to the other end, or drops it.
@@ -148,14 +161,15 @@ impl Drop for Patch {
             // A panic has been reported by the hook.
             let _ = thread.join();
         }
-        if let Some(file) = &self.file {
-            let _ = std::fs::remove_file(file);
-        }
     }
 }
 
 enum Listener {
-    Unix(UnixListener),
+    Unix {
+        listener: UnixListener,
+        /// The file goes with the listener.
+        _file: SocketFile,
+    },
     Tcp(TcpListener),
 }
 
@@ -164,10 +178,8 @@ impl Listener {
     fn open(target: &Target) -> std::io::Result<Option<Listener>> {
         match target {
             Target::PassiveUnix(path) => {
-                remove_dead(path);
-                let listener = UnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
-                Ok(Some(Listener::Unix(listener)))
+                let (listener, file) = files::listen(path)?;
+                Ok(Some(Listener::Unix { listener, _file: file }))
             }
             Target::PassiveTcp(address) => {
                 let listener = TcpListener::bind(address)?;
@@ -180,14 +192,14 @@ impl Listener {
 
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Unix { listener, .. } => listener.as_fd(),
             Listener::Tcp(listener) => listener.as_fd(),
         }
     }
 
     fn accept(&self) -> std::io::Result<OwnedFd> {
         match self {
-            Listener::Unix(listener) => {
+            Listener::Unix { listener, .. } => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 Ok(stream.into())
@@ -201,17 +213,10 @@ impl Listener {
     }
 }
 
-/// Removes a socket that nobody listens on any more.
-fn remove_dead(path: &Path) {
-    if UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
 fn connect(target: &Target) -> std::io::Result<OwnedFd> {
     match target {
         Target::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
+            let stream = files::connect(path)?;
             stream.set_nonblocking(true)?;
             Ok(stream.into())
         }
@@ -233,6 +238,8 @@ struct Pump {
     listener: Option<Listener>,
     peers: Vec<Peer>,
     deliver: Deliver,
+    /// Counts what the thread does, to tell what was later.
+    turn: u64,
     backoff: Duration,
     /// When to connect next.
     due: Instant,
@@ -245,8 +252,9 @@ impl Pump {
             self.send();
             self.wait();
             self.accept();
-            let deliver = &self.deliver;
-            self.peers.retain_mut(|peer| peer.receive(deliver));
+            self.turn += 1;
+            let (deliver, turn) = (&self.deliver, self.turn);
+            self.peers.retain_mut(|peer| peer.receive(deliver, turn));
             self.count();
         }
     }
@@ -309,8 +317,23 @@ impl Pump {
 
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        while let Ok(fd) = listener.accept() {
-            self.peers.push(Peer::new(fd));
+        // So many at a time: those that are connected have their turn, too.
+        for _ in 0..MAX_PEERS {
+            match listener.accept() {
+                Ok(fd) => {
+                    if self.peers.len() >= MAX_PEERS {
+                        let silent = self.peers.iter().enumerate().min_by_key(|(_, peer)| peer.spoke);
+                        silent.map(|(at, _)| at).map(|at| self.peers.remove(at));
+                    }
+                    self.peers.push(Peer::new(fd));
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => {
+                    // Out of descriptors, most likely: try again when some may have been closed.
+                    tracing::warn!("a dummy port cannot accept a connection: {e}");
+                    return std::thread::sleep(ACCEPT_PAUSE);
+                }
+            }
         }
     }
 }
@@ -322,17 +345,19 @@ struct Peer {
     input: Vec<u8>,
     /// Frames, with their lengths, that the peer has not taken.
     output: Vec<u8>,
+    /// In which turn of the thread it last sent a whole frame; zero: never.
+    spoke: u64,
 }
 
 impl Peer {
     fn new(fd: OwnedFd) -> Peer {
-        Peer { fd, input: Vec::new(), output: Vec::new() }
+        Peer { fd, input: Vec::new(), output: Vec::new(), spoke: 0 }
     }
 
     fn enqueue(&mut self, frame: &[u8]) {
         let Ok(len) = u16::try_from(frame.len()) else { return };
         // A peer that takes nothing is not to take all memory.
-        if self.output.len() < QUEUE_LEN * usize::from(u16::MAX) {
+        if self.output.len() < OUTPUT_LIMIT {
             self.output.extend(len.to_be_bytes());
             self.output.extend(frame);
         }
@@ -352,9 +377,9 @@ impl Peer {
     }
 
     /// Reads what there is to read; false when the connection is over.
-    fn receive(&mut self, deliver: &Deliver) -> bool {
+    fn receive(&mut self, deliver: &Deliver, turn: u64) -> bool {
         let mut chunk = [0; 1 << 14];
-        loop {
+        for _ in 0..READS {
             match rustix::io::read(&self.fd, &mut chunk) {
                 Ok(0) => return false,
                 Ok(n) => self.input.extend(&chunk[..n]),
@@ -362,14 +387,15 @@ impl Peer {
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
             }
-            if !self.take_frames(deliver) {
+            if !self.take_frames(deliver, turn) {
                 return false;
             }
         }
+        true
     }
 
     /// Delivers whole frames; false for what cannot be one.
-    fn take_frames(&mut self, deliver: &Deliver) -> bool {
+    fn take_frames(&mut self, deliver: &Deliver, turn: u64) -> bool {
         let mut rest = &self.input[..];
         while let [high, low, after @ ..] = rest {
             let len = usize::from(u16::from_be_bytes([*high, *low]));
@@ -378,6 +404,7 @@ impl Peer {
             }
             let Some((frame, after)) = after.split_at_checked(len) else { break };
             deliver(frame);
+            self.spoke = turn;
             rest = after;
         }
         self.input = rest.to_vec();
@@ -392,7 +419,9 @@ mod tests {
     use crate::dummy::Dummy;
     use crate::registry::{self, PortSpec};
     use packet::{Batch, Packet, Time};
+    use std::cell::RefCell;
     use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
 
     fn open(env: &Env, name: &str, option: (&str, &str)) -> Result<(Arc<dyn crate::Port>, Arc<Dummy>), Error> {
         let port = registry::open(&PortSpec::new(name, "dummy").with(&[option]), env)?;
@@ -446,6 +475,64 @@ mod tests {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(&[0, 5, 1, 2, 3, 4, 5]).unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+
+    #[test]
+    fn silent_peers_make_room_and_one_that_speaks_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.sock");
+        let (port, _) = open(&Env::default(), "a", ("pstream", &format!("punix:{}", path.display()))).unwrap();
+        let (mut rx, mut batch) = (port.take_rx_queues(), Batch::new());
+        let received = RefCell::new((0, &mut rx, &mut batch));
+        let arrived = |count: usize| {
+            until(|| {
+                let (got, rx, batch) = &mut *received.borrow_mut();
+                *got += rx[0].receive(batch, Time(0));
+                batch.clear();
+                *got >= count
+            });
+        };
+        let frame = [&[0, 60][..], &[7; 60]].concat();
+        let mut speaks = UnixStream::connect(&path).unwrap();
+        speaks.write_all(&frame).unwrap();
+        arrived(1);
+        // Some say nothing, some half a frame.
+        let silent: Vec<_> = (0..3 * MAX_PEERS)
+            .map(|n| {
+                let mut peer = UnixStream::connect(&path).unwrap();
+                peer.write_all(&frame[..n % 2 * 30]).unwrap();
+                peer
+            })
+            .collect();
+        let mut first = &silent[0];
+        assert_eq!(first.read(&mut [0; 8]).unwrap_or(0), 0, "the first has made room");
+        speaks.write_all(&frame).unwrap();
+        arrived(2);
+        UnixStream::connect(&path).unwrap().write_all(&frame).unwrap();
+        arrived(3);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_accepts_from_does_not_keep_the_port() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<_> = std::iter::from_fn(|| files::connect(&path).ok()).collect();
+        assert!(!waiting.is_empty());
+        let (port, dummy) = open(&Env::default(), "a", ("stream", &format!("unix:{}", path.display()))).unwrap();
+        // Ends the thread, which would wait for ever.
+        drop((port, dummy));
+    }
+
+    #[test]
+    fn a_listener_replaces_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "precious").unwrap();
+        let refused = open(&Env::default(), "a", ("pstream", &format!("punix:{}", path.display())));
+        assert!(refused.err().unwrap().to_string().contains("is no socket"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]

@@ -6,6 +6,8 @@ mod recorder;
 pub use file::Capture;
 pub use recorder::{Recorder, Stamps};
 
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use crate::registry::{Env, Kind, PortSpec};
 use crate::stats::{Counters, PortCounters};
 use crate::sys::system;
 use crate::virtual_port::{VirtualPort, copy, mac_from_name};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, files};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -72,7 +74,7 @@ impl Pcap {
         let (mut replay, mut source) = (None, None);
         if let Some(path) = options.path("rx_pcap") {
             let path_text = path.display().to_string();
-            let bytes = std::fs::read(&path).map_err(|e| system(port, format!("read {path_text}"), e))?;
+            let bytes = read(&path).map_err(|e| system(port, format!("read {path_text}"), e))?;
             let wrong = |problem| Error::File { port: port.into(), path: path_text.clone(), problem };
             let capture = Capture::parse(bytes).map_err(wrong)?;
             let looped = options.flag("loop", false);
@@ -92,6 +94,13 @@ impl Pcap {
         let recorder = options.path("tx_pcap").map(|p| Recorder::create(port, &p, stamps).map(Arc::new)).transpose()?;
         Ok(Arc::new(Pcap { state, counters, replay: Mutex::new(replay), recorder, source }))
     }
+}
+
+/// Reads a regular file: others may never end.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    files::open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// From the first frame of a lap to the first of the next: the file's span and one mean interval.

@@ -1,16 +1,17 @@
 //! Writing of capture files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use packet::Time;
 use parking_lot::Mutex;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::file::ClassicHeader;
-use crate::Error;
 use crate::sys::system;
+use crate::{Error, files};
 
 /// Where time stamps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,32 +43,20 @@ struct State {
 }
 
 impl Recorder {
-    /// Makes a new file, in place of an old one, with time stamps in nanoseconds.
+    /// Makes a new file, in place of an old recording, with time stamps in nanoseconds. A file that is no
+    /// recording is left as it is.
     pub fn create(port: &str, path: &Path, stamps: Stamps) -> Result<Recorder, Error> {
-        let file = File::create(path).map_err(|e| system(port, format!("create {}", path.display()), e))?;
+        let (file, _) = open(port, path)?;
+        file.set_len(0).map_err(|e| system(port, format!("empty {}", path.display()), e))?;
         Recorder::start(port, path, file, ClassicHeader::new(true), stamps, true)
     }
 
     /// Adds to a file, in its own format; a new one gets time stamps in microseconds, which is what
     /// OVS's dummy ports write.
     pub fn append(port: &str, path: &Path) -> Result<Recorder, Error> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .map_err(|e| system(port, format!("open {}", path.display()), e))?;
-        let mut start = Vec::new();
-        let mut head = Read::by_ref(&mut file).take(ClassicHeader::LEN as u64);
-        head.read_to_end(&mut start).map_err(|e| system(port, format!("read {}", path.display()), e))?;
-        let wrong = |problem: String| Error::File { port: port.into(), path: path.display().to_string(), problem };
-        if start.is_empty() {
-            return Recorder::start(port, path, file, ClassicHeader::new(false), Stamps::TimeOfDay, true);
-        }
-        let header = ClassicHeader::parse(&start)
-            .map_err(wrong)?
-            .ok_or_else(|| wrong("not a pcap file, so frames cannot be added to it".into()))?;
-        Recorder::start(port, path, file, header, Stamps::TimeOfDay, false)
+        let (file, found) = open(port, path)?;
+        let (new, header) = (found.is_none(), found.unwrap_or(ClassicHeader::new(false)));
+        Recorder::start(port, path, file, header, Stamps::TimeOfDay, new)
     }
 
     fn start(
@@ -124,6 +113,25 @@ impl Recorder {
     }
 }
 
+/// Opens a file to record to, at its end. Also the header of the recording that is in it, if one is.
+fn open(port: &str, path: &Path) -> Result<(File, Option<ClassicHeader>), Error> {
+    let mut file = files::open_capture(path).map_err(|e| system(port, format!("open {}", path.display()), e))?;
+    let mut start = Vec::new();
+    let head = Read::by_ref(&mut file).take(ClassicHeader::LEN as u64).read_to_end(&mut start);
+    let set_up = head.and_then(|_| {
+        let appends = fcntl_getfl(&file)? | OFlags::APPEND;
+        Ok(fcntl_setfl(&file, appends)?)
+    });
+    set_up.map_err(|e| system(port, format!("read {}", path.display()), e))?;
+    if start.is_empty() {
+        return Ok((file, None));
+    }
+    let wrong = |problem: String| Error::File { port: port.into(), path: path.display().to_string(), problem };
+    let header = ClassicHeader::parse(&start).map_err(wrong)?;
+    let header = header.ok_or_else(|| wrong("not a pcap file, so no frames are recorded to it".into()))?;
+    Ok((file, Some(header)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,13 +150,25 @@ mod tests {
             assert_eq!((capture.len(), capture.frame(1)), (2, &b"later"[..]));
             assert!(capture.time(0) > Duration::from_secs(1_600_000_000), "the time of day");
         }
-        std::fs::write(&path, b"some text").unwrap();
-        assert!(Recorder::append("p0", &path).unwrap_err().to_string().contains("not a pcap file"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_recording_is_not_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcap");
+        std::fs::write(&path, b"some text that is longer than a header").unwrap();
+        for refused in [Recorder::append("p0", &path), Recorder::create("p0", &path, Stamps::Clock)] {
+            assert!(refused.unwrap_err().to_string().contains("not a pcap file"));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"some text that is longer than a header");
+        std::fs::write(&path, ClassicHeader::new(false).encode()).unwrap();
+        drop(Recorder::create("p0", &path, Stamps::Clock).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), ClassicHeader::new(true).encode(), "an old recording is replaced");
     }
 
     #[test]
     fn failure_ends_the_recording_only() {
-        let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else { return };
+        let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
         let header = ClassicHeader::new(true);
         let recorder = Recorder::start("p0", Path::new("/dev/full"), full, header, Stamps::Clock, false).unwrap();
         assert!(recorder.record(b"buffered", Time(0)));

@@ -1,50 +1,21 @@
 //! The path of a port's socket: found wrong before librte_vhost is asked, which would only log it.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The longest path of a Unix socket, in bytes (`sun_path` without its terminating zero).
-const MAX_PATH: usize = 107;
+use crate::files;
 
 /// Whether a path can be that of a socket.
 pub fn check(path: &Path) -> Result<(), String> {
-    let length = path.as_os_str().len();
-    match () {
-        () if length == 0 => Err("the path of the socket is empty".into()),
-        () if length > MAX_PATH => Err(format!(
-            "the path of the socket has {length} bytes; at most {MAX_PATH} are possible: {}",
-            path.display()
-        )),
-        () if !path.is_absolute() => Err(format!("the path of the socket should begin with /: {}", path.display())),
-        () => Ok(()),
+    files::check_socket_path(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(format!("the path of the socket should begin with /: {}", path.display())),
     }
 }
 
 /// Makes way for a socket that is to be made: one that nobody serves any more is removed.
 pub fn make_way(path: &Path) -> Result<(), String> {
-    let at = path.display();
-    if let Some(directory) = path.parent()
-        && !directory.is_dir()
-    {
-        return Err(format!("the directory {} of the socket does not exist", directory.display()));
-    }
-    let kind = match std::fs::symlink_metadata(path) {
-        Ok(facts) => facts.file_type(),
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(format!("{at}: {e}")),
-    };
-    if !kind.is_socket() {
-        return Err(format!("{at} exists and is no socket; remove it"));
-    }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|e| format!("the old socket {at} cannot be removed: {e}"))
-        }
-        Ok(_) => Err(format!("the socket {at} is in use by another process")),
-        Err(e) => Err(format!("the socket {at} is there, and cannot be looked at: {e}")),
-    }
+    files::make_way(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Why a socket that exists cannot be connected to, as far as that can be seen without doing so.
@@ -84,6 +55,6 @@ mod tests {
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
         assert!(make_way(&path).unwrap_err().contains("is no socket"));
-        assert!(make_way(&path.join("x/y")).unwrap_err().contains("does not exist"));
+        assert!(make_way(&path.join("x/y")).unwrap_err().contains("directory"));
     }
 }

@@ -22,8 +22,13 @@ use args::{Args, Command};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
 pub fn main() -> ExitCode {
-    if let Some(arguments) = vswitchd_arguments(std::env::args_os()) {
-        return vswitchd::main(&arguments);
+    match vswitchd_arguments(std::env::args_os()) {
+        Some(Ok(arguments)) => return vswitchd::main(&arguments),
+        Some(Err(argument)) => {
+            eprintln!("{}: the argument {argument:?} is not UTF-8", vswitchd::PROGRAM);
+            return ExitCode::FAILURE;
+        }
+        None => {}
     }
     let args = Args::parse();
     match dispatch(args) {
@@ -37,11 +42,11 @@ pub fn main() -> ExitCode {
 
 /// The arguments for ovs-vswitchd, if that is what the program was started as: by this name, or with the
 /// command `vswitchd`. They are in the syntax of ovs-vswitchd(8), which is not that of the other commands.
-fn vswitchd_arguments(arguments: impl Iterator<Item = OsString>) -> Option<Vec<String>> {
-    let mut arguments = arguments.map(|a| a.to_string_lossy().into_owned());
+/// An error is one that is no text: with anything in its place, a file would get another name.
+fn vswitchd_arguments(mut arguments: impl Iterator<Item = OsString>) -> Option<Result<Vec<String>, OsString>> {
     let program = arguments.next()?;
     let by_name = Path::new(&program).file_name().is_some_and(|name| name == vswitchd::PROGRAM);
-    (by_name || arguments.next()? == "vswitchd").then(|| arguments.collect())
+    (by_name || arguments.next()? == "vswitchd").then(|| arguments.map(OsString::into_string).collect())
 }
 
 /// Why a command failed.

@@ -4,13 +4,13 @@
 //! itself: its task waits, and a reply that it does not read is given up after [`WRITE_TIMEOUT`].
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ports::files::{self, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -33,13 +33,14 @@ const MAX_CONNECTIONS: usize = 64;
 /// A listening control socket. Dropping it removes the socket from the file system.
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 impl Server {
     /// Listens at `path`. A socket that an earlier process left there is replaced.
     pub fn bind(path: &Path) -> io::Result<Server> {
-        Ok(Server { listener: bind_unix(path)?, path: path.into() })
+        let (listener, file) = bind_unix(path)?;
+        Ok(Server { listener, _file: file })
     }
 
     /// Serves clients until dropped. Runs within a [`tokio::task::LocalSet`].
@@ -67,23 +68,10 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Listens on a Unix socket at `path`, which only the owner and the group may use. A socket that
-/// nobody listens on any more is replaced; one in use is an error.
-pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket")),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o770))?;
-    Ok(listener)
+/// Listens on a Unix socket at `path`, for the management thread. See [`files::listen`].
+pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let (listener, file) = files::listen(path)?;
+    Ok((UnixListener::from_std(listener)?, file))
 }
 
 /// Answers the requests of one client, in order.

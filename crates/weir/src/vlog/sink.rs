@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 /// The log file.
 #[derive(Default)]
 pub struct LogFile {
@@ -50,9 +52,11 @@ impl LogFile {
     }
 }
 
-/// Opens a log file to append to it.
+/// Opens a log file to append to it. It may be a pipe or a terminal: a FIFO without a reader is an error,
+/// and one whose reader is slow loses lines.
 pub fn open(path: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).mode(0o660).open(path)
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    File::options().create(true).append(true).mode(0o660).custom_flags(flags).open(path)
 }
 
 /// How the system's log is reached (`--syslog-method`).
@@ -180,6 +184,15 @@ mod tests {
             drop(listener);
             std::fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_fifo_that_nobody_reads_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(open(&path).is_err());
     }
 
     #[test]

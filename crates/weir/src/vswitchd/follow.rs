@@ -9,8 +9,7 @@ use ovsdb::client::Events;
 use packet::Time;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::options::Dummy;
-use super::source::{self, Source};
+use super::source::{self, Rules, Source};
 use super::writeback::{self, What};
 use crate::config::toml::{Loaded, Origins};
 use crate::daemon::commands::Context;
@@ -22,12 +21,12 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_STATS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits for the database and its lock: the first configuration.
-pub async fn first(events: &mut Events, dummy: Dummy) -> Source {
+pub async fn first(events: &mut Events, rules: &Rules) -> Source {
     let mut told = false;
     loop {
         let state = events.state();
         if state.synced && state.has_lock {
-            return source::read(&state.replica, dummy, true);
+            return source::read(&state.replica, rules, true);
         } else if state.synced && !told {
             let pid = std::process::id();
             tracing::error!(
@@ -43,7 +42,7 @@ pub async fn first(events: &mut Events, dummy: Dummy) -> Source {
 pub struct Follower {
     events: Events,
     context: Rc<Context>,
-    dummy: Dummy,
+    rules: Rules,
     /// What was applied last; none while another daemon holds the lock.
     applied: Option<Source>,
     warned: BTreeSet<String>,
@@ -55,9 +54,9 @@ pub struct Follower {
 
 impl Follower {
     /// One that has applied nothing.
-    pub fn new(events: Events, context: Rc<Context>, dummy: Dummy) -> Follower {
+    pub fn new(events: Events, context: Rc<Context>, rules: Rules) -> Follower {
         let (applied, warned, hopeless) = (None, BTreeSet::new(), BTreeSet::new());
-        Follower { events, context, dummy, applied, warned, hopeless, stats_written: None }
+        Follower { events, context, rules, applied, warned, hopeless, stats_written: None }
     }
 
     /// Brings `first` into force, calls `ready`, and then follows for ever.
@@ -94,7 +93,7 @@ impl Follower {
             return;
         }
         let waits = self.applied.as_ref().is_some_and(|applied| applied.desired.datapath.flow_restore_wait);
-        let source = source::read(&state.replica, self.dummy, waits);
+        let source = source::read(&state.replica, &self.rules, waits);
         if self.applied.as_ref() != Some(&source) {
             self.bring(source).await;
         }

@@ -32,6 +32,7 @@ use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
 
 mod detach;
+mod files;
 mod flow_tables;
 mod follow;
 mod mirror;
@@ -221,12 +222,17 @@ async fn manage(
     let config = Config::new("Open_vSwitch", source::selection()).with_lock("ovs_vswitchd");
     let mut events = Client::new(config, remotes, tls).spawn();
     let waiting = Rc::new(waiting::Context { exit: exit.clone(), log });
+    let rules = rules(options, rundir);
     let first = tokio::select! {
-        first = follow::first(&mut events, options.dummy) => first,
+        first = follow::first(&mut events, &rules) => first,
         () = serve(server.as_ref(), waiting::TABLE, waiting) => return Ok(()),
         outcome = outside.end() => return outcome,
     };
     switch(options, rundir, events, first, server.as_ref(), &mut outside).await
+}
+
+fn rules(options: &Options, rundir: &Rundir) -> source::Rules {
+    source::Rules { dummy: options.dummy, files: files::Files::new(rundir.path(), options.warpable) }
 }
 
 /// Serves the control socket, for ever.
@@ -273,7 +279,7 @@ async fn switch(
         started: Instant::now(),
     });
     commands::coverage::watch(&context);
-    let follower = follow::Follower::new(events, context.clone(), options.dummy);
+    let follower = follow::Follower::new(events, context.clone(), rules(options, rundir));
     let (awaited, in_background) = (options.detach || options.monitor, options.detach);
     let ready = move || {
         if awaited {

@@ -135,7 +135,12 @@ const DEFS: &[Def] = &[
     def("syslog-method", None, Needed, "how to reach the system's log: libc, null, unix:FILE or udp:IP:PORT"),
     def("unixctl", None, Needed, "control socket, or none"),
     def("mlockall", None, No, "keep all memory from being paged out"),
-    def("enable-dummy", None, Optional, "interfaces are dummy ports: override (all) or system"),
+    def(
+        "enable-dummy",
+        None,
+        Optional,
+        "for tests: interfaces are dummy ports (override: all, system), files anywhere",
+    ),
     def("disable-system", None, No, "accepted: there is no kernel datapath"),
     def("disable-system-route", None, No, "accepted: the kernel's routes are not used"),
     def("private-key", Some('p'), Needed, "private key for TLS"),

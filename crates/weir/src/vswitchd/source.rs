@@ -11,6 +11,7 @@ use openflow::{Version, Versions};
 use ovsdb::{Replica, Row, Selection};
 use ports::registry;
 
+use super::files::Files;
 use super::flow_tables;
 use super::mirror;
 use super::options::Dummy;
@@ -43,11 +44,20 @@ pub struct Source {
     pub next_cfg: i64,
 }
 
+/// What the command line makes of the database.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Which interfaces become dummy ports.
+    pub dummy: Dummy,
+    /// The files that it may name.
+    pub files: Files,
+}
+
 /// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
 ///
 /// With `may_wait`, `flow-restore-wait` is obeyed: until it is over, controllers are not known. It counts
 /// only from the start of the daemon until it is over for the first time.
-pub fn read(replica: &Replica, dummy: Dummy, may_wait: bool) -> Source {
+pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> Source {
     let Some(root) = replica.rows("Open_vSwitch").next() else { return Source::default() };
     let mut source = Source { next_cfg: root.integer("next_cfg").unwrap_or(0), ..Source::default() };
     source.notes = unsupported::notes(replica);
@@ -63,7 +73,7 @@ pub fn read(replica: &Replica, dummy: Dummy, may_wait: bool) -> Source {
             source.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
             continue;
         }
-        let mut bridge = source.bridge(replica, row, name, dummy);
+        let mut bridge = source.bridge(replica, row, name, rules);
         if waits {
             bridge.controllers.clear();
         }
@@ -169,9 +179,9 @@ impl Source {
         }
     }
 
-    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, dummy: Dummy) -> Bridge {
+    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, rules: &Rules) -> Bridge {
         let datapath_type = row.string("datapath_type").unwrap_or_default();
-        let dummies = match dummy {
+        let dummies = match rules.dummy {
             Dummy::Override => true,
             Dummy::System => matches!(datapath_type, "" | "system" | "dummy"),
             Dummy::Explicit => datapath_type == "dummy",
@@ -199,8 +209,12 @@ impl Source {
                 bridge.settings.local_vlans = vlans(port);
                 continue;
             }
-            let wanted = Port { vlans: vlans(port), interface: self.interface(interface, device, dummies, dummy) };
-            bridge.ports.insert(device.to_owned(), wanted);
+            match self.interface(interface, device, dummies, rules) {
+                Ok(interface) => {
+                    bridge.ports.insert(device.to_owned(), Port { vlans: vlans(port), interface });
+                }
+                Err(problem) => drop(self.problems.insert(device.to_owned(), problem)),
+            }
         }
         for mirror in row.references("mirrors").filter_map(|uuid| replica.row("Mirror", uuid)) {
             match mirror::read(replica, mirror) {
@@ -210,7 +224,9 @@ impl Source {
         }
         bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
-            if let Some((target, settings)) = self.controller(controller, name) {
+            if let Some((target, settings)) = self.controller(controller, name)
+                && self.or_warn(Some(rules.files.controller(name, &target))).is_some()
+            {
                 bridge.controllers.insert(target, settings);
             }
         }
@@ -255,26 +271,28 @@ impl Source {
         }
     }
 
-    fn interface(&mut self, row: &Row, name: &str, dummies: bool, dummy: Dummy) -> Interface {
-        let kind = device_kind(row.string("type").unwrap_or_default(), dummies, dummy);
+    /// What an interface is to be, or why it cannot be had.
+    fn interface(&mut self, row: &Row, name: &str, dummies: bool, rules: &Rules) -> Result<Interface, String> {
+        let kind = device_kind(row.string("type").unwrap_or_default(), dummies, rules.dummy);
         let known = registry::kind(kind).map(|kind| kind.options);
         let mut options = BTreeMap::new();
         for (key, value) in row.string_pairs("options") {
             // A type's options that Weir does not have are no reason to be without the port.
             if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
+                rules.files.option(kind, key, value)?;
                 options.insert(key.to_owned(), value.to_owned());
             } else {
                 self.notes.insert(format!("interface {name}: options:{key} has no effect"));
             }
         }
-        Interface {
+        Ok(Interface {
             kind: kind.to_owned(),
             options,
             ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
-        }
+        })
     }
 
     /// `other_config:pmd-rxq-affinity`: `QUEUE:CORE,...`.

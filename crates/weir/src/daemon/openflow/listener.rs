@@ -25,17 +25,17 @@ const SERVICE_PROBE: Duration = Duration::from_secs(60);
 
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
 pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
-    let listener = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
+    let (listener, file) = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
     let settings = Controller { inactivity_probe: SERVICE_PROBE, ..Controller::default() };
     let accept = accept(Listener::Unix(listener), peers, Kind::Service, Rc::default(), settings);
-    Ok(Task::spawn(accept).with_file(path))
+    Ok(Task::spawn(accept).with_file(file))
 }
 
 /// `punix:FILE`.
 pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) -> Result<Task, String> {
-    let listener = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
+    let (listener, file) = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
     let accept = accept(Listener::Unix(listener), peers, Kind::Controller, state, controller);
-    Ok(Task::spawn(accept).with_file(path))
+    Ok(Task::spawn(accept).with_file(file))
 }
 
 /// `ptcp:[PORT][:HOST]`.

@@ -9,13 +9,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
 use packet::Time;
+use ports::files::SocketFile;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
@@ -84,6 +85,8 @@ pub struct Manager {
 }
 
 struct BridgeSockets {
+    /// Where relative names of sockets begin.
+    rundir: PathBuf,
     peers: Rc<Peers>,
     controllers: BTreeMap<Target, ControllerTask>,
     _management: Task,
@@ -147,7 +150,8 @@ impl Manager {
         let path = self.rundir.file(&format!("{name}.mgmt"));
         let peers = Rc::new(Peers::new(bridge, self.timer.clone()));
         let management = listener::management(&path, peers.clone())?;
-        Ok(BridgeSockets { peers, controllers: BTreeMap::new(), _management: management })
+        let rundir = self.rundir.path().into();
+        Ok(BridgeSockets { rundir, peers, controllers: BTreeMap::new(), _management: management })
     }
 
     /// The controllers of a bridge and what is known about them.
@@ -203,10 +207,14 @@ impl BridgeSockets {
             Target::PassiveTcp(port, host) => {
                 listener::tcp(*port, host.as_deref(), self.peers.clone(), state.clone(), controller)?
             }
-            Target::PassiveUnix(path) => listener::unix(path, self.peers.clone(), state.clone(), controller)?,
-            Target::Tcp(..) | Target::Unix(_) => {
-                controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
+            Target::PassiveUnix(path) => {
+                listener::unix(&self.rundir.join(path), self.peers.clone(), state.clone(), controller)?
             }
+            Target::Unix(path) => {
+                let target = Target::Unix(self.rundir.join(path));
+                controller::connect(target, controller, self.peers.clone(), state.clone())
+            }
+            Target::Tcp(..) => controller::connect(target.clone(), controller, self.peers.clone(), state.clone()),
         };
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
         self.peers.configured(!self.controllers.is_empty());
@@ -285,19 +293,20 @@ impl Peers {
     }
 }
 
-/// A task that ends when this is dropped. `path`: a socket's file, which goes with it.
+/// A task that ends when this is dropped.
 pub struct Task {
     handle: tokio::task::JoinHandle<()>,
-    path: Option<PathBuf>,
+    /// The socket that it listens on, which goes with it.
+    file: Option<SocketFile>,
 }
 
 impl Task {
     fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
-        Task { handle: tokio::task::spawn_local(future), path: None }
+        Task { handle: tokio::task::spawn_local(future), file: None }
     }
 
-    fn with_file(mut self, path: &Path) -> Task {
-        self.path = Some(path.into());
+    fn with_file(mut self, file: SocketFile) -> Task {
+        self.file = Some(file);
         self
     }
 }
@@ -305,8 +314,5 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.handle.abort();
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
