@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// The longest path of a Unix socket, in bytes (`sun_path` without its terminating zero, unix(7)).
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Connections that wait to be accepted, if the system allows so many: for those above it, connecting fails.
+const BACKLOG: i32 = 4096;
 
 /// The file of a socket that this process has made. Dropping it removes the file, unless something else is
 /// there by then.

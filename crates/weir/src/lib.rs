@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod connections;
 pub mod daemon;
 pub mod doctor;
 pub mod flow_text;

@@ -111,6 +111,8 @@ pub struct Session {
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
     next_xid: u32,
+    /// Whole messages that have come, and when the last one did.
+    messages: u64,
     last_heard: Time,
     probing: bool,
     roles: Arc<Roles>,
@@ -149,6 +151,7 @@ impl Session {
             output: BytesMut::new(),
             reply: None,
             next_xid: 1,
+            messages: 0,
             last_heard: now,
             probing: false,
             roles,
@@ -186,15 +189,13 @@ impl Session {
         if self.closed.is_some() {
             return;
         }
-        self.last_heard = now;
-        self.probing = false;
         self.input.extend_from_slice(bytes);
-        self.process();
+        self.process(now);
     }
 
     /// Does what is due: requests that waited for room, events, the inactivity probe.
     pub fn poll(&mut self, now: Time) {
-        self.process();
+        self.process(now);
         self.bundles.expire(now);
         self.send_events();
         let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
@@ -249,6 +250,11 @@ impl Session {
         self.version
     }
 
+    /// How many whole messages have come.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
     /// The controller's role.
     pub fn role(&self) -> Role {
         self.roles.role(self.member)
@@ -267,8 +273,9 @@ impl Session {
         self.mailbox.dropped()
     }
 
-    /// Handles the whole messages in the input, as long as there is room for the answers.
-    fn process(&mut self) {
+    /// Handles the whole messages in the input, as long as there is room for the answers. Only those are a sign of
+    /// life: a peer that sends a byte now and then is silent.
+    fn process(&mut self, now: Time) {
         self.go_on();
         while self.wants_input() {
             let len = match codec::frame_len(&self.input) {
@@ -280,6 +287,9 @@ impl Session {
                 Ok(_) => break,
             };
             let bytes = self.input.split_to(len);
+            self.messages += 1;
+            self.last_heard = now;
+            self.probing = false;
             match self.version {
                 None => self.greet(&bytes),
                 Some(version) => self.handle(version, &bytes),

@@ -269,6 +269,20 @@ fn an_idle_peer_is_probed_and_then_given_up() {
     assert_eq!(s.closed(), Some(Closed::Inactive));
 }
 
+#[test]
+fn a_byte_now_and_then_is_no_sign_of_life() {
+    let mut s = session(&bridge(), Kind::Controller, Version::V1_0);
+    // An echo request of 100 bytes.
+    s.receive(&[1, 2, 0, 100, 0, 0, 0, 1], at(1));
+    for second in 2..10 {
+        s.receive(&[0], at(second));
+        s.poll(at(second));
+        assert_eq!((s.closed(), s.messages()), (None, 1));
+    }
+    s.poll(at(10));
+    assert_eq!(s.closed(), Some(Closed::Inactive));
+}
+
 fn packet_in(reason: PacketInReason) -> PacketInEvent {
     let mut metadata = Match::any();
     metadata.set_in_port(OfPort(3));

@@ -98,6 +98,8 @@ impl Decoder {
         let message = serde_json::from_slice(&self.buffer[..self.scanned]);
         self.buffer.drain(..self.scanned);
         self.scanned = 0;
+        // What a long message took is not kept for as long as the connection is.
+        self.buffer.shrink_to(1 << 16);
         message.map_err(|e| Error::Syntax(e.to_string()))
     }
 }

@@ -1,22 +1,22 @@
 //! The daemon's end of the control socket.
 //!
 //! One task for each connection on the management thread. A client that stalls holds up nobody but
-//! itself: its task waits, and a reply that it does not read is given up after [`WRITE_TIMEOUT`].
+//! itself: its task waits, a reply of which it takes nothing is given up after [`WRITE_TIMEOUT`], and it makes room
+//! where others want to connect (see [`Connections`]).
 
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ports::files::{self, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 
 use super::command::{Commands, Reply};
 use super::jsonrpc::{self, Decoder, MAX_REQUEST, Request};
+use crate::connections::{Connections, Place};
 
 /// Requests that have come.
 pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -24,10 +24,10 @@ pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
 /// Requests that were answered.
 pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
-/// How long a client may take to read a reply.
+/// How long a client may take nothing of a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connections at a time; more wait in the socket's backlog.
+/// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A listening control socket. Dropping it removes the socket from the file system.
@@ -45,17 +45,21 @@ impl Server {
 
     /// Serves clients until dropped. Runs within a [`tokio::task::LocalSet`].
     pub async fn serve<C: 'static>(&self, commands: Commands<C>, context: Rc<C>) {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let connections = Connections::new(MAX_CONNECTIONS);
         loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            connections.room().await;
             match self.listener.accept().await {
                 Ok((stream, _)) => {
+                    let Some(place) = connections.admit() else { continue };
                     let context = context.clone();
                     tokio::task::spawn_local(async move {
-                        if let Err(e) = connection(stream, commands, &context).await {
+                        let ended = tokio::select! {
+                            ended = connection(stream, &place, commands, &context) => ended,
+                            () = place.lost() => Err(Error::MadeRoom),
+                        };
+                        if let Err(e) = ended {
                             tracing::debug!("control socket: {e}");
                         }
-                        drop(slot);
                     });
                 }
                 Err(e) => {
@@ -75,12 +79,13 @@ pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// Answers the requests of one client, in order.
-async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &C) -> Result<(), Error> {
+async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands<C>, context: &C) -> Result<(), Error> {
     let mut decoder = Decoder::new(MAX_REQUEST);
     let mut chunk = vec![0; 4096];
     loop {
         while let Some(message) = decoder.next_message()? {
             let request = Request::parse(message)?;
+            place.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
             let outcome = match commands.run(context, &request.method, request.arguments()) {
@@ -96,7 +101,8 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
             };
             tracing::debug!("replying with {verdict}, id={}: {}", request.id, json(body));
             let reply = jsonrpc::encode_reply(&request.id, outcome);
-            tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(&reply)).await.map_err(|_| Error::Stalled)??;
+            write(&mut stream, place, &reply).await?;
+            place.idle();
         }
         match stream.read(&mut chunk).await? {
             0 if decoder.is_partial() => return Err(Error::Truncated),
@@ -104,6 +110,17 @@ async fn connection<C>(mut stream: UnixStream, commands: Commands<C>, context: &
             n => decoder.push(&chunk[..n]),
         }
     }
+}
+
+/// Writes a reply, for as long as the client takes some of it.
+async fn write(stream: &mut UnixStream, place: &Place, reply: &[u8]) -> Result<(), Error> {
+    let mut rest = reply;
+    while !rest.is_empty() {
+        place.answered();
+        let written = tokio::time::timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
+        rest = &rest[written..];
+    }
+    Ok(())
 }
 
 /// For the log.
@@ -121,6 +138,8 @@ enum Error {
     Truncated,
     #[error("the client does not read its reply")]
     Stalled,
+    #[error("a silent client has made room for another")]
+    MadeRoom,
 }
 
 #[cfg(test)]
@@ -143,6 +162,13 @@ mod tests {
             args: (0, 0),
             help: "A large reply.",
             run: |(), _| Reply::Now(Ok("x".repeat(8 << 20))),
+        },
+        Command {
+            name: "medium",
+            usage: "",
+            args: (0, 0),
+            help: "A reply that does not fit into the socket.",
+            run: |(), _| Reply::Now(Ok("x".repeat(1 << 20))),
         },
         Command {
             name: "dies",
@@ -208,6 +234,39 @@ mod tests {
             let mut reply = [0; 64];
             let n = half.read(&mut reply).unwrap();
             assert!(std::str::from_utf8(&reply[..n]).unwrap().contains("\"result\":\"\""));
+        });
+    }
+
+    #[test]
+    fn silent_clients_make_room() {
+        with_server(|path| {
+            let (large, small) = (Request::new("medium", &[]).encode(), Request::new("echo", &[]).encode());
+            let mut reader = UnixStdStream::connect(path).unwrap();
+            reader.write_all(&large).unwrap();
+            let (mut taken, mut chunk) = (0, vec![0; 1 << 10]);
+            let mut take = || {
+                let n = reader.read(&mut chunk).unwrap();
+                assert!(n > 0, "the reply ends after {taken} bytes");
+                taken += n;
+                taken
+            };
+            // Some say nothing, some half a request, some do not read their replies, some have theirs.
+            let others: Vec<_> = (0..4 * MAX_CONNECTIONS)
+                .map(|n| {
+                    let mut stream = UnixStdStream::connect(path).unwrap();
+                    let says = [&b""[..], b"{\"method\": \"ec", &large, &small][n % 4];
+                    // It may have had to make room already.
+                    let _ = stream.write_all(says);
+                    take();
+                    stream
+                })
+                .collect();
+            for _ in 0..8 {
+                assert_eq!(Client::connect(path).unwrap().call("echo", &["hi".into()]).unwrap(), "hi\n");
+                take();
+            }
+            while take() < 1 << 20 {}
+            drop(others);
         });
     }
 

@@ -14,13 +14,17 @@ use tokio::sync::Notify;
 
 use super::listener::Stream;
 use super::{ControllerState, Peers};
+use crate::connections::Place;
 use crate::daemon::timer::Timer;
 
 /// How long a peer may take nothing of what it is sent.
 const STALL: Duration = Duration::from_secs(30);
 
+/// How long a peer may take for its hello.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
-/// the peer is asked for a sign of life; zero is never.
+/// the peer is asked for a sign of life; zero is never. `place`: where it is told what the peer does.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
@@ -28,6 +32,7 @@ pub async fn run(
     kind: Kind,
     state: &ControllerState,
     probe: Duration,
+    place: Option<&Place>,
 ) -> Result<(), String> {
     let settings = Settings {
         kind,
@@ -41,7 +46,7 @@ pub async fn run(
     session.set_waker(Arc::new(move || waker.notify_one()));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(stream, session, &wake, &peers.timer, &mut counted).await;
+    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, place).await;
     match &ended {
         Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
@@ -113,11 +118,14 @@ async fn pump(
     wake: &Notify,
     timer: &Timer,
     counted: &mut Counted<'_>,
+    place: Option<&Place>,
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
     // When the peer last took something, or had nothing to take.
     let mut progress = tokio::time::Instant::now();
+    let started = progress;
+    let mut known = (0, false);
     loop {
         let now = timer.now();
         session.poll(now);
@@ -134,6 +142,9 @@ async fn pump(
         if !waiting {
             progress = tokio::time::Instant::now();
         }
+        if let Some(place) = place {
+            tell(place, &session, &mut known);
+        }
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
@@ -144,6 +155,9 @@ async fn pump(
                 Ok(n) => {
                     session.sent(n);
                     progress = tokio::time::Instant::now();
+                    if let Some(place) = place.filter(|_| known.1) {
+                        place.answered();
+                    }
                     // A peer that reads a long answer as fast as it is made leaves others their turn.
                     tokio::task::yield_now().await;
                 }
@@ -151,11 +165,29 @@ async fn pump(
             },
             () = wake.notified() => {}
             () = timer.sleep_until(due) => {}
+            () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {
+                return Err(format!("the peer has not said hello for {} s", HANDSHAKE.as_secs()));
+            }
             () = tokio::time::sleep_until(progress + STALL), if waiting => {
                 return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
             }
         }
     }
+}
+
+/// Tells the place what the peer does: how many messages it has sent, and whether it has yet to take some. Before
+/// the hello, nothing keeps it there.
+fn tell(place: &Place, session: &Session, known: &mut (u64, bool)) {
+    let (messages, waiting) = (session.messages(), !session.output().is_empty());
+    if session.version().is_none() || (messages, waiting) == *known {
+        return;
+    }
+    if !waiting {
+        place.idle();
+    } else if !known.1 {
+        place.answered();
+    }
+    *known = (messages, waiting);
 }
 
 /// A peer that ends is nothing special: tools do it after each command.

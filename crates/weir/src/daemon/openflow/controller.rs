@@ -62,7 +62,7 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     };
     let started = peers.timer.now();
     let (name, probe) = (target.to_string(), controller.inactivity_probe);
-    let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe).await;
+    let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe, None).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
     // A peer that hangs up at once is not to be called more often than one that does not answer.
     (error, peers.timer.now().since(started) > MIN_BACKOFF)

@@ -14,9 +14,10 @@ use tokio::task::JoinSet;
 use super::connection;
 use super::{ControllerState, Peers, Task};
 use crate::config::desired::Controller;
+use crate::connections::Connections;
 use crate::unixctl::server::bind_unix;
 
-/// Connections to one listener at a time; more are closed at once.
+/// Connections to one listener at a time.
 const MAX_CONNECTIONS: usize = 128;
 
 /// After how long a silence whoever uses the management socket is asked for a sign of life: a tool that
@@ -95,18 +96,23 @@ impl Listener {
 
 /// Takes connections, each as a task that ends with this one.
 async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<ControllerState>, controller: Controller) {
-    let mut connections = JoinSet::new();
+    let (mut tasks, connections) = (JoinSet::new(), Connections::new(MAX_CONNECTIONS));
+    let next = async || {
+        connections.room().await;
+        listener.accept().await
+    };
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(_) if connections.len() >= MAX_CONNECTIONS => {
-                    tracing::warn!(bridge = peers.bridge.name(), "too many OpenFlow connections, closing the newest");
-                }
+            accepted = next() => match accepted {
                 Ok((stream, name)) => {
+                    let Some(place) = connections.admit() else { continue };
                     let (peers, state) = (peers.clone(), state.clone());
                     let probe = controller.inactivity_probe;
-                    connections.spawn_local(async move {
-                        let ended = connection::run(stream, &name, &peers, kind, &state, probe).await;
+                    tasks.spawn_local(async move {
+                        let ended = tokio::select! {
+                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&place)) => ended,
+                            () = place.lost() => Err(made_room(&peers, &name)),
+                        };
                         *state.error.borrow_mut() = ended.err();
                     });
                 }
@@ -116,7 +122,13 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
-            Some(_) = connections.join_next() => {}
+            Some(_) = tasks.join_next() => {}
         }
     }
+}
+
+fn made_room(peers: &Peers, name: &str) -> String {
+    let reason = format!("{MAX_CONNECTIONS} others are connected, and it was silent for longest");
+    tracing::warn!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {reason}");
+    reason
 }

@@ -1,0 +1,241 @@
+//! The connections to one listener, of which there are only so many: who says nothing makes room.
+//!
+//! A peer costs a descriptor and memory from the moment it has connected, whether it asks for anything or not. So
+//! for a connection above the limit another one is closed. In this order:
+//!
+//! 1. of those that have not said a whole message in a second, the oldest: a byte now and then keeps nobody here;
+//! 2. of those that have said none yet, the oldest, where they are more than half of all: a flood of them does not
+//!    drive out the others, and a few that come at once don't drive out each other;
+//! 3. of those whose requests are all answered, the one that has been silent for longest;
+//! 4. of those that have said none yet, the oldest;
+//! 5. of those that have taken nothing of their answers for a second, the one that did so for longest.
+//!
+//! Nobody is closed whose request is under way, or who takes the answer. Where there are only such, a new one
+//! waits in the socket's queue.
+//!
+//! All of it stays on one thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long a peer may take to say what it wants, and to take some of its answer, before it is silent.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The connections to a listener.
+pub struct Connections(Rc<Table>);
+
+struct Table {
+    limit: usize,
+    /// By when they came.
+    peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// Counts what happens, to tell what was later.
+    events: Cell<u64>,
+    /// Somebody has left, or has become one that could.
+    changed: Notify,
+}
+
+struct Peer {
+    standing: Cell<Standing>,
+    closing: Notify,
+}
+
+/// What a peer does.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// It has not said anything whole since it came.
+    New(Instant),
+    /// Everything that it has asked for is answered. The number is that of the event since when.
+    Idle(u64),
+    /// It is being answered, and took something last at this time.
+    Answered(Instant),
+    /// What it has asked for is being done.
+    Working,
+}
+
+/// In which order peers are closed; within a step, the lowest number first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Silent(u64),
+    OfMany(u64),
+    Idle(u64),
+    New(u64),
+    Stalled(Instant),
+}
+
+impl Standing {
+    /// When it is the turn of a peer that came with this number; `None` for never. `flood`: most are new.
+    fn turn(self, number: u64, flood: bool, now: Instant) -> Option<Turn> {
+        let patient = |since| now.saturating_duration_since(since) < PATIENCE;
+        match self {
+            Standing::New(since) if !patient(since) => Some(Turn::Silent(number)),
+            Standing::New(_) if flood => Some(Turn::OfMany(number)),
+            Standing::New(_) => Some(Turn::New(number)),
+            Standing::Idle(event) => Some(Turn::Idle(event)),
+            Standing::Answered(since) if !patient(since) => Some(Turn::Stalled(since)),
+            Standing::Answered(_) | Standing::Working => None,
+        }
+    }
+}
+
+impl Connections {
+    /// None yet, and never more than `limit`.
+    pub fn new(limit: usize) -> Connections {
+        let (peers, events, changed) = (RefCell::default(), Cell::default(), Notify::new());
+        Connections(Rc::new(Table { limit, peers, events, changed }))
+    }
+
+    /// Waits until another connection can be taken.
+    pub async fn room(&self) {
+        while self.is_full() && self.0.closable(Instant::now()).is_none() {
+            // Nobody tells when a peer has begun to stall.
+            let _ = timeout(PATIENCE, self.0.changed.notified()).await;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.peers.borrow().len() >= self.0.limit
+    }
+
+    /// A place for a new connection, for which another one is told to close, where need be. `None` where there
+    /// is no [`room`](Connections::room).
+    pub fn admit(&self) -> Option<Place> {
+        self.admit_at(Instant::now())
+    }
+
+    fn admit_at(&self, now: Instant) -> Option<Place> {
+        if self.is_full() {
+            let number = self.0.closable(now)?;
+            // It is as good as gone: its task ends when it is next its turn.
+            let leaves = self.0.peers.borrow_mut().remove(&number);
+            leaves.inspect(|peer| peer.closing.notify_one());
+        }
+        let number = self.0.event();
+        let peer = Rc::new(Peer { standing: Cell::new(Standing::New(now)), closing: Notify::new() });
+        self.0.peers.borrow_mut().insert(number, peer.clone());
+        Some(Place { table: self.0.clone(), number, peer })
+    }
+}
+
+impl Table {
+    fn event(&self) -> u64 {
+        self.events.set(self.events.get() + 1);
+        self.events.get()
+    }
+
+    /// Whose turn it is to be closed.
+    fn closable(&self, now: Instant) -> Option<u64> {
+        let peers = self.peers.borrow();
+        let is_new = |peer: &&Rc<Peer>| matches!(peer.standing.get(), Standing::New(_));
+        let flood = peers.values().filter(is_new).count() > self.limit / 2;
+        let turns =
+            peers.iter().filter_map(|(&number, peer)| Some((peer.standing.get().turn(number, flood, now)?, number)));
+        turns.min().map(|(_, number)| number)
+    }
+}
+
+/// A connection's place. Dropping it gives the place to another.
+pub struct Place {
+    table: Rc<Table>,
+    number: u64,
+    peer: Rc<Peer>,
+}
+
+impl Place {
+    /// Returns when the connection is to be closed, to make room.
+    pub async fn lost(&self) {
+        self.peer.closing.notified().await;
+    }
+
+    /// The peer has said something whole, and has what it asked for.
+    pub fn idle(&self) {
+        self.peer.standing.set(Standing::Idle(self.table.event()));
+        self.table.changed.notify_one();
+    }
+
+    /// What the peer has asked for is being done.
+    pub fn working(&self) {
+        self.peer.standing.set(Standing::Working);
+    }
+
+    /// An answer begins, or the peer has taken some of it.
+    pub fn answered(&self) {
+        self.peer.standing.set(Standing::Answered(Instant::now()));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.table.peers.borrow_mut().remove(&self.number);
+        self.table.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of the places are told to close.
+    fn lost(places: &[Place]) -> Vec<usize> {
+        let numbers = |(at, place): (usize, &Place)| (!is_in(place)).then_some(at);
+        places.iter().enumerate().filter_map(numbers).collect()
+    }
+
+    fn is_in(place: &Place) -> bool {
+        place.table.peers.borrow().contains_key(&place.number)
+    }
+
+    #[test]
+    fn the_silent_make_room_in_order() {
+        let connections = Connections::new(6);
+        let places: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        places[4].idle();
+        places[3].idle();
+        places[4].idle();
+        places[2].answered();
+        places[1].working();
+        let soon = Instant::now();
+        let late = soon + 2 * PATIENCE;
+        let mut new = Vec::new();
+        for (now, expected) in [(late, vec![0]), (soon, vec![0, 3]), (soon, vec![0, 3, 4]), (soon, vec![0, 3, 4, 5])] {
+            new.push(connections.admit_at(now).unwrap());
+            new.last().unwrap().working();
+            assert_eq!(lost(&places), expected);
+        }
+        assert!(connections.admit_at(soon).is_none(), "it takes its answer");
+        new.push(connections.admit_at(late).unwrap());
+        new[4].working();
+        assert_eq!(lost(&places), [0, 2, 3, 4, 5]);
+        assert!(connections.admit_at(late).is_none(), "a request that is under way is not given up");
+        assert!(new.iter().all(is_in));
+        drop(new.pop());
+        assert!(connections.admit_at(late).is_some());
+    }
+
+    #[test]
+    fn a_flood_takes_half_and_a_few_take_turns() {
+        let connections = Connections::new(6);
+        let places: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        places.iter().for_each(Place::idle);
+        let now = Instant::now();
+        let flood: Vec<_> = (0..100).map(|_| connections.admit_at(now).unwrap()).collect();
+        assert_eq!(lost(&places), [0, 1, 2, 3]);
+        assert_eq!(lost(&flood).len(), 96);
+        assert!(flood[96..].iter().all(is_in), "the last ones have time to speak");
+    }
+
+    #[test]
+    fn who_has_lost_the_place_takes_nobody_elses() {
+        let connections = Connections::new(1);
+        let first = connections.admit().unwrap();
+        let second = connections.admit().unwrap();
+        first.idle();
+        assert!(!is_in(&first) && is_in(&second));
+        drop(first);
+        assert!(is_in(&second));
+    }
+}
