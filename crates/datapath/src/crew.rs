@@ -103,16 +103,23 @@ struct Parked {
 }
 
 struct Running {
-    workers: BTreeMap<usize, Thread>,
-    handlers: Vec<JoinHandle<Handler>>,
+    workers: BTreeMap<usize, Thread<Worker>>,
+    handlers: Vec<JoinHandle<Option<Handler>>>,
     /// Ends the handlers.
     stop: Arc<AtomicBool>,
 }
 
-/// A worker's thread.
-struct Thread {
+/// A thread and who works there. It returns `None` where nobody has taken the seat.
+struct Thread<T> {
     stop: Arc<AtomicBool>,
-    handle: JoinHandle<Worker>,
+    handle: JoinHandle<Option<T>>,
+}
+
+/// A thread that waits for who is to work there. Where there is none to be had, nothing is lost by that; one that
+/// nobody takes ends.
+struct Seat<T> {
+    thread: Thread<T>,
+    place: mpsc::SyncSender<T>,
 }
 
 /// Set up and shut down.
@@ -154,14 +161,21 @@ impl Management {
             prepare(&member.mailbox.waker)?;
             member.core.map_or(Ok(()), try_core)?;
         }
-        let Parked { workers, handlers } = std::mem::take(parked);
         let stop = Arc::new(AtomicBool::new(false));
-        let cores: BTreeMap<usize, _> = shared.crew.read().members.iter().map(|(&n, m)| (n, m.core)).collect();
-        let threads = workers.into_iter().map(|(number, worker)| (number, run(worker, cores[&number]))).collect();
-        let desks = self.desks.iter().map(|(_, bell)| bell.clone());
-        let serving = handlers.into_iter().zip(desks).enumerate();
-        let handlers = serving.map(|(number, (handler, bell))| serve(number, handler, bell, &stop, shared)).collect();
-        self.drivers = Drivers::Threads(Running { workers: threads, handlers, stop });
+        let mut seats = Vec::new();
+        for (&number, member) in &shared.crew.read().members {
+            seats.push((number, Seat::worker(number, member.core)?));
+        }
+        let mut desks = Vec::new();
+        for (number, (_, bell)) in self.desks.iter().enumerate() {
+            desks.push(Seat::handler(number, bell.clone(), &stop, shared)?);
+        }
+        let Parked { mut workers, handlers } = std::mem::take(parked);
+        let threads =
+            seats.into_iter().filter_map(|(number, seat)| Some((number, seat.take(workers.remove(&number)?))));
+        let workers = threads.collect();
+        let handlers = desks.into_iter().zip(handlers).map(|(desk, handler)| desk.take(handler).handle).collect();
+        self.drivers = Drivers::Threads(Running { workers, handlers, stop });
         Ok(())
     }
 
@@ -174,8 +188,8 @@ impl Management {
         self.desks.iter().for_each(|(_, bell)| bell.ring());
         // A thread that panicked is gone with what it had; the others go on.
         let workers = std::mem::take(&mut running.workers).into_iter();
-        let workers = workers.filter_map(|(number, thread)| Some((number, thread.handle.join().ok()?))).collect();
-        let handlers = std::mem::take(&mut running.handlers).into_iter().filter_map(|t| t.join().ok()).collect();
+        let workers = workers.filter_map(|(number, thread)| Some((number, thread.handle.join().ok()??))).collect();
+        let handlers = std::mem::take(&mut running.handlers).into_iter().filter_map(|t| t.join().ok()?).collect();
         self.drivers = Drivers::Caller(Parked { workers, handlers });
     }
 
@@ -281,11 +295,16 @@ impl Management {
     pub fn hire(&mut self, shared: &Shared, core: Option<usize>) -> Result<usize, Error> {
         let threads = matches!(self.drivers, Drivers::Threads(_));
         let waker = Arc::new(Waker::default());
-        if threads {
+        let number = *self.free.keys().next().ok_or(Error::TooManyWorkers(shared.max_workers))?;
+        // What can fail comes before anything changes.
+        let seat = if threads {
             prepare(&waker)?;
             core.map_or(Ok(()), try_core)?;
-        }
-        let (number, reader) = self.free.pop_first().ok_or(Error::TooManyWorkers(shared.max_workers))?;
+            Some(Seat::worker(number, core)?)
+        } else {
+            None
+        };
+        let reader = self.free.remove(&number).ok_or(Error::TooManyWorkers(shared.max_workers))?;
         shared.table.enlist(number);
         let mut worker = self.make_worker(shared, number, reader, waker, core.is_some());
         self.connect(shared, &mut worker);
@@ -299,9 +318,10 @@ impl Management {
             ending: false,
         };
         shared.crew.write().members.insert(number, member);
-        match &mut self.drivers {
-            Drivers::Caller(parked) => drop(parked.workers.insert(number, worker)),
-            Drivers::Threads(running) => drop(running.workers.insert(number, run(worker, core))),
+        match (&mut self.drivers, seat) {
+            (Drivers::Threads(running), Some(seat)) => drop(running.workers.insert(number, seat.take(worker))),
+            (Drivers::Caller(parked), _) => drop(parked.workers.insert(number, worker)),
+            (Drivers::Threads(_), None) => unreachable!("threads have seats"),
         }
         Ok(number)
     }
@@ -373,7 +393,7 @@ impl Management {
             Drivers::Threads(running) => running.workers.remove(&number).and_then(|thread| {
                 thread.stop.store(true, Ordering::SeqCst);
                 mailbox.waker.wake();
-                thread.handle.join().ok()
+                thread.handle.join().ok()?
             }),
         };
         {
@@ -403,46 +423,64 @@ fn prepare(waker: &Waker) -> Result<(), Error> {
     waker.prepare().map_err(|source| Error::Thread { what: "a worker that can sleep".to_owned(), source })
 }
 
-/// Starts a worker's thread.
-fn run(mut worker: Worker, core: Option<usize>) -> Thread {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    let handle = spawn(format!("worker{}", worker.number), move || {
-        pin(core);
-        worker.run(&stopped);
-        worker
-    });
-    Thread { stop, handle }
+impl Seat<Worker> {
+    /// A thread for the worker of this number.
+    fn worker(number: usize, core: Option<usize>) -> Result<Seat<Worker>, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        Seat::new(format!("worker{number}"), stop.clone(), move |mut worker: Worker| {
+            pin(core);
+            worker.run(&stop);
+            worker
+        })
+    }
 }
 
-/// Starts a handler's thread.
-fn serve(
-    number: usize,
-    mut handler: Handler,
-    bell: Arc<Bell>,
-    stop: &Arc<AtomicBool>,
-    shared: &Arc<Shared>,
-) -> JoinHandle<Handler> {
-    let (stop, shared) = (stop.clone(), shared.clone());
-    spawn(format!("handler{number}"), move || {
-        let mut maintained = Time(0);
-        while !stop.load(Ordering::Relaxed) {
-            let now = shared.clock.now();
-            if number == 0 && now.since(maintained) >= MAINTAIN {
-                maintained = now;
-                shared.maintain();
+impl Seat<Handler> {
+    /// A thread for the handler of this number.
+    fn handler(number: usize, bell: Arc<Bell>, stop: &Arc<AtomicBool>, shared: &Arc<Shared>) -> Result<Self, Error> {
+        let (stopped, shared) = (stop.clone(), shared.clone());
+        Seat::new(format!("handler{number}"), stop.clone(), move |mut handler: Handler| {
+            let mut maintained = Time(0);
+            while !stopped.load(Ordering::Relaxed) {
+                let now = shared.clock.now();
+                if number == 0 && now.since(maintained) >= MAINTAIN {
+                    maintained = now;
+                    shared.maintain();
+                }
+                if handler.serve() == 0 {
+                    bell.wait(MAINTAIN, || handler.has_work() || stopped.load(Ordering::SeqCst));
+                }
             }
-            if handler.serve() == 0 {
-                bell.wait(MAINTAIN, || handler.has_work() || stop.load(Ordering::SeqCst));
-            }
-        }
-        handler
-    })
+            handler
+        })
+    }
 }
 
-fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    std::thread::Builder::new().name(name).spawn(body).expect("the system can start a thread")
+impl<T: Send + 'static> Seat<T> {
+    fn new(name: String, stop: Arc<AtomicBool>, work: impl FnOnce(T) -> T + Send + 'static) -> Result<Seat<T>, Error> {
+        let (place, taken) = mpsc::sync_channel(1);
+        let error = |source| Error::Thread { what: name.clone(), source };
+        may_start().map_err(error)?;
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || taken.recv().ok().map(work));
+        Ok(Seat { thread: Thread { stop, handle: thread.map_err(error)? }, place })
+    }
+
+    /// Has somebody work there.
+    fn take(self, who: T) -> Thread<T> {
+        // The thread waits for nothing else, and there is room for one.
+        let _ = self.place.send(who);
+        self.thread
+    }
 }
+
+/// Where a test says that the system has no more threads.
+#[cfg(not(test))]
+fn may_start() -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use tests::may_start;
 
 fn cpu_set(core: usize) -> Option<rustix::thread::CpuSet> {
     (core < rustix::thread::CpuSet::MAX_CPU).then(|| {
@@ -477,9 +515,60 @@ mod tests {
     use packet::BATCH_SIZE;
     use ports::registry::{Env, PortSpec, open};
 
+    use std::cell::Cell;
+
     use super::*;
     use crate::clock::ManualClock;
     use crate::datapath::Datapath;
+
+    thread_local! {
+        /// How many more threads the system lets this one start.
+        static ALLOWED: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Takes one of the threads that are allowed.
+    pub(super) fn may_start() -> std::io::Result<()> {
+        let left = ALLOWED.get().checked_sub(1).ok_or(std::io::ErrorKind::WouldBlock)?;
+        ALLOWED.set(left);
+        Ok(())
+    }
+
+    fn cores(dp: &Datapath) -> Vec<Option<usize>> {
+        dp.shared.crew.read().members.values().map(|member| member.core).collect()
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_is_an_error_and_the_others_go_on() {
+        let core = rustix::thread::sched_getcpu();
+        let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+        let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+        dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+        // Neither worker nor handler; then the worker alone.
+        for allowed in [0, 1] {
+            ALLOWED.set(allowed);
+            assert!(matches!(dp.start(), Err(Error::Thread { .. })));
+            assert_eq!((cores(&dp).len(), dp.poll()), (1, BATCH_SIZE), "whoever calls still drives them");
+        }
+        ALLOWED.set(usize::MAX);
+        dp.start().unwrap();
+        let received = || dp.stats().workers.iter().map(|stats| stats.received).sum::<u64>();
+        let goes_on = || {
+            let before = received();
+            while received() == before {
+                std::thread::yield_now();
+            }
+        };
+        goes_on();
+        ALLOWED.set(0);
+        assert!(matches!(dp.set_workers(&[core]), Err(Error::Thread { .. })));
+        assert_eq!(cores(&dp), [None], "the one that there was");
+        goes_on();
+        ALLOWED.set(1);
+        dp.set_workers(&[core]).unwrap();
+        assert_eq!(cores(&dp), [Some(core)], "tried again");
+        goes_on();
+        dp.stop();
+    }
 
     #[test]
     fn what_is_done_with_returned_packets_is_charged_to_their_port() {

@@ -45,7 +45,7 @@ use watch::Watch;
 pub const PROGRAM: &str = "weir";
 
 /// How long the end may take before the process is ended the hard way.
-pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the command line says about a daemon to be started.
 #[derive(Clone, Debug)]
@@ -165,14 +165,22 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logg
     });
     commands::coverage::watch(&context);
     let outcome = serve(options, &context, &exit).await;
-    std::thread::spawn(|| {
-        std::thread::sleep(EXIT_TIMEOUT);
-        eprintln!("weir: the end takes too long; a thread hangs");
-        std::process::exit(1);
-    });
+    bound_the_end();
     let _ = context.configurator.remove_all().await;
     context.openflow.close();
     outcome
+}
+
+/// Ends the process when the end takes too long. Without a thread for that, the end takes as long as it takes.
+pub(crate) fn bound_the_end() {
+    let watch = std::thread::Builder::new().name("end".into()).spawn(|| {
+        std::thread::sleep(EXIT_TIMEOUT);
+        tracing::error!("the end takes too long; a thread hangs");
+        std::process::exit(1);
+    });
+    if let Err(e) = watch {
+        tracing::warn!("cannot start a thread that watches the end: {e}");
+    }
 }
 
 /// Serves the control socket and signals until one of them says that this is the end.

@@ -26,7 +26,7 @@ use crate::daemon::configurator::Configurator;
 use crate::daemon::engine::{Engine, Revalidator};
 use crate::daemon::timer::Timer;
 use crate::daemon::watch::Watch;
-use crate::daemon::{EXIT_TIMEOUT, Error, apply, openflow, panic};
+use crate::daemon::{Error, apply, bound_the_end, openflow, panic};
 use crate::rundir::{Pidfile, Rundir};
 use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
@@ -294,11 +294,7 @@ async fn switch(
         () = serve(server, commands::TABLE, context.clone()) => Ok(()),
         outcome = outside.end() => outcome,
     };
-    std::thread::spawn(|| {
-        std::thread::sleep(EXIT_TIMEOUT);
-        tracing::error!("the end takes too long; a thread hangs");
-        std::process::exit(1);
-    });
+    bound_the_end();
     let _ = context.configurator.remove_all().await;
     context.openflow.close();
     drop(watch);

@@ -1,11 +1,13 @@
 //! Controllers that Weir connects to, and connects to again when the connection ends.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ofproto::connection::Kind;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 
 use super::connection;
 use super::listener::Stream;
@@ -71,13 +73,28 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
 async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {
     match target {
         Target::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let stream = TcpStream::connect(&resolve(host, *port).await?[..]).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
         }
         Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         Target::PassiveTcp(..) | Target::PassiveUnix(_) => Err(io::ErrorKind::InvalidInput.into()),
     }
+}
+
+/// The addresses of a host, which a thread of its own looks up where it has a name: tokio's own thread for that is
+/// not to be had where the system refuses one, and panics.
+async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let (reply, answer) = oneshot::channel();
+    let host = host.to_owned();
+    std::thread::Builder::new().name("resolver".into()).spawn(move || {
+        // Whoever asked may have gone.
+        let _ = reply.send((host, port).to_socket_addrs().map(Iterator::collect));
+    })?;
+    answer.await.unwrap_or_else(|_| Err(io::ErrorKind::NotFound.into()))
 }
 
 fn fail_open_after(controller: &Controller) -> Duration {
