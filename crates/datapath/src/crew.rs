@@ -587,6 +587,62 @@ mod tests {
         worker.reader.offline();
     }
 
+    /// A super-frame of TCP, to be cut into segments of this size.
+    fn super_frame(gso_size: u16) -> packet::Packet {
+        let mut frame = vec![0; 54 + 60_000];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&60_040u16.to_be_bytes());
+        (frame[22], frame[23], frame[46]) = (64, 6, 0x50);
+        let mut packet = packet::Packet::from_slice(&frame);
+        *packet.offload_mut() = packet::Offload {
+            flags: packet::Offload::NEEDS_CSUM,
+            gso_type: packet::Offload::GSO_TCPV4,
+            hdr_len: 54,
+            gso_size,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        packet
+    }
+
+    #[test]
+    fn tiny_segments_are_charged_to_the_port_of_their_frame() {
+        use crate::action::Action;
+        use crate::upcall::FlowSpec;
+        use packet::{Field, Key, Mask};
+        for (gso_size, charged) in [(48, true), (1448, false)] {
+            let (dp, env) = (Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1)))), Env::default());
+            let add = |name| {
+                let port = dp.add_port(open(&PortSpec::new(name, "dummy"), &env).unwrap()).unwrap();
+                (port, env.dummies.find(name).unwrap())
+            };
+            let [(out, _), (victim, quiet), (attacker, loud)] = ["out", "victim", "attacker"].map(add);
+            for port in [victim, attacker] {
+                let mut key = Key::new();
+                key.common_mut().in_port = port.0.into();
+                let mut mask = Box::new(Mask::wildcard());
+                [Field::InPortOxm, Field::RecircId].into_iter().for_each(|field| mask.set_exact(field));
+                let actions = vec![Action::Output(out)];
+                dp.install(FlowSpec { key: Box::new(key), mask, actions, tag: Arc::new(()) }).unwrap();
+            }
+            let mut management = dp.management.lock();
+            let Drivers::Caller(Parked { workers, .. }) = &mut management.drivers else { panic!("no thread runs") };
+            let worker = workers.values_mut().next().unwrap();
+            let mut turn = |loud_frames: usize| {
+                assert!(quiet.inject(&[0; 60]));
+                for _ in 0..loud_frames {
+                    assert!(loud.inject_packet(0, super_frame(gso_size)));
+                }
+                worker.turn()
+            };
+            // The first shows what is cheap.
+            assert_eq!((turn(0), turn(4)), (1, 5));
+            assert_eq!(turn(4), if charged { 1 } else { 5 }, "segments of {gso_size} bytes");
+            worker.reader.offline();
+        }
+    }
+
     #[test]
     fn recirculation_storms_are_charged_to_their_port() {
         use crate::action::Action;

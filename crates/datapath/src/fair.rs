@@ -1,8 +1,9 @@
 //! A worker's time, shared between its receive queues when some of them ask too much of the flow table.
 //!
 //! Every turn polls each queue that has packets, so a queue whose batches cost much takes time from the others. Most
-//! costs are what the operator asks for. Those of packets that no flow matches, and those of a port whose
-//! packets ask for more masks than it may have, are whoever's who sends them. So a batch of such a queue is
+//! costs are what the operator asks for. Those of packets that no flow matches, those of a port whose
+//! packets ask for more masks than it may have, and those of super-frames that are cut into tiny segments are
+//! whoever's who sends them. So a batch of such a queue is
 //! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and so is all that
 //! is done with its packets when they come back from the slow path. While the queue owes a turn or more, it is not polled; each turn of the others pays off as much as the cheapest of them
 //! has cost. So such a queue never gets much more time than another that has traffic, and what it cannot have

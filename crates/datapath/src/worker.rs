@@ -14,6 +14,7 @@ use packet::flow::extract::extract;
 use packet::{Clock, Packet, Time};
 use parking_lot::Mutex;
 use ports::RxQueue;
+use ports::offload::fine_frames;
 
 use crate::act::{Actor, Metadata, Recirculated, View};
 use crate::action::PortNo;
@@ -273,7 +274,7 @@ impl Worker {
                     whole = false;
                     continue;
                 }
-                let (missed, storms) = (self.actor.misses.missed, self.storms);
+                let (missed, storms, fine) = (self.actor.misses.missed, self.storms, fine_frames());
                 let count = self.forward(queue);
                 self.rx[queue].looked(count, self.actor.now);
                 let until = tsc::cycles();
@@ -283,7 +284,8 @@ impl Worker {
                     self.rx[queue].cycles.add(cycles);
                     let charged = self.actor.misses.missed != missed
                         || self.storms != storms
-                        || self.fairness.is_dear(cycles) && self.is_pressed(self.rx[queue].port.no);
+                        || self.fairness.is_dear(cycles)
+                            && (fine_frames() != fine || self.is_pressed(self.rx[queue].port.no));
                     self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
                 }
                 since = until;

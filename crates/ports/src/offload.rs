@@ -9,6 +9,8 @@
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
 //! knows no labels, so a labelled super-frame is always cut here.
 
+use std::cell::Cell;
+
 use packet::buffer::heap::{HEADROOM, HEAP};
 use packet::{Memory, Offload, Packet};
 
@@ -31,8 +33,36 @@ pub enum OffloadError {
 }
 
 /// The most segments that one frame is cut into: a frame of 64 KiB with the smallest segments that
-/// Linux makes for TCP (TCP_MIN_SND_MSS, 48 bytes). It bounds what one frame of a hostile guest costs.
+/// Linux makes for TCP (TCP_MIN_SND_MSS, 48 bytes). It bounds what one frame of a hostile guest costs; who sends many
+/// such frames is charged for them ([`fine_frames`]).
 pub const MAX_SEGMENTS: usize = 65536 / 48 + 1;
+
+/// The most datagrams that one frame of UDP is cut into, as in Linux (UDP_MAX_SEGMENTS).
+const MAX_DATAGRAMS: usize = 128;
+
+/// Who sends frames with smaller segments than this asks for more work than for bytes: every host takes segments
+/// of 536 bytes (RFC 9293 section 3.7.1).
+const FINE: u16 = 512;
+
+thread_local! {
+    /// Frames with fine segments that this thread has received.
+    static FINE_FRAMES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Takes note of a super-frame that was received.
+#[inline]
+pub fn note_received(offload: &Offload) {
+    if offload.is_gso() && offload.gso_size < FINE {
+        FINE_FRAMES.set(FINE_FRAMES.get() + 1);
+    }
+}
+
+/// How many frames this thread has received that are to be cut into fine segments: what that costs is the
+/// business of whoever sends them.
+#[inline]
+pub fn fine_frames() -> u64 {
+    FINE_FRAMES.get()
+}
 
 /// Does what `can` cannot, and calls `emit` with each resulting packet, in order. Segments are made in
 /// `memory`, or on the heap while it is exhausted.
@@ -131,7 +161,8 @@ fn cut(
     let (head, payload) = packet.data()[..headers.end].split_at(headers.payload);
     let size = usize::from(packet.offload().gso_size);
     let count = payload.len().div_ceil(size).max(1);
-    if count > MAX_SEGMENTS {
+    let most = if headers.tcp { MAX_SEGMENTS } else { MAX_DATAGRAMS };
+    if count > most {
         return Err(OffloadError::Segmentation("more segments than are allowed for one frame"));
     }
     for index in 0..count {

@@ -8,6 +8,8 @@
 
 use packet::Offload;
 
+use crate::offload;
+
 /// Bytes of the header.
 pub const LEN: usize = 10;
 
@@ -24,7 +26,7 @@ pub fn encode(offload: &Offload) -> [u8; LEN] {
     header
 }
 
-/// What a header in the byte order of the machine says.
+/// What a header that was received says, in the byte order of the machine.
 #[inline]
 pub fn decode(header: &[u8; LEN]) -> Offload {
     let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
@@ -38,6 +40,7 @@ pub fn decode(header: &[u8; LEN]) -> Offload {
     if offload.is_gso() {
         offload.hdr_len = field(2);
         offload.gso_size = field(4);
+        offload::note_received(&offload);
     }
     offload
 }

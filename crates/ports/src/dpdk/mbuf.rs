@@ -169,6 +169,7 @@ fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
             offload.gso_type |= Offload::GSO_ECN;
         }
         offload.gso_size = segment;
+        crate::offload::note_received(&offload);
         offload.hdr_len = transport.l4 + transport.header_len(frame);
     }
     offload

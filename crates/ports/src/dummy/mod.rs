@@ -367,6 +367,7 @@ impl RxQueue for DummyRx {
                 recorder.record(packet.data(), now);
             }
             bytes += packet.len();
+            offload::note_received(packet.offload());
             batch.push(packet);
         }
         let count = batch.len() - before;

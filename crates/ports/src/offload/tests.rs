@@ -329,6 +329,16 @@ fn hostile_requests_are_refused() {
 }
 
 #[test]
+fn a_frame_of_udp_is_cut_into_as_many_datagrams_as_linux_allows() {
+    let count = |bytes: usize| {
+        let packet = Shape { tcp: false, payload: vec![1; bytes], gso_size: 60, ..shape() }.build();
+        segment(&packet, &HEAP, &mut |_| {})
+    };
+    assert_eq!(count(128 * 60), Ok(128));
+    assert!(count(128 * 60 + 1).unwrap_err().to_string().contains("more segments"));
+}
+
+#[test]
 fn udp_without_checksum_keeps_none() {
     let mut shape = Shape { tcp: false, unfinished: false, payload: vec![1; 100], gso_size: 60, ..shape() };
     for (ipv6, kept) in [(false, true), (true, false)] {
