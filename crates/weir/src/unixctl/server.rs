@@ -61,6 +61,8 @@ impl Server {
                             tracing::debug!("control socket: {e}");
                         }
                     });
+                    // What it has said already is heard before others come.
+                    tokio::task::yield_now().await;
                 }
                 Err(e) => {
                     // Out of descriptors, most likely: try again when some may have been closed.

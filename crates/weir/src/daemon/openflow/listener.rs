@@ -115,6 +115,8 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
                         };
                         *state.error.borrow_mut() = ended.err();
                     });
+                    // What it has said already is heard before others come.
+                    tokio::task::yield_now().await;
                 }
                 Err(e) => {
                     // Out of descriptors, most likely: try again when some may have been closed.
