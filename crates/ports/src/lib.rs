@@ -70,6 +70,12 @@ pub trait Port: Send + Sync {
     /// Link and administrative state.
     fn link(&self) -> Link;
 
+    /// Whether the device has gone for good: deleted, or moved where it cannot be reached. The port does nothing
+    /// any more then; one that is opened anew uses the device that has its name by then.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Sets the administrative state.
     fn set_admin_up(&self, up: bool) -> Result<(), Error>;
 
@@ -235,8 +241,8 @@ pub enum Error {
         /// What would help, where known.
         hint: Option<&'static str>,
     },
-    /// No such interface.
-    #[error("{port}: no such interface; create it first, or use type=tap to have Weir create it")]
+    /// No such interface, in the system's words.
+    #[error("{port}: No such device")]
     NoInterface {
         /// Port name.
         port: String,

@@ -3,34 +3,56 @@
 //! [`Interface`] is a handle: it finds an interface by name once and from then on means that interface
 //! by its index, in the network namespace of the thread that opened it, whatever thread asks later.
 //! A rename doesn't disturb it, and an interface of the same name that is made after this one was
-//! deleted is not mistaken for it.
+//! deleted is not mistaken for it: [`Interface::is_gone`] says so, for good, and the port has to be opened anew.
 //!
-//! State, addresses and counters come by rtnetlink(7), from one message; speed, driver and channels by
-//! the ethtool ioctl. Attributes are read by hand rather than with a crate: a dozen out of sixty are
+//! State and addresses come by rtnetlink(7), from the [`LinkTable`] of the namespace, which asks the kernel once
+//! for all interfaces and is told of changes from then on; counters by a request of their own; speed, driver and
+//! channels by the ethtool ioctl. Attributes are read by hand rather than with a crate: a dozen out of sixty are
 //! wanted, and one that a newer kernel has made longer must not fail the whole message.
 
 mod ethtool;
 mod netlink;
+mod table;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::{Error, Features, Link, Mac, Stats};
 
 pub use ethtool::Channels;
-use netlink::Netlink;
+use table::Entry;
+pub use table::{LinkId, LinkTable};
 
 /// A network interface of the kernel.
 pub struct Interface {
     name: String,
-    index: u32,
-    netlink: Mutex<Netlink>,
-    ethtool: ethtool::Socket,
+    table: Arc<LinkTable>,
+    entry: Arc<Entry>,
     /// The carrier as last seen, and how often it has changed.
     was_up: AtomicBool,
     resets: AtomicU64,
+}
+
+/// What has passed between this process and the kernel by rtnetlink(7), in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetlinkCounters {
+    /// Requests.
+    pub sent: u64,
+    /// Answers and events.
+    pub received: u64,
+    /// Times that events were lost because too many waited, and all interfaces were asked for anew.
+    pub overflows: u64,
+}
+
+/// Those counters, since the process started.
+pub fn netlink_counters() -> NetlinkCounters {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    NetlinkCounters {
+        sent: read(&netlink::SENT),
+        received: read(&netlink::RECEIVED),
+        overflows: read(&netlink::OVERFLOWS),
+    }
 }
 
 /// What the kernel says of an interface at one moment.
@@ -94,21 +116,14 @@ impl Interface {
             let (port, what) = (name.to_string(), what.to_string());
             move |source| Error::System { port, what, source, hint: None }
         };
-        let mut netlink = Netlink::open().map_err(system("open a netlink socket"))?;
-        let ethtool = ethtool::Socket::open().map_err(system("open a socket for ethtool"))?;
-        let facts = match netlink.get_by_name(name) {
-            Ok(facts) => facts,
-            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Err(no_interface()),
+        let table = LinkTable::current().map_err(system("follow the interfaces by netlink"))?;
+        let entry = match table.find_or_ask(name) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Err(no_interface()),
             Err(e) => return Err(system("ask for the interface")(e)),
         };
-        Ok(Interface {
-            name: name.into(),
-            index: facts.index,
-            netlink: Mutex::new(netlink),
-            ethtool,
-            was_up: AtomicBool::new(facts.carrier),
-            resets: AtomicU64::new(0),
-        })
+        let was_up = AtomicBool::new(entry.facts().carrier);
+        Ok(Interface { name: name.into(), table, entry, was_up, resets: AtomicU64::new(0) })
     }
 
     /// The name that it was opened by.
@@ -118,62 +133,97 @@ impl Interface {
 
     /// Interface index.
     pub fn index(&self) -> u32 {
-        self.index
+        self.entry.index
     }
 
-    /// All facts, as they are now. `ENODEV` once the interface has been deleted.
+    /// What is known of it now, without its counters. Of an interface that has gone, what was known last.
+    pub fn known(&self) -> Arc<Facts> {
+        self.table.catch_up(false);
+        self.entry.facts()
+    }
+
+    /// All facts, counters too, as the kernel has them now. `ENODEV` once the interface has been deleted.
     pub fn facts(&self) -> io::Result<Facts> {
-        self.netlink.lock().get(self.index)
+        self.there()?;
+        self.table.requests().get(self.entry.index)
     }
 
-    /// Link and administrative state, as it is now; down once the interface has been deleted. Changes
-    /// are counted from query to query.
+    /// Whether the interface has been deleted or moved to another network namespace: it does not come back
+    /// under this handle.
+    pub fn is_gone(&self) -> bool {
+        self.table.catch_up(false);
+        self.entry.is_gone()
+    }
+
+    /// Link and administrative state, as it is now; down once the interface has gone. Changes are counted
+    /// from query to query.
     pub fn link(&self) -> Link {
-        let facts = self.facts().unwrap_or_default();
-        if self.was_up.swap(facts.carrier, Ordering::Relaxed) != facts.carrier {
+        let (facts, there) = (self.known(), !self.entry.is_gone());
+        let (up, admin_up) = (facts.carrier && there, facts.admin_up && there);
+        if self.was_up.swap(up, Ordering::Relaxed) != up {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
-        Link { up: facts.carrier, admin_up: facts.admin_up, resets: self.resets.load(Ordering::Relaxed) }
+        Link { up, admin_up, resets: self.resets.load(Ordering::Relaxed) }
     }
 
     /// Enables or disables the interface.
     pub fn set_admin_up(&self, up: bool) -> Result<(), Error> {
         let what = if up { "set the interface up" } else { "set the interface down" };
-        self.netlink.lock().set_up(self.index, up).map_err(|e| self.error(what, e))
+        self.change(what, |netlink, index| netlink.set_up(index, up))
     }
 
     /// Changes the MTU, in bytes.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
-        self.netlink.lock().set_mtu(self.index, mtu).map_err(|e| self.error(&format!("set the MTU to {mtu}"), e))
+        self.change(&format!("set the MTU to {mtu}"), |netlink, index| netlink.set_mtu(index, mtu))
     }
 
     /// Changes the Ethernet address.
     pub fn set_mac(&self, mac: Mac) -> Result<(), Error> {
-        self.netlink.lock().set_mac(self.index, mac).map_err(|e| self.error("change the Ethernet address", e))
+        self.change("change the Ethernet address", |netlink, index| netlink.set_mac(index, mac))
+    }
+
+    fn change(
+        &self,
+        what: &str,
+        request: impl FnOnce(&mut netlink::Netlink, u32) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let changed = self.there().and_then(|()| request(&mut self.table.requests(), self.entry.index));
+        // Whoever asks next is to see it.
+        self.table.catch_up(true);
+        changed.map_err(|e| self.error(what, e))
+    }
+
+    /// An interface that has come since this one went may have its index.
+    fn there(&self) -> io::Result<()> {
+        match self.is_gone() {
+            true => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+            false => Ok(()),
+        }
     }
 
     /// Speed and duplex; all zero where the driver doesn't know.
     pub fn features(&self) -> Features {
-        self.present_name().and_then(|name| self.ethtool.features(&name)).unwrap_or_default()
+        self.present_name().and_then(|name| self.table.ethtool.features(&name)).unwrap_or_default()
     }
 
     /// Name of the driver: "veth", "ixgbe", "virtio_net"; `None` where it has no name.
     pub fn driver(&self) -> Option<String> {
-        self.present_name().and_then(|name| self.ethtool.driver(&name)).ok().filter(|driver| !driver.is_empty())
+        self.present_name().and_then(|name| self.table.ethtool.driver(&name)).ok().filter(|driver| !driver.is_empty())
     }
 
     /// Whether what comes out of it may come from a kernel's stack as that hands it to its device, with
     /// checksums left to that: from a virtual interface or a paravirtual NIC rather than from a wire.
     pub fn leads_to_stack(&self) -> bool {
-        let Ok(facts) = self.facts() else { return false };
-        let driver = self.driver().unwrap_or_default();
-        !facts.kind.is_empty() || facts.loopback || PARAVIRTUAL.contains(&driver.as_str())
+        let facts = self.known();
+        let paravirtual = || self.driver().is_some_and(|driver| PARAVIRTUAL.contains(&driver.as_str()));
+        !facts.kind.is_empty() || facts.loopback || paravirtual()
     }
 
     /// How many queues are in use. Falls back to how many there are, for drivers that can't tell.
     pub fn channels(&self) -> Channels {
-        let Ok(facts) = self.facts() else { return Channels { rx: 1, tx: 1 } };
-        self.ethtool
+        let facts = self.known();
+        self.table
+            .ethtool
             .channels(&facts.name)
             .unwrap_or(Channels { rx: facts.rx_queues.max(1), tx: facts.tx_queues.max(1) })
     }
@@ -181,12 +231,14 @@ impl Interface {
     /// Attaches an XDP program, or with `program` `None` detaches one. `flags` are `XDP_FLAGS_*`;
     /// `expected` is a descriptor of the program that has to be attached now for this to succeed.
     pub fn set_xdp(&self, program: Option<i32>, flags: u32, expected: Option<i32>) -> io::Result<()> {
-        self.netlink.lock().set_xdp(self.index, program.unwrap_or(-1), flags, expected)
+        self.there()?;
+        self.table.requests().set_xdp(self.entry.index, program.unwrap_or(-1), flags, expected)
     }
 
     /// The ethtool ioctl goes by name: ask for the present one.
     fn present_name(&self) -> io::Result<String> {
-        Ok(self.facts()?.name)
+        self.there()?;
+        Ok(self.entry.facts().name.clone())
     }
 
     fn error(&self, what: &str, source: io::Error) -> Error {

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use crate::link::Interface;
 use crate::options::Options;
 use crate::registry::{self, Env, Kind, PortSpec};
-use crate::sys::system;
 use crate::{Error, Port, afpacket};
 
 /// Declaration of this kind.
@@ -39,9 +38,7 @@ fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<dyn Port>, 
 
 /// Whether AF_XDP is worth trying.
 fn pays(name: &str) -> Result<bool, Error> {
-    let interface = Interface::open(name)?;
-    interface.facts().map_err(|e| system(name, "ask for the interface", e))?;
-    Ok(!interface.leads_to_stack())
+    Ok(!Interface::open(name)?.leads_to_stack())
 }
 
 /// Opens the interface as type afxdp, with those of its options that this type knows.

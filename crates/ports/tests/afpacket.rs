@@ -175,5 +175,8 @@ fn interface_goes_down_and_away_under_a_port() {
     assert_eq!((port.link().up, port.link().admin_up), (false, false));
     assert!(!wait(&[rx[0].wait_fd().unwrap()], Duration::ZERO), "no busy loop after the interface is gone");
     let missing = registry::open(&PortSpec::new("v0", "system"), &Env::default()).unwrap_err();
-    assert!(missing.to_string().contains("no such interface"), "{missing}");
+    assert!(missing.to_string().contains("No such device"), "{missing}");
+    run("ip link add v0 type veth peer name v1");
+    assert!(port.is_gone(), "another interface of its name is not this one");
+    assert!(!open("v0", &[]).is_gone());
 }

@@ -37,7 +37,6 @@ use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::registry::{Env, Kind, PortSpec};
 use crate::stats::{Counters, PortCounters};
-use crate::sys::system;
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 
 /// Declaration of this kind.
@@ -97,11 +96,11 @@ impl AfPacket {
     fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<AfPacket>, Error> {
         let port = spec.name.as_str();
         let interface = Interface::open(port)?;
-        let facts = interface.facts().map_err(|e| system(port, "ask for the interface", e))?;
+        let facts = interface.known();
         if facts.hardware != libc::ARPHRD_ETHER && !facts.loopback {
             return Err(Error::Unsupported { port: port.into(), what: "an interface that is not Ethernet" });
         }
-        if let Some(mtu) = spec.mtu {
+        if let Some(mtu) = spec.mtu.filter(|&mtu| mtu != facts.mtu) {
             interface.set_mtu(mtu)?;
         }
         if let Some(mac) = spec.mac.filter(|&mac| mac != facts.mac) {
@@ -136,12 +135,10 @@ impl AfPacket {
         }))
     }
 
-    /// The present facts; those of a deleted interface are all zero.
-    fn facts(&self) -> Facts {
-        let facts = self.interface.facts().unwrap_or_default();
-        if facts.mtu > 0 {
-            self.shared.mtu.store(facts.mtu, Relaxed);
-        }
+    /// What is known of the interface now.
+    fn facts(&self) -> Arc<Facts> {
+        let facts = self.interface.known();
+        self.shared.mtu.store(facts.mtu, Relaxed);
         facts
     }
 }
@@ -197,6 +194,10 @@ impl Port for AfPacket {
         self.interface.link()
     }
 
+    fn is_gone(&self) -> bool {
+        self.interface.is_gone()
+    }
+
     fn set_admin_up(&self, up: bool) -> Result<(), Error> {
         self.interface.set_admin_up(up)
     }
@@ -219,7 +220,7 @@ impl Port for AfPacket {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        Some(self.shared.ifindex)
+        (!self.is_gone()).then_some(self.shared.ifindex)
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {

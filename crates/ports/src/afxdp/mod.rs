@@ -246,7 +246,7 @@ pub fn open_with(name: &str, settings: &Settings, pool: &'static Pool) -> Result
         return Err(Error::Option { port: name.into(), option: "n_rxq".into(), problem });
     }
     program::clear(&interface)?;
-    if !interface.facts().is_ok_and(|facts| facts.admin_up) {
+    if !interface.link().admin_up {
         // Drivers have no queues to bind to while they are down.
         interface.set_admin_up(true)?;
     }
@@ -448,7 +448,7 @@ impl Port for Afxdp {
     }
 
     fn mac(&self) -> Mac {
-        self.interface.facts().map(|facts| facts.mac).unwrap_or_default()
+        self.interface.known().mac
     }
 
     fn set_mac(&self, mac: Mac) -> Result<(), Error> {
@@ -456,7 +456,7 @@ impl Port for Afxdp {
     }
 
     fn mtu(&self) -> u32 {
-        self.interface.facts().map(|facts| facts.mtu).unwrap_or_default()
+        self.interface.known().mtu
     }
 
     fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
@@ -470,6 +470,10 @@ impl Port for Afxdp {
 
     fn link(&self) -> Link {
         self.interface.link()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.interface.is_gone()
     }
 
     fn set_admin_up(&self, up: bool) -> Result<(), Error> {
@@ -505,7 +509,7 @@ impl Port for Afxdp {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        Some(self.interface.index())
+        (!self.is_gone()).then(|| self.interface.index())
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {

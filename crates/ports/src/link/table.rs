@@ -1,0 +1,310 @@
+//! The interfaces of a network namespace, as the kernel tells of them.
+//!
+//! ```text
+//! kernel ──events (RTNLGRP_LINK)──▶ socket buffer ──catch_up──▶ entries ──▶ Interface::{known, link, is_gone}
+//!    └─────one dump at the start, and after an overflow────────────┘
+//! ```
+//!
+//! No thread serves a table. The kernel puts an event into the socket's buffer before the change that it tells of
+//! is over, so whoever asks takes over what waits there first, and sees every change that was over before. It
+//! costs one system call a millisecond at most, however many interfaces are asked after, and an interface that
+//! flaps costs what its events do.
+//!
+//! Sharing between threads: everything here may be used by any thread. Locks, in the order in which they are
+//! taken: `state`, `requests`, an entry's facts.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::netlink::{Event, Events, Netlink};
+use super::{Facts, ethtool};
+
+/// Who asks more often than this is told what was known before.
+const FRESH: Duration = Duration::from_millis(1);
+
+/// However fast events are lost, all interfaces are asked for no more often than this.
+const BETWEEN_DUMPS: Duration = Duration::from_millis(50);
+
+/// One interface from its coming to its going, which nothing else is ever called: an interface of the same name or
+/// index that comes later has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId(u64);
+
+/// An interface from its coming to its going.
+pub(super) struct Entry {
+    pub id: LinkId,
+    pub index: u32,
+    facts: Mutex<Arc<Facts>>,
+    gone: AtomicBool,
+}
+
+impl Entry {
+    fn new(facts: Facts) -> Arc<Entry> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (id, index) = (LinkId(NEXT.fetch_add(1, Relaxed)), facts.index);
+        Arc::new(Entry { id, index, facts: Mutex::new(Arc::new(facts)), gone: AtomicBool::new(false) })
+    }
+
+    pub fn facts(&self) -> Arc<Facts> {
+        self.facts.lock().clone()
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+}
+
+/// The interfaces of one network namespace. There is one table for each, as long as somebody uses it.
+pub struct LinkTable {
+    state: Mutex<State>,
+    requests: Mutex<Netlink>,
+    /// Both sockets, and this one, fix the namespace.
+    pub(super) ethtool: ethtool::Socket,
+}
+
+/// Device and inode of a network namespace's file.
+type NamespaceId = (u64, u64);
+
+struct State {
+    events: Events,
+    by_index: HashMap<u32, Arc<Entry>>,
+    by_name: HashMap<String, Arc<Entry>>,
+    /// When what waited was taken over last.
+    caught_up: Instant,
+    /// When all interfaces were asked for last.
+    dumped: Option<Instant>,
+    /// Events were lost since.
+    behind: bool,
+}
+
+impl LinkTable {
+    /// The table of this thread's network namespace.
+    pub fn current() -> io::Result<Arc<LinkTable>> {
+        static TABLES: Mutex<Vec<(NamespaceId, Weak<LinkTable>)>> = Mutex::new(Vec::new());
+        // The number of a namespace is not used again while a socket of its table keeps it.
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|file| (file.dev(), file.ino()));
+        let Ok(namespace) = namespace else { return LinkTable::open().map(Arc::new) };
+        let mut tables = TABLES.lock();
+        tables.retain(|(_, table)| table.strong_count() > 0);
+        let known = tables.iter().find(|(of, _)| *of == namespace).and_then(|(_, table)| table.upgrade());
+        if let Some(table) = known {
+            return Ok(table);
+        }
+        let table = Arc::new(LinkTable::open()?);
+        tables.push((namespace, Arc::downgrade(&table)));
+        Ok(table)
+    }
+
+    fn open() -> io::Result<LinkTable> {
+        // Listening before asking: what changes in between is told.
+        let events = Events::open()?;
+        let (by_index, by_name) = (HashMap::new(), HashMap::new());
+        let state = State { events, by_index, by_name, caught_up: Instant::now(), dumped: None, behind: true };
+        let requests = Mutex::new(Netlink::open()?);
+        let table = LinkTable { state: Mutex::new(state), requests, ethtool: ethtool::Socket::open()? };
+        table.state.lock().ask_for_all(&mut table.requests())?;
+        Ok(table)
+    }
+
+    /// Which interface has this name now.
+    pub fn find(&self, name: &str) -> Option<LinkId> {
+        self.catch_up(false);
+        self.state.lock().by_name.get(name).map(|entry| entry.id)
+    }
+
+    /// The interface of this name. One that is not in the table is asked for: the name may be one of the other
+    /// names of an interface.
+    pub(super) fn find_or_ask(&self, name: &str) -> io::Result<Option<Arc<Entry>>> {
+        self.catch_up(true);
+        let found = self.state.lock().by_name.get(name).cloned();
+        if found.is_some() {
+            return Ok(found);
+        }
+        let answer = self.requests().get_by_name(name);
+        let facts = match answer {
+            Ok(facts) => facts,
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let mut state = self.state.lock();
+        state.take_over(&self.requests);
+        Ok(state.by_index.get(&facts.index).cloned())
+    }
+
+    /// For a request.
+    pub(super) fn requests(&self) -> MutexGuard<'_, Netlink> {
+        self.requests.lock()
+    }
+
+    /// Takes over the changes that the kernel has told of, unless that was done a moment ago and `now` does not
+    /// insist.
+    pub(super) fn catch_up(&self, now: bool) {
+        let mut state = self.state.lock();
+        if now || state.caught_up.elapsed() >= FRESH {
+            state.take_over(&self.requests);
+        }
+    }
+}
+
+impl State {
+    fn take_over(&mut self, requests: &Mutex<Netlink>) {
+        self.read_events();
+        if self.behind
+            && self.dumped.is_none_or(|at| at.elapsed() >= BETWEEN_DUMPS)
+            && let Err(error) = self.ask_for_all(&mut requests.lock())
+        {
+            tracing::warn!("cannot ask for the network interfaces: {error}");
+        }
+        self.caught_up = Instant::now();
+    }
+
+    fn read_events(&mut self) {
+        let State { events, by_index, by_name, behind, .. } = self;
+        while events.next(|event| match event {
+            Event::Link(index, body) => {
+                let entry = by_index.get(&index).cloned();
+                let mut facts = entry.as_ref().map(|entry| Facts::clone(&entry.facts())).unwrap_or_default();
+                Event::update(body, &mut facts);
+                put(by_index, by_name, entry, facts);
+            }
+            Event::Gone(index) => remove(by_index, by_name, index),
+            Event::Overflow => *behind = true,
+        }) {}
+    }
+
+    /// Asks for all interfaces by one request.
+    fn ask_for_all(&mut self, requests: &mut Netlink) -> io::Result<()> {
+        self.dumped = Some(Instant::now());
+        let all = requests.get_all()?;
+        self.behind = false;
+        let there: std::collections::HashSet<u32> = all.iter().map(|facts| facts.index).collect();
+        let gone: Vec<u32> = self.by_index.keys().copied().filter(|index| !there.contains(index)).collect();
+        gone.into_iter().for_each(|index| remove(&mut self.by_index, &mut self.by_name, index));
+        for facts in all {
+            let entry = self.by_index.get(&facts.index).cloned();
+            put(&mut self.by_index, &mut self.by_name, entry, facts);
+        }
+        // What changed while the answer was made is told.
+        self.read_events();
+        Ok(())
+    }
+}
+
+type ByIndex = HashMap<u32, Arc<Entry>>;
+type ByName = HashMap<String, Arc<Entry>>;
+
+/// Notes what is known of an interface that is there; of a new one where it has no entry.
+fn put(by_index: &mut ByIndex, by_name: &mut ByName, entry: Option<Arc<Entry>>, facts: Facts) {
+    let (name, index) = (facts.name.clone(), facts.index);
+    let entry = match entry {
+        Some(entry) => {
+            let before = std::mem::replace(&mut *entry.facts.lock(), Arc::new(facts));
+            if before.name != name {
+                forget_name(by_name, &before.name, &entry);
+            }
+            entry
+        }
+        None => {
+            let entry = Entry::new(facts);
+            by_index.insert(index, entry.clone());
+            entry
+        }
+    };
+    if by_name.get(&name).is_none_or(|other| other.id != entry.id) {
+        by_name.insert(name, entry);
+    }
+}
+
+fn remove(by_index: &mut ByIndex, by_name: &mut ByName, index: u32) {
+    if let Some(entry) = by_index.remove(&index) {
+        entry.gone.store(true, Relaxed);
+        let name = entry.facts().name.clone();
+        forget_name(by_name, &name, &entry);
+    }
+}
+
+/// Another interface may have taken the name since.
+fn forget_name(by_name: &mut ByName, name: &str, entry: &Entry) {
+    if by_name.get(name).is_some_and(|other| other.id == entry.id) {
+        by_name.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(index: u32, name: &str) -> Facts {
+        Facts { index, name: name.into(), ..Facts::default() }
+    }
+
+    /// A table of nothing but what is put into it.
+    #[derive(Default)]
+    struct Model {
+        by_index: ByIndex,
+        by_name: ByName,
+    }
+
+    impl Model {
+        fn put(&mut self, index: u32, name: &str) -> Arc<Entry> {
+            let entry = self.by_index.get(&index).cloned();
+            put(&mut self.by_index, &mut self.by_name, entry, facts(index, name));
+            self.by_index[&index].clone()
+        }
+
+        fn named(&self, name: &str) -> Option<u32> {
+            self.by_name.get(name).map(|entry| entry.index)
+        }
+    }
+
+    #[test]
+    fn one_that_comes_back_under_its_old_index_is_another() {
+        let mut model = Model::default();
+        let first = model.put(5, "va");
+        remove(&mut model.by_index, &mut model.by_name, 5);
+        let second = model.put(5, "va");
+        assert!(first.is_gone() && !second.is_gone() && first.id != second.id);
+        assert_eq!(model.named("va"), Some(5));
+    }
+
+    #[test]
+    fn names_that_are_exchanged_find_their_interfaces() {
+        let mut model = Model::default();
+        model.put(5, "va");
+        model.put(6, "vb");
+        for (index, name) in [(5, "t"), (6, "va"), (5, "vb")] {
+            model.put(index, name);
+        }
+        assert_eq!((model.named("va"), model.named("vb"), model.named("t")), (Some(6), Some(5), None));
+        remove(&mut model.by_index, &mut model.by_name, 6);
+        assert_eq!((model.named("va"), model.named("vb")), (None, Some(5)));
+    }
+
+    #[test]
+    fn one_namespace_has_one_table() {
+        let (a, b) = (LinkTable::current().unwrap(), LinkTable::current().unwrap());
+        assert!(Arc::ptr_eq(&a, &b));
+        assert_eq!(a.find("lo"), b.find("lo"));
+        assert!(a.find("lo").is_some() && a.find("weir-none0").is_none());
+    }
+
+    #[test]
+    fn lost_events_are_made_up_for() {
+        let table = LinkTable::current().unwrap();
+        let state = &mut *table.state.lock();
+        // As after an overflow: one interface went, and another came, and nobody was told.
+        put(&mut state.by_index, &mut state.by_name, None, facts(u32::MAX, "weir-ghost"));
+        let ghost = state.by_index[&u32::MAX].clone();
+        remove(&mut state.by_index, &mut state.by_name, 1);
+        (state.behind, state.dumped) = (true, None);
+        state.take_over(&table.requests);
+        assert!(ghost.is_gone() && !state.by_name.contains_key("weir-ghost"));
+        assert_eq!(state.by_name["lo"].index, 1);
+    }
+}
