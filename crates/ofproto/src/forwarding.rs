@@ -147,7 +147,7 @@ pub(crate) struct PortState {
     pub port: OfPort,
     pub name: String,
     pub device: Device,
-    /// `None` for a patch port.
+    /// `None` for a patch port, and while another device takes the place of one that has gone.
     pub dp_port: Option<PortNo>,
     pub config: PortConfig,
     pub vlan: PortVlan,

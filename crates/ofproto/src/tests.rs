@@ -565,3 +565,22 @@ fn megaflows_and_actions_are_those_of_ovs() {
     let out = trace(&[(Field::InPortOxm, 1), (Field::DlType, 0x800), (Field::NwProto, 6), (Field::TcpDst, 0x8000)]);
     assert_eq!(out.mask.get(Field::TcpDst), 0x8000);
 }
+
+#[test]
+fn a_port_whose_device_was_made_again_stays_dead() {
+    let (bed, recorder) = bed(2);
+    bed.add_flow(0, 1, port(1), to(2));
+    assert_eq!(bed.receive(OfPort(1), &udp()).len(), 1);
+    // Another device of the same name.
+    let env = ports::Env::default();
+    let device = ports::registry::open(&ports::PortSpec::new("p2", "dummy"), &env).unwrap();
+    device.set_admin_up(true).unwrap();
+    bed.bridge.replace_device(OfPort(2), device.clone()).unwrap();
+    assert_eq!(bed.receive(OfPort(1), &udp()), [], "the old one gets nothing");
+    let new = env.dummies.find("p2").unwrap();
+    assert_eq!(new.take_sent(), [udp()]);
+    let told = recorder.ports.lock();
+    let last = told.last().unwrap();
+    assert_eq!((last.desc.port, last.reason), (OfPort(2), openflow::PortReason::Modify));
+    assert!(bed.bridge.replace_device(OfPort(9), device).is_err());
+}

@@ -72,9 +72,9 @@ impl Tap {
         if let Some(mtu) = spec.mtu {
             interface.set_mtu(mtu)?;
         }
-        interface.set_admin_up(true)?;
-        let mtu = interface.facts().map_err(|e| system(port, "ask for the interface", e))?.mtu;
-        let mtu = Arc::new(AtomicU32::new(mtu));
+        // It stays down until an administrator sets it up, as in OVS: until then the host has no part in what
+        // the bridge floods, and no address on it.
+        let mtu = Arc::new(AtomicU32::new(interface.known().mtu));
         let counters = PortCounters::default();
         let rx = fds.iter().enumerate();
         let rx = rx.map(|(i, fd)| Rx::new(fd.clone(), counters.rx(i), env)).collect();
@@ -90,18 +90,17 @@ impl Tap {
         }))
     }
 
-    fn facts(&self) -> Facts {
-        let facts = self.interface().facts().unwrap_or_default();
-        if facts.mtu > 0 {
-            self.mtu.store(facts.mtu, Relaxed);
-        }
+    /// What is known of the interface now.
+    fn facts(&self) -> Arc<Facts> {
+        let facts = self.interface().known();
+        self.mtu.store(facts.mtu, Relaxed);
         facts
     }
 
     /// The interface, wherever it is now.
     fn interface(&self) -> Arc<Interface> {
         let mut interface = self.interface.lock();
-        if interface.facts().is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
+        if interface.is_gone()
             && let Some(found) = find(&self.fds[0])
         {
             tracing::info!("{}: is {} in another network namespace now", self.name, found.name());
@@ -234,6 +233,11 @@ impl Port for Tap {
         self.interface().link()
     }
 
+    /// Deleted: one that was moved to another namespace is still at the other end of the descriptors.
+    fn is_gone(&self) -> bool {
+        self.interface().is_gone()
+    }
+
     fn set_admin_up(&self, up: bool) -> Result<(), Error> {
         self.interface().set_admin_up(up)
     }
@@ -252,7 +256,8 @@ impl Port for Tap {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        Some(self.interface().index())
+        let interface = self.interface();
+        (!interface.is_gone()).then(|| interface.index())
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {

@@ -20,8 +20,8 @@ fn answers_a_raw_frame() {
     leave_to_own_namespace();
     let port = registry::open(&PortSpec { mtu: Some(1400), ..spec("br-int") }, &Env::default()).unwrap();
     assert_eq!((port.kind(), port.mac(), port.mtu()), ("internal", MAC, 1400));
-    assert!(port.link().admin_up && port.ifindex().is_some());
-    run("ip addr add 10.77.1.1/24 dev br-int");
+    assert!(!port.link().admin_up && port.ifindex().is_some());
+    run("ip addr add 10.77.1.1/24 dev br-int; ip link set br-int up");
     let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
     let mut request = vec![0xff; 6];
     request.extend([2, 0x77, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -51,7 +51,7 @@ fn carries_tcp_with_offloads_left_on() {
     let b = Namespace::new("b");
     b.veth("vb", "10.77.1.2/24");
     let tap = registry::open(&spec("br0").with(&[("n_rxq", "2")]), &Env::default()).unwrap();
-    run("ip addr add 10.77.1.1/24 dev br0");
+    run("ip addr add 10.77.1.1/24 dev br0; ip link set br0 up");
     let veth = registry::open(&PortSpec::new("vb", "system"), &Env::default()).unwrap();
     let wire = Wire::new(tap.clone(), veth);
     run("ping -c 2 -i 0.2 -W 2 10.77.1.2");
@@ -97,6 +97,7 @@ fn device_deleted_under_a_port() {
     assert!(rx[0].wait_fd().is_none(), "its descriptor would wake the worker for ever");
     let stats = port.stats();
     assert_eq!((stats.tx_dropped, stats.rx_errors, port.link().up), (1, 1, false));
+    assert!(port.is_gone() && port.ifindex().is_none());
 }
 
 #[test]

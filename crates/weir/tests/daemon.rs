@@ -197,9 +197,9 @@ fn reload_applies_the_difference_and_leaves_the_rest_alone() {
 #[test]
 fn a_port_that_fails_is_marked_and_tried_again() {
     let weir = Daemon::start(&format!("{CONFIG}[[bridge.port]]\nname = 'nosuch0'\n"));
-    assert!(weir.text(&["show"]).contains("no such interface"));
+    assert!(weir.text(&["show"]).contains("No such device"));
     let port = weir.port("nosuch0");
-    assert!(port["error"].as_str().unwrap().contains("no such interface"), "{port}");
+    assert!(port["error"].as_str().unwrap().contains("No such device"), "{port}");
     assert_eq!(weir.port("p1")["error"], Value::Null);
     assert_eq!(weir.weir(&["reload"]).status.code(), Some(1), "it is tried again, and fails again");
     weir.configure(&format!("{CONFIG}[[bridge.port]]\nname = 'nosuch0'\ntype = 'dummy'\n"));

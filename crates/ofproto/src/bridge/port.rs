@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashbrown::HashSet;
 use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortStats};
 
 use super::Bridge;
@@ -66,7 +67,9 @@ impl Bridge {
             let bridge = forwarding.bridges.get(id).map_or_else(String::new, |bridge| bridge.config.name.clone());
             return Err(Error::PortExists { port: spec.name.clone(), bridge });
         }
-        let taken = |port: OfPort| forwarding.by_name.values().any(|&other| other == (self.id, port));
+        let of_bridge = forwarding.by_name.values().filter(|(bridge, _)| *bridge == self.id);
+        let taken: HashSet<OfPort> = of_bridge.map(|&(_, port)| port).collect();
+        let taken = |port: OfPort| taken.contains(&port);
         let port = if spec.name == *self.name {
             OfPort::LOCAL
         } else {
@@ -102,16 +105,53 @@ impl Bridge {
         Ok(())
     }
 
+    /// Puts another device in the place of a port's, which has gone. The port keeps its number, its settings
+    /// and what was learnt there.
+    pub fn replace_device(&self, port: OfPort, device: Arc<dyn ports::Port>) -> Result<(), Error> {
+        let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
+        // The new one cannot be there beside the old: the two have one name.
+        let old = self.with_port(port, |state| state.dp_port.take())?;
+        if let Some(old) = old {
+            self.switch.forwarding.write().by_dp_port.remove(&old);
+            let flows = datapath.remove_port(old)?;
+            self.switch.credit_removed(flows);
+        }
+        let mut entered = Ok(());
+        let new = datapath.add_port_with(device.clone(), |dp_port| {
+            self.switch.forwarding.write().by_dp_port.insert(dp_port, (self.id, port));
+            entered = self.with_port(port, |state| {
+                (state.device, state.dp_port) = (Device::Datapath(device.clone()), Some(dp_port));
+            });
+        })?;
+        if entered.is_err() {
+            // Removed meanwhile.
+            self.switch.forwarding.write().by_dp_port.remove(&new);
+            datapath.remove_port(new)?;
+            return entered;
+        }
+        self.port_changed(port, PortReason::Modify);
+        Ok(())
+    }
+
+    fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
+        let changed = self.change(|bridge, _| bridge.ports.get_mut(&port).map(change));
+        changed.flatten().ok_or_else(|| self.no_such_port(port))
+    }
+
     /// Changes the VLAN configuration of a port.
     pub fn set_port_vlan(&self, port: OfPort, vlan: PortVlan) -> Result<(), Error> {
-        let changed = self.change(|bridge, _| bridge.ports.get_mut(&port).map(|state| state.vlan = vlan));
-        changed.flatten().ok_or_else(|| self.no_such_port(port))
+        self.with_port(port, |state| state.vlan = vlan)
     }
 
     /// The port with this name.
     pub fn port_by_name(&self, name: &str) -> Option<OfPort> {
         let forwarding = self.switch.forwarding.read();
         forwarding.by_name.get(name).filter(|(bridge, _)| *bridge == self.id).map(|&(_, port)| port)
+    }
+
+    /// One port.
+    pub fn port(&self, port: OfPort) -> Option<PortInfo> {
+        self.read(|bridge| bridge.ports.get(&port).map(info)).flatten()
     }
 
     /// Every port, by number.
@@ -157,8 +197,11 @@ impl Bridge {
     ) -> Result<Vec<T>, OfError> {
         let forwarding = self.switch.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
-        let ports = bridge.ports.values().filter(|state| port == OfPort::ANY || state.port == port);
-        let out: Vec<T> = ports.map(|state| shown(&forwarding, bridge, state)).collect();
+        let shown = |state| shown(&forwarding, bridge, state);
+        let out: Vec<T> = match port {
+            OfPort::ANY => bridge.ports.values().map(shown).collect(),
+            port => bridge.ports.get(&port).map(shown).into_iter().collect(),
+        };
         if out.is_empty() && port != OfPort::ANY { Err(OfError::OFPBRC_BAD_PORT) } else { Ok(out) }
     }
 

@@ -3,6 +3,7 @@
 use packet::flow::extract::set_vlan_limit;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use datapath::PortNo;
 use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
@@ -10,6 +11,7 @@ use openflow::{FlowModCommand, OfPort};
 use ports::registry;
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
+use super::missing::Seen;
 use super::openflow::Requests;
 use crate::config::Workers;
 use crate::config::desired::{
@@ -33,6 +35,22 @@ pub struct Target {
 }
 
 type Outcome = Result<(), String>;
+
+/// A port whose device has gone.
+pub struct Lost {
+    /// Bridge.
+    pub bridge: String,
+    /// Name.
+    pub name: String,
+    /// OpenFlow number, which it keeps.
+    pub port: OfPort,
+    /// Type.
+    pub kind: String,
+    /// Why it has no other.
+    pub error: String,
+    /// Which interface has its name now.
+    pub seen: Seen,
+}
 
 impl Apply for Target {
     fn apply(&mut self, step: &Step) -> Outcome {
@@ -126,11 +144,11 @@ impl Target {
         let bridge = self.bridge(name)?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_config(bridge_config(name, settings));
-        let local = bridge.ports().into_iter().find(|p| p.port == OfPort::LOCAL);
+        let local = bridge.port(OfPort::LOCAL);
         if local.is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
         }
-        match local.and_then(|p| p.device) {
+        match local.and_then(|p| p.device).filter(|device| !device.is_gone()) {
             Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
             None => Ok(()),
         }
@@ -144,15 +162,54 @@ impl Target {
 
     fn add_local(&self, name: &str, settings: &BridgeSettings) -> Outcome {
         let bridge = self.bridge(name)?;
-        let mut spec = registry::PortSpec::new(name, settings.local_kind.name());
-        spec.mac = Some(bridge_mac(name, settings));
-        let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
+        let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
         let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, ..PortSpec::new(device) };
         let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
         log_added(name, name, port);
         tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
         Ok(())
+    }
+
+    fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
+        let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
+        spec.mac = Some(bridge_mac(bridge, settings));
+        registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))
+    }
+
+    /// The ports whose devices have gone. `find` says which interface has a name now.
+    pub fn lost(&self, find: impl Fn(&str) -> Seen) -> Vec<Lost> {
+        let of_bridge = |bridge: &ofproto::Bridge| {
+            let name = bridge.name().to_owned();
+            let gone = bridge.ports().into_iter().filter(|info| info.device.as_ref().is_some_and(|d| d.is_gone()));
+            gone.map(|info| Lost {
+                bridge: name.clone(),
+                port: info.port,
+                kind: info.kind.to_owned(),
+                error: ports::Error::NoInterface { port: info.name.clone() }.to_string(),
+                seen: find(&info.name),
+                name: info.name,
+            })
+            .collect::<Vec<_>>()
+        };
+        self.engine.switch.bridges().iter().flat_map(of_bridge).collect()
+    }
+
+    /// Opens the device that has the name of a port whose own has gone, with the settings of `running`.
+    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> Outcome {
+        let bridge = self.bridge(&lost.bridge)?;
+        let wanted = running.ports.get(&lost.name);
+        let device = match wanted {
+            Some(wanted) => match self.open(&lost.name, &wanted.interface)? {
+                Device::Datapath(device) => device,
+                Device::Patch { .. } => return Ok(()),
+            },
+            None => self.open_local(&lost.bridge, &running.settings)?,
+        };
+        bridge.replace_device(lost.port, device).map_err(|e| e.to_string())?;
+        let (name, number) = (&lost.name, short_number(lost.port));
+        tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
+        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, &wanted.interface))
     }
 
     fn add_port(&self, bridge: &str, name: &str, wanted: &Port) -> Outcome {
@@ -166,15 +223,19 @@ impl Target {
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
         log_added(bridge.name(), name, port);
-        if wanted.interface.rx_affinity.is_empty() {
-            return Ok(());
-        }
-        let number = bridge.ports().into_iter().find(|info| info.port == port).and_then(|info| info.dp_port);
-        number.map_or(Ok(()), |number| self.pin(number, &wanted.interface))
+        self.pin(&bridge, port, &wanted.interface)
     }
 
-    /// Has the cores that the configuration names poll the receive queues of a port.
-    fn pin(&self, port: PortNo, interface: &Interface) -> Outcome {
+    /// Has the cores that the configuration names poll the receive queues of a new port.
+    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> Outcome {
+        if interface.rx_affinity.is_empty() {
+            return Ok(());
+        }
+        let number = bridge.port(port).and_then(|info| info.dp_port);
+        number.map_or(Ok(()), |number| self.set_affinity(number, interface))
+    }
+
+    fn set_affinity(&self, port: PortNo, interface: &Interface) -> Outcome {
         self.engine.datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())
     }
 
@@ -193,9 +254,11 @@ impl Target {
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> Outcome {
-        let ports = self.bridge(bridge)?.ports();
-        let info = ports.into_iter().find(|p| p.name == name).ok_or_else(|| format!("{name}: no such port"))?;
-        let Some(device) = info.device else { return Ok(()) };
+        let bridge = self.bridge(bridge)?;
+        let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
+        let info = info.ok_or_else(|| format!("{name}: no such port"))?;
+        // The device that takes the place of one that has gone is opened with the settings of then.
+        let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {
             device.set_mtu(mtu).map_err(|e| e.to_string())?;
         }
@@ -205,7 +268,7 @@ impl Target {
         match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
-                self.pin(port, interface)
+                self.set_affinity(port, interface)
             }
             None => Ok(()),
         }

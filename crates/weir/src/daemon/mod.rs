@@ -28,6 +28,7 @@ pub(crate) mod apply;
 pub(crate) mod commands;
 pub(crate) mod configurator;
 pub(crate) mod engine;
+pub(crate) mod missing;
 pub(crate) mod mtu;
 pub(crate) mod openflow;
 pub(crate) mod panic;
@@ -113,14 +114,12 @@ pub fn run(options: Options) -> Result<(), Error> {
     panic::report();
     let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath, Timer::system())?;
     let revalidator = Revalidator::start(&engine)?;
-    let watch = Watch::start(&engine)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::Io { what: "cannot start the management thread".into(), source })?;
     let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded, log));
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
-    drop(watch);
     drop(revalidator);
     engine.datapath.stop();
     tracing::info!("ended");
@@ -148,6 +147,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logg
         datapath: loaded.desired.datapath.clone(),
     };
     let configurator = Configurator::start(Some(options.config.clone()), target)?;
+    let watch = Watch::start(&engine, configurator.requests())?;
     // What failed is in the log and in `weir show`; the rest is in force.
     let _ = configurator.apply(loaded).await;
 
@@ -168,6 +168,7 @@ async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logg
     bound_the_end();
     let _ = context.configurator.remove_all().await;
     context.openflow.close();
+    drop(watch);
     outcome
 }
 

@@ -41,9 +41,11 @@ impl LocalMtus {
 fn set(bridge: &Bridge, wanted: Option<u32>, datapath: &Datapath) {
     let ports = bridge.ports();
     let Some(local) = ports.iter().find(|info| info.port == OfPort::LOCAL) else { return };
-    let Some(device) = &local.device else { return };
+    let present = |info: &&ofproto::PortInfo| info.device.as_ref().is_some_and(|device| !device.is_gone());
+    let Some(device) = Some(local).filter(present).and_then(|info| info.device.as_ref()) else { return };
     let internal = |kind: &str| matches!(kind, "tap" | "dummy-internal");
-    let others = ports.iter().filter_map(|info| info.device.as_ref()).filter(|device| !internal(device.kind()));
+    let others =
+        ports.iter().filter(present).filter_map(|info| info.device.as_ref()).filter(|device| !internal(device.kind()));
     let mtu = wanted.or_else(|| others.map(|device| device.mtu()).min()).unwrap_or(DEFAULT);
     if device.mtu() == mtu {
         return;

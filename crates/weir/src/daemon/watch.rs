@@ -1,5 +1,10 @@
 //! The thread that watches the ports' devices: a link that comes or goes, an MTU or address that somebody
 //! else has changed. Controllers are told by a port-status message, the datapath takes the change over.
+//! Devices that have gone, and those that have come under the name of a port that waits for one, are the
+//! configurator's: it is told to look for them.
+//!
+//! What happens between two rounds counts once: a device that flaps makes one change for each round, and a
+//! thousand that go together are one request to the configurator.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -15,7 +20,9 @@ use parking_lot::Mutex;
 use ports::Port;
 
 use super::Error;
+use super::configurator::Requests;
 use super::engine::Engine;
+use super::missing::Interfaces;
 
 /// How often the devices are looked at.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -28,14 +35,18 @@ pub struct Watch {
 
 impl Watch {
     /// Starts the thread.
-    pub fn start(engine: &Engine) -> Result<Watch, Error> {
+    pub fn start(engine: &Engine, configurator: Arc<Requests>) -> Result<Watch, Error> {
         let (stop, stopped) = channel();
         let (switch, datapath, links) = (engine.switch.clone(), engine.datapath.clone(), engine.links.clone());
         let local_mtus = engine.local_mtus.clone();
         let thread = std::thread::Builder::new().name("port-watch".into()).spawn(move || {
+            let interfaces = Interfaces::of_this_namespace();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 local_mtus.apply(&switch, &datapath);
-                links.look(&switch, &datapath);
+                let some_went = links.look(&switch, &datapath);
+                if some_went || configurator.missing.has_news(&interfaces) {
+                    configurator.look_for_devices();
+                }
                 datapath.adopt_rx_queues();
             }
         });
@@ -60,6 +71,7 @@ struct State {
     admin_up: bool,
     mtu: u32,
     mac: ports::Mac,
+    gone: bool,
 }
 
 /// The devices as they were seen last. A device of the same number that is another one counts as new.
@@ -71,23 +83,28 @@ type Watched = (Weak<dyn Port>, State);
 
 impl Links {
     /// Looks at the devices and tells of what has changed since the last look: the thread does it now and
-    /// then, and whoever has made a change that is to be noticed at once.
-    pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) {
+    /// then, and whoever has made a change that is to be noticed at once. Returns whether some have gone since.
+    pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) -> bool {
+        let mut some_went = false;
         let mut seen = self.0.lock();
         let mut now = HashMap::new();
         for bridge in switch.bridges() {
             for info in bridge.ports() {
                 let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
                 let link = device.link();
-                let state = State { up: link.up, admin_up: link.admin_up, mtu: device.mtu(), mac: device.mac() };
+                let (mtu, mac, gone) = (device.mtu(), device.mac(), device.is_gone());
+                let state = State { up: link.up, admin_up: link.admin_up, mtu, mac, gone };
                 let same = |old: &Weak<dyn Port>| old.as_ptr().addr() == Arc::as_ptr(device).addr();
-                if seen.get(&number).is_some_and(|(old, before)| same(old) && *before != state) {
+                let before = seen.get(&number).filter(|(old, _)| same(old)).map(|(_, before)| before);
+                if before.is_some_and(|before| *before != state) {
                     changed(&bridge, info.port, number, datapath);
                 }
+                some_went |= gone && before.is_none_or(|before| !before.gone);
                 now.insert(number, (Arc::downgrade(device), state));
             }
         }
         *seen = now;
+        some_went
     }
 }
 

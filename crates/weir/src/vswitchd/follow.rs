@@ -1,7 +1,6 @@
 //! Follows the database: what it says is brought into force, what runs is written back.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -46,8 +45,6 @@ pub struct Follower {
     /// What was applied last; none while another daemon holds the lock.
     applied: Option<Source>,
     warned: BTreeSet<String>,
-    /// Ports that failed though there is an interface of the name: trying again at once would not help.
-    hopeless: BTreeSet<String>,
     /// When statistics were written last.
     stats_written: Option<Time>,
 }
@@ -55,8 +52,7 @@ pub struct Follower {
 impl Follower {
     /// One that has applied nothing.
     pub fn new(events: Events, context: Rc<Context>, rules: Rules) -> Follower {
-        let (applied, warned, hopeless) = (None, BTreeSet::new(), BTreeSet::new());
-        Follower { events, context, rules, applied, warned, hopeless, stats_written: None }
+        Follower { events, context, rules, applied: None, warned: BTreeSet::new(), stats_written: None }
     }
 
     /// Brings `first` into force, calls `ready`, and then follows for ever.
@@ -121,19 +117,12 @@ impl Follower {
         let _ = self.context.configurator.apply(loaded).await;
     }
 
-    /// Writes what changed by itself, and tries ports again whose interface has appeared.
+    /// Writes what changed by itself.
     async fn tick(&mut self) {
         let state = self.events.state();
         if !(state.synced && state.has_lock) {
             return;
         }
-        let Some(source) = self.applied.clone() else { return };
-        let failed = self.context.configurator.status().ports.into_iter().map(|port| port.name);
-        let there: BTreeSet<_> = failed.filter(|name| Path::new("/sys/class/net").join(name).exists()).collect();
-        if !there.is_subset(&self.hopeless) {
-            self.apply(&source).await;
-        }
-        self.hopeless = there;
         let now = self.context.engine.timer.now();
         if self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval()) {
             self.stats_written = Some(now);

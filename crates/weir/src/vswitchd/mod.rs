@@ -256,7 +256,6 @@ async fn switch(
     let timer = if options.warpable { Timer::warpable() } else { Timer::system() };
     let engine = Engine::start(&desired.workers, &desired.datapath, timer)?;
     let revalidator = Revalidator::start(&engine)?;
-    let watch = Watch::start(&engine)?;
     let openflow = Rc::new(openflow::Manager::new(rundir.clone(), engine.timer.clone()));
     let (requests, queue) = openflow::requests();
     tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
@@ -267,9 +266,11 @@ async fn switch(
         workers: desired.workers.clone(),
         datapath: desired.datapath.clone(),
     };
+    let configurator = Configurator::start(None, target)?;
+    let watch = Watch::start(&engine, configurator.requests())?;
     let context = Rc::new(Context {
         engine: engine.clone(),
-        configurator: Configurator::start(None, target)?,
+        configurator,
         openflow,
         exit: outside.exit.clone(),
         log: outside.log.clone(),

@@ -1,5 +1,7 @@
 //! Writes to the database what runs: only the columns that differ from what it holds.
 
+use std::collections::HashMap;
+
 use ofproto::PortInfo;
 use openflow::{OfPort, Role};
 use ovsdb::transaction::Values;
@@ -12,7 +14,7 @@ use crate::config::Target;
 use crate::config::desired::format_mac;
 use crate::daemon::commands::Context;
 use crate::daemon::commands::reports::statistics;
-use crate::daemon::configurator::{FailedPort, Status};
+use crate::daemon::configurator::FailedPort;
 
 /// How much to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +33,9 @@ const OFPORT_NONE: i64 = -1;
 
 /// What has to change in the database now that `source` is in force.
 pub fn transaction(replica: &Replica, source: &Source, context: &Context, what: What) -> Transaction {
-    let mut writer =
-        Writer { replica, source, context, what, status: context.configurator.status(), out: Transaction::new() };
+    let status = context.configurator.status();
+    let failed = status.ports.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
+    let mut writer = Writer { replica, source, context, what, failed, out: Transaction::new() };
     writer.root();
     for row in replica.rows("Bridge") {
         writer.bridge(row);
@@ -45,7 +48,8 @@ struct Writer<'a> {
     source: &'a Source,
     context: &'a Context,
     what: What,
-    status: Status,
+    /// By bridge and name.
+    failed: HashMap<(&'a str, &'a str), &'a FailedPort>,
     out: Transaction,
 }
 
@@ -82,6 +86,7 @@ impl Writer<'_> {
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
+        let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
         let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
         for port in &rows {
             // Its keys are those of the spanning tree, which no port takes part in: what a daemon before this
@@ -94,7 +99,7 @@ impl Writer<'_> {
             .filter_map(|uuid| self.replica.row("Interface", uuid));
         for interface in interfaces.collect::<Vec<_>>() {
             let device = interface.string("name").unwrap_or_default();
-            match (ports.iter().find(|info| info.name == device), &bridge) {
+            match (ports.get(device), &bridge) {
                 (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
                 _ => self.missing(interface, name, device),
             }
@@ -121,7 +126,7 @@ impl Writer<'_> {
     /// An interface whose port is there.
     fn interface(&mut self, row: &Row, bridge: &ofproto::Bridge, info: &PortInfo) {
         let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
-        let error = self.failure(bridge.name(), &info.name).map(|failed| failed.error.clone());
+        let error = self.failure(bridge.name(), &info.name).map(in_words);
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
         let Some(device) = &info.device else {
             let mac = bridge.port_descs(info.port).ok().and_then(|all| all.first().map(|desc| desc.hw_addr.0));
@@ -158,10 +163,7 @@ impl Writer<'_> {
     fn missing(&mut self, row: &Row, bridge: &str, name: &str) {
         let reason = match (self.source.problems.get(name), self.failure(bridge, name)) {
             (Some(problem), _) => problem.clone(),
-            (None, Some(failed)) => {
-                let why = failed.error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(&failed.error);
-                format!("could not open network device {name} ({why})")
-            }
+            (None, Some(failed)) => in_words(failed),
             // Neither there nor failed: the interface came after the configuration that is in force.
             (None, None) if self.source.desired.bridges.get(bridge).is_none_or(|b| !b.ports.contains_key(name)) => {
                 return;
@@ -187,8 +189,18 @@ impl Writer<'_> {
     }
 
     fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {
-        self.status.ports.iter().find(|failed| failed.bridge == bridge && failed.name == name)
+        self.failed.get(&(bridge, name)).copied()
     }
+}
+
+/// What the column `error` has: OVS's words where the device could not be opened.
+fn in_words(failed: &FailedPort) -> String {
+    let FailedPort { name, kind, error, .. } = failed;
+    if kind.is_empty() {
+        return error.clone();
+    }
+    let why = error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(error);
+    format!("could not open network device {name} ({why})")
 }
 
 /// A controller's role, as the column `role` has it.

@@ -88,12 +88,16 @@ pub fn watch(context: &Rc<Context>) {
 /// All counters, always in the same order.
 fn read(context: &Context) -> Vec<(&'static str, u64)> {
     let stats = context.engine.datapath.stats();
+    let netlink = ports::link::netlink_counters();
     let sum = |of: fn(&datapath::WorkerStats) -> u64| stats.workers.iter().map(of).sum::<u64>();
     let mut counters = vec![
         ("datapath_received", sum(|w| w.received)),
         ("datapath_recirculated", sum(|w| w.recirculated)),
         ("datapath_sent", sum(|w| w.sent)),
         ("datapath_upcall", sum(|w| w.misses + w.lost)),
+        ("netlink_overflow", netlink.overflows),
+        ("netlink_received", netlink.received),
+        ("netlink_sent", netlink.sent),
         ("unixctl_received", RECEIVED.load(std::sync::atomic::Ordering::Relaxed)),
         ("unixctl_replied", REPLIED.load(std::sync::atomic::Ordering::Relaxed)),
     ];
