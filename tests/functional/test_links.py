@@ -134,22 +134,25 @@ def test_an_interface_that_appears_later_stays_unknown(switch, net):
 
 
 def test_an_interface_that_comes_back_from_another_namespace_stays_dead(switch, net):
-    a, b, c = net.host("10.0.0.1/24"), net.host("10.0.0.2/24"), net.host()
+    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
+    here, there = f"{net.tag}here", f"{net.tag}there"
     s = switch(f"{net.tag}br", [(a.port, "system"), (b.port, "system")])
     connect(s, (1, 2))
     index = Path(f"/sys/class/net/{a.port}/ifindex").read_text()
-    run("ip", "netns", "attach", f"{net.tag}me", os.getpid())
+    run("ip", "netns", "attach", here, os.getpid())
+    run("ip", "netns", "add", there)
     try:
         for wait in (True, False):
-            run("ip", "link", "set", a.port, "netns", c.ns)
+            run("ip", "link", "set", a.port, "netns", there)
             if wait:
                 until(lambda: s.error(a.port), what="the error")
-            c.run("ip", "link", "set", a.port, "netns", f"{net.tag}me")
+            run("ip", "-n", there, "link", "set", a.port, "netns", here)
             run("ip", "link", "set", a.port, "up")
             assert Path(f"/sys/class/net/{a.port}/ifindex").read_text() == index, "it looks as before"
             until(lambda: not s.error(a.port) and a.ping("10.0.0.2", count=1, wait=1) == 1, what="traffic")
     finally:
-        run("ip", "netns", "del", f"{net.tag}me")
+        run("ip", "netns", "del", here)
+        run("ip", "netns", "del", there)
 
 
 def test_a_deleted_internal_device_stays_away(switch, net):

@@ -159,7 +159,7 @@ impl Switch {
     pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
         let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
         for port in bridge.ports() {
-            bridge.remove_port(port.port)?;
+            bridge.take_port(port.port)?;
         }
         let mut forwarding = self.forwarding.write();
         forwarding.bridges.remove(&bridge.id());

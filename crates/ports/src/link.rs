@@ -203,12 +203,16 @@ impl Interface {
 
     /// Speed and duplex; all zero where the driver doesn't know.
     pub fn features(&self) -> Features {
-        self.present_name().and_then(|name| self.table.ethtool.features(&name)).unwrap_or_default()
+        if self.is_gone() {
+            return Features::default();
+        }
+        self.entry.features(|name| self.table.ethtool.features(name).unwrap_or_default())
     }
 
     /// Name of the driver: "veth", "ixgbe", "virtio_net"; `None` where it has no name.
     pub fn driver(&self) -> Option<String> {
-        self.present_name().and_then(|name| self.table.ethtool.driver(&name)).ok().filter(|driver| !driver.is_empty())
+        let ask = || self.present_name().and_then(|name| self.table.ethtool.driver(&name)).ok();
+        self.entry.driver.get_or_init(|| ask().filter(|driver| !driver.is_empty())).clone()
     }
 
     /// Whether what comes out of it may come from a kernel's stack as that hands it to its device, with

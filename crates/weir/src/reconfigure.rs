@@ -56,6 +56,9 @@ pub trait Apply {
     /// Takes one step. An error says what failed, in words.
     fn apply(&mut self, step: &Step) -> Result<(), String>;
 
+    /// Returns when nothing uses the ports any more that were taken away since the last call.
+    fn settle(&mut self) {}
+
     /// The OpenFlow port numbers that ports have.
     fn numbers(&self) -> Numbers {
         Numbers::new()
@@ -199,7 +202,13 @@ fn needs_reopening(have: &Interface, want: &Interface) -> bool {
 /// Takes the steps, and notes in `running` those that succeeded. Returns those that failed.
 pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -> Vec<Failure> {
     let mut failures = Vec::new();
+    let mut taken_away = false;
     for step in steps {
+        // Ports that go are waited for together, and before others come, which may get their numbers.
+        let takes_away = matches!(step, Step::RemovePort { .. } | Step::RemoveLocal { .. });
+        if std::mem::replace(&mut taken_away, takes_away) && !takes_away {
+            target.settle();
+        }
         match target.apply(&step) {
             Ok(()) => note(running, &step),
             Err(error) => {
@@ -207,6 +216,9 @@ pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -
                 failures.push(Failure { step, error });
             }
         }
+    }
+    if taken_away {
+        target.settle();
     }
     failures
 }

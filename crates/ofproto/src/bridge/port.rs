@@ -83,6 +83,14 @@ impl Bridge {
 
     /// Removes a port, and what was learnt there. When this returns, no packet uses it.
     pub fn remove_port(&self, port: OfPort) -> Result<(), Error> {
+        self.take_port(port)?;
+        self.switch.revalidate();
+        Ok(())
+    }
+
+    /// The same for one of many: datapath flows may still send to it until the next [`barrier`](Bridge::barrier),
+    /// and what they send is dropped. No port may be added before that, for it may get the same number.
+    pub fn take_port(&self, port: OfPort) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
         let generation = forwarding.generation();
@@ -100,7 +108,6 @@ impl Bridge {
             let flows = datapath.remove_port(dp_port)?;
             self.switch.credit_removed(flows);
         }
-        self.switch.revalidate();
         self.switch.port_status(self.id, PortReason::Delete, &state);
         Ok(())
     }

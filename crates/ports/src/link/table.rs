@@ -17,13 +17,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::netlink::{Event, Events, Netlink};
 use super::{Facts, ethtool};
+use crate::Features;
 
 /// Who asks more often than this is told what was known before.
 const FRESH: Duration = Duration::from_millis(1);
@@ -41,6 +42,12 @@ pub(super) struct Entry {
     pub id: LinkId,
     pub index: u32,
     facts: Mutex<Arc<Facts>>,
+    /// How often something was told of it.
+    told: AtomicU64,
+    /// Speed and duplex, and what `told` was when the driver was asked.
+    features: Mutex<Option<(u64, Features)>>,
+    /// Name of the driver, once it was asked for.
+    pub driver: OnceLock<Option<String>>,
     gone: AtomicBool,
 }
 
@@ -48,7 +55,26 @@ impl Entry {
     fn new(facts: Facts) -> Arc<Entry> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (id, index) = (LinkId(NEXT.fetch_add(1, Relaxed)), facts.index);
-        Arc::new(Entry { id, index, facts: Mutex::new(Arc::new(facts)), gone: AtomicBool::new(false) })
+        Arc::new(Entry {
+            id,
+            index,
+            facts: Mutex::new(Arc::new(facts)),
+            told: AtomicU64::new(0),
+            features: Mutex::new(None),
+            driver: OnceLock::new(),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Speed and duplex, for which the driver is asked once after each change of the interface: with its link
+    /// they change, and are told of with it.
+    pub fn features(&self, ask: impl FnOnce(&str) -> Features) -> Features {
+        let told = self.told.load(Relaxed);
+        let mut features = self.features.lock();
+        match *features {
+            Some((at, known)) if at == told => known,
+            _ => features.insert((told, ask(&self.facts().name))).1,
+        }
     }
 
     pub fn facts(&self) -> Arc<Facts> {
@@ -205,6 +231,7 @@ fn put(by_index: &mut ByIndex, by_name: &mut ByName, entry: Option<Arc<Entry>>, 
     let entry = match entry {
         Some(entry) => {
             let before = std::mem::replace(&mut *entry.facts.lock(), Arc::new(facts));
+            entry.told.fetch_add(1, Relaxed);
             if before.name != name {
                 forget_name(by_name, &before.name, &entry);
             }
@@ -284,6 +311,23 @@ mod tests {
         assert_eq!((model.named("va"), model.named("vb"), model.named("t")), (Some(6), Some(5), None));
         remove(&mut model.by_index, &mut model.by_name, 6);
         assert_eq!((model.named("va"), model.named("vb")), (None, Some(5)));
+    }
+
+    #[test]
+    fn the_driver_is_asked_once_after_each_change() {
+        let mut model = Model::default();
+        let entry = model.put(5, "va");
+        let mut asked = 0;
+        for round in 1..4 {
+            for _ in 0..3 {
+                let features = entry.features(|_| {
+                    asked += 1;
+                    Features { speed_mbps: asked, ..Features::default() }
+                });
+                assert_eq!(features.speed_mbps, round);
+            }
+            model.put(5, "va");
+        }
     }
 
     #[test]

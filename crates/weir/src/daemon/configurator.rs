@@ -256,9 +256,7 @@ impl Worker {
         lost.retain_mut(|lost| !(worth_trying(lost) && self.reopen(lost)));
         let engine = &self.target.engine;
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
-        for bridge in engine.switch.bridges() {
-            bridge.barrier();
-        }
+        engine.switch.revalidate();
         let origins = &self.wanted.origins;
         let mut lines: Vec<_> = self.failures.iter().map(|failure| describe(failure, origins)).collect();
         let mut status = status(&self.failures, &lines);

@@ -232,3 +232,45 @@ fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
     assert_eq!(failures.len(), 3, "the bridge, its LOCAL port and its port: {failures:?}");
     assert_eq!(running, Desired::default());
 }
+
+/// A switch that knows how often ports that go were waited for.
+#[derive(Default)]
+struct Waits {
+    waits: usize,
+    leaving: usize,
+}
+
+impl Apply for Waits {
+    fn apply(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::RemovePort { .. } | Step::RemoveLocal { .. } => self.leaving += 1,
+            Step::AddPort { .. } | Step::AddLocal { .. } => assert_eq!(self.leaving, 0, "it may get a number in use"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        (self.waits, self.leaving) = (self.waits + 1, 0);
+    }
+}
+
+#[test]
+fn ports_that_go_together_are_waited_for_one_by_one() {
+    let bridge = |ports: std::ops::Range<u32>| {
+        let ports = ports.map(|n| (format!("p{n}"), Port::default())).collect();
+        Bridge { settings: BridgeSettings { local: true, ..BridgeSettings::default() }, ports, ..Bridge::default() }
+    };
+    let state = |bridges: Vec<(&str, Bridge)>| {
+        let bridges = bridges.into_iter().map(|(name, bridge)| (name.to_owned(), bridge)).collect();
+        Desired { bridges, ..Desired::default() }
+    };
+    let wanted = [state(vec![("a", bridge(0..100))]), state(vec![("b", bridge(50..150))]), state(vec![])];
+    let (mut running, mut waits) = (Desired::default(), Waits::default());
+    for (wanted, expected) in wanted.iter().zip([0, 1, 2]) {
+        let steps = plan(&running, wanted, &Numbers::new());
+        assert!(apply(&mut waits, &mut running, steps).is_empty());
+        assert_eq!((waits.waits, waits.leaving), (expected, 0));
+        assert_eq!(&running, wanted);
+    }
+}
