@@ -142,6 +142,19 @@ pub trait RxQueue: Send {
         None
     }
 
+    /// Whether [`wait_fd`](RxQueue::wait_fd) says all: no frame comes without it, and it stays the same until
+    /// [`renew`](RxQueue::renew) or [`receive`](RxQueue::receive) is called. A worker leaves such a queue alone while it
+    /// is idle, and waits for the descriptors of all of them at once.
+    fn can_park(&self) -> bool {
+        false
+    }
+
+    /// Takes over what the port has prepared for a busy queue, such as a ring. Called now and then while nobody waits for
+    /// [`wait_fd`](RxQueue::wait_fd), which may be another afterwards.
+    fn renew(&mut self, now: Time) {
+        let _ = now;
+    }
+
     /// When the next frame is due, for queues that know (replay at a rate).
     fn next_due(&self) -> Option<Time> {
         None
@@ -159,6 +172,11 @@ pub trait TxQueue: Send {
     /// reaps completed buffers.
     fn housekeep(&mut self, now: Time) {
         let _ = now;
+    }
+
+    /// Whether [`housekeep`](TxQueue::housekeep) does anything.
+    fn needs_housekeeping(&self) -> bool {
+        true
     }
 }
 

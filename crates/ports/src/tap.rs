@@ -374,6 +374,10 @@ impl RxQueue for Rx {
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.gone).then(|| self.fd.as_fd())
     }
+
+    fn can_park(&self) -> bool {
+        !self.gone
+    }
 }
 
 struct Tx {
@@ -423,5 +427,9 @@ impl TxQueue for Tx {
             }
         }
         taken
+    }
+
+    fn needs_housekeeping(&self) -> bool {
+        false
     }
 }

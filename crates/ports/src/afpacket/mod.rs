@@ -1,8 +1,8 @@
 //! AF_PACKET ports: any Ethernet interface of the kernel, by packet(7) sockets.
 //!
-//! Frames are received through a memory-mapped ring (PACKET_RX_RING), and each has the header of
-//! [`crate::vnet`] in front (PACKET_VNET_HDR), so that frames of local stacks pass with their checksum
-//! unfinished and their 64 KiB uncut, in both directions.
+//! Frames of a busy port are received through a memory-mapped ring (PACKET_RX_RING), those of others one by one
+//! ([`reception`]). Each has the header of [`crate::vnet`] in front (PACKET_VNET_HDR), so that frames of
+//! local stacks pass with their checksum unfinished and their 64 KiB uncut, in both directions.
 //!
 //! - The ring is TPACKET_V2. V3 hands over whole blocks, on a timer where there is little traffic,
 //!   which costs latency; V2 wakes for each frame, and is as good at our frame rates.
@@ -22,16 +22,23 @@
 //!   given to the switch should have no IP address (`ip addr flush dev NAME`).
 //!
 //! Sharing between threads: [`Shared`] by everybody; a receive socket by its queue and, for its
-//! statistics, by the management thread; a transmit socket by its queue alone.
+//! statistics, by the management thread; a transmit socket by its queue alone. Sockets are closed in the
+//! background ([`background`]).
 
+mod background;
+mod plain;
+mod reception;
 mod rx;
 mod socket;
 mod tx;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use reception::Reception;
 
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
@@ -57,7 +64,7 @@ pub(crate) const OPTIONS: &[OptionDef] = &[
     OptionDef {
         name: "n_rxq_desc",
         form: Form::Number(32, 65536),
-        doc: "Slots of each receive ring, 1024 by default.",
+        doc: "Slots of each receive ring. By default there are 1024, once the port proves busy.",
     },
     OptionDef {
         name: "qdisc-bypass",
@@ -71,6 +78,9 @@ pub(crate) const OPTIONS: &[OptionDef] = &[
     },
 ];
 
+/// Slots of a ring that nobody has chosen the size of.
+const SLOTS: usize = 1024;
+
 /// What the queues and the port share.
 struct Shared {
     name: String,
@@ -83,10 +93,8 @@ struct AfPacket {
     shared: Arc<Shared>,
     interface: Interface,
     counters: PortCounters,
-    rings: Vec<Arc<socket::RxSocket>>,
+    receptions: Vec<Arc<Reception>>,
     rx: Mutex<Vec<rx::Rx>>,
-    /// Frames that the kernel found no slot for: its count is reset by reading.
-    kernel_drops: AtomicU64,
     qdisc_bypass: bool,
     offloads: Offloads,
     driver: String,
@@ -112,26 +120,34 @@ impl AfPacket {
             mtu: AtomicU32::new(spec.mtu.unwrap_or(facts.mtu)),
         });
         let queues = options.number("n_rxq").unwrap_or(1) as usize;
-        let slots = options.number("n_rxq_desc").unwrap_or(1024) as usize;
-        let rings = (0..queues)
-            .map(|_| socket::RxSocket::open(port, shared.ifindex, slots, spec.mtu.unwrap_or(facts.mtu)).map(Arc::new))
-            .collect::<Result<Vec<_>, _>>()?;
-        if queues > 1 {
-            socket::RxSocket::fan_out(port, &rings)?;
-        }
+        let slots = options.number("n_rxq_desc");
         let counters = PortCounters::default();
-        let rx = rings.iter().enumerate();
-        let rx = rx.map(|(i, ring)| rx::Rx::new(ring.clone(), counters.rx(i), env)).collect();
+        let (mut receptions, mut rx) = (Vec::new(), Vec::new());
+        for index in 0..queues {
+            let counters = counters.rx(index);
+            let (reception, queue) = if queues == 1 && slots.is_none() {
+                let (reception, socket) = Reception::open(&shared, SLOTS)?;
+                (reception.clone(), rx::Rx::plain(reception, plain::Plain::new(socket), counters, env))
+            } else {
+                let (reception, ring) = Reception::with_ring(&shared, slots.map_or(SLOTS, |slots| slots as usize))?;
+                (reception.clone(), rx::Rx::with_ring(reception, ring, counters, env))
+            };
+            receptions.push(reception);
+            rx.push(queue);
+        }
+        if let Some((first, others)) = receptions.split_first().filter(|(_, others)| !others.is_empty()) {
+            let group = first.fan_out(None)?;
+            others.iter().try_for_each(|reception| reception.fan_out(Some(group)).map(drop))?;
+        }
         Ok(Arc::new(AfPacket {
             qdisc_bypass: options.flag("qdisc-bypass", false),
             offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso() },
             driver: interface.driver().unwrap_or_default(),
             rx: Mutex::new(rx),
-            kernel_drops: AtomicU64::new(0),
             shared,
             interface,
             counters,
-            rings,
+            receptions,
         }))
     }
 
@@ -153,6 +169,11 @@ pub(crate) fn super_frames(
     let socket = socket::open_tx(&name, interface.index(), false)?;
     let shared = Shared { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
     Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, counters)))
+}
+
+/// Waits until the sockets are closed that were given up before. `false` where that takes longer than `patience`.
+pub fn finish_closing(patience: Duration) -> bool {
+    background::finish(patience)
 }
 
 /// Linux 6.2 taught `struct virtio_net_hdr` UDP segmentation (VIRTIO_NET_HDR_GSO_UDP_L4).
@@ -203,8 +224,7 @@ impl Port for AfPacket {
     }
 
     fn stats(&self) -> Stats {
-        let drops: u32 = self.rings.iter().map(|ring| ring.take_drops()).sum();
-        let drops = self.kernel_drops.fetch_add(drops.into(), Relaxed) + u64::from(drops);
+        let drops: u64 = self.receptions.iter().map(|reception| reception.lost()).sum();
         let mut stats = self.counters.sum();
         stats.rx_dropped += drops;
         stats.rx_over_err += drops;
@@ -224,7 +244,8 @@ impl Port for AfPacket {
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {
-        vec![("driver_name", self.driver.clone()), ("rx-ring", "TPACKET_V2".into())]
+        let ring = if self.receptions.iter().all(|reception| reception.has_ring()) { "TPACKET_V2" } else { "none" };
+        vec![("driver_name", self.driver.clone()), ("rx-ring", ring.into())]
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

@@ -1,5 +1,6 @@
 //! Receive queue of an AF_PACKET port.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use packet::buffer::heap::HEADROOM;
 use packet::{Batch, Memory, Packet, Time};
 
+use super::plain::Plain;
+use super::reception::{Reception, Reserved};
 use super::socket::{RxSocket, Slot};
 use crate::RxQueue;
 use crate::registry::Env;
@@ -15,12 +18,17 @@ use crate::virtual_port::{MAX_FRAME, copy};
 use crate::vnet;
 
 pub struct Rx {
-    socket: Arc<RxSocket>,
+    reception: Arc<Reception>,
+    /// The socket without a ring: at first, and for a moment beside the ring.
+    plain: Option<Plain>,
+    ring: Option<RxSocket>,
+    /// The slot that is filled next.
+    next: usize,
+    /// What a ring that has grown takes.
+    reserved: Option<Reserved>,
     counters: Arc<Counters>,
     memory: &'static Memory,
     large: &'static Memory,
-    /// The slot that is filled next.
-    next: usize,
     checked: Time,
 }
 
@@ -29,15 +37,85 @@ pub struct Rx {
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Rx {
-    pub fn new(socket: Arc<RxSocket>, counters: Arc<Counters>, env: &Env) -> Rx {
-        Rx { socket, counters, memory: env.memory, large: env.large, next: 0, checked: Time(0) }
+    /// A queue that begins with a plain socket.
+    pub fn plain(reception: Arc<Reception>, plain: Plain, counters: Arc<Counters>, env: &Env) -> Rx {
+        Rx { plain: Some(plain), ..Rx::new(reception, None, counters, env) }
+    }
+
+    /// A queue that has a ring.
+    pub fn with_ring(reception: Arc<Reception>, ring: RxSocket, counters: Arc<Counters>, env: &Env) -> Rx {
+        Rx::new(reception, Some(ring), counters, env)
+    }
+
+    fn new(reception: Arc<Reception>, ring: Option<RxSocket>, counters: Arc<Counters>, env: &Env) -> Rx {
+        let (memory, large) = (env.memory, env.large);
+        Rx { reception, plain: None, ring, next: 0, reserved: None, counters, memory, large, checked: Time(0) }
+    }
+
+    /// Takes frames out of the ring. Returns how many, and their bytes.
+    #[inline]
+    fn receive_from_ring(&mut self, batch: &mut Batch) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        let Some(ring) = &self.ring else { return (0, 0) };
+        while !batch.is_full() {
+            let Some(slot) = ring.slot(self.next) else { break };
+            self.next = if self.next + 1 == ring.slots() { 0 } else { self.next + 1 };
+            if let Some(packet) = self.take(ring, &slot) {
+                count += 1;
+                bytes += packet.len();
+                batch.push(packet);
+            }
+            slot.release();
+        }
+        (count, bytes)
+    }
+
+    /// Takes frames from the socket without a ring. Returns how many, and their bytes.
+    #[cold]
+    fn receive_plain(&mut self, batch: &mut Batch, now: Time) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
+        let Some(plain) = &mut self.plain else { return (0, 0) };
+        while !batch.is_full() {
+            match plain.receive(self.memory, self.large) {
+                Ok(Some((mut packet, vlan))) if packet.len() >= 14 => {
+                    if let Some((tpid, tci)) = vlan {
+                        restore_vlan(&mut packet, tpid, tci);
+                    }
+                    count += 1;
+                    bytes += packet.len();
+                    batch.push(packet);
+                }
+                Ok(Some(_)) => {
+                    self.counters.frame_err.add(1);
+                    self.counters.errors.add(1);
+                }
+                Ok(None) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::OutOfMemory => self.counters.dropped.add(1),
+                // The interface is down, or was deleted: the socket says so once.
+                Err(e) => {
+                    tracing::debug!("packet socket: {e}");
+                    self.counters.errors.add(1);
+                    break;
+                }
+            }
+        }
+        if self.ring.is_some() {
+            if count == 0 && plain.is_over(now) {
+                self.plain = None;
+                self.reception.give_up_first();
+            }
+        } else if plain.becomes_busy(count, now) {
+            self.reception.grow();
+        }
+        (count, bytes)
     }
 
     /// Takes the frame out of a slot. What can't be taken is counted.
     #[inline]
-    fn take(&self, slot: &Slot) -> Option<Packet> {
+    fn take(&self, ring: &RxSocket, slot: &Slot) -> Option<Packet> {
         let mut packet = if slot.is_copied() {
-            self.take_large(slot.len())?
+            self.take_large(ring, slot.len())?
         } else {
             let Some((header, frame)) = slot.frame().filter(|(_, frame)| frame.len() == slot.len()) else {
                 // Longer than its slot, and the socket's buffer is full.
@@ -69,7 +147,7 @@ impl Rx {
 
     /// Takes the frame of `len` bytes that waits at the socket.
     #[cold]
-    fn take_large(&self, len: usize) -> Option<Packet> {
+    fn take_large(&self, ring: &RxSocket, len: usize) -> Option<Packet> {
         let mut packet = (self.large.allocate)(self.large, HEADROOM, MAX_FRAME);
         let (mut nowhere, mut header) = ([0u8; 64], [0; vnet::LEN]);
         let room = match &mut packet {
@@ -78,10 +156,11 @@ impl Rx {
             None => &mut nowhere[..],
         };
         // An error of the interface (ENETDOWN) is reported once, in front of the frame.
-        let received = self.socket.receive(&mut header, room).or_else(|_| self.socket.receive(&mut header, room));
+        let mut receive = || ring.socket().receive(&mut header, [&mut *room, &mut []]);
+        let received = receive().or_else(|_| receive());
         match (received, packet) {
-            (Ok((n, false)), Some(mut packet)) if n == len => {
-                packet.truncate(n);
+            (Ok(Some(received)), Some(mut packet)) if received.len == len && !received.cut => {
+                packet.truncate(len);
                 *packet.offload_mut() = vnet::decode(&header);
                 Some(packet)
             }
@@ -100,7 +179,8 @@ impl Rx {
     #[cold]
     fn check(&mut self, now: Time) {
         self.checked = now;
-        if let Some(error) = self.socket.take_error() {
+        let Some(ring) = &self.ring else { return };
+        if let Some(error) = ring.socket().take_error() {
             tracing::debug!("packet socket: {error}");
             self.counters.errors.add(1);
         }
@@ -132,15 +212,12 @@ fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
 impl RxQueue for Rx {
     fn receive(&mut self, batch: &mut Batch, now: Time) -> usize {
         let (mut count, mut bytes) = (0, 0);
-        while !batch.is_full() {
-            let Some(slot) = self.socket.slot(self.next) else { break };
-            self.next = if self.next + 1 == self.socket.slots() { 0 } else { self.next + 1 };
-            if let Some(packet) = self.take(&slot) {
-                count += 1;
-                bytes += packet.len();
-                batch.push(packet);
-            }
-            slot.release();
+        if self.plain.is_some() {
+            // What it still has came before what is in the ring.
+            (count, bytes) = self.receive_plain(batch, now);
+        }
+        if count == 0 {
+            (count, bytes) = self.receive_from_ring(batch);
         }
         if count == 0 {
             if now.since(self.checked) >= CHECK_INTERVAL {
@@ -153,7 +230,24 @@ impl RxQueue for Rx {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        match (&self.plain, &self.ring) {
+            (Some(plain), None) => Some(plain.socket().as_fd()),
+            (None, Some(ring)) => Some(ring.socket().as_fd()),
+            // Either may have frames.
+            _ => None,
+        }
+    }
+
+    fn can_park(&self) -> bool {
+        self.wait_fd().is_some()
+    }
+
+    fn renew(&mut self, now: Time) {
+        let (Some(plain), None) = (&mut self.plain, &self.ring) else { return };
+        if let Some((ring, reserved)) = self.reception.grown() {
+            plain.end(now);
+            (self.ring, self.reserved) = (Some(ring), Some(reserved));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::size_of;
+use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_void};
 
+use super::background;
 use crate::Error;
 use crate::sys::system;
 use crate::vnet;
@@ -21,15 +22,54 @@ const SLOT_OVERHEAD: usize = 128;
 /// Largest slot. Longer frames come by recvmsg.
 const MAX_SLOT: usize = 16 * 1024;
 
-/// What frames that don't fit their slot may take up while they wait.
+/// The unit in which a ring is allocated.
+const BLOCK: usize = 65536;
+
+/// What frames that don't fit their slot, or whose socket has no ring, may take up while they wait.
 const RECEIVE_BUFFER: c_int = 16 << 20;
 
 /// What sent frames may take up until they are consumed.
 const SEND_BUFFER: c_int = 4 << 20;
 
+/// Bytes of a slot for frames up to `mtu`, and blocks that so many of them take.
+fn dimensions(slots: usize, mtu: u32) -> (usize, usize) {
+    let slot = (mtu as usize + 14 + 8 + SLOT_OVERHEAD).next_power_of_two().clamp(2048, MAX_SLOT);
+    (slot, (slots * slot).div_ceil(BLOCK))
+}
+
+/// Bytes of memory that a ring takes.
+pub fn ring_size(slots: usize, mtu: u32) -> usize {
+    dimensions(slots, mtu).1 * BLOCK
+}
+
+/// A packet socket. It is closed in the background.
+pub struct Socket(ManuallyDrop<OwnedFd>);
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the field after this.
+        let fd = unsafe { ManuallyDrop::take(&mut self.0) };
+        if let Err(job) = background::submit(Box::new(move || drop(fd))) {
+            job();
+        }
+    }
+}
+
 /// A receiving socket and its ring.
 pub struct RxSocket {
-    fd: OwnedFd,
+    socket: Arc<Socket>,
     map: NonNull<u8>,
     map_len: usize,
     slot: usize,
@@ -50,30 +90,202 @@ pub struct Slot<'a> {
     bytes: &'a [u8],
 }
 
-impl RxSocket {
-    /// Opens a socket with a ring of `slots` slots for frames up to `mtu`, in this thread's network
-    /// namespace. It receives everything that arrives at the interface from now on.
-    pub fn open(port: &str, ifindex: u32, slots: usize, mtu: u32) -> Result<RxSocket, Error> {
-        let fd = socket(port)?;
-        // The order matters: the ring fixes version and header, and binding starts reception.
-        set_option(port, &fd, libc::PACKET_VERSION, "PACKET_VERSION", &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
-        set_option(port, &fd, libc::PACKET_VNET_HDR, "PACKET_VNET_HDR", &1)?;
-        set_option(port, &fd, libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", &1)?;
-        set_option(port, &fd, libc::PACKET_COPY_THRESH, "PACKET_COPY_THRESH", &1)?;
-        set_buffer(&fd, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
+/// Which of an interface's sockets gets a frame, where several receive from it as one.
+#[derive(Clone, Copy)]
+pub enum Share {
+    /// Each gets some of the flows.
+    ByFlow,
+    /// One gets all: the first, until [`Socket::direct_to_second`].
+    ToOne,
+}
 
-        let slot = (mtu as usize + 14 + 8 + SLOT_OVERHEAD).next_power_of_two().clamp(2048, MAX_SLOT);
-        let block = 65536;
-        let blocks = (slots * slot).div_ceil(block);
-        let slots = blocks * block / slot;
+/// Receiving.
+impl Socket {
+    /// Opens a socket in this thread's network namespace that receives nothing yet.
+    pub fn new(port: &str) -> Result<Socket, Error> {
+        let socket = Socket(ManuallyDrop::new(socket(port)?));
+        set_option(port, &socket, libc::PACKET_VNET_HDR, "PACKET_VNET_HDR", &1)?;
+        Ok(socket)
+    }
+
+    /// Prepares for reception without a ring.
+    pub fn prepare_plain(&self, port: &str) -> Result<(), Error> {
+        set_option(port, self, libc::PACKET_AUXDATA, "PACKET_AUXDATA", &1)?;
+        set_option(port, self, libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", &1)?;
+        set_buffer(self, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
+        Ok(())
+    }
+
+    /// Receives everything that arrives at the interface from now on.
+    pub fn listen(&self, port: &str, ifindex: u32) -> Result<(), Error> {
+        bind(port, self, libc::ETH_P_ALL as u16, ifindex)?;
+        let membership = libc::packet_mreq {
+            mr_ifindex: ifindex as c_int,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set_option(port, self, libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP", &membership)
+    }
+
+    /// Has the frames of an interface shared with others that join the group that is returned: a new one, or `group`.
+    pub fn join(&self, port: &str, share: Share, group: Option<u16>) -> Result<u16, Error> {
+        // Outgoing frames are to be ignored by the group, too: the sockets' own flag does not count
+        // once they are in one.
+        let mode = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING
+            | match share {
+                Share::ByFlow => libc::PACKET_FANOUT_HASH,
+                Share::ToOne => libc::PACKET_FANOUT_CBPF,
+            };
+        let value = match group {
+            Some(group) => mode << 16 | u32::from(group),
+            None => (mode | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
+        };
+        set_option(port, self, libc::PACKET_FANOUT, "PACKET_FANOUT", &value)?;
+        let value: u32 = get_option(self, libc::SOL_PACKET, libc::PACKET_FANOUT)
+            .map_err(|e| system(port, "ask for the PACKET_FANOUT group", e))?;
+        Ok(value as u16)
+    }
+
+    /// From the next frame on, the second socket of a group [to one](Share::ToOne) gets them; when there is but
+    /// one left, that one.
+    pub fn direct_to_second(&self) -> io::Result<()> {
+        // The program's answer is a place in the group, modulo the number of sockets in it.
+        self.set_program(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, 1)
+    }
+
+    /// Lets no frame in.
+    pub fn mute(&self) -> io::Result<()> {
+        self.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, 0)
+    }
+
+    /// Lets frames in again.
+    pub fn unmute(&self) -> io::Result<()> {
+        set_raw(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
+    }
+
+    /// Sets a program for packets that always returns `answer`.
+    fn set_program(&self, level: c_int, option: c_int, answer: u32) -> io::Result<()> {
+        let mut program = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: answer }];
+        let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+        // The kernel copies what the pointer leads to, which outlives the call.
+        set_raw(self, level, option, &program)
+    }
+
+    /// Whether the other one was opened in the same network namespace. Kernels before 5.14 can't say.
+    pub fn shares_namespace(&self, other: &Socket) -> bool {
+        const SO_NETNS_COOKIE: c_int = 71;
+        let cookie = |socket| get_option::<u64>(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).ok();
+        cookie(self) == cookie(other)
+    }
+
+    /// Receives a frame: the vnet header, and as much of the frame as there is room for in the parts. `None`: there
+    /// is none.
+    pub fn receive(&self, header: &mut [u8; vnet::LEN], frame: [&mut [u8]; 2]) -> io::Result<Option<Received>> {
+        let [first, second] = frame;
+        let mut parts = [
+            libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() },
+            libc::iovec { iov_base: first.as_mut_ptr().cast(), iov_len: first.len() },
+            libc::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: second.len() },
+        ];
+        let mut control = Control([0; CONTROL]);
+        // SAFETY: all zero is a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = CONTROL;
+        // SAFETY: the message points to exclusive buffers of the lengths it says.
+        let n = unsafe { libc::recvmsg(self.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+        let Ok(n) = usize::try_from(n) else {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        };
+        let cut = message.msg_flags & libc::MSG_TRUNC != 0;
+        Ok(Some(Received { len: n.saturating_sub(vnet::LEN), cut, vlan: auxiliary_vlan(&message) }))
+    }
+
+    /// Frames that found no room since the last call.
+    pub fn take_drops(&self) -> u32 {
+        get_option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS).map_or(0, |s: libc::tpacket_stats| s.tp_drops)
+    }
+
+    /// The error that waits at the socket, if any. Taking it lets the descriptor sleep again.
+    pub fn take_error(&self) -> Option<io::Error> {
+        let code: c_int = get_option(self, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        (code != 0).then(|| io::Error::from_raw_os_error(code))
+    }
+}
+
+#[cfg(test)]
+impl Socket {
+    /// Something to hold in place of a socket.
+    pub fn unconnected() -> Socket {
+        Socket(ManuallyDrop::new(std::fs::File::open("/dev/null").unwrap().into()))
+    }
+}
+
+/// What [`Socket::receive`] has found.
+pub struct Received {
+    /// Bytes of frame.
+    pub len: usize,
+    /// There was not room for all of it.
+    pub cut: bool,
+    /// The VLAN tag that the kernel has taken out of the frame: TPID and TCI.
+    pub vlan: Option<(u16, u16)>,
+}
+
+/// Room for `struct tpacket_auxdata` as a control message (cmsg(3)).
+// SAFETY: an arithmetic expression, without any condition.
+const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
+
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+/// The tag that the control message of a received frame tells.
+fn auxiliary_vlan(message: &libc::msghdr) -> Option<(u16, u16)> {
+    // SAFETY: the kernel has filled the control buffer, which is aligned and which the message still points to, and
+    // has set its length; the data of this type is a `tpacket_auxdata`, of integers only, as long as the message says.
+    let auxiliary = unsafe {
+        let control = libc::CMSG_FIRSTHDR(message).as_ref()?;
+        let known = control.cmsg_level == libc::SOL_PACKET && control.cmsg_type == libc::PACKET_AUXDATA;
+        if !known || control.cmsg_len < libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) as usize {
+            return None;
+        }
+        libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned()
+    };
+    vlan(auxiliary.tp_status, auxiliary.tp_vlan_tpid, auxiliary.tp_vlan_tci)
+}
+
+/// A VLAN tag by the status of a frame, and what stands beside it.
+fn vlan(status: u32, tpid: u16, tci: u16) -> Option<(u16, u16)> {
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let has_tpid = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    Some((if has_tpid { tpid } else { 0x8100 }, tci))
+}
+
+impl RxSocket {
+    /// Gives a socket a ring of `slots` slots for frames up to `mtu`. It receives nothing yet.
+    pub fn make(port: &str, socket: Arc<Socket>, slots: usize, mtu: u32) -> Result<RxSocket, Error> {
+        let fd = &*socket;
+        // The order matters: the ring fixes version and header, and binding starts reception.
+        set_option(port, fd, libc::PACKET_VERSION, "PACKET_VERSION", &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
+        set_option(port, fd, libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", &1)?;
+        set_option(port, fd, libc::PACKET_COPY_THRESH, "PACKET_COPY_THRESH", &1)?;
+        set_buffer(fd, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
+
+        let (slot, blocks) = dimensions(slots, mtu);
+        let slots = blocks * BLOCK / slot;
         let request = libc::tpacket_req {
-            tp_block_size: block as u32,
+            tp_block_size: BLOCK as u32,
             tp_block_nr: blocks as u32,
             tp_frame_size: slot as u32,
             tp_frame_nr: slots as u32,
         };
-        set_option(port, &fd, libc::PACKET_RX_RING, "PACKET_RX_RING", &request)?;
-        let map_len = blocks * block;
+        set_option(port, fd, libc::PACKET_RX_RING, "PACKET_RX_RING", &request)?;
+        let map_len = blocks * BLOCK;
         // SAFETY: a new mapping, of the length that was just requested.
         let map = unsafe {
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
@@ -83,35 +295,12 @@ impl RxSocket {
             return Err(system(port, "map the receive ring", io::Error::last_os_error()));
         }
         let map = NonNull::new(map.cast()).expect("a successful mapping is not at zero");
-        let socket = RxSocket { fd, map, map_len, slot, slots };
-        bind(port, &socket.fd, libc::ETH_P_ALL as u16, ifindex)?;
-        let membership = libc::packet_mreq {
-            mr_ifindex: ifindex as c_int,
-            mr_type: libc::PACKET_MR_PROMISC as u16,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        set_option(port, &socket.fd, libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP", &membership)?;
-        Ok(socket)
+        Ok(RxSocket { socket, map, map_len, slot, slots })
     }
 
-    /// Spreads the frames of one interface over several sockets by flow.
-    pub fn fan_out(port: &str, sockets: &[Arc<RxSocket>]) -> Result<(), Error> {
-        // Outgoing frames are to be ignored by the group, too: the sockets' own flag does not count
-        // once they are in one.
-        let mode = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
-        let unique = mode | libc::PACKET_FANOUT_FLAG_UNIQUEID;
-        let mut group = 0;
-        for (index, socket) in sockets.iter().enumerate() {
-            let value = if index == 0 { unique << 16 } else { mode << 16 | group };
-            set_option(port, &socket.fd, libc::PACKET_FANOUT, "PACKET_FANOUT", &value)?;
-            if index == 0 {
-                let value: u32 = get_option(&socket.fd, libc::SOL_PACKET, libc::PACKET_FANOUT)
-                    .map_err(|e| system(port, "ask for the PACKET_FANOUT group", e))?;
-                group = value & 0xffff;
-            }
-        }
-        Ok(())
+    /// Its socket.
+    pub fn socket(&self) -> &Arc<Socket> {
+        &self.socket
     }
 
     /// Number of slots.
@@ -137,42 +326,6 @@ impl RxSocket {
             let header = base.cast::<libc::tpacket2_hdr>().read();
             Some(Slot { status, flags, header, bytes: std::slice::from_raw_parts(base, self.slot) })
         }
-    }
-
-    /// Receives a frame that did not fit its slot: the vnet header and as much of the frame as there is
-    /// room for. Returns the bytes of frame and whether it was cut.
-    pub fn receive(&self, header: &mut [u8; vnet::LEN], frame: &mut [u8]) -> io::Result<(usize, bool)> {
-        let mut parts = [
-            libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() },
-            libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() },
-        ];
-        // SAFETY: all zero is a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = parts.len();
-        // SAFETY: the message points to two exclusive buffers of the lengths it says.
-        let n = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
-        match usize::try_from(n) {
-            Ok(n) => Ok((n.saturating_sub(vnet::LEN), message.msg_flags & libc::MSG_TRUNC != 0)),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// Frames that found no slot since the last call.
-    pub fn take_drops(&self) -> u32 {
-        get_option(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS).map_or(0, |s: libc::tpacket_stats| s.tp_drops)
-    }
-
-    /// The error that waits at the socket, if any. Taking it lets the descriptor sleep again.
-    pub fn take_error(&self) -> Option<io::Error> {
-        let code: c_int = get_option(&self.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-        (code != 0).then(|| io::Error::from_raw_os_error(code))
-    }
-}
-
-impl AsFd for RxSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 
@@ -217,11 +370,7 @@ impl<'a> Slot<'a> {
     /// The VLAN tag that the kernel has taken out of the frame: TPID and TCI.
     #[inline]
     pub fn vlan(&self) -> Option<(u16, u16)> {
-        if self.flags & libc::TP_STATUS_VLAN_VALID == 0 {
-            return None;
-        }
-        let has_tpid = self.flags & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-        Some((if has_tpid { self.header.tp_vlan_tpid } else { 0x8100 }, self.header.tp_vlan_tci))
+        vlan(self.flags, self.header.tp_vlan_tpid, self.header.tp_vlan_tci)
     }
 
     /// Gives the slot back to the kernel.
@@ -232,9 +381,8 @@ impl<'a> Slot<'a> {
 }
 
 /// Opens a socket for sending, which receives nothing.
-pub fn open_tx(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<OwnedFd, Error> {
-    let fd = socket(port)?;
-    set_option(port, &fd, libc::PACKET_VNET_HDR, "PACKET_VNET_HDR", &1)?;
+pub fn open_tx(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<Socket, Error> {
+    let fd = Socket::new(port)?;
     if qdisc_bypass {
         set_option(port, &fd, libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS", &1)?;
     }
@@ -245,7 +393,7 @@ pub fn open_tx(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<OwnedFd, 
 
 /// Sends messages, each of a vnet header and a frame. Returns how many were sent; an error is that of
 /// the first.
-pub fn send(fd: &OwnedFd, messages: &[(&[u8; vnet::LEN], &[u8])]) -> io::Result<usize> {
+pub fn send(fd: &Socket, messages: &[(&[u8; vnet::LEN], &[u8])]) -> io::Result<usize> {
     const MAX: usize = packet::BATCH_SIZE;
     let count = messages.len().min(MAX);
     let mut parts = [[libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2]; MAX];
@@ -273,7 +421,7 @@ fn socket(port: &str) -> Result<OwnedFd, Error> {
     }
 }
 
-fn bind(port: &str, fd: &OwnedFd, protocol: u16, ifindex: u32) -> Result<(), Error> {
+fn bind(port: &str, fd: &Socket, protocol: u16, ifindex: u32) -> Result<(), Error> {
     // SAFETY: all zero is a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -290,7 +438,7 @@ fn bind(port: &str, fd: &OwnedFd, protocol: u16, ifindex: u32) -> Result<(), Err
     }
 }
 
-fn set_option<T: Copy>(port: &str, fd: &OwnedFd, option: c_int, name: &str, value: &T) -> Result<(), Error> {
+fn set_option<T: Copy>(port: &str, fd: &Socket, option: c_int, name: &str, value: &T) -> Result<(), Error> {
     match set_raw(fd, libc::SOL_PACKET, option, value) {
         Ok(()) => Ok(()),
         Err(e) => Err(system(port, format!("set {name}"), e)),
@@ -298,13 +446,13 @@ fn set_option<T: Copy>(port: &str, fd: &OwnedFd, option: c_int, name: &str, valu
 }
 
 /// Sets the size of a buffer, as far as the kernel lets us: a smaller one works, too.
-fn set_buffer(fd: &OwnedFd, option: c_int, bytes: c_int) {
+fn set_buffer(fd: &Socket, option: c_int, bytes: c_int) {
     if let Err(error) = set_raw(fd, libc::SOL_SOCKET, option, &bytes) {
         tracing::debug!("socket buffer of {bytes} bytes: {error}");
     }
 }
 
-fn set_raw<T: Copy>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+fn set_raw<T: Copy>(fd: &Socket, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let value = std::ptr::from_ref(value).cast();
     // SAFETY: reads `size_of::<T>()` bytes from a valid reference to plain data.
     match unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value, size_of::<T>() as u32) } {
@@ -314,7 +462,7 @@ fn set_raw<T: Copy>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io:
 }
 
 /// Reads an option into `T`, which is plain integers here.
-fn get_option<T: Copy>(fd: &OwnedFd, level: c_int, option: c_int) -> io::Result<T> {
+fn get_option<T: Copy>(fd: &Socket, level: c_int, option: c_int) -> io::Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as u32;
     // SAFETY: writes at most `len` bytes into the value, which is zero before, and of integers only.

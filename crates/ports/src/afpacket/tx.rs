@@ -1,6 +1,5 @@
 //! Transmit queue of an AF_PACKET port.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +13,7 @@ use crate::virtual_port::fits;
 use crate::{Offloads, TxQueue, offload, vnet};
 
 pub struct Tx {
-    socket: OwnedFd,
+    socket: socket::Socket,
     shared: Arc<Shared>,
     offloads: Offloads,
     counters: Arc<Counters>,
@@ -23,7 +22,7 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(socket: OwnedFd, shared: Arc<Shared>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
+    pub fn new(socket: socket::Socket, shared: Arc<Shared>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
         Tx { socket, shared, offloads, counters, pending: Batch::new() }
     }
 
@@ -91,5 +90,9 @@ impl TxQueue for Tx {
         }
         // Frames that were cut count once.
         (taken + self.flush()).min(count)
+    }
+
+    fn needs_housekeeping(&self) -> bool {
+        false
     }
 }
