@@ -26,6 +26,7 @@ use crate::forward::Frames;
 use crate::miss::{Bell, Channel, Handler, MissQueue, Recent, Roster};
 use crate::output::Outputs;
 use crate::pace::Pace;
+use crate::parking::Parking;
 use crate::patience::Patience;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
@@ -360,6 +361,7 @@ impl Management {
             parked: Vec::new(),
             storms: 0,
             rx: Vec::new(),
+            parking: Parking::default(),
             fairness: Fairness::default(),
             leaving: Vec::new(),
             draining: Vec::new(),

@@ -23,6 +23,7 @@ mod log;
 mod miss;
 mod output;
 mod pace;
+mod parking;
 mod passes;
 mod patience;
 mod port;

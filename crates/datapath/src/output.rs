@@ -31,6 +31,8 @@ pub struct Outputs {
     slots: Vec<Option<Box<Slot>>>,
     /// Ports with packets that wait.
     waiting: Vec<PortNo>,
+    /// Ports whose queues want to be reaped: those of sockets do not, and there may be a thousand.
+    reaped: Vec<PortNo>,
     /// How long a packet may wait. Zero: until the end of the batch.
     interval: Duration,
     /// How long the last turn took. Zero: the clock stands still.
@@ -53,7 +55,16 @@ impl Outputs {
     /// No ports yet.
     pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
         let turn = Duration::ZERO;
-        Outputs { slots: Vec::new(), waiting: Vec::new(), interval, turn, worker, counters, sent_lately: false }
+        Outputs {
+            slots: Vec::new(),
+            waiting: Vec::new(),
+            reaped: Vec::new(),
+            interval,
+            turn,
+            worker,
+            counters,
+            sent_lately: false,
+        }
     }
 
     /// Changes how long a packet may wait. What waits by the old interval is sent.
@@ -85,6 +96,9 @@ impl Outputs {
             self.slots.resize_with(at + 1, || None);
         }
         self.waiting.reserve(self.slots.len());
+        if queue.needs_housekeeping() {
+            self.reaped.push(shared.no);
+        }
         self.slots[at] = Some(Box::new(Slot { shared, queue, batch: Batch::new(), since: Time(0) }));
     }
 
@@ -92,6 +106,7 @@ impl Outputs {
     pub fn remove(&mut self, port: PortNo, now: Time) -> Option<Queue> {
         self.flush_port(port, now);
         self.waiting.retain(|&p| p != port);
+        self.reaped.retain(|&p| p != port);
         self.slots.get_mut(port.0 as usize)?.take().map(|slot| slot.queue)
     }
 
@@ -130,6 +145,7 @@ impl Outputs {
     /// Takes all queues away, once everything is sent: the worker ends.
     pub fn dismantle(&mut self, now: Time) -> Vec<(PortNo, Queue)> {
         self.flush(now);
+        self.reaped.clear();
         self.slots.drain(..).flatten().map(|slot| (slot.shared.no, slot.queue)).collect()
     }
 
@@ -276,10 +292,14 @@ impl Outputs {
         }
     }
 
-    /// Lets every queue reap.
+    /// Lets queues reap.
     pub fn housekeep(&mut self, now: Time) {
         self.sent_lately = false;
-        self.slots.iter_mut().flatten().for_each(|slot| slot.queue.housekeep(now));
+        for port in &self.reaped {
+            if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) {
+                slot.queue.housekeep(now);
+            }
+        }
     }
 }
 

@@ -96,6 +96,14 @@ impl Queue {
         }
     }
 
+    /// See [`TxQueue::needs_housekeeping`].
+    pub fn needs_housekeeping(&self) -> bool {
+        match self {
+            Queue::Own(queue) => queue.needs_housekeeping(),
+            Queue::Shared(queue) => queue.lock().needs_housekeeping(),
+        }
+    }
+
     /// See [`TxQueue::housekeep`].
     pub fn housekeep(&mut self, now: Time) {
         match self {

@@ -28,6 +28,7 @@ use crate::forward::{Frames, SLICE};
 use crate::miss::{Answer, Answered, Channel};
 use crate::pace::Pace;
 use crate::passes::Pass;
+use crate::parking::{Parking, Ticket};
 use crate::patience::Patience;
 use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
@@ -46,6 +47,11 @@ const HOUSEKEEP: Duration = Duration::from_millis(1);
 /// dear and the worker busy; and the most.
 const PATIENCE: u32 = 16;
 const LONGEST_PATIENCE: Duration = Duration::from_micros(100);
+
+/// How long a busy worker does not look at what has been empty for so long, and is dear to look at.
+pub fn longest_wait(empty_for: Duration) -> Duration {
+    (empty_for / PATIENCE).min(LONGEST_PATIENCE)
+}
 
 /// Something that a worker is asked to do.
 pub enum Command {
@@ -144,6 +150,8 @@ pub struct Rx {
     received: Time,
     /// When an empty one that is dear is worth another look.
     next_look: Time,
+    /// See [`Parking`].
+    pub ticket: Ticket,
 }
 
 impl Rx {
@@ -152,7 +160,28 @@ impl Rx {
         let dear = queue.wait_fd().is_some();
         let (received, next_look) = (Time(0), Time(0));
         let (debt, recent, empty) = (Debt::default(), Recent::default(), false);
-        Rx { port: port.clone(), index, queue, cycles, debt, recent, empty, dear, received, next_look }
+        let ticket = Ticket::default();
+        Rx { port: port.clone(), index, queue, cycles, debt, recent, empty, dear, received, next_look, ticket }
+    }
+
+    /// There are frames to be expected in it.
+    pub fn awaits_frames(&mut self) {
+        self.empty = false;
+    }
+
+    /// It was empty when it was looked at last.
+    pub fn is_empty(&self) -> bool {
+        self.empty
+    }
+
+    /// When it was not empty last.
+    pub fn empty_since(&self) -> Time {
+        self.received
+    }
+
+    /// To look at it when it is empty may cost a system call.
+    pub fn is_dear(&self) -> bool {
+        self.dear
     }
 
     /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns
@@ -168,12 +197,12 @@ impl Rx {
 
     /// Takes note of what a poll has found.
     #[inline(always)]
-    fn looked(&mut self, count: usize, now: Time) {
+    pub fn looked(&mut self, count: usize, now: Time) {
         self.empty = count == 0;
         if !self.empty {
             self.received = now;
         } else if self.dear {
-            self.next_look = now + (now.since(self.received) / PATIENCE).min(LONGEST_PATIENCE);
+            self.next_look = now + longest_wait(now.since(self.received));
         }
     }
 }
@@ -210,6 +239,8 @@ pub struct Worker {
     pub storms: u64,
     /// What it polls.
     pub rx: Vec<Rx>,
+    /// What it does not poll until there are frames.
+    pub parking: Parking,
     /// Whether what it polls shares its time.
     pub fairness: Fairness,
     /// What it is about to give away.
@@ -257,9 +288,14 @@ impl Worker {
         let mut received = 0;
         let mut since = if work == 0 && !has_returned { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
+        let mut all_looked_at = self.parking.is_empty();
+        if look && self.parking.is_due(busy, self.actor.now) {
+            all_looked_at = self.parking.look(&mut self.rx, self.actor.now);
+            since = tsc::cycles();
+        }
         let mut whole;
         loop {
-            whole = true;
+            whole = all_looked_at;
             for queue in 0..self.rx.len() {
                 let admitted = self.fairness.admits(&mut self.rx[queue].debt);
                 if admitted && !self.parked.is_empty() {
@@ -310,6 +346,7 @@ impl Worker {
         if self.actor.now.since(self.housekept) >= HOUSEKEEP {
             self.housekept = self.actor.now;
             self.actor.outputs.housekeep(self.actor.now);
+            self.parking.tidy(&mut self.rx, self.actor.now);
         }
 
         let counters = &self.actor.counters;
@@ -347,10 +384,10 @@ impl Worker {
         for command in commands {
             match command {
                 Command::AddPort { port, tx, rx } => {
-                    self.rx.extend(rx);
+                    self.receive_from(rx);
                     self.actor.outputs.add(port, tx);
                 }
-                Command::TakeRx { rx } => self.rx.extend(rx),
+                Command::TakeRx { rx } => self.receive_from(rx),
                 Command::GiveRx { port, queues, reply } => {
                     let of_port = self.take_rx(port);
                     let (rx, kept) = of_port.into_iter().partition(|rx| queues.contains(&rx.index));
@@ -384,10 +421,21 @@ impl Worker {
         count
     }
 
+    /// Receives from these queues from now on.
+    fn receive_from(&mut self, queues: Vec<Rx>) {
+        for rx in queues {
+            // Parked, it is found as soon as it has frames.
+            if let Err(rx) = self.parking.park(rx) {
+                self.rx.push(rx);
+            }
+        }
+    }
+
     /// The receive queues of a port, no longer polled.
     fn take_rx(&mut self, port: PortNo) -> Vec<Rx> {
-        let (taken, rest) = std::mem::take(&mut self.rx).into_iter().partition(|rx| rx.port.no == port);
-        self.rx = rest;
+        let mut taken: Vec<Rx> = self.rx.extract_if(.., |rx| rx.port.no == port).collect();
+        taken.iter_mut().for_each(|rx| self.parking.forget(rx));
+        taken.extend(self.parking.take(port));
         taken
     }
 
@@ -527,7 +575,7 @@ impl Worker {
         self.actor.counters.sleeps.add(1);
         self.reader.offline();
         let (mailbox, channel) = (&self.mailbox, &self.channel);
-        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd());
+        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.parking.wait_fd());
         mailbox
             .waker
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));

@@ -53,7 +53,9 @@ impl AsFd for Doorbell {
 pub fn system(port: &str, what: impl Into<String>, source: std::io::Error) -> Error {
     let hint = match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Some("run as root or with CAP_NET_ADMIN and CAP_NET_RAW"),
-        Some(libc::EMFILE) => Some("raise the limit on open files (ulimit -n)"),
+        Some(libc::EMFILE) => {
+            Some("raise the hard limit on open files (LimitNOFILE= in a systemd unit, or ulimit -Hn)")
+        }
         _ => None,
     };
     Error::System { port: port.into(), what: what.into(), source, hint }

@@ -12,6 +12,7 @@ use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
+use super::limits;
 use super::mtu::LocalMtus;
 use super::timer::Timer;
 use super::watch::Links;
@@ -42,6 +43,7 @@ pub struct Engine {
 impl Engine {
     /// Makes the switch and starts its workers.
     pub fn start(workers: &Workers, caches: &desired::Datapath, timer: Timer) -> Result<Engine, Error> {
+        limits::raise_open_files();
         let clock = timer.clock();
         let config = datapath::Config {
             workers: cores(workers),

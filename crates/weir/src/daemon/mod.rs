@@ -29,6 +29,7 @@ pub(crate) mod commands;
 pub(crate) mod configurator;
 pub(crate) mod engine;
 pub(crate) mod missing;
+mod limits;
 pub(crate) mod mtu;
 pub(crate) mod openflow;
 pub(crate) mod panic;

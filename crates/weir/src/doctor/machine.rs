@@ -60,9 +60,18 @@ impl Machine {
     /// Soft limit of this process, by the name that `/proc/self/limits` has for it. `None`: unlimited, or
     /// not known.
     pub fn soft_limit(&self, name: &str) -> Option<u64> {
+        self.limit(name, 0)
+    }
+
+    /// The same of its hard limit.
+    pub fn hard_limit(&self, name: &str) -> Option<u64> {
+        self.limit(name, 1)
+    }
+
+    fn limit(&self, name: &str, column: usize) -> Option<u64> {
         let text = self.read("/proc/self/limits")?;
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
+        line.split_whitespace().nth(column)?.parse().ok()
     }
 
     /// A list of processors or nodes as the kernel writes them: "0-3,8".

@@ -122,14 +122,15 @@ pub fn locked_memory(machine: &Machine) -> Vec<Finding> {
 
 /// Are there descriptors for many ports?
 pub fn open_files(machine: &Machine) -> Vec<Finding> {
-    let Some(limit) = machine.soft_limit("Max open files") else { return vec![] };
+    // The daemon raises the soft limit by itself.
+    let Some(limit) = machine.hard_limit("Max open files") else { return vec![] };
     vec![if limit >= OPEN_FILES {
         Finding::ok("open files", format!("up to {limit}"))
     } else {
         Finding::advice(
             "open files",
             format!("at most {limit} at a time: too few for hundreds of ports and controllers"),
-            &["ulimit -n 1048576   # in a systemd unit: LimitNOFILE=1048576"],
+            &["ulimit -Hn 1048576   # in a systemd unit: LimitNOFILE=1048576"],
         )
     }]
 }
