@@ -6,7 +6,7 @@ usage: ports.py [--weir BINARY] [--ovs] [--ports N,N,...] [--ipv6] [--seconds S]
 For each N, with a real ovsdb-server and a fresh daemon, printed is:
 
     added       seconds from ovs-vsctl's start until every port has its OpenFlow number
-    memory      resident memory of the daemon, and what the kernel lost beside (MemAvailable)
+    memory      resident memory of the daemon, and what the kernel has for itself beside
     idle        processor time of the daemon in S seconds in which nothing happens, in percent of one core
     ping        median round trip in microseconds between two ports: before the others came, and among them
     others      frames lost of a stream between two other ports while ports were added, and while they were removed,
@@ -211,8 +211,11 @@ class Switch:
         return 100 * (self.cpu() - before) / seconds
 
 
-def available():
-    return int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]) // 1024
+def kernel():
+    """Memory that the kernel has for itself, in MB."""
+    info = Path("/proc/meminfo").read_text()
+    kinds = ("SUnreclaim", "VmallocUsed", "Percpu", "KernelStack", "PageTables")
+    return sum(int(re.search(rf"^{kind}:\s+(\d+)", info, re.M)[1]) for kind in kinds) // 1024
 
 
 def until(condition, what, seconds, pause=0.05):
@@ -237,7 +240,7 @@ def measure(command, count, args):
         # So that the switch knows where the receiver is.
         receiver.send(b"\x02\0\0\0\x99\x01\x02\0\0\0\x99\x02\x88\xb5" + bytes(46))
         time.sleep(1)
-        free = available()
+        before = kernel()
 
         stream = Stream(sender, receiver)
         stream.start()
@@ -252,7 +255,7 @@ def measure(command, count, args):
         result["added"] = f"{time.monotonic() - start:.1f} s"
         result["others, adding"] = stream.end()
         time.sleep(args.settle)
-        result["memory"] = f"{switch.memory()} MB, kernel {free - available() - switch.memory()} MB"
+        result["memory"] = f"{switch.memory()} MB, and {kernel() - before} MB of the kernel"
         result["idle"] = f"{switch.idle(args.seconds):.1f} %"
         if args.profile:
             sh("sh", "-c", args.profile.replace("PID", str(switch.pid)), check=False)

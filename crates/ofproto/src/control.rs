@@ -23,6 +23,8 @@ pub(crate) struct Control {
 /// What the walks over the datapath's flows have seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walks {
+    /// How many there were.
+    pub count: u64,
     /// Flows, averaged over the walks; the latest ones count most.
     pub average_flows: usize,
     /// Most flows that a walk has seen.
@@ -34,6 +36,7 @@ pub struct Walks {
 impl Walks {
     /// Takes note of a walk.
     pub(crate) fn note(&mut self, flows: usize, duration: Duration) {
+        self.count += 1;
         self.average_flows = (self.average_flows + flows) / 2;
         self.most_flows = self.most_flows.max(flows);
         self.duration = duration;

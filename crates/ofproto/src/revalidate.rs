@@ -89,6 +89,8 @@ impl Switch {
     fn walk(&self, now: Time, purge: bool) {
         let Some(datapath) = self.datapath.get() else { return };
         let mut state = self.revalidation.lock();
+        // One that is removed from here on is for the next walk.
+        self.ports_removed.store(false, Ordering::SeqCst);
         let removed = self.take_removed();
         let generation = self.forwarding.read().generation();
         if generation != state.generation {

@@ -89,6 +89,8 @@ pub struct Switch {
     pub(crate) evicted: Mutex<Vec<RemovedFlow>>,
     /// A flow was installed that was out of date by then.
     pub(crate) walk_again: AtomicBool,
+    /// Datapath flows may send to ports that were removed.
+    pub(crate) ports_removed: AtomicBool,
     due: Mutex<bool>,
     due_changed: Condvar,
     next_bridge: AtomicU32,
@@ -113,6 +115,7 @@ impl Switch {
             removed: Mutex::default(),
             evicted: Mutex::default(),
             walk_again: AtomicBool::new(false),
+            ports_removed: AtomicBool::new(false),
             due: Mutex::new(false),
             due_changed: Condvar::new(),
             next_bridge: AtomicU32::new(1),
@@ -159,7 +162,7 @@ impl Switch {
     pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
         let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
         for port in bridge.ports() {
-            bridge.take_port(port.port)?;
+            bridge.remove_port(port.port)?;
         }
         let mut forwarding = self.forwarding.write();
         forwarding.bridges.remove(&bridge.id());

@@ -168,6 +168,19 @@ fn a_deleted_flow_reports_packets_that_were_not_yet_counted() {
 }
 
 #[test]
+fn ports_that_are_removed_together_cost_one_walk_over_the_flows() {
+    let (bed, _) = bed(20);
+    let walks = || bed.switch.walks().count;
+    let before = walks();
+    for n in 1..=19 {
+        bed.bridge.remove_port(OfPort(n)).unwrap();
+    }
+    assert_eq!(walks(), before);
+    bed.bridge.barrier();
+    assert_eq!(walks(), before + 1);
+}
+
+#[test]
 fn patch_ports_join_bridges() {
     let (bed, _) = bed(2);
     let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };

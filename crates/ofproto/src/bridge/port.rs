@@ -1,7 +1,7 @@
 //! Ports of a bridge: adding, removing, changing, showing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use hashbrown::HashSet;
 use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortStats};
@@ -29,6 +29,10 @@ impl Bridge {
             Device::Patch { .. } => outcome = self.enter(port, spec, None),
             Device::Datapath(device) => {
                 let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath);
+                // The new port may get the number of one that has gone.
+                if self.switch.ports_removed.swap(false, SeqCst) {
+                    self.switch.revalidate();
+                }
                 // Packets may come up as soon as a worker polls it.
                 let announce = |dp_port| outcome = self.enter(port, spec, Some(dp_port));
                 let added = datapath.and_then(|datapath| Ok(datapath.add_port_with(device, announce)?));
@@ -81,16 +85,10 @@ impl Bridge {
         Ok(port)
     }
 
-    /// Removes a port, and what was learnt there. When this returns, no packet uses it.
+    /// Removes a port, and what was learnt there. When this returns, no packet uses it. Flows that send to it do so in
+    /// vain until the next revalidation, which is due at once: one for all ports that are removed together, for it
+    /// looks at all flows.
     pub fn remove_port(&self, port: OfPort) -> Result<(), Error> {
-        self.take_port(port)?;
-        self.switch.revalidate();
-        Ok(())
-    }
-
-    /// The same for one of many: datapath flows may still send to it until the next [`barrier`](Bridge::barrier),
-    /// and what they send is dropped. No port may be added before that, for it may get the same number.
-    pub fn take_port(&self, port: OfPort) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
         let generation = forwarding.generation();
@@ -108,6 +106,8 @@ impl Bridge {
             let flows = datapath.remove_port(dp_port)?;
             self.switch.credit_removed(flows);
         }
+        self.switch.ports_removed.store(true, SeqCst);
+        self.switch.notify();
         self.switch.port_status(self.id, PortReason::Delete, &state);
         Ok(())
     }

@@ -281,7 +281,7 @@ impl Target {
     fn remove_port(&self, bridge: &str, name: &str) -> Outcome {
         let bridge = self.bridge(bridge)?;
         let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
-        bridge.take_port(port).map_err(|e| e.to_string())?;
+        bridge.remove_port(port).map_err(|e| e.to_string())?;
         tracing::info!("bridge {}: deleted interface {name} on port {}", bridge.name(), short_number(port));
         Ok(())
     }

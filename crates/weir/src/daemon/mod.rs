@@ -123,6 +123,8 @@ pub fn run(options: Options) -> Result<(), Error> {
     runtime.shutdown_background();
     drop(revalidator);
     engine.datapath.stop();
+    // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
+    ports::afpacket::finish_closing(EXIT_TIMEOUT);
     tracing::info!("ended");
     outcome
 }
