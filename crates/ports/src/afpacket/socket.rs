@@ -25,8 +25,12 @@ const MAX_SLOT: usize = 16 * 1024;
 /// The unit in which a ring is allocated.
 const BLOCK: usize = 65536;
 
-/// What frames that don't fit their slot, or whose socket has no ring, may take up while they wait.
+/// What frames that don't fit their slot may take up while they wait.
 const RECEIVE_BUFFER: c_int = 16 << 20;
+
+/// What frames may take up while they wait at a socket without a ring: a few thousand of them, so that those of a busy
+/// port do not grow old before it has a ring.
+const PLAIN_BUFFER: c_int = 4 << 20;
 
 /// What sent frames may take up until they are consumed.
 const SEND_BUFFER: c_int = 4 << 20;
@@ -112,7 +116,7 @@ impl Socket {
     pub fn prepare_plain(&self, port: &str) -> Result<(), Error> {
         set_option(port, self, libc::PACKET_AUXDATA, "PACKET_AUXDATA", &1)?;
         set_option(port, self, libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", &1)?;
-        set_buffer(self, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER);
+        set_buffer(self, libc::SO_RCVBUFFORCE, PLAIN_BUFFER);
         Ok(())
     }
 
