@@ -57,6 +57,7 @@ impl Ticket {
 
 impl Parking {
     /// Parks a queue, unless that cannot be done with it.
+    #[expect(clippy::result_large_err, reason = "it is given back where it cannot be parked")]
     pub fn park(&mut self, mut rx: Rx) -> Result<(), Rx> {
         if !rx.queue.can_park() {
             return Err(rx);
@@ -160,6 +161,17 @@ impl Parking {
         // One without a descriptor has lost its device, which will not be heard of again.
         if let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) {
             let _ = epoll::delete(epoll, fd);
+        }
+    }
+
+    /// Has the queues of a port polled, whether they have frames or not.
+    pub fn recall(&mut self, port: PortNo, into: &mut Vec<Rx>, now: Time) {
+        for place in &mut self.places {
+            if let Some(mut rx) = place.take_if(|rx| rx.port.no == port) {
+                self.parked -= 1;
+                rx.ticket.found = now;
+                into.push(rx);
+            }
         }
     }
 
@@ -269,6 +281,9 @@ mod tests {
             parking.tidy(&mut polled, at(millis));
         }
         assert!(!polled[0].ticket.is_known(), "busy for 10 ms");
+        parking.recall(PortNo(2), &mut polled, at(12));
+        assert!(ports(&polled) == [1, 2] && parking.is_empty());
+        assert!(parking.park(polled.pop().unwrap()).is_ok());
         let moved = parking.take(PortNo(2));
         assert!(ports(&moved) == [2] && !moved[0].ticket.is_known() && parking.is_empty());
         // Their places are free for others.

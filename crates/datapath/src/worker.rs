@@ -27,8 +27,8 @@ use crate::fair::{Debt, Fairness};
 use crate::forward::{Frames, SLICE};
 use crate::miss::{Answer, Answered, Channel};
 use crate::pace::Pace;
-use crate::passes::Pass;
 use crate::parking::{Parking, Ticket};
+use crate::passes::Pass;
 use crate::patience::Patience;
 use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
@@ -346,7 +346,9 @@ impl Worker {
         if self.actor.now.since(self.housekept) >= HOUSEKEEP {
             self.housekept = self.actor.now;
             self.actor.outputs.housekeep(self.actor.now);
-            self.parking.tidy(&mut self.rx, self.actor.now);
+            if self.parked.is_empty() {
+                self.parking.tidy(&mut self.rx, self.actor.now);
+            }
         }
 
         let counters = &self.actor.counters;
