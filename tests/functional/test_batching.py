@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 
 import pytest
 from conftest import until
@@ -42,7 +41,7 @@ def test_nothing_is_lost_with_the_longest_interval(weir, net, kind, sleep):
         settings = f"cores = {cores}\ntx-flush-interval-us = {micros}\nsleep-max-us = {sleep}"
         w.configure(f"[workers]\n{settings}\n{ports}")
         w.cli("reload")
-        time.sleep(0.3)  # some traffic meets these settings
+        traffic.goes_on()  # some meets these settings
     traffic.check()
 
 

@@ -3,9 +3,8 @@
 import os
 import signal
 import subprocess
-import time
 
-from conftest import ROOT, WEIR
+from conftest import ROOT, WEIR, until
 from lib.net import run
 
 
@@ -35,7 +34,7 @@ def test_demo_interrupted():
     for line in demo.stdout:
         if "== iperf3" in line:
             break
-    time.sleep(0.7)
+    until(lambda: run("pgrep", "-s", demo.pid, "-f", "iperf3 -c", check=False).returncode == 0, what="iperf3 sending")
     os.killpg(demo.pid, signal.SIGINT)
     demo.stdout.read()
     assert demo.wait(30) == 130

@@ -60,6 +60,8 @@ class Switch(Ovs):
         return self.vsctl(*args, check=check)
 
     def error(self, name):
+        """Why a port is not there; then the log says it, too."""
+        self.expect(rf"\.port\.{name}: ")
         return self.get("interface", name, "error")
 
     def flow(self, text):

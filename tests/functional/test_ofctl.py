@@ -152,10 +152,12 @@ def test_counters_are_exact(switch, version):
 
 
 def monitor(switch, tmp_path, *args, version="13"):
-    log = open(tmp_path / "monitor.log", "w+")
-    p = subprocess.Popen(["ovs-ofctl", "-O", f"OpenFlow{version}", "monitor", "br0", *args], env=switch.env,
+    log, control = open(tmp_path / "monitor.log", "w+"), tmp_path / "monitor.ctl"
+    p = subprocess.Popen(["ovs-ofctl", "-O", f"OpenFlow{version}", "monitor", "br0", *args,
+                          f"--unixctl={control}"], env=switch.env,
                          stdout=log, stderr=log)
-    time.sleep(0.3)
+    # Made when the switch has taken its settings.
+    until(control.exists, what="ovs-ofctl monitor listening")
     return p, lambda: (tmp_path / "monitor.log").read_text()
 
 

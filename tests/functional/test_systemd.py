@@ -115,7 +115,7 @@ class Machine:
 @pytest.fixture
 def machine():
     if not SYSTEMD.exists():
-        pytest.skip("systemd is not installed")
+        pytest.fail("systemd is not installed; run scripts/setup.sh test")
     machines = []
 
     def boot(unit, before=INSTALL):

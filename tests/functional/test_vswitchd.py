@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +118,7 @@ def test_a_tag_separates_ports(ovs):
 
 
 def test_a_missing_interface_has_an_error_in_words(ovs):
+    ovs.expect("nosuch0: no such interface")
     ovs.start()
     dummy_bridge(ovs, "p1")
     r = run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-port", "br0", "nosuch0", env=ovs.env, check=False)
@@ -133,6 +133,7 @@ def test_a_missing_interface_has_an_error_in_words(ovs):
 
 
 def test_an_interface_that_appears_is_taken(ovs, net):
+    ovs.expect("no such interface")
     ovs.start()
     dummy_bridge(ovs)
     host = net.host()
@@ -184,6 +185,7 @@ def test_a_controller_that_connects_is_marked(ovs):
 
 
 def test_cores_that_do_not_exist_do_not_stop_the_daemon(ovs):
+    ovs.expect("pmd-cpu-mask: cores .* do not exist")
     ovs.vsctl("--no-wait", "set", "open", ".", "other_config:pmd-cpu-mask=f" + "0" * 100)
     ovs.start()
     dummy_bridge(ovs, "p1")
@@ -215,6 +217,7 @@ def test_a_monitor_starts_the_daemon_again(ovs):
 
 
 def test_two_daemons_on_one_database(ovs):
+    ovs.expect("another ovs-vswitchd process is running")
     ovs.start()
     dummy_bridge(ovs, "p1")
     second = ovs.foreground(f"--unixctl={ovs.dir}/second.ctl")
@@ -234,11 +237,12 @@ def test_two_daemons_on_one_database(ovs):
 
 
 def test_the_server_is_restarted(ovs):
+    ovs.expect("database: (lock lost|connection closed by the server|.*/db.sock: )")
     ovs.start()
     dummy_bridge(ovs, "p1")
     ovs.ofctl("add-flow", "br0", "priority=77,actions=drop")
     ovs.stop_server()
-    time.sleep(0.5)
+    until(lambda: "connection closed by the server" in ovs.log(), what="the daemon noticing")
     assert "priority=77" in ovs.ofctl("dump-flows", "br0"), "the switch goes on without its database"
     ovs.start_server()
     ovs.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy")

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 
 import pytest
 from conftest import WEIR, until
@@ -28,7 +27,7 @@ def test_a_reload_changes_workers_under_traffic(weir, net):
                             ("cores = [0, 1]\n[datapath]\nflow-limit = 1000\nmax-idle-ms = 900", ["0", "1"])]:
         w.configure(f"[workers]\n{settings}\n{ports}")
         w.cli("reload")
-        time.sleep(0.3)  # some traffic meets these settings
+        traffic.goes_on()  # some meets these settings
         assert workers(w) == cores
         queues = [queue for worker in w.json("stats")["workers"] for queue in worker["queues"]]
         assert sorted(queues) == sorted(f"{h.port}/{n}" for h in hosts for n in (0, 1))
@@ -60,7 +59,7 @@ def test_the_database_changes_workers_under_traffic(ovs, net):  # noqa: F811
     for mask, expected in [("1", ["0"]), ("3", ["0", "1"]), ("2", ["1"]), ("0x3", ["0", "1"])]:
         ovs.vsctl("set", "open", ".", f"other_config:pmd-cpu-mask={mask}")
         assert cores() == expected
-        time.sleep(0.3)
+        traffic.goes_on()
     for key in ["pmd-sleep-max=200", "flow-limit=5000", "max-idle=2000", "max-revalidator=300", "tx-flush-interval=20",
                 "pmd-rxq-assign=group", "pmd-rxq-isolate=false"]:
         ovs.vsctl("set", "open", ".", f"other_config:{key}")

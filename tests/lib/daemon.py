@@ -29,6 +29,19 @@ def alive(pid):
         return False
 
 
+def check_account(text):
+    """Of "received 1, injected 0, ...; sent 1, ..., dropped 1, REASON 1": what came is what went."""
+    n = {name: int(count) for name, count in re.findall(r"(\w+) (\d+)", text.partition(";")[0])}
+    came = n.pop("received") + n.pop("injected") + n.pop("copied")
+    assert not n, text
+    n = {name: int(count) for name, count in re.findall(r"(\w+) (\d+)", text.partition(";")[2])}
+    went = n.pop("sent") + n.pop("refused") + n.pop("punted")
+    dropped = n.pop("dropped")
+    n.pop("came", None), n.pop("went", None)
+    assert dropped == sum(n.values()), f"each drop has a reason: {text}"
+    assert came == went + dropped, f"packets are missing, or too many: {text}"
+
+
 class Daemon:
     """What the two have in common: a directory of their own, and the tools that talk to the daemon."""
 
@@ -38,6 +51,10 @@ class Daemon:
     def __init__(self, prefix):
         self.dir = Path(tempfile.mkdtemp(prefix=prefix))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
+        #: Daemons that have to say at their end what became of their packets.
+        self.owed = 0
+        #: What may be in the log as a warning or an error.
+        self.expected = []
 
     def pid(self):
         return int((self.dir / f"{self.program}.pid").read_text())
@@ -76,9 +93,29 @@ class Daemon:
         return {f"{way}_{key}": int(n) for way, line in re.findall(r"\b(rx|tx) (.*)", text)
                 for key, n in re.findall(r"(\w+)=(\d+)", line)}
 
+    def excuse(self, why):
+        """A daemon that this test started will not account for its packets, for a reason."""
+        assert why
+        self.owed -= 1
+
+    def expect(self, pattern):
+        """What this test does is a reason for such a warning or error in the log."""
+        self.expected.append(pattern)
+
     def check_log(self, log):
-        """No thread has panicked."""
+        """What has to be true after any test: no thread has panicked, and nothing is wrong that the test did not expect;
+        each daemon has accounted for its packets, and none is missing or too many; no buffer is missing."""
         assert "panicked" not in log, log
+        # What the library of DPDK says depends on the machine.
+        wrong = re.findall(r".*\|(?!dpdk|fatal_signal)[\w()-]+\|(?:WARN|ERR|EMER)\|.*", log)
+        wrong = [line for line in wrong if not any(re.search(p, line) for p in self.expected)]
+        assert not wrong, "unexpected (say daemon.expect(PATTERN) where the test causes it):\n" + "\n".join(wrong)
+        accounts = re.findall(r"\|packets: (.*)", log)
+        assert len(accounts) >= self.owed, f"{len(accounts)} of {self.owed} accounts of packets\n{log}"
+        for account in accounts:
+            check_account(account)
+        assert len(re.findall(r"\|pool frames: all buffers are free", log)) == len(accounts), log
+        assert not re.search(r"\|pool .* in use by nobody", log), log
 
 
 class Weir(Daemon):
@@ -106,6 +143,7 @@ class Weir(Daemon):
             until(lambda: self.proc.poll() is not None or self.cli("show", check=False).returncode == 0,
                   what="weir run answering")
             assert self.proc.poll() is None, self.log()
+            self.owed += 1
         except BaseException:
             self.stop()
             raise
@@ -121,6 +159,12 @@ class Weir(Daemon):
 
     def signal(self, number):
         self.proc.send_signal(number)
+
+    def kill(self):
+        """As a crash does."""
+        self.excuse("killed")
+        self.proc.kill()
+        self.proc.wait()
 
     def stop(self):
         if self.proc and self.proc.poll() is None:
@@ -196,6 +240,7 @@ class Ovs(Daemon, Database):
                 env=self.env, check=check, timeout=20)
         if r.returncode == 0:
             self.daemons.append(self.pid())
+            self.owed += 1
         return r
 
     def foreground(self, *options):
@@ -208,6 +253,7 @@ class Ovs(Daemon, Database):
 
     def kill(self, number=9):
         pid = self.pid()
+        self.excuse("killed")
         os.kill(pid, number)
         until(lambda: not alive(pid), what="the daemon's end")
 

@@ -4,6 +4,9 @@ import itertools
 import os
 import re
 import subprocess
+import tempfile
+
+from .wait import until
 
 _counter = itertools.count()
 
@@ -34,6 +37,19 @@ class Host:
         self.procs.append(p)
         return p
 
+    def sniff(self, *what):
+        """tcpdump on `eth0`, which sees all that comes from now on; `what` are options and a filter."""
+        return Sniffer(self, *what)
+
+    def received(self):
+        """Packets that have come to `eth0`."""
+        return int(self.run("cat", "/sys/class/net/eth0/statistics/rx_packets").stdout)
+
+    def receives(self, more=50):
+        """Returns when so many more packets have come."""
+        before = self.received()
+        until(lambda: self.received() >= before + more, 20, f"{more} packets at {self.ns}")
+
     @property
     def mac(self):
         return self.run("cat", "/sys/class/net/eth0/address").stdout.strip()
@@ -43,6 +59,32 @@ class Host:
         family = "-6" if ":" in address else "-4"
         r = self.run("ping", family, "-n", "-c", count, "-i", interval, "-W", wait, address, check=False, timeout=60)
         return int(re.search(r"(\d+) received", r.stdout)[1])
+
+
+class Sniffer:
+    """tcpdump, one line for each packet. It runs when this returns."""
+
+    def __init__(self, host, *what):
+        self.out, self.err = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.proc = subprocess.Popen(host.cmd("tcpdump", "-l", "-U", "--immediate-mode", "-nei", "eth0", *what),
+                                     stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, text=True)
+        host.procs.append(self.proc)
+        until(lambda: "listening on" in self.read(self.err) or self.proc.poll() is not None, what="tcpdump listening")
+        assert self.proc.poll() is None, self.read(self.err)
+
+    @staticmethod
+    def read(file):
+        # Not by seek(): the position is that of the writer, too.
+        return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def seen(self):
+        """What it has said so far."""
+        return self.read(self.out)
+
+    def sees(self, words):
+        """Waits until it has said that; the lines that have the words."""
+        until(lambda: words in self.seen(), what=f"{words!r} at {self.proc.args[3]}")
+        return [line for line in self.seen().splitlines() if words in line]
 
 
 class Net:

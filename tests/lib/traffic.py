@@ -37,9 +37,14 @@ class Traffic:
     """Numbered datagrams from one host to another."""
 
     def __init__(self, a, b, address):
+        self.to = b
         self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
         assert self.receiver.stdout.readline() == "ready\n"
         self.sender = a.start(sys.executable, "-c", SENDER, address, stdin=subprocess.PIPE)
+
+    def goes_on(self):
+        """Returns when some more has arrived."""
+        self.to.receives(50)
 
     def check(self):
         """Ends it: all came, each once, in order."""

@@ -209,10 +209,10 @@ impl Actor {
     /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
     pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, next: Pass) {
         match step {
-            Step::Copy(Use::Run(program)) => self.run_clone(program, packet.duplicate(), view, next),
+            Step::Copy(Use::Run(program)) => self.run_clone(program, self.copy(packet), view, next),
             Step::Copy(Use::RunByLength { size, longer, others }) => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
-                let copy = packet.duplicate();
+                let copy = self.copy(packet);
                 if copy.offload().is_gso() && copy.len() > (*size).into() {
                     self.run_segments(copy, choose, view, next);
                 } else {
@@ -220,13 +220,15 @@ impl Actor {
                 }
             }
             Step::Copy(end @ Use::Punt(_)) => {
-                let copy = packet.duplicate();
+                let copy = self.copy(packet);
                 self.aside(view, |actor, view| actor.finish(end, copy, view, next));
             }
             Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+                // As if it had been made, and dropped.
+                self.counters.copied.add(1);
                 self.outputs.refuse(reason, view.in_port());
             }
-            Step::Copy(end) => self.finish(end, packet.duplicate(), view, next),
+            Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false);
                 step.rewrite(packet, view.key, &view.layers);
@@ -245,6 +247,18 @@ impl Actor {
     /// Why no packet may be recirculated to this pass, if that is so.
     fn refuses(&self, next: Pass) -> Option<DropReason> {
         next.refusal(self.max_depth, self.recirculated.len())
+    }
+
+    /// Makes a copy, and takes note of it.
+    #[inline(always)]
+    fn copy(&self, packet: &Packet) -> Packet {
+        self.counters.copied.add(1);
+        packet.duplicate()
+    }
+
+    /// Takes note that a frame has become so many. `failed`: and that what is left of it is dropped.
+    fn divided(&self, parts: u64, failed: bool) {
+        self.counters.copied.add((parts + u64::from(failed)).saturating_sub(1));
     }
 
     /// Gives the packet away.
@@ -285,12 +299,14 @@ impl Actor {
     #[cold]
     fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
         let Actor { outputs, now, .. } = self;
-        let memory = packet.memory();
+        let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
+            parts += 1;
             part.truncate(max_len);
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
+        self.divided(parts, result.is_err());
         if result.is_err() {
             self.outputs.refuse(DropReason::Malformed, in_port);
         }
@@ -305,10 +321,12 @@ impl Actor {
         view: &mut View<'_>,
         next: Pass,
     ) {
-        let memory = packet.memory();
+        let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |part| {
+            parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
+        self.divided(parts, result.is_err());
         if result.is_err() {
             self.outputs.refuse(DropReason::Malformed, view.in_port());
         }

@@ -91,8 +91,8 @@ macro_rules! counters {
 }
 
 counters! {
-    received, recirculated, simple_hits, exact_hits, megaflow_hits, subtables_visited, misses, lost,
-    batches_sent, sent, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
+    received, injected, copied, recirculated, simple_hits, exact_hits, megaflow_hits, subtables_visited, misses, lost,
+    batches_sent, sent, refused, punted, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
 }
 
 /// What was counted since `base` was read.

@@ -46,6 +46,8 @@ pub struct Crew {
     pub members: BTreeMap<usize, Member>,
     /// What those have counted that have ended.
     pub ended: WorkerStats,
+    /// The same since the start, whatever has been reset.
+    pub ended_ever: WorkerStats,
 }
 
 /// A worker, as everybody may know it.
@@ -398,17 +400,19 @@ impl Management {
                 thread.handle.join().ok()?
             }),
         };
+        // What waits is sent, and counted, before the counters are read for the last time.
+        let dismantled = worker.map(|mut worker| (worker.actor.outputs.dismantle(worker.actor.now), worker));
         {
             let mut crew = shared.crew.write();
             if let Some(member) = crew.members.remove(&number) {
-                add_to(&mut crew.ended, &since(member.counters.read(), &member.base));
+                let counted = member.counters.read();
+                add_to(&mut crew.ended_ever, &counted);
+                add_to(&mut crew.ended, &since(counted, &member.base));
             }
         }
         // A worker that has panicked keeps what it had; the process is about to end.
-        let Some(mut worker) = worker else { return };
+        let Some((queues, worker)) = dismantled else { return };
         self.desks[number % self.desks.len()].0.remove(&worker.channel);
-        let now = worker.actor.now;
-        let queues = worker.actor.outputs.dismantle(now);
         self.free.insert(number, worker.reader);
         self.disconnect(shared, number, queues);
     }

@@ -8,6 +8,7 @@ use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Mutex, RwLock};
 use ports::{Port, RxQueue};
 
+use crate::account::Account;
 use crate::act::Metadata;
 use crate::action::{Action, PortNo};
 use crate::assign::{Place, Policy};
@@ -602,6 +603,13 @@ impl Datapath {
             evictions: self.shared.table.evictions(),
             cycles_per_second: tsc::frequency(),
         }
+    }
+
+    /// What has become of all packets since the start.
+    pub fn account(&self) -> Account {
+        let crew = self.shared.crew.read();
+        let present: Vec<WorkerStats> = crew.members.values().map(|member| member.counters.read()).collect();
+        Account::of(present.iter().chain([&crew.ended_ever]))
     }
 
     /// How busy queues and workers were in the last `seconds`, of which the last minute is known, in steps

@@ -3,6 +3,7 @@
 //! The datapath knows nothing of OpenFlow: it defines [`Upcall`], which the layer above implements.
 //! [`Datapath`] is the door for everybody else.
 
+pub mod account;
 mod act;
 pub mod action;
 pub mod assign;
@@ -40,6 +41,7 @@ pub mod upcall;
 mod usage;
 mod worker;
 
+pub use account::Account;
 pub use action::{Action, MAX_NESTING, PortNo, Punt, Rewrite};
 pub use balance::AutoBalance;
 pub use config::Config;

@@ -305,11 +305,15 @@ impl Outputs {
 
 #[inline]
 fn send(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
-    let packets = queue.transmit(batch, now);
+    let count = batch.len();
+    let packets = queue.transmit(batch, now).min(count);
     debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
     batch.clear();
     counters.batches_sent.add(1);
     counters.sent.add(packets as u64);
+    if packets < count {
+        counters.refused.add((count - packets) as u64);
+    }
 }
 
 /// For a frame of more than `max_frame` bytes: unless it is only longer by its VLAN tags, or will be cut.

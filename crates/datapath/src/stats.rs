@@ -43,6 +43,10 @@ pub struct WorkerStats {
     pub core: Option<usize>,
     /// Packets received from ports.
     pub received: u64,
+    /// Packets handed in by the management ([`Datapath::execute`](crate::Datapath::execute)).
+    pub injected: u64,
+    /// Packets made from others: copies, and segments of super-frames beyond the first.
+    pub copied: u64,
     /// Passes of packets through classification because of recirculation.
     pub recirculated: u64,
     /// Found in tier 0, the simple match: the port's flows look at no more than a packet's mark.
@@ -61,6 +65,10 @@ pub struct WorkerStats {
     pub batches_sent: u64,
     /// Packets sent to ports.
     pub sent: u64,
+    /// Packets that ports did not take.
+    pub refused: u64,
+    /// Packets that an action gave to the slow path.
+    pub punted: u64,
     /// Packets dropped.
     pub drops: Drops,
     /// Cycles of turns that handled packets.

@@ -463,6 +463,7 @@ impl Worker {
     }
 
     fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
+        self.actor.counters.injected.add(1);
         let key = &mut self.frames.notes.keys[0];
         metadata.start(key);
         let layers = extract(packet.data(), key);
@@ -481,9 +482,12 @@ impl Worker {
             {
                 since = self.bill(before, since);
             }
-            if let Some(answered) = returned.answered {
-                count += 1;
-                self.act_on(answered);
+            match returned.answered {
+                Some(answered) => {
+                    count += 1;
+                    self.act_on(answered);
+                }
+                None => self.actor.counters.punted.add(1),
             }
         }
         if let Some(last) = of {

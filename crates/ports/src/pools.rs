@@ -53,6 +53,12 @@ pub fn large_frames() -> Result<&'static Pool, Error> {
     LARGE_FRAMES.get_or_init(make).map_err(|error| pool_error("large-frames", error))
 }
 
+/// How many buffers of each pool are in use, as [`Pool::in_use`] has it. Pools that nobody wanted are left out.
+pub fn in_use() -> impl Iterator<Item = (&'static str, usize)> {
+    let made = [("frames", &FRAMES), ("large-frames", &LARGE_FRAMES)];
+    made.into_iter().filter_map(|(name, pool)| Some((name, pool.get()?.as_ref().ok()?.in_use())))
+}
+
 fn sizes() -> PoolSizes {
     *SIZES.get_or_init(PoolSizes::default)
 }

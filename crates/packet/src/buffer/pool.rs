@@ -172,6 +172,11 @@ impl Pool {
         cached + self.shared().len()
     }
 
+    /// Chunks that neither this thread nor the shared list has: packets, those in rings, and what other threads keep.
+    pub fn in_use(&'static self) -> usize {
+        self.chunks - self.available()
+    }
+
     /// Takes chunks for a ring, as many as there are up to the length of `chunks`, and returns how
     /// many. The caller then holds them: each becomes a packet again with [`Pool::packet`], or is given
     /// back with [`Pool::give_bulk`].
@@ -359,6 +364,12 @@ impl Drop for Cache {
 thread_local! {
     /// By [`Pool::id`].
     static CACHES: RefCell<Vec<Option<Cache>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Gives the chunks that this thread keeps back to the shared lists.
+pub fn give_back_kept() {
+    // Where there are none any more, the thread is ending, and has given them back.
+    let _ = CACHES.try_with(|caches| caches.borrow_mut().clear());
 }
 
 /// Runs `f` on this thread's cache of `pool`; `None` where there is none to be had.

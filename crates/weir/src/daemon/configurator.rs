@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use packet::buffer::pool::give_back_kept;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -189,7 +190,10 @@ impl Worker {
             Job::Reload(reply) => reply.send(self.reload()),
             Job::RemoveAll(reply) => {
                 let desired = Desired { bridges: Default::default(), ..self.running.clone() };
-                reply.send(self.apply(Loaded { desired, origins: Origins::default() }))
+                let outcome = self.apply(Loaded { desired, origins: Origins::default() });
+                // Nobody is to take them for buffers in use (`Engine::end`).
+                give_back_kept();
+                reply.send(outcome)
             }
             Job::LookForDevices => {
                 // What comes or goes from now on is looked for again.

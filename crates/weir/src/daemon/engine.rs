@@ -74,6 +74,33 @@ impl Engine {
     }
 }
 
+/// How long packets that are under way at the end have to arrive.
+const LAST_PACKETS: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// The end, when all ports are gone: stops the threads, and says what became of the packets. What is missing then,
+    /// packets or buffers, has been lost by a mistake of the program.
+    pub fn end(&self) {
+        self.datapath.settle(LAST_PACKETS);
+        self.datapath.stop();
+        // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
+        ports::afpacket::finish_closing(super::EXIT_TIMEOUT);
+        let account = self.datapath.account();
+        if account.came() == account.went() {
+            tracing::info!("packets: {account}");
+        } else {
+            tracing::warn!("packets: {account}; {} came and {} went", account.came(), account.went());
+        }
+        for (pool, in_use) in pools::in_use() {
+            if in_use == 0 {
+                tracing::info!("pool {pool}: all buffers are free");
+            } else {
+                tracing::warn!("pool {pool}: {in_use} buffers are in use by nobody");
+            }
+        }
+    }
+}
+
 /// The memory that datapath flows may take, in bytes.
 pub fn flow_memory(caches: &desired::Datapath) -> usize {
     caches.flow_memory as usize * (1 << 20)

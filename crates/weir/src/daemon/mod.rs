@@ -122,9 +122,7 @@ pub fn run(options: Options) -> Result<(), Error> {
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
     drop(revalidator);
-    engine.datapath.stop();
-    // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
-    ports::afpacket::finish_closing(EXIT_TIMEOUT);
+    engine.end();
     tracing::info!("ended");
     outcome
 }

@@ -184,6 +184,10 @@ pub struct WorkerStats {
     pub queues: Vec<String>,
     /// Packets received.
     pub packets: u64,
+    /// Packets that came from the management, such as packet-outs.
+    pub injected: u64,
+    /// Packets made from others: copies, and segments beyond the first.
+    pub copied: u64,
     /// Passes because of recirculation.
     pub recirculated: u64,
     /// Hits in tier 0, the simple match table.
@@ -202,6 +206,10 @@ pub struct WorkerStats {
     pub cycles_per_packet: f64,
     /// Packets sent to ports.
     pub sent: u64,
+    /// Packets that ports did not take.
+    pub refused: u64,
+    /// Packets that an action gave to the slow path.
+    pub punted: u64,
     /// Packets in the average burst sent.
     pub packets_per_batch: f64,
     /// Cycles of turns that handled packets.

@@ -300,8 +300,6 @@ async fn switch(
     context.openflow.close();
     drop(watch);
     drop(revalidator);
-    engine.datapath.stop();
-    // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
-    ports::afpacket::finish_closing(EXIT_TIMEOUT);
+    engine.end();
     outcome
 }

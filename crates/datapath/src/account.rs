@@ -1,0 +1,62 @@
+//! The account of packets: each that comes in goes out, or ends for a reason that has a name.
+
+use crate::stats::{Drops, WorkerStats};
+
+/// How packets came into being and how they ended, from the start on: resets of the statistics leave it alone.
+///
+/// `came` less `went` are under way: between ports, or up in the slow path. At rest there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Received from ports.
+    pub received: u64,
+    /// Handed in with actions to run on them, as controllers' packet-outs are.
+    pub injected: u64,
+    /// Made from others: copies, and the segments of a super-frame beyond its first.
+    pub copied: u64,
+    /// Taken by ports.
+    pub sent: u64,
+    /// Given to ports that did not take them, and count them as dropped or as errors.
+    pub refused: u64,
+    /// Given to the slow path by an action, to a controller for example.
+    pub punted: u64,
+    /// Dropped, by reason.
+    pub drops: Drops,
+}
+
+impl Account {
+    /// The account of several workers.
+    pub fn of<'a>(workers: impl Iterator<Item = &'a WorkerStats>) -> Account {
+        workers.fold(Account::default(), |mut sum, worker| {
+            sum.received += worker.received;
+            sum.injected += worker.injected;
+            sum.copied += worker.copied;
+            sum.sent += worker.sent;
+            sum.refused += worker.refused;
+            sum.punted += worker.punted;
+            sum.drops.0.iter_mut().zip(worker.drops.0).for_each(|(sum, n)| *sum += n);
+            sum
+        })
+    }
+
+    /// Packets that have come into being.
+    pub fn came(&self) -> u64 {
+        self.received + self.injected + self.copied
+    }
+
+    /// Packets that have ended.
+    pub fn went(&self) -> u64 {
+        self.sent + self.refused + self.punted + self.drops.total()
+    }
+}
+
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Account { received, injected, copied, sent, refused, punted, drops } = self;
+        write!(f, "received {received}, injected {injected}, copied {copied}; ")?;
+        write!(f, "sent {sent}, refused {refused}, punted {punted}, dropped {}", drops.total())?;
+        for (reason, packets) in drops.iter() {
+            write!(f, ", {} {packets}", reason.name())?;
+        }
+        Ok(())
+    }
+}
