@@ -31,6 +31,7 @@ use crate::rundir::{Pidfile, Rundir};
 use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
 
+mod columns;
 mod detach;
 mod files;
 mod flow_tables;
@@ -219,7 +220,7 @@ async fn manage(
         Some(path) => Some(Server::bind(path).map_err(io(format!("control socket {}", path.display())))?),
         None => None,
     };
-    let config = Config::new("Open_vSwitch", source::selection()).with_lock("ovs_vswitchd");
+    let config = Config::new("Open_vSwitch", columns::selection()).with_lock("ovs_vswitchd");
     let mut events = Client::new(config, remotes, tls).spawn();
     let waiting = Rc::new(waiting::Context { exit: exit.clone(), log });
     let rules = rules(options, rundir);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use datapath::AutoBalance;
 use openflow::{Version, Versions};
-use ovsdb::{Replica, Row, Selection};
+use ovsdb::{Replica, Row};
 use ports::registry;
 
 use super::files::Files;
@@ -21,13 +21,6 @@ use crate::config::desired::{
     PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
-
-/// The tables that Weir reads and writes.
-pub fn selection() -> Selection {
-    ["Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Mirror", "Flow_Table"]
-        .into_iter()
-        .fold(Selection::new(), Selection::all)
-}
 
 /// What the database says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,66 +4,19 @@ use std::collections::BTreeSet;
 
 use ovsdb::{Replica, Row};
 
-/// Columns without effect, by table. Columns that only other programs read are left out.
-const COLUMNS: &[(&str, &[&str])] = &[
-    ("Open_vSwitch", &["datapaths", "ssl"]),
-    (
-        "Bridge",
-        &[
-            "auto_attach",
-            "flood_vlans",
-            "ipfix",
-            "mcast_snooping_enable",
-            "netflow",
-            "rstp_enable",
-            "sflow",
-            "stp_enable",
-        ],
-    ),
-    ("Port", &["bond_mode", "lacp", "protected", "qos"]),
-    (
-        "Interface",
-        &["bfd", "cfm_mpid", "ingress_policing_burst", "ingress_policing_kpkts_rate", "ingress_policing_rate", "lldp"],
-    ),
-    ("Controller", &["controller_rate_limit", "controller_burst_limit", "controller_queue_size"]),
-];
-
-/// Keys of `other_config` without effect, by table.
-const KEYS: &[(&str, &[&str])] = &[
-    (
-        "Open_vSwitch",
-        &[
-            "bundle-idle-timeout",
-            "enable-statistics",
-            "hw-offload",
-            "min-revalidate-pps",
-            "n-handler-threads",
-            "n-offload-threads",
-            "n-revalidator-threads",
-            "offload-rebalance",
-            "pmd-perf-metrics",
-            "smc-enable",
-            "tc-policy",
-            "userspace-tso-enable",
-        ],
-    ),
-    ("Bridge", &["controller-queue-size", "disable-in-band", "dp-desc", "dp-sn", "forward-bpdu", "in-band-queue"]),
-    ("Interface", &["emc-enable", "tx-steering"]),
-];
+use super::columns::TABLES;
 
 /// What has no effect, in words.
 pub fn notes(replica: &Replica) -> BTreeSet<String> {
     let mut notes = BTreeSet::new();
-    for (table, columns) in COLUMNS {
-        for row in replica.rows(table) {
-            let set = columns.iter().filter(|column| is_set(row, column));
-            notes.extend(set.map(|column| format!("{}: {column} has no effect", describe(table, row))));
-        }
-    }
-    for (table, keys) in KEYS {
-        for row in replica.rows(table) {
-            let set = keys.iter().filter(|key| row.map_string("other_config", key).is_some());
-            notes.extend(set.map(|key| format!("{}: other_config:{key} has no effect", describe(table, row))));
+    for table in TABLES {
+        for row in replica.rows(table.name) {
+            let name = describe(table.name, row);
+            let set = table.without_effect.iter().filter(|column| is_set(row, column));
+            notes.extend(set.map(|column| format!("{name}: {column} has no effect")));
+            let keys = row.string_pairs("other_config").map(|(key, _)| key);
+            let others = keys.filter(|key| !table.keys.contains(key));
+            notes.extend(others.map(|key| format!("{name}: other_config:{key} has no effect")));
         }
     }
     notes
