@@ -4,15 +4,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, block_on, changed, client, config, finish, installed, next, synced};
+use common::{Server, block_on, changed, client, config, finish, next, synced};
 use ovsdb::{ChangeKind, Client, Datum, Event, Mutator, TransactError, Transaction, Uuid, Where, values};
 use tokio::net::{UnixListener, UnixStream};
 
 #[test]
 fn initial_contents_and_changes_by_ovs_vsctl() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     server.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "other_config:a=1", "other_config:b=2"]);
     block_on(async {
@@ -69,9 +66,6 @@ fn add_bridge(root: Uuid, name: &str) -> (Transaction, ovsdb::transaction::NewRo
 
 #[test]
 fn transactions_and_their_results() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut client = client(&server, config());
@@ -143,9 +137,6 @@ fn transactions_and_their_results() {
 
 #[test]
 fn errors_name_the_operation() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut client = client(&server, config());
@@ -203,9 +194,6 @@ fn errors_name_the_operation() {
 
 #[test]
 fn two_clients_and_one_lock() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut one = client(&server, config().with_lock("ovs_vswitchd"));
@@ -244,9 +232,6 @@ fn two_clients_and_one_lock() {
 
 #[test]
 fn restart_of_the_server_loses_nothing() {
-    if !installed() {
-        return;
-    }
     let mut server = Server::start();
     server.vsctl(&["add-br", "keep", "--", "add-br", "gone"]);
     block_on(async {
@@ -290,9 +275,6 @@ fn restart_of_the_server_loses_nothing() {
 
 #[test]
 fn a_transaction_in_flight_when_the_connection_ends_is_lost() {
-    if !installed() {
-        return;
-    }
     let mut server = Server::start();
     block_on(async {
         let mut client = client(&server, config());
@@ -311,9 +293,6 @@ fn a_transaction_in_flight_when_the_connection_ends_is_lost() {
 
 #[test]
 fn silence_ends_a_connection_and_life_comes_back() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut config = config();
@@ -331,9 +310,6 @@ fn silence_ends_a_connection_and_life_comes_back() {
 
 #[test]
 fn a_database_that_is_not_there_is_named() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut config = config();
@@ -346,9 +322,6 @@ fn a_database_that_is_not_there_is_named() {
 
 #[test]
 fn columns_that_the_server_does_not_have_are_reported() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut config = config();
@@ -363,9 +336,6 @@ fn columns_that_the_server_does_not_have_are_reported() {
 
 #[test]
 fn a_client_in_a_task() {
-    if !installed() {
-        return;
-    }
     let server = Server::start();
     block_on(async {
         let mut events = client(&server, config()).spawn();
@@ -429,9 +399,6 @@ async fn old_server(listener: UnixListener, real: std::path::PathBuf, unknown: &
 
 #[test]
 fn older_servers_are_followed_by_their_methods() {
-    if !installed() {
-        return;
-    }
     use ovsdb::replica::Method;
     let unknown: [(&'static [&'static str], Method); 2] =
         [(&["monitor_cond_since"], Method::MonitorCond), (&["monitor_cond_since", "monitor_cond"], Method::Monitor)];
@@ -464,9 +431,6 @@ fn older_servers_are_followed_by_their_methods() {
 
 #[test]
 fn tcp_and_a_list_of_remotes() {
-    if !installed() {
-        return;
-    }
     let server = Server::start_with(&["--remote=ptcp:0:127.0.0.1"]);
     let log = std::fs::read_to_string(server.path("log")).unwrap();
     let port = log.lines().find_map(|l| l.split_once("listening on port ")).map(|(_, p)| p.trim().to_owned()).unwrap();

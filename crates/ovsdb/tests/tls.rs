@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{Server, block_on, config, installed, run};
+use common::{Server, block_on, config, run};
 use ovsdb::transport::TlsFiles;
 use ovsdb::{Client, Event, Reason, Remote};
 use tempfile::TempDir;
@@ -67,13 +67,7 @@ fn first_event(remote: &Remote, tls: Option<TlsFiles>) -> Event {
 
 #[test]
 fn tls_with_certificates_of_both_sides() {
-    if !installed() {
-        return;
-    }
-    if Command::new("openssl").arg("version").output().is_err() {
-        eprintln!("skipped: openssl not installed");
-        return;
-    }
+    testing::tools(&["openssl"]);
     let pki = Pki::new();
     let (server, remote) = with_tls(&pki);
     server.vsctl(&["add-br", "br0"]);

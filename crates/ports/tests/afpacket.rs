@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Namespace, Wire, iperf, leave_to_own_namespace, privileged, receive_until, run, wait};
+use common::{Namespace, Wire, eventually, iperf, leave_to_own_namespace, receive_until, run, wait};
 use packet::{Batch, Packet, Time};
 use ports::{Env, PortSpec, registry};
 
@@ -19,9 +19,6 @@ fn frame(content: &[u8]) -> Vec<u8> {
 
 #[test]
 fn ping_and_tcp_with_offloads_left_on() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     let (a, b) = (Namespace::new("a"), Namespace::new("b"));
     a.veth("va", "10.77.0.1/24");
@@ -48,9 +45,6 @@ fn ping_and_tcp_with_offloads_left_on() {
 
 #[test]
 fn vlan_tags_survive() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add v0 type veth peer name v1");
     run("ip link set v0 up; ip link set v1 up");
@@ -77,9 +71,6 @@ fn vlan_tags_survive() {
 
 #[test]
 fn own_frames_do_not_come_back_and_queues_share_the_flows() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add v0 type veth peer name v1");
     run("ip link set v0 up; ip link set v1 up");
@@ -119,9 +110,6 @@ fn own_frames_do_not_come_back_and_queues_share_the_flows() {
 
 #[test]
 fn frames_longer_than_the_mtu_are_dropped_and_counted() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add v0 type veth peer name v1");
     run("ip link set v0 up; ip link set v1 up");
@@ -138,9 +126,6 @@ fn frames_longer_than_the_mtu_are_dropped_and_counted() {
 
 #[test]
 fn interface_goes_down_and_away_under_a_port() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add v0 type veth peer name v1");
     run("ip link set v0 up; ip link set v1 up");
@@ -168,7 +153,7 @@ fn interface_goes_down_and_away_under_a_port() {
     assert!(port.stats().rx_errors > 0);
 
     port.set_admin_up(true).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    eventually("the link", || port.link().up && peer.link().up);
     assert_eq!(send(&mut peer_tx, b"up again"), 1);
     assert!(receive_until(&mut *rx[0], |f| f.len() > 22 && &f[14..22] == b"up again").is_some());
 

@@ -170,19 +170,19 @@ fn echo(lab: &Lab, mode: Mode, expected: &str) {
 
 #[test]
 fn echo_in_generic_mode() {
-    let Some(lab) = Lab::new("generic", "") else { return };
+    let lab = Lab::new("generic", "");
     echo(&lab, Mode::Generic, "generic");
 }
 
 #[test]
 fn echo_in_native_mode() {
-    let Some(lab) = Lab::new("native", "") else { return };
+    let lab = Lab::new("native", "");
     echo(&lab, Mode::Native, "native");
 }
 
 #[test]
 fn best_effort_takes_what_there_is() {
-    let Some(lab) = Lab::new("best", "") else { return };
+    let lab = Lab::new("best", "");
     // veth has native XDP, but no zero-copy.
     echo(&lab, Mode::BestEffort, "native");
     let error = afxdp::open_with("a", &settings(Mode::NativeZeroCopy), lab.pool(2048)).unwrap_err().to_string();
@@ -196,7 +196,7 @@ fn best_effort_takes_what_there_is() {
 
 #[test]
 fn frames_spread_over_queues() {
-    let Some(lab) = Lab::new("queues", "numrxqueues 4 numtxqueues 4") else { return };
+    let lab = Lab::new("queues", "numrxqueues 4 numtxqueues 4");
     for mode in [Mode::Native, Mode::Generic] {
         let pool = lab.pool(8192);
         let port = afxdp::open_with("a", &settings(mode), pool).unwrap();
@@ -232,7 +232,7 @@ fn frames_spread_over_queues() {
 
 #[test]
 fn a_frame_moves_between_ports_without_a_copy() {
-    let Some(lab) = Lab::new("move", "") else { return };
+    let lab = Lab::new("move", "");
     run("ip link add name c type veth peer name d");
     run("ip link set dev c up");
     run("ip link set dev d up");
@@ -261,8 +261,9 @@ fn a_frame_moves_between_ports_without_a_copy() {
 
 /// Not a test by itself: the process that [`nothing_is_left_by_a_killed_process`] kills.
 #[test]
+#[ignore = "run by nothing_is_left_by_a_killed_process"]
 fn open_and_wait_to_be_killed() {
-    let Ok(namespace) = std::env::var("WEIR_AFXDP_VICTIM") else { return };
+    let namespace = std::env::var("WEIR_AFXDP_VICTIM").expect("the namespace to open a port in");
     lab::enter(&namespace);
     let _port = afxdp::open("a", &Settings::default()).unwrap();
     println!("\nopen");
@@ -271,9 +272,9 @@ fn open_and_wait_to_be_killed() {
 
 #[test]
 fn nothing_is_left_by_a_killed_process() {
-    let Some(lab) = Lab::new("killed", "") else { return };
+    let lab = Lab::new("killed", "");
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "open_and_wait_to_be_killed", "--nocapture"])
+        .args(["--exact", "open_and_wait_to_be_killed", "--nocapture", "--ignored"])
         .env("WEIR_AFXDP_VICTIM", &lab.name)
         .stdout(Stdio::piped())
         .spawn()
@@ -297,7 +298,7 @@ fn nothing_is_left_by_a_killed_process() {
 
 #[test]
 fn link_goes_down_and_up() {
-    let Some(lab) = Lab::new("link", "") else { return };
+    let lab = Lab::new("link", "");
     let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
     let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
     let peer = Peer::open("b");
@@ -328,7 +329,7 @@ fn link_goes_down_and_up() {
 
 #[test]
 fn a_full_receive_ring_drops_and_recovers() {
-    let Some(lab) = Lab::new("full", "") else { return };
+    let lab = Lab::new("full", "");
     let small = Settings { rx_descriptors: 64, tx_descriptors: 64, ..settings(Mode::Native) };
     let port = afxdp::open_with("a", &small, lab.pool(1024)).unwrap();
     let mut rx = port.take_rx_queues();
@@ -351,7 +352,7 @@ fn a_full_receive_ring_drops_and_recovers() {
 
 #[test]
 fn an_exhausted_pool_stalls_and_recovers() {
-    let Some(lab) = Lab::new("pool", "") else { return };
+    let lab = Lab::new("pool", "");
     let small = Settings { rx_descriptors: 128, tx_descriptors: 128, ..settings(Mode::Native) };
     let pool = lab.pool(256);
     let port = afxdp::open_with("a", &small, pool).unwrap();
@@ -378,7 +379,7 @@ fn an_exhausted_pool_stalls_and_recovers() {
 
 #[test]
 fn the_interface_is_deleted_while_in_use() {
-    let Some(lab) = Lab::new("deleted", "") else { return };
+    let lab = Lab::new("deleted", "");
     for mode in [Mode::Native, Mode::Generic] {
         let pool = lab.pool(4096);
         let port = afxdp::open_with("a", &settings(mode), pool).unwrap();
@@ -406,7 +407,7 @@ fn the_interface_is_deleted_while_in_use() {
 
 #[test]
 fn checksums_are_completed_and_large_frames_cut() {
-    let Some(lab) = Lab::new("offload", "") else { return };
+    let lab = Lab::new("offload", "");
     let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
     let mut tx = port.tx_queue(0).unwrap();
     let peer = Peer::open("b");
@@ -452,7 +453,7 @@ fn checksums_are_completed_and_large_frames_cut() {
 
 #[test]
 fn workers_can_sleep_on_a_queue() {
-    let Some(lab) = Lab::new("sleep", "") else { return };
+    let lab = Lab::new("sleep", "");
     let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(4096)).unwrap();
     let mut rx = port.take_rx_queues();
     let peer = Peer::open("b");
@@ -471,7 +472,7 @@ fn workers_can_sleep_on_a_queue() {
 
 #[test]
 fn the_registry_opens_it_and_errors_say_what_is_wrong() {
-    let Some(_lab) = Lab::new("registry", "") else { return };
+    let _lab = Lab::new("registry", "");
     let open = |name: &str, options: &[(&str, &str)]| {
         registry::open(&PortSpec::new(name, "afxdp").with(options), &Env::default())
     };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Namespace, Wire, iperf, leave_to_own_namespace, privileged, receive_until, run};
+use common::{Namespace, Wire, iperf, leave_to_own_namespace, receive_until, run};
 use packet::{Batch, Packet, Time};
 use ports::{Env, Mac, PortSpec, registry};
 
@@ -14,9 +14,6 @@ fn spec(name: &str) -> PortSpec {
 
 #[test]
 fn answers_a_raw_frame() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     let port = registry::open(&PortSpec { mtu: Some(1400), ..spec("br-int") }, &Env::default()).unwrap();
     assert_eq!((port.kind(), port.mac(), port.mtu()), ("internal", MAC, 1400));
@@ -44,9 +41,6 @@ fn answers_a_raw_frame() {
 
 #[test]
 fn carries_tcp_with_offloads_left_on() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     let b = Namespace::new("b");
     b.veth("vb", "10.77.1.2/24");
@@ -66,9 +60,6 @@ fn carries_tcp_with_offloads_left_on() {
 
 #[test]
 fn a_device_that_was_given_to_a_container_is_still_known() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     let b = Namespace::new("b");
     let tap = registry::open(&spec("br0"), &Env::default()).unwrap();
@@ -84,9 +75,6 @@ fn a_device_that_was_given_to_a_container_is_still_known() {
 
 #[test]
 fn device_deleted_under_a_port() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     let port = registry::open(&spec("tap0"), &Env::default()).unwrap();
     let (mut rx, mut tx) = (port.take_rx_queues(), port.tx_queue(0).unwrap());
@@ -102,9 +90,6 @@ fn device_deleted_under_a_port() {
 
 #[test]
 fn names_that_are_taken_or_impossible() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add dummy0 type veth peer name other0");
     let error = |name: &str| registry::open(&spec(name), &Env::default()).unwrap_err().to_string();

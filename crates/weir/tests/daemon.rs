@@ -105,17 +105,10 @@ impl Daemon {
         left.filter(|path| !path.ends_with("log") && !path.ends_with("weir.toml")).collect()
     }
 
-    /// Runs one of Open vSwitch's tools; `None` where it is not installed.
-    fn ovs(&self, tool: &str, args: &[&str]) -> Option<Output> {
-        let output = Command::new(tool).arg("--timeout=20").args(args).env("OVS_RUNDIR", self.dir.path()).output();
-        match output {
-            Ok(output) => Some(output),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                eprintln!("{tool} is not installed: not tested");
-                None
-            }
-            Err(e) => panic!("{tool}: {e}"),
-        }
+    /// Runs one of Open vSwitch's tools.
+    fn ovs(&self, tool: &str, args: &[&str]) -> Output {
+        testing::tools(&[tool]);
+        Command::new(tool).arg("--timeout=20").args(args).env("OVS_RUNDIR", self.dir.path()).output().unwrap()
     }
 }
 
@@ -248,12 +241,11 @@ fn check_reports_each_mistake_with_its_line() {
 #[test]
 fn appctl_drives_weir() {
     let weir = Daemon::start(CONFIG);
-    let Some(commands) = weir.ovs("ovs-appctl", &["-t", "weir", "list-commands"]) else { return };
-    let commands = success(commands);
+    let commands = success(weir.ovs("ovs-appctl", &["-t", "weir", "list-commands"]));
     for command in ["exit", "version", "bridge/dump-flows", "fdb/show", "dpctl/dump-flows"] {
         assert!(commands.contains(&format!("\n  {command}")), "{commands}");
     }
-    let run = |args: &[&str]| weir.ovs("ovs-appctl", &[&["-t", "weir"], args].concat()).unwrap();
+    let run = |args: &[&str]| weir.ovs("ovs-appctl", &[&["-t", "weir"], args].concat());
     assert!(success(run(&["fdb/show", "br0"])).starts_with(" port  VLAN  MAC"));
     assert!(success(run(&["bridge/dump-flows", "br0"])).contains("priority=5,in_port=1,actions=output:2"));
     assert!(success(run(&["dpif/show"])).contains("    p1 1/1: (dummy)"));
@@ -265,14 +257,14 @@ fn appctl_drives_weir() {
 #[test]
 fn ofctl_drives_weir() {
     let weir = Daemon::start(CONFIG);
-    let run = |args: &[&str]| weir.ovs("ovs-ofctl", args).map(success);
-    let Some(show) = run(&["show", "br0"]) else { return };
+    let run = |args: &[&str]| success(weir.ovs("ovs-ofctl", args));
+    let show = run(&["show", "br0"]);
     assert!(show.contains("(p1)") && show.contains("(p2)"), "{show}");
     run(&["add-flow", "br0", "priority=9,ip,nw_dst=10.0.0.9,actions=drop"]);
-    let flows = run(&["dump-flows", "br0"]).unwrap();
+    let flows = run(&["dump-flows", "br0"]);
     assert!(flows.contains("priority=9,ip,nw_dst=10.0.0.9 actions=drop"), "{flows}");
     run(&["-O", "OpenFlow13", "del-flows", "br0", "ip"]);
-    assert!(!run(&["dump-flows", "br0"]).unwrap().contains("10.0.0.9"));
+    assert!(!run(&["dump-flows", "br0"]).contains("10.0.0.9"));
 }
 
 /// A controller that says hello is shown as connected; one that hangs up is called again; one that says

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses another part.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,22 +18,6 @@ pub struct Server {
     extra: Vec<String>,
 }
 
-/// True if what the tests need is installed; says so if not.
-pub fn installed() -> bool {
-    let found = |tool: &str| {
-        std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|d| d.join(tool).exists()))
-            || Path::new("/usr/sbin").join(tool).exists()
-    };
-    let missing: Vec<&str> =
-        ["ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl"].into_iter().filter(|t| !found(t)).collect();
-    if !missing.is_empty() {
-        eprintln!("skipped: {} not installed", missing.join(", "));
-    } else if !Path::new(SCHEMA).exists() {
-        eprintln!("skipped: {SCHEMA} not installed");
-    }
-    missing.is_empty() && Path::new(SCHEMA).exists()
-}
-
 impl Server {
     /// Creates a database with one row in `Open_vSwitch` and serves it.
     pub fn start() -> Server {
@@ -42,6 +26,8 @@ impl Server {
 
     /// The same with more options for ovsdb-server.
     pub fn start_with(extra: &[&str]) -> Server {
+        testing::tools(&["ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl"]);
+        testing::file(SCHEMA);
         let dir = TempDir::new().unwrap();
         run(Command::new("ovsdb-tool").arg("create").arg(dir.path().join("db")).arg(SCHEMA));
         let extra = extra.iter().map(|s| s.to_string()).collect();

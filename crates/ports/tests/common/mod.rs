@@ -11,19 +11,10 @@ use std::time::{Duration, Instant};
 use packet::{Batch, Time};
 use ports::{Port, RxQueue, TxQueue};
 
-/// Whether this process may make network namespaces; says so where not.
-pub fn privileged() -> bool {
-    // SAFETY: has no arguments and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        println!("skipped: this test makes network namespaces, which needs root");
-    }
-    root
-}
-
 /// Moves this thread, and the threads and processes that it starts, to a network namespace of its
 /// own, which disappears with the last of them.
 pub fn leave_to_own_namespace() {
+    testing::root();
     // SAFETY: affects this thread alone.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
     run("ip link set lo up");
@@ -35,6 +26,16 @@ pub fn run(line: &str) -> String {
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{line}: {text}");
     text
+}
+
+/// Returns when the condition holds.
+#[track_caller]
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A named network namespace, removed when dropped, also by a panic.

@@ -18,22 +18,9 @@ pub struct Lab {
 
 impl Lab {
     /// Makes the namespace and the pair, with `queues` as further words for each end ("numrxqueues 4").
-    /// `None`, with the reason printed, where that isn't possible.
-    pub fn new(test: &str, queues: &str) -> Option<Lab> {
+    pub fn new(test: &str, queues: &str) -> Lab {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // SAFETY: these calls have no memory arguments.
-        let (root, xdp) = unsafe { (libc::geteuid() == 0, libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0)) };
-        let error = std::io::Error::last_os_error();
-        if xdp < 0 {
-            println!("skipped: cannot open an AF_XDP socket: {error}");
-            return None;
-        }
-        // SAFETY: the descriptor was made above and is used by nobody.
-        unsafe { libc::close(xdp) };
-        if !root {
-            println!("skipped: this test makes network namespaces, which needs root");
-            return None;
-        }
+        testing::root();
         remove_stale();
         let name = format!("{PREFIX}-{}-{}-{test}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         run(&format!("ip netns add {name}"));
@@ -43,7 +30,7 @@ impl Lab {
         run(&format!("ip link add name a {queues} type veth peer name b {queues}"));
         run("ip link set dev a up");
         run("ip link set dev b up");
-        Some(lab)
+        lab
     }
 
     /// Moves this thread into the namespace.
