@@ -1,5 +1,6 @@
 # make demo    install what is missing, build, and show Weir switching real traffic
 # make test    install what is missing, build, and run every test
+# make nightly install what is missing, and run the checks that take tools of their own (scripts/nightly.sh)
 # make bench   run the benchmarks and print a table
 # make install put Weir where OVS's scripts and units look for ovs-vswitchd (docs/install.md)
 #
@@ -12,7 +13,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all build demo test lint unit fuzz functional bench clean install uninstall
+.PHONY: all build demo test lint unit fuzz functional nightly bench clean install uninstall
 
 all: build
 
@@ -46,6 +47,10 @@ fuzz:
 functional:
 	$(CARGO) build --release --locked --bin weir
 	WEIR=$(abspath $(TARGET))/release/weir .venv/bin/pytest tests $(PYTEST_ARGS)
+
+nightly:
+	@scripts/setup.sh nightly
+	@scripts/nightly.sh
 
 bench:
 	@scripts/setup.sh bench

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian 12: packages, the Rust toolchain, the Python tools of the tests.
-# usage: setup.sh build|demo|test|bench
+# usage: setup.sh build|demo|test|bench|nightly
 #
 # Quick when nothing is missing; changes nothing that is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-test}
+# The compiler of the checks that the stable one does not have, for scripts/nightly.sh.
+nightly=nightly-2026-05-20
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
 
@@ -24,11 +26,11 @@ done
 # What callgrind counts is found in the source by addr2line (binutils).
 bench="valgrind:valgrind addr2line:binutils"
 case $what in
-    build) ;;
+    build | nightly) ;;
     bench) needs="$needs $bench" ;;
     demo) needs="$needs $demo" ;;
     test) needs="$needs $tests" ;;
-    *) echo "usage: setup.sh build|demo|test|bench" >&2; exit 2 ;;
+    *) echo "usage: setup.sh build|demo|test|bench|nightly" >&2; exit 2 ;;
 esac
 
 missing=
@@ -65,9 +67,22 @@ elif command -v rustup >/dev/null && ! rustup toolchain list | grep -q "^$channe
     rustup toolchain install "$channel" --profile minimal --component rustfmt --component clippy
 fi
 
+if [ "$what" = nightly ]; then
+    if ! cargo "+$nightly" miri --version >/dev/null 2>&1; then
+        echo "installing the Rust toolchain $nightly with Miri"
+        rustup toolchain install "$nightly" --profile minimal --component miri --component rust-src || {
+            echo "setup.sh: $nightly cannot be installed by rustup, so Miri cannot run here" >&2
+            exit 1
+        }
+    fi
+    if ! command -v cargo-deny >/dev/null; then
+        echo "installing cargo-deny, which takes some minutes"
+        cargo install --quiet --locked cargo-deny@0.20.2
+    fi
+fi
+
 if [ "$what" = test ]; then
-    # Without it the tests with a virtual machine are left out, and say so.
-    scripts/guest-kernel.sh || true
+    scripts/guest-kernel.sh
     wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
     if [ "$(cat .venv/requirements.sha256 2>/dev/null)" != "$wanted" ]; then
         echo "installing the Python tools of the tests into .venv"

@@ -256,9 +256,9 @@ impl Actor {
         packet.duplicate()
     }
 
-    /// Takes note that a frame has become so many. `failed`: and that what is left of it is dropped.
-    fn divided(&self, parts: u64, failed: bool) {
-        self.counters.copied.add((parts + u64::from(failed)).saturating_sub(1));
+    /// Takes note that a frame has become so many, or could not be cut: then it is one still.
+    fn divided(&self, parts: u64) {
+        self.counters.copied.add(parts.saturating_sub(1));
     }
 
     /// Gives the packet away.
@@ -306,7 +306,7 @@ impl Actor {
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
-        self.divided(parts, result.is_err());
+        self.divided(parts);
         if result.is_err() {
             self.outputs.refuse(DropReason::Malformed, in_port);
         }
@@ -326,7 +326,7 @@ impl Actor {
             parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
-        self.divided(parts, result.is_err());
+        self.divided(parts);
         if result.is_err() {
             self.outputs.refuse(DropReason::Malformed, view.in_port());
         }

@@ -35,6 +35,7 @@ mod runs;
 mod sending;
 mod sleep;
 pub mod stats;
+mod sync;
 pub mod text;
 pub mod tsc;
 pub mod upcall;

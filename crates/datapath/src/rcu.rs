@@ -16,10 +16,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use crate::sync::back_off;
 
 /// Slot value of a reader that holds no references and will take none before it comes online.
 const OFFLINE: u64 = 0;
@@ -73,14 +71,7 @@ impl Domain {
         let mut spins = 0u32;
         while !self.passed(epoch) {
             spins += 1;
-            #[cfg(loom)]
-            loom::thread::yield_now();
-            #[cfg(not(loom))]
-            match spins {
-                0..64 => std::hint::spin_loop(),
-                64..1024 => std::thread::yield_now(),
-                _ => std::thread::sleep(std::time::Duration::from_micros(50)),
-            }
+            back_off(spins);
         }
     }
 
@@ -283,7 +274,6 @@ mod tests {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p weir-datapath --lib rcu`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -328,5 +318,39 @@ mod loom_tests {
     #[test]
     fn nor_when_it_sleeps_between_turns() {
         race(2, true);
+    }
+
+    /// Says when it is dropped, in memory that is not freed.
+    struct Object(Arc<Slot>);
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            self.0.freed.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What is replaced is dropped by whoever collects, which may be in the middle of a turn.
+    #[test]
+    fn what_is_retired_outlives_the_turn() {
+        loom::model(|| {
+            let domain = Arc::new(Domain::new(1));
+            let mut reader = domain.readers().pop().unwrap();
+            let object = || Object(Arc::new(Slot { freed: AtomicUsize::new(0) }));
+            let cell = Arc::new(Protected::new(Some(Box::new(object()))));
+            let shared = cell.clone();
+            let thread = loom::thread::spawn(move || {
+                for _ in 0..2 {
+                    reader.quiescent();
+                    let slot = shared.load(reader.pin()).unwrap().0.clone();
+                    assert_eq!(slot.freed.load(Ordering::Relaxed), 0, "dropped while it was in use");
+                }
+                reader.offline();
+            });
+            cell.replace(Some(Box::new(object())), &domain);
+            domain.collect();
+            thread.join().unwrap();
+            domain.collect();
+            assert!(domain.garbage.lock().is_empty(), "nobody is online any more");
+        });
     }
 }

@@ -2,19 +2,44 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 
-/// Wakes one thread out of its sleep.
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Whether a thread sleeps, so that others need not wake it where it does not.
 ///
 /// The sleeper raises `sleeping`, looks once more for work, and sleeps; others first leave the work and
 /// then look at `sleeping`. With both in sequentially consistent order, one of the two sees the other.
 #[derive(Default)]
-pub struct Waker {
+struct Nap {
     sleeping: AtomicBool,
+}
+
+impl Nap {
+    /// Whether the thread has to be woken, after work was left for it.
+    fn is_taken(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps, which `sleep` does, unless `has_work`.
+    fn take(&self, has_work: impl Fn() -> bool, sleep: impl FnOnce()) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !has_work() {
+            sleep();
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Wakes one thread out of its sleep.
+#[derive(Default)]
+pub struct Waker {
+    nap: Nap,
     /// Made when the thread is started.
     event: OnceLock<OwnedFd>,
 }
@@ -30,8 +55,7 @@ impl Waker {
 
     /// Wakes the thread if it sleeps.
     pub fn wake(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst)
+        if self.nap.is_taken()
             && let Some(event) = self.event.get()
         {
             // It can only fail when the counter is full, and then the thread is awake for certain.
@@ -48,9 +72,7 @@ impl Waker {
         has_work: impl Fn() -> bool,
     ) {
         let Some(event) = self.event.get() else { return };
-        self.sleeping.store(true, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if !has_work() {
+        self.nap.take(has_work, || {
             let own = PollFd::new(event, PollFlags::IN);
             let others = others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             let mut fds: Vec<PollFd<'_>> = std::iter::once(own).chain(others).collect();
@@ -59,8 +81,37 @@ impl Waker {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => tracing::warn!("an idle worker cannot wait for its queues: {error}"),
             }
-        }
-        self.sleeping.store(false, Ordering::SeqCst);
+        });
         let _ = read(event.as_fd(), &mut [0; 8]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Work that is left either keeps the thread from sleeping or wakes it: otherwise it sleeps for ever, which loom notices.
+    #[test]
+    fn no_wake_up_is_lost() {
+        loom::model(|| {
+            let nap = Arc::new(Nap::default());
+            let [work, woken] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
+            let (shared, left, rung) = (nap.clone(), work.clone(), woken.clone());
+            let sleeper = loom::thread::spawn(move || {
+                let sleep = || {
+                    while !rung.load(Ordering::Acquire) {
+                        loom::thread::yield_now();
+                    }
+                };
+                shared.take(|| left.load(Ordering::Acquire), sleep);
+            });
+            work.store(true, Ordering::Release);
+            if nap.is_taken() {
+                woken.store(true, Ordering::Release);
+            }
+            sleeper.join().unwrap();
+        });
     }
 }

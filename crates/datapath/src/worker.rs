@@ -34,7 +34,7 @@ use crate::port::{PortShared, Queue, SharedQueue};
 use crate::program::Program;
 use crate::rcu::Reader;
 use crate::sleep::Waker;
-use crate::tsc;
+use crate::{sync, tsc};
 
 /// Turns without a packet before a worker sleeps.
 const EMPTY_TURNS: u32 = 64;
@@ -97,7 +97,7 @@ pub struct GivenBack {
 
 /// What others leave for a worker.
 pub struct Mailbox {
-    pending: AtomicBool,
+    pending: sync::atomic::AtomicBool,
     commands: Mutex<Vec<Command>>,
     /// Wakes the worker.
     pub waker: Arc<Waker>,
@@ -106,7 +106,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// An empty mailbox.
     pub fn new(waker: Arc<Waker>) -> Mailbox {
-        Mailbox { pending: AtomicBool::new(false), commands: Mutex::new(Vec::new()), waker }
+        Mailbox { pending: sync::atomic::AtomicBool::new(false), commands: Mutex::new(Vec::new()), waker }
     }
 
     /// Leaves a command, in order, and wakes the worker.
@@ -592,6 +592,34 @@ impl Worker {
         self.pace = Pace::new(true);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    /// A command that is left while the worker empties its mailbox is taken, or seen in the next turn.
+    #[test]
+    fn no_command_is_forgotten() {
+        loom::model(|| {
+            let mailbox = Arc::new(Mailbox::new(Arc::default()));
+            let other = mailbox.clone();
+            let poster = loom::thread::spawn(move || {
+                other.post(Command::ReclaimTx);
+                other.post(Command::ReclaimTx);
+            });
+            let mut taken = 0;
+            if mailbox.has_mail() {
+                taken += mailbox.take().len();
+            }
+            poster.join().unwrap();
+            if mailbox.has_mail() {
+                taken += mailbox.take().len();
+            }
+            assert_eq!(taken, 2);
+            assert!(!mailbox.has_mail());
+        });
     }
 }
 

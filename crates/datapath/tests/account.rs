@@ -75,7 +75,7 @@ fn frames() -> impl Strategy<Value = Vec<Packet>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn what_came_is_what_went(

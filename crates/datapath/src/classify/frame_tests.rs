@@ -230,7 +230,7 @@ fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 150 }))]
 
     #[test]
     fn frames_find_the_flows_of_their_keys(
@@ -245,7 +245,7 @@ proptest! {
     ) {
         let domain = Arc::new(Domain::new(1));
         let mut reader = domain.readers().pop().unwrap();
-        let table = Table::new(100_000, 1000, 1, [1, 2], domain.clone());
+        let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
         table.enlist(0);
         let keys: Vec<Key> = frames.iter().map(|frame| key_of(frame)).collect();
         let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
@@ -352,11 +352,12 @@ fn caches_stay_within_their_memory() {
 
 /// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
 #[test]
+#[cfg_attr(miri, ignore = "thousands of flows")]
 fn the_cache_grows_with_the_flows() {
     const FLOWS: u32 = 20_000;
     let domain = Arc::new(Domain::new(1));
     let mut reader = domain.readers().pop().unwrap();
-    let table = Table::new(100_000, 1000, 1, [1, 2], domain.clone());
+    let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
     table.enlist(0);
     let mut mask = Mask::wildcard();
     mask.set_exact(Field::NwSrc);

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, madvise};
+use rustix::mm::Advice;
 
 /// A type of which zeros are a value, and that may be forgotten without being dropped.
 ///
@@ -71,7 +71,7 @@ impl<T: Zero> Region<T> {
         if whole > 0 {
             // SAFETY: the range lies within these elements, of which zeros are a value, and `&mut self` makes the access
             // exclusive. If the call fails they stay as they are.
-            let _ = unsafe { madvise(first.add(skipped).as_ptr().cast(), whole, Advice::LinuxDontNeed) };
+            let _ = unsafe { madvise(first.add(skipped), whole, Advice::LinuxDontNeed) };
         }
     }
 }
@@ -86,7 +86,30 @@ impl<T: Zero> Drop for Region<T> {
 /// Asks for huge pages. Without them everything works, only slower.
 fn advise(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the range is of memory that was just allocated; the advice changes no content.
-    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+    let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+}
+
+/// Tells the system about a range of memory.
+///
+/// # Safety
+/// As for madvise(2): the caller owns the range, and what the advice makes of its content is fine with it.
+#[cfg(not(miri))]
+unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
+    // SAFETY: as this function's contract has it.
+    unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, advice) }
+}
+
+/// As above, for Miri, which has no system behind it.
+///
+/// # Safety
+/// As above.
+#[cfg(miri)]
+unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
+    if advice == Advice::LinuxDontNeed {
+        // SAFETY: the caller owns the range, and expects zeros.
+        unsafe { start.write_bytes(0, bytes) };
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -251,6 +251,8 @@ mod tests {
     /// Largest batch.
     const PACKETS: u16 = packet::BATCH_SIZE as u16;
     const BYTES: u32 = PACKETS as u32 * 65_549;
+    /// Batches in a row.
+    const MOST: usize = if cfg!(miri) { 5 } else { 3000 };
 
     proptest! {
         /// As if all bits were counted, also where many batches overflow the lower ones; and other flows have nothing.
@@ -258,7 +260,7 @@ mod tests {
         fn is_exact(
             start in 0u64..1 << 54,
             adds in prop::collection::vec((1..=PACKETS, 0..=BYTES, 0..0x1000u16, 0..1u64 << 50), 1..40),
-            each in 1..3000usize,
+            each in 1..MOST,
         ) {
             let tallies = Tallies::new(FLOW + 2);
             let tally = tallies.tally();
@@ -287,7 +289,7 @@ mod tests {
     /// A reader sees each number rise only, and never more than was counted.
     #[test]
     fn is_read_while_it_counts() {
-        const BATCHES: u64 = 3_000_000;
+        const BATCHES: u64 = if cfg!(miri) { 300 } else { 3_000_000 };
         let tallies = Tallies::new(FLOW + 1);
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -320,10 +322,11 @@ mod tests {
     /// since or before, and whether it noted its time first.
     #[test]
     fn long_times() {
+        const TIMES: u64 = if cfg!(miri) { 10 } else { 1000 };
         let day = 24 * 3600 * 1_000_000_000u64;
         let tallies = Tallies::new(FLOW + 1);
         let tally = tallies.tally();
-        for n in 0..1000 {
+        for n in 0..TIMES {
             let at = |days: u64| Time((n * 120 + days) * day);
             tally.turn(at(0));
             tally.add(flow(), 1, 60, 0, at(0));

@@ -216,7 +216,7 @@ fn apply(rewrite: &Rewrite, packet: &mut Packet) -> (Key, Key) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 600 }))]
 
     #[test]
     fn fields_are_written_and_checksums_right(

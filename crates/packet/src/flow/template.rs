@@ -466,7 +466,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 4000 }))]
 
         /// What the fast path relies on: of two frames, the first of a template and its lengths right, the
         /// second equal in the window and its lengths right, both are of the template, and their keys are

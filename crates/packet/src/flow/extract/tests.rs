@@ -109,7 +109,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, max_global_rejects: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 1500 }, failure_persistence: None, max_global_rejects: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn agrees_on_built_frames(frame in frame()) {
