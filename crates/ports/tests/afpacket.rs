@@ -173,9 +173,6 @@ fn interface_goes_down_and_away_under_a_port() {
 /// without losing, repeating or overtaking a frame.
 #[test]
 fn a_ring_comes_with_traffic_and_costs_no_frame() {
-    if !privileged() {
-        return;
-    }
     leave_to_own_namespace();
     run("ip link add v0 type veth peer name v1");
     run("ip link set v0 up; ip link set v1 up");
