@@ -244,8 +244,10 @@ mod tests {
         with_server(|path| {
             let (large, small) = (Request::new("medium", &[]).encode(), Request::new("echo", &[]).encode());
             let mut reader = UnixStdStream::connect(path).unwrap();
-            reader.write_all(&large).unwrap();
-            let (mut taken, mut chunk) = (0, vec![0; 1 << 10]);
+            reader.write_all(&Request::new("large", &[]).encode()).unwrap();
+            // The system tells the server of what was taken when most of a socket's buffer is free again: that is to be
+            // often, also where this test does not get on.
+            let (mut taken, mut chunk) = (0, vec![0; 16 << 10]);
             let mut take = || {
                 let n = reader.read(&mut chunk).unwrap();
                 assert!(n > 0, "the reply ends after {taken} bytes");
@@ -267,7 +269,7 @@ mod tests {
                 assert_eq!(Client::connect(path).unwrap().call("echo", &["hi".into()]).unwrap(), "hi\n");
                 take();
             }
-            while take() < 1 << 20 {}
+            while take() < 8 << 20 {}
             drop(others);
         });
     }
