@@ -4,10 +4,10 @@
     ovs    an ovsdb-server; `ovs.start()` runs `weir vswitchd` on it (`lib.daemon.Ovs`)
     net    network namespaces joined to the switch by veth pairs (`lib.net.Net`)
 
-What a fixture started is stopped after the test, and checked (`Daemon.close`).
+What a fixture started is stopped after the test, and checked (`Daemon.close`). Warnings and errors that all tests of a file
+cause are named by its `EXPECTED`, a list of patterns; those of one test by `Daemon.expect`.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -30,13 +30,17 @@ def close_all(started):
     assert not errors, "\n".join(errors)
 
 
+def expected(request):
+    return getattr(request.module, "EXPECTED", [])
+
+
 @pytest.fixture
-def weir():
-    """A function that starts Weir with a configuration; what it started ends with the test."""
+def weir(request, net):
+    """A function that starts Weir with a configuration; what it started ends with the test, before the network does."""
     started = []
 
     def start(config, **kw):
-        w = Weir(config, **kw)
+        w = Weir(config, expected=expected(request), **kw)
         started.append(w)
         return w
 
@@ -45,9 +49,9 @@ def weir():
 
 
 @pytest.fixture
-def ovs():
+def ovs(request, net):
     """A database, and the means to start Weir on it."""
-    o = Ovs()
+    o = Ovs(expected(request))
     yield o
     close_all([o])
 
@@ -55,8 +59,6 @@ def ovs():
 @pytest.fixture
 def net():
     """Network namespaces joined to the switch by veth pairs."""
-    if os.geteuid():
-        pytest.fail("network namespaces need root")
     n = Net()
     yield n
     n.close()

@@ -71,7 +71,7 @@ def test_check_says_what_is_wrong_and_where(tmp_path, text, says):
 
 def test_missing_interface_is_an_error_of_that_port_alone(weir):
     w = weir(CONFIG + '[[bridge.port]]\nname = "nosuch0"\ntype = "system"\n')
-    w.expect("nosuch0: no such interface")
+    w.expect("nosuch0: No such device")
     out = w.cli("show").stdout
     assert "nosuch0" in out and "No such device" in out
     assert "p1" in w.cli("ports").stdout

@@ -13,6 +13,8 @@ from test_dpdk import Switch, driver
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 VHOST = LIBRARIES / "librte_vhost.so.23"
 
+EXPECTED = ["DPDK could not be initialised"]
+
 
 class Hidden:
     """The libraries of a machine without DPDK, as directory, and the shell command that mounts it in the place of this

@@ -199,6 +199,7 @@ def test_reload_keeps_traffic(weir, net):
 def test_port_that_vanishes(weir, net):
     a, b, c = (net.host(f"10.0.0.{n}/24") for n in (1, 2, 3))
     w = weir(config([(h.port, "system", "") for h in (a, b, c)]))
+    w.expect(f"{c.port}: No such device")
     assert a.ping("10.0.0.2") == 3
     run("ip", "link", "del", c.port)
     assert a.ping("10.0.0.2") == 3

@@ -16,6 +16,8 @@ type = "dummy"
 UDP = ("020000000002020000000001080045000020000040004011266b0a0000010a000002"
        "03e80035000c0000deadbeef")
 
+EXPECTED = [r"\|ofproto_dpif_xlate\([\w-]+\)\|WARN\|over "]
+
 
 def peak(switch):
     """Most memory that the daemon has had, in MB."""

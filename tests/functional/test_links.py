@@ -10,6 +10,8 @@ from conftest import until
 from lib.net import run
 from test_vswitchd import ovs  # noqa: F401
 
+EXPECTED = [r": No such device$", r": cannot .*: No such device"]
+
 
 class Toml:
     """A bridge of `weir run`; `ports` are (name, type)."""

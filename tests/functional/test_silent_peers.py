@@ -21,6 +21,8 @@ APPCTL = b'{"method": "list-commands", "params": [], "id": 1}'
 # More than either listener takes.
 MANY = 200
 
+EXPECTED = [r"\|rconn\|WARN\|OpenFlow connection closed: "]
+
 
 def connect(address):
     """A connection; the listener may take its time to accept it."""

@@ -48,13 +48,13 @@ class Daemon:
     #: Name of the program, of its pidfile and of its control socket.
     program = None
 
-    def __init__(self, prefix):
+    def __init__(self, prefix, expected=()):
         self.dir = Path(tempfile.mkdtemp(prefix=prefix))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
         #: Daemons that have to say at their end what became of their packets.
         self.owed = 0
         #: What may be in the log as a warning or an error.
-        self.expected = []
+        self.expected = list(expected)
 
     def pid(self):
         return int((self.dir / f"{self.program}.pid").read_text())
@@ -123,8 +123,8 @@ class Weir(Daemon):
 
     program = "weir"
 
-    def __init__(self, config, env=None, start=True):
-        super().__init__("weir-test-")
+    def __init__(self, config, env=None, start=True, expected=()):
+        super().__init__("weir-test-", expected)
         self.config = self.dir / "weir.toml"
         self.env.update(env or {})
         self.proc = None
@@ -227,8 +227,8 @@ class Ovs(Daemon, Database):
 
     program = "ovs-vswitchd"
 
-    def __init__(self):
-        Daemon.__init__(self, "weir-vs-")
+    def __init__(self, expected=()):
+        Daemon.__init__(self, "weir-vs-", expected)
         self.name = self.dir / "ovs-vswitchd"
         self.name.symlink_to(WEIR)
         self.daemons = []

@@ -95,6 +95,7 @@ class Net:
         self.hosts = []
 
     def host(self, address=None, mtu=None, queues=1, mac=None, address6=None):
+        assert os.geteuid() == 0, "network namespaces need root"
         n = next(_counter)
         ns, port = f"{self.tag}-{n}", f"{self.tag}p{n}"
         run("ip", "netns", "add", ns)

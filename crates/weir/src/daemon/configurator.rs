@@ -261,6 +261,10 @@ impl Worker {
         let engine = &self.target.engine;
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
         engine.switch.revalidate();
+        // New ports are known from now on: what changes of them before the first round of the watch is told, too.
+        if engine.links.look(&engine.switch, &engine.datapath) {
+            self.requests.look_for_devices();
+        }
         let origins = &self.wanted.origins;
         let mut lines: Vec<_> = self.failures.iter().map(|failure| describe(failure, origins)).collect();
         let mut status = status(&self.failures, &lines);
