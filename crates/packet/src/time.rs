@@ -21,7 +21,7 @@ impl Time {
 impl std::ops::Add<Duration> for Time {
     type Output = Time;
     fn add(self, d: Duration) -> Time {
-        Time(self.0.saturating_add(d.as_nanos() as u64))
+        Time(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -29,4 +29,16 @@ impl std::ops::Add<Duration> for Time {
 pub trait Clock: Send + Sync + 'static {
     /// The present time; never runs backwards.
     fn now(&self) -> Time;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_of_ages_does_not_end_in_the_past() {
+        assert_eq!(Time(5) + Duration::from_secs(u64::MAX), Time(u64::MAX));
+        assert_eq!(Time(5) + Duration::from_nanos(u64::MAX - 5), Time(u64::MAX));
+        assert_eq!(Time(5) + Duration::from_nanos(7), Time(12));
+    }
 }

@@ -256,6 +256,11 @@ impl Interface {
     }
 }
 
+/// Entry point for fuzzing: what the kernel answers, as any bytes behind the number of the request.
+pub fn fuzz(bytes: &[u8]) {
+    netlink::fuzz(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,8 @@
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
 //! knows no labels, so a labelled super-frame is always cut here.
 
+pub mod fuzz;
+
 use std::cell::Cell;
 
 use packet::buffer::heap::{HEADROOM, HEAP};
@@ -83,6 +85,8 @@ pub fn complete(
         if !(taken && can.csum) || is_labelled(packet.data()) {
             return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
+        // What is left to a port, which may be a device or another guest, is what could be cut here.
+        GsoHeaders::parse(&packet)?;
         check_csum_place(&packet)?;
     } else if offload.needs_csum() {
         // The kernel would complete SCTP's CRC as an internet checksum: the header has no word for it.

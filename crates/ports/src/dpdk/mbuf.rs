@@ -140,7 +140,7 @@ unsafe fn to_copy(large: &'static Memory, mbuf: *mut rte_mbuf) -> Option<Packet>
 }
 
 /// What a driver says about checksums and segmentation, in Weir's words.
-fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
+pub(crate) fn received_offload(flags: u64, tx_offload: u64, frame: &[u8]) -> Offload {
     let unfinished = flags & bits::RX_L4_CKSUM_MASK == bits::RX_L4_CKSUM_NONE;
     let mut offload = Offload::NONE;
     if flags & bits::RX_L4_CKSUM_MASK == bits::RX_L4_CKSUM_GOOD {
@@ -276,7 +276,9 @@ fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Option<*mut rte_mbuf> {
 
 /// What a device is told to do: `ol_flags` and `tx_offload`. `None`: it has no words for that.
 pub(crate) fn sent_offload(offload: &Offload, frame: &[u8]) -> Option<(u64, u64)> {
-    let transport = Transport::find(frame).filter(|t| !offload.needs_csum() || t.l4 == offload.csum_start)?;
+    // A device stores the checksum where the protocol has it.
+    let as_said = |t: &Transport| (t.l4, t.checksum_offset()) == (offload.csum_start, Some(offload.csum_offset));
+    let transport = Transport::find(frame).filter(|t| !offload.needs_csum() || as_said(t))?;
     let mut flags = if transport.ipv6 { bits::TX_IPV6 } else { bits::TX_IPV4 };
     let (mut l4, mut segment) = (0, 0);
     if offload.is_gso() {
@@ -394,6 +396,14 @@ mod tests {
             assert_eq!(sent_offload(&offload, &frame), Some((l4_flag | version, bits::tx_offload(l2, l3, 0, 0))));
             assert_eq!(sent_offload(&Offload { csum_start: 30, ..offload }, &frame), None);
         }
+    }
+
+    #[test]
+    fn a_device_is_not_asked_for_a_checksum_behind_the_frame() {
+        // The place that was named is within the frame; that of TCP, which a device takes, is not.
+        let short = &frame(0, false, TCP)[..34 + 8];
+        let offload = Offload { flags: Offload::NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+        assert_eq!(sent_offload(&offload, short), None);
     }
 
     #[test]

@@ -396,6 +396,19 @@ fn parse_xdp(value: &[u8]) -> XdpAttachment {
     xdp
 }
 
+/// For fuzzing: the number that an answer is looked for by, and what a kernel could send. Whatever it is, what is
+/// taken for an answer lies within it.
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((number, datagram)) = bytes.split_first_chunk() else { return };
+    let _ = Messages(datagram).count();
+    if let Some(Ok(Some(body))) = find_answer(datagram, u32::from_ne_bytes(*number)) {
+        let _ = parse_link(&datagram[body], &mut Facts::default());
+    }
+    let mut facts = Facts::default();
+    let _ = parse_link(datagram, &mut facts);
+    assert!(facts.name.len() + facts.kind.len() <= 3 * datagram.len(), "text that was not sent");
+}
+
 /// A request under construction: `struct nlmsghdr`, `struct ifinfomsg`, attributes.
 struct Request(Vec<u8>);
 
@@ -476,6 +489,13 @@ mod tests {
     }
 
     #[test]
+    fn an_error_number_without_a_positive_form_is_an_error() {
+        let mut message = Request::new(libc::NLMSG_ERROR as u16, 0).finish(7, 0);
+        message[HEADER..HEADER + 4].copy_from_slice(&i32::MIN.to_ne_bytes());
+        assert!(find_answer(&message, 7).unwrap().is_err());
+    }
+
+    #[test]
     fn link_message_is_parsed() {
         let mut request = Request::new(libc::RTM_NEWLINK, 5);
         request.flags((libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32, 0);
@@ -512,9 +532,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), sequence: u32) {
-            let _ = parse_link(&bytes, &mut Facts::default());
-            let _ = find_answer(&bytes, sequence);
-            let _ = Messages(&bytes).count();
+            fuzz(&[&sequence.to_ne_bytes(), &bytes[..]].concat());
         }
     }
 }

@@ -258,6 +258,21 @@ fn what_the_port_can_do_is_left_to_it() {
     assert_eq!(count(Offloads::default()), (42, false));
 }
 
+#[test]
+fn a_super_frame_that_lies_is_not_left_to_the_port() {
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
+    let refuse = |change: &dyn Fn(&mut Packet)| {
+        let mut packet = shape().build();
+        change(&mut packet);
+        let mut none = |_| panic!("nothing may come out");
+        complete(packet, all, &HEAP, &mut none).unwrap_err().to_string()
+    };
+    assert!(refuse(&|p| p.data_mut()[46] = 0x10).contains("TCP header"));
+    assert!(refuse(&|p| p.offload_mut().gso_type = Offload::GSO_TCPV6).contains("agree"));
+    assert!(refuse(&|p| p.offload_mut().gso_size = 0).contains("zero"));
+    assert!(refuse(&|p| p.offload_mut().csum_offset = 65_000).contains("checksum at"));
+}
+
 /// Puts an MPLS label in front of the IP header, as the action does.
 fn label(mut packet: Packet) -> Packet {
     packet.push_front(4).unwrap();

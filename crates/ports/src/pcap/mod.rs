@@ -1,6 +1,7 @@
 //! Pcap ports: replay of a capture file and recording to one.
 
 mod file;
+pub mod fuzz;
 mod recorder;
 
 pub use file::Capture;
@@ -109,7 +110,7 @@ fn lap_time(capture: &Capture) -> Duration {
         return Duration::from_secs(1);
     }
     let span = capture.time(capture.len() - 1).saturating_sub(capture.time(0));
-    span + span / (capture.len() - 1) as u32
+    span.saturating_add(span / (capture.len() - 1) as u32)
 }
 
 impl Port for Pcap {
@@ -219,9 +220,10 @@ impl Replay {
     fn due(&self) -> Time {
         match self.timing {
             Timing::Original { start: Some(start), lap } if self.next < self.capture.len() => {
-                start + lap * self.laps + self.capture.time(self.next).saturating_sub(self.capture.time(0))
+                let within = self.capture.time(self.next).saturating_sub(self.capture.time(0));
+                start + lap.saturating_mul(self.laps).saturating_add(within)
             }
-            Timing::Original { start: Some(start), lap } => start + lap * (self.laps + 1),
+            Timing::Original { start: Some(start), lap } => start + lap.saturating_mul(self.laps.saturating_add(1)),
             _ => Time(0),
         }
     }

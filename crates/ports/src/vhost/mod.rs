@@ -12,6 +12,7 @@ mod kinds;
 
 mod counters;
 mod driver;
+pub mod fuzz;
 mod guest;
 mod port;
 mod presence;

@@ -50,7 +50,7 @@ impl Tx {
     }
 }
 
-fn empty() -> Box<[rte_mbuf; BATCH_SIZE]> {
+pub(super) fn empty() -> Box<[rte_mbuf; BATCH_SIZE]> {
     // SAFETY: zeros are a valid mbuf, of no bytes and without a pool.
     let mut mbufs: Box<[rte_mbuf; BATCH_SIZE]> = Box::new(std::array::from_fn(|_| unsafe { std::mem::zeroed() }));
     for mbuf in mbufs.iter_mut() {
@@ -155,7 +155,7 @@ impl Tx {
 
 /// Whether the library can tell a guest what is left to do. It does not know the bit for ECN: a guest that
 /// forwards such a frame would repeat its CWR flag in each segment.
-fn expressible(packet: &Packet) -> bool {
+pub(super) fn expressible(packet: &Packet) -> bool {
     let offload = packet.offload();
     let unfinished = offload.needs_csum() || offload.is_gso();
     !unfinished
@@ -165,7 +165,7 @@ fn expressible(packet: &Packet) -> bool {
 
 /// Has `mbuf`, and `rest` where that is not enough, describe a packet.
 #[inline(always)]
-fn describe(packet: &mut Packet, mbuf: &mut rte_mbuf, rest: &mut rte_mbuf) {
+pub(super) fn describe(packet: &mut Packet, mbuf: &mut rte_mbuf, rest: &mut rte_mbuf) {
     let offload = *packet.offload();
     // For writing: the library puts the pseudo header's sum where a checksum is to be.
     let data = packet.data_mut();
