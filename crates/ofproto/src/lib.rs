@@ -20,7 +20,7 @@ pub mod mirror;
 pub mod paused;
 mod port;
 mod record;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod reference;
 mod revalidate;
 mod shared;
@@ -39,6 +39,9 @@ pub use bridge::{Bridge, BridgeConfig, Controllers, DatapathType, FailMode, N_TA
 pub use control::Walks;
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
+#[cfg(fuzzing)]
+pub use reference::fuzz;
+
 pub use mirror::{Mirror, MirrorOutput, PortSelection};
 pub use port::{Device, PortInfo, PortSpec};
 pub use state::Snapshot;

@@ -1,9 +1,9 @@
-//! Header changes on the bytes of a frame, with every checksum computed anew.
+//! Header changes on the bytes of a frame, found by parsing it anew for each change.
 //!
-//! Knows Ethernet, two VLAN tags and those it has pushed, IPv4 without options, IPv6 without extension headers, TCP, UDP.
-//! Headers may be cut short: they are left alone, but the tables see what would have been written.
+//! Checksums are corrected for what was changed, word by word, as RFC 1624 has it: one that was wrong before
+//! stays wrong. Headers that are cut short are left alone, but the tables see what would have been written.
 
-use packet::flow::extract::{Layers, extract};
+use packet::flow::{block::Common, extract::Layers, frag};
 use packet::{Field, Key};
 
 /// A frame that can be changed.
@@ -17,13 +17,22 @@ pub struct Frame {
 }
 
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+/// An Ethernet type of which nothing is known.
+const OPAQUE: u16 = 0x9999;
 
 impl Frame {
     /// A frame that came in.
     pub fn new(bytes: &[u8]) -> Frame {
-        let mut frame = Frame { bytes: bytes.to_vec(), tags: 0, unwritten: Vec::new() };
-        frame.tags = (0..2).take_while(|n| TPIDS.contains(&frame.u16(12 + 4 * n))).count();
-        frame
+        let tagged =
+            |at: usize| bytes.len() >= at + 6 && TPIDS.contains(&u16::from_be_bytes([bytes[at], bytes[at + 1]]));
+        let tags = (0..2).take_while(|n| tagged(12 + 4 * n)).count();
+        Frame { bytes: bytes.to_vec(), tags, unwritten: Vec::new() }
+    }
+
+    /// The frame, looked at anew: what was payload behind tags that were removed may be a tag, and what was not
+    /// written is not seen.
+    pub fn come_again(&self) -> Frame {
+        Frame::new(&self.bytes)
     }
 
     fn u16(&self, at: usize) -> u16 {
@@ -44,14 +53,6 @@ impl Frame {
         (self.tags() > 0).then(|| self.u16(14))
     }
 
-    fn l3(&self) -> usize {
-        14 + 4 * self.tags()
-    }
-
-    fn ethertype(&self) -> u16 {
-        self.u16(self.l3() - 2)
-    }
-
     pub fn push(&mut self, tpid: u16, tci: u16) {
         let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
         self.bytes.splice(12..12, tag);
@@ -65,28 +66,34 @@ impl Frame {
         }
     }
 
-    /// The frame as the tables see it: two tags.
-    pub fn seen(&self) -> Vec<u8> {
-        if self.tags <= 2 {
-            return self.bytes.clone();
+    /// The frame as the tables see it, two tags at most and what was not written, and where its headers are.
+    pub fn key(&self) -> (Key, Layers) {
+        let hidden = 4 * self.tags.saturating_sub(2);
+        let mut seen = self.bytes.clone();
+        if hidden > 0 {
+            seen.drain(20..20 + hidden);
         }
-        let covered = 20..12 + 4 * self.tags.max(2);
-        let mut bytes = self.bytes.clone();
-        bytes.drain(covered);
-        bytes
-    }
-
-    /// What the tables see in the place of headers that are not whole.
-    pub fn see_unwritten(&self, key: &mut Key) {
+        // Behind tags that were removed, another one is payload still.
+        let at = 12 + 4 * self.tags;
+        let payload =
+            (self.tags < 2 && self.bytes.len() >= at + 2).then(|| self.u16(at)).filter(|tpid| TPIDS.contains(tpid));
+        if payload.is_some() {
+            seen[at..at + 2].copy_from_slice(&OPAQUE.to_be_bytes());
+        }
+        let mut key = Key::new();
+        let mut layers = packet::flow::extract(&seen, &mut key);
+        if let Some(tpid) = payload {
+            key.common_mut().dl_type = tpid.into();
+        }
         for &(field, value, mask) in &self.unwritten {
             key.set(field, key.get(field) & !mask | value & mask);
         }
-    }
-
-    /// Whether the L3 and the L4 header are whole.
-    fn whole(&self) -> (bool, bool) {
-        let layers = extract(&self.seen(), &mut Key::new());
-        (layers.l3 != Layers::NONE, layers.l4 != Layers::NONE)
+        for place in [&mut layers.l2_5, &mut layers.l3, &mut layers.l4] {
+            if *place != Layers::NONE {
+                *place += hidden as u16;
+            }
+        }
+        (key, layers)
     }
 
     pub fn set_tci(&mut self, bits: u16, value: u16, push: bool) {
@@ -97,114 +104,119 @@ impl Frame {
         }
     }
 
-    /// Decrements the TTL. False where it is used up.
+    /// Decrements the TTL. False where it is used up, as is that of a header that is not whole until it is set.
     pub fn dec_ttl(&mut self) -> bool {
-        let at = match self.ethertype() {
-            0x0800 => self.l3() + 8,
-            0x86dd => self.l3() + 7,
-            _ => return true,
-        };
-        if !self.whole().0 {
-            let mut key = Key::new();
-            self.see_unwritten(&mut key);
-            let ttl = key.get(Field::NwTtl);
-            self.unwritten.push((Field::NwTtl, ttl.saturating_sub(1), 0xff));
-            return ttl > 1;
+        let (key, _) = self.key();
+        let Common { dl_type, nw_ttl, .. } = *key.common();
+        if !matches!(dl_type.get(), 0x0800 | 0x86dd) {
+            return true;
         }
-        if self.bytes[at] <= 1 {
+        if nw_ttl <= 1 {
             return false;
         }
-        self.bytes[at] -= 1;
-        self.checksums();
+        self.set(Field::NwTtl, (nw_ttl - 1).into(), 0xff);
         true
-    }
-
-    fn proto(&self) -> Option<(u8, usize)> {
-        if !self.whole().0 {
-            return None;
-        }
-        match self.ethertype() {
-            0x0800 => Some((self.bytes[self.l3() + 9], self.l3() + 20)),
-            0x86dd => Some((self.bytes[self.l3() + 6], self.l3() + 40)),
-            _ => None,
-        }
     }
 
     /// Writes a field, where the frame has it.
     pub fn set(&mut self, field: Field, value: u128, mask: u128) {
-        let (l3, ethertype, proto) = (self.l3(), self.ethertype(), self.proto());
-        let (has_l3, has_l4) = self.whole();
-        let l4 = |n| proto.filter(|(proto, _)| *proto == n).map(|(_, at)| at);
-        let place = match (field, ethertype) {
-            (Field::DlDst, _) => Some((0, 6)),
-            (Field::DlSrc, _) => Some((6, 6)),
-            (Field::NwSrc, 0x0800) => Some((l3 + 12, 4)),
-            (Field::NwDst, 0x0800) => Some((l3 + 16, 4)),
-            (Field::NwTtl, 0x0800) => Some((l3 + 8, 1)),
-            (Field::NwTtl, 0x86dd) => Some((l3 + 7, 1)),
-            (Field::Ipv6Dst, 0x86dd) => Some((l3 + 24, 16)),
-            (Field::ArpSpa, 0x0806) => Some((l3 + 14, 4)),
-            (Field::TcpSrc, _) => l4(6).map(|at| (at, 2)),
-            (Field::TcpDst, _) => l4(6).map(|at| (at + 2, 2)),
-            (Field::UdpSrc, _) => l4(17).map(|at| (at, 2)),
-            (Field::UdpDst, _) => l4(17).map(|at| (at + 2, 2)),
-            (Field::IpDscp | Field::NwTos, 0x0800) if has_l3 => {
-                self.bytes[l3 + 1] = self.bytes[l3 + 1] & 3 | ((value & mask) as u8) << 2;
-                None
-            }
-            (Field::IpDscp | Field::NwTos, 0x0800) => Some((l3 + 1, 1)),
+        let (key, layers) = self.key();
+        let Common { dl_type, nw_proto, nw_frag, .. } = *key.common();
+        let dl_type = dl_type.get();
+        let (l3, l4) = (layers.l3, layers.l4);
+        let transport = |proto, at: usize| (nw_proto == proto && nw_frag & frag::LATER == 0).then_some((l4, at, 2));
+        let place = match (field, dl_type) {
+            (Field::DlDst, _) => Some((0, 0, 6)),
+            (Field::DlSrc, _) => Some((0, 6, 6)),
+            (Field::IpDscp, 0x0800) => Some((l3, 1, 1)),
+            (Field::NwTtl, 0x0800) => Some((l3, 8, 1)),
+            (Field::NwSrc, 0x0800) => Some((l3, 12, 4)),
+            (Field::NwDst, 0x0800) => Some((l3, 16, 4)),
+            (Field::NwTtl, 0x86dd) => Some((l3, 7, 1)),
+            (Field::Ipv6Src, 0x86dd) => Some((l3, 8, 16)),
+            (Field::Ipv6Dst, 0x86dd) => Some((l3, 24, 16)),
+            (Field::ArpSpa, 0x0806) => Some((l3, 14, 4)),
+            (Field::TcpSrc, 0x0800 | 0x86dd) => transport(6, 0),
+            (Field::TcpDst, 0x0800 | 0x86dd) => transport(6, 2),
+            (Field::UdpSrc, 0x0800 | 0x86dd) => transport(17, 0),
+            (Field::UdpDst, 0x0800 | 0x86dd) => transport(17, 2),
             _ => None,
         };
-        let is_whole = match field {
-            Field::DlDst | Field::DlSrc => true,
-            Field::TcpSrc | Field::TcpDst | Field::UdpSrc | Field::UdpDst => has_l4,
-            _ => has_l3,
-        };
-        if place.is_some() && !is_whole {
+        let Some((header, at, len)) = place else { return };
+        if header == Layers::NONE {
             return self.unwritten.push((field, value, mask));
         }
-        if let Some((at, len)) = place {
-            for (i, byte) in self.bytes[at..at + len].iter_mut().rev().enumerate() {
-                let (value, mask) = ((value >> (8 * i)) as u8, (mask >> (8 * i)) as u8);
-                *byte = *byte & !mask | value & mask;
-            }
+        let (value, mask) = if field == Field::IpDscp { (value << 2, mask << 2) } else { (value, mask) };
+        let (before, at) = (self.bytes.clone(), usize::from(header) + at);
+        for (i, byte) in self.bytes[at..at + len].iter_mut().rev().enumerate() {
+            let (value, mask) = ((value >> (8 * i)) as u8, (mask >> (8 * i)) as u8);
+            *byte = *byte & !mask | value & mask;
         }
-        self.checksums();
+        self.checksums(&before, (dl_type, nw_proto), layers);
     }
 
-    fn checksums(&mut self) {
-        let l3 = self.l3();
-        let (has_l3, has_l4) = self.whole();
-        if !has_l3 {
+    /// Corrects checksums for what is other than before.
+    fn checksums(&mut self, before: &[u8], (dl_type, proto): (u16, u8), layers: Layers) {
+        if !matches!(dl_type, 0x0800 | 0x86dd) || layers.l3 == Layers::NONE {
             return;
         }
-        if self.ethertype() == 0x0800 {
-            self.put16(l3 + 10, 0);
-            let sum = sum(&self.bytes[l3..l3 + 20], 0);
-            self.put16(l3 + 10, !fold(sum));
-        }
-        let Some((proto, l4)) = self.proto().filter(|_| has_l4) else { return };
-        let at = match proto {
-            6 => l4 + 16,
-            17 if self.u16(l4 + 6) != 0 => l4 + 6,
-            _ => return,
+        let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
+        let changed = |range: std::ops::Range<usize>| change(&before[range.clone()], &self.bytes[range]);
+        let addresses = match dl_type {
+            0x0800 => l3 + 12..l3 + 20,
+            // With hops to come, the destination in the header is not the one that counts.
+            _ if self.has_hops_to_come(l3) => l3 + 8..l3 + 24,
+            _ => l3 + 8..l3 + 40,
         };
-        self.put16(at, 0);
-        let addresses = if self.ethertype() == 0x0800 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-        let len = (self.bytes.len() - l4) as u32;
-        let total = sum(&self.bytes[l4..], sum(&self.bytes[addresses], len + u32::from(proto)));
-        let checksum = !fold(total);
-        self.put16(at, if proto == 17 && checksum == 0 { 0xffff } else { checksum });
+        let pseudo = changed(addresses);
+        let own = if layers.l4 == Layers::NONE { 0 } else { changed(l4..before.len()) };
+        if dl_type == 0x0800 {
+            let delta = changed(l3..l3 + 20);
+            self.put16(l3 + 10, corrected(self.u16(l3 + 10), delta));
+        }
+        if layers.l4 == Layers::NONE {
+            return;
+        }
+        match (proto, dl_type) {
+            (6, _) => self.put16(l4 + 16, corrected(self.u16(l4 + 16), pseudo + own)),
+            (17, _) if self.u16(l4 + 6) != 0 && pseudo + own != 0 => {
+                let checksum = corrected(self.u16(l4 + 6), pseudo + own);
+                self.put16(l4 + 6, if checksum == 0 { 0xffff } else { checksum });
+            }
+            (58, 0x86dd) => self.put16(l4 + 2, corrected(self.u16(l4 + 2), pseudo + own)),
+            _ => {}
+        }
+    }
+
+    /// Whether an IPv6 packet has a routing header with segments left.
+    fn has_hops_to_come(&self, l3: usize) -> bool {
+        let (mut kind, mut at) = (self.bytes[l3 + 6], l3 + 40);
+        while let Some(header) = self.bytes.get(at..at + 4) {
+            match kind {
+                43 => return header[3] > 0,
+                0 | 60 => (kind, at) = (header[0], at + 8 + 8 * usize::from(header[1])),
+                _ => return false,
+            }
+        }
+        false
     }
 }
 
-fn sum(bytes: &[u8], start: u32) -> u32 {
-    bytes.chunks(2).fold(start, |sum, pair| sum + (u32::from(pair[0]) << 8) + u32::from(*pair.get(1).unwrap_or(&0)))
+/// Sum of what goes and what comes, over the words that differ.
+fn change(before: &[u8], after: &[u8]) -> u32 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let pairs = before.chunks(2).zip(after.chunks(2)).map(|(a, b)| (word(a), word(b)));
+    pairs.filter(|(a, b)| a != b).map(|(a, b)| (0xffff - a) + b).sum()
 }
 
-fn fold(mut sum: u32) -> u16 {
+/// RFC 1624, equation 3.
+fn corrected(checksum: u16, delta: u32) -> u16 {
+    if delta == 0 {
+        return checksum;
+    }
+    let mut sum = u32::from(!checksum) + delta;
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
-    sum as u16
+    !(sum as u16)
 }

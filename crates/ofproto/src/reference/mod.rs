@@ -2,7 +2,10 @@
 //! what the real one is compared with, and shares neither translation, classifier nor caches with it.
 
 mod frame;
+pub mod fuzz;
 mod normal;
+#[cfg(test)]
+mod properties;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
@@ -97,15 +100,13 @@ impl Reference {
     }
 
     fn table(&mut self, walk: &mut Walk, table: u8, in_port: OfPort, sent: &mut Sent) {
-        let mut key = walk.pipeline.clone();
-        packet::flow::extract(&walk.frame.seen(), &mut key);
+        let (key, _) = walk.frame.key();
         let mut full = walk.pipeline.clone();
         for block in key.present().iter() {
             if !matches!(block, packet::flow::BlockId::Regs | packet::flow::BlockId::Pipeline) {
                 *full.block_mut(block) = *key.block(block);
             }
         }
-        walk.frame.see_unwritten(&mut full);
         full.common_mut().in_port = in_port.0.into();
         let found = self.rules.iter_mut().filter(|rule| rule.table == table && rule.matching.matches(&full));
         let Some(rule) = found.max_by_key(|rule| rule.priority) else { return };
@@ -150,8 +151,7 @@ impl Reference {
                 Action::PushVlan(tpid) => walk.frame.push(*tpid, 0),
                 Action::StripVlan => walk.frame.pop(),
                 Action::RegMove { src, dst } => {
-                    let mut key = Key::new();
-                    packet::flow::extract(&walk.frame.seen(), &mut key);
+                    let (key, _) = walk.frame.key();
                     let value = src.get(&key);
                     dst.set(&mut walk.pipeline, value);
                 }
@@ -173,6 +173,10 @@ impl Reference {
                     walk.mirrored = copy.mirrored;
                 }
                 Action::Group(id) => self.group(walk, *id, sent),
+                Action::DebugRecirc => {
+                    walk.frame = walk.frame.come_again();
+                    walk.len = walk.frame.bytes.len() as u64;
+                }
                 Action::Exit => walk.exit = true,
                 other => panic!("the reference does not know {other:?}"),
             }

@@ -81,6 +81,10 @@ impl Reference {
         if self.is_mirror_port(walk.in_port) {
             return;
         }
+        // A tag that is cut short.
+        if walk.frame.tags() == 0 && matches!(walk.frame.key().0.common().dl_type.get(), 0x8100 | 0x88a8) {
+            return;
+        }
         let bytes = &walk.frame.bytes;
         let (dst, src): ([u8; 6], [u8; 6]) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
         let Some(tags) = inside(vlan, &walk.frame.tag_list()) else { return };
