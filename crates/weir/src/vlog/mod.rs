@@ -15,7 +15,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -335,6 +335,30 @@ pub fn parse_filter(filter: &str) -> Result<Vec<Change>, String> {
         changes.extend(modules.into_iter().map(|module| Change::Level { module, destination: console, level }));
     }
     Ok(changes)
+}
+
+/// Entry for fuzzing: any text as an argument of `vlog/set` and of `--log`. A pattern makes lines that are no longer
+/// than its conversions can be wide.
+pub fn fuzz(text: &str) {
+    let _ = parse_filter(text);
+    if let Ok(Change::Pattern { pattern, .. }) = Change::parse(text) {
+        let mut line = String::new();
+        let time = Duration::from_secs(1_700_000_000 + pattern.len() as u64 * 86_400);
+        let (program, module, thread) = ("weir", "bridge", "worker 1");
+        let message = Message {
+            program,
+            module,
+            level: Level::Warn,
+            text: "text\n",
+            number: 7,
+            thread,
+            time,
+            uptime: Duration::from_millis(1),
+            facility: 3,
+        };
+        pattern::format(&mut line, &pattern, &message);
+        assert!(line.len() <= 1200 * pattern.len(), "{} bytes of {pattern:?}", line.len());
+    }
 }
 
 #[cfg(test)]

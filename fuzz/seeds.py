@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the targets whose inputs are not text: small files of each kind, from frames of scapy.
+
+usage: fuzz/seeds.py    (writes to fuzz/seeds/; the files are committed)
+"""
+import pathlib
+import random
+import struct
+
+HERE = pathlib.Path(__file__).parent
+FRAMES = {}
+for line in (HERE.parent / "tests/scapy/frames.txt").read_text().splitlines():
+    if not line.startswith("#"):
+        name, frame, _ = (part.strip() for part in line.split("|"))
+        FRAMES[name] = bytes.fromhex(frame)
+
+
+def seed(target, name, content):
+    directory = HERE / "seeds" / target
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(content)
+
+
+def capture_files():
+    frames = [FRAMES["vlan_udp"], FRAMES["llc_only"], b""]
+    for order, name in (("<", "little"), (">", "big")):
+        for magic, unit in ((0xA1B2C3D4, "micro"), (0xA1B23C4D, "nano")):
+            content = struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 65535, 1)
+            for number, frame in enumerate(frames):
+                content += struct.pack(order + "IIII", 7, number, len(frame), len(frame)) + frame
+            seed("pcap", f"{unit}-{name}", content)
+
+        def block(kind, body):
+            body += b"\0" * (-len(body) % 4)
+            return struct.pack(order + "II", kind, 12 + len(body)) + body + struct.pack(order + "I", 12 + len(body))
+
+        def option(code, value):
+            return struct.pack(order + "HH", code, len(value)) + value + b"\0" * (-len(value) % 4)
+
+        binary = option(9, b"\x8a") + option(14, struct.pack(order + "q", -3)) + option(0, b"")
+        content = block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
+        content += block(1, struct.pack(order + "HHI", 1, 0, 96) + option(2, b"eth0") + option(9, b"\x09"))
+        content += block(1, struct.pack(order + "HHI", 1, 0, 0) + binary)
+        for interface, frame in enumerate(frames[:2]):
+            content += block(6, struct.pack(order + "IIIII", interface, 1, interface, len(frame), len(frame)) + frame)
+        content += block(3, struct.pack(order + "I", len(frames[0])) + frames[0])
+        content += block(2, struct.pack(order + "HHIIII", 1, 0, 2, 0, len(frames[1]), len(frames[1])) + frames[1])
+        content += block(5, struct.pack(order + "III", 0, 1, 2))
+        seed("pcap", f"ng-{name}", content)
+
+
+def netlink():
+    def attribute(kind, value):
+        return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+    attributes = attribute(3, b"eth0\0") + attribute(1, bytes(6)) + attribute(4, struct.pack("=I", 1500))
+    attributes += attribute(51, struct.pack("=I", 9000)) + attribute(31, struct.pack("=I", 2))
+    attributes += attribute(0x8012, attribute(1, b"veth\0")) + attribute(23, bytes(200))
+    attributes += attribute(0x802B, attribute(2, b"\1") + attribute(4, struct.pack("=I", 9)))
+    body = struct.pack("=BBHiII", 0, 0, 1, 5, 0x11043, 0) + attributes
+    number = struct.pack("=I", 7)
+    link = struct.pack("=IHHII", 16 + len(body), 16, 0, 7, 0) + body
+    error = struct.pack("=IHHIIi", 36, 2, 0, 7, 0, -19) + bytes(16)
+    seed("netlink", "link", number + link)
+    seed("netlink", "body", number + body)
+    seed("netlink", "another-answer-first", number + struct.pack("=IHHIIi", 36, 2, 0, 6, 0, 0) + bytes(16) + error)
+
+
+def tcp_or_udp(tags, ipv6, tcp, size, labels=0):
+    """A super-frame with `size` bytes of payload, and where its L4 header is."""
+    l4 = struct.pack(">HHIIBBHHH", 1, 80, 9, 8, 5 << 4, 0x18, 99, 0, 0) if tcp else struct.pack(">HHHH", 1, 53, 8 + size, 1)
+    length, protocol = len(l4) + size, 6 if tcp else 17
+    if ipv6:
+        l3 = struct.pack(">IHBB", 6 << 28, length, protocol, 64) + bytes(range(32))
+    else:
+        l3 = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + length, 7, 0x4000, 64, protocol, 0, b"\x0a\0\0\1", b"\x0a\0\0\2")
+    ethertype = b"\x88\x47" if labels else b"\x86\xdd" if ipv6 else b"\x08\x00"
+    head = bytes(12) + b"\x81\x00\x00\x07" * tags + ethertype
+    head += b"".join(struct.pack(">I", 16 << 12 | (n == labels - 1) << 8 | 64) for n in range(labels)) + l3
+    return head + l4, len(head)
+
+
+def offloads():
+    for tags, ipv6, tcp, labels in ((0, 0, 1, 0), (1, 1, 1, 0), (0, 0, 0, 0), (2, 1, 0, 0), (0, 0, 1, 2)):
+        frame, l4 = tcp_or_udp(tags, ipv6, tcp, 3000, labels)
+        name = f"{'tcp' if tcp else 'udp'}{6 if ipv6 else 4}-{tags}tags-{labels}labels"
+        kind = (4 if ipv6 else 1) if tcp else 5
+        pad = struct.pack("<H", 3000)
+        for can in (0, 1, 15):
+            header = struct.pack("=BBHHHH", 1, kind, len(frame), 1000, l4, 16 if tcp else 6)
+            seed("offload", f"{name}-{can}", bytes([can]) + pad + header + frame)
+        seed("offload", f"{name}-checksum", bytes([0, 8, 0]) + struct.pack("=BBHHHH", 1, 0, 0, 0, l4, 16 if tcp else 6) + frame)
+        for what in (0, 1):
+            seed("vhost", f"{name}-{what}", bytes([what]) + struct.pack("<H", 1000) + b"\x0f" + pad + frame)
+
+
+def forward():
+    """Programs: see crates/ofproto/src/reference/fuzz.rs."""
+    for number in range(8):
+        rng = random.Random(number)
+
+        def instruction(what, length):
+            return bytes([what, length]) + rng.randbytes(length)
+
+        program = bytes([number & 1])
+        for _ in range(6):
+            program += instruction(0, 4)
+        for _ in range(5):
+            program += instruction(9, 1) + instruction(7, 4) + instruction(10, 7)
+            program += instruction(14, 16) + instruction(12, 40) + instruction(13, 3) + instruction(3, 4)
+        seed("forward", f"program-{number}", program + instruction(12, 40))
+
+
+def vlog():
+    for name, text in (
+        ("pattern", "PATTERN:file:%D{%Y-%m-%dT%H:%M:%S.###Z}|%05N|%-20c%T|%p|%m%n%E"),
+        ("level", "bridge:console:warn"),
+        ("facility", "FACILITY:local3"),
+        ("filter", "info,bridge=debug,ofproto=off"),
+    ):
+        seed("vlog", name, text.encode())
+
+
+if __name__ == "__main__":
+    capture_files()
+    netlink()
+    offloads()
+    forward()
+    vlog()
