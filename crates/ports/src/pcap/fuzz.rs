@@ -94,6 +94,19 @@ fn replayed(bytes: &[u8], looped: bool, timing: Timing, frames: &[Vec<u8>]) {
 mod tests {
     use proptest::prelude::*;
 
+    #[test]
+    fn frames_that_are_ages_apart_are_replayed() {
+        let block = |kind: u32, body: &[u32]| {
+            let len = 12 + 4 * body.len() as u32;
+            [&[kind, len], body, &[len]].concat().into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>()
+        };
+        // An interface whose time stamps are whole seconds, and frames of no bytes at both ends of time.
+        let interface = [1, 0, 0x0001_0009, 0];
+        let frame = |time: u32| block(6, &[0, time, time, 0, 0]);
+        let section = block(0x0a0d_0d0a, &[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]);
+        super::run(&[section, block(1, &interface), frame(0), frame(u32::MAX)].concat());
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_do_no_harm(
