@@ -169,6 +169,10 @@ fn cut(
     if count > most {
         return Err(OffloadError::Segmentation("more segments than are allowed for one frame"));
     }
+    let fixed = if headers.ipv6 { 40 } else { 0 };
+    if head.len() - headers.l3 - fixed + size.min(payload.len()) > usize::from(u16::MAX) {
+        return Err(OffloadError::Segmentation("a segment is longer than IP's length field can say"));
+    }
     for index in 0..count {
         let part = &payload[index * size..payload.len().min((index + 1) * size)];
         let mut segment = empty(memory, head.len() + part.len());

@@ -259,6 +259,22 @@ fn what_the_port_can_do_is_left_to_it() {
 }
 
 #[test]
+fn a_segment_longer_than_ip_can_say_is_refused() {
+    for ipv6 in [false, true] {
+        let whole = Shape { ipv6, payload: vec![7; 66_000], ..shape() };
+        let cut = |gso_size| {
+            let mut packet = Shape { gso_size, ..whole.clone() }.build();
+            // A length of zero: all there is.
+            let length = if ipv6 { 18 } else { 16 };
+            packet.data_mut()[length..length + 2].fill(0);
+            segment(&packet, &HEAP, &mut |_| {})
+        };
+        assert_eq!(cut(32_000), Ok(3));
+        assert!(cut(65_535).unwrap_err().to_string().contains("length field"));
+    }
+}
+
+#[test]
 fn a_super_frame_that_lies_is_not_left_to_the_port() {
     let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
     let refuse = |change: &dyn Fn(&mut Packet)| {
