@@ -593,6 +593,77 @@ mod tests {
         worker.reader.offline();
     }
 
+    /// A flow that drops what comes from a port.
+    fn dropping(port: crate::action::PortNo) -> crate::upcall::FlowSpec {
+        use packet::{Field, Key, Mask};
+        let mut key = Key::new();
+        key.common_mut().in_port = port.0.into();
+        let mut mask = Box::new(Mask::wildcard());
+        [Field::InPortOxm, Field::RecircId].into_iter().for_each(|field| mask.set_exact(field));
+        crate::upcall::FlowSpec { key: Box::new(key), mask, actions: Vec::new(), tag: Arc::new(()) }
+    }
+
+    /// A queue with a frame in each turn, which does something else beside.
+    struct Queue<F>(F);
+
+    impl<F: FnMut() + Send> ports::RxQueue for Queue<F> {
+        fn receive(&mut self, batch: &mut packet::Batch, _: Time) -> usize {
+            self.0();
+            batch.push(packet::Packet::from_slice(&[0; 60]));
+            1
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_worker_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_queues() {
+        let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+        let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+        let port = dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+        dp.install(dropping(port)).unwrap();
+        let mut management = dp.management.lock();
+        let Drivers::Caller(Parked { workers, .. }) = &mut management.drivers else { panic!("no thread runs") };
+        let worker = workers.values_mut().next().unwrap();
+        let (asked, answers) = mpsc::channel();
+        let (mailbox, domain) = (worker.mailbox.clone(), dp.shared.domain.clone());
+        let epoch = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let begun = epoch.clone();
+        let asks = move || {
+            mailbox.post(Command::Report(asked.clone()));
+            begun.store(domain.begin(), Ordering::SeqCst);
+        };
+        let (domain, seen) = (dp.shared.domain.clone(), Arc::new(AtomicBool::new(false)));
+        let noted = seen.clone();
+        let looks = move || {
+            let passed = domain.passed(epoch.load(Ordering::SeqCst));
+            noted.store(answers.try_iter().count() == 1 && passed, Ordering::SeqCst);
+        };
+        let shared = worker.rx[0].port.clone();
+        let rx = |index, queue: Box<dyn ports::RxQueue>| crate::worker::Rx::new(&shared, index, queue, Arc::default());
+        let queues = [rx(1, Box::new(Queue(asks))), rx(2, Box::new(Queue(looks)))];
+        worker.rx.extend(queues);
+        worker.turn();
+        assert!(seen.load(Ordering::SeqCst), "the queue after the one during whose batch it was left");
+        worker.reader.offline();
+    }
+
+    #[test]
+    fn who_waits_for_a_worker_waits_for_a_packet_from_the_slow_path_and_not_for_all() {
+        let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+        let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+        dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+        let mut management = dp.management.lock();
+        let Drivers::Caller(Parked { workers, handlers }) = &mut management.drivers else { panic!("no thread runs") };
+        let worker = workers.values_mut().next().unwrap();
+        assert_eq!(worker.turn(), BATCH_SIZE);
+        assert_eq!(handlers.iter_mut().map(Handler::serve).sum::<usize>(), BATCH_SIZE);
+        let (asked, answers) = mpsc::channel();
+        worker.mailbox.post(Command::Report(asked));
+        let epoch = dp.shared.domain.begin();
+        worker.take_returned();
+        assert!(answers.try_recv().is_ok() && dp.shared.domain.passed(epoch));
+        worker.reader.offline();
+    }
+
     /// A super-frame of TCP, to be cut into segments of this size.
     fn super_frame(gso_size: u16) -> packet::Packet {
         let mut frame = vec![0; 54 + 60_000];

@@ -157,7 +157,7 @@ impl Datapath {
         self.shared.clock.now()
     }
 
-    /// Returns when every worker has finished the turn that it is in. After [`modify`](Datapath::modify)
+    /// Returns when every worker has finished the batch that it is at. After [`modify`](Datapath::modify)
     /// and a barrier, no packet is treated by the old actions any more.
     pub fn barrier(&self) {
         self.shared.domain.synchronize();
@@ -474,7 +474,7 @@ impl Datapath {
         Ok(installed.id)
     }
 
-    /// Replaces a flow's actions. Packets of the turn that a worker is in may still see the old ones:
+    /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
     /// [`barrier`](Datapath::barrier).
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if log::is_on()

@@ -123,6 +123,12 @@ impl Reader {
         fence(Ordering::SeqCst);
     }
 
+    /// Whether [`quiescent`](Reader::quiescent) would tell anybody anything.
+    #[inline(always)]
+    pub fn is_behind(&self) -> bool {
+        self.domain.slots[self.slot].load(Ordering::Relaxed) != self.domain.epoch.load(Ordering::Relaxed)
+    }
+
     /// Announces that no reference is held and none will be taken until the next
     /// [`quiescent`](Reader::quiescent): before sleeping.
     pub fn offline(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! A worker is a plain object that whoever owns it runs turn by turn: its thread, or
 //! [`Datapath::poll`](crate::Datapath::poll). What others want of it they leave in its [`Mailbox`], which
-//! it empties between turns; looking costs it one load.
+//! it empties between turns, and in long ones between batches; looking costs it one load.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -296,7 +296,10 @@ impl Worker {
         let mut whole;
         loop {
             whole = all_looked_at;
-            for queue in 0..self.rx.len() {
+            let mut next = 0;
+            while next < self.rx.len() {
+                let queue = next;
+                next += 1;
                 let admitted = self.fairness.admits(&mut self.rx[queue].debt);
                 if admitted && !self.parked.is_empty() {
                     let (in_port, start) = (self.rx[queue].port.no, tsc::cycles());
@@ -325,6 +328,11 @@ impl Worker {
                     self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
                 }
                 since = until;
+                if count > 0 && self.is_waited_for() {
+                    // Queues may come and go: whether each was looked at is not known.
+                    (work, whole) = (work + self.oblige(), false);
+                    since = tsc::cycles();
+                }
                 if self.channel.has_returned() {
                     work += self.take_returned();
                     since = tsc::cycles();
@@ -367,6 +375,21 @@ impl Worker {
             counters.idle_cycles.add(cycles);
         }
         received
+    }
+
+    /// Whether somebody waits for this worker: has left a command, or waits for it to hold no reference.
+    #[inline(always)]
+    fn is_waited_for(&self) -> bool {
+        self.mailbox.has_mail() || self.reader.is_behind()
+    }
+
+    /// Does within a turn, between two batches, what is otherwise done at its start: a turn is long where each of many
+    /// queues has frames that are flooded to as many ports, and whoever waits would wait for all of them. Returns how many
+    /// packets that handled.
+    #[cold]
+    fn oblige(&mut self) -> usize {
+        self.reader.quiescent();
+        self.obey()
     }
 
     /// Whether packets of this port ask for more masks than it may have.
@@ -488,6 +511,13 @@ impl Worker {
                     self.act_on(answered);
                 }
                 None => self.actor.counters.punted.add(1),
+            }
+            if self.is_waited_for() {
+                if let Some(last) = of.take() {
+                    self.bill(last, since);
+                }
+                count += self.oblige();
+                since = tsc::cycles();
             }
         }
         if let Some(last) = of {
