@@ -603,6 +603,49 @@ mod tests {
         crate::upcall::FlowSpec { key: Box::new(key), mask, actions: Vec::new(), tag: Arc::new(()) }
     }
 
+    #[test]
+    fn ports_that_are_removed_together_wait_for_the_workers_once_and_not_each() {
+        let (dp, env) = (Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1)))), Env::default());
+        let ports: Vec<_> = (1..=101)
+            .map(|n| {
+                let device = open(&PortSpec::new(&format!("p{n}"), "dummy"), &env).unwrap();
+                let port = dp.add_port(device).unwrap();
+                dp.install(dropping(port)).unwrap();
+                port
+            })
+            .collect();
+        // Each port's list of flows is retired, which begins a grace period that nobody waits for.
+        let waits = |removed: &[crate::action::PortNo]| {
+            let before = dp.shared.domain.begin();
+            assert_eq!(dp.remove_ports(removed).unwrap().len(), removed.len(), "the flow of each");
+            dp.shared.domain.begin() - before - 1 - removed.len() as u64
+        };
+        assert_eq!((waits(&ports[..1]), waits(&ports[1..100])), (1, 1));
+        assert!(dp.remove_ports(&[ports[100], ports[0]]).is_err());
+        assert_eq!(dp.ports().len(), 1, "all stay where one does not exist");
+    }
+
+    #[test]
+    fn ports_that_are_removed_together_are_one_message_to_each_worker() {
+        let (dp, env) = (Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1)))), Env::default());
+        let device = |n: u32| open(&PortSpec::new(&format!("p{n}"), "dummy"), &env).unwrap();
+        let ports: Vec<_> = (1..=100).map(|n| dp.add_port(device(n)).unwrap()).collect();
+        // A worker that dies of each message, which ends the wait for its answer.
+        let mailbox = Arc::new(Mailbox::new(Arc::default()));
+        dp.shared.crew.write().members.values_mut().for_each(|member| member.mailbox = mailbox.clone());
+        let messages = std::thread::scope(|scope| {
+            let removal = scope.spawn(|| dp.remove_ports(&ports).map(drop));
+            let mut messages = 0;
+            while !removal.is_finished() {
+                messages += mailbox.take().len();
+                std::thread::yield_now();
+            }
+            removal.join().unwrap().unwrap();
+            messages
+        });
+        assert_eq!(messages, 1);
+    }
+
     /// A queue with a frame in each turn, which does something else beside.
     struct Queue<F>(F);
 

@@ -374,18 +374,31 @@ impl Datapath {
     /// that send to it drop with `NoSuchPort` until the caller changes them. No packet of another port
     /// is lost. Not to be called from an upcall.
     pub fn remove_port(&self, port: PortNo) -> Result<Vec<RemovedFlow>, Error> {
+        self.remove_ports(&[port])
+    }
+
+    /// Takes ports away, as [`remove_port`](Datapath::remove_port), waiting for the workers as often as for one.
+    /// Where one of them does not exist, all stay.
+    pub fn remove_ports(&self, going: &[PortNo]) -> Result<Vec<RemovedFlow>, Error> {
         let mut management = self.management.lock();
         let mut ports = self.shared.ports.lock();
-        let shared = ports.by_number.remove(&port).ok_or(Error::NoSuchPort(port))?;
-        ports.drops_base.remove(&port);
+        if let Some(&stranger) = going.iter().find(|port| !ports.by_number.contains_key(port)) {
+            return Err(Error::NoSuchPort(stranger));
+        }
+        let mut shared = Vec::with_capacity(going.len());
+        for port in going {
+            shared.extend(ports.by_number.remove(port));
+            ports.drops_base.remove(port);
+        }
         drop(ports);
         let (reply, given_back) = mpsc::channel::<GivenBack>();
-        management.tell(&self.shared, || Command::RemovePort { port, reply: reply.clone() });
+        let going: Arc<[PortNo]> = going.into();
+        management.tell(&self.shared, || Command::RemovePorts { ports: going.clone(), reply: reply.clone() });
         drop(reply);
         // Ends when each worker has answered (or died). The queues are closed here, not on a worker.
         given_back.iter().for_each(drop);
         drop(management);
-        let removed = self.shared.table.remove(&self.shared.table.ids(Some(port)));
+        let removed = self.shared.table.remove(&self.shared.table.ids_of(&going));
         drop(shared);
         Ok(removed)
     }

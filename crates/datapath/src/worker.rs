@@ -69,8 +69,8 @@ pub enum Command {
     ReclaimTx,
     /// Say when no packet is up.
     Drain { reply: Sender<()> },
-    /// Give a port's queues back.
-    RemovePort { port: PortNo, reply: Sender<GivenBack> },
+    /// Give the queues of ports back.
+    RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
     /// Change the flush interval.
@@ -86,13 +86,13 @@ pub enum Command {
     SetExactEntries(usize),
 }
 
-/// The queues of a port that a worker has stopped using, to be dropped.
-#[expect(dead_code, reason = "whoever gets them only drops them")]
+/// The queues of ports that a worker has stopped using, to be dropped.
+#[derive(Default)]
 pub struct GivenBack {
     /// To receive from.
     pub rx: Vec<Rx>,
     /// To send to.
-    pub tx: Option<Queue>,
+    pub tx: Vec<Queue>,
 }
 
 /// What others leave for a worker.
@@ -121,7 +121,8 @@ impl Mailbox {
         self.pending.load(Ordering::Acquire)
     }
 
-    fn take(&self) -> Vec<Command> {
+    /// Takes what was left, in order.
+    pub fn take(&self) -> Vec<Command> {
         // Cleared first: a command that is posted meanwhile is taken now or seen in the next turn.
         self.pending.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.commands.lock())
@@ -424,11 +425,14 @@ impl Worker {
                 Command::ReplaceTx { port, tx } => self.actor.outputs.replace(port, tx, self.actor.now),
                 Command::ReclaimTx => self.actor.outputs.reclaim(),
                 Command::Drain { reply } => self.draining.push(reply),
-                Command::RemovePort { port, reply } => {
-                    let rx = self.take_rx(port);
-                    let tx = self.actor.outputs.remove(port, self.actor.now);
+                Command::RemovePorts { ports, reply } => {
+                    let mut given_back = GivenBack::default();
+                    for &port in &*ports {
+                        given_back.rx.extend(self.take_rx(port));
+                        given_back.tx.extend(self.actor.outputs.remove(port, self.actor.now));
+                    }
                     // Closed by whoever asked: tearing down takes time.
-                    let _ = reply.send(GivenBack { rx, tx });
+                    let _ = reply.send(given_back);
                 }
                 Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
                 Command::SetFlushInterval(interval) => self.actor.outputs.set_interval(interval, self.actor.now),

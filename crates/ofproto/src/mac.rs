@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use openflow::OfPort;
 use packet::Time;
 use ports::Mac;
@@ -197,9 +197,10 @@ impl MacTable {
         self.remove_where(generation, |_, entry| !entry.fixed);
     }
 
-    /// Removes every entry of a port, which has gone.
-    pub fn flush_port(&mut self, port: OfPort, generation: u64) {
-        self.remove_where(generation, |_, entry| entry.port == port);
+    /// Removes every entry of these ports, which have gone.
+    pub fn flush_ports(&mut self, ports: &[OfPort], generation: u64) {
+        let ports: HashSet<OfPort> = ports.iter().copied().collect();
+        self.remove_where(generation, |_, entry| ports.contains(&entry.port));
     }
 
     /// Removes the entries that have aged. Returns how many.
@@ -359,7 +360,7 @@ mod tests {
         table.flush(3);
         table.expire(at(10_000), 4);
         assert_eq!(table.lookup(key(1)), Some(OfPort(1)));
-        table.flush_port(OfPort(1), 5);
+        table.flush_ports(&[OfPort(1)], 5);
         assert!(table.is_empty());
     }
 

@@ -161,9 +161,8 @@ impl Switch {
     /// Removes a bridge and its ports.
     pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
         let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
-        for port in bridge.ports() {
-            bridge.remove_port(port.port)?;
-        }
+        let ports: Vec<OfPort> = bridge.ports().into_iter().map(|port| port.port).collect();
+        bridge.remove_ports(&ports)?;
         let mut forwarding = self.forwarding.write();
         forwarding.bridges.remove(&bridge.id());
         forwarding.touch();

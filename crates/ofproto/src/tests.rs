@@ -181,6 +181,19 @@ fn ports_that_are_removed_together_cost_one_walk_over_the_flows() {
 }
 
 #[test]
+fn ports_are_removed_together_or_all_stay() {
+    let (bed, _) = bed(4);
+    let left = || bed.bridge.ports().len();
+    let before = left();
+    assert!(bed.bridge.remove_ports(&[OfPort(1), OfPort(99)]).is_err());
+    assert_eq!(left(), before);
+    bed.bridge.remove_ports(&[OfPort(1), OfPort(3)]).unwrap();
+    assert_eq!(left(), before - 2);
+    assert!(bed.bridge.port(OfPort(1)).is_none() && bed.bridge.port(OfPort(2)).is_some());
+    bed.bridge.remove_ports(&[]).unwrap();
+}
+
+#[test]
 fn patch_ports_join_bridges() {
     let (bed, _) = bed(2);
     let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };

@@ -56,6 +56,11 @@ pub trait Apply {
     /// Takes one step. An error says what failed, in words.
     fn apply(&mut self, step: &Step) -> Result<(), String>;
 
+    /// Takes steps that each take a port of one bridge away, and says of each what [`apply`](Apply::apply) would.
+    fn take_away(&mut self, steps: &[Step]) -> Vec<Result<(), String>> {
+        steps.iter().map(|step| self.apply(step)).collect()
+    }
+
     /// Returns when nothing uses the ports any more that were taken away since the last call.
     fn settle(&mut self) {}
 
@@ -203,17 +208,21 @@ fn needs_reopening(have: &Interface, want: &Interface) -> bool {
 pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -> Vec<Failure> {
     let mut failures = Vec::new();
     let mut taken_away = false;
-    for step in steps {
-        // Ports that go are waited for together, and before others come, which may get their numbers.
-        let takes_away = matches!(step, Step::RemovePort { .. } | Step::RemoveLocal { .. });
+    let together = |a: &Step, b: &Step| takes_away(a).is_some_and(|bridge| takes_away(b) == Some(bridge));
+    for steps in steps.chunk_by(together) {
+        // Ports that go do so together, and are waited for before others come, which may get their numbers.
+        let takes_away = takes_away(&steps[0]).is_some();
         if std::mem::replace(&mut taken_away, takes_away) && !takes_away {
             target.settle();
         }
-        match target.apply(&step) {
-            Ok(()) => note(running, &step),
-            Err(error) => {
-                note_failure(running, &step);
-                failures.push(Failure { step, error });
+        let outcomes = if takes_away { target.take_away(steps) } else { vec![target.apply(&steps[0])] };
+        for (step, outcome) in steps.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => note(running, step),
+                Err(error) => {
+                    note_failure(running, step);
+                    failures.push(Failure { step: step.clone(), error });
+                }
             }
         }
     }
@@ -221,6 +230,14 @@ pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -
         target.settle();
     }
     failures
+}
+
+/// The bridge that a step takes a port from.
+fn takes_away(step: &Step) -> Option<&str> {
+    match step {
+        Step::RemovePort { bridge, .. } | Step::RemoveLocal { bridge } => Some(bridge),
+        _ => None,
+    }
 }
 
 /// Notes a step that was taken.

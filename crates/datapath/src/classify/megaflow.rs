@@ -556,13 +556,21 @@ impl Table {
 
     /// Identities of all flows, or of those for packets from one port.
     pub fn ids(&self, in_port: Option<PortNo>) -> Vec<FlowId> {
+        self.ids_where(|list| in_port.is_none_or(|port| list == list_index(port)))
+    }
+
+    /// The flows of these input ports, found in one walk over all.
+    pub fn ids_of(&self, in_ports: &[PortNo]) -> Vec<FlowId> {
+        let lists: BTreeSet<_> = in_ports.iter().map(|&port| list_index(port)).collect();
+        self.ids_where(|list| lists.contains(&list))
+    }
+
+    fn ids_where(&self, wanted: impl Fn(u16) -> bool) -> Vec<FlowId> {
         let writer = self.writer.lock();
         let (mut ids, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {
             let (flows, next) = writer.records.some(at, LOCKED);
-            let of_port = |flow: &FlowRef| {
-                in_port.is_none_or(|port| writer.records.get(*flow).is_some_and(|r| r.list == list_index(port)))
-            };
+            let of_port = |flow: &FlowRef| writer.records.get(*flow).is_some_and(|record| wanted(record.list));
             ids.extend(flows.into_iter().filter(of_port).map(|flow| self.arena.id(flow)));
             from = next;
         }

@@ -89,26 +89,39 @@ impl Bridge {
     /// vain until the next revalidation, which is due at once: one for all ports that are removed together, for it
     /// looks at all flows.
     pub fn remove_port(&self, port: OfPort) -> Result<(), Error> {
+        self.remove_ports(&[port])
+    }
+
+    /// Removes ports, as [`remove_port`](Bridge::remove_port); the workers are waited for as often as for one. Where one
+    /// of them does not exist, all stay.
+    pub fn remove_ports(&self, going: &[OfPort]) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
         let generation = forwarding.generation();
-        let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| {
-            bridge.macs.write().flush_port(port, generation);
-            bridge.ports.remove(&port)
-        });
-        let Some(state) = state else { return Err(self.no_such_port(port)) };
-        forwarding.by_name.remove(&state.name);
-        if let Some(dp_port) = state.dp_port {
-            forwarding.by_dp_port.remove(&dp_port);
+        let states: Vec<PortState> = {
+            let ports = forwarding.bridges.get(&self.id).map(|bridge| &bridge.ports);
+            if let Some(&stranger) = going.iter().find(|port| ports.is_none_or(|ports| !ports.contains_key(port))) {
+                return Err(self.no_such_port(stranger));
+            }
+            let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return Ok(()) };
+            bridge.macs.write().flush_ports(going, generation);
+            going.iter().filter_map(|port| bridge.ports.remove(port)).collect()
+        };
+        for state in &states {
+            forwarding.by_name.remove(&state.name);
+            if let Some(dp_port) = state.dp_port {
+                forwarding.by_dp_port.remove(&dp_port);
+            }
         }
         drop(forwarding);
-        if let (Some(dp_port), Some(datapath)) = (state.dp_port, self.switch.datapath.get()) {
-            let flows = datapath.remove_port(dp_port)?;
+        let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).collect();
+        if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
+            let flows = datapath.remove_ports(&dp_ports)?;
             self.switch.credit_removed(flows);
         }
         self.switch.ports_removed.store(true, SeqCst);
         self.switch.notify();
-        self.switch.port_status(self.id, PortReason::Delete, &state);
+        states.iter().for_each(|state| self.switch.port_status(self.id, PortReason::Delete, state));
         Ok(())
     }
 

@@ -68,17 +68,32 @@ impl Apply for Target {
             Step::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
             Step::RemoveBridge { bridge } => self.remove_bridge(bridge),
             Step::AddLocal { bridge, settings } => self.add_local(bridge, settings),
-            Step::RemoveLocal { bridge } => self.remove_port(bridge, bridge),
+            Step::RemoveLocal { .. } | Step::RemovePort { .. } => {
+                self.take_away(std::slice::from_ref(step)).into_iter().collect()
+            }
             Step::AddPort { bridge, port, wanted } => self.add_port(bridge, port, wanted),
             Step::SetVlans { bridge, port, vlans } => self.set_vlans(bridge, port, vlans),
             Step::SetInterface { bridge, port, interface } => self.set_interface(bridge, port, interface),
-            Step::RemovePort { bridge, port } => self.remove_port(bridge, port),
             Step::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
             Step::RemoveFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::DeleteStrict),
             Step::AddController { bridge, target, controller } => {
                 self.openflow.add_controller(bridge, target.clone(), controller.clone())
             }
             Step::RemoveController { bridge, target } => self.openflow.remove_controller(bridge, target.clone()),
+        }
+    }
+
+    fn take_away(&mut self, steps: &[Step]) -> Vec<Outcome> {
+        let names = steps.iter().filter_map(|step| match step {
+            Step::RemovePort { bridge, port } => Some((bridge, port)),
+            Step::RemoveLocal { bridge } => Some((bridge, bridge)),
+            _ => None,
+        });
+        let (bridges, names): (Vec<_>, Vec<_>) = names.unzip();
+        match bridges.first().map(|name| self.bridge(name)) {
+            Some(Ok(bridge)) => remove_ports(&bridge, &names),
+            Some(Err(error)) => vec![Err(error); names.len()],
+            None => Vec::new(),
         }
     }
 
@@ -278,14 +293,6 @@ impl Target {
         }
     }
 
-    fn remove_port(&self, bridge: &str, name: &str) -> Outcome {
-        let bridge = self.bridge(bridge)?;
-        let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
-        bridge.remove_port(port).map_err(|e| e.to_string())?;
-        tracing::info!("bridge {}: deleted interface {name} on port {}", bridge.name(), short_number(port));
-        Ok(())
-    }
-
     fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> Outcome {
         let bridge = self.bridge(bridge)?;
         let change = flow_text::parse(&flow.0, command, &bridge).map_err(|e| format!("flow \"{flow}\": {e}"))?;
@@ -295,6 +302,20 @@ impl Target {
     fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
         self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
     }
+}
+
+/// Takes ports away. Says of each whether that has succeeded.
+fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<Outcome> {
+    let found: Vec<Option<OfPort>> = names.iter().map(|name| bridge.port_by_name(name)).collect();
+    let going: Vec<OfPort> = found.iter().flatten().copied().collect();
+    let removed = bridge.remove_ports(&going).map_err(|e| e.to_string());
+    let outcome = |(name, port): (&&String, Option<OfPort>)| {
+        let number = short_number(port.ok_or_else(|| format!("{name}: no such port"))?);
+        removed.clone()?;
+        tracing::info!("bridge {}: deleted interface {name} on port {number}", bridge.name());
+        Ok(())
+    };
+    names.iter().zip(found).map(outcome).collect()
 }
 
 fn log_added(bridge: &str, name: &str, port: OfPort) {

@@ -237,6 +237,8 @@ fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
 #[derive(Default)]
 struct Waits {
     waits: usize,
+    /// Of each request that takes ports away, how many it takes.
+    taken: Vec<usize>,
     leaving: usize,
 }
 
@@ -248,6 +250,11 @@ impl Apply for Waits {
             _ => {}
         }
         Ok(())
+    }
+
+    fn take_away(&mut self, steps: &[Step]) -> Vec<Result<(), String>> {
+        self.taken.push(steps.len());
+        steps.iter().map(|step| self.apply(step)).collect()
     }
 
     fn settle(&mut self) {
@@ -273,4 +280,5 @@ fn ports_that_go_together_are_waited_for_one_by_one() {
         assert_eq!((waits.waits, waits.leaving), (expected, 0));
         assert_eq!(&running, wanted);
     }
+    assert_eq!(waits.taken, [101, 101], "the ports of a bridge, and LOCAL, by one request");
 }
