@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """A switch with many ports: N veth pairs, all given to a bridge by one ovs-vsctl transaction, and taken away again.
 
-usage: ports.py [--weir BINARY] [--ovs] [--ports N,N,...] [--ipv6] [--seconds S] [--keep-going]
+usage: ports.py [--weir BINARY] [--ovs] [--ports N,N,...] [--ipv6] [--one-namespace] [--seconds S] [--settle S]
 
 For each N, with a real ovsdb-server and a fresh daemon, printed is:
 
     added       seconds from ovs-vsctl's start until every port has its OpenFlow number
     memory      resident memory of the daemon, and what the kernel has for itself beside
-    idle        processor time of the daemon in S seconds in which nothing happens, in percent of one core
+    idle        processor time of the daemon in S seconds in which nobody but the peers' own kernels sends anything,
+                in percent of one core, and how many frames came and were sent in a second of these
     ping        median round trip in microseconds between two ports: before the others came, and among them
     others      frames lost of a stream between two other ports while ports were added, and while they were removed,
                 out of so many sent, and the longest gap in milliseconds
     removed     seconds from `ovs-vsctl` that takes the N ports away until the datapath has none of them
 
-The pairs' other ends have no IPv6 unless --ipv6 says so: with it each that comes up tells all others. Everything is in
-network namespaces of its own. Needs root and Debian's openvswitch-common (tools); --ovs also openvswitch-switch, whose
-daemon is measured in place of Weir's.
+The pairs' other ends have no IPv6 unless --ipv6 says so: with it each tells all others that it is there, again and
+again. Each is in a network namespace of its own, as a container's is, unless --one-namespace says that all share one:
+then the kernel looks through the routes of all for each frame that one of them receives, which it does in the time of
+the thread that sends. Everything is in network namespaces. Needs root and Debian's openvswitch-common (tools); --ovs
+also openvswitch-switch, whose daemon is measured in place of Weir's.
 """
 import argparse
+import fcntl
 import os
 import re
 import shutil
@@ -37,6 +41,7 @@ OVS = "/usr/lib/openvswitch-switch/ovs-vswitchd"
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 # Frames per second of the stream between two other ports.
 RATE = 2000
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
 def sh(*cmd, check=True, timeout=600, **kw):
@@ -58,7 +63,7 @@ class Stream(threading.Thread):
     def __init__(self, sender, receiver):
         super().__init__(daemon=True)
         self.sender, self.receiver = sender, receiver
-        self.stop = threading.Event()
+        self.stop, self.done = threading.Event(), threading.Event()
         self.sent = self.received = 0
         self.gap = self.last = 0
 
@@ -73,8 +78,11 @@ class Stream(threading.Thread):
                 self.sender.send(header + struct.pack("!Q", self.sent) + bytes(38))
                 self.sent += 1
             time.sleep(0.001)
-        time.sleep(0.5)
-        self.receiver.settimeout(0.01)
+        # What is late is not lost.
+        late = time.monotonic() + 5
+        while self.received < self.sent and time.monotonic() < late:
+            time.sleep(0.01)
+        self.done.set()
         collector.join(2)
 
     def collect(self):
@@ -83,7 +91,7 @@ class Stream(threading.Thread):
             try:
                 frame = self.receiver.recv(2048)
             except TimeoutError:
-                if self.stop.is_set():
+                if self.done.is_set():
                     return
                 continue
             if frame[12:14] != b"\x88\xb5":
@@ -103,35 +111,34 @@ class Stream(threading.Thread):
 class Net:
     """Namespaces a, b, c, d with the other ends of four ports, and e with those of the N."""
 
-    def __init__(self, stack, count, ipv6):
+    def __init__(self, stack, count, ipv6, together):
         self.tag = f"wm{os.getpid() % 100000:x}"
         stack.callback(self.close)
-        self.spaces = [self.tag + ns for ns in "abcde"]
+        peers = ["e"] * count if together else [f"e{i}" for i in range(count)]
+        self.spaces = [self.tag + ns for ns in dict.fromkeys([*"abcd", *peers])]
+        batch(f"netns add {ns}" for ns in self.spaces)
         for ns in self.spaces:
-            sh("ip", "netns", "add", ns)
-            sh("ip", "netns", "exec", ns, "sysctl", "-qw", f"net.ipv6.conf.default.disable_ipv6={int(not ipv6)}")
+            inside(ns, lambda: disable_ipv6(not ipv6))
         sh("sysctl", "-qw", f"net.ipv6.conf.default.disable_ipv6={int(not ipv6)}", check=False)
         self.four = [f"w{ns}" for ns in "abcd"]
         pairs = [(f"w{ns}", self.tag + ns, "eth0") for ns in "abcd"]
-        pairs += [(f"v{i}", self.tag + "e", f"p{i}") for i in range(count)]
+        pairs += [(f"v{i}", self.tag + ns, f"p{i}") for i, ns in enumerate(peers)]
         self.many = [port for port, _, _ in pairs[4:]]
         batch(f"link add {port} type veth peer name {peer} netns {ns}" for port, ns, peer in pairs)
         batch(f"link set {port} up" for port, _, _ in pairs)
         for ns in self.spaces[:4]:
             batch(["link set lo up", f"addr add 10.77.0.{self.spaces.index(ns) + 1}/24 dev eth0", "link set eth0 up"], ns)
-        batch([f"link set p{i} up" for i in range(count)] or ["link set lo up"], self.spaces[4])
+        for _, ns, peer in pairs[4:]:
+            inside(ns, lambda: set_up(peer))
 
     def socket(self, ns, device="eth0"):
         """A packet socket in a namespace."""
-        with open("/proc/self/ns/net") as home, open(f"/run/netns/{self.tag}{ns}") as there:
-            setns(there)
-            try:
-                s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
-                s.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)
-                s.bind((device, 0x88B5))
-            finally:
-                setns(home)
-        return s
+        def make():
+            s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
+            s.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)
+            s.bind((device, 0x88B5))
+            return s
+        return inside(self.tag + ns, make)
 
     def ping(self, count=50):
         """Median round trip in microseconds."""
@@ -142,8 +149,29 @@ class Net:
 
     def close(self):
         # Deleting a namespace deletes the pairs, all at once.
-        for ns in self.spaces:
-            sh("ip", "netns", "del", ns, check=False)
+        batch(f"netns del {ns}" for ns in self.spaces)
+
+
+def inside(ns, work):
+    """Does something in a network namespace, without a process of its own: there may be a thousand."""
+    with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{ns}") as there:
+        setns(there)
+        try:
+            return work()
+        finally:
+            setns(home)
+
+
+def disable_ipv6(disabled):
+    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(f"{int(disabled)}\n")
+
+
+def set_up(device):
+    """As `ip link set DEVICE up`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        name = device.encode().ljust(16, b"\0")
+        flags, = struct.unpack_from("H", fcntl.ioctl(s, SIOCGIFFLAGS, name + bytes(24)), 16)
+        fcntl.ioctl(s, SIOCSIFFLAGS, name + struct.pack("H", flags | IFF_UP) + bytes(22))
 
 
 def setns(file):
@@ -192,6 +220,9 @@ class Switch:
     def appctl(self, *args):
         return sh("ovs-appctl", "-t", self.dir / "switch.ctl", *args, env=self.env)
 
+    def ofctl(self, *args):
+        return sh("ovs-ofctl", *args, env=self.env)
+
     def numbered(self):
         """How many interfaces have an OpenFlow number."""
         out = self.vsctl("--no-headings", "--columns=ofport", "--format=csv", "list", "interface")
@@ -205,10 +236,17 @@ class Switch:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def frames(self):
+        """How many frames came from all ports, and were sent to them."""
+        out = self.ofctl("dump-ports", "br0")
+        return [sum(int(n) for n in re.findall(way + r" pkts=(\d+)", out)) for way in ("rx", "tx")]
+
     def idle(self, seconds):
-        before = self.cpu()
+        frames, before = self.frames(), self.cpu()
         time.sleep(seconds)
-        return 100 * (self.cpu() - before) / seconds
+        used = 100 * (self.cpu() - before) / seconds
+        came, sent = ((now - then) / seconds for now, then in zip(self.frames(), frames))
+        return f"{used:.1f} %, {came:.1f} frames/s came, {sent:.0f} were sent"
 
 
 def kernel():
@@ -229,7 +267,7 @@ def until(condition, what, seconds, pause=0.05):
 
 def measure(command, count, args):
     with ExitStack() as stack:
-        net = Net(stack, count, args.ipv6)
+        net = Net(stack, count, args.ipv6, args.one_namespace)
         switch = Switch(stack, command)
         switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev",
                      *(w for port in net.four for w in ("--", "add-port", "br0", port)))
@@ -256,7 +294,7 @@ def measure(command, count, args):
         result["others, adding"] = stream.end()
         time.sleep(args.settle)
         result["memory"] = f"{switch.memory()} MB, and {kernel() - before} MB of the kernel"
-        result["idle"] = f"{switch.idle(args.seconds):.1f} %"
+        result["idle"] = switch.idle(args.seconds)
         if args.profile:
             sh("sh", "-c", args.profile.replace("PID", str(switch.pid)), check=False)
         net.ping(10)
@@ -288,6 +326,7 @@ def main():
     p.add_argument("--ovs", action="store_true")
     p.add_argument("--ports", default="300,1000")
     p.add_argument("--ipv6", action="store_true")
+    p.add_argument("--one-namespace", action="store_true")
     p.add_argument("--seconds", type=float, default=5)
     p.add_argument("--settle", type=float, default=3)
     p.add_argument("--limit", type=int, default=120, help="seconds after which adding or removing is given up")
