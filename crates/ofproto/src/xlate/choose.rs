@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use openflow::OfPort;
 use openflow::action::{Bundle, BundleAlgorithm, HashFields, Multipath, MultipathAlgorithm};
-use packet::flow::{BlockId, VLAN_PRESENT};
+use packet::flow::VLAN_PRESENT;
 use packet::{Field, Key, Mask};
 
 use super::{Ctx, is_ip};
@@ -124,7 +124,8 @@ fn hashed(key: &Key, fields: HashFields) -> Vec<(Field, Option<Field>)> {
     let (dl_type, proto) = (key.common().dl_type.get(), key.common().nw_proto);
     let (src, dst) = match dl_type {
         0x0800 => (Some(Field::NwSrc), Some(Field::NwDst)),
-        0x86dd if key.present().has(BlockId::L3) => (Some(Field::Ipv6Src), Some(Field::Ipv6Dst)),
+        // Of a packet without a whole header they count as zero, to the flow that is made for it as well.
+        0x86dd => (Some(Field::Ipv6Src), Some(Field::Ipv6Dst)),
         _ => (None, None),
     };
     let mut out = Vec::new();

@@ -54,6 +54,19 @@ proptest! {
     }
 }
 
+#[test]
+fn ipv6_packets_with_addresses_took_the_flow_of_one_that_is_cut_short() {
+    let addresses = [0; 16].iter().chain(&[7; 16]).copied();
+    let header = [0x60, 0, 0, 0, 0, 0, 59, 64].into_iter().chain(addresses);
+    let whole: Vec<u8> = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 0x86, 0xdd].into_iter().chain(header).collect();
+    for fields in openflow::action::HashFields::NAMES {
+        for choice in CHOICES {
+            let bed = bed(&[&choice.replace("FIELDS", fields.1)]);
+            check(&bed, &[(1, whole[..14].to_vec()), (1, whole.clone())]).unwrap();
+        }
+    }
+}
+
 const SELECTIONS: &[(&str, &[(Field, u128)])] =
     &[("", &[]), ("hash", &[(Field::NwDst, 0xff)]), ("hash", &[(Field::DlSrc, 3), (Field::UdpDst, 0xffff)])];
 
