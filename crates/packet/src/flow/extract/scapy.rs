@@ -28,7 +28,9 @@ fn set(key: &mut Key, name: &str, value: u128) {
 #[test]
 fn agrees_with_scapy() {
     let mut count = 0;
-    for line in FRAMES.lines().filter(|line| !line.starts_with('#')) {
+    // Miri takes seconds for each.
+    let every = if cfg!(miri) { 16 } else { 1 };
+    for line in FRAMES.lines().filter(|line| !line.starts_with('#')).step_by(every) {
         let parts: Vec<&str> = line.split('|').map(str::trim).collect();
         let [name, hex, fields] = parts[..] else { panic!("{line}") };
         let frame: Vec<u8> =
@@ -44,5 +46,5 @@ fn agrees_with_scapy() {
         crate::flow::reference::check(&frame);
         count += 1;
     }
-    assert!(count >= 60, "only {count} frames");
+    assert!(count >= 60 / every, "only {count} frames");
 }
