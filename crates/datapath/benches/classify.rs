@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::classify::batch::{Hits, Notes, Place};
-use datapath::classify::level::{Leveled, at_best};
+use datapath::classify::cpu::level::{Leveled, at_best};
+use datapath::classify::cpu::simd::Simd;
 use datapath::classify::mixed::Recent;
-use datapath::classify::simd::Simd;
 use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
-use datapath::rcu::Domain;
+use datapath::sync::rcu::Domain;
 use datapath::{Action, PortNo};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use common::{Loop, Rules, Sink};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::clock::MonotonicClock;
+use datapath::sync::clock::MonotonicClock;
 use packet::{BATCH_SIZE, Batch, Time};
 use ports::{RxQueue, TxQueue};
 
@@ -93,12 +93,12 @@ fn floor(flows: usize) -> Rounds {
         let mut sink: Box<dyn TxQueue> = Box::new(Sink);
         let mut batch = Batch::new();
         Rounds::of(|| {
-            let start = datapath::tsc::cycles();
+            let start = datapath::sync::tsc::cycles();
             for _ in 0..batches {
                 source.receive(&mut batch, Time(0));
                 sink.transmit(&mut batch, Time(0));
             }
-            (datapath::tsc::cycles() - start) as f64 / (batches * BATCH_SIZE) as f64
+            (datapath::sync::tsc::cycles() - start) as f64 / (batches * BATCH_SIZE) as f64
         })
     };
     let thread = std::thread::Builder::new().name("floor".into()).spawn(body);

@@ -44,7 +44,7 @@ pub struct Config {
 impl Config {
     /// How many [`exact_entries`](Config::exact_entries) take no more than so many bytes.
     pub fn exact_entries_in(bytes: usize) -> usize {
-        1 << (bytes / crate::classify::headers::ENTRY_BYTES).max(1).ilog2()
+        1 << (bytes / crate::classify::cache::headers::ENTRY_BYTES).max(1).ilog2()
     }
 }
 

@@ -9,23 +9,23 @@ use parking_lot::{Mutex, RwLock};
 use ports::{Port, RxQueue};
 
 use crate::account::Account;
-use crate::act::Metadata;
 use crate::action::{Action, PortNo};
-use crate::assign::{Place, Policy};
-use crate::classify::megaflow::MAX_PORTS;
+use crate::actions::execute::Metadata;
+use crate::actions::program::Program;
+use crate::classify::table::megaflow::MAX_PORTS;
 use crate::classify::{By, Table};
 use crate::config::Config;
-use crate::counters::{Counter, drops_since};
-use crate::crew::{Crew, Management, Member, TxQueues};
+use crate::control::assignment::{Place, Policy};
+use crate::control::pool::{Crew, Management, Member, TxQueues};
+use crate::control::usage::{self, History};
 use crate::error::Error;
-use crate::log;
-use crate::port::PortShared;
-use crate::program::Program;
-use crate::rcu::Domain;
+use crate::pipeline::port::PortShared;
+use crate::slowpath::flow_log;
 use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
-use crate::tsc;
+use crate::sync::counters::{Counter, drops_since};
+use crate::sync::rcu::Domain;
+use crate::sync::tsc;
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
-use crate::usage::{self, History};
 use crate::worker::{Command, GivenBack, Rx};
 
 /// How often subtables are ranked and ports are looked at.
@@ -479,10 +479,10 @@ impl Datapath {
         let FlowSpec { key, mask, actions, tag } = spec;
         let installed = self.shared.table.install(&key, mask, actions.into(), tag, self.now(), By::Management)?;
         if !installed.existed
-            && log::is_on()
+            && flow_log::is_on()
             && let Some(flow) = self.flow(installed.id)
         {
-            log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.shared.upcall.get());
+            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.shared.upcall.get());
         }
         Ok(installed.id)
     }
@@ -490,10 +490,10 @@ impl Datapath {
     /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
     /// [`barrier`](Datapath::barrier).
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
-        if log::is_on()
+        if flow_log::is_on()
             && let Some(flow) = self.flow(id)
         {
-            log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.shared.upcall.get());
+            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.shared.upcall.get());
         }
         self.shared.table.modify(id, actions)
     }

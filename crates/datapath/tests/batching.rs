@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{MemPort, by_hand, eventually, flow, udp};
-use datapath::clock::ManualClock;
+use datapath::sync::clock::ManualClock;
 use datapath::{Action, Config, Datapath, PortNo};
 use packet::{Clock, Time};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{MemPort, ToPort, eventually, flow, udp};
-use datapath::clock::MonotonicClock;
+use datapath::sync::clock::MonotonicClock;
 use datapath::{Action, Config, Datapath, DropReason};
 use packet::Field;
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{MemPort, ToPort, by_hand, eventually, flow, udp};
-use datapath::assign::Policy;
-use datapath::clock::MonotonicClock;
+use datapath::control::assignment::Policy;
+use datapath::sync::clock::MonotonicClock;
 use datapath::{Action, AutoBalance, Config, Datapath, Error};
 use packet::{Field, Packet};
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use datapath::clock::ManualClock;
+use datapath::sync::clock::ManualClock;
 use datapath::{Config, Datapath, Miss, Upcall, Verdict};
 use ofproto::{Bridge, BridgeConfig, FailMode, PortSpec, Switch, SwitchSettings};
 use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, TableId};

@@ -12,17 +12,17 @@
 use packet::flow::extract::{Layers, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet, Time};
 
-use super::arena::{Deed, FlowRef};
 use super::bits;
-use super::exact::ExactCache;
-use super::headers::{Found, HeaderCache, Probes};
-use super::megaflow::{PortList, Table};
 use super::mixed::{self, Recent, Work};
 use super::plan::set_mark;
 use super::scan::{Heads, scan};
-use super::simd::Simd;
 use crate::action::PortNo;
-use crate::rcu::Guard;
+use crate::classify::cache::headers::{Found, HeaderCache, Probes};
+use crate::classify::cache::keys::ExactCache;
+use crate::classify::cpu::simd::Simd;
+use crate::classify::table::arena::{Deed, FlowRef};
+use crate::classify::table::megaflow::{PortList, Table};
+use crate::sync::rcu::Guard;
 
 /// What a worker finds out about a batch, in arrays beside its packets.
 pub struct Notes {

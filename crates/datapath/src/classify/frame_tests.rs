@@ -8,14 +8,15 @@ use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
 use super::batch::{Hits, Notes, Place, end_of_run, start_key};
-use super::level::{Leveled, at_best, at_every};
 use super::mixed::Recent;
 use super::plan::is_simple;
-use super::simd::Simd;
+use super::table::flow_counters;
 use super::*;
 use crate::action::{Action, PortNo};
+use crate::classify::cpu::level::{Leveled, at_best, at_every};
+use crate::classify::cpu::simd::Simd;
 use crate::drop::DropReason;
-use crate::rcu::{Domain, Guard};
+use crate::sync::rcu::{Domain, Guard};
 use crate::upcall::FlowId;
 
 const IN_PORT: PortNo = PortNo(3);
@@ -341,7 +342,7 @@ proptest! {
 
 #[test]
 fn caches_stay_within_their_memory() {
-    assert_eq!(headers::ENTRY_BYTES, 100);
+    assert_eq!(cache::headers::ENTRY_BYTES, 100);
     let entries = crate::Config::exact_entries_in;
     assert_eq!((entries(200 << 20), entries(199 << 20), entries(0)), (1 << 21, 1 << 20, 1));
     let mut caches = Caches::new(64, [1, 2]);
@@ -392,7 +393,7 @@ fn the_cache_grows_with_the_flows() {
 }
 
 /// A table with one flow of a mask, a cache, and the frames that a batch is made of.
-fn one_flow(fields: &[Field], first: &[u8], entries: usize) -> (crate::rcu::Reader, Table, Caches) {
+fn one_flow(fields: &[Field], first: &[u8], entries: usize) -> (crate::sync::rcu::Reader, Table, Caches) {
     let domain = Arc::new(Domain::new(1));
     let reader = domain.readers().pop().unwrap();
     let table = Table::new(100, 10, 1, [1, 2], domain.clone());
@@ -490,7 +491,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     let ids: Vec<_> = (1..8).map(|n| install(n, 1)).collect();
     let caches = std::cell::RefCell::new(caches);
     let mut look = || {
-        tally::WORK.with(|work| work.added.set(0));
+        flow_counters::WORK.with(|work| work.added.set(0));
         reader.quiescent();
         let guard = reader.pin();
         let list = table.list(IN_PORT, guard).unwrap();
@@ -498,7 +499,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
         let OfPackets { runs, alike, hits, .. } = at_best(of);
         let counted: Vec<bool> = runs.iter().map(|run| run.3).collect();
         reader.offline();
-        (counted, alike, hits.exact, tally::WORK.with(|work| work.added.get()))
+        (counted, alike, hits.exact, flow_counters::WORK.with(|work| work.added.get()))
     };
     assert_eq!(look(), (vec![false; 8], false, 0, 0), "tier 2 finds them");
     assert_eq!(look(), (vec![true; 8], true, 8, 8));
@@ -576,12 +577,12 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         let (_, found, flow) = look();
         assert_eq!((found, look().0), (lines.into(), lines.into()), "all lines are in the cache");
         let id = table.arena.id(flow);
-        tally::WORK.with(|work| work.expired.set(0));
+        flow_counters::WORK.with(|work| work.expired.set(0));
         table.modify(id, any.to_vec()).unwrap();
-        assert_eq!(tally::WORK.with(|work| work.expired.get()), 1);
+        assert_eq!(flow_counters::WORK.with(|work| work.expired.get()), 1);
         assert_eq!(look().1, u32::from(lines), "none was known any more");
         table.remove(&[id]);
-        assert_eq!(tally::WORK.with(|work| work.expired.get()), 2);
+        assert_eq!(flow_counters::WORK.with(|work| work.expired.get()), 2);
         assert_eq!(look().0 + look().1, 0);
     }
 }
@@ -589,7 +590,8 @@ fn a_flow_goes_with_one_write_for_each_worker() {
 /// Whoever does not know the secret does not know which packets share a set of the cache.
 #[test]
 fn the_secret_decides_where_a_line_goes() {
-    let lines: Vec<super::simd::Line> = (0..64u64).map(|n| [1, 2, 3, n << 32, 5, 6, 0, 7 << 32]).collect();
+    let lines: Vec<crate::classify::cpu::simd::Line> =
+        (0..64u64).map(|n| [1, 2, 3, n << 32, 5, 6, 0, 7 << 32]).collect();
     let sets = |seed| {
         let cache = HeaderCache::new(1 << 16, seed);
         lines.iter().map(|line| cache.set_of(line)).collect::<Vec<_>>()

@@ -13,15 +13,15 @@ use std::hint::cold_path;
 use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
-use super::arena::FlowRef;
 use super::batch::all;
-use super::headers::{Fact, Found, HeaderCache, Probes, View};
-use super::level::Leveled;
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, Heads, copied, fitting};
-use super::simd::Simd;
-use super::tally::Tally;
 use super::{bits, prefetch};
+use crate::classify::cache::headers::{Fact, Found, HeaderCache, Probes, View};
+use crate::classify::cpu::level::Leveled;
+use crate::classify::cpu::simd::Simd;
+use crate::classify::table::arena::FlowRef;
+use crate::classify::table::flow_counters::Tally;
 
 /// What the last batches of a receive queue were like.
 pub struct Recent {

@@ -15,35 +15,25 @@
 
 use std::num::NonZeroU32;
 
-pub mod arena;
 pub mod batch;
-mod evict;
-pub mod exact;
+pub mod cache;
+pub mod cpu;
 #[cfg(test)]
 mod frame_tests;
-pub mod headers;
-pub mod level;
-pub mod megaflow;
+pub mod mem;
 pub mod mixed;
 pub mod plan;
-mod portflows;
-mod record;
-mod region;
-mod sample;
 pub mod scan;
-pub mod shape;
-pub mod simd;
-pub mod subtable;
-pub mod tally;
+pub mod table;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Deed, DeedKind, FlowRef, Live, Work};
 pub use batch::{Caches, classify};
-pub use exact::ExactCache;
-pub use headers::{Found, HeaderCache};
-pub use megaflow::{By, Installed, PortList, Table};
+pub use cache::headers::{Found, HeaderCache};
+pub use cache::keys::ExactCache;
 pub use packet::buffer::prefetch;
+pub use table::arena::{Deed, DeedKind, FlowRef, Live, Work};
+pub use table::megaflow::{By, Installed, PortList, Table};
 
 /// The numbers of the set bits, ascending.
 #[inline(always)]

@@ -11,7 +11,7 @@ use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
 use packet::flow::{Block, VLAN_PRESENT};
 use packet::{Field, Key};
 
-use super::simd::Line;
+use crate::classify::cpu::simd::Line;
 
 /// A line of its own.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
 use super::prefetch;
-use super::simd::Simd;
+use crate::classify::cpu::simd::Simd;
 
 /// How many packets ahead the frame's first line is asked for.
 pub(super) const AHEAD: usize = 4;

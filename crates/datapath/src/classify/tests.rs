@@ -7,9 +7,10 @@ use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use proptest::prelude::*;
 
 use super::batch::{Notes, Place, classify_keys};
+use super::table::flow_counters;
 use super::*;
 use crate::action::{Action, PortNo};
-use crate::rcu::{Domain, Reader};
+use crate::sync::rcu::{Domain, Reader};
 use crate::upcall::FlowId;
 
 const FIELDS: [Field; 6] = [Field::NwSrc, Field::NwDst, Field::UdpDst, Field::VlanTci, Field::Ipv6Src, Field::TunId];
@@ -57,7 +58,7 @@ fn a_flow_takes_with_it_what_it_was_counted_for() {
     let ids: Vec<FlowId> = (1..9u8).map(|n| install(&table, &key(&[n % 4, n / 4, 0, 0, 0, 0, 0]), &mask(3))).collect();
     let of_one_worker = table.bytes();
     table.enlist(2);
-    assert_eq!(table.bytes() - of_one_worker, 2 * tally::COUNTERS_BYTES * ids.len());
+    assert_eq!(table.bytes() - of_one_worker, 2 * flow_counters::COUNTERS_BYTES * ids.len());
     let each = table.bytes() / ids.len();
     table.remove(&ids[..5]);
     assert_eq!(table.bytes(), 3 * each);

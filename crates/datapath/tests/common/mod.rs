@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use datapath::clock::ManualClock;
+use datapath::sync::clock::ManualClock;
 use datapath::{Action, Config, Datapath, FlowSpec, Miss, PortNo, Punt, Upcall, Verdict};
 use packet::{Batch, Clock, Field, Key, Mask, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datapath::clock::ManualClock;
+use datapath::sync::clock::ManualClock;
 use datapath::{Config, Datapath};
 use openflow::group::{Bucket, GroupSpec, GroupType, Selection};
 use openflow::{

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use datapath::AutoBalance;
-use datapath::assign::Policy;
+use datapath::control::assignment::Policy;
 use ofproto::TableSettings;
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;

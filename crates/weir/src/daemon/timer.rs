@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapath::clock::{MonotonicClock, WarpClock};
+use datapath::sync::clock::{MonotonicClock, WarpClock};
 use packet::{Clock, Time};
 use tokio::sync::watch;
 

@@ -1,0 +1,382 @@
+//! Stage 6: a program at work on a packet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use packet::flow::block::Common;
+use packet::flow::extract::{Layers, extract};
+use packet::flow::hash::Hasher;
+use packet::flow::{Block, BlockId, Blocks};
+use packet::{Key, Offload, Packet, Time};
+use ports::Offloads;
+use ports::offload::complete;
+
+use crate::action::PortNo;
+use crate::actions::program::{Needs, Program, Step, Use};
+use crate::drop::DropReason;
+use crate::pipeline::passes::Pass;
+use crate::pipeline::tx::Outputs;
+use crate::slowpath::queue::MissQueue;
+use crate::sync::counters::WorkerCounters;
+
+/// The blocks of a key that do not come from the frame.
+const METADATA: [BlockId; 6] =
+    [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
+
+/// What travels beside a packet when its key is made anew.
+pub struct Metadata {
+    common: Common,
+    /// Only where there are any, which is rare.
+    blocks: Option<Box<Key>>,
+}
+
+impl Metadata {
+    /// The metadata of `key`.
+    pub fn of(key: &Key) -> Metadata {
+        let has_more = METADATA.iter().any(|&id| key.present().has(id));
+        Metadata { common: *key.common(), blocks: has_more.then(|| Box::new(key.clone())) }
+    }
+
+    /// Where the packet came from.
+    pub fn in_port(&self) -> PortNo {
+        PortNo(self.common.in_port.get())
+    }
+
+    /// Starts `key` with this metadata, to be completed by an extraction.
+    pub fn start(&self, key: &mut Key) {
+        key.reset();
+        let (to, from) = (key.common_mut(), &self.common);
+        to.in_port = from.in_port;
+        to.recirc_id = from.recirc_id;
+        to.packet_type = from.packet_type;
+        to.dp_hash = from.dp_hash;
+        to.pkt_mark = from.pkt_mark;
+        to.skb_priority = from.skb_priority;
+        if let Some(from) = &self.blocks {
+            for id in METADATA.into_iter().filter(|&id| from.present().has(id)) {
+                *key.block_mut(id) = *from.block(id);
+            }
+        }
+    }
+}
+
+/// A packet on its way back to classification.
+pub struct Recirculated {
+    /// The frame.
+    pub packet: Packet,
+    /// What travels beside it.
+    pub metadata: Metadata,
+    /// Which pass it comes to.
+    pub pass: Pass,
+    /// A flow has counted it already.
+    pub counted: bool,
+}
+
+/// How well a key describes its frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Entirely.
+    All,
+    /// It says which headers there are, and the layers where; other values have been rewritten, or are those of
+    /// another packet of the run.
+    Headers,
+    /// There are headers that it does not know.
+    Nothing,
+}
+
+/// A packet's key while a program works on the packet.
+pub struct View<'a> {
+    /// The key. Its metadata is always right.
+    pub key: &'a mut Key,
+    /// Where the headers are.
+    pub layers: Layers,
+    known: Known,
+}
+
+impl<'a> View<'a> {
+    /// The view right after extraction.
+    pub fn new(key: &'a mut Key, layers: Layers) -> View<'a> {
+        View { key, layers, known: Known::All }
+    }
+
+    /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
+    /// common.
+    pub fn of_run(key: &'a mut Key, layers: Layers) -> View<'a> {
+        View { key, layers, known: Known::Headers }
+    }
+
+    /// The same view for another packet, whose headers may move without moving those of the next.
+    #[inline(always)]
+    pub fn again(&mut self) -> View<'_> {
+        View { key: self.key, layers: self.layers, known: self.known }
+    }
+
+    /// Keeps up with what a step has done.
+    #[inline(always)]
+    pub fn follow(&mut self, step: &Step) {
+        let known = match step {
+            Step::Copy(_) | Step::Hash { .. } => return,
+            Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
+            // An extraction does not look behind the last tag that it knows: there may be headers now.
+            Step::PopVlan if self.layers.l3 == Layers::NONE => Known::Nothing,
+            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => Known::Headers,
+            Step::PushMpls { ethertype, .. } => {
+                self.key.common_mut().dl_type.set(*ethertype);
+                Known::Headers
+            }
+            Step::PopMpls { .. } => Known::Nothing,
+        };
+        follow(step, &mut self.layers);
+        if self.known != Known::Nothing {
+            self.known = known;
+        }
+    }
+
+    /// Extracts again, unless what is needed is known.
+    fn refresh(&mut self, frame: &[u8], values: bool) {
+        if self.known == Known::Nothing || values && self.known == Known::Headers {
+            let only_packet = Blocks::COMMON.with(BlockId::L3).with(BlockId::Encap);
+            if self.key.present().0 & !only_packet.0 == 0 {
+                self.key.reset();
+            } else {
+                Metadata::of(self.key).start(self.key);
+            }
+            self.layers = extract(frame, self.key);
+            self.known = Known::All;
+        }
+    }
+
+    /// Where the packet came from.
+    pub fn in_port(&self) -> PortNo {
+        crate::upcall::in_port(self.key)
+    }
+}
+
+/// Where the headers are after a step. Tags move what is behind them, also where there are more of them than an
+/// extraction would see through.
+#[inline(always)]
+pub fn follow(step: &Step, layers: &mut Layers) {
+    let by = match step {
+        Step::PushVlan { .. } => 4,
+        // Where there is no tag, none was removed.
+        Step::PopVlan if layers.vlans == 0 => return,
+        Step::PopVlan => -4,
+        Step::PushMpls { .. } => {
+            let l2_5 = 14 + 4 * u16::from(layers.vlans);
+            return *layers = Layers { l2_5, l3: Layers::NONE, l4: Layers::NONE, vlans: layers.vlans };
+        }
+        _ => return,
+    };
+    layers.vlans = layers.vlans.saturating_add_signed(by / 4);
+    for at in [&mut layers.l2_5, &mut layers.l3, &mut layers.l4] {
+        if *at != Layers::NONE {
+            *at = at.wrapping_add_signed(by.into());
+        }
+    }
+}
+
+/// Where packets go from here. Belongs to one worker.
+pub struct Actor {
+    /// To ports.
+    pub outputs: Outputs,
+    /// Back to classification.
+    pub recirculated: VecDeque<Recirculated>,
+    /// To the slow path.
+    pub misses: MissQueue,
+    /// The worker's counters.
+    pub counters: Arc<WorkerCounters>,
+    /// Time of this turn.
+    pub now: Time,
+    /// Most recirculations of a packet.
+    pub max_depth: u8,
+    /// Keys for clones; as many as were needed at once.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    pub scratch: Vec<Box<Key>>,
+    /// For the hash action.
+    pub hasher: Hasher,
+}
+
+impl Actor {
+    /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
+    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, next: Pass) {
+        for step in &program.steps {
+            self.step(step, &mut packet, view, next);
+            view.follow(step);
+        }
+        self.finish(&program.end, packet, view, next);
+    }
+
+    /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, next: Pass) {
+        match step {
+            Step::Copy(Use::Run(program)) => self.run_clone(program, self.copy(packet), view, next),
+            Step::Copy(Use::RunByLength { size, longer, others }) => {
+                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
+                let copy = self.copy(packet);
+                if copy.offload().is_gso() && copy.len() > (*size).into() {
+                    self.run_segments(copy, choose, view, next);
+                } else {
+                    self.run_clone(choose(&copy), copy, view, next);
+                }
+            }
+            Step::Copy(end @ Use::Punt(_)) => {
+                let copy = self.copy(packet);
+                self.aside(view, |actor, view| actor.finish(end, copy, view, next));
+            }
+            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+                // As if it had been made, and dropped.
+                self.counters.copied.add(1);
+                self.outputs.refuse(reason, view.in_port());
+            }
+            Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
+            Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
+                view.refresh(packet.data(), false);
+                step.rewrite(packet, view.key, &view.layers);
+            }
+            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
+            Step::Hash { basis } => {
+                let hash = self.aside(view, |actor, view| {
+                    view.refresh(packet.data(), true);
+                    flow_hash(&actor.hasher, view.key, *basis)
+                });
+                view.key.common_mut().dp_hash.set(hash);
+            }
+        }
+    }
+
+    /// Why no packet may be recirculated to this pass, if that is so.
+    fn refuses(&self, next: Pass) -> Option<DropReason> {
+        next.refusal(self.max_depth, self.recirculated.len())
+    }
+
+    /// Makes a copy, and takes note of it.
+    #[inline(always)]
+    fn copy(&self, packet: &Packet) -> Packet {
+        self.counters.copied.add(1);
+        packet.duplicate()
+    }
+
+    /// Takes note that a frame has become so many, or could not be cut: then it is one still.
+    fn divided(&self, parts: u64) {
+        self.counters.copied.add(parts.saturating_sub(1));
+    }
+
+    /// Gives the packet away.
+    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, next: Pass) {
+        match end {
+            Use::Output { port, max_len } => {
+                if packet.len() > *max_len as usize {
+                    return self.output_cut(*port, packet, *max_len as usize, view.in_port());
+                }
+                self.outputs.push(*port, packet, view.in_port(), self.now);
+            }
+            Use::Recirc(id) => {
+                if let Some(reason) = self.refuses(next) {
+                    return self.outputs.drop(packet, reason, view.in_port());
+                }
+                let mut metadata = Metadata::of(view.key);
+                metadata.common.recirc_id.set(*id);
+                self.recirculated.push_back(Recirculated { packet, metadata, pass: next, counted: false });
+            }
+            Use::Punt(punt) => {
+                view.refresh(packet.data(), true);
+                self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
+            }
+            Use::Run(program) => self.run(program, packet, view, next),
+            Use::RunByLength { size, longer, others } => {
+                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
+                if packet.offload().is_gso() && packet.len() > (*size).into() {
+                    return self.run_segments(packet, choose, view, next);
+                }
+                self.run(choose(&packet), packet, view, next);
+            }
+            Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
+        }
+    }
+
+    /// Sends the first bytes of a frame. What they hold of it is what they would without offloads: the
+    /// frame is finished before it is cut short.
+    #[cold]
+    fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
+        let Actor { outputs, now, .. } = self;
+        let (memory, mut parts) = (packet.memory(), 0);
+        let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
+            parts += 1;
+            part.truncate(max_len);
+            *part.offload_mut() = Offload::NONE;
+            outputs.push(port, part, in_port, *now);
+        });
+        self.divided(parts);
+        if result.is_err() {
+            self.outputs.refuse(DropReason::Malformed, in_port);
+        }
+    }
+
+    /// Runs for each of a super-frame's segments the program that is right for it.
+    #[cold]
+    fn run_segments<'a>(
+        &mut self,
+        packet: Packet,
+        choose: impl Fn(&Packet) -> &'a Box<Program>,
+        view: &mut View<'_>,
+        next: Pass,
+    ) {
+        let (memory, mut parts) = (packet.memory(), 0);
+        let result = complete(packet, Offloads::default(), memory, &mut |part| {
+            parts += 1;
+            self.run_clone(choose(&part), part, view, next);
+        });
+        self.divided(parts);
+        if result.is_err() {
+            self.outputs.refuse(DropReason::Malformed, view.in_port());
+        }
+    }
+
+    /// A clone's changes to the key must not be seen by what comes behind it.
+    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, next: Pass) {
+        if program.needs() != Needs::Key {
+            // It changes nothing in the key.
+            return self.run(program, packet, &mut view.again(), next);
+        }
+        self.aside(view, |actor, view| actor.run(program, packet, view, next));
+    }
+
+    /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
+    /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
+    fn aside<T>(&mut self, view: &View<'_>, what: impl FnOnce(&mut Actor, &mut View<'_>) -> T) -> T {
+        let (layers, known) = (view.layers, view.known);
+        let mut key = self.scratch.pop().unwrap_or_default();
+        Key::clone_from(&mut key, view.key);
+        let result = what(self, &mut View { key: &mut key, layers, known });
+        self.scratch.push(key);
+        result
+    }
+}
+
+/// Hash of what all packets of a connection in one direction have in common.
+pub fn connection_hash(hasher: &Hasher, key: &Key) -> u32 {
+    flow_hash(hasher, key, 0)
+}
+
+/// Hash of the addresses and ports of a packet, for spreading flows over links.
+fn flow_hash(hasher: &Hasher, key: &Key, basis: u32) -> u32 {
+    let common = key.common();
+    let mut block = Block::ZERO;
+    let words = block.words_mut();
+    words[0] = u64::from(common.nw_src.get()) << 32 | u64::from(common.nw_dst.get());
+    let l4 = u64::from(common.tp_src.get()) << 16 | u64::from(common.tp_dst.get());
+    words[1] = u64::from(basis) << 32 | l4;
+    words[2] = u64::from(common.nw_proto) << 48 | u64::from(common.dl_type.get()) << 32;
+    if !matches!(common.dl_type.get(), 0x0800 | 0x86dd) {
+        let mac = |m: [u8; 6]| m.iter().fold(0, |n, &b| n << 8 | u64::from(b));
+        (words[3], words[4]) = (mac(common.dl_src), mac(common.dl_dst));
+    }
+    let mut state = hasher.block(block.words());
+    if key.present().has(BlockId::L3) {
+        let mut addresses = *key.block(BlockId::L3);
+        // Only the two IPv6 addresses.
+        addresses.words_mut()[4..].fill(0);
+        state = hasher.add_block(state, BlockId::L3, addresses.words());
+    }
+    hasher.finish(state) as u32
+}

@@ -1,0 +1,6 @@
+//! What a flow does to its packets: compiled into a program when the flow is installed, and executed on runs of packets.
+
+pub mod execute;
+pub mod program;
+mod rewrite;
+pub mod runs;

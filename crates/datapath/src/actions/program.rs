@@ -1,0 +1,337 @@
+//! A flow's actions, compiled when the flow is installed.
+//!
+//! A program is a list of steps and an end. Every step leaves the packet with the program; the end takes
+//! it: so the last output sends the packet itself, and only the outputs before it send copies. What comes
+//! behind the last use of the packet is left away.
+
+use std::sync::Arc;
+
+use packet::flow::extract::Layers;
+use packet::{Key, Packet};
+use smallvec::SmallVec;
+
+use crate::action::{Action, MAX_NESTING, PortNo, Punt};
+use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
+use crate::drop::DropReason;
+
+/// What a program has to know of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Needs {
+    /// Nothing but the frame's first bytes.
+    Nothing,
+    /// Where the headers are, and of which protocols. All packets of a run have that in common.
+    Headers,
+    /// Its key, or room for changes to it.
+    Key,
+}
+
+/// Compiled actions.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Program {
+    needs: Needs,
+    recirculations: u16,
+    /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
+    pub steps: SmallVec<[Step; 1]>,
+    /// What becomes of the packet.
+    pub end: Use,
+}
+
+/// An operation that leaves the packet with the program.
+#[derive(Debug)]
+pub enum Step {
+    /// Use a copy.
+    Copy(Use),
+    /// Rewrite header fields and metadata.
+    Rewrite(Box<Rewriter>),
+    /// Push a VLAN tag.
+    PushVlan {
+        /// TPID.
+        tpid: u16,
+        /// TCI without the CFI bit.
+        tci: u16,
+    },
+    /// Remove the outermost VLAN tag.
+    PopVlan,
+    /// Push an MPLS label stack entry.
+    PushMpls {
+        /// Ethernet type of what results.
+        ethertype: u16,
+        /// The entry.
+        lse: u32,
+    },
+    /// Remove the outermost MPLS label stack entry.
+    PopMpls {
+        /// Ethernet type of what is left.
+        ethertype: u16,
+    },
+    /// Compute dp_hash.
+    Hash {
+        /// Seed.
+        basis: u32,
+    },
+}
+
+/// An operation that needs a packet of its own.
+#[derive(Debug)]
+pub enum Use {
+    /// Send.
+    Output {
+        /// To this port.
+        port: PortNo,
+        /// At most these bytes.
+        max_len: u32,
+    },
+    /// Classify again.
+    Recirc(u32),
+    /// Hand up.
+    Punt(Arc<Punt>),
+    /// Run another program.
+    Run(Box<Program>),
+    /// Run one of two other programs, by the length of the frame.
+    RunByLength {
+        /// Bytes.
+        size: u16,
+        /// For longer frames.
+        longer: Box<Program>,
+        /// For the others.
+        others: Box<Program>,
+    },
+    /// Drop.
+    Drop(DropReason),
+}
+
+const _: () = assert!(size_of::<Program>() == 64 && size_of::<Step>() == 24);
+
+impl Program {
+    /// Compiles actions.
+    pub fn compile(actions: &[Action]) -> Program {
+        Program::compile_nested(actions, 0)
+    }
+
+    /// Compiles actions inside of others. So a program's depth, too, is bounded.
+    fn compile_nested(actions: &[Action], depth: usize) -> Program {
+        if depth > MAX_NESTING {
+            return Program::compile_nested(&[Action::Drop(DropReason::RecursionTooDeep)], 0);
+        }
+        let nested = |actions: &[Action]| Box::new(Program::compile_nested(actions, depth + 1));
+        let mut steps = SmallVec::new();
+        let mut max_len = u32::MAX;
+        for action in actions {
+            let step = match action {
+                Action::Output(port) => {
+                    let max_len = std::mem::replace(&mut max_len, u32::MAX);
+                    Step::Copy(Use::Output { port: *port, max_len })
+                }
+                Action::Truncate { max_len: limit } => {
+                    max_len = *limit;
+                    continue;
+                }
+                Action::Set(rewrite) => Step::Rewrite(Box::new(Rewriter::new(rewrite))),
+                Action::PushVlan { tpid, tci } => {
+                    Step::PushVlan { tpid: *tpid, tci: *tci & !packet::flow::VLAN_PRESENT }
+                }
+                Action::PopVlan => Step::PopVlan,
+                Action::PushMpls { ethertype, lse } => Step::PushMpls { ethertype: *ethertype, lse: *lse },
+                Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
+                Action::Recirc(id) => Step::Copy(Use::Recirc(*id)),
+                Action::Hash { basis } => Step::Hash { basis: *basis },
+                Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
+                Action::Clone(actions) => Step::Copy(Use::Run(nested(actions))),
+                Action::CheckLength { size, longer, others } => {
+                    Step::Copy(Use::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
+                }
+                Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
+            };
+            let ends = matches!(step, Step::Copy(Use::Drop(_)));
+            steps.push(step);
+            if ends {
+                break;
+            }
+        }
+        let mut end = Use::Drop(DropReason::Rule);
+        while let Some(step) = steps.pop() {
+            if let Step::Copy(last) = step {
+                end = last;
+                break;
+            }
+        }
+        let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
+        steps.shrink_to_fit();
+        Program { needs, recirculations, steps, end }
+    }
+
+    /// What has to be known of a packet.
+    #[inline(always)]
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// How many copies of a packet are recirculated at most.
+    #[inline(always)]
+    pub fn recirculations(&self) -> u16 {
+        self.recirculations
+    }
+
+    /// The port, if all that the program does is to rewrite the packet, by what a run has in common, and to send
+    /// it there.
+    #[inline(always)]
+    pub fn rewrites_to(&self) -> Option<PortNo> {
+        match self.end {
+            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key => {
+                let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
+                (!copies).then_some(port)
+            }
+            _ => None,
+        }
+    }
+
+    /// By how many bytes a packet grows at most.
+    pub fn growth(&self) -> u32 {
+        self.steps.iter().map(|step| if let Step::PushVlan { .. } = step { 4 } else { 0 }).sum()
+    }
+
+    /// The port, if all that the program does is to send there.
+    pub fn single_output(&self) -> Option<PortNo> {
+        match self.end {
+            Use::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
+            _ => None,
+        }
+    }
+
+    /// The reason, if all that the program does is to drop.
+    pub fn single_drop(&self) -> Option<DropReason> {
+        match self.end {
+            Use::Drop(reason) if self.steps.is_empty() => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl Step {
+    fn needs(&self) -> Needs {
+        match self {
+            Step::Copy(copy) => copy.needs(),
+            Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
+            Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
+            Step::Rewrite(_) => Needs::Headers,
+            Step::PushVlan { .. } | Step::PopVlan => Needs::Nothing,
+            Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => Needs::Key,
+        }
+    }
+
+    fn recirculations(&self) -> u16 {
+        if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
+    }
+
+    /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
+    /// is.
+    #[inline(always)]
+    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) {
+        match self {
+            Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci),
+            Step::PopVlan => pop_vlan(packet),
+            Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
+            Step::PushMpls { ethertype, lse } => push_mpls(packet, layers, *ethertype, *lse),
+            Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
+            Step::Copy(_) | Step::Hash { .. } => {}
+        }
+    }
+}
+
+impl Use {
+    fn needs(&self) -> Needs {
+        match self {
+            Use::Output { .. } | Use::Recirc(_) | Use::Drop(_) => Needs::Nothing,
+            Use::Run(program) => program.needs,
+            Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
+            Use::Punt(_) => Needs::Key,
+        }
+    }
+
+    fn recirculations(&self) -> u16 {
+        match self {
+            Use::Recirc(_) => 1,
+            Use::Run(program) => program.recirculations,
+            Use::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
+            Use::Output { .. } | Use::Punt(_) | Use::Drop(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(port: u32) -> Action {
+        Action::Output(PortNo(port))
+    }
+
+    #[test]
+    fn the_last_output_takes_the_packet() {
+        let program = Program::compile(&[output(1), Action::PopVlan, output(2), Action::PopVlan]);
+        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
+        assert!(matches!(program.end, Use::Output { port: PortNo(2), .. }));
+        assert_eq!(program.single_output(), None);
+        assert_eq!(Program::compile(&[output(7)]).single_output(), Some(PortNo(7)));
+    }
+
+    #[test]
+    fn without_a_use_it_drops() {
+        for actions in [vec![], vec![Action::PopVlan], vec![Action::Truncate { max_len: 10 }]] {
+            let program = Program::compile(&actions);
+            assert!(program.steps.is_empty());
+            assert!(matches!(program.end, Use::Drop(DropReason::Rule)));
+        }
+        let program = Program::compile(&[Action::Drop(DropReason::Reflection), output(1)]);
+        assert!(matches!(program.end, Use::Drop(DropReason::Reflection)));
+    }
+
+    #[test]
+    fn truncation_is_for_one_output() {
+        let program = Program::compile(&[Action::Truncate { max_len: 60 }, output(1), output(2)]);
+        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
+        assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
+        assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
+    }
+
+    #[test]
+    fn what_programs_need_to_know() {
+        use crate::action::{Punt, Rewrite};
+        use packet::Field;
+        let set = |field| Action::Set(Arc::new(Rewrite::field(field, 1)));
+        let push = Action::PushVlan { tpid: 0x8100, tci: 5 };
+        let punt = Action::Punt(Arc::new(Punt { max_len: 9, cookie: 0 }));
+        let nothing = [push.clone(), Action::PopVlan, set(Field::DlDst), set(Field::VlanTci), Action::Recirc(1)];
+        let headers =
+            [set(Field::NwDst), set(Field::Ipv6Dst), set(Field::UdpDst), set(Field::ArpTpa), set(Field::NdTarget)];
+        let key = [
+            set(Field::PktMark),
+            set(Field::TunId),
+            Action::PushMpls { ethertype: 0x8847, lse: 0 },
+            Action::PopMpls { ethertype: 0x0800 },
+            Action::Hash { basis: 0 },
+            punt.clone(),
+        ];
+        let of = |needs, list: &[Action]| list.iter().map(|a| (needs, a.clone())).collect::<Vec<_>>();
+        let all = [of(Needs::Nothing, &nothing), of(Needs::Headers, &headers), of(Needs::Key, &key)].concat();
+        for (needs, action) in all {
+            let alone = Program::compile(&[action.clone(), output(1)]);
+            assert_eq!(alone.needs(), needs, "{action:?}");
+            let copies = matches!(action, Action::Recirc(_) | Action::Punt(_));
+            let rewrites = (needs != Needs::Key && !copies).then_some(PortNo(1));
+            assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
+            // In a program within, too, and beside others that need less.
+            let list = vec![push.clone(), action.clone(), output(2)];
+            let length = Action::CheckLength { size: 9, longer: list.clone(), others: vec![output(3)] };
+            for within in [Action::Clone(list), length] {
+                assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");
+            }
+        }
+        // Behind the last use, nothing is done.
+        assert_eq!(Program::compile(&[output(1), set(Field::NwDst)]).needs(), Needs::Nothing);
+        let program = Program::compile(&[push.clone(), output(1), push, output(2)]);
+        assert_eq!((program.rewrites_to(), program.growth()), (None, 8));
+    }
+}

@@ -1,0 +1,177 @@
+//! Tier 1 for unusual headers: each worker's cache from keys to flows.
+//!
+//! Its key is the hash of the packet's key under the union of all masks of the input port: what no flow
+//! looks at does not make another entry. An entry is a tag and a flow number, six bytes; the flow's own
+//! mask decides whether it is right. Insertion and eviction touch one line.
+
+use packet::{BATCH_SIZE, Key};
+
+use crate::classify::batch::Place;
+use crate::classify::cache::insertion::Sampler;
+use crate::classify::cpu::simd::equal_tags;
+use crate::classify::table::arena::FlowRef;
+use crate::classify::table::megaflow::Table;
+use crate::classify::table::subtable::tag;
+use crate::classify::{bits, prefetch};
+
+const WAYS: usize = 8;
+
+/// One cache line.
+#[derive(Clone)]
+#[repr(C, align(64))]
+struct Bucket {
+    tags: [u64; 2],
+    flows: [FlowRef; WAYS],
+    /// The way that is overwritten next when all are used.
+    victim: u8,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+/// A worker's cache.
+pub struct ExactCache {
+    lines: Box<[Bucket]>,
+    /// Which of the flows that tier 2 has found are remembered.
+    sampler: Sampler,
+}
+
+impl ExactCache {
+    /// A cache with room for about `entries` flows.
+    pub fn new(entries: usize) -> ExactCache {
+        let lines = entries.div_ceil(WAYS).next_power_of_two();
+        let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
+        ExactCache { lines: vec![empty; lines].into(), sampler: Sampler::new() }
+    }
+
+    /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
+    /// what was remembered is forgotten.
+    pub fn set_one_in(&mut self, one_in: u32) {
+        self.sampler.set_one_in(one_in);
+        if one_in == 0 {
+            for line in &mut self.lines {
+                line.flows = [FlowRef::NONE; WAYS];
+                line.tags = [0; 2];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, hash: u64) -> usize {
+        (hash >> 16) as usize & (self.lines.len() - 1)
+    }
+
+    /// Asks for the line of a hash.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&raw const self.lines[self.at(hash)]);
+    }
+
+    /// The most likely flow, or [`FlowRef::NONE`].
+    #[inline(always)]
+    pub fn hint(&self, hash: u64) -> FlowRef {
+        let bucket = &self.lines[self.at(hash)];
+        let set = equal_tags(bucket.tags, tag(hash));
+        if set == 0 { FlowRef::NONE } else { bucket.flows[set.trailing_zeros() as usize] }
+    }
+
+    /// All likely flows.
+    #[cfg(test)]
+    pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {
+        let bucket = &self.lines[self.at(hash)];
+        bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])
+    }
+
+    /// Finds the flows of the `keys` whose bit in `want` is set: those that are remembered here, the others
+    /// in tier 2, which are then remembered. Writes them to `flows`, and returns the bits of those that were
+    /// remembered, of those that tier 2 found, and the subtables that it visited.
+    #[inline(always)]
+    pub fn classify(
+        &mut self,
+        at: Place<'_>,
+        keys: &[Key],
+        want: u32,
+        flows: &mut [FlowRef; BATCH_SIZE],
+    ) -> (u32, u32, u32) {
+        let Place { list, table, guard, .. } = at;
+        let mut hashes = [0; BATCH_SIZE];
+        for i in bits(want) {
+            hashes[i] = list.union.hash(&table.hasher, &keys[i]);
+            self.prefetch(hashes[i]);
+        }
+        for i in bits(want) {
+            table.arena.prefetch(self.hint(hashes[i]));
+        }
+        let mut known = 0;
+        for i in bits(want) {
+            let bucket = &self.lines[self.at(hashes[i])];
+            // A plain loop: iterator adaptors would not be compiled for the processor's level (`level.rs`).
+            for way in bits(equal_tags(bucket.tags, tag(hashes[i]))) {
+                let flow = bucket.flows[way];
+                if let Some(live) = table.arena.live(flow, guard)
+                    && live.matches(&keys[i])
+                {
+                    flows[i] = flow;
+                    known |= 1 << i;
+                    break;
+                }
+            }
+        }
+        if known == want {
+            return (known, 0, 0);
+        }
+        let (found, visited) = Table::lookup(at, keys, want & !known, flows);
+        for i in bits(found) {
+            if self.sampler.draw() {
+                self.insert(hashes[i], flows[i]);
+            }
+        }
+        (known, found, visited)
+    }
+
+    /// Remembers a flow.
+    pub fn insert(&mut self, hash: u64, flow: FlowRef) {
+        let at = self.at(hash);
+        let bucket = &mut self.lines[at];
+        if bits(equal_tags(bucket.tags, tag(hash))).any(|way| bucket.flows[way] == flow) {
+            return;
+        }
+        let way = bucket.flows.iter().position(|&f| f == FlowRef::NONE).unwrap_or_else(|| {
+            bucket.victim = (bucket.victim + 1) % WAYS as u8;
+            bucket.victim as usize
+        });
+        let (word, shift) = (&mut bucket.tags[way / 4], way % 4 * 16);
+        *word = *word & !(0xffff << shift) | u64::from(tag(hash)) << shift;
+        bucket.flows[way] = flow;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::table::arena::Arena;
+
+    #[test]
+    fn nothing_is_remembered_where_none_is_to_be() {
+        let mut cache = ExactCache::new(8);
+        let (arena, mut free) = Arena::new(100, 1);
+        let flow = arena.allocate(&mut free, 1).unwrap();
+        cache.insert(7 << 48, flow);
+        cache.set_one_in(0);
+        assert_eq!(cache.hint(7 << 48), FlowRef::NONE);
+    }
+
+    #[test]
+    fn full_buckets_evict_the_oldest() {
+        let (arena, mut free) = Arena::new(100, 1);
+        let mut cache = ExactCache::new(8);
+        let flows: Vec<FlowRef> = (0..20).map(|_| arena.allocate(&mut free, 1).unwrap()).collect();
+        let hash = |n: usize| (n as u64) << 48;
+        for (n, &flow) in flows.iter().enumerate() {
+            cache.insert(hash(n), flow);
+            assert_eq!(cache.hint(hash(n)), flow);
+        }
+        let kept = flows.iter().enumerate().filter(|&(n, &f)| cache.hint(hash(n)) == f).count();
+        assert_eq!(kept, WAYS);
+        assert_eq!(cache.hints(hash(0)).count(), 0);
+    }
+}

@@ -1,0 +1,4 @@
+//! What the processor can do.
+
+pub mod level;
+pub mod simd;

@@ -1,0 +1,3 @@
+//! Memory of tables.
+
+pub mod region;

@@ -1,0 +1,165 @@
+//! Room for new flows: who has to go when the table is full, or a subtable is condemned.
+//!
+//! An eviction is constant work: a look at no more than a few ports, the masks of one port, and a few
+//! flows. The port that wants the room gives it, unless it has less than its fair share; then one that has
+//! more gives it. Of a port's flows, those of the mask with the most flows are asked in the order of their
+//! age, and one that had packets since it was asked last is spared once (second chance, Corbató 1968). The management's
+//! flows are not asked: only the management removes them.
+//!
+//! An evicted flow is out of sight at once. Its entry is used again, and its counters are final, when no
+//! worker can be using it any more; nobody waits for that.
+
+use std::ops::Bound;
+
+use super::arena::FlowRef;
+use super::megaflow::{Dying, LOCKED, Table, Writer};
+use crate::stats::RemovedFlow;
+
+/// Ports that are looked at for one that has more than its share.
+const PORTS: usize = 16;
+/// Flows that are asked before one has to go in any case.
+const ASKED: usize = 8;
+/// Flows that [`Table::thin`] evicts in one call.
+const THINNED: usize = 8192;
+/// Evicted flows that may wait for the workers before no more are installed.
+pub(in crate::classify) const MAX_DYING: usize = 1 << 16;
+
+impl Table {
+    /// Evicts a flow so that port list `list` can have another. Returns whether one could go.
+    pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16) -> bool {
+        if writer.dying.len() >= MAX_DYING {
+            self.reap(writer);
+            if writer.dying.len() >= MAX_DYING {
+                return false;
+            }
+        }
+        let share = writer.count / writer.ports.len().max(1);
+        let own = writer.ports.get(&list).map_or(0, |port| port.evictable);
+        let own_list = (own > 0).then_some(list);
+        let from = if own > 0 && own >= share { own_list } else { fullest(writer, share).or(own_list) };
+        let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
+        self.evict(writer, flow);
+        true
+    }
+
+    /// The flow of a port that has to go.
+    fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
+        let Writer { ports, records, .. } = writer;
+        let members = ports.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
+        let member = members.max_by_key(|m| (m.condemned, m.evictable))?;
+        for asked in 0..=ASKED {
+            let flow = member.oldest;
+            let record = records.get_mut(flow)?;
+            let packets = self.arena.stats(flow).packets + record.claimed.as_ref().map_or(0, |c| c.packets);
+            let used = std::mem::replace(&mut record.seen, packets as u32) != packets as u32;
+            if !used || member.condemned || asked == ASKED {
+                return Some(flow);
+            }
+            member.spare_oldest(records);
+        }
+        None
+    }
+
+    fn evict(&self, writer: &mut Writer, flow: FlowRef) {
+        let id = self.arena.id(flow);
+        let record = self.unlink(writer, flow);
+        let epoch = self.domain.begin();
+        writer.dying.push_back(Dying { epoch, flow, id, tag: record.tag, claimed: record.claimed });
+        writer.evictions += 1;
+    }
+
+    /// Finishes those evictions that no worker can know of any more.
+    pub(in crate::classify) fn reap(&self, writer: &mut Writer) {
+        while writer.dying.front().is_some_and(|dying| self.domain.passed(dying.epoch)) {
+            let Dying { flow, id, tag, claimed, .. } = writer.dying.pop_front().expect("there is one");
+            let mut stats = self.arena.stats(flow);
+            if let Some(claimed) = claimed {
+                stats.add(&claimed);
+            }
+            self.arena.free(&mut writer.free, flow, &self.domain);
+            writer.evicted.push(RemovedFlow { id, stats, tag });
+        }
+    }
+
+    /// The flows whose eviction is finished: each is returned once.
+    pub fn take_evicted(&self) -> Vec<RemovedFlow> {
+        let mut writer = self.writer.lock();
+        self.reap(&mut writer);
+        std::mem::take(&mut writer.evicted)
+    }
+
+    /// As [`take_evicted`](Table::take_evicted), for all flows that are out of sight by now. Must not be
+    /// called by an online reader.
+    pub fn take_all_evicted(&self) -> Vec<RemovedFlow> {
+        if !self.writer.lock().dying.is_empty() {
+            self.domain.synchronize();
+        }
+        self.take_evicted()
+    }
+
+    /// Whether evicted flows can be taken.
+    pub fn has_evicted(&self) -> bool {
+        let writer = self.writer.lock();
+        !writer.evicted.is_empty() || !writer.dying.is_empty()
+    }
+
+    /// Evicts flows of condemned subtables, and those above the limits, a bounded number in each call.
+    pub fn thin(&self) {
+        let mut left = THINNED;
+        while left > 0 {
+            let mut writer = self.writer.lock();
+            let before = left;
+            for _ in 0..LOCKED.min(left) {
+                let flow = self.superfluous(&mut writer);
+                let Some(flow) = flow else { break };
+                self.evict(&mut writer, flow);
+                left -= 1;
+            }
+            self.reap(&mut writer);
+            if left == before {
+                return;
+            }
+        }
+    }
+
+    fn superfluous(&self, writer: &mut Writer) -> Option<FlowRef> {
+        if writer.dying.len() >= MAX_DYING {
+            return None;
+        }
+        while let Some(&list) = writer.condemned.first() {
+            let port = writer.ports.get_mut(&list);
+            let members = port.map(|port| &mut port.members);
+            let condemned = members.and_then(|m| m.iter_mut().find(|m| m.condemned));
+            if let Some(member) = condemned {
+                if member.evictable > 0 {
+                    return Some(member.oldest);
+                }
+                // The management's flows stay, and with them their subtable.
+                member.condemned = false;
+                continue;
+            }
+            writer.condemned.remove(&list);
+        }
+        if self.is_over(writer) {
+            let from = fullest(writer, 0)?;
+            return self.choose(writer, from);
+        }
+        None
+    }
+}
+
+/// A port with more than `share` flows that may be evicted, or else the one with the most: of a few that are looked at in
+/// turn.
+fn fullest(writer: &mut Writer, share: usize) -> Option<u16> {
+    let Writer { ports, hand, .. } = writer;
+    let behind = ports.range((Bound::Excluded(*hand), Bound::Unbounded));
+    let mut best = None;
+    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS) {
+        *hand = list;
+        best = best.max((port.evictable > 0).then_some((port.evictable, list)));
+        if share > 0 && port.evictable > share {
+            break;
+        }
+    }
+    best.map(|(_, list)| list)
+}

@@ -1,0 +1,219 @@
+//! The flows of one input port, by mask, and what is done when there are too many masks.
+//!
+//! A packet visits every subtable of its port until one has its flow, so their number is what bounds the
+//! work. Each port may have [`Limits::masks`](super::megaflow::Limits). When a translation asks for one
+//! more, the port comes under *pressure*: the subtables with the most hits stay, a quarter of the limit;
+//! the others are *condemned*, which means that their flows are evicted in the background; and from then
+//! on, a flow whose mask is not among those that stay gets the *wide* mask instead, the union of all that
+//! the port's translations have looked at, in whole fields. To match more bits is always right: the flow is
+//! for fewer packets. All such flows share one subtable. When few enough masks are asked for, the pressure
+//! is off, the wide subtable is condemned in its turn, and its packets get the flows they had before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use packet::flow::BlockId;
+use packet::flow::field::FIELDS;
+use packet::{Field, Mask, Time};
+
+use super::arena::FlowRef;
+use super::record::Records;
+use super::subtable::Subtable;
+
+/// How long a port is under pressure at least.
+const PRESSED: Duration = Duration::from_secs(10);
+
+/// Subtables above the limit that a port may have for a while: the wide one and those that it takes the
+/// place of.
+pub(in crate::classify) const SPARE: usize = 8;
+
+/// The flows of an input port.
+#[derive(Default)]
+pub(in crate::classify) struct PortFlows {
+    /// Most useful first.
+    pub members: Vec<Member>,
+    /// How many may be evicted.
+    pub evictable: usize,
+    pub pressure: Option<Pressure>,
+    /// The masks that were asked for by flows that have got the wide one: how many ask for each.
+    asked: HashMap<u32, u32>,
+}
+
+/// The flows of one mask.
+pub(in crate::classify) struct Member {
+    pub subtable: Arc<Subtable>,
+    pub flows: usize,
+    /// How many may be evicted.
+    pub evictable: usize,
+    /// Of those that may be evicted, the one that was installed or spared last, and the one before all others.
+    pub newest: FlowRef,
+    pub oldest: FlowRef,
+    /// Its flows are being evicted.
+    pub condemned: bool,
+}
+
+/// The state of a port with too many masks.
+pub(in crate::classify) struct Pressure {
+    pub wide: Box<Mask>,
+    since: Time,
+}
+
+/// Which mask a flow gets.
+pub(in crate::classify) enum Fit {
+    /// The one that it asks for.
+    Own,
+    /// The wide one, instead of the one with this number.
+    Wide(Box<Mask>, u32),
+    /// None: there are too many subtables, for the moment.
+    None,
+}
+
+impl PortFlows {
+    pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
+        self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
+    }
+
+    /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
+    pub fn fit(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> Fit {
+        if self.members.iter().any(|m| !m.condemned && *m.subtable.mask == *mask) {
+            return Fit::Own;
+        }
+        if self.pressure.is_none() && self.members.len() < limit {
+            return Fit::Own;
+        }
+        if self.pressure.is_none() {
+            self.press(limit, now);
+        }
+        let Some(pressure) = &mut self.pressure else { return Fit::None };
+        let wider = widened(&pressure.wide, mask);
+        if wider != *pressure.wide {
+            let old = std::mem::replace(&mut *pressure.wide, wider);
+            self.members.iter_mut().filter(|m| *m.subtable.mask == old).for_each(|m| m.condemned = true);
+        }
+        let wide = &pressure.wide;
+        if self.members.len() >= limit + SPARE && !self.members.iter().any(|m| *m.subtable.mask == **wide) {
+            return Fit::None;
+        }
+        Fit::Wide(wide.clone(), number)
+    }
+
+    fn press(&mut self, limit: usize, now: Time) {
+        let mut wide = Mask::wildcard();
+        for (rank, member) in self.members.iter_mut().enumerate() {
+            wide = widened(&wide, &member.subtable.mask);
+            member.condemned |= rank >= limit / 4;
+        }
+        self.pressure = Some(Pressure { wide: Box::new(wide), since: now });
+    }
+
+    /// Ends the pressure when few masks are asked for. Returns whether it did.
+    pub fn relax(&mut self, limit: usize, now: Time) -> bool {
+        let Some(pressure) = &self.pressure else { return false };
+        let wide = |m: &Member| *m.subtable.mask == *pressure.wide;
+        let own = self.members.iter().filter(|m| !m.condemned && !wide(m)).count();
+        if now.since(pressure.since) < PRESSED || own + self.asked.len() > limit / 2 {
+            return false;
+        }
+        for at in 0..self.members.len() {
+            self.members[at].condemned |= wide(&self.members[at]);
+        }
+        self.pressure = None;
+        true
+    }
+
+    /// Takes in a flow as the newest one. Returns whether its subtable is new here.
+    pub fn join(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
+        let new = self.member(subtable).is_none();
+        if new {
+            let (newest, oldest) = (FlowRef::NONE, FlowRef::NONE);
+            let member =
+                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, condemned: false };
+            self.members.push(member);
+        }
+        if let Some(asked) = records.get(flow).map(|r| r.asked).filter(|&asked| asked != 0) {
+            *self.asked.entry(asked).or_default() += 1;
+        }
+        let evictable = records.get(flow).is_some_and(|r| !r.managed);
+        self.evictable += usize::from(evictable);
+        let member = self.member(subtable).expect("it is there now");
+        member.flows += 1;
+        if evictable {
+            member.evictable += 1;
+            member.push(flow, records);
+        }
+        new
+    }
+
+    /// Lets a flow go that has a record still. Returns whether its subtable is empty here now.
+    pub fn leave(&mut self, flow: FlowRef, records: &mut Records) -> bool {
+        let Some(record) = records.get(flow) else { return false };
+        let (subtable, asked, managed) = (record.subtable.clone(), record.asked, record.managed);
+        if let Some(count) = self.asked.get_mut(&asked) {
+            *count -= 1;
+            if *count == 0 {
+                self.asked.remove(&asked);
+            }
+        }
+        let Some(at) = self.members.iter().position(|m| Arc::ptr_eq(&m.subtable, &subtable)) else { return false };
+        if !managed {
+            self.members[at].take(flow, records);
+            self.members[at].evictable -= 1;
+            self.evictable -= 1;
+        }
+        self.members[at].flows -= 1;
+        let empty = self.members[at].flows == 0;
+        if empty {
+            self.members.remove(at);
+        }
+        empty
+    }
+}
+
+impl Member {
+    fn push(&mut self, flow: FlowRef, records: &mut Records) {
+        let before = std::mem::replace(&mut self.newest, flow);
+        if let Some(record) = records.get_mut(flow) {
+            (record.newer, record.older) = (FlowRef::NONE, before);
+        }
+        match records.get_mut(before) {
+            Some(record) => record.newer = flow,
+            None => self.oldest = flow,
+        }
+    }
+
+    fn take(&mut self, flow: FlowRef, records: &mut Records) {
+        let Some((newer, older)) = records.get(flow).map(|r| (r.newer, r.older)) else { return };
+        match records.get_mut(newer) {
+            Some(record) => record.older = older,
+            None => self.newest = older,
+        }
+        match records.get_mut(older) {
+            Some(record) => record.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+
+    /// Makes the oldest flow the newest.
+    pub fn spare_oldest(&mut self, records: &mut Records) {
+        let flow = self.oldest;
+        self.take(flow, records);
+        self.push(flow, records);
+    }
+}
+
+/// `wide`, and whole each field that `mask` or `wide` looks at.
+fn widened(wide: &Mask, mask: &Mask) -> Mask {
+    let mut sum = wide.clone();
+    sum.union(mask);
+    let mut whole = sum.clone();
+    for info in FIELDS {
+        // Fields of the tables' own are no part of a packet, and a field that is written in several ways is
+        // covered by its plain form.
+        let own = matches!(info.block(), BlockId::Pipeline | BlockId::Regs) || info.field == Field::ConjId;
+        if !own && !sum.is_wild(info.field) {
+            whole.set_exact(info.field);
+        }
+    }
+    whole
+}

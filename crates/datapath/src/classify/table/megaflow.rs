@@ -1,0 +1,586 @@
+//! Tier 2: all flows, shared by the workers.
+//!
+//! Each input port has its own list of subtables, so that traffic of one port never lengthens the
+//! look-ups of another. The list is replaced as a whole when a subtable comes or goes or when they are
+//! ranked anew.
+//!
+//! Who touches what: everything is changed under one mutex, which no worker ever takes. Workers follow
+//! protected pointers with a [`Guard`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use packet::flow::BLOCK_SIZE;
+use packet::flow::hash::Hasher;
+use packet::{BATCH_SIZE, Field, Key, Mask, Time};
+use parking_lot::Mutex;
+
+use super::arena::{Arena, FlowRef, Free};
+use super::record::{Record, Records};
+use super::shape::Shape;
+use super::subtable::Subtable;
+use crate::action::{Action, PortNo};
+use crate::actions::program::Program;
+use crate::classify::batch::Place;
+use crate::classify::bits;
+use crate::classify::plan::Plan;
+use crate::classify::table::flow_counters::COUNTERS_BYTES;
+use crate::classify::table::masks::{Fit, Member, PortFlows};
+use crate::error::Error;
+use crate::stats::RemovedFlow;
+use crate::sync::rcu::{Domain, Guard, Protected};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag};
+
+/// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
+/// of port zero, which does not exist.
+pub const MAX_PORTS: usize = 1 << 15;
+
+/// Flows that there is room for at least, whatever the limit is at first: it can be raised.
+const CAPACITY: usize = 1 << 22;
+
+/// All flows.
+pub struct Table {
+    /// The flows.
+    pub arena: Arena,
+    /// The keyed hash of everything here.
+    pub hasher: Hasher,
+    lists: Box<[Protected<PortList>]>,
+    pub(in crate::classify) domain: Arc<Domain>,
+    pub(in crate::classify) writer: Mutex<Writer>,
+    limits: Limits,
+}
+
+/// All but the last can be changed.
+struct Limits {
+    flows: AtomicUsize,
+    /// Bytes of all flows.
+    memory: AtomicUsize,
+    /// Subtables of one input port.
+    masks: AtomicUsize,
+    workers: usize,
+}
+
+/// The subtables that can hold flows of one input port.
+pub struct PortList {
+    /// Most useful first.
+    pub subtables: Box<[Arc<Subtable>]>,
+    /// All bits that any of them matches.
+    pub union: Shape,
+    /// The same, in terms of raw frames.
+    pub plan: Plan,
+    /// The port's packets ask for more masks than it may have.
+    pub pressed: bool,
+}
+
+/// What the mutex guards.
+#[derive(Default)]
+pub(in crate::classify) struct Writer {
+    pub free: Free,
+    subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
+    /// The flows of each input port.
+    pub ports: BTreeMap<u16, PortFlows>,
+    pub records: Records,
+    /// Live flows, and the bytes that they take.
+    pub count: usize,
+    bytes: usize,
+    /// Ports that may have condemned subtables.
+    pub condemned: BTreeSet<u16>,
+    /// Flows out of sight whose entries some worker may be using still, oldest first.
+    pub dying: VecDeque<Dying>,
+    /// Flows that are gone and were not taken yet.
+    pub evicted: Vec<RemovedFlow>,
+    /// Flows that had to go, ever.
+    pub evictions: u64,
+    /// The port that was looked at last for a flow to go.
+    pub hand: u16,
+}
+
+/// A flow on its way out.
+pub(in crate::classify) struct Dying {
+    /// That every worker has to reach first.
+    pub epoch: u64,
+    pub flow: FlowRef,
+    pub id: FlowId,
+    pub tag: FlowTag,
+    pub claimed: Option<Box<FlowStats>>,
+}
+
+/// Who asks for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A missed packet: where there is no room, another flow goes; where there are too many masks, the flow
+    /// gets a wider one.
+    Miss,
+    /// The management: it gets what it asks for or an error, and the flow stays until it is removed.
+    Management,
+}
+
+/// What a flow of this many blocks takes, in bytes: entry, record, place in its subtable; counters of each
+/// worker; and what its actions and the upper layer's record take where it shares them with no other flow, by
+/// measurement.
+const fn bytes_of(blocks: usize, workers: usize) -> usize {
+    BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * COUNTERS_BYTES + 600
+}
+
+/// A flow that [`Table::install`] has made or found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Its identity.
+    pub id: FlowId,
+    /// Whether it existed before.
+    pub existed: bool,
+}
+
+impl Table {
+    /// A table without flows, for at most this many workers.
+    pub fn new(max_flows: usize, max_masks: usize, workers: usize, seed: [u64; 2], domain: Arc<Domain>) -> Table {
+        let limits = Limits {
+            flows: AtomicUsize::new(max_flows),
+            memory: AtomicUsize::new(usize::MAX),
+            masks: AtomicUsize::new(max_masks.max(1)),
+            workers,
+        };
+        let (arena, free) = Arena::new(max_flows.max(CAPACITY), workers);
+        Table {
+            arena,
+            hasher: Hasher::new(seed),
+            lists: (0..MAX_PORTS).map(|_| Protected::new(None)).collect(),
+            domain,
+            writer: Mutex::new(Writer { free, ..Writer::default() }),
+            limits,
+        }
+    }
+
+    /// Changes the limit of flows. Flows above it go soon ([`thin`](Table::thin)).
+    pub fn set_max_flows(&self, max_flows: usize) {
+        self.limits.flows.store(max_flows, Ordering::Relaxed);
+    }
+
+    /// Changes the limit of what all flows take, in bytes, as far as [`bytes`](Table::bytes) counts it. Flows
+    /// above it go soon.
+    pub fn set_max_memory(&self, bytes: usize) {
+        self.limits.memory.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Changes the limit of subtables of one input port, of which a port that has more keeps those it has
+    /// until it asks for another.
+    pub fn set_max_masks(&self, max_masks: usize) {
+        self.limits.masks.store(max_masks.max(1), Ordering::Relaxed);
+    }
+
+    /// Makes room for a worker's counters, before it comes into being.
+    pub fn enlist(&self, worker: usize) {
+        let mut writer = self.writer.lock();
+        let before = self.arena.workers();
+        self.arena.enlist(worker);
+        writer.bytes += writer.count * (self.arena.workers() - before) * COUNTERS_BYTES;
+    }
+
+    /// The subtables for packets from a port; `None` where no flow is for them.
+    #[inline(always)]
+    pub fn list<'a>(&self, in_port: PortNo, guard: Guard<'a>) -> Option<&'a PortList> {
+        self.lists[usize::from(list_index(in_port))].load(guard)
+    }
+
+    /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
+    /// Returns the bits of those found, and how many subtables were visited, summed over the packets.
+    #[inline(always)]
+    pub fn lookup(at: Place<'_>, keys: &[Key], mut want: u32, found: &mut [FlowRef; BATCH_SIZE]) -> (u32, u32) {
+        let Place { list, table, worker, guard, .. } = at;
+        let (wanted, mut visited) = (want, 0);
+        let mut hashes = [0; BATCH_SIZE];
+        for subtable in &list.subtables {
+            let Some(buckets) = subtable.buckets(guard) else { continue };
+            visited += want.count_ones();
+            for i in bits(want) {
+                hashes[i] = subtable.shape.hash(&table.hasher, &keys[i]);
+                buckets.prefetch(hashes[i]);
+            }
+            for i in bits(want) {
+                table.arena.prefetch(buckets.hint(hashes[i]));
+            }
+            let before = want;
+            for i in bits(want) {
+                if let Some((flow, _)) = buckets.find(&keys[i], hashes[i], &table.arena, guard) {
+                    found[i] = flow;
+                    want &= !(1 << i);
+                }
+            }
+            if want != before {
+                subtable.count_hits(worker, (before ^ want).count_ones());
+                if want == 0 {
+                    break;
+                }
+            }
+        }
+        (wanted & !want, visited)
+    }
+
+    /// Looks for the flow of one key.
+    pub fn find(&self, key: &Key, guard: Guard<'_>) -> Option<FlowId> {
+        let list = self.list(crate::upcall::in_port(key), guard)?;
+        let in_subtable = |subtable: &Arc<Subtable>| {
+            let hash = subtable.shape.hash(&self.hasher, key);
+            let (flow, _) = subtable.buckets(guard)?.find(key, hash, &self.arena, guard)?;
+            Some(self.arena.id(flow))
+        };
+        list.subtables.iter().find_map(in_subtable)
+    }
+
+    /// Finds the flow of a packet that has been on its way to the slow path, counts the packet, and returns
+    /// what is to be done with it. What the flow has counted at its end includes it.
+    pub fn claim(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
+        let id = self.find(key, guard)?;
+        let mut writer = self.writer.lock();
+        let flow = self.arena.find(id)?;
+        let record = writer.records.get_mut(flow)?;
+        let tcp_flags = key.common().tcp_flags.get();
+        record.claimed.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
+        Some(record.actions.clone())
+    }
+
+    /// Adds a flow, or gives the one with equal key and mask these actions and tag.
+    pub fn install(
+        &self,
+        key: &Key,
+        mut mask: Box<Mask>,
+        actions: Arc<[Action]>,
+        tag: FlowTag,
+        now: Time,
+        by: By,
+    ) -> Result<Installed, Error> {
+        for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+            mask.set_exact(field);
+        }
+        let program = Program::compile(&actions);
+        let in_port = crate::upcall::in_port(key);
+        let list = list_index(in_port);
+
+        let mut writer = self.writer.lock();
+        // 1. With the mask that it may have: a flow that is there already,
+        let (mask, asked) = self.fit(&mut writer, list, mask, in_port, by, now)?;
+        let known = writer.subtables.get(&*mask).cloned();
+        let hash = self.hasher.hash_masked(key, &mask);
+        if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
+            self.arena.set_program(flow, program, &self.domain);
+            let id = self.arena.id(flow);
+            let record = writer.records.get_mut(flow).expect("every live flow has a record");
+            (record.actions, record.tag) = (actions, tag);
+            return Ok(Installed { id, existed: true });
+        }
+        // 2. or a new one, for which there may have to be made room.
+        if self.is_full(&writer) && (by == By::Management || !self.make_room(&mut writer, list)) {
+            return Err(Error::TooManyFlows(self.max_flows()));
+        }
+        self.reap(&mut writer);
+        let subtable = known.filter(|s| s.count() > 0).unwrap_or_else(|| {
+            let mask: Arc<Mask> = Arc::from(mask);
+            let subtable = Arc::new(Subtable::new(mask.clone(), self.limits.workers));
+            writer.subtables.insert(mask, subtable.clone());
+            subtable
+        });
+        let flow = self.arena.allocate(&mut writer.free, subtable.shape.count());
+        let Some(flow) = flow else {
+            self.forget_if_empty(&mut writer, &subtable);
+            return Err(Error::TooManyFlows(self.max_flows()));
+        };
+        // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
+        // The subtable is retired when it is dropped, which is after the flow was killed.
+        unsafe { self.arena.revive(flow, &subtable.shape, key, hash, program) };
+        subtable.insert(flow, hash, &self.arena, &self.domain);
+        let record = Record {
+            tag,
+            actions,
+            created: now,
+            subtable: subtable.clone(),
+            claimed: None,
+            newer: FlowRef::NONE,
+            older: FlowRef::NONE,
+            seen: 0,
+            asked,
+            list,
+            managed: by == By::Management,
+        };
+        writer.records.insert(flow, record);
+        writer.count += 1;
+        writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
+        self.join_list(&mut writer, list, &subtable, flow);
+        Ok(Installed { id: self.arena.id(flow), existed: false })
+    }
+
+    /// The mask that a new flow gets, and the number of the one that it asked for if that is another.
+    fn fit(
+        &self,
+        writer: &mut Writer,
+        list: u16,
+        mask: Box<Mask>,
+        in_port: PortNo,
+        by: By,
+        now: Time,
+    ) -> Result<(Box<Mask>, u32), Error> {
+        let limit = self.max_masks();
+        let Some(port) = writer.ports.get_mut(&list) else { return Ok((mask, 0)) };
+        let refused = Err(Error::TooManyMasks { port: in_port, limit });
+        if by == By::Management {
+            let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
+            return if listed || port.members.len() < limit { Ok((mask, 0)) } else { refused };
+        }
+        let number = self.hasher.hash_key(&mask.0) as u32 | 1;
+        let fit = port.fit(&mask, number, limit, now);
+        if port.members.iter().any(|m| m.condemned) {
+            writer.condemned.insert(list);
+        }
+        match fit {
+            Fit::Own => Ok((mask, 0)),
+            Fit::Wide(wide, asked) => Ok((wide, asked)),
+            Fit::None => refused,
+        }
+    }
+
+    fn is_full(&self, writer: &Writer) -> bool {
+        writer.count >= self.max_flows() || writer.bytes >= self.limits.memory.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are more flows than there may be.
+    pub(in crate::classify) fn is_over(&self, writer: &Writer) -> bool {
+        writer.count > self.max_flows() || writer.bytes > self.limits.memory.load(Ordering::Relaxed)
+    }
+
+    /// Replaces a flow's actions.
+    pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
+        let program = Program::compile(&actions);
+        let mut writer = self.writer.lock();
+        let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
+        self.arena.set_program(flow, program, &self.domain);
+        writer.records.get_mut(flow).expect("every live flow has a record").actions = actions.into();
+        Ok(())
+    }
+
+    /// Replaces the upper layer's record of a flow.
+    pub fn set_tag(&self, id: FlowId, tag: FlowTag) -> Result<(), Error> {
+        let mut writer = self.writer.lock();
+        let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
+        writer.records.get_mut(flow).expect("every live flow has a record").tag = tag;
+        Ok(())
+    }
+
+    /// Removes flows and waits until no worker uses them. Must not be called by an online reader.
+    pub fn remove(&self, ids: &[FlowId]) -> Vec<RemovedFlow> {
+        // 1. Out of sight.
+        let mut dying = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(LOCKED) {
+            let mut writer = self.writer.lock();
+            for &id in ids {
+                if let Some(flow) = self.arena.find(id) {
+                    let record = self.unlink(&mut writer, flow);
+                    dying.push((flow, id, record.tag, record.claimed));
+                }
+            }
+        }
+        if dying.is_empty() {
+            return Vec::new();
+        }
+        // 2. Out of use.
+        self.domain.synchronize();
+        // 3. Gone.
+        let mut writer = self.writer.lock();
+        let gone = dying.into_iter().map(|(flow, id, tag, claimed)| {
+            let mut stats = self.arena.stats(flow);
+            if let Some(claimed) = claimed {
+                stats.add(&claimed);
+            }
+            self.arena.free(&mut writer.free, flow, &self.domain);
+            RemovedFlow { id, stats, tag }
+        });
+        gone.collect()
+    }
+
+    /// Takes a live flow out of sight.
+    pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
+        let hash = self.arena.hash(flow);
+        self.arena.kill(flow);
+        self.leave_list(writer, flow);
+        let record = writer.records.remove(flow).expect("every live flow has a record");
+        record.subtable.remove(flow, hash);
+        writer.count -= 1;
+        writer.bytes = writer.bytes.saturating_sub(bytes_of(record.subtable.shape.count(), self.arena.workers()));
+        self.forget_if_empty(writer, &record.subtable);
+        record
+    }
+
+    fn forget_if_empty(&self, writer: &mut Writer, subtable: &Arc<Subtable>) {
+        if subtable.count() == 0 {
+            let last = writer.subtables.remove(&*subtable.mask);
+            // Readers may be comparing with its mask.
+            self.domain.retire(Box::new(last));
+        }
+    }
+
+    fn join_list(&self, writer: &mut Writer, list: u16, subtable: &Arc<Subtable>, flow: FlowRef) {
+        let Writer { ports, records, .. } = writer;
+        let port = ports.entry(list).or_default();
+        if port.join(subtable, flow, records) {
+            self.publish(list, port);
+        }
+    }
+
+    fn leave_list(&self, writer: &mut Writer, flow: FlowRef) {
+        let Writer { ports, records, .. } = writer;
+        let Some(list) = records.get(flow).map(|record| record.list) else { return };
+        let Some(port) = ports.get_mut(&list) else { return };
+        if port.leave(flow, records) {
+            self.publish(list, port);
+            if port.members.is_empty() {
+                ports.remove(&list);
+            }
+        }
+    }
+
+    fn publish(&self, list: u16, port: &PortFlows) {
+        let object = (!port.members.is_empty()).then(|| {
+            let mut union = Mask::wildcard();
+            port.members.iter().for_each(|m| union.union(&m.subtable.mask));
+            let subtables = port.members.iter().map(|m| m.subtable.clone()).collect();
+            // Packets with an input port that does not exist are not received.
+            let plan = if list == 0 { Plan::none() } else { Plan::new(list, &union) };
+            let pressed = port.pressure.is_some();
+            Box::new(PortList { subtables, union: Shape::new(&union), plan, pressed })
+        });
+        self.lists[usize::from(list)].replace(object, &self.domain);
+    }
+
+    /// Puts the subtables with the most hits since the last ranking first in each list, and ends the
+    /// pressure of ports whose masks have become few.
+    pub fn rank(&self, now: Time) {
+        let mut writer = self.writer.lock();
+        let Writer { subtables, ports, condemned, .. } = &mut *writer;
+        let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
+        let limit = self.max_masks();
+        for (&list, port) in ports {
+            let rank = |m: &Member| std::cmp::Reverse(hits.get(&Arc::as_ptr(&m.subtable)).copied());
+            if !port.members.is_sorted_by_key(rank) {
+                port.members.sort_by_key(rank);
+                self.publish(list, port);
+            }
+            if port.relax(limit, now) {
+                condemned.insert(list);
+                self.publish(list, port);
+            }
+        }
+    }
+
+    /// Number of flows.
+    pub fn count(&self) -> usize {
+        self.writer.lock().count
+    }
+
+    /// What the flows take, in bytes, by the size of their parts.
+    pub fn bytes(&self) -> usize {
+        self.writer.lock().bytes
+    }
+
+    /// Flows that had to make room for others, or whose mask was one too many, ever.
+    pub fn evictions(&self) -> u64 {
+        self.writer.lock().evictions
+    }
+
+    /// Most subtables of one input port, but for a few while they are replaced.
+    pub fn max_masks(&self) -> usize {
+        self.limits.masks.load(Ordering::Relaxed)
+    }
+
+    /// Most flows.
+    pub fn max_flows(&self) -> usize {
+        self.limits.flows.load(Ordering::Relaxed)
+    }
+
+    /// Number of different masks.
+    pub fn masks(&self) -> usize {
+        self.writer.lock().subtables.len()
+    }
+
+    /// A flow's statistics so far.
+    pub fn stats(&self, id: FlowId) -> Option<FlowStats> {
+        let writer = self.writer.lock();
+        let flow = self.arena.find(id)?;
+        Some(self.stats_of(flow, writer.records.get(flow)?))
+    }
+
+    fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
+        let mut stats = self.arena.stats(flow);
+        if let Some(claimed) = &record.claimed {
+            stats.add(claimed);
+        }
+        stats
+    }
+
+    /// A flow.
+    pub fn dump(&self, id: FlowId) -> Option<FlowDump> {
+        let writer = self.writer.lock();
+        self.dump_locked(&writer, self.arena.find(id)?)
+    }
+
+    /// Some flows, from number `from` on, and where to go on; `None` at the end.
+    pub fn dump_some(&self, from: usize) -> (Vec<FlowDump>, Option<usize>) {
+        let writer = self.writer.lock();
+        let (flows, next) = writer.records.some(from, LOCKED);
+        (flows.into_iter().filter_map(|flow| self.dump_locked(&writer, flow)).collect(), next)
+    }
+
+    fn dump_locked(&self, writer: &Writer, flow: FlowRef) -> Option<FlowDump> {
+        let record = writer.records.get(flow)?;
+        Some(FlowDump {
+            id: self.arena.id(flow),
+            key: Box::new(self.arena.key_for_writer(flow)?),
+            mask: record.subtable.mask.clone(),
+            actions: record.actions.clone(),
+            stats: self.stats_of(flow, record),
+            created: record.created,
+            tag: record.tag.clone(),
+        })
+    }
+
+    /// As [`dump_some`](Table::dump_some), without what matters only where a flow is out of date.
+    pub fn brief_some(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
+        let writer = self.writer.lock();
+        let (flows, next) = writer.records.some(from, LOCKED);
+        let brief = |flow: FlowRef| {
+            let record = writer.records.get(flow)?;
+            let (id, stats) = (self.arena.id(flow), self.stats_of(flow, record));
+            Some(FlowBrief { id, stats, created: record.created, tag: record.tag.clone() })
+        };
+        (flows.into_iter().filter_map(brief).collect(), next)
+    }
+
+    /// Identities of all flows, or of those for packets from one port.
+    pub fn ids(&self, in_port: Option<PortNo>) -> Vec<FlowId> {
+        self.ids_where(|list| in_port.is_none_or(|port| list == list_index(port)))
+    }
+
+    /// The flows of these input ports, found in one walk over all.
+    pub fn ids_of(&self, in_ports: &[PortNo]) -> Vec<FlowId> {
+        let lists: BTreeSet<_> = in_ports.iter().map(|&port| list_index(port)).collect();
+        self.ids_where(|list| lists.contains(&list))
+    }
+
+    fn ids_where(&self, wanted: impl Fn(u16) -> bool) -> Vec<FlowId> {
+        let writer = self.writer.lock();
+        let (mut ids, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let (flows, next) = writer.records.some(at, LOCKED);
+            let of_port = |flow: &FlowRef| writer.records.get(*flow).is_some_and(|record| wanted(record.list));
+            ids.extend(flows.into_iter().filter(of_port).map(|flow| self.arena.id(flow)));
+            from = next;
+        }
+        ids
+    }
+}
+
+/// Flows that are removed, evicted or listed with one hold of the mutex.
+pub(in crate::classify) const LOCKED: usize = 256;
+
+fn list_index(in_port: PortNo) -> u16 {
+    u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
+}

@@ -1,0 +1,119 @@
+//! A port as the workers share it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crossbeam_utils::CachePadded;
+use packet::{Batch, Time};
+use parking_lot::Mutex;
+use ports::{Port, TxQueue};
+
+use crate::action::PortNo;
+use crate::sync::counters::DropCounters;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
+
+/// What all workers know of a port.
+pub struct PortShared {
+    /// Its number.
+    pub no: PortNo,
+    /// The port.
+    pub port: Arc<dyn Port>,
+    /// Longest frame without VLAN tags.
+    max_frame: AtomicU32,
+    up: AtomicBool,
+    /// Of each worker.
+    pub drops: Box<[CachePadded<DropCounters>]>,
+}
+
+impl PortShared {
+    /// Shares a port among at most `max_workers`.
+    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<PortShared> {
+        let drops = (0..max_workers).map(|_| CachePadded::default()).collect();
+        let shared = PortShared { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
+        shared.refresh();
+        Arc::new(shared)
+    }
+
+    /// Takes over MTU and administrative state.
+    pub fn refresh(&self) {
+        self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
+        self.up.store(self.port.link().admin_up, Ordering::Relaxed);
+    }
+
+    /// Administratively up.
+    #[inline(always)]
+    pub fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// Longest frame without VLAN tags.
+    #[inline(always)]
+    pub fn max_frame(&self) -> usize {
+        self.max_frame.load(Ordering::Relaxed) as usize
+    }
+}
+
+/// A worker's way of sending to a port.
+pub enum Queue {
+    /// A queue of its own.
+    Own(Box<dyn TxQueue>),
+    /// A queue that several workers share, locked once for each burst.
+    Shared(SharedQueue),
+}
+
+/// A transmit queue of several workers.
+pub type SharedQueue = Arc<Mutex<Box<dyn TxQueue>>>;
+
+impl Queue {
+    /// The same queue, to be shared with another worker, and that worker's half.
+    pub fn share(self) -> (Queue, SharedQueue) {
+        let shared = match self {
+            Queue::Own(queue) => Arc::new(Mutex::new(queue)),
+            Queue::Shared(shared) => shared,
+        };
+        (Queue::Shared(shared.clone()), shared)
+    }
+
+    /// The same queue, without a lock where nobody shares it any more.
+    pub fn reclaim(self) -> Queue {
+        match self {
+            Queue::Shared(shared) => match Arc::try_unwrap(shared) {
+                Ok(queue) => Queue::Own(queue.into_inner()),
+                Err(shared) => Queue::Shared(shared),
+            },
+            own => own,
+        }
+    }
+
+    /// Sends a burst; the batch is empty afterwards.
+    #[inline]
+    pub fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize {
+        match self {
+            Queue::Own(queue) => queue.transmit(batch, now),
+            Queue::Shared(queue) => queue.lock().transmit(batch, now),
+        }
+    }
+
+    /// See [`TxQueue::needs_housekeeping`].
+    pub fn needs_housekeeping(&self) -> bool {
+        match self {
+            Queue::Own(queue) => queue.needs_housekeeping(),
+            Queue::Shared(queue) => queue.lock().needs_housekeeping(),
+        }
+    }
+
+    /// See [`TxQueue::housekeep`].
+    pub fn housekeep(&mut self, now: Time) {
+        match self {
+            Queue::Own(queue) => queue.housekeep(now),
+            Queue::Shared(queue) => {
+                // Whoever holds the lock is sending, which reaps as well.
+                if let Some(mut queue) = queue.try_lock() {
+                    queue.housekeep(now);
+                }
+            }
+        }
+    }
+}

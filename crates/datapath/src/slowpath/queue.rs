@@ -1,0 +1,570 @@
+//! Stage 5: packets that no flow matches, on their way to the slow path and back.
+//!
+//! Each worker has a channel to one handler thread: a bounded queue up, and one down of the same size.
+//! Whatever goes up comes down, so the worker alone knows how much is outstanding, in plain counters.
+//!
+//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places.
+//! However many ports flood, a quiet one finds room. The handler serves the ports in turn (`backlog.rs`), so a
+//! packet of a quiet port waits for one of each other port, not for all that these have sent. What a flood
+//! costs the worker itself is bounded by `fair.rs`.
+//!
+//! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
+//! even if a flow for them was installed meanwhile. A table of connections says whether one is up (`connections.rs`).
+//! Those that have a flow wait at the worker until none is: so however fast a connection is, the slow path is through
+//! with it some time. So do those that have a flow where others of their connection miss before them in the same batch
+//! (`hold_back` in `forward.rs`). Other batches of ports with nothing outstanding do not pay for this. What comes down
+//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up, behind those
+//! that came later. What waits is classified again; if it was counted for a flow that is gone by then, or if there is no room
+//! for it to wait, it counts twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+
+use crossbeam_queue::ArrayQueue;
+use packet::buffer::heap::HEAP;
+use packet::flow::extract::Layers;
+use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
+use parking_lot::Mutex;
+use ports::Offloads;
+use ports::offload::complete;
+
+use crate::action::{Action, PortNo, Punt};
+use crate::actions::execute::Recirculated;
+use crate::actions::program::Program;
+use crate::classify::{By, Table};
+use crate::drop::DropReason;
+use crate::pipeline::passes::Pass;
+use crate::pipeline::tx::Outputs;
+use crate::slowpath::flow_log;
+use crate::slowpath::reorder::Connections;
+use crate::slowpath::round_robin::Backlog;
+use crate::sync::rcu::Reader;
+use crate::upcall::{Miss, Upcall, Verdict};
+use crate::worker::waker::Waker;
+
+/// What goes up.
+pub(crate) enum Up {
+    Miss(Outstanding),
+    Punt { packet: Packet, key: Box<Key>, punt: Arc<Punt> },
+}
+
+impl Up {
+    /// The input port that it is counted for.
+    pub(crate) fn port(&self) -> usize {
+        let (Up::Miss(Outstanding { key, .. }) | Up::Punt { key, .. }) = self;
+        port_index(crate::upcall::in_port(key))
+    }
+}
+
+/// A missed packet, with what its worker has to know when it comes back.
+pub(crate) struct Outstanding {
+    packet: Packet,
+    key: Box<Key>,
+    layers: Layers,
+    hash: u64,
+    /// Which pass it is in.
+    pass: Pass,
+    /// Hash of its connection.
+    connection: u32,
+}
+
+/// What comes down.
+pub struct Returned {
+    /// Where it was received.
+    pub in_port: PortNo,
+    connection: Option<u32>,
+    /// `None` for a packet that was punted.
+    pub answered: Option<Answered>,
+}
+
+/// A missed packet with its answer.
+pub struct Answered {
+    /// The frame.
+    pub packet: Packet,
+    /// Its key.
+    pub key: Box<Key>,
+    /// Where its headers are.
+    pub layers: Layers,
+    /// Which pass it is in.
+    pub pass: Pass,
+    /// What to do with it.
+    pub answer: Answer,
+}
+
+/// What to do with a missed packet.
+pub enum Answer {
+    /// Run this on it.
+    Run(Arc<Program>),
+    /// Drop it.
+    Drop(DropReason),
+}
+
+/// A worker's queues to and from its handler.
+pub struct Channel {
+    up: ArrayQueue<Up>,
+    down: ArrayQueue<Returned>,
+    /// Wakes the worker.
+    worker: Arc<Waker>,
+}
+
+impl Channel {
+    /// Queues of this many packets.
+    pub fn new(size: usize, worker: Arc<Waker>) -> Channel {
+        let size = size.max(2);
+        Channel { up: ArrayQueue::new(size), down: ArrayQueue::new(size), worker }
+    }
+
+    /// Whether something waits for the worker.
+    #[inline(always)]
+    pub fn has_returned(&self) -> bool {
+        !self.down.is_empty()
+    }
+
+    /// Whether something waits for the handler.
+    pub fn has_risen(&self) -> bool {
+        !self.up.is_empty()
+    }
+}
+
+/// Wakes a handler thread.
+#[derive(Default)]
+pub struct Bell {
+    sleeping: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Bell {
+    /// Wakes the thread if it sleeps.
+    pub fn ring(&self) {
+        if self.sleeping.load(Ordering::SeqCst)
+            && self.sleeping.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Sleeps until rung or `timeout`, unless `has_work`.
+    pub fn wait(&self, timeout: std::time::Duration, has_work: impl Fn() -> bool) {
+        self.thread.get_or_init(std::thread::current);
+        self.sleeping.store(true, Ordering::SeqCst);
+        if !has_work() {
+            std::thread::park_timeout(timeout);
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The worker's end.
+pub struct MissQueue {
+    channel: Arc<Channel>,
+    bell: Arc<Bell>,
+    /// Packets that are up or wait for those.
+    outstanding: usize,
+    /// Of these, by input port.
+    by_port: Vec<u32>,
+    /// Of these, by connection, but those that were punted.
+    connections: Connections,
+    /// Keys of packets that have come back, for others.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    spare: Vec<Box<Key>>,
+    /// Packets that missed, ever, whether they found room or not.
+    pub missed: u64,
+    /// Something was sent up since the bell was rung.
+    pub risen: bool,
+}
+
+impl MissQueue {
+    /// The worker's end of `channel`.
+    pub fn new(channel: Arc<Channel>, bell: Arc<Bell>) -> MissQueue {
+        let connections = Connections::new(channel.up.capacity());
+        let (by_port, spare) = (Vec::new(), Vec::new());
+        MissQueue { channel, bell, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
+    }
+
+    /// Whether packets from this port are up.
+    #[inline(always)]
+    pub fn has_outstanding(&self, in_port: PortNo) -> bool {
+        self.outstanding != 0 && self.of_port(in_port) != 0
+    }
+
+    /// Whether no packet is up.
+    pub fn is_empty(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// Whether a packet of this connection, which may have a flow, has to wait for others.
+    pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
+        self.connections.has_to_wait(connection, has_flow)
+    }
+
+    /// Lets a packet wait, which has to, and for which the port has room.
+    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+        self.count(packet.metadata.in_port());
+        self.connections.wait(connection, packet);
+    }
+
+    fn of_port(&self, in_port: PortNo) -> usize {
+        self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
+    }
+
+    /// Whether a packet from this port could go up, or wait.
+    pub fn has_room(&self, in_port: PortNo) -> bool {
+        let free = self.channel.up.capacity().saturating_sub(self.outstanding);
+        free > 0 && self.of_port(in_port) < free.div_ceil(2)
+    }
+
+    /// Sends a missed packet up. Gives it back where the port has no room left.
+    #[allow(clippy::too_many_arguments, reason = "what the fast path knows about a packet")]
+    pub fn miss(
+        &mut self,
+        packet: Packet,
+        key: &Key,
+        layers: Layers,
+        hash: u64,
+        pass: Pass,
+        connection: u32,
+    ) -> Result<(), Packet> {
+        let in_port = crate::upcall::in_port(key);
+        if !self.has_room(in_port) {
+            return Err(packet);
+        }
+        let mut own = self.spare.pop().unwrap_or_default();
+        Key::clone_from(&mut own, key);
+        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
+        match self.channel.up.push(up) {
+            Ok(()) => {
+                self.connections.add(connection);
+                self.count_up(in_port);
+                Ok(())
+            }
+            Err(Up::Miss(miss)) => Err(miss.packet),
+            Err(Up::Punt { packet, .. }) => Err(packet),
+        }
+    }
+
+    /// Sends a punted packet up; drops it where the port has no room left.
+    pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, outputs: &Outputs) {
+        let in_port = crate::upcall::in_port(key);
+        if !self.has_room(in_port) {
+            return outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+        }
+        match self.channel.up.push(Up::Punt { packet, key: Box::new(key.clone()), punt }) {
+            Ok(()) => self.count_up(in_port),
+            Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
+                outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+            }
+        }
+    }
+
+    /// Takes the key of a packet that has come back, for another one.
+    pub fn reuse(&mut self, key: Box<Key>) {
+        self.spare.push(key);
+    }
+
+    fn count_up(&mut self, in_port: PortNo) {
+        self.count(in_port);
+        self.risen = true;
+    }
+
+    fn count(&mut self, in_port: PortNo) {
+        let at = port_index(in_port);
+        if self.by_port.len() <= at {
+            self.by_port.resize(at + 1, 0);
+        }
+        self.by_port[at] += 1;
+        self.outstanding += 1;
+    }
+
+    /// Wakes the handler if there is something new for it.
+    #[inline]
+    pub fn ring(&mut self) {
+        if self.risen {
+            self.risen = false;
+            self.bell.ring();
+        }
+    }
+
+    /// Takes what came down. Those that have waited for it go where packets are classified again.
+    pub fn take_returned(&mut self, again: &mut VecDeque<Recirculated>) -> Option<Returned> {
+        let MissQueue { channel, outstanding, by_port, connections, .. } = self;
+        let returned = channel.down.pop()?;
+        let mut count = |in_port| {
+            *outstanding -= 1;
+            by_port[port_index(in_port)] -= 1;
+        };
+        count(returned.in_port);
+        if let Some(connection) = returned.connection {
+            connections.remove(connection, |packet| {
+                count(packet.metadata.in_port());
+                again.push_back(packet);
+            });
+        }
+        Some(returned)
+    }
+}
+
+/// Ports that do not exist (a controller's, none) share index zero.
+fn port_index(in_port: PortNo) -> usize {
+    if (in_port.0 as usize) < crate::classify::table::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
+}
+
+/// The channels that a handler is to serve. They change when workers come and go.
+#[derive(Default)]
+pub struct Roster {
+    changed: AtomicBool,
+    channels: Mutex<Vec<Arc<Channel>>>,
+}
+
+impl Roster {
+    /// Adds a channel.
+    pub fn add(&self, channel: Arc<Channel>) {
+        self.change(|channels| channels.push(channel));
+    }
+
+    /// Removes a channel, on which nothing may be outstanding.
+    pub fn remove(&self, channel: &Arc<Channel>) {
+        self.change(|channels| channels.retain(|c| !Arc::ptr_eq(c, channel)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Channel>>)) {
+        change(&mut self.channels.lock());
+        self.changed.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The handler's end of a channel.
+pub struct Served {
+    channel: Arc<Channel>,
+    /// What was taken from it and waits for its turn.
+    backlog: Backlog<Up>,
+}
+
+/// The handler's end of several channels.
+pub struct Handler {
+    /// What it is to serve.
+    pub roster: Arc<Roster>,
+    /// What it serves.
+    pub channels: Vec<Served>,
+    /// Its place in the RCU domain; offline but for look-ups.
+    pub reader: Reader,
+    /// Where flows are installed.
+    pub table: Arc<Table>,
+    /// The slow path, once it is connected.
+    pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// The actions of late answers, and their programs: flows and answers with equal ones share them.
+    pub recent: Recent,
+}
+
+/// Actions, and what they are compiled to.
+type Compiled = (Arc<[Action]>, Arc<Program>);
+
+/// See [`Handler::recent`].
+#[derive(Default)]
+pub struct Recent {
+    known: [Option<Compiled>; 8],
+    next: usize,
+}
+
+impl Recent {
+    /// Shared actions that equal these, and their program.
+    fn share(&mut self, actions: impl AsRef<[Action]> + Into<Arc<[Action]>>) -> Compiled {
+        if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions.as_ref()) {
+            return known.clone();
+        }
+        let program = Arc::new(Program::compile(actions.as_ref()));
+        let new = (actions.into(), program);
+        self.known[self.next] = Some(new.clone());
+        self.next = (self.next + 1) % self.known.len();
+        new
+    }
+}
+
+impl Handler {
+    /// Whether anything waits.
+    pub fn has_work(&self) -> bool {
+        let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
+        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
+    }
+
+    /// Serves each channel once, and returns how many packets were handled.
+    pub fn serve(&mut self) -> usize {
+        if self.roster.changed.swap(false, Ordering::SeqCst) {
+            self.follow_roster();
+        }
+        let now = self.clock.now();
+        let handled = (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum();
+        if handled > 0 && self.table.has_evicted() {
+            let evicted = self.table.take_evicted();
+            if let Some(upcall) = self.upcall.get().filter(|_| !evicted.is_empty()) {
+                upcall.evicted(evicted);
+            }
+        }
+        handled
+    }
+
+    fn follow_roster(&mut self) {
+        let mut old = std::mem::take(&mut self.channels);
+        let listed = self.roster.channels.lock().clone();
+        for channel in listed {
+            let at = old.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
+            let kept = at.map(|at| old.swap_remove(at));
+            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: Backlog::default() }));
+        }
+    }
+
+    fn serve_channel(&mut self, index: usize, now: Time) -> usize {
+        let Served { channel, backlog } = &mut self.channels[index];
+        while let Some(up) = channel.up.pop() {
+            backlog.push(up.port(), up);
+        }
+        if backlog.is_empty() {
+            return 0;
+        }
+        let channel = channel.clone();
+        let mut batch: Vec<Pending> = Vec::with_capacity(BATCH_SIZE);
+        let mut handled = 0;
+        while handled < BATCH_SIZE
+            && let Some(up) = self.channels[index].backlog.pop()
+        {
+            handled += 1;
+            match up {
+                Up::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
+                    let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
+                    batch.push(Pending { miss: Some(miss), answer: None, pass, connection });
+                }
+                Up::Punt { packet, key, punt } => {
+                    if let Some(upcall) = self.upcall.get() {
+                        hand_over(upcall.as_ref(), packet, &key, &punt, now);
+                    }
+                    let returned = Returned { in_port: crate::upcall::in_port(&key), connection: None, answered: None };
+                    let _ = channel.down.push(returned);
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.answer(&mut batch, now);
+        }
+        for pending in batch {
+            // As large as the queue up, so there is room for all that went up.
+            let _ = channel.down.push(pending.into_returned());
+        }
+        channel.worker.wake();
+        handled
+    }
+
+    /// Finds an answer for each.
+    fn answer(&mut self, batch: &mut [Pending], now: Time) {
+        // 1. Flows that were installed since the packet missed.
+        self.claim(batch, now);
+        // 2. One of each kind.
+        let is_first = |batch: &[Pending], i: usize| {
+            let miss = batch[i].miss.as_ref();
+            !batch[..i].iter().any(|other| {
+                let same = |a: &Miss, b: &Miss| a.hash == b.hash && a.key == b.key;
+                other.answer.is_none() && other.miss.as_ref().zip(miss).is_some_and(|(a, b)| same(a, b))
+            })
+        };
+        let open = (0..batch.len()).filter(|&i| batch[i].answer.is_none());
+        let first: Vec<usize> = open.filter(|&i| is_first(batch, i)).collect();
+        let all = batch.iter().filter(|p| p.answer.is_none()).count();
+        self.decide(batch, &first, now);
+        // 3. The others, which now have flows unless the first one's verdict was for it alone.
+        if first.len() < all {
+            self.claim(batch, now);
+            let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
+            self.decide(batch, &rest, now);
+        }
+    }
+
+    /// Answers those that have a flow. It counts them here and now, so that nothing is left to be asked of
+    /// it when they are down again.
+    fn claim(&mut self, batch: &mut [Pending], now: Time) {
+        self.reader.quiescent();
+        let guard = self.reader.pin();
+        for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
+            let miss = pending.miss.as_ref().expect("there until it is returned");
+            let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
+            pending.answer = actions.map(|actions| Answer::Run(self.recent.share(actions).1));
+        }
+        self.reader.offline();
+    }
+
+    /// Asks the slow path about some of the batch.
+    fn decide(&mut self, batch: &mut [Pending], which: &[usize], now: Time) {
+        let Some(upcall) = self.upcall.get().filter(|_| !which.is_empty()).cloned() else {
+            which.iter().for_each(|&i| batch[i].answer = Some(Answer::Drop(DropReason::UpcallError)));
+            return;
+        };
+        let mut misses: Vec<Miss> = which.iter().filter_map(|&i| batch[i].miss.take()).collect();
+        if flow_log::is_on() {
+            misses.iter().for_each(|miss| flow_log::missed(&miss.key));
+        }
+        upcall.misses(&mut misses, now);
+        for (&i, mut miss) in which.iter().zip(misses) {
+            let verdict = std::mem::take(&mut miss.verdict);
+            batch[i].answer = Some(self.apply(verdict, &miss.key, now, upcall.as_ref()));
+            batch[i].miss = Some(miss);
+        }
+    }
+
+    fn apply(&mut self, verdict: Verdict, key: &Key, now: Time, upcall: &dyn Upcall) -> Answer {
+        match verdict {
+            Verdict::Pending => Answer::Drop(DropReason::UpcallError),
+            Verdict::Drop(reason) => Answer::Drop(reason),
+            Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
+            Verdict::Install { mask, actions, tag } => {
+                let (actions, program) = self.recent.share(actions);
+                match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
+                    Ok(installed) => {
+                        upcall.installed(&tag);
+                        if !installed.existed
+                            && flow_log::is_on()
+                            && let Some(flow) = self.table.dump(installed.id)
+                        {
+                            flow_log::flow_added(flow.id, key, &flow.mask, &actions, self.upcall.get());
+                        }
+                        // The packet goes by what was decided about it, also where the flow has changed by
+                        // the time that its worker has it, and the slow path has counted it.
+                        Answer::Run(program)
+                    }
+                    Err(refused) => {
+                        tracing::debug!("flow not installed: {refused}");
+                        Answer::Run(program)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Hands a punted packet over as it would be on a wire: its checksum finished, a super-frame in segments.
+fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: Time) {
+    let result = complete(packet, Offloads::default(), &HEAP, &mut |part| upcall.punt(&part, key, punt, now));
+    if let Err(error) = result {
+        tracing::debug!("a punted packet cannot be finished: {error}");
+    }
+}
+
+/// A missed packet at the handler.
+struct Pending {
+    miss: Option<Miss>,
+    answer: Option<Answer>,
+    pass: Pass,
+    connection: u32,
+}
+
+impl Pending {
+    fn into_returned(self) -> Returned {
+        let Miss { packet, key, layers, .. } = self.miss.expect("there until it is returned");
+        let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
+        let in_port = crate::upcall::in_port(&key);
+        let answered = Answered { packet, key, layers, pass: self.pass, answer };
+        Returned { in_port, connection: Some(self.connection), answered: Some(answered) }
+    }
+}

@@ -1,0 +1,225 @@
+//! The connections of which packets are up (see `miss.rs`), and the packets that must not overtake them.
+//!
+//! A hash table with linear probing, for as many connections as packets can be up, and twice the places: no other
+//! connection is ever taken for one of these, unless all 32 bits of their hashes are the same. What waits for a
+//! connection hangs at its place, in order.
+
+use crate::actions::execute::Recirculated;
+
+/// One connection.
+#[derive(Clone, Copy)]
+struct Slot {
+    connection: u32,
+    /// How many of its packets are up. Zero: nobody's place.
+    up: u32,
+    /// The first and the last packet that wait for these.
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Slot = Slot { connection: 0, up: 0, first: NONE, last: NONE };
+
+/// No packet.
+const NONE: u32 = u32::MAX;
+
+/// A waiting packet, or a free place for one.
+struct Waiting {
+    packet: Option<Recirculated>,
+    /// The next one of the connection, or the next free place.
+    next: u32,
+}
+
+/// What is up, by connection.
+pub struct Connections {
+    slots: Box<[Slot]>,
+    waiting: Vec<Waiting>,
+    free: u32,
+}
+
+impl Connections {
+    /// For no more packets than this that are up.
+    pub fn new(most: usize) -> Connections {
+        let slots = vec![EMPTY; (2 * most).next_power_of_two().max(2)].into();
+        Connections { slots, waiting: Vec::new(), free: NONE }
+    }
+
+    /// Where a connection is, or would be.
+    fn place(&self, connection: u32) -> usize {
+        let mut at = connection as usize & (self.slots.len() - 1);
+        while self.slots[at].up != 0 && self.slots[at].connection != connection {
+            at = self.after(at);
+        }
+        at
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.slots.len() - 1)
+    }
+
+    /// Whether a packet of this connection has to wait: one is up, and this one would come back before it, for it has a
+    /// flow, or before another that waits.
+    pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
+        let slot = &self.slots[self.place(connection)];
+        slot.up != 0 && (has_flow || slot.first != NONE)
+    }
+
+    /// One more is up. There must be room for it.
+    pub fn add(&mut self, connection: u32) {
+        let slot = &mut self.slots[self.place(connection)];
+        slot.connection = connection;
+        slot.up += 1;
+    }
+
+    /// A packet waits for those of its connection, of which there must be one.
+    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+        let waiting = Waiting { packet: Some(packet), next: NONE };
+        let new = match self.waiting.get_mut(self.free as usize) {
+            Some(place) => std::mem::replace(&mut self.free, std::mem::replace(place, waiting).next),
+            None => {
+                self.waiting.push(waiting);
+                self.waiting.len() as u32 - 1
+            }
+        };
+        let slot = self.place(connection);
+        let slot = &mut self.slots[slot];
+        debug_assert!(slot.up > 0);
+        let last = std::mem::replace(&mut slot.last, new);
+        match self.waiting.get_mut(last as usize) {
+            Some(last) => last.next = new,
+            None => slot.first = new,
+        }
+    }
+
+    /// One of a connection is down again. If it was the last one, those that have waited for it are handed over in
+    /// their order.
+    pub fn remove(&mut self, connection: u32, mut release: impl FnMut(Recirculated)) {
+        let at = self.place(connection);
+        let slot = &mut self.slots[at];
+        debug_assert!(slot.up > 0);
+        slot.up -= 1;
+        if slot.up > 0 {
+            return;
+        }
+        let mut next = slot.first;
+        self.close(at);
+        while let Some(place) = self.waiting.get_mut(next as usize) {
+            place.packet.take().into_iter().for_each(&mut release);
+            let at = std::mem::replace(&mut next, place.next);
+            place.next = std::mem::replace(&mut self.free, at);
+        }
+    }
+
+    /// Takes a connection out, and moves those behind it that would not be found any more (Knuth, "The Art of Computer
+    /// Programming", 6.4, algorithm R).
+    fn close(&mut self, mut hole: usize) {
+        let mask = self.slots.len() - 1;
+        let mut at = hole;
+        loop {
+            self.slots[hole] = EMPTY;
+            loop {
+                at = self.after(at);
+                if self.slots[at].up == 0 {
+                    return;
+                }
+                let home = self.slots[at].connection as usize & mask;
+                // Its probes come by the hole.
+                if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                    break;
+                }
+            }
+            self.slots[hole] = self.slots[at];
+            hole = at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, VecDeque};
+
+    use packet::{Key, Packet};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::actions::execute::Metadata;
+
+    fn packet(number: u32) -> Recirculated {
+        let packet = Packet::from_slice(&number.to_be_bytes());
+        Recirculated {
+            packet,
+            metadata: Metadata::of(&Key::new()),
+            pass: crate::pipeline::passes::Pass::FIRST,
+            counted: false,
+        }
+    }
+
+    const MOST: usize = 12;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Add(u32),
+        Wait(u32),
+        Remove(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Many have the same home, the last one among them, from which probes go on at the first.
+        let connection = prop_oneof![0..6u32, (0..4u32).prop_map(|n| n << 5 | 31), (0..4u32).prop_map(|n| n << 5)];
+        (0..3, connection).prop_map(|(what, connection)| match what {
+            0 => Step::Add(connection),
+            1 => Step::Wait(connection),
+            _ => Step::Remove(connection),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn as_a_map_of_queues(steps in proptest::collection::vec(step(), 1..200)) {
+            let mut connections = Connections::new(MOST);
+            let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                let number = number as u32;
+                let used = plain.values().map(|(up, waiting)| *up as usize + waiting.len()).sum::<usize>();
+                match step {
+                    Step::Add(connection) if used < MOST => {
+                        connections.add(connection);
+                        plain.entry(connection).or_default().0 += 1;
+                    }
+                    Step::Wait(connection) if used < MOST && plain.contains_key(&connection) => {
+                        connections.wait(connection, packet(number));
+                        plain.get_mut(&connection).unwrap().1.push_back(number);
+                    }
+                    Step::Remove(connection) if plain.contains_key(&connection) => {
+                        let mut released = Vec::new();
+                        connections.remove(connection, |waited| {
+                            released.push(u32::from_be_bytes(waited.packet.data().try_into().unwrap()));
+                        });
+                        let (up, _) = plain.get_mut(&connection).unwrap();
+                        *up -= 1;
+                        let expected = if *up == 0 { plain.remove(&connection).unwrap().1 } else { VecDeque::new() };
+                        prop_assert_eq!(released, Vec::from(expected));
+                    }
+                    _ => {}
+                }
+                for connection in (0..6).chain((0..4).flat_map(|n| [n << 5 | 31, n << 5])) {
+                    let known = plain.get(&connection);
+                    prop_assert_eq!(connections.has_to_wait(connection, true), known.is_some());
+                    let has_waiting = known.is_some_and(|(_, waiting)| !waiting.is_empty());
+                    prop_assert_eq!(connections.has_to_wait(connection, false), has_waiting);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let mut connections = Connections::new(3);
+        for _ in 0..5 {
+            connections.add(7);
+            (0..3).for_each(|n| connections.wait(7, packet(n)));
+            let mut released = 0;
+            connections.remove(7, |_| released += 1);
+            assert_eq!((released, connections.waiting.len()), (3, 3));
+        }
+    }
+}

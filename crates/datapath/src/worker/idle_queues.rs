@@ -1,0 +1,305 @@
+//! Idle receive queues, which a worker leaves alone until they have frames.
+//!
+//! A look at a queue costs little, at a thousand too much. So a queue that has been empty for a while, and has a
+//! descriptor that says all ([`ports::RxQueue::can_park`]), is *parked*: the worker does not poll it, and asks the
+//! kernel for all parked ones at once (epoll(7)), as often as it would have looked at one of them. A queue that has
+//! frames is polled from then on, in no other way than before.
+//!
+//! Who sends to a parked queue pays for telling the worker, as with a worker that sleeps. Not so for a busy one:
+//! - its descriptor is armed for one event (EPOLLONESHOT), and again when it is parked again;
+//! - when it stays busy, it is taken out.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use packet::Time;
+use rustix::event::{Timespec, epoll};
+
+use crate::action::PortNo;
+use crate::worker::{Rx, longest_wait};
+
+/// How long a queue is empty before it is parked, or busy before its descriptor is taken out.
+const PARK_AFTER: Duration = Duration::from_millis(10);
+
+/// Queues that one look finds at most.
+const FOUND: usize = 64;
+
+/// One worker's parked queues.
+#[derive(Default)]
+pub struct Parking {
+    /// Made when it is needed.
+    epoll: Option<OwnedFd>,
+    /// By what events are marked with. A place stays its queue's until that is taken out.
+    places: Vec<Option<Rx>>,
+    free: Vec<usize>,
+    parked: usize,
+    /// When a look found something last, and when the next one is worth it beside busy queues.
+    found: Time,
+    next_look: Time,
+}
+
+/// A queue's relation to the parking of its worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ticket {
+    /// Its place, while its descriptor is known there.
+    place: Option<usize>,
+    /// When it was found with frames.
+    found: Time,
+}
+
+impl Ticket {
+    /// Whether its descriptor is known.
+    pub fn is_known(&self) -> bool {
+        self.place.is_some()
+    }
+}
+
+impl Parking {
+    /// Parks a queue, unless that cannot be done with it.
+    #[expect(clippy::result_large_err, reason = "it is given back where it cannot be parked")]
+    pub fn park(&mut self, mut rx: Rx) -> Result<(), Rx> {
+        if !rx.queue.can_park() {
+            return Err(rx);
+        }
+        let place = match rx.ticket.place {
+            Some(place) => place,
+            None => self.free.pop().unwrap_or_else(|| {
+                self.places.push(None);
+                self.places.len() - 1
+            }),
+        };
+        if !self.arm(&rx, place) {
+            if rx.ticket.place.take().is_none() {
+                self.free.push(place);
+            }
+            return Err(rx);
+        }
+        rx.ticket.place = Some(place);
+        self.places[place] = Some(rx);
+        self.parked += 1;
+        Ok(())
+    }
+
+    /// Has the kernel tell of the queue's next frames, or those that it has already.
+    fn arm(&mut self, rx: &Rx, place: usize) -> bool {
+        if self.epoll.is_none() {
+            self.epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
+        }
+        let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) else { return false };
+        let (data, flags) =
+            (epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
+        match rx.ticket.place {
+            Some(_) => epoll::modify(epoll, fd, data, flags).is_ok(),
+            None => epoll::add(epoll, fd, data, flags).is_ok(),
+        }
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.parked == 0
+    }
+
+    /// Whether it is time to look, of a worker that others keep `busy` or not.
+    #[inline(always)]
+    pub fn is_due(&self, busy: bool, now: Time) -> bool {
+        self.parked > 0 && (!busy || now >= self.next_look)
+    }
+
+    /// Moves queues that have frames to `into`. Returns whether that was all of them.
+    pub fn look(&mut self, into: &mut Vec<Rx>, now: Time) -> bool {
+        let Some(epoll) = &self.epoll else { return true };
+        let mut events = [const { MaybeUninit::uninit() }; FOUND];
+        let events =
+            epoll::wait(epoll, &mut events, Some(&Timespec::default())).map_or(&mut [][..], |(events, _)| events);
+        for event in &*events {
+            let place = event.data.u64() as usize;
+            if let Some(mut rx) = self.places.get_mut(place).and_then(Option::take) {
+                self.parked -= 1;
+                rx.ticket.found = now;
+                rx.awaits_frames();
+                into.push(rx);
+            }
+        }
+        if !events.is_empty() {
+            self.found = now;
+        }
+        self.next_look = now + longest_wait(now.since(self.found));
+        events.len() < FOUND
+    }
+
+    /// Of queues that are polled, parks those that have been empty for a while. The others that are parked now and then
+    /// no more are busy: they take over what was prepared for them.
+    pub fn tidy(&mut self, polled: &mut Vec<Rx>, now: Time) {
+        let mut at = 0;
+        while at < polled.len() {
+            let rx = &mut polled[at];
+            if !rx.is_dear() {
+                at += 1;
+                continue;
+            }
+            if now.since(rx.ticket.found.max(rx.empty_since())) >= PARK_AFTER && rx.is_empty() && rx.queue.can_park() {
+                match self.park(polled.remove(at)) {
+                    Ok(()) => continue,
+                    Err(rx) => polled.insert(at, rx),
+                }
+            } else if rx.ticket.is_known() {
+                if now.since(rx.ticket.found) >= PARK_AFTER {
+                    self.forget(rx);
+                }
+            } else {
+                rx.queue.renew(now);
+            }
+            at += 1;
+        }
+    }
+
+    /// Takes a queue's descriptor out.
+    pub fn forget(&mut self, rx: &mut Rx) {
+        let Some(place) = rx.ticket.place.take() else { return };
+        self.free.push(place);
+        // One without a descriptor has lost its device, which will not be heard of again.
+        if let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) {
+            let _ = epoll::delete(epoll, fd);
+        }
+    }
+
+    /// Has the queues of a port polled, whether they have frames or not.
+    pub fn recall(&mut self, port: PortNo, into: &mut Vec<Rx>, now: Time) {
+        for place in &mut self.places {
+            if let Some(mut rx) = place.take_if(|rx| rx.port.no == port) {
+                self.parked -= 1;
+                rx.ticket.found = now;
+                into.push(rx);
+            }
+        }
+    }
+
+    /// Takes the queues of a port out.
+    pub fn take(&mut self, port: PortNo) -> Vec<Rx> {
+        let of_port = |place: &mut Option<Rx>| place.take_if(|rx| rx.port.no == port);
+        let mut taken: Vec<Rx> = self.places.iter_mut().filter_map(of_port).collect();
+        self.parked -= taken.len();
+        taken.iter_mut().for_each(|rx| self.forget(rx));
+        taken
+    }
+
+    /// Readable while a parked queue has frames.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().filter(|_| self.parked > 0).map(AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use packet::Batch;
+    use ports::{Env, PortSpec, RxQueue};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::{read, write};
+
+    use super::*;
+    use crate::pipeline::port::PortShared;
+
+    struct Source(Arc<OwnedFd>);
+
+    impl RxQueue for Source {
+        fn receive(&mut self, _: &mut Batch, _: Time) -> usize {
+            usize::from(read(&*self.0, &mut [0; 8]).is_ok())
+        }
+
+        fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.0.as_fd())
+        }
+
+        fn can_park(&self) -> bool {
+            true
+        }
+    }
+
+    fn sources(count: u32) -> (Vec<Arc<OwnedFd>>, Vec<Rx>) {
+        let make = |n| {
+            let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+            let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
+            let port = PortShared::new(PortNo(n), port, 1);
+            (fd.clone(), Rx::new(&port, 0, Box::new(Source(fd)), Arc::default()))
+        };
+        (1..=count).map(make).unzip()
+    }
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    fn ports(queues: &[Rx]) -> Vec<u32> {
+        let mut ports: Vec<u32> = queues.iter().map(|rx| rx.port.no.0).collect();
+        ports.sort();
+        ports
+    }
+
+    fn poll(rx: &mut Rx, now: Time) -> usize {
+        let count = rx.queue.receive(&mut Batch::new(), now);
+        rx.looked(count, now);
+        count
+    }
+
+    #[test]
+    fn idle_queues_are_found_when_they_have_frames_however_many_they_are() {
+        let (fds, queues) = sources(200);
+        let mut parking = Parking::default();
+        assert!(queues.into_iter().all(|rx| parking.park(rx).is_ok()));
+        let mut polled = Vec::new();
+        assert!(parking.look(&mut polled, at(1)) && polled.is_empty());
+        for fd in &fds {
+            write(&**fd, &1u64.to_ne_bytes()).unwrap();
+        }
+        while !parking.look(&mut polled, at(2)) {}
+        assert_eq!(ports(&polled), (1..=200).collect::<Vec<_>>());
+        assert!(parking.is_empty() && parking.wait_fd().is_none());
+        assert_eq!(polled.iter_mut().map(|rx| poll(rx, at(2))).sum::<usize>(), 200);
+        assert_eq!(polled.iter_mut().map(|rx| poll(rx, at(3))).sum::<usize>(), 0);
+        parking.tidy(&mut polled, at(11));
+        assert_eq!(polled.len(), 200, "not yet");
+        parking.tidy(&mut polled, at(12));
+        assert!(polled.is_empty());
+        write(&*fds[7], &1u64.to_ne_bytes()).unwrap();
+        assert!(parking.look(&mut polled, at(13)));
+        assert_eq!(ports(&polled), [8], "it is armed again");
+    }
+
+    #[test]
+    fn a_busy_queue_is_taken_out_and_one_that_moves_away_as_well() {
+        let (fds, mut polled) = sources(2);
+        let mut parking = Parking::default();
+        polled.drain(..).for_each(|rx| assert!(parking.park(rx).is_ok()));
+        write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
+        parking.look(&mut polled, at(1));
+        for millis in 1..=11 {
+            write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
+            assert!(polled[0].ticket.is_known() && poll(&mut polled[0], at(millis)) == 1);
+            parking.tidy(&mut polled, at(millis));
+        }
+        assert!(!polled[0].ticket.is_known(), "busy for 10 ms");
+        parking.recall(PortNo(2), &mut polled, at(12));
+        assert!(ports(&polled) == [1, 2] && parking.is_empty());
+        assert!(parking.park(polled.pop().unwrap()).is_ok());
+        let moved = parking.take(PortNo(2));
+        assert!(ports(&moved) == [2] && !moved[0].ticket.is_known() && parking.is_empty());
+        // Their places are free for others.
+        assert!(polled.into_iter().chain(moved).all(|rx| parking.park(rx).is_ok()));
+        assert_eq!(parking.places.len(), 2);
+    }
+
+    #[test]
+    fn beside_busy_queues_a_look_comes_within_a_tenth_of_a_millisecond() {
+        let (_, queues) = sources(1);
+        let mut parking = Parking::default();
+        assert!(!parking.is_due(false, at(0)), "nobody is there");
+        queues.into_iter().for_each(|rx| assert!(parking.park(rx).is_ok()));
+        parking.look(&mut Vec::new(), at(1000));
+        assert!(parking.is_due(false, at(1000)));
+        let after = |micros: u64| at(1000) + Duration::from_micros(micros);
+        assert!(!parking.is_due(true, after(99)) && parking.is_due(true, after(100)));
+    }
+}

@@ -1,0 +1,81 @@
+//! How often a worker looks at clocks: they cost as much as several packets.
+//!
+//! Where turns follow each other, one ends when the next begins, so the cycle counter is read once for each
+//! receive queue that is polled. The time of day is read again when some microseconds have passed since.
+//! Whoever drives a worker turn by turn gets both read in each.
+
+use crate::sync::tsc;
+
+/// Cycles for which a reading of the clock is good enough: some microseconds.
+const FRESH: u64 = 10_000;
+
+/// A worker's.
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// Turns follow each other.
+    runs: bool,
+    /// When the last turn ended; `None` where something else was done since.
+    ended: Option<u64>,
+    /// When the clock was read.
+    read: Option<u64>,
+}
+
+impl Pace {
+    /// At a start, or after a pause. `runs`: turns follow each other from now on.
+    pub fn new(runs: bool) -> Pace {
+        Pace { runs, ended: None, read: None }
+    }
+
+    /// Cycle counter at the start of a turn.
+    #[inline(always)]
+    pub fn start(&mut self) -> u64 {
+        match self.ended {
+            Some(ended) => ended,
+            None => tsc::cycles(),
+        }
+    }
+
+    /// Whether the clock is to be read in the turn that starts now.
+    #[inline(always)]
+    pub fn is_clock_due(&mut self, start: u64) -> bool {
+        if self.read.is_some_and(|read| start.wrapping_sub(read) < FRESH) {
+            return false;
+        }
+        self.read = self.runs.then_some(start);
+        true
+    }
+
+    /// Cycle counter at the end of a turn, which was `last` when it was read last.
+    #[inline(always)]
+    pub fn end(&mut self, last: u64) -> u64 {
+        if !self.runs {
+            return tsc::cycles();
+        }
+        self.ended = Some(last);
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_read_in_each_turn_unless_turns_follow_each_other() {
+        let mut pace = Pace::default();
+        for _ in 0..3 {
+            let start = pace.start();
+            assert!(pace.is_clock_due(start));
+            assert!(pace.end(start) >= start);
+        }
+        let mut pace = Pace::new(true);
+        let start = pace.start();
+        assert!(pace.is_clock_due(start));
+        assert_eq!(pace.end(start + 9_000), start + 9_000);
+        assert_eq!(pace.start(), start + 9_000);
+        assert!(!pace.is_clock_due(start + 9_000));
+        pace.end(start + 10_000);
+        let start = pace.start();
+        assert!(pace.is_clock_due(start) && !pace.is_clock_due(start + 1));
+    }
+}
