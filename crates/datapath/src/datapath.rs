@@ -673,7 +673,7 @@ impl Shared {
 
     pub(crate) fn maintain(&self) {
         self.domain.collect();
-        self.table.thin();
+        self.table.enforce_limits();
         if self.table.has_evicted() {
             self.hand_over(self.table.take_evicted());
         }

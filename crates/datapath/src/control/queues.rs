@@ -63,7 +63,7 @@ impl Management {
                 None => self.borrow(&shared.crew.read(), entry, worker.number),
             };
             if let Some(queue) = queue {
-                worker.actor.outputs.add(entry.shared.clone(), queue);
+                worker.executor.outputs.add(entry.shared.clone(), queue);
             }
         }
     }

@@ -23,7 +23,7 @@ use packet::{Clock, Packet, Time};
 use ports::offload::fine_frames;
 
 use crate::action::PortNo;
-use crate::actions::execute::{Actor, Metadata, Recirculated, View};
+use crate::actions::execute::{Executor, KeyView, Metadata, Recirculated};
 use crate::actions::program::Program;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
@@ -71,7 +71,7 @@ pub struct Worker {
     /// The batch at work.
     pub frames: Frames,
     /// What happens to packets.
-    pub actor: Actor,
+    pub executor: Executor,
     /// Packets that are recirculated in later turns, by the port that they have come in on. While a port has some, it is
     /// not polled.
     pub parked: Vec<(PortNo, VecDeque<Recirculated>)>,
@@ -114,9 +114,9 @@ impl Worker {
         self.reader.quiescent();
         let look = self.time_cache.is_clock_due(start);
         if look {
-            let before = std::mem::replace(&mut self.actor.now, self.clock.now());
+            let before = std::mem::replace(&mut self.executor.now, self.clock.now());
             // Of several turns where they follow each other: packets are sent the sooner for it.
-            self.actor.outputs.turn(self.actor.now.since(before));
+            self.executor.outputs.turn(self.executor.now.since(before));
         }
 
         // What came back from the slow path goes before what is newer.
@@ -129,8 +129,8 @@ impl Worker {
         let mut since = if work == 0 && !has_returned { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
         let mut all_looked_at = self.idle_queues.is_empty();
-        if look && self.idle_queues.is_due(busy, self.actor.now) {
-            all_looked_at = self.idle_queues.look(&mut self.rx, self.actor.now);
+        if look && self.idle_queues.is_due(busy, self.executor.now) {
+            all_looked_at = self.idle_queues.look(&mut self.rx, self.executor.now);
             since = tsc::cycles();
         }
         let mut whole;
@@ -149,19 +149,19 @@ impl Worker {
                         continue;
                     }
                 }
-                if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
+                if !admitted || !self.rx[queue].is_due(look, busy, self.executor.now) {
                     whole = false;
                     continue;
                 }
-                let (missed, storms, fine) = (self.actor.misses.missed, self.storms, fine_frames());
+                let (missed, storms, fine) = (self.executor.misses.missed, self.storms, fine_frames());
                 let count = self.forward(queue);
-                self.rx[queue].looked(count, self.actor.now);
+                self.rx[queue].looked(count, self.executor.now);
                 let until = tsc::cycles();
                 if count > 0 {
                     received += count;
                     let cycles = until.wrapping_sub(since);
                     self.rx[queue].cycles.add(cycles);
-                    let charged = self.actor.misses.missed != missed
+                    let charged = self.executor.misses.missed != missed
                         || self.storms != storms
                         || self.fairness.is_costly(cycles)
                             && (fine_frames() != fine || self.is_pressed(self.rx[queue].port.no));
@@ -190,23 +190,23 @@ impl Worker {
             self.let_go();
         }
         work += received;
-        self.actor.outputs.end_of_batch(self.actor.now);
-        if self.actor.now.since(self.housekept) >= HOUSEKEEP {
-            self.housekept = self.actor.now;
-            self.actor.outputs.housekeep(self.actor.now);
+        self.executor.outputs.end_of_batch(self.executor.now);
+        if self.executor.now.since(self.housekept) >= HOUSEKEEP {
+            self.housekept = self.executor.now;
+            self.executor.outputs.housekeep(self.executor.now);
             if self.parked.is_empty() {
-                self.idle_queues.tidy(&mut self.rx, self.actor.now);
+                self.idle_queues.tidy(&mut self.rx, self.executor.now);
             }
         }
 
-        let counters = &self.actor.counters;
+        let counters = &self.executor.counters;
         // What comes behind the last batch counts to the next turn, where one follows.
         let last = if since == start { tsc::cycles() } else { since };
         let cycles = self.time_cache.end(last).wrapping_sub(start);
         counters.turns.add(1);
         if work > 0 {
             (self.empty_turns, self.idle) = (0, false);
-            self.idle_policy.on_work(self.actor.now);
+            self.idle_policy.on_work(self.executor.now);
             counters.busy_turns.add(1);
             counters.busy_cycles.add(cycles);
         } else {
@@ -250,7 +250,7 @@ impl Worker {
             match command {
                 Command::AddPort { port, tx, rx } => {
                     self.receive_from(rx);
-                    self.actor.outputs.add(port, tx);
+                    self.executor.outputs.add(port, tx);
                 }
                 Command::TakeRx { rx } => self.receive_from(rx),
                 Command::GiveRx { port, queues, reply } => {
@@ -259,26 +259,26 @@ impl Worker {
                     self.leaving.push(Leaving { port, rx, kept, reply });
                 }
                 Command::ShareTx { port, reply } => {
-                    let _ = reply.send(self.actor.outputs.share(port));
+                    let _ = reply.send(self.executor.outputs.share(port));
                 }
-                Command::ReplaceTx { port, tx } => self.actor.outputs.replace(port, tx, self.actor.now),
-                Command::ReclaimTx => self.actor.outputs.reclaim(),
+                Command::ReplaceTx { port, tx } => self.executor.outputs.replace(port, tx, self.executor.now),
+                Command::ReclaimTx => self.executor.outputs.reclaim(),
                 Command::Drain { reply } => self.draining.push(reply),
                 Command::RemovePorts { ports, reply } => {
                     let mut given_back = GivenBack::default();
                     for &port in &*ports {
                         given_back.rx.extend(self.take_rx(port));
-                        given_back.tx.extend(self.actor.outputs.remove(port, self.actor.now));
+                        given_back.tx.extend(self.executor.outputs.remove(port, self.executor.now));
                     }
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(given_back);
                 }
                 Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
-                Command::SetFlushInterval(interval) => self.actor.outputs.set_interval(interval, self.actor.now),
+                Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // To be asked is no work, or a worker that is asked would never be idle.
                     count -= 1;
-                    let _ = reply.send(std::mem::take(&mut self.idle) && self.actor.misses.is_empty());
+                    let _ = reply.send(std::mem::take(&mut self.idle) && self.executor.misses.is_empty());
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
@@ -311,9 +311,9 @@ impl Worker {
     /// worker's come after them.
     #[cold]
     pub fn let_go(&mut self) {
-        self.actor.outputs.flush(self.actor.now);
+        self.executor.outputs.flush(self.executor.now);
         for leaving in std::mem::take(&mut self.leaving) {
-            if self.actor.misses.has_outstanding(leaving.port) {
+            if self.executor.misses.has_outstanding(leaving.port) {
                 self.leaving.push(leaving);
                 continue;
             }
@@ -321,7 +321,7 @@ impl Worker {
             // Whoever asked waits for it.
             let _ = leaving.reply.send(leaving.rx);
         }
-        if self.actor.misses.is_empty() && self.parked.is_empty() {
+        if self.executor.misses.is_empty() && self.parked.is_empty() {
             for waiting in self.draining.drain(..) {
                 let _ = waiting.send(());
             }
@@ -329,12 +329,12 @@ impl Worker {
     }
 
     fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
-        self.actor.counters.injected.add(1);
-        let key = &mut self.frames.notes.keys[0];
+        self.executor.counters.injected.add(1);
+        let key = &mut self.frames.meta.keys[0];
         metadata.start(key);
         let layers = extract(packet.data(), key);
-        self.actor.run(program, packet, &mut View::new(key, layers), Pass::FIRST.of(program));
-        self.actor.misses.ring();
+        self.executor.run(program, packet, &mut KeyView::new(key, layers), Pass::FIRST.of(program));
+        self.executor.misses.notify();
     }
 
     /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
@@ -342,7 +342,7 @@ impl Worker {
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
         let (mut since, mut of) = (tsc::cycles(), None);
-        while let Some(returned) = self.actor.misses.take_returned(&mut self.actor.recirculated) {
+        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculated) {
             if let Some(before) = of.replace(returned.in_port)
                 && before != returned.in_port
             {
@@ -353,7 +353,7 @@ impl Worker {
                     count += 1;
                     self.act_on(answered);
                 }
-                None => self.actor.counters.punted.add(1),
+                None => self.executor.counters.punted.add(1),
             }
             if self.is_waited_for() {
                 if let Some(last) = of.take() {
@@ -368,14 +368,14 @@ impl Worker {
         }
         if count > 0 {
             // Those that have waited for what came back, too.
-            let before = self.actor.counters.recirculated.get();
-            while self.actor.counters.recirculated.get() - before < SLICE
+            let before = self.executor.counters.recirculated.get();
+            while self.executor.counters.recirculated.get() - before < SLICE
                 && let Some(in_port) = self.recirculate_some()
             {
                 since = self.bill(in_port, since);
             }
             self.park();
-            self.actor.misses.ring();
+            self.executor.misses.notify();
         }
         count
     }
@@ -393,22 +393,22 @@ impl Worker {
     }
 
     fn act_on(&mut self, answered: Answered) {
-        let actor = &mut self.actor;
+        let executor = &mut self.executor;
         let Answered { packet, mut key, layers, pass, answer } = answered;
         let in_port = crate::upcall::in_port(&key);
         match answer {
             Answer::Drop(reason) => {
                 let counter =
-                    if reason == DropReason::UpcallError { &actor.counters.lost } else { &actor.counters.misses };
+                    if reason == DropReason::UpcallError { &executor.counters.lost } else { &executor.counters.misses };
                 counter.add(1);
-                actor.outputs.drop(packet, reason, in_port);
+                executor.outputs.drop(packet, reason, in_port);
             }
             Answer::Run(program) => {
-                actor.counters.misses.add(1);
-                actor.run(&program, packet, &mut View::new(&mut key, layers), pass.of(&program));
+                executor.counters.misses.add(1);
+                executor.run(&program, packet, &mut KeyView::new(&mut key, layers), pass.of(&program));
             }
         }
-        actor.misses.reuse(key);
+        executor.misses.reuse(key);
     }
 
     /// Runs until `stop`: the body of a worker's thread.
@@ -420,14 +420,15 @@ impl Worker {
                 self.rest(stop);
             }
         }
-        self.actor.outputs.flush(self.actor.now);
+        self.executor.outputs.flush(self.executor.now);
         self.reader.offline();
     }
 
     /// Whether there is nothing to stay awake for.
     fn may_rest(&self) -> bool {
-        let outputs = &self.actor.outputs;
-        let awaited = !outputs.stands_still() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.actor.now));
+        let outputs = &self.executor.outputs;
+        let awaited =
+            !outputs.stands_still() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
         !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
     }
 
@@ -435,23 +436,23 @@ impl Worker {
     fn rest(&mut self, stop: &AtomicBool) {
         self.idle_policy.on_sleep();
         // Nothing is stuck while the worker sleeps.
-        self.actor.outputs.flush(self.actor.now);
-        let sent_lately = self.actor.outputs.sent_lately;
-        self.actor.outputs.housekeep(self.actor.now);
-        self.housekept = self.actor.now;
+        self.executor.outputs.flush(self.executor.now);
+        let sent_lately = self.executor.outputs.sent_lately;
+        self.executor.outputs.housekeep(self.executor.now);
+        self.housekept = self.executor.now;
 
         let polled = self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none());
         let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
         let limits = [
             polled.then_some(self.max_sleep),
-            due.map(|due| due.since(self.actor.now)),
+            due.map(|due| due.since(self.executor.now)),
             sent_lately.then_some(HOUSEKEEP),
         ];
         let timeout = limits.into_iter().flatten().min();
 
         let start = self.clock.now();
         // Counted before, for a sleep may be long.
-        self.actor.counters.sleeps.add(1);
+        self.executor.counters.sleeps.add(1);
         self.reader.offline();
         let (mailbox, channel) = (&self.mailbox, &self.channel);
         let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.idle_queues.wait_fd());
@@ -460,8 +461,8 @@ impl Worker {
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
         // What is sent next does not wait for a turn as long as this sleep.
-        self.actor.now = self.clock.now();
-        self.actor.counters.slept_nanos.add(self.actor.now.since(start).as_nanos() as u64);
+        self.executor.now = self.clock.now();
+        self.executor.counters.slept_nanos.add(self.executor.now.since(start).as_nanos() as u64);
         self.time_cache = TimeCache::new(true);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use packet::Time;
 use ports::RxQueue;
 
-use crate::classify::mixed::Recent;
+use crate::classify::mixed::RunHistory;
 use crate::pipeline::port::PortShared;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
@@ -35,7 +35,7 @@ pub struct Rx {
     /// What it owes to the worker's other queues.
     pub deficit: Deficit,
     /// What its last batches were like.
-    pub recent: Recent,
+    pub recent: RunHistory,
     /// It was empty when it was looked at last.
     empty: bool,
     /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
@@ -53,7 +53,7 @@ impl Rx {
     pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let costly = queue.wait_fd().is_some();
         let (received, next_look) = (Time(0), Time(0));
-        let (deficit, recent, empty) = (Deficit::default(), Recent::default(), false);
+        let (deficit, recent, empty) = (Deficit::default(), RunHistory::default(), false);
         let registration = Registration::default();
         Rx {
             port: port.clone(),
