@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{MemPort, ToPort, by_hand, eventually, flow, udp};
-use datapath::control::assignment::Policy;
 use datapath::sync::clock::MonotonicClock;
-use datapath::{Action, AutoBalance, Config, Datapath, Error};
+use datapath::{Action, AutoBalance, Config, Datapath, Error, RxPolicy};
 use packet::{Field, Packet};
 
 fn started(config: Config) -> Arc<Datapath> {
@@ -39,7 +38,7 @@ fn queues_move_to_the_workers_that_there_are() {
     let workers = || dp.rx_assignments().iter().map(|rx| rx.worker).collect::<Vec<_>>();
     let cores = || dp.stats().workers.iter().map(|w| (w.number, w.core)).collect::<Vec<_>>();
     assert_eq!(workers(), [0, 0, 0, 0]);
-    dp.set_rx_policy(Policy::RoundRobin, true);
+    dp.set_rx_policy(RxPolicy::RoundRobin, true);
     dp.set_workers(&[0, 1]).unwrap();
     assert_eq!((workers(), cores()), (vec![0, 1, 0, 1], vec![(0, Some(0)), (1, Some(1))]));
     dp.set_workers(&[1]).unwrap();
@@ -111,7 +110,7 @@ fn queues_are_pinned_to_cores() {
     let place = || dp.rx_assignments().iter().map(|rx| (rx.worker, rx.pinned)).collect::<Vec<_>>();
     dp.set_rx_affinity(port, BTreeMap::from([(3, 0)])).unwrap();
     assert_eq!(place(), [(1, false), (1, false), (1, false), (0, true)]);
-    dp.set_rx_policy(Policy::RoundRobin, false);
+    dp.set_rx_policy(RxPolicy::RoundRobin, false);
     assert_eq!(place(), [(0, false), (1, false), (0, false), (0, true)]);
     dp.set_rx_affinity(port, BTreeMap::new()).unwrap();
     assert_eq!(place(), [(0, false), (1, false), (0, false), (1, false)]);

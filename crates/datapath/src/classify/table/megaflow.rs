@@ -29,9 +29,8 @@ use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{Fit, Member, PortFlows};
 use crate::error::Error;
-use crate::stats::RemovedFlow;
 use crate::sync::rcu::{Domain, Guard, Protected};
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
 /// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
 /// of port zero, which does not exist.
