@@ -27,12 +27,13 @@ use crate::slowpath::queue::{Channel, ChannelList, Handler, MissQueue, Notifier,
 use crate::stats::WorkerStats;
 use crate::sync::counters::{WorkerCounters, add_to, since};
 use crate::sync::rcu::Reader;
+use crate::worker::Worker;
 use crate::worker::fairness::Fairness;
-use crate::worker::idle_policy::Patience;
-use crate::worker::idle_queues::Parking;
-use crate::worker::time_cache::Pace;
+use crate::worker::idle_policy::IdlePolicy;
+use crate::worker::idle_queues::IdleQueues;
+use crate::worker::mailbox::{Command, Mailbox};
+use crate::worker::time_cache::TimeCache;
 use crate::worker::waker::Waker;
-use crate::worker::{Command, Mailbox, Worker};
 
 pub use crate::control::queues::TxQueues;
 
@@ -364,7 +365,7 @@ impl Management {
             parked: Vec::new(),
             storms: 0,
             rx: Vec::new(),
-            parking: Parking::default(),
+            idle_queues: IdleQueues::default(),
             fairness: Fairness::default(),
             leaving: Vec::new(),
             draining: Vec::new(),
@@ -374,9 +375,9 @@ impl Management {
             max_sleep: self.config.max_sleep,
             empty_turns: 0,
             idle: false,
-            patience: Patience::new(dedicated),
+            idle_policy: IdlePolicy::new(dedicated),
             housekept: Time(0),
-            pace: Pace::default(),
+            time_cache: TimeCache::default(),
         }
     }
 
@@ -687,7 +688,9 @@ mod tests {
             noted.store(answers.try_iter().count() == 1 && passed, Ordering::SeqCst);
         };
         let shared = worker.rx[0].port.clone();
-        let rx = |index, queue: Box<dyn ports::RxQueue>| crate::worker::Rx::new(&shared, index, queue, Arc::default());
+        let rx = |index, queue: Box<dyn ports::RxQueue>| {
+            crate::worker::rx_queue::Rx::new(&shared, index, queue, Arc::default())
+        };
         let queues = [rx(1, Box::new(Queue(asks))), rx(2, Box::new(Queue(looks)))];
         worker.rx.extend(queues);
         worker.turn();

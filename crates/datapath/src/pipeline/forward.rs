@@ -260,11 +260,11 @@ impl Worker {
     /// Takes those through that came in on ports which are not polled here any more.
     #[cold]
     pub fn recirculate_strays(&mut self) {
-        let Worker { parked, rx, parking, executor, .. } = self;
+        let Worker { parked, rx, idle_queues, executor, .. } = self;
         // Those of a port that is only idle wait for its turns.
         for (port, _) in parked.iter() {
             if !rx.iter().any(|rx| rx.port.no == *port) {
-                parking.recall(*port, rx, executor.now);
+                idle_queues.recall(*port, rx, executor.now);
             }
         }
         let strays = parked.extract_if(.., |(port, _)| !rx.iter().any(|rx| rx.port.no == *port)).collect::<Vec<_>>();
