@@ -249,4 +249,42 @@ mod tests {
         assert!(!balancer.is_useful(layout(RxPolicy::RoundRobin, &[(0, 2), (1, 1)])));
         assert!(balancer.is_useful(layout(RxPolicy::Group, &[(0, 2), (1, 1)])));
     }
+
+    /// Two workers, of which the first has both busy queues.
+    fn overloaded() -> Inputs {
+        let worker = |number, busy| (EligibleWorker { number, core: Some(number) }, Some(busy));
+        Inputs {
+            now: Time(0),
+            scheduling: Scheduling::default(),
+            queues: vec![QueueLoad { cycles: 48, core: None }; 2],
+            assignments: vec![Assignment { worker: 0, pinned: false }; 2],
+            workers: vec![worker(0, 96), worker(1, 0)],
+            elapsed: 100,
+        }
+    }
+
+    /// Whether the balancer moves queues when it looks.
+    fn decides(settings: AutoBalance, inputs: Inputs) -> bool {
+        let mut balancer = Balancer::default();
+        balancer.set(settings);
+        assert!(!balancer.decide(&inputs), "the first interval has begun");
+        balancer.decide(&Inputs { now: inputs.now + 2 * MINUTE, ..inputs })
+    }
+
+    #[test]
+    fn queues_move_where_a_worker_is_overloaded_and_the_loads_become_more_equal() {
+        let on = AutoBalance { enabled: true, ..AutoBalance::default() };
+        assert!(decides(on, overloaded()));
+        assert!(!decides(AutoBalance { enabled: false, ..on }, overloaded()));
+        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "nobody is that busy");
+        let [one, other] = [0, 1].map(|worker| Assignment { worker, pinned: false });
+        let spread = Inputs { assignments: vec![one, other], ..overloaded() };
+        assert!(!decides(on, spread), "no assignment is better");
+        let pinned = Assignment { worker: 0, pinned: true };
+        let queues = vec![QueueLoad { cycles: 48, core: Some(0) }; 2];
+        assert!(
+            !decides(on, Inputs { assignments: vec![pinned; 2], queues, ..overloaded() }),
+            "they stay where they are"
+        );
+    }
 }

@@ -125,6 +125,11 @@ impl ControlPlane {
     pub fn inline(&mut self) -> &mut Inline {
         self.runtime.inline()
     }
+
+    /// Wakes the handler of a worker.
+    pub fn notifier_of(&self, worker: usize) -> Arc<crate::slowpath::queue::Notifier> {
+        self.handlers.of_worker(worker).notifier.clone()
+    }
 }
 
 /// Workers come and go.

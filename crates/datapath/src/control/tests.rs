@@ -252,23 +252,28 @@ fn tiny_segments_are_charged_to_the_port_of_their_frame() {
     assert!(mostly(48) && !mostly(1448));
 }
 
+/// A source of packets of which each is recirculated six times, in so many copies.
+fn storm(dp: &Datapath, copies: usize) -> crate::action::PortNo {
+    use crate::action::Action;
+    use packet::{Field, Key, Mask};
+    let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+    let port = dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+    for id in 0..7 {
+        let mut key = Key::new();
+        (key.common_mut().in_port, key.common_mut().recirc_id) = (port.0.into(), id.into());
+        let mut mask = Box::new(Mask::wildcard());
+        [Field::InPortOxm, Field::RecircId].into_iter().for_each(|field| mask.set_exact(field));
+        let actions = vec![Action::Recirc(id + 1); if id == 0 { copies } else { 1 }];
+        dp.install(crate::upcall::FlowSpec { key: Box::new(key), mask, actions, tag: Arc::new(()) }).unwrap();
+    }
+    port
+}
+
 #[test]
 fn recirculation_storms_are_charged_to_their_port() {
-    use crate::action::Action;
-    use crate::upcall::FlowSpec;
-    use packet::{Field, Key, Mask};
     for copies in [1, 7] {
         let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
-        let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
-        let port = dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
-        for id in 0..7 {
-            let mut key = Key::new();
-            (key.common_mut().in_port, key.common_mut().recirc_id) = (port.0.into(), id.into());
-            let mut mask = Box::new(Mask::wildcard());
-            [Field::InPortOxm, Field::RecircId].into_iter().for_each(|field| mask.set_exact(field));
-            let actions = vec![Action::Recirc(id + 1); if id == 0 { copies } else { 1 }];
-            dp.install(FlowSpec { key: Box::new(key), mask, actions, tag: Arc::new(()) }).unwrap();
-        }
+        storm(&dp, copies);
         let mut control = dp.control.lock();
         let workers = &mut control.inline().workers;
         let worker = workers.values_mut().next().unwrap();
@@ -278,4 +283,132 @@ fn recirculation_storms_are_charged_to_their_port() {
         assert_eq!((worker.parked.len(), worker.turn()), if copies > 6 { (1, 0) } else { (0, BATCH_SIZE) });
         worker.reader.offline();
     }
+}
+
+#[test]
+fn what_is_left_of_a_storm_is_counted_when_its_worker_ends() {
+    use crate::account::Account;
+    use crate::drop::DropReason;
+    let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+    storm(&dp, 7);
+    let mut control = dp.control.lock();
+    let (_, mut worker) = control.inline().workers.pop_first().unwrap();
+    worker.turn();
+    let counters = worker.executor.counters.clone();
+    let parked = worker.parked.iter().map(|(_, packets)| packets.len() as u64).sum::<u64>();
+    let account = || Account::of(std::iter::once(&counters.read()));
+    let before = account();
+    assert!(parked > 0 && before.came() - before.went() == parked, "{parked} are parked: {before}");
+    worker.reader.offline();
+    worker.end();
+    let after = account();
+    let storm = |account: &Account| account.drops.get(DropReason::RecirculationStorm);
+    assert_eq!((after.came() - after.went(), storm(&after) - storm(&before)), (0, parked), "{after}");
+}
+
+/// A slow path that drops each packet, after it has written down its number.
+#[derive(Default)]
+struct Numbers(parking_lot::Mutex<Vec<u32>>);
+
+impl crate::upcall::Upcall for Numbers {
+    fn misses(&self, misses: &mut [crate::upcall::Miss], _: Time) {
+        for miss in misses {
+            let number = miss.packet.data()[50..54].try_into().unwrap();
+            self.0.lock().push(u32::from_be_bytes(number));
+            miss.verdict = crate::upcall::Verdict::Drop(crate::drop::DropReason::Rule);
+        }
+    }
+
+    fn punt(&self, _: &packet::Packet, _: &packet::Key, _: &crate::action::Punt, _: Time) {}
+}
+
+#[test]
+fn packets_that_wait_at_a_handler_go_with_their_channel_to_another() {
+    let config = Config { workers: vec![0, 1], ..Config::default() };
+    let (dp, env) = (Datapath::new(config, Arc::new(ManualClock::new(Time(1)))), Env::default());
+    let port = dp.add_port(open(&PortSpec::new("p1", "dummy"), &env).unwrap()).unwrap();
+    dp.set_rx_affinity(port, [(0, 1)].into()).unwrap();
+    let (device, slow_path) = (env.dummies.find("p1").unwrap(), Arc::new(Numbers::default()));
+    dp.set_upcall(slow_path.clone());
+    let mut control = dp.control.lock();
+    let mut next = 0;
+    // Misses of which one batch is answered, and the others wait at the handler.
+    let mut go_up = |control: &mut crate::control::plane::ControlPlane, handler: usize| {
+        let Inline { workers, handlers } = control.inline();
+        let worker = workers.get_mut(&1).unwrap();
+        for _ in 0..3 {
+            for _ in 0..BATCH_SIZE {
+                let mut frame = vec![0; 64];
+                frame[12] = 0x99;
+                frame[50..54].copy_from_slice(&u32::to_be_bytes(next));
+                next += 1;
+                assert!(device.inject(&frame));
+            }
+            assert_eq!(worker.turn(), BATCH_SIZE);
+        }
+        worker.reader.offline();
+        assert_eq!(handlers[handler].serve(), BATCH_SIZE);
+    };
+    go_up(&mut control, 0);
+    control.set_handlers(2).unwrap();
+    let serve_all = |control: &mut crate::control::plane::ControlPlane| {
+        control.inline().handlers.iter_mut().map(Handler::serve).collect::<Vec<_>>()
+    };
+    assert_eq!(serve_all(&mut control), [0, BATCH_SIZE], "the channel of worker 1 is handler 1's now");
+    go_up(&mut control, 1);
+    control.set_handlers(1).unwrap();
+    while serve_all(&mut control).iter().sum::<usize>() > 0 {}
+    assert_eq!(*slow_path.0.lock(), (0..next).collect::<Vec<_>>(), "lost, doubled or overtaken");
+    let worker = control.inline().workers.get_mut(&1).unwrap();
+    worker.reader.quiescent();
+    worker.take_returned();
+    assert!(worker.executor.misses.is_empty(), "all are back");
+    worker.reader.offline();
+}
+
+#[test]
+fn a_worker_wakes_the_handler_that_serves_it() {
+    let config = Config { workers: vec![0, 1, 2], handlers: 3, ..Config::default() };
+    let dp = Datapath::new(config, Arc::new(ManualClock::new(Time(1))));
+    let mut control = dp.control.lock();
+    for count in [3, 1, 2, 16, 1, 3] {
+        control.set_handlers(count).unwrap();
+        assert_eq!((control.handlers(), control.inline().handlers.len()), (count, count));
+        for worker in 0..3 {
+            let notifier = control.notifier_of(worker);
+            assert!(control.inline().workers[&worker].executor.misses.notifies(&notifier), "{count}: {worker}");
+        }
+    }
+    control.set_handlers(0).unwrap();
+    assert_eq!(control.handlers(), 1, "there is always one");
+    control.set_handlers(1000).unwrap();
+    assert_eq!(control.handlers(), 16, "no more than there can be workers");
+}
+
+#[test]
+fn a_handler_that_cannot_be_started_is_an_error_and_the_others_go_on() {
+    let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
+    let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
+    dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
+    dp.start().unwrap();
+    // Nobody has connected a slow path: what it is asked about is lost.
+    let answered = || dp.stats().workers.iter().map(|stats| stats.lost).sum::<u64>();
+    let goes_on = || {
+        let before = answered();
+        while answered() == before {
+            std::thread::yield_now();
+        }
+    };
+    ALLOWED.set(1);
+    assert!(matches!(dp.set_handlers(3), Err(Error::Thread { .. })));
+    assert_eq!(dp.handlers(), 1, "not two either");
+    goes_on();
+    ALLOWED.set(usize::MAX);
+    dp.set_handlers(3).unwrap();
+    assert_eq!(dp.handlers(), 3, "tried again");
+    goes_on();
+    dp.set_handlers(2).unwrap();
+    goes_on();
+    dp.stop();
+    assert_eq!((dp.handlers(), dp.control.lock().inline().handlers.len()), (2, 2));
 }

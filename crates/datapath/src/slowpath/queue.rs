@@ -287,6 +287,12 @@ impl MissQueue {
         self.notifier.notify();
     }
 
+    /// Whether this is what wakes the handler.
+    #[cfg(test)]
+    pub fn notifies(&self, notifier: &Arc<Notifier>) -> bool {
+        Arc::ptr_eq(&self.notifier, notifier)
+    }
+
     /// Wakes the handler if there is something new for it.
     #[inline]
     pub fn notify(&mut self) {
