@@ -21,7 +21,7 @@ use crate::control::balance;
 use crate::control::usage::History;
 use crate::datapath::Shared;
 use crate::error::Error;
-use crate::pipeline::forward::Frames;
+use crate::pipeline::batch::InFlight;
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::{Channel, ChannelList, Handler, MissQueue, Notifier, ProgramCache};
 use crate::stats::WorkerStats;
@@ -345,7 +345,7 @@ impl Management {
         let counters = Arc::new(WorkerCounters::default());
         let executor = Executor {
             outputs: Outputs::new(number, self.config.tx_flush_interval, counters.clone()),
-            recirculated: Default::default(),
+            recirculation: Default::default(),
             misses: MissQueue::new(channel.clone(), notifier.clone()),
             counters,
             now: shared.clock.now(),
@@ -360,9 +360,9 @@ impl Management {
             reader,
             table: shared.table.clone(),
             caches,
-            frames: Frames::new(),
+            in_flight: InFlight::new(),
             executor,
-            parked: Vec::new(),
+            deferred: Vec::new(),
             storms: 0,
             rx: Vec::new(),
             idle_queues: IdleQueues::default(),
@@ -403,7 +403,10 @@ impl Management {
             }),
         };
         // What waits is sent, and counted, before the counters are read for the last time.
-        let dismantled = worker.map(|mut worker| (worker.executor.outputs.dismantle(worker.executor.now), worker));
+        let dismantled = worker.map(|mut worker| {
+            worker.retire_deferred();
+            (worker.executor.outputs.dismantle(worker.executor.now), worker)
+        });
         {
             let mut crew = shared.crew.write();
             if let Some(member) = crew.members.remove(&number) {
@@ -795,7 +798,7 @@ mod tests {
             assert_eq!(worker.turn(), BATCH_SIZE);
             assert_eq!(worker.storms, u64::from(copies > 6), "{copies} copies");
             // The rest waits, and the port is not polled before it is through.
-            assert_eq!((worker.parked.len(), worker.turn()), if copies > 6 { (1, 0) } else { (0, BATCH_SIZE) });
+            assert_eq!((worker.deferred.len(), worker.turn()), if copies > 6 { (1, 0) } else { (0, BATCH_SIZE) });
             worker.reader.offline();
         }
     }
