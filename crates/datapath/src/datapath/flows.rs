@@ -3,11 +3,11 @@
 use packet::{Key, Packet};
 
 use crate::action::Action;
-use crate::actions::execute::Metadata;
 use crate::actions::program::Program;
 use crate::classify::By;
 use crate::datapath::Datapath;
 use crate::error::Error;
+use crate::pipeline::metadata::OwnMetadata;
 use crate::slowpath::flow_log;
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, RemovedFlow};
 use crate::worker::mailbox::Command;
@@ -29,7 +29,8 @@ impl Datapath {
     }
 
     /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
-    /// [`barrier`](Datapath::barrier).
+    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their way
+    /// back.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)
@@ -115,7 +116,7 @@ impl Datapath {
     /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.
     pub fn execute(&self, packet: Packet, metadata: &Key, actions: &[Action]) {
         let program = Box::new(Program::compile(actions));
-        let (metadata, in_port) = (Metadata::of(metadata), crate::upcall::in_port(metadata));
+        let (metadata, in_port) = (OwnMetadata::of(metadata, &mut Vec::new()), crate::upcall::in_port(metadata));
         // By the worker that has the input port's first queue, so that the packet stays in order with
         // what comes in there; by another where that one is about to end.
         let assigned = self.ports.lock().first_worker(in_port);

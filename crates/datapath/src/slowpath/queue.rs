@@ -17,7 +17,6 @@
 //! that came later. What waits is classified again; if it was counted for a flow that is gone by then, or if there is no room
 //! for it to wait, it counts twice.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,11 +32,10 @@ use ports::Offloads;
 use ports::offload::complete;
 
 use crate::action::{Action, PortNo, Punt};
-use crate::actions::execute::Recirculated;
 use crate::actions::program::Program;
 use crate::classify::{By, Table};
 use crate::drop::DropReason;
-use crate::pipeline::passes::Pass;
+use crate::pipeline::recirculation::{Pass, RecirculatedPacket, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::flow_log;
 use crate::slowpath::reorder::ReorderGuard;
@@ -77,8 +75,16 @@ pub struct Returned {
     /// Where it was received.
     pub in_port: PortNo,
     connection: Option<u32>,
-    /// `None` for a packet that was punted.
-    pub answered: Option<Answered>,
+    /// The packet, or of one that was punted, its key.
+    pub what: CameBack,
+}
+
+/// What comes down of a packet.
+pub enum CameBack {
+    /// It had missed.
+    Answered(Answered),
+    /// It was punted, and stays up. Its key is for others.
+    Punted(Box<Key>),
 }
 
 /// A missed packet with its answer.
@@ -204,7 +210,7 @@ impl MissQueue {
     }
 
     /// Lets a packet wait, which has to, and for which the port has room.
-    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+    pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         self.count(packet.metadata.in_port());
         self.connections.wait(connection, packet);
     }
@@ -252,14 +258,22 @@ impl MissQueue {
     pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, outputs: &Outputs) {
         let in_port = crate::upcall::in_port(key);
         if !self.has_room(in_port) {
-            return outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+            return outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
         }
-        match self.channel.up.push(Up::Punt { packet, key: Box::new(key.clone()), punt }) {
+        let mut own = self.spare.pop().unwrap_or_default();
+        Key::clone_from(&mut own, key);
+        match self.channel.up.push(Up::Punt { packet, key: own, punt }) {
             Ok(()) => self.count_up(in_port),
             Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
-                outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+                outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
             }
         }
+    }
+
+    /// Keys that packets which have come back had, for others.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    pub fn spare_keys(&mut self) -> &mut Vec<Box<Key>> {
+        &mut self.spare
     }
 
     /// Takes the key of a packet that has come back, for another one.
@@ -303,8 +317,8 @@ impl MissQueue {
     }
 
     /// Takes what came down. Those that have waited for it go where packets are classified again.
-    pub fn take_returned(&mut self, again: &mut VecDeque<Recirculated>) -> Option<Returned> {
-        let MissQueue { channel, outstanding, by_port, connections, .. } = self;
+    pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
+        let MissQueue { channel, outstanding, by_port, connections, spare, .. } = self;
         let returned = channel.down.pop()?;
         let mut count = |in_port| {
             *outstanding -= 1;
@@ -314,7 +328,7 @@ impl MissQueue {
         if let Some(connection) = returned.connection {
             connections.remove(connection, |packet| {
                 count(packet.metadata.in_port());
-                again.push_back(packet);
+                spare.extend(again.push_packet(packet));
             });
         }
         Some(returned)
@@ -480,7 +494,8 @@ impl Handler {
                     if let Some(upcall) = self.upcall.get() {
                         hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
-                    let returned = Returned { in_port: crate::upcall::in_port(&key), connection: None, answered: None };
+                    let in_port = crate::upcall::in_port(&key);
+                    let returned = Returned { in_port, connection: None, what: CameBack::Punted(key) };
                     let _ = channel.down.push(returned);
                 }
             }
@@ -603,6 +618,6 @@ impl Pending {
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let in_port = crate::upcall::in_port(&key);
         let answered = Answered { packet, key, layers, pass: self.pass, answer };
-        Returned { in_port, connection: Some(self.connection), answered: Some(answered) }
+        Returned { in_port, connection: Some(self.connection), what: CameBack::Answered(answered) }
     }
 }

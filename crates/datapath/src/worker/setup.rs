@@ -9,8 +9,7 @@ use crate::actions::execute::Executor;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::config::Config;
-use crate::drop::DropReason;
-use crate::pipeline::forward::Frames;
+use crate::pipeline::batch::InFlight;
 use crate::pipeline::port::Queue;
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::{Channel, MissQueue, Notifier};
@@ -46,7 +45,7 @@ impl Worker {
         let counters = Arc::new(WorkerCounters::default());
         let executor = Executor {
             outputs: Outputs::new(number, config.tx_flush_interval, counters.clone()),
-            recirculated: Default::default(),
+            recirculation: Default::default(),
             misses: MissQueue::new(channel.clone(), notifier),
             counters,
             now: clock.now(),
@@ -61,9 +60,9 @@ impl Worker {
             reader,
             table: table.clone(),
             caches,
-            frames: Frames::new(),
+            in_flight: InFlight::new(),
             executor,
-            parked: Vec::new(),
+            deferred: Vec::new(),
             storms: 0,
             rx: Vec::new(),
             idle_queues: IdleQueues::default(),
@@ -85,11 +84,7 @@ impl Worker {
     /// Ends the worker: sends what waits for transmission, counts what is still to be recirculated as dropped, and gives
     /// out its place in the RCU domain and its transmit queues.
     pub fn end(mut self) -> (Reader, Vec<(PortNo, Queue)>) {
-        let parked = self.parked.drain(..).flat_map(|(_, packets)| packets);
-        for recirculated in parked.chain(self.executor.recirculated.drain(..)) {
-            let in_port = recirculated.metadata.in_port();
-            self.executor.outputs.drop(recirculated.packet, DropReason::RecirculationStorm, in_port);
-        }
+        self.retire_deferred();
         let queues = self.executor.outputs.dismantle(self.executor.now);
         (self.reader, queues)
     }
