@@ -20,6 +20,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::Thread;
 
 use crossbeam_queue::ArrayQueue;
@@ -139,7 +140,8 @@ impl Channel {
 #[derive(Default)]
 pub struct Notifier {
     sleeping: AtomicBool,
-    thread: OnceLock<Thread>,
+    /// The thread that waits now, or has waited last.
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Notifier {
@@ -147,7 +149,7 @@ impl Notifier {
     pub fn notify(&self) {
         if self.sleeping.load(Ordering::SeqCst)
             && self.sleeping.swap(false, Ordering::SeqCst)
-            && let Some(thread) = self.thread.get()
+            && let Some(thread) = &*self.thread.lock()
         {
             thread.unpark();
         }
@@ -155,7 +157,7 @@ impl Notifier {
 
     /// Sleeps until rung or `timeout`, unless `has_work`.
     pub fn wait(&self, timeout: std::time::Duration, has_work: impl Fn() -> bool) {
-        self.thread.get_or_init(std::thread::current);
+        *self.thread.lock() = Some(std::thread::current());
         self.sleeping.store(true, Ordering::SeqCst);
         if !has_work() {
             std::thread::park_timeout(timeout);
@@ -293,6 +295,18 @@ impl MissQueue {
         self.outstanding += 1;
     }
 
+    /// Another handler serves the channel now. It is woken, for this worker may have woken the other one last.
+    pub fn set_notifier(&mut self, notifier: Arc<Notifier>) {
+        self.notifier = notifier;
+        self.notifier.notify();
+    }
+
+    /// Whether this is what wakes the handler.
+    #[cfg(test)]
+    pub fn notifies(&self, notifier: &Arc<Notifier>) -> bool {
+        Arc::ptr_eq(&self.notifier, notifier)
+    }
+
     /// Wakes the handler if there is something new for it.
     #[inline]
     pub fn notify(&mut self) {
@@ -326,26 +340,36 @@ fn port_index(in_port: PortNo) -> usize {
     if (in_port.0 as usize) < crate::classify::table::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
 }
 
-/// The channels that a handler is to serve. They change when workers come and go.
+/// How the channels of a handler change: workers come and go, and a channel can move from one handler to another.
+///
+/// At any time one handler at most serves a channel: it is [`Served`] by whoever owns that. What a handler has taken from a
+/// channel and not answered yet moves with it, so that its packets stay in order.
 #[derive(Default)]
 pub struct ChannelList {
     changed: AtomicBool,
-    channels: Mutex<Vec<Arc<Channel>>>,
+    changes: Mutex<Vec<Change>>,
+}
+
+enum Change {
+    Add(Served),
+    Release(Arc<Channel>, Sender<Served>),
 }
 
 impl ChannelList {
-    /// Adds a channel.
-    pub fn add(&self, channel: Arc<Channel>) {
-        self.change(|channels| channels.push(channel));
+    /// Has the handler serve a channel.
+    pub fn add(&self, served: Served) {
+        self.change(Change::Add(served));
     }
 
-    /// Removes a channel, on which nothing may be outstanding.
-    pub fn remove(&self, channel: &Arc<Channel>) {
-        self.change(|channels| channels.retain(|c| !Arc::ptr_eq(c, channel)));
+    /// Has the handler stop serving a channel, between two batches. It is handed out with what waits in it.
+    pub fn release(&self, channel: &Arc<Channel>) -> Receiver<Served> {
+        let (reply, released) = mpsc::channel();
+        self.change(Change::Release(channel.clone(), reply));
+        released
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Channel>>)) {
-        change(&mut self.channels.lock());
+    fn change(&self, change: Change) {
+        self.changes.lock().push(change);
         self.changed.store(true, Ordering::SeqCst);
     }
 }
@@ -357,10 +381,17 @@ pub struct Served {
     backlog: RoundRobin<Up>,
 }
 
+impl Served {
+    /// The end of a channel that no handler has served yet.
+    pub fn new(channel: Arc<Channel>) -> Served {
+        Served { channel, backlog: RoundRobin::default() }
+    }
+}
+
 /// The handler's end of several channels.
 pub struct Handler {
-    /// What it is to serve.
-    pub roster: Arc<ChannelList>,
+    /// How what it serves is to change.
+    pub channel_list: Arc<ChannelList>,
     /// What it serves.
     pub channels: Vec<Served>,
     /// Its place in the RCU domain; offline but for look-ups.
@@ -403,14 +434,12 @@ impl Handler {
     /// Whether anything waits.
     pub fn has_work(&self) -> bool {
         let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
-        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
+        self.channel_list.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
     }
 
     /// Serves each channel once, and returns how many packets were handled.
     pub fn serve(&mut self) -> usize {
-        if self.roster.changed.swap(false, Ordering::SeqCst) {
-            self.follow_channels();
-        }
+        self.change_channels();
         let now = self.clock.now();
         let handled = (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum();
         if handled > 0 && self.table.has_evicted() {
@@ -422,13 +451,22 @@ impl Handler {
         handled
     }
 
-    fn follow_channels(&mut self) {
-        let mut old = std::mem::take(&mut self.channels);
-        let listed = self.roster.channels.lock().clone();
-        for channel in listed {
-            let at = old.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
-            let kept = at.map(|at| old.swap_remove(at));
-            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: RoundRobin::default() }));
+    /// Takes on and gives away channels, as it was asked to.
+    pub fn change_channels(&mut self) {
+        if !self.channel_list.changed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for change in std::mem::take(&mut *self.channel_list.changes.lock()) {
+            match change {
+                Change::Add(served) => self.channels.push(served),
+                Change::Release(channel, reply) => {
+                    let at = self.channels.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
+                    if let Some(at) = at {
+                        // Whoever has no use for it drops the other end.
+                        let _ = reply.send(self.channels.remove(at));
+                    }
+                }
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use crate::action::PortNo;
 use crate::actions::program::Program;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::slowpath::queue::Notifier;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
@@ -35,6 +36,8 @@ pub enum Command {
     Drain { reply: Sender<()> },
     /// Give the queues of ports back.
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
+    /// Wake another handler from now on.
+    SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },
     /// Change the flush interval.

@@ -9,6 +9,7 @@ pub mod idle_policy;
 pub mod idle_queues;
 pub mod mailbox;
 pub mod rx_queue;
+pub mod setup;
 pub mod time_cache;
 pub mod waker;
 
@@ -273,6 +274,7 @@ impl Worker {
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(given_back);
                 }
+                Command::SetNotifier(notifier) => self.executor.misses.set_notifier(notifier),
                 Command::Execute { packet, metadata, program } => self.execute(packet, metadata, &program),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {

@@ -13,7 +13,7 @@ use std::ops::Bound;
 
 use super::arena::FlowRef;
 use super::megaflow::{Dying, LOCKED, Table, Writer};
-use crate::stats::RemovedFlow;
+use crate::upcall::RemovedFlow;
 
 /// Ports that are looked at for one that has more than its share.
 const PORTS: usize = 16;

@@ -31,9 +31,8 @@ use crate::classify::table::masks::{Fit, ListFlows, Member};
 use crate::classify::table::stages::{FreeLists, LISTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::Stage;
-use crate::stats::RemovedFlow;
 use crate::sync::rcu::{Domain, Guard, Protected};
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
 /// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
 /// of port zero, which does not exist.
