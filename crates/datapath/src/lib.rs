@@ -25,7 +25,7 @@ pub use action::{Action, MAX_NESTING, PortNo, Punt, Rewrite};
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use datapath::Datapath;
-pub use drop::DropReason;
+pub use drop::{DropReason, Stage};
 pub use error::Error;
 pub use stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
 pub use upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Miss, Upcall, Verdict};

@@ -131,6 +131,9 @@ impl Port for Loop {
     fn stats(&self) -> Stats {
         Stats::default()
     }
+    fn tx_drops(&self) -> ports::TxDrops {
+        ports::TxDrops::default()
+    }
     fn features(&self) -> Features {
         Features::default()
     }

@@ -12,6 +12,7 @@ use crate::actions::program::{Needs, Program, Step, Use};
 use crate::classify::batch::{Notes, end_of_run, start_key};
 use crate::classify::table::megaflow::Table;
 use crate::classify::{Deed, Work, bits};
+use crate::drop::DropReason;
 use crate::pipeline::passes::Pass;
 use crate::sync::rcu::Guard;
 
@@ -36,24 +37,31 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, notes:
         }
         let Work::Program(program) = table.arena.work(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
+        let (run, growth) = (at..end_of_run(starts, at, count), program.growth());
+        if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+            // Not all have a buffer for the headers to be pushed: the program is run, which drops those that have not.
+            continue;
+        }
         if program.needs() == Needs::Headers {
             notes.extract(at, &packets[at], in_port);
         }
-        let run = at..end_of_run(starts, at, count);
         let (key, layers) = (&mut notes.keys[at], notes.layers[at]);
         rewrite(&program.steps, &mut packets[run], key, layers);
         notes.found[at].deed = Deed::of(Work::Output(port));
-        grown = grown.max(program.growth());
+        grown = grown.max(growth);
     }
     notes.heads.longest += grown;
     bits(notes.starts).all(|at| notes.found[at].deed == notes.found[0].deed)
 }
 
-/// Does steps that only rewrite.
+/// Does steps that only rewrite, with packets that have the headroom for them.
 #[inline(always)]
 fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) {
     for step in steps {
-        packets.iter_mut().for_each(|packet| step.rewrite(packet, key, &layers));
+        for packet in packets.iter_mut() {
+            let done = step.rewrite(packet, key, &layers);
+            debug_assert!(done, "there is headroom");
+        }
         follow(step, &mut layers);
     }
 }
@@ -108,7 +116,13 @@ impl Actor {
     pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut View<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
         for step in &program.steps {
-            packets.iter_mut().for_each(|packet| self.step(step, packet, view, next));
+            let mut lost = 0u32;
+            for (at, packet) in packets.iter_mut().enumerate() {
+                lost |= u32::from(!self.step(step, packet, view, next)) << at;
+            }
+            if lost != 0 {
+                self.drop_those(lost, packets, view.in_port());
+            }
             view.follow(step);
         }
         match &program.end {
@@ -117,6 +131,19 @@ impl Actor {
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
+        }
+    }
+
+    /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
+    #[cold]
+    fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
+        let all = std::mem::take(packets);
+        for (at, packet) in all.into_iter().enumerate() {
+            if which >> at & 1 == 0 {
+                packets.push(packet);
+            } else {
+                self.outputs.drop(packet, DropReason::NoBuffer, in_port);
+            }
         }
     }
 }
