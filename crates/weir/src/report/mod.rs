@@ -90,6 +90,8 @@ pub struct PortShow {
     pub status: BTreeMap<String, String>,
     /// Counters, named as in the Open_vSwitch schema.
     pub statistics: BTreeMap<String, u64>,
+    /// Why packets were not sent: what makes `tx_dropped` and `tx_errors`, but for what a device counts in them itself.
+    pub tx_drops: BTreeMap<String, u64>,
     /// Drops in the datapath, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Why the port is not in service.

@@ -108,6 +108,7 @@ fn show_port(bridge: &str, info: &PortInfo) -> PortShow {
         port.ifindex = device.ifindex();
         port.status.extend(device.status().into_iter().map(|(name, fact)| (name.to_owned(), fact)));
         port.statistics = statistics(&device.stats());
+        port.tx_drops = device.tx_drops().named().into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
     }
     port
 }
