@@ -10,12 +10,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ovsdb::framing::FrameError;
 use ports::files::{self, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::command::{Commands, Reply};
-use super::jsonrpc::{self, Decoder, MAX_REQUEST, Request};
+use super::jsonrpc::{self, MAX_REQUEST, Request};
 use crate::connections::{Connections, Place};
 
 /// Requests that have come.
@@ -82,10 +83,10 @@ pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 
 /// Answers the requests of one client, in order.
 async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands<C>, context: &C) -> Result<(), Error> {
-    let mut decoder = Decoder::new(MAX_REQUEST);
+    let mut framer = jsonrpc::framer(MAX_REQUEST);
     let mut chunk = vec![0; 4096];
     loop {
-        while let Some(message) = decoder.next_message()? {
+        while let Some(message) = framer.next_object()? {
             let request = Request::parse(message)?;
             place.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
@@ -107,9 +108,9 @@ async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands
             place.idle();
         }
         match stream.read(&mut chunk).await? {
-            0 if decoder.is_partial() => return Err(Error::Truncated),
+            0 if framer.pending() > 0 => return Err(Error::Truncated),
             0 => return Ok(()),
-            n => decoder.push(&chunk[..n]),
+            n => framer.push(&chunk[..n]),
         }
     }
 }
@@ -135,7 +136,7 @@ enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Protocol(#[from] jsonrpc::Error),
+    Protocol(#[from] FrameError),
     #[error("the client ended in the middle of a request")]
     Truncated,
     #[error("the client does not read its reply")]
