@@ -13,6 +13,7 @@ pub mod flow_text;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;
+pub mod source;
+pub mod timer;
 pub mod unixctl;
 pub mod vlog;
-pub mod vswitchd;

@@ -14,10 +14,11 @@ use crate::daemon::{self, Options, PROGRAM};
 use crate::doctor;
 use crate::report::{self, Flows, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
+use crate::source::toml;
 use crate::unixctl::{Client, client};
-use crate::vswitchd;
 
 pub mod args;
+pub mod vswitchd;
 use args::{Args, Command};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
@@ -149,7 +150,7 @@ impl Daemon {
 }
 
 fn check(config: &Path, json: bool) -> Result<(), Error> {
-    let loaded = config::toml::load(config)?;
+    let loaded = toml::load(config)?;
     let problems = check::environment(&loaded);
     if !problems.0.is_empty() {
         return Err(problems.into());

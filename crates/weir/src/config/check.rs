@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::desired::{Desired, Port};
 use super::error::{ConfigError, ConfigErrors};
-use super::toml::{Loaded, Origins, port_key};
+use super::origins::{Loaded, Origins, port_key};
 
 /// `AF_XDP` (linux/socket.h).
 const AF_XDP: u16 = 44;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let loaded = crate::config::toml::parse(Path::new("t.toml"), text).unwrap();
+        let loaded = crate::source::toml::parse(Path::new("t.toml"), text).unwrap();
         environment(&loaded).0.iter().map(ToString::to_string).collect()
     }
 

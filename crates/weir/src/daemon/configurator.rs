@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::Error;
 use super::apply::{Lost, Target};
 use super::missing::{Interfaces, Missing, Seen};
-use crate::config::toml::{Loaded, Origins, port_key};
+use crate::config::origins::{Loaded, Origins, port_key};
 use crate::config::{ConfigErrors, Desired, Workers, check};
 use crate::reconfigure::{self, Apply as _, Failure, Step};
 use crate::unixctl::command::Outcome;
@@ -208,7 +208,7 @@ impl Worker {
         let Some(config) = &self.config else {
             return Err("the configuration is in a database, which is followed as it changes".into());
         };
-        let loaded = crate::config::toml::load(config).map_err(|e| e.to_string())?;
+        let loaded = crate::source::toml::load(config).map_err(|e| e.to_string())?;
         let missing = check::cores(&loaded.desired, &loaded.origins);
         if !missing.is_empty() {
             return Err(ConfigErrors(missing).to_string());

@@ -12,11 +12,11 @@ use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
-use super::limits;
 use super::mtu::LocalMtus;
-use super::timer::Timer;
+use super::process::limits;
 use super::watch::Links;
 use crate::config::desired::{self, Workers};
+use crate::timer::Timer;
 
 /// The longest that the revalidator waits: it notices within this time that it is to end.
 const REVALIDATOR_WAIT: Duration = Duration::from_millis(200);

@@ -19,8 +19,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::config::{self, ConfigErrors, check, toml::Loaded};
+use crate::config::origins::Loaded;
+use crate::config::{ConfigErrors, check};
 use crate::rundir::{self, Pidfile, Rundir};
+use crate::source::toml;
+use crate::timer::Timer;
 use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
 
@@ -28,19 +31,17 @@ pub(crate) mod apply;
 pub(crate) mod commands;
 pub(crate) mod configurator;
 pub(crate) mod engine;
-mod limits;
 pub(crate) mod missing;
 pub(crate) mod mtu;
 pub(crate) mod openflow;
-pub(crate) mod panic;
-pub(crate) mod timer;
+pub(crate) mod process;
 pub(crate) mod watch;
 
 use apply::Target;
 use commands::Context;
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
-use timer::Timer;
+use process::panic;
 use watch::Watch;
 
 /// The name of the program, as `ovs-appctl -t` has it.
@@ -96,7 +97,7 @@ pub enum Error {
     LogMethod(String),
     /// The user of `--user` cannot be changed to.
     #[error(transparent)]
-    User(#[from] crate::vswitchd::UserError),
+    User(#[from] process::user::Error),
     /// The address of the database makes no sense.
     #[error("{0}")]
     Database(String),
@@ -128,7 +129,7 @@ pub fn run(options: Options) -> Result<(), Error> {
 }
 
 fn load(options: &Options) -> Result<Loaded, Error> {
-    let loaded = config::toml::load(&options.config)?;
+    let loaded = toml::load(&options.config)?;
     match check::cores(&loaded.desired, &loaded.origins) {
         missing if missing.is_empty() => Ok(loaded),
         missing => Err(ConfigErrors(missing).into()),

@@ -67,13 +67,13 @@ const PATHS: &[(&str, &str)] = &[
     ("ports::pcap", "pcap"),
     ("ports::tap", "netdev_linux"),
     ("weir", "weir"),
+    ("weir::cli::vswitchd", "vswitchd"),
     ("weir::daemon::apply", "bridge"),
     ("weir::daemon::configurator", "bridge"),
     ("weir::daemon::openflow", "rconn"),
+    ("weir::source::ovsdb", "bridge"),
     ("weir::unixctl", "unixctl"),
     ("weir::vlog", "vlog"),
-    ("weir::vswitchd", "vswitchd"),
-    ("weir::vswitchd::follow", "bridge"),
 ];
 
 /// Names of the modules, in the order of their bytes.

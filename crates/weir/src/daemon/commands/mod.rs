@@ -41,6 +41,7 @@ mod stats;
 mod time;
 mod trace;
 pub(crate) mod vlog;
+pub(crate) mod waiting;
 
 /// What commands work on.
 pub struct Context {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::listener::Stream;
 use super::{ControllerState, Peers};
 use crate::connections::Place;
-use crate::daemon::timer::Timer;
+use crate::timer::Timer;
 
 /// How long a peer may take nothing of what it is sent.
 const STALL: Duration = Duration::from_secs(30);

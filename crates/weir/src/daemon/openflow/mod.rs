@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
 use crate::config::desired::Controller;
-use crate::daemon::timer::Timer;
 use crate::rundir::Rundir;
+use crate::timer::Timer;
 
 mod connection;
 mod controller;

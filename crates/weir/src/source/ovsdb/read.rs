@@ -14,8 +14,8 @@ use ports::registry;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
-use super::options::Dummy;
 use super::unsupported;
+use crate::cli::vswitchd::options::Dummy;
 use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, POLICIES, Port,
     PriorityTags, VlanMode, Vlans, Workers, parse_mac,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::options;
-use crate::daemon::commands::vlog;
+use super::vlog;
+use crate::cli::vswitchd::options;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;

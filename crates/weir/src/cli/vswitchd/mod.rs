@@ -21,32 +21,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::daemon::commands::{self, Context};
+use crate::daemon::commands::{self, Context, waiting};
 use crate::daemon::configurator::Configurator;
 use crate::daemon::engine::{Engine, Revalidator};
-use crate::daemon::timer::Timer;
+use crate::daemon::process::{detach, panic, user};
 use crate::daemon::watch::Watch;
-use crate::daemon::{Error, apply, bound_the_end, openflow, panic};
+use crate::daemon::{Error, apply, bound_the_end, openflow};
 use crate::rundir::{Pidfile, Rundir};
+use crate::source::ovsdb::{columns, files, follow, read};
+use crate::timer::Timer;
 use crate::unixctl::server::Server;
 use crate::vlog::{self, Logger};
 
-mod columns;
-mod detach;
-mod files;
-mod flow_tables;
-mod follow;
-mod mirror;
-mod options;
-mod source;
-mod unsupported;
-mod user;
-mod waiting;
-mod writeback;
-
+pub mod options;
 pub use options::PROGRAM;
 use options::{Dirs, Options, Request};
-pub use user::Error as UserError;
 
 /// Does what ovs-vswitchd does with these arguments, which come after the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -232,8 +221,8 @@ async fn manage(
     switch(options, rundir, events, first, server.as_ref(), &mut outside).await
 }
 
-fn rules(options: &Options, rundir: &Rundir) -> source::Rules {
-    source::Rules { dummy: options.dummy, files: files::Files::new(rundir.path(), options.warpable) }
+fn rules(options: &Options, rundir: &Rundir) -> read::Rules {
+    read::Rules { dummy: options.dummy, files: files::Files::new(rundir.path(), options.warpable) }
 }
 
 /// Serves the control socket, for ever.
@@ -249,7 +238,7 @@ async fn switch(
     options: &Options,
     rundir: &Rundir,
     events: Events,
-    first: source::Source,
+    first: read::Source,
     server: Option<&Server>,
     outside: &mut Outside,
 ) -> Result<(), Error> {

@@ -8,8 +8,8 @@ use ovsdb::transaction::Values;
 use ovsdb::{Atom, Datum, Replica, Row, Transaction};
 use ports::{dpdk, registry};
 
-use super::options::OVS_VERSION;
-use super::source::Source;
+use super::read::Source;
+use crate::cli::vswitchd::options::OVS_VERSION;
 use crate::config::Target;
 use crate::config::desired::format_mac;
 use crate::daemon::commands::Context;

@@ -8,9 +8,9 @@ use ovsdb::client::Events;
 use packet::Time;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::source::{self, Rules, Source};
+use super::read::{self, Rules, Source};
 use super::writeback::{self, What};
-use crate::config::toml::{Loaded, Origins};
+use crate::config::origins::{Loaded, Origins};
 use crate::daemon::commands::Context;
 
 /// How often links and addresses are looked at.
@@ -25,7 +25,7 @@ pub async fn first(events: &mut Events, rules: &Rules) -> Source {
     loop {
         let state = events.state();
         if state.synced && state.has_lock {
-            return source::read(&state.replica, rules, true);
+            return read::read(&state.replica, rules, true);
         } else if state.synced && !told {
             let pid = std::process::id();
             tracing::error!(
@@ -89,7 +89,7 @@ impl Follower {
             return;
         }
         let waits = self.applied.as_ref().is_some_and(|applied| applied.desired.datapath.flow_restore_wait);
-        let source = source::read(&state.replica, &self.rules, waits);
+        let source = read::read(&state.replica, &self.rules, waits);
         if self.applied.as_ref() != Some(&source) {
             self.bring(source).await;
         }

@@ -20,17 +20,17 @@
 //! The whole file is read before anything is reported, so that one run shows every mistake.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use datapath::AutoBalance;
 
-use super::desired::{
+use crate::config::Target;
+use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, POLICIES, Port, VlanMode,
     Vlans, Workers, parse_mac,
 };
-use super::error::{ConfigError, ConfigErrors, nearest};
-use super::target::Target;
-
+use crate::config::error::{ConfigError, ConfigErrors, nearest};
+use crate::config::origins::{Loaded, Origins, port_key};
 use crate::flow_text;
 use ports::{dpdk, registry};
 
@@ -43,42 +43,8 @@ const MAX_INTERFACE_NAME: usize = 15;
 /// The highest OpenFlow port number of a port (OpenFlow 1.0 section 5.2.1; higher ones are reserved).
 const MAX_OFPORT: i64 = 0xfeff;
 
-/// A configuration and where its parts stand in the file.
-#[derive(Clone, Debug)]
-pub struct Loaded {
-    /// The state that the file wants.
-    pub desired: Desired,
-    /// Where it says so.
-    pub origins: Origins,
-}
-
 /// What a VLAN id is, for errors (IEEE 802.1Q table 9-2).
 const VLAN: &str = "the number of a VLAN (4095 is reserved)";
-
-/// Where the keys of a configuration stand.
-#[derive(Clone, Debug, Default)]
-pub struct Origins {
-    file: PathBuf,
-    lines: HashMap<String, usize>,
-}
-
-impl Origins {
-    /// Those of a source that has no lines, a database say.
-    pub fn named(name: &str) -> Origins {
-        Origins { file: name.into(), lines: HashMap::new() }
-    }
-
-    /// An error about a key that was read without one: a port that cannot be opened, say.
-    pub fn error(&self, key: &str, problem: impl Into<String>) -> ConfigError {
-        let line = self.lines.get(key).copied();
-        ConfigError { file: self.file.clone(), line, key: key.into(), problem: problem.into() }
-    }
-}
-
-/// The key under which the origin of a port is noted.
-pub fn port_key(bridge: &str, port: &str) -> String {
-    format!("bridge.{bridge}.port.{port}")
-}
 
 /// Reads the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
@@ -104,9 +70,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Loaded, ConfigErrors> {
     check_across_bridges(&document, &desired);
     let lines = document.lines();
     match document.into_errors() {
-        ConfigErrors(errors) if errors.is_empty() => {
-            Ok(Loaded { desired, origins: Origins { file: file.into(), lines } })
-        }
+        ConfigErrors(errors) if errors.is_empty() => Ok(Loaded { desired, origins: Origins::new(file, lines) }),
         errors => Err(errors),
     }
 }
