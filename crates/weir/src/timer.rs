@@ -22,10 +22,10 @@ pub struct Timer {
     working: Arc<AtomicUsize>,
 }
 
-/// A task does what is due. See [`Timer::work`].
-pub struct Work(Arc<AtomicUsize>);
+/// A task does what is due. See [`Timer::begin_due_work`].
+pub struct DueWork(Arc<AtomicUsize>);
 
-impl Drop for Work {
+impl Drop for DueWork {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
@@ -91,12 +91,12 @@ impl Timer {
 
     /// Says that the caller does what a warp has made due, until it drops what it gets. To be called
     /// without waiting for anything after it was woken.
-    pub fn work(&self) -> Work {
+    pub fn begin_due_work(&self) -> DueWork {
         self.working.fetch_add(1, SeqCst);
-        Work(self.working.clone())
+        DueWork(self.working.clone())
     }
 
-    /// Whether somebody is at [`work`](Timer::work).
+    /// Whether a task does what is due.
     pub fn is_working(&self) -> bool {
         self.working.load(SeqCst) > 0
     }
@@ -150,7 +150,7 @@ mod tests {
         run(async {
             let worker = async {
                 timer.warped().await;
-                let _work = timer.work();
+                let _work = timer.begin_due_work();
                 done.notified().await;
             };
             let warper = async {

@@ -1,4 +1,8 @@
 //! The command line: parses it and does what it says.
+//!
+//! - [`args`]: the commands and their options
+//! - [`run`]: `weir run`, the daemon with its configuration in a file
+//! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -10,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::config::{self, check};
-use crate::daemon::{self, Options, PROGRAM};
+use crate::daemon;
 use crate::doctor;
 use crate::report::{self, Flows, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
@@ -18,6 +22,7 @@ use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+pub mod run;
 pub mod vswitchd;
 use args::{Args, Command};
 
@@ -64,7 +69,7 @@ enum Error {
     #[error("weir: {0}")]
     Daemon(#[from] daemon::Error),
     #[error("weir: vswitchd comes first: weir vswitchd [OPTIONS] [DATABASE]")]
-    Place,
+    VswitchdNotFirst,
     #[error("weir: this machine is not ready; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -74,8 +79,8 @@ enum Error {
 fn dispatch(args: Args) -> Result<(), Error> {
     let daemon = Daemon { rundir: Rundir::choose(args.rundir), socket: args.socket, json: args.json };
     match args.command {
-        Command::Run { config, log } => Ok(daemon::run(Options { config, rundir: daemon.rundir, log })?),
-        Command::Vswitchd { .. } => Err(Error::Place),
+        Command::Run { config, log } => Ok(run::run(config, daemon.rundir, &log)?),
+        Command::Vswitchd { .. } => Err(Error::VswitchdNotFirst),
         Command::Show => daemon.report("weir/show", &[], |r: &Show| report::text::show(r)),
         Command::Flows { bridge, table, openflow_only, datapath_only } => {
             daemon.report("weir/flows", &flows_arguments(bridge, table, openflow_only, datapath_only), |r: &Flows| {
@@ -123,7 +128,7 @@ impl Daemon {
     fn call(&self, command: &str, arguments: &[String]) -> Result<String, Error> {
         let socket = match &self.socket {
             Some(socket) => socket.clone(),
-            None => self.rundir.running_control_socket(PROGRAM)?,
+            None => self.rundir.running_control_socket(run::PROGRAM)?,
         };
         Ok(Client::connect(&socket)?.call(command, arguments)?)
     }

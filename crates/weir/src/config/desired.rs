@@ -141,6 +141,14 @@ pub struct Bridge {
     pub flows: BTreeSet<FlowText>,
 }
 
+impl Bridge {
+    /// The interface of this name. Most ports have the name of their interface.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        let same_name = self.ports.get(name).and_then(|port| port.interfaces.get(name));
+        same_name.or_else(|| self.ports.values().find_map(|port| port.interfaces.get(name)))
+    }
+}
+
 /// What belongs to a bridge itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BridgeSettings {
@@ -231,11 +239,30 @@ pub enum FailMode {
 pub struct Port {
     /// Which VLANs it carries, and how.
     pub vlans: Vlans,
-    /// The device behind it.
-    pub interface: Interface,
+    /// The devices behind it by name: one, or those of a bond.
+    pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// The device behind a port.
+/// Why a port of several interfaces cannot be had.
+pub const NO_BONDS: &str = "ports of several interfaces (bonds) are not supported yet";
+
+impl Port {
+    /// A port of one interface, whose name it has.
+    pub fn single(name: &str, interface: Interface, vlans: Vlans) -> Port {
+        Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]) }
+    }
+
+    /// The name of its interface and what that is to be; an error where it has not just one.
+    pub fn only_interface(&self) -> Result<(&str, &Interface), &'static str> {
+        let mut interfaces = self.interfaces.iter();
+        match (interfaces.next(), interfaces.next()) {
+            (Some((name, interface)), None) => Ok((name, interface)),
+            _ => Err(NO_BONDS),
+        }
+    }
+}
+
+/// A device behind a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interface {
     /// Type, as the column `type` has it; empty is "system".

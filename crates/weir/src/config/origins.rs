@@ -7,7 +7,7 @@ use super::desired::Desired;
 use super::error::ConfigError;
 
 /// A configuration and where its parts stand in the file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The state that the file wants.
     pub desired: Desired,

@@ -12,22 +12,22 @@ use ports::registry;
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
 use super::missing::Seen;
-use super::openflow::Requests;
+use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::desired::{
     BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::flow_text;
-use crate::reconfigure::{Apply, Numbers, Step};
+use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
-/// The switch as a target of steps.
-pub struct Target {
+/// The switch that runs, on which steps are taken.
+pub struct LiveSwitch {
     /// The switch.
     pub engine: Engine,
     /// Where sockets are made.
     pub rundir: PathBuf,
     /// The OpenFlow sockets, on the management thread.
-    pub openflow: Requests,
+    pub openflow: SocketRequests,
     /// What the workers and caches are set to.
     pub workers: Workers,
     /// What the caches are set to.
@@ -52,47 +52,58 @@ pub struct Lost {
     pub seen: Seen,
 }
 
-impl Apply for Target {
-    fn apply(&mut self, step: &Step) -> Outcome {
+impl Apply for LiveSwitch {
+    fn apply(&mut self, step: &ReconfigureStep) -> Outcome {
         tracing::debug!(?step, "reconfigure");
         match step {
-            Step::SetWorkers(workers) => self.set_workers(workers),
-            Step::SetDatapath(datapath) => self.set_datapath(datapath),
-            Step::StartDpdk(settings) => {
+            ReconfigureStep::SetWorkers(workers) => self.set_workers(workers),
+            ReconfigureStep::SetDatapath(datapath) => self.set_datapath(datapath),
+            ReconfigureStep::StartDpdk(settings) => {
                 ports::vhost::configure(settings, &self.rundir);
                 // What fails is in the log, and in the errors of the ports that need it.
                 ports::dpdk::initialise(settings);
                 Ok(())
             }
-            Step::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
-            Step::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
-            Step::RemoveBridge { bridge } => self.remove_bridge(bridge),
-            Step::AddLocal { bridge, settings } => self.add_local(bridge, settings),
-            Step::RemoveLocal { .. } | Step::RemovePort { .. } => {
+            ReconfigureStep::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
+            ReconfigureStep::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
+            ReconfigureStep::RemoveBridge { bridge } => self.remove_bridge(bridge),
+            ReconfigureStep::AddLocal { bridge, settings } => self.add_local(bridge, settings),
+            ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
-            Step::AddPort { bridge, port, wanted } => self.add_port(bridge, port, wanted),
-            Step::SetVlans { bridge, port, vlans } => self.set_vlans(bridge, port, vlans),
-            Step::SetInterface { bridge, port, interface } => self.set_interface(bridge, port, interface),
-            Step::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
-            Step::RemoveFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::DeleteStrict),
-            Step::AddController { bridge, target, controller } => {
+            ReconfigureStep::AddPort { bridge, wanted, .. } => self.add_port(bridge, wanted),
+            ReconfigureStep::SetVlans { bridge, interfaces, vlans, .. } => self.set_vlans(bridge, interfaces, vlans),
+            ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
+                self.set_interface(bridge, interface, wanted)
+            }
+            ReconfigureStep::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
+            ReconfigureStep::RemoveFlow { bridge, flow } => {
+                self.change_flow(bridge, flow, FlowModCommand::DeleteStrict)
+            }
+            ReconfigureStep::AddController { bridge, target, controller } => {
                 self.openflow.add_controller(bridge, target.clone(), controller.clone())
             }
-            Step::RemoveController { bridge, target } => self.openflow.remove_controller(bridge, target.clone()),
+            ReconfigureStep::RemoveController { bridge, target } => {
+                self.openflow.remove_controller(bridge, target.clone())
+            }
         }
     }
 
-    fn take_away(&mut self, steps: &[Step]) -> Vec<Outcome> {
-        let names = steps.iter().filter_map(|step| match step {
-            Step::RemovePort { bridge, port } => Some((bridge, port)),
-            Step::RemoveLocal { bridge } => Some((bridge, bridge)),
+    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<Outcome> {
+        let parts = steps.iter().filter_map(|step| match step {
+            ReconfigureStep::RemovePort { bridge, interfaces, .. } => Some((bridge, &interfaces[..])),
+            ReconfigureStep::RemoveLocal { bridge } => Some((bridge, std::slice::from_ref(bridge))),
             _ => None,
         });
-        let (bridges, names): (Vec<_>, Vec<_>) = names.unzip();
+        let (bridges, interfaces): (Vec<_>, Vec<_>) = parts.unzip();
         match bridges.first().map(|name| self.bridge(name)) {
-            Some(Ok(bridge)) => remove_ports(&bridge, &names),
-            Some(Err(error)) => vec![Err(error); names.len()],
+            Some(Ok(bridge)) => {
+                let names: Vec<_> = interfaces.iter().copied().flatten().collect();
+                let mut removed = remove_ports(&bridge, &names).into_iter();
+                // A port has gone when all its interfaces have.
+                interfaces.iter().map(|names| removed.by_ref().take(names.len()).fold(Ok(()), Outcome::and)).collect()
+            }
+            Some(Err(error)) => vec![Err(error); steps.len()],
             None => Vec::new(),
         }
     }
@@ -111,7 +122,7 @@ impl Apply for Target {
     }
 }
 
-impl Target {
+impl LiveSwitch {
     fn set_workers(&mut self, workers: &Workers) -> Outcome {
         let (datapath, have) = (&self.engine.datapath, &self.workers);
         if workers.tx_flush_interval != have.tx_flush_interval {
@@ -217,9 +228,9 @@ impl Target {
     /// Opens the device that has the name of a port whose own has gone, with the settings of `running`.
     pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> Outcome {
         let bridge = self.bridge(&lost.bridge)?;
-        let wanted = running.ports.get(&lost.name);
+        let wanted = running.interface(&lost.name);
         let device = match wanted {
-            Some(wanted) => match self.open(&lost.name, &wanted.interface)? {
+            Some(wanted) => match self.open(&lost.name, wanted)? {
                 Device::Datapath(device) => device,
                 Device::Patch { .. } => return Ok(()),
             },
@@ -228,21 +239,22 @@ impl Target {
         bridge.replace_device(lost.port, device).map_err(|e| e.to_string())?;
         let (name, number) = (&lost.name, short_number(lost.port));
         tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
-        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, &wanted.interface))
+        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&self, bridge: &str, name: &str, wanted: &Port) -> Outcome {
+    fn add_port(&self, bridge: &str, wanted: &Port) -> Outcome {
+        let (name, interface) = wanted.only_interface()?;
         let spec = PortSpec {
             name: name.to_owned(),
-            device: self.open(name, &wanted.interface)?,
-            request: wanted.interface.ofport_request.map(|n| OfPort(n.into())),
+            device: self.open(name, interface)?,
+            request: interface.ofport_request.map(|n| OfPort(n.into())),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
         log_added(bridge.name(), name, port);
-        self.pin(&bridge, port, &wanted.interface)
+        self.pin(&bridge, port, interface)
     }
 
     /// Has the cores that the configuration names poll the receive queues of a new port.
@@ -266,10 +278,12 @@ impl Target {
         registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }
 
-    fn set_vlans(&self, bridge: &str, name: &str, vlans: &Vlans) -> Outcome {
+    fn set_vlans(&self, bridge: &str, interfaces: &[String], vlans: &Vlans) -> Outcome {
         let bridge = self.bridge(bridge)?;
-        let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
-        bridge.set_port_vlan(port, port_vlan(vlans)).map_err(|e| e.to_string())
+        interfaces.iter().try_for_each(|name| {
+            let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
+            bridge.set_port_vlan(port, port_vlan(vlans)).map_err(|e| e.to_string())
+        })
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> Outcome {

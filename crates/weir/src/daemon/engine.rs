@@ -12,9 +12,9 @@ use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
+use super::links::Links;
 use super::mtu::LocalMtus;
-use super::process::limits;
-use super::watch::Links;
+use super::process::{exit, limits};
 use crate::config::desired::{self, Workers};
 use crate::timer::Timer;
 
@@ -84,7 +84,7 @@ impl Engine {
         self.datapath.settle(LAST_PACKETS);
         self.datapath.stop();
         // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
-        ports::afpacket::finish_closing(super::EXIT_TIMEOUT);
+        ports::afpacket::finish_closing(exit::TIMEOUT);
         let account = self.datapath.account();
         if account.came() == account.went() {
             tracing::info!("packets: {account}");

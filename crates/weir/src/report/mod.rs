@@ -223,3 +223,39 @@ pub struct WorkerStats {
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
 }
+
+/// Counters of a port by the names that the column `statistics` has, those that it keeps.
+pub fn statistics(stats: &ports::Stats) -> BTreeMap<String, u64> {
+    let ports::Stats {
+        rx_packets,
+        rx_bytes,
+        rx_dropped,
+        rx_errors,
+        rx_frame_err,
+        rx_over_err,
+        rx_crc_err,
+        tx_packets,
+        tx_bytes,
+        tx_dropped,
+        tx_errors,
+        collisions,
+    } = *stats;
+    [
+        ("rx_packets", rx_packets),
+        ("rx_bytes", rx_bytes),
+        ("rx_dropped", rx_dropped),
+        ("rx_errors", rx_errors),
+        ("rx_frame_err", rx_frame_err),
+        ("rx_over_err", rx_over_err),
+        ("rx_crc_err", rx_crc_err),
+        ("tx_packets", tx_packets),
+        ("tx_bytes", tx_bytes),
+        ("tx_dropped", tx_dropped),
+        ("tx_errors", tx_errors),
+        ("collisions", collisions),
+    ]
+    .into_iter()
+    .filter(|(_, n)| *n != ports::Stats::UNKNOWN)
+    .map(|(name, n)| (name.to_owned(), n))
+    .collect()
+}

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::source::ovsdb::OVS_VERSION;
+use crate::source::ovsdb::read::Dummy;
 use crate::vlog::Change;
-
-/// The version of Open vSwitch whose place Weir takes, for tools that ask.
-pub const OVS_VERSION: &str = "3.1.0";
 
 /// The name under which tools look for the daemon.
 pub const PROGRAM: &str = "ovs-vswitchd";
@@ -58,18 +57,6 @@ pub struct Options {
     pub tls: Tls,
     /// Options that are accepted and mean nothing to Weir.
     pub ignored: Vec<String>,
-}
-
-/// Which interfaces become dummy ports (`--enable-dummy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dummy {
-    /// Those that say so.
-    #[default]
-    Explicit,
-    /// Those of the type `system` too.
-    System,
-    /// All but patch ports.
-    Override,
 }
 
 /// Files for TLS.

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::configurator::Configurator;
 use super::engine::Engine;
 use super::openflow;
+use super::reload::Reloader;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
@@ -57,8 +58,10 @@ pub struct Context {
     pub log: Arc<Logger>,
     /// How often events came lately.
     pub coverage: coverage::History,
-    /// The configuration file.
-    pub config: std::path::PathBuf,
+    /// Has the configuration read again.
+    pub reloader: Reloader,
+    /// Where the configuration comes from.
+    pub location: String,
     /// What it answers to who asks for its version.
     pub version: String,
     /// When the daemon started.
@@ -103,7 +106,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "help" "[COMMAND]" (0, 1) now!(help), "Says what a command does, or lists all.";
     "version" "" (0, 0) now!(version), "Prints the version of the daemon.";
     "exit" "[--cleanup]" (0, 1) now!(exit), "Ends the daemon, and removes its sockets and devices.";
-    "reload" "" (0, 0) |context, _| Reply::Later(context.configurator.reload()),
+    "reload" "" (0, 0) |context, _| Reply::Later(context.reloader.reload()),
         "Reads the configuration again and applies what changed.";
 
     "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";

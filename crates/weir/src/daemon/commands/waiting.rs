@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::vlog;
-use crate::cli::vswitchd::options;
-use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::command::Reply;
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
@@ -17,6 +16,8 @@ pub struct Context {
     pub exit: Rc<Notify>,
     /// What is logged where.
     pub log: Arc<Logger>,
+    /// What it answers to who asks for its version.
+    pub version: String,
 }
 
 impl vlog::Logs for Context {
@@ -53,10 +54,6 @@ static COMMANDS: &[Command<Context>] = &[
         usage: "",
         args: (0, 0),
         help: "Prints the version of the daemon.",
-        run: |_, _| Reply::Now(version()),
+        run: |context, _| Reply::Now(Ok(context.version.clone())),
     },
 ];
-
-fn version() -> Outcome {
-    Ok(options::version().trim_end().to_owned())
-}

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use ofproto::connection::{Kind, Session, Settings};
 use openflow::stats::SwitchDesc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::listener::Stream;
 use super::{ControllerState, Peers};
 use crate::connections::Place;
 use crate::timer::Timer;
@@ -22,6 +21,11 @@ const STALL: Duration = Duration::from_secs(30);
 
 /// How long a peer may take for its hello.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// A stream of either family.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
 /// the peer is asked for a sign of life; zero is never. `place`: where it is told what the peer does.
@@ -78,18 +82,20 @@ impl Counted<'_> {
     fn update(&mut self, session: &Session) {
         let now = session.version().map(|_| session.wants_misses());
         if now.is_some() {
-            self.state.role.set(Some(session.role()));
+            self.state.change(|status| status.role = Some(session.role()));
         }
         if now == self.up {
             return;
         }
         if self.up.is_none() {
-            self.state.connected.set(Some(self.peers.timer.now()));
+            self.state.change(|status| status.connected = Some(self.peers.timer.now()));
         }
         self.leave();
         if let Some(wants_misses) = now {
-            self.state.connections.set(self.state.connections.get() + 1);
-            *self.state.error.borrow_mut() = None;
+            self.state.change(|status| {
+                status.connections += 1;
+                status.error = None;
+            });
             self.peers.count(self.kind, wants_misses, true);
         }
         self.up = now;
@@ -97,7 +103,7 @@ impl Counted<'_> {
 
     fn leave(&mut self) {
         if let Some(wanted_misses) = self.up.take() {
-            self.state.connections.set(self.state.connections.get().saturating_sub(1));
+            self.state.change(|status| status.connections = status.connections.saturating_sub(1));
             self.peers.count(self.kind, wanted_misses, false);
         }
     }
@@ -106,7 +112,7 @@ impl Counted<'_> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if self.up.is_some() {
-            self.state.disconnected.set(Some(self.peers.timer.now()));
+            self.state.change(|status| status.disconnected = Some(self.peers.timer.now()));
         }
         self.leave();
     }

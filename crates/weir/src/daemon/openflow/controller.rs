@@ -9,8 +9,7 @@ use ofproto::connection::Kind;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
-use super::connection;
-use super::listener::Stream;
+use super::connection::{self, Stream};
 use super::{ControllerState, Peers, Task};
 use crate::config::Target;
 use crate::config::desired::Controller;
@@ -41,7 +40,7 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
             lost_since = timer.now();
         }
         tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
-        *state.error.borrow_mut() = Some(error);
+        state.change(|status| status.error = Some(error));
         // Where the moment to help itself falls within the pause, it is not missed.
         let patience = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();

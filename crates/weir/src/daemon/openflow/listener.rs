@@ -7,11 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ofproto::connection::Kind;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
-use super::connection;
+use super::connection::{self, Stream};
 use super::{ControllerState, Peers, Task};
 use crate::config::desired::Controller;
 use crate::connections::Connections;
@@ -73,11 +72,6 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-/// A stream of either family.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
-
 impl Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, String)> {
         match self {
@@ -113,7 +107,7 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
                             ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&place)) => ended,
                             () = place.lost() => Err(made_room(&peers, &name)),
                         };
-                        *state.error.borrow_mut() = ended.err();
+                        state.change(|status| status.error = ended.err());
                     });
                     // What it has said already is heard before others come.
                     tokio::task::yield_now().await;

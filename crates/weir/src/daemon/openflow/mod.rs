@@ -5,7 +5,7 @@
 //! has accepted.
 //!
 //! Sharing between threads: [`Manager`] stays on the management thread. The configurator sends it
-//! requests through [`Requests`] and waits for the answers.
+//! requests through [`SocketRequests`] and waits for the answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
-use packet::Time;
 use ports::files::SocketFile;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
 use crate::config::desired::Controller;
 use crate::rundir::Rundir;
+use crate::source::ControllerStatus;
 use crate::timer::Timer;
 
 mod connection;
@@ -31,7 +31,7 @@ mod listener;
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
 /// management thread itself.
 #[derive(Clone)]
-pub struct Requests(mpsc::UnboundedSender<Request>);
+pub struct SocketRequests(mpsc::UnboundedSender<Request>);
 
 type Outcome = Result<(), String>;
 
@@ -48,7 +48,7 @@ struct Request {
     reply: oneshot::Sender<Outcome>,
 }
 
-impl Requests {
+impl SocketRequests {
     /// Opens the management sockets of a bridge.
     pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Outcome {
         self.ask(name, Change::AddBridge(bridge))
@@ -98,26 +98,18 @@ struct ControllerTask {
     _task: Task,
 }
 
-/// What is known about a controller. Written by its task, read by reports.
+/// What the tasks of a controller note.
 #[derive(Debug, Default)]
-pub struct ControllerState {
-    /// Connections that speak OpenFlow now.
-    pub connections: Cell<usize>,
-    /// The role that the last one has.
-    pub role: Cell<Option<openflow::Role>>,
-    /// What went wrong last.
-    pub error: RefCell<Option<String>>,
-    /// When a connection came about last.
-    pub connected: Cell<Option<Time>>,
-    /// When a connection ended last.
-    pub disconnected: Cell<Option<Time>>,
-}
+pub struct ControllerState(RefCell<ControllerStatus>);
 
 impl ControllerState {
-    /// When it came and went last, by the names of the column `status`: seconds since then.
-    pub fn history(&self) -> impl Iterator<Item = (&'static str, Time)> {
-        let connected = self.connected.get().map(|at| ("sec_since_connect", at));
-        connected.into_iter().chain(self.disconnected.get().map(|at| ("sec_since_disconnect", at)))
+    /// What is known now.
+    fn status(&self) -> ControllerStatus {
+        self.0.borrow().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ControllerStatus)) {
+        change(&mut self.0.borrow_mut());
     }
 }
 
@@ -155,10 +147,10 @@ impl Manager {
     }
 
     /// The controllers of a bridge and what is known about them.
-    pub fn controllers(&self, bridge: &str) -> Vec<(Target, Rc<ControllerState>)> {
+    pub fn controllers(&self, bridge: &str) -> Vec<(Target, ControllerStatus)> {
         let bridges = self.bridges.borrow();
         let controllers = bridges.get(bridge).into_iter().flat_map(|b| &b.controllers);
-        controllers.map(|(target, c)| (target.clone(), c.state.clone())).collect()
+        controllers.map(|(target, c)| (target.clone(), c.state.status())).collect()
     }
 
     /// Makes the connections to a bridge's controllers anew.
@@ -184,13 +176,13 @@ pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
     }
 }
 
-/// The receiving end of [`Requests`].
+/// The receiving end of [`SocketRequests`].
 pub struct RequestQueue(mpsc::UnboundedReceiver<Request>);
 
 /// A channel from the configurator to the manager.
-pub fn requests() -> (Requests, RequestQueue) {
+pub fn requests() -> (SocketRequests, RequestQueue) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Requests(sender), RequestQueue(receiver))
+    (SocketRequests(sender), RequestQueue(receiver))
 }
 
 fn no_bridge(name: &str) -> String {

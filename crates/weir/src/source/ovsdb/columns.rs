@@ -186,7 +186,7 @@ mod tests {
 
     /// The code that reads `other_config`.
     const READERS: [&str; 3] =
-        [include_str!("read.rs"), include_str!("follow.rs"), include_str!("../../../../ports/src/dpdk/settings.rs")];
+        [include_str!("read.rs"), include_str!("mod.rs"), include_str!("../../../../ports/src/dpdk/settings.rs")];
 
     #[test]
     fn every_key_that_is_read_is_declared() {

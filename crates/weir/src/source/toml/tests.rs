@@ -59,9 +59,9 @@ fn everything_is_read() {
     assert_eq!(bridge.flows.len(), 2);
     assert_eq!(bridge.controllers[&Target::PassiveTcp(6653, None)].max_backoff, Duration::from_secs(2));
     assert_eq!(bridge.ports["p1"].vlans.effective_mode(), VlanMode::Access);
-    assert_eq!(bridge.ports["p1"].interface.ofport_request, Some(7));
-    assert_eq!(bridge.ports["p2"].interface.kind, "system");
-    assert_eq!(bridge.ports["p2"].interface.options["n_rxq"], "2");
+    assert_eq!(bridge.ports["p1"].interfaces["p1"].ofport_request, Some(7));
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].kind, "system");
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].options["n_rxq"], "2");
     assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
     assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
     let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
