@@ -34,7 +34,7 @@ pub struct LiveSwitch {
     pub datapath: Datapath,
 }
 
-type Outcome = Result<(), String>;
+type StepResult = Result<(), String>;
 
 /// A port whose device has gone.
 pub struct Lost {
@@ -53,7 +53,7 @@ pub struct Lost {
 }
 
 impl Apply for LiveSwitch {
-    fn apply(&mut self, step: &ReconfigureStep) -> Outcome {
+    fn apply(&mut self, step: &ReconfigureStep) -> StepResult {
         tracing::debug!(?step, "reconfigure");
         match step {
             ReconfigureStep::SetWorkers(workers) => self.set_workers(workers),
@@ -89,7 +89,7 @@ impl Apply for LiveSwitch {
         }
     }
 
-    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<Outcome> {
+    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<StepResult> {
         let parts = steps.iter().filter_map(|step| match step {
             ReconfigureStep::RemovePort { bridge, interfaces, .. } => Some((bridge, &interfaces[..])),
             ReconfigureStep::RemoveLocal { bridge } => Some((bridge, std::slice::from_ref(bridge))),
@@ -101,7 +101,10 @@ impl Apply for LiveSwitch {
                 let names: Vec<_> = interfaces.iter().copied().flatten().collect();
                 let mut removed = remove_ports(&bridge, &names).into_iter();
                 // A port has gone when all its interfaces have.
-                interfaces.iter().map(|names| removed.by_ref().take(names.len()).fold(Ok(()), Outcome::and)).collect()
+                interfaces
+                    .iter()
+                    .map(|names| removed.by_ref().take(names.len()).fold(Ok(()), StepResult::and))
+                    .collect()
             }
             Some(Err(error)) => vec![Err(error); steps.len()],
             None => Vec::new(),
@@ -123,7 +126,7 @@ impl Apply for LiveSwitch {
 }
 
 impl LiveSwitch {
-    fn set_workers(&mut self, workers: &Workers) -> Outcome {
+    fn set_workers(&mut self, workers: &Workers) -> StepResult {
         let (datapath, have) = (&self.engine.datapath, &self.workers);
         if workers.tx_flush_interval != have.tx_flush_interval {
             datapath.set_tx_flush_interval(workers.tx_flush_interval);
@@ -141,7 +144,7 @@ impl LiveSwitch {
         Ok(())
     }
 
-    fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
+    fn set_datapath(&mut self, datapath: &Datapath) -> StepResult {
         self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
         self.engine.datapath.set_max_flow_memory(flow_memory(datapath));
         self.engine.datapath.set_max_masks(datapath.mask_limit as usize);
@@ -161,7 +164,7 @@ impl LiveSwitch {
         Ok(())
     }
 
-    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         self.openflow.add_bridge(name, bridge).inspect_err(|_| {
@@ -170,7 +173,7 @@ impl LiveSwitch {
         })
     }
 
-    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_config(bridge_config(name, settings));
@@ -184,13 +187,13 @@ impl LiveSwitch {
         }
     }
 
-    fn remove_bridge(&self, name: &str) -> Outcome {
+    fn remove_bridge(&self, name: &str) -> StepResult {
         self.engine.local_mtus.forget(name);
         self.openflow.remove_bridge(name)?;
         self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
     }
 
-    fn add_local(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn add_local(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
         let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
@@ -226,7 +229,7 @@ impl LiveSwitch {
     }
 
     /// Opens the device that has the name of a port whose own has gone, with the settings of `running`.
-    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> Outcome {
+    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> StepResult {
         let bridge = self.bridge(&lost.bridge)?;
         let wanted = running.interface(&lost.name);
         let device = match wanted {
@@ -242,7 +245,7 @@ impl LiveSwitch {
         wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&self, bridge: &str, wanted: &Port) -> Outcome {
+    fn add_port(&self, bridge: &str, wanted: &Port) -> StepResult {
         let (name, interface) = wanted.only_interface()?;
         let spec = PortSpec {
             name: name.to_owned(),
@@ -258,7 +261,7 @@ impl LiveSwitch {
     }
 
     /// Has the cores that the configuration names poll the receive queues of a new port.
-    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> Outcome {
+    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
         if interface.rx_affinity.is_empty() {
             return Ok(());
         }
@@ -266,7 +269,7 @@ impl LiveSwitch {
         number.map_or(Ok(()), |number| self.set_affinity(number, interface))
     }
 
-    fn set_affinity(&self, port: PortNo, interface: &Interface) -> Outcome {
+    fn set_affinity(&self, port: PortNo, interface: &Interface) -> StepResult {
         self.engine.datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())
     }
 
@@ -278,7 +281,7 @@ impl LiveSwitch {
         registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }
 
-    fn set_vlans(&self, bridge: &str, interfaces: &[String], vlans: &Vlans) -> Outcome {
+    fn set_vlans(&self, bridge: &str, interfaces: &[String], vlans: &Vlans) -> StepResult {
         let bridge = self.bridge(bridge)?;
         interfaces.iter().try_for_each(|name| {
             let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
@@ -286,7 +289,7 @@ impl LiveSwitch {
         })
     }
 
-    fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> Outcome {
+    fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
@@ -307,7 +310,7 @@ impl LiveSwitch {
         }
     }
 
-    fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> Outcome {
+    fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let change = flow_text::parse(&flow.0, command, &bridge).map_err(|e| format!("flow \"{flow}\": {e}"))?;
         bridge.flow_mod(&change).map_err(|e| format!("flow \"{flow}\": {e}"))
@@ -319,7 +322,7 @@ impl LiveSwitch {
 }
 
 /// Takes ports away. Says of each whether that has succeeded.
-fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<Outcome> {
+fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<StepResult> {
     let found: Vec<Option<OfPort>> = names.iter().map(|name| bridge.port_by_name(name)).collect();
     let going: Vec<OfPort> = found.iter().flatten().copied().collect();
     let removed = bridge.remove_ports(&going).map_err(|e| e.to_string());

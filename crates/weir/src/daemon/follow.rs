@@ -6,7 +6,7 @@ use super::commands::Context;
 use super::reload::Asker;
 use crate::config::Desired;
 use crate::config::origins::Loaded;
-use crate::source::{Change, ConfigSource, Running};
+use crate::source::{ConfigSource, Running, SourceEvent};
 use crate::unixctl::command::Outcome;
 
 /// Brings `first` into force, calls `in_force`, and then follows the source for ever.
@@ -44,20 +44,20 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    async fn change(&mut self, change: Change) {
+    async fn change(&mut self, change: SourceEvent) {
         match change {
-            Change::Wanted(loaded) => {
+            SourceEvent::Wanted(loaded) => {
                 let is_new = self.wanted.as_ref() != Some(&loaded.desired);
                 if is_new || !self.context.configurator.unapplied().ports.is_empty() {
                     self.apply(*loaded).await;
                 }
             }
-            Change::Withdrawn => {
+            SourceEvent::Withdrawn => {
                 self.wanted = None;
                 // What fails is in the log.
                 let _ = self.context.configurator.remove_all().await;
             }
-            Change::Nothing => {}
+            SourceEvent::Nothing => {}
         }
     }
 

@@ -169,7 +169,7 @@ impl<S: ConfigSource> Daemon<S> {
 
     /// Waits for the first state, runs the switch, and ends it.
     async fn run(mut self) -> Result<(), Error> {
-        let waiting = Rc::new(waiting::Context {
+        let waiting = Rc::new(waiting::WaitingContext {
             exit: self.outside.exit.clone(),
             log: self.settings.log.clone(),
             version: self.settings.version.clone(),

@@ -36,24 +36,25 @@ pub fn opened_by(step: &ReconfigureStep) -> Vec<&str> {
 
 /// A failure with the place in the configuration that asked for it.
 pub fn describe(failure: &Failure, origins: &Origins) -> String {
-    use ReconfigureStep as Step;
     let key = match &failure.step {
-        Step::SetWorkers(_) => "workers".into(),
-        Step::SetDatapath(_) => "datapath".into(),
-        Step::StartDpdk(_) => "dpdk".into(),
-        Step::AddPort { bridge, port, .. }
-        | Step::SetVlans { bridge, port, .. }
-        | Step::SetInterface { bridge, port, .. }
-        | Step::RemovePort { bridge, port, .. } => port_key(bridge, port),
-        Step::AddFlow { bridge, .. } | Step::RemoveFlow { bridge, .. } => format!("bridge.{bridge}.flows"),
-        Step::AddController { bridge, .. } | Step::RemoveController { bridge, .. } => {
+        ReconfigureStep::SetWorkers(_) => "workers".into(),
+        ReconfigureStep::SetDatapath(_) => "datapath".into(),
+        ReconfigureStep::StartDpdk(_) => "dpdk".into(),
+        ReconfigureStep::AddPort { bridge, port, .. }
+        | ReconfigureStep::SetVlans { bridge, port, .. }
+        | ReconfigureStep::SetInterface { bridge, port, .. }
+        | ReconfigureStep::RemovePort { bridge, port, .. } => port_key(bridge, port),
+        ReconfigureStep::AddFlow { bridge, .. } | ReconfigureStep::RemoveFlow { bridge, .. } => {
+            format!("bridge.{bridge}.flows")
+        }
+        ReconfigureStep::AddController { bridge, .. } | ReconfigureStep::RemoveController { bridge, .. } => {
             format!("bridge.{bridge}.controllers")
         }
-        Step::AddBridge { bridge, .. }
-        | Step::SetBridge { bridge, .. }
-        | Step::RemoveBridge { bridge }
-        | Step::AddLocal { bridge, .. }
-        | Step::RemoveLocal { bridge } => format!("bridge.{bridge}"),
+        ReconfigureStep::AddBridge { bridge, .. }
+        | ReconfigureStep::SetBridge { bridge, .. }
+        | ReconfigureStep::RemoveBridge { bridge }
+        | ReconfigureStep::AddLocal { bridge, .. }
+        | ReconfigureStep::RemoveLocal { bridge } => format!("bridge.{bridge}"),
     };
     origins.error(&key, &failure.error).to_string()
 }
@@ -92,5 +93,31 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
         }
         ReconfigureStep::SetInterface { bridge, interface, .. } => vec![failed(bridge, interface, "")],
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Port;
+    use crate::config::desired::{Interface, NO_BONDS, Vlans};
+
+    #[test]
+    fn each_interface_of_a_port_that_failed_has_the_reason() {
+        let interface = |kind: &str| Interface { kind: kind.into(), ..Interface::default() };
+        let single = Port::single("p", interface("tap"), Vlans::default());
+        let mut bond = single.clone();
+        bond.interfaces.insert("q".into(), interface("dummy"));
+        let failed = |wanted: &Port, error: &str| {
+            let step = ReconfigureStep::AddPort { bridge: "br0".into(), port: "b".into(), wanted: wanted.clone() };
+            let failure = Failure { step, error: error.into() };
+            let line = describe(&failure, &Origins::named("Open_vSwitch"));
+            assert_eq!(line, format!("Open_vSwitch: bridge.br0.port.b: {error}"));
+            let unapplied = Unapplied::new(&[failure], &[line]);
+            assert!(unapplied.errors.is_empty());
+            unapplied.ports.into_iter().map(|failed| (failed.name, failed.kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(&single, "no such device"), [("p".into(), "tap".into())]);
+        assert_eq!(failed(&bond, NO_BONDS), [("p".into(), String::new()), ("q".into(), String::new())]);
     }
 }

@@ -31,7 +31,7 @@ pub trait ConfigSource {
     fn first(&mut self) -> impl Future<Output = Loaded>;
 
     /// Waits until there is something to do. Whoever drops the future before it is done loses nothing.
-    fn next(&mut self) -> impl Future<Output = Change>;
+    fn next(&mut self) -> impl Future<Output = SourceEvent>;
 
     /// Reads the state again, because somebody asks for it. An error says in words why that is not possible.
     fn reread(&mut self) -> impl Future<Output = Result<Loaded, String>>;
@@ -46,7 +46,7 @@ pub trait ConfigSource {
 
 /// What a source brings.
 #[derive(Debug)]
-pub enum Change {
+pub enum SourceEvent {
     /// A state, which may be the same as before: then, what failed is tried again.
     Wanted(Box<Loaded>),
     /// The source has nothing to say any more, until it brings another state: no bridge is left.

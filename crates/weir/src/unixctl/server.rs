@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::command::{Commands, Reply};
 use super::jsonrpc::{self, MAX_REQUEST, Request};
-use crate::connections::{Connections, Place};
+use crate::connections::{Connections, Slot};
 
 /// Requests that have come.
 pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -51,12 +51,12 @@ impl Server {
             connections.room().await;
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(place) = connections.admit() else { continue };
+                    let Some(slot) = connections.admit() else { continue };
                     let context = context.clone();
                     tokio::task::spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection(stream, &place, commands, &context) => ended,
-                            () = place.lost() => Err(Error::MadeRoom),
+                            ended = connection(stream, &slot, commands, &context) => ended,
+                            () = slot.lost() => Err(Error::MadeRoom),
                         };
                         if let Err(e) = ended {
                             tracing::debug!("control socket: {e}");
@@ -82,13 +82,13 @@ pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// Answers the requests of one client, in order.
-async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands<C>, context: &C) -> Result<(), Error> {
+async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C>, context: &C) -> Result<(), Error> {
     let mut framer = jsonrpc::framer(MAX_REQUEST);
     let mut chunk = vec![0; 4096];
     loop {
         while let Some(message) = framer.next_object()? {
             let request = Request::parse(message)?;
-            place.working();
+            slot.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
             let outcome = match commands.run(context, &request.method, request.arguments()) {
@@ -104,8 +104,8 @@ async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands
             };
             tracing::debug!("replying with {verdict}, id={}: {}", request.id, json(body));
             let reply = jsonrpc::encode_reply(&request.id, outcome);
-            write(&mut stream, place, &reply).await?;
-            place.idle();
+            write(&mut stream, slot, &reply).await?;
+            slot.idle();
         }
         match stream.read(&mut chunk).await? {
             0 if framer.pending() > 0 => return Err(Error::Truncated),
@@ -116,10 +116,10 @@ async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands
 }
 
 /// Writes a reply, for as long as the client takes some of it.
-async fn write(stream: &mut UnixStream, place: &Place, reply: &[u8]) -> Result<(), Error> {
+async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8]) -> Result<(), Error> {
     let mut rest = reply;
     while !rest.is_empty() {
-        place.answered();
+        slot.answered();
         let written = tokio::time::timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
         rest = &rest[written..];
     }

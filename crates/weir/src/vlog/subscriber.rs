@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::level::Level;
 use super::module::Module;
-use super::{Logger, Record};
+use super::{LogMessage, Logger};
 
 /// The process's subscriber.
 pub struct ToLogger(pub Arc<Logger>);
@@ -43,7 +43,7 @@ impl Subscriber for ToLogger {
         let metadata = event.metadata();
         let mut text = Text::default();
         event.record(&mut text);
-        self.0.log(&Record {
+        self.0.log(&LogMessage {
             module: Module::of_target(metadata.target()),
             level: Level::from(*metadata.level()),
             place: std::ptr::from_ref(metadata).addr(),

@@ -21,14 +21,14 @@ use crate::vlog;
 
 pub mod options;
 pub use options::PROGRAM;
-use options::{Dirs, Options, Request};
+use options::{Dirs, Invocation, Options};
 
 /// Does what ovs-vswitchd does with these arguments, which come after the program's name.
 pub fn main(arguments: &[String]) -> ExitCode {
     let options = match options::parse(arguments, Dirs::from_environment()) {
-        Ok(Request::Run(options)) => options,
-        Ok(Request::Help) => return print(&options::help()),
-        Ok(Request::Version) => return print(&options::version()),
+        Ok(Invocation::Run(options)) => options,
+        Ok(Invocation::Help) => return print(&options::help()),
+        Ok(Invocation::Version) => return print(&options::version()),
         Err(problem) => {
             eprintln!("{PROGRAM}: {problem}");
             return ExitCode::FAILURE;

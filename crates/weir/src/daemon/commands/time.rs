@@ -9,7 +9,7 @@ use crate::daemon::engine::Engine;
 use crate::unixctl::command::{Outcome, Reply};
 
 /// How long packets under way, or what the step before has made due, may delay a step.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What connections and others on the management thread get of the system's time to do what a step has
 /// made due.
@@ -39,7 +39,7 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
             take(&engine, step);
             let began = Instant::now();
             tokio::time::sleep(PAUSE).await;
-            while engine.timer.is_working() && began.elapsed() < PATIENCE {
+            while engine.timer.is_working() && began.elapsed() < SETTLE_TIMEOUT {
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -53,10 +53,10 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
 fn take(engine: &Engine, step: Duration) {
     let Some(clock) = engine.timer.warp_clock() else { return };
     // What came in before is of the time before.
-    engine.datapath.settle(PATIENCE);
+    engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
     engine.switch.run(engine.timer.now());
-    engine.datapath.settle(PATIENCE);
+    engine.datapath.settle(SETTLE_TIMEOUT);
 }
 
 /// The steps of a warp, in milliseconds.

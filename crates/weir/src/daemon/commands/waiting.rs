@@ -11,7 +11,7 @@ use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
 /// What the commands work on.
-pub struct Context {
+pub struct WaitingContext {
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
     /// What is logged where.
@@ -20,18 +20,18 @@ pub struct Context {
     pub version: String,
 }
 
-impl vlog::Logs for Context {
+impl vlog::Logs for WaitingContext {
     fn log(&self) -> &Logger {
         &self.log
     }
 }
 
 /// The table for servers.
-pub const TABLE: Commands<Context> = Commands(GROUPS);
+pub const TABLE: Commands<WaitingContext> = Commands(GROUPS);
 
-static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
+static GROUPS: &[&[Command<WaitingContext>]] = &[COMMANDS, &vlog::commands()];
 
-static COMMANDS: &[Command<Context>] = &[
+static COMMANDS: &[Command<WaitingContext>] = &[
     Command {
         name: "exit",
         usage: "[--cleanup]",

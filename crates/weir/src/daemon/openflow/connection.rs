@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::{ControllerState, Peers};
-use crate::connections::Place;
+use crate::connections::Slot;
 use crate::timer::Timer;
 
 /// How long a peer may take nothing of what it is sent.
@@ -28,7 +28,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
-/// the peer is asked for a sign of life; zero is never. `place`: where it is told what the peer does.
+/// the peer is asked for a sign of life; zero is never. `slot`: where it is told what the peer does.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
@@ -36,7 +36,7 @@ pub async fn run(
     kind: Kind,
     state: &ControllerState,
     probe: Duration,
-    place: Option<&Place>,
+    slot: Option<&Slot>,
 ) -> Result<(), String> {
     let settings = Settings {
         kind,
@@ -50,7 +50,7 @@ pub async fn run(
     session.set_waker(Arc::new(move || waker.notify_one()));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, place).await;
+    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, slot).await;
     match &ended {
         Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
@@ -124,7 +124,7 @@ async fn pump(
     wake: &Notify,
     timer: &Timer,
     counted: &mut Counted<'_>,
-    place: Option<&Place>,
+    slot: Option<&Slot>,
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
@@ -148,8 +148,8 @@ async fn pump(
         if !waiting {
             progress = tokio::time::Instant::now();
         }
-        if let Some(place) = place {
-            tell(place, &session, &mut known);
+        if let Some(slot) = slot {
+            tell(slot, &session, &mut known);
         }
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
@@ -161,8 +161,8 @@ async fn pump(
                 Ok(n) => {
                     session.sent(n);
                     progress = tokio::time::Instant::now();
-                    if let Some(place) = place.filter(|_| known.1) {
-                        place.answered();
+                    if let Some(slot) = slot.filter(|_| known.1) {
+                        slot.answered();
                     }
                     // A peer that reads a long answer as fast as it is made leaves others their turn.
                     tokio::task::yield_now().await;
@@ -181,17 +181,17 @@ async fn pump(
     }
 }
 
-/// Tells the place what the peer does: how many messages it has sent, and whether it has yet to take some. Before
+/// Tells the slot what the peer does: how many messages it has sent, and whether it has yet to take some. Before
 /// the hello, nothing keeps it there.
-fn tell(place: &Place, session: &Session, known: &mut (u64, bool)) {
+fn tell(slot: &Slot, session: &Session, known: &mut (u64, bool)) {
     let (messages, waiting) = (session.messages(), !session.output().is_empty());
     if session.version().is_none() || (messages, waiting) == *known {
         return;
     }
     if !waiting {
-        place.idle();
+        slot.idle();
     } else if !known.1 {
-        place.answered();
+        slot.answered();
     }
     *known = (messages, waiting);
 }

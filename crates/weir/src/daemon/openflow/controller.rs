@@ -42,12 +42,12 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
         tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
         state.change(|status| status.error = Some(error));
         // Where the moment to help itself falls within the pause, it is not missed.
-        let patience = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
+        let until_fail_open = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();
-        if patience <= pause {
-            timer.sleep(patience).await;
+        if until_fail_open <= pause {
+            timer.sleep(until_fail_open).await;
             peers.controller_lost();
-            timer.sleep(pause - patience).await;
+            timer.sleep(pause - until_fail_open).await;
         } else {
             timer.sleep(pause).await;
         }

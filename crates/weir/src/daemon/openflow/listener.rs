@@ -99,13 +99,13 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
         tokio::select! {
             accepted = next() => match accepted {
                 Ok((stream, name)) => {
-                    let Some(place) = connections.admit() else { continue };
+                    let Some(slot) = connections.admit() else { continue };
                     let (peers, state) = (peers.clone(), state.clone());
                     let probe = controller.inactivity_probe;
                     tasks.spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&place)) => ended,
-                            () = place.lost() => Err(made_room(&peers, &name)),
+                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&slot)) => ended,
+                            () = slot.lost() => Err(made_room(&peers, &name)),
                         };
                         state.change(|status| status.error = ended.err());
                     });

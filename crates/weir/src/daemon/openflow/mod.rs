@@ -31,48 +31,46 @@ mod listener;
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
 /// management thread itself.
 #[derive(Clone)]
-pub struct SocketRequests(mpsc::UnboundedSender<Request>);
+pub struct SocketRequests(mpsc::UnboundedSender<SocketRequest>);
 
-type Outcome = Result<(), String>;
-
-enum Change {
+enum SocketChange {
     AddBridge(Bridge),
     RemoveBridge,
     AddController(Target, Controller),
     RemoveController(Target),
 }
 
-struct Request {
+struct SocketRequest {
     bridge: String,
-    change: Change,
-    reply: oneshot::Sender<Outcome>,
+    change: SocketChange,
+    reply: oneshot::Sender<Result<(), String>>,
 }
 
 impl SocketRequests {
     /// Opens the management sockets of a bridge.
-    pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Outcome {
-        self.ask(name, Change::AddBridge(bridge))
+    pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Result<(), String> {
+        self.ask(name, SocketChange::AddBridge(bridge))
     }
 
     /// Closes every socket of a bridge.
-    pub fn remove_bridge(&self, name: &str) -> Outcome {
-        self.ask(name, Change::RemoveBridge)
+    pub fn remove_bridge(&self, name: &str) -> Result<(), String> {
+        self.ask(name, SocketChange::RemoveBridge)
     }
 
     /// Connects to a controller, or listens for one.
-    pub fn add_controller(&self, bridge: &str, target: Target, controller: Controller) -> Outcome {
-        self.ask(bridge, Change::AddController(target, controller))
+    pub fn add_controller(&self, bridge: &str, target: Target, controller: Controller) -> Result<(), String> {
+        self.ask(bridge, SocketChange::AddController(target, controller))
     }
 
     /// Closes a controller's connections.
-    pub fn remove_controller(&self, bridge: &str, target: Target) -> Outcome {
-        self.ask(bridge, Change::RemoveController(target))
+    pub fn remove_controller(&self, bridge: &str, target: Target) -> Result<(), String> {
+        self.ask(bridge, SocketChange::RemoveController(target))
     }
 
-    fn ask(&self, bridge: &str, change: Change) -> Outcome {
+    fn ask(&self, bridge: &str, change: SocketChange) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let ended = || "the management thread has ended".to_string();
-        self.0.send(Request { bridge: bridge.to_owned(), change, reply }).map_err(|_| ended())?;
+        self.0.send(SocketRequest { bridge: bridge.to_owned(), change, reply }).map_err(|_| ended())?;
         answer.blocking_recv().unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -120,18 +118,18 @@ impl Manager {
     }
 
     /// Does what is asked for.
-    fn change(&self, name: &str, change: Change) -> Outcome {
+    fn change(&self, name: &str, change: SocketChange) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
         match change {
-            Change::AddBridge(bridge) => {
+            SocketChange::AddBridge(bridge) => {
                 bridges.insert(name.to_owned(), self.open(name, bridge)?);
                 Ok(())
             }
-            Change::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
-            Change::AddController(target, controller) => {
+            SocketChange::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
+            SocketChange::AddController(target, controller) => {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.add_controller(target, controller)
             }
-            Change::RemoveController(target) => {
+            SocketChange::RemoveController(target) => {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.remove_controller(&target);
                 Ok(())
             }
@@ -154,7 +152,7 @@ impl Manager {
     }
 
     /// Makes the connections to a bridge's controllers anew.
-    pub fn reconnect(&self, bridge: &str) -> Outcome {
+    pub fn reconnect(&self, bridge: &str) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
         let sockets = bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?;
         let controllers: Vec<_> = sockets.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
@@ -168,7 +166,7 @@ impl Manager {
 }
 
 /// Does what the configurator asks for, as long as there is one.
-pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
+pub async fn serve(manager: Rc<Manager>, mut requests: SocketRequestQueue) {
     while let Some(request) = requests.0.recv().await {
         let outcome = manager.change(&request.bridge, request.change);
         // The configurator may have died meanwhile.
@@ -177,12 +175,12 @@ pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
 }
 
 /// The receiving end of [`SocketRequests`].
-pub struct RequestQueue(mpsc::UnboundedReceiver<Request>);
+pub struct SocketRequestQueue(mpsc::UnboundedReceiver<SocketRequest>);
 
 /// A channel from the configurator to the manager.
-pub fn requests() -> (SocketRequests, RequestQueue) {
+pub fn requests() -> (SocketRequests, SocketRequestQueue) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (SocketRequests(sender), RequestQueue(receiver))
+    (SocketRequests(sender), SocketRequestQueue(receiver))
 }
 
 fn no_bridge(name: &str) -> String {
@@ -190,7 +188,7 @@ fn no_bridge(name: &str) -> String {
 }
 
 impl BridgeSockets {
-    fn add_controller(&mut self, target: Target, controller: Controller) -> Outcome {
+    fn add_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
         // A controller whose settings changed is connected anew.
         self.controllers.remove(&target);
         let state = Rc::new(ControllerState::default());

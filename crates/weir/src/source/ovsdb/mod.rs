@@ -17,7 +17,7 @@ use ovsdb::{Client, Config, Remote};
 use packet::Time;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Change, ConfigSource, Running};
+use super::{ConfigSource, Running, SourceEvent};
 use crate::config::origins::{Loaded, Origins};
 use crate::timer::{DueWork, Timer};
 
@@ -107,7 +107,7 @@ impl OvsdbSource {
     }
 
     /// What the database asks for now; none while there is no connection.
-    fn catch_up(&mut self) -> Option<Change> {
+    fn catch_up(&mut self) -> Option<SourceEvent> {
         let state = self.events.state();
         if !state.synced {
             return None;
@@ -115,15 +115,15 @@ impl OvsdbSource {
         if !state.has_lock {
             self.given.take()?;
             tracing::error!("another process has taken the lock of the database; removing all bridges");
-            return Some(Change::Withdrawn);
+            return Some(SourceEvent::Withdrawn);
         }
         let waits = self.given.as_ref().is_some_and(|given| given.desired.datapath.flow_restore_wait);
         let wanted = read::read(&state.replica, &self.rules, waits);
         self.extent = Extent::Status;
         if self.given.as_ref() == Some(&wanted) {
-            return Some(Change::Nothing);
+            return Some(SourceEvent::Nothing);
         }
-        Some(Change::Wanted(Box::new(self.give(wanted))))
+        Some(SourceEvent::Wanted(Box::new(self.give(wanted))))
     }
 
     fn is_writable(&self) -> bool {
@@ -132,14 +132,14 @@ impl OvsdbSource {
     }
 
     /// Has written what changes by itself: statistics, when it is time for them, or else only the status.
-    fn write_what_changed(&mut self) -> Change {
+    fn write_what_changed(&mut self) -> SourceEvent {
         let now = self.timer.now();
         self.extent = Extent::Status;
         if self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval()) {
             self.stats_written = Some(now);
             self.extent = Extent::StatusAndStatistics;
         }
-        Change::Nothing
+        SourceEvent::Nothing
     }
 
     fn stats_interval(&self) -> Duration {
@@ -194,7 +194,7 @@ impl ConfigSource for OvsdbSource {
         }
     }
 
-    async fn next(&mut self) -> Change {
+    async fn next(&mut self) -> SourceEvent {
         loop {
             tokio::select! {
                 _ = self.events.next() => if let Some(change) = self.catch_up() {

@@ -27,7 +27,7 @@ use datapath::AutoBalance;
 use ports::{dpdk, registry};
 use tokio::sync::oneshot;
 
-use super::{Change, ConfigSource, Running};
+use super::{ConfigSource, Running, SourceEvent};
 use crate::config::Target;
 use crate::config::check;
 use crate::config::desired::{
@@ -68,7 +68,7 @@ impl ConfigSource for TomlSource {
         std::mem::take(&mut self.first)
     }
 
-    async fn next(&mut self) -> Change {
+    async fn next(&mut self) -> SourceEvent {
         std::future::pending().await
     }
 

@@ -168,3 +168,25 @@ proptest! {
         fuzz(text.as_bytes());
     }
 }
+
+#[test]
+fn a_file_is_read_again_when_somebody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    write("[[bridge]]\nname = 'br0'");
+    let mut source = TomlSource::open(path.clone()).unwrap();
+    assert_eq!(source.location(), path.to_str().unwrap());
+    let bridges = |loaded: Loaded| loaded.desired.bridges.into_keys().collect::<Vec<_>>();
+    assert_eq!(bridges(runtime.block_on(source.first())), ["br0"]);
+    write("[[bridge]]\nname = 'br1'");
+    assert_eq!(bridges(runtime.block_on(source.reread()).unwrap()), ["br1"]);
+    for (text, says) in
+        [("[[bridge]]\nnme = 'br1'", "weir.toml:2:"), ("[workers]\ncores = [4095]", "core 4095 does not exist")]
+    {
+        write(text);
+        let problem = runtime.block_on(source.reread()).unwrap_err();
+        assert!(problem.contains(says), "{problem}");
+    }
+}
