@@ -1,19 +1,19 @@
-//! The connections to one listener, of which there are only so many: who says nothing makes room.
+//! Limits the number of connections to one listener: above the limit, a silent connection is closed for a new one.
 //!
-//! A peer costs a descriptor and memory from the moment it has connected, whether it asks for anything or not. So
-//! for a connection above the limit another one is closed. In this order:
+//! A peer costs a descriptor and memory from the moment it has connected, whether it sends anything or not. The
+//! connection to close is chosen in this order:
 //!
-//! 1. of those that have not said a whole message in a second, the oldest: a byte now and then keeps nobody here;
-//! 2. of those that have said none yet, the oldest, where they are more than half of all: a flood of them does not
-//!    drive out the others, and a few that come at once don't drive out each other;
+//! 1. the oldest of those that have not sent a whole message within a second, even if single bytes still arrive;
+//! 2. if more than half of all connections have not sent a message yet: the oldest of these. So a flood of new
+//!    connections does not displace the others, and a few that come at once do not displace each other;
 //! 3. of those whose requests are all answered, the one that has been silent for longest;
-//! 4. of those that have said none yet, the oldest;
-//! 5. of those that have taken nothing of their answers for a second, the one that did so for longest.
+//! 4. the oldest of those that have not sent a message yet;
+//! 5. of those that have read nothing of their answers for a second, the one that stalled first.
 //!
-//! Nobody is closed whose request is under way, or who takes the answer. Where there are only such, a new one
-//! waits in the socket's queue.
+//! A connection is never closed while its request is being worked on, nor while it reads the answer. If all are in
+//! that state, a new connection waits in the socket's queue.
 //!
-//! All of it stays on one thread.
+//! Everything here is used by one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long a peer may take to say what it wants, and to take some of its answer, before it is silent.
+/// A peer that has neither completed a message nor read any of its answer for this long counts as silent.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The connections to a listener.
@@ -31,11 +31,11 @@ pub struct Connections(Rc<Slots>);
 
 struct Slots {
     limit: usize,
-    /// By when they came.
+    /// In the order in which they connected.
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
-    /// Counts what happens, to tell what was later.
+    /// Number of the last event: orders connecting and becoming idle in time.
     events: Cell<u64>,
-    /// Somebody has left, or has become one that could.
+    /// Notified when a connection has ended, or may be closed from now on.
     changed: Notify,
 }
 
@@ -47,13 +47,13 @@ struct Peer {
 /// What a peer does.
 #[derive(Clone, Copy, Debug)]
 enum Activity {
-    /// It has not said anything whole since it came.
+    /// It has not sent a whole message since it connected, at this time.
     New(Instant),
-    /// Everything that it has asked for is answered. The number is that of the event since when.
+    /// All its requests are answered, since the event of this number.
     Idle(u64),
-    /// It is being answered, and took something last at this time.
+    /// It is being answered, and last read some of the answer at this time.
     Answered(Instant),
-    /// What it has asked for is being done.
+    /// Its request is being worked on.
     Working,
 }
 
@@ -68,7 +68,8 @@ enum ClosingOrder {
 }
 
 impl Activity {
-    /// When it is the turn of a peer that came with this number; `None` for never. `flood`: most are new.
+    /// Where a peer that connected with this event number is in the order; `None`: it is not to be closed. `flood`:
+    /// most connections are new.
     fn closing_order(self, number: u64, flood: bool, now: Instant) -> Option<ClosingOrder> {
         let is_recent = |since| now.saturating_duration_since(since) < SILENCE;
         match self {
@@ -92,7 +93,7 @@ impl Connections {
     /// Waits until another connection can be taken.
     pub async fn room(&self) {
         while self.is_full() && self.0.closable(Instant::now()).is_none() {
-            // Nobody tells when a peer has begun to stall.
+            // No event marks the moment at which a peer has stalled for long enough.
             let _ = timeout(SILENCE, self.0.changed.notified()).await;
         }
     }
@@ -101,8 +102,8 @@ impl Connections {
         self.0.peers.borrow().len() >= self.0.limit
     }
 
-    /// A slot for a new connection, for which another one is told to close, where need be. `None` where there
-    /// is no [`room`](Connections::room).
+    /// A slot for a new connection. If all are taken, another connection is told to close. `None` if there is no
+    /// [`room`](Connections::room).
     pub fn admit(&self) -> Option<Slot> {
         self.admit_at(Instant::now())
     }
@@ -110,7 +111,7 @@ impl Connections {
     fn admit_at(&self, now: Instant) -> Option<Slot> {
         if self.is_full() {
             let number = self.0.closable(now)?;
-            // It is as good as gone: its task ends when it is next its turn.
+            // It counts as closed from now on: its task ends when it next runs.
             let leaves = self.0.peers.borrow_mut().remove(&number);
             leaves.inspect(|peer| peer.closing.notify_one());
         }
@@ -127,7 +128,7 @@ impl Slots {
         self.events.get()
     }
 
-    /// Whose turn it is to be closed.
+    /// The connection to close next.
     fn closable(&self, now: Instant) -> Option<u64> {
         let peers = self.peers.borrow();
         let is_new = |peer: &&Rc<Peer>| matches!(peer.activity.get(), Activity::New(_));
@@ -139,7 +140,7 @@ impl Slots {
     }
 }
 
-/// A connection's slot. Dropping it gives the slot to another.
+/// A connection's slot. Dropping it frees the slot.
 pub struct Slot {
     slots: Rc<Slots>,
     number: u64,
@@ -152,18 +153,18 @@ impl Slot {
         self.peer.closing.notified().await;
     }
 
-    /// The peer has said something whole, and has what it asked for.
+    /// The peer has sent a message, and has its answer.
     pub fn idle(&self) {
         self.peer.activity.set(Activity::Idle(self.slots.event()));
         self.slots.changed.notify_one();
     }
 
-    /// What the peer has asked for is being done.
+    /// The peer's request is being worked on.
     pub fn working(&self) {
         self.peer.activity.set(Activity::Working);
     }
 
-    /// An answer begins, or the peer has taken some of it.
+    /// An answer begins, or the peer has read some of it.
     pub fn answered(&self) {
         self.peer.activity.set(Activity::Answered(Instant::now()));
     }
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_lost_the_place_takes_nobody_elses() {
+    fn a_closed_connection_does_not_free_the_slot_of_another() {
         let connections = Connections::new(1);
         let first = connections.admit().unwrap();
         let second = connections.admit().unwrap();

@@ -107,8 +107,7 @@ pub struct Datapath {
     pub exact_cache_memory: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
-    /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
-    /// (`flow-restore-wait`).
+    /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
     pub flow_restore_wait: bool,
 }
 
@@ -361,7 +360,7 @@ impl VlanMode {
 pub struct Controller {
     /// The longest pause between two attempts to connect (`max_backoff`).
     pub max_backoff: Duration,
-    /// After how long a silence the peer is asked for a sign of life (`inactivity_probe`); zero never.
+    /// A peer that has been silent for this long is sent an echo request (`inactivity_probe`); zero: never.
     pub inactivity_probe: Duration,
 }
 

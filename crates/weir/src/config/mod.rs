@@ -1,4 +1,10 @@
-//! The configuration: one desired state ([`desired`]), whatever the source ([`crate::source`]).
+//! The configuration: one desired state, whatever the source ([`crate::source`]).
+//!
+//! - [`check`]: what a configuration needs of the machine
+//! - [`desired`]: the desired state
+//! - [`error`]: what is wrong with a configuration
+//! - [`origins`]: where in its source each part stands
+//! - [`target`]: addresses of controllers
 
 pub mod check;
 pub mod desired;

@@ -20,7 +20,7 @@ use crate::config::desired::{
 use crate::flow_text;
 use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
-/// The switch that runs, on which steps are taken.
+/// The running switch, on which steps are taken.
 pub struct LiveSwitch {
     /// The switch.
     pub engine: Engine,
@@ -46,7 +46,7 @@ pub struct Lost {
     pub port: OfPort,
     /// Type.
     pub kind: String,
-    /// Why it has no other.
+    /// Why it has no other device.
     pub error: String,
     /// Which interface has its name now.
     pub seen: Seen,
@@ -60,7 +60,7 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetDatapath(datapath) => self.set_datapath(datapath),
             ReconfigureStep::StartDpdk(settings) => {
                 ports::vhost::configure(settings, &self.rundir);
-                // What fails is in the log, and in the errors of the ports that need it.
+                // A failure is logged, and reported as the error of each port that needs DPDK.
                 ports::dpdk::initialise(settings);
                 Ok(())
             }
@@ -136,7 +136,7 @@ impl LiveSwitch {
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
-        // Last, for it can fail.
+        // Last, because it can fail.
         if workers.cores != have.cores {
             datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;
         }
@@ -156,7 +156,7 @@ impl LiveSwitch {
         }
         if datapath.vlan_limit != self.datapath.vlan_limit {
             set_vlan_limit(datapath.vlan_limit.into());
-            // No flow that was made from keys of the other kind is left.
+            // Flows that were made under the old limit would match the wrong packets.
             self.engine.switch.purge();
         }
         self.engine.switch.set_settings(switch_settings(datapath));
@@ -228,7 +228,7 @@ impl LiveSwitch {
         self.engine.switch.bridges().iter().flat_map(of_bridge).collect()
     }
 
-    /// Opens the device that has the name of a port whose own has gone, with the settings of `running`.
+    /// Opens a new device for a port whose device has gone, with the settings of `running`.
     pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> StepResult {
         let bridge = self.bridge(&lost.bridge)?;
         let wanted = running.interface(&lost.name);
@@ -260,7 +260,7 @@ impl LiveSwitch {
         self.pin(&bridge, port, interface)
     }
 
-    /// Has the cores that the configuration names poll the receive queues of a new port.
+    /// Pins the receive queues of a new port to the cores that the configuration names.
     fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
         if interface.rx_affinity.is_empty() {
             return Ok(());
@@ -293,7 +293,7 @@ impl LiveSwitch {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
-        // The device that takes the place of one that has gone is opened with the settings of then.
+        // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {
             device.set_mtu(mtu).map_err(|e| e.to_string())?;
@@ -321,7 +321,7 @@ impl LiveSwitch {
     }
 }
 
-/// Takes ports away. Says of each whether that has succeeded.
+/// Removes ports. Returns one result for each.
 fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<StepResult> {
     let found: Vec<Option<OfPort>> = names.iter().map(|name| bridge.port_by_name(name)).collect();
     let going: Vec<OfPort> = found.iter().flatten().copied().collect();
@@ -377,7 +377,7 @@ fn mac_of(datapath_id: u64) -> ports::Mac {
 /// A locally administered address that is the same at every start, on this machine, for this name.
 fn stable_mac(name: &str) -> ports::Mac {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    // FNV-1a: it has to be the same in every version, and nothing else.
+    // FNV-1a: the address has to stay the same in every version of Weir.
     let hash = machine
         .bytes()
         .chain(name.bytes())

@@ -1,4 +1,4 @@
-//! The thread that brings the switch to what is wanted.
+//! The thread that brings the switch to its desired state.
 //!
 //! Opening a device can take a while; on a thread of its own it delays no connection. Jobs are done
 //! one after the other, so that two configurations never mix.
@@ -31,27 +31,26 @@ enum Job {
     LookForDevices,
 }
 
-/// What the thread is to do. Anybody may ask for something; the thread does one thing after the other.
+/// The thread's queue of jobs. Any thread may add one; they are done one after the other.
 #[derive(Default)]
 pub struct Jobs {
     /// None once the thread is to end.
     queue: Mutex<Option<mpsc::Sender<Job>>>,
-    /// Devices are to be looked for, and that has not begun.
+    /// A job to look for devices is queued and has not begun.
     looking: AtomicBool,
     /// Ports that wait for a device.
     pub missing: Missing,
 }
 
 impl Jobs {
-    /// Has the devices looked for that ports wait for, or have lost. However often this is called, it is done
-    /// once after the last call.
+    /// Queues a search for the devices that ports wait for or have lost. Calls before it begins are merged into one.
     pub fn look_for_devices(&self) {
         if !self.looking.swap(true, Ordering::SeqCst) {
             self.send(Job::LookForDevices);
         }
     }
 
-    /// Where the thread has died, the job is dropped, and its receiver learns that.
+    /// If the thread has died, the job is dropped; the receiver of its reply sees the channel closed.
     fn send(&self, job: Job) {
         let _ = self.queue.lock().as_ref().map(|queue| queue.send(job));
     }
@@ -143,7 +142,7 @@ struct ConfiguratorThread {
     running: Desired,
     /// The steps that failed when they were taken last.
     failures: Vec<Failure>,
-    /// The errors that are in the log already.
+    /// The errors that have been logged already.
     told: BTreeSet<String>,
     interfaces: Interfaces,
     jobs: Arc<Jobs>,
@@ -153,18 +152,18 @@ struct ConfiguratorThread {
 
 impl ConfiguratorThread {
     fn run(&mut self, job: Job) {
-        // Whoever asked may have gone meanwhile.
+        // The receiver may have been dropped meanwhile.
         let _ = match job {
             Job::Apply(loaded, reply) => reply.send(self.apply(*loaded)),
             Job::RemoveAll(reply) => {
                 let desired = Desired { bridges: Default::default(), ..self.running.clone() };
                 let outcome = self.apply(Loaded { desired, origins: Origins::default() });
-                // Nobody is to take them for buffers in use (`Engine::end`).
+                // Otherwise `Engine::end` would count them as leaked.
                 give_back_kept();
                 reply.send(outcome)
             }
             Job::LookForDevices => {
-                // What comes or goes from now on is looked for again.
+                // Devices that come or go from now on need another search.
                 self.jobs.looking.store(false, Ordering::SeqCst);
                 self.look_for_devices();
                 return;
@@ -187,7 +186,7 @@ impl ConfiguratorThread {
         if lines.is_empty() { Ok(format!("{count} changes applied")) } else { Err(lines.join("\n")) }
     }
 
-    /// Tries again to open what waits for a device, where one has come or gone since.
+    /// Tries again to open the devices that ports wait for, if a device of that name has come or gone since.
     fn look_for_devices(&mut self) {
         let steps = self.plan();
         let seen = self.see(&steps);
@@ -208,21 +207,21 @@ impl ConfiguratorThread {
         reconfigure::plan(&self.running, &self.wanted.desired, &self.switch.numbers())
     }
 
-    /// The interfaces that have the names of those to be opened. Looked at before that, so that one that comes
-    /// meanwhile is noticed.
+    /// The kernel's interfaces of the names to be opened. Looked up before opening, so that one that appears meanwhile
+    /// is noticed afterwards.
     fn see(&self, steps: &[ReconfigureStep]) -> BTreeMap<String, Seen> {
         steps.iter().flat_map(opened_by).map(|name| (name.to_owned(), self.interfaces.find(name))).collect()
     }
 
-    /// After the steps: gives ports whose device has gone another, those that `worth_trying` names, and tells of
-    /// everything that is not as it is wanted. Returns that in words.
+    /// Follows the steps: reopens devices that have gone, as far as `worth_trying` says so, and reports everything that
+    /// differs from the desired state. Returns that in words.
     fn finish(&mut self, seen: BTreeMap<String, Seen>, worth_trying: impl Fn(&Lost) -> bool) -> Vec<String> {
         let mut lost = self.switch.lost(|port| self.interfaces.find(port));
         lost.retain_mut(|lost| !(worth_trying(lost) && self.reopen(lost)));
         let engine = &self.switch.engine;
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
         engine.switch.revalidate();
-        // New ports are known from now on: what changes of them before the first round of the watch is told, too.
+        // Makes new ports known, so that changes before the watch's next round are reported, too.
         if engine.links.look(&engine.switch, &engine.datapath) {
             self.jobs.look_for_devices();
         }
@@ -250,7 +249,7 @@ impl ConfiguratorThread {
         lines
     }
 
-    /// Whether a port has a device again. Where not, notes why.
+    /// Whether a port has a device again. If not, `lost` says why.
     fn reopen(&self, lost: &mut Lost) -> bool {
         let Some(running) = self.running.bridges.get(&lost.bridge) else { return true };
         self.switch.reopen(lost, running).inspect_err(|error| lost.error.clone_from(error)).is_ok()

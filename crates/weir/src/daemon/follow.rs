@@ -29,7 +29,7 @@ pub async fn follow<S: ConfigSource>(
                     Ok(loaded) => follower.apply(loaded).await,
                     Err(problem) => Some(Err(problem)),
                 };
-                // Whoever asked may have gone meanwhile.
+                // The receiver may have been dropped meanwhile.
                 let _ = outcome.map(|outcome| asker.send(outcome));
             }
         }

@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::unixctl::command::Outcome;
 
-/// Whoever asked, to be told what has come of it.
+/// Where the outcome of a reload is sent.
 pub type Asker = oneshot::Sender<Outcome>;
 
 /// Asks the daemon to read its source again.
@@ -21,7 +21,7 @@ impl Reloader {
     /// Has the configuration read again, and applied where it has changed. The outcome comes when that is done.
     pub fn reload(&self) -> oneshot::Receiver<Outcome> {
         let (asker, outcome) = oneshot::channel();
-        // At the end of the daemon nobody follows the source any more: the outcome says so by never coming.
+        // At the end of the daemon, no task follows the source any more: the receiver sees the channel closed.
         let _ = self.0.send(asker);
         outcome
     }

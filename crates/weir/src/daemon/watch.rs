@@ -1,6 +1,6 @@
-//! The thread that watches the ports' devices: what has changed of them goes through [`super::links`]. Devices that have
-//! gone, and those that have come under the name of a port that waits for one, are the configurator's: it is told to
-//! look for them. A thousand that go together are one request to it.
+//! The thread that watches the ports' devices. Changes of a device are handled by [`super::links`]. If one has gone, or
+//! one has come that a port waits for, the configurator is told to look for devices: once, also where a thousand go
+//! together.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -3,6 +3,12 @@
 //!
 //! [`Machine`] reads facts, all of them from files below one root, so that tests examine machines that
 //! they make up; each check makes a [`Finding`] of them; [`examine`] puts these in order.
+//!
+//! - `machine`: the files that facts are read from
+//! - `memory`: hugepages and locked memory
+//! - `pci`: network cards and their drivers
+//! - `processor`: instructions, cores and what takes them away
+//! - `system`: the kernel and what it offers
 
 mod machine;
 mod memory;

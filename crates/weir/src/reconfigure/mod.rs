@@ -1,4 +1,7 @@
-//! From what runs to what is wanted.
+//! From what runs to the desired state.
+//!
+//! - `numbers`: which interfaces get another OpenFlow port number
+//! - [`unapplied`]: what is not in force after the steps were taken
 //!
 //! [`plan`] compares two states and lists the steps between them; it touches nothing. [`apply`] is the
 //! only place where steps are taken. A part that did not change has no step, so that a reload never

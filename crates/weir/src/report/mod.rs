@@ -1,5 +1,9 @@
-//! What the daemon tells about itself, as data: the JSON of `--json`, and what the tables for people
-//! ([`text`]) are made from. Keys are only ever added.
+//! What the daemon tells about itself, as data: the JSON of `--json`, from which the text for people is made, too. Keys
+//! are only ever added.
+//!
+//! - [`table`]: plain tables
+//! - [`text`]: the reports as tables for people
+//! - [`trace`]: `weir trace`
 
 use std::collections::BTreeMap;
 

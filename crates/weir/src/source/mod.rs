@@ -2,6 +2,9 @@
 //!
 //! The daemon asks its source for one state after the other, brings each into force, and tells the source what
 //! runs then. What a source does with that is its own business: a database has columns for it, a file has not.
+//!
+//! - [`ovsdb`]: the Open_vSwitch database
+//! - [`toml`]: a TOML file
 
 use std::sync::Arc;
 

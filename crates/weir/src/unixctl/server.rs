@@ -1,8 +1,8 @@
 //! The daemon's end of the control socket.
 //!
-//! One task for each connection on the management thread. A client that stalls holds up nobody but
-//! itself: its task waits, a reply of which it takes nothing is given up after [`WRITE_TIMEOUT`], and it makes room
-//! where others want to connect (see [`Connections`]).
+//! Each connection has a task on the management thread. A client that stalls delays no other: its task waits, a reply
+//! of which it reads nothing is given up after [`WRITE_TIMEOUT`], and its connection may be closed for a new one (see
+//! [`Connections`]).
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
 /// Requests that were answered.
 pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
-/// How long a client may take nothing of a reply.
+/// How long a client may read nothing of a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connections at a time.
@@ -62,11 +62,11 @@ impl Server {
                             tracing::debug!("control socket: {e}");
                         }
                     });
-                    // What it has said already is heard before others come.
+                    // Its task runs, and reads what has arrived, before another connection is taken.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => {
-                    // Out of descriptors, most likely: try again when some may have been closed.
+                    // Most likely there are no descriptors left. Some may be free soon.
                     tracing::warn!("control socket: cannot accept a connection: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -115,7 +115,7 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
     }
 }
 
-/// Writes a reply, for as long as the client takes some of it.
+/// Writes a reply, as long as the client reads some of it.
 async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8]) -> Result<(), Error> {
     let mut rest = reply;
     while !rest.is_empty() {

@@ -10,6 +10,13 @@
 //! ```text
 //! tracing::warn!(target: "bridge", ...) ─▶ [subscriber] ─▶ Logger ─▶ [pattern] ─▶ stderr, [sink]
 //! ```
+//!
+//! - [`level`]: levels, destinations, and the syntax in which they are set
+//! - [`limit`]: how often one place in the code may warn
+//! - [`module`]: the parts of the daemon that have levels of their own
+//! - [`pattern`]: how a message becomes a line
+//! - [`sink`]: the log file and the system's log
+//! - `subscriber`: takes events of `tracing`
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -106,7 +113,7 @@ pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, Strin
 }
 
 impl Logger {
-    /// A logger with OVS's levels and patterns, which nothing is connected to.
+    /// A logger with OVS's levels and patterns, without destinations.
     pub fn new(program: &'static str, syslog: Method) -> Logger {
         let patterns = [
             "ovs|%05N|%c%T|%p|%m",

@@ -43,11 +43,10 @@ impl Module {
     }
 }
 
-/// The module of messages from code that no path is of.
+/// The module of messages from code that no path covers.
 const OTHER: &str = "weir";
 
-/// Which module messages are of that name none, by the path of the code that has them. The longest
-/// path counts.
+/// The module of messages that name none, by the path of the code that logs them. The longest path that fits counts.
 const PATHS: &[(&str, &str)] = &[
     ("datapath", "dpif_netdev"),
     ("ofproto", "ofproto"),

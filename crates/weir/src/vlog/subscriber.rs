@@ -17,8 +17,8 @@ use super::{LogMessage, Logger};
 pub struct ToLogger(pub Arc<Logger>);
 
 impl Subscriber for ToLogger {
-    /// A place that nothing is logged of costs one comparison: the answer is remembered, until
-    /// [`Logger::apply`] has it asked for again.
+    /// A place whose messages go nowhere costs one comparison: the answer is cached until [`Logger::apply`] changes
+    /// something.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.enabled(metadata) { Interest::always() } else { Interest::never() }
     }

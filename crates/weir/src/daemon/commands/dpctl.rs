@@ -97,7 +97,7 @@ fn dump_flows(context: &Context, args: &[String]) -> Outcome {
     {
         return Ok(String::new());
     }
-    // The flows are everybody's: there is no dump for each thread.
+    // The workers share one flow table: there is no dump for each thread.
     if pmd.is_some_and(|number| number.parse::<i32>().is_err()) {
         return Err(error(context, "Invalid argument"));
     }

@@ -1,4 +1,20 @@
 //! The commands of the control socket, in one table.
+//!
+//! - `coverage`: `coverage/...`
+//! - `dpctl`: `dpctl/...`
+//! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
+//! - `dummy`: `netdev-dummy/...`
+//! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
+//! - `flows`: `weir/flows`, and the commands that list flows
+//! - `pmd`: `dpif-netdev/pmd-...`
+//! - `ports`: bridges, ports and learnt addresses
+//! - `reports`: `weir/show`, `weir/ports`
+//! - `slow_path`: `upcall/...`, `revalidator/...`, `memory/show`
+//! - `stats`: `weir/stats`
+//! - `time`: `time/stop`, `time/warp`
+//! - `trace`: `ofproto/trace...`
+//! - `vlog`: `vlog/...`
+//! - `waiting`: the commands until the first configuration has come
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +44,7 @@ macro_rules! now {
     };
 }
 
-pub(crate) mod coverage;
+pub mod coverage;
 mod dpctl;
 mod dpdk;
 mod dummy;
@@ -36,13 +52,13 @@ mod features;
 mod flows;
 mod pmd;
 mod ports;
-pub(crate) mod reports;
+mod reports;
 mod slow_path;
 mod stats;
 mod time;
 mod trace;
-pub(crate) mod vlog;
-pub(crate) mod waiting;
+mod vlog;
+pub mod waiting;
 
 /// What commands work on.
 pub struct Context {

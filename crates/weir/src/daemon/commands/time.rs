@@ -8,11 +8,10 @@ use super::Context;
 use crate::daemon::engine::Engine;
 use crate::unixctl::command::{Outcome, Reply};
 
-/// How long packets under way, or what the step before has made due, may delay a step.
+/// How long a step waits for packets under way, or for what the step before has made due.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What connections and others on the management thread get of the system's time to do what a step has
-/// made due.
+/// How long a step leaves the management thread to its other tasks, so that they do what is due.
 const PAUSE: Duration = Duration::from_millis(1);
 
 const NO_DUMMIES: &str = "the clock is the system's; only a daemon started with --enable-dummy has one to stop";
@@ -43,7 +42,7 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         let _ = reply.send(Ok("warped".into()));
     });
     Reply::Later(answer)
@@ -52,7 +51,7 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
 /// Moves the clock and does what that makes due.
 fn take(engine: &Engine, step: Duration) {
     let Some(clock) = engine.timer.warp_clock() else { return };
-    // What came in before is of the time before.
+    // Packets that came before the warp are handled at the old time.
     engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
     engine.switch.run(engine.timer.now());

@@ -1,4 +1,5 @@
-//! The commands of the control socket while the daemon waits for the database or for its lock.
+//! The commands of the control socket while the daemon waits for the first configuration: for the database, or for its
+//! lock.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -16,10 +16,10 @@ use super::{ControllerState, Peers};
 use crate::connections::Slot;
 use crate::timer::Timer;
 
-/// How long a peer may take nothing of what it is sent.
+/// How long a peer may read nothing while there is something to read.
 const STALL: Duration = Duration::from_secs(30);
 
-/// How long a peer may take for its hello.
+/// How long a peer may take to send its hello.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A stream of either family.
@@ -27,8 +27,8 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
-/// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
-/// the peer is asked for a sign of life; zero is never. `slot`: where it is told what the peer does.
+/// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for `probe` is
+/// sent an echo request; zero is never. `slot` is told what the peer does.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
@@ -69,7 +69,7 @@ fn description(bridge: &str) -> SwitchDesc {
     }
 }
 
-/// Keeps the numbers of connections right, also when the task is ended from outside.
+/// Counts the connection while it lasts, also if its task is aborted.
 struct Counted<'a> {
     peers: &'a Peers,
     kind: Kind,
@@ -142,7 +142,7 @@ async fn pump(
             return Err(reason.to_string());
         }
         let next = session.next_timeout();
-        // A millisecond at least, so that a time that has come does not keep the thread busy.
+        // A millisecond at least, so that a timeout that is due does not make this a busy loop.
         let due = next.unwrap_or(now + Duration::from_secs(60)).max(now + Duration::from_millis(1));
         let waiting = !session.output().is_empty();
         if !waiting {
@@ -164,7 +164,7 @@ async fn pump(
                     if let Some(slot) = slot.filter(|_| known.1) {
                         slot.answered();
                     }
-                    // A peer that reads a long answer as fast as it is made leaves others their turn.
+                    // Other tasks run, even if the peer reads a long answer as fast as it is made.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => return closed(e),
@@ -181,8 +181,8 @@ async fn pump(
     }
 }
 
-/// Tells the slot what the peer does: how many messages it has sent, and whether it has yet to take some. Before
-/// the hello, nothing keeps it there.
+/// Tells the slot what the peer does, from the number of messages that it has sent and from whether it has output to
+/// read. Before the hello, the slot stays that of a new connection.
 fn tell(slot: &Slot, session: &Session, known: &mut (u64, bool)) {
     let (messages, waiting) = (session.messages(), !session.output().is_empty());
     if session.version().is_none() || (messages, waiting) == *known {
@@ -196,7 +196,7 @@ fn tell(slot: &Slot, session: &Session, known: &mut (u64, bool)) {
     *known = (messages, waiting);
 }
 
-/// A peer that ends is nothing special: tools do it after each command.
+/// A peer that closes the connection is no error: tools do so after each command.
 fn closed(e: io::Error) -> Result<(), String> {
     match e.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(()),

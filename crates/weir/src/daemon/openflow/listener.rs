@@ -1,4 +1,4 @@
-//! Sockets on which peers come in: each bridge's management socket, `ptcp:` and `punix:`.
+//! Listening sockets: each bridge's management socket, `ptcp:` and `punix:`.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,8 +19,7 @@ use crate::unixctl::server::bind_unix;
 /// Connections to one listener at a time.
 const MAX_CONNECTIONS: usize = 128;
 
-/// After how long a silence whoever uses the management socket is asked for a sign of life: a tool that
-/// only listens does not want to hear of it.
+/// The probe interval on the management socket. It is long, because tools that only listen print what they receive.
 const SERVICE_PROBE: Duration = Duration::from_secs(60);
 
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
@@ -109,11 +108,11 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
                         };
                         state.change(|status| status.error = ended.err());
                     });
-                    // What it has said already is heard before others come.
+                    // Its task runs, and reads what has arrived, before another connection is taken.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => {
-                    // Out of descriptors, most likely: try again when some may have been closed.
+                    // Most likely there are no descriptors left. Some may be free soon.
                     tracing::warn!(bridge = peers.bridge.name(), "cannot accept an OpenFlow connection: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }

@@ -6,6 +6,10 @@
 //!
 //! Sharing between threads: [`Manager`] stays on the management thread. The configurator sends it
 //! requests through [`SocketRequests`] and waits for the answers.
+//!
+//! - `connection`: one OpenFlow connection
+//! - `controller`: controllers that Weir connects to
+//! - `listener`: listening sockets
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -96,12 +100,12 @@ struct ControllerTask {
     _task: Task,
 }
 
-/// What the tasks of a controller note.
+/// What is known of a controller. Its tasks write, reports read.
 #[derive(Debug, Default)]
 pub struct ControllerState(RefCell<ControllerStatus>);
 
 impl ControllerState {
-    /// What is known now.
+    /// A copy.
     fn status(&self) -> ControllerStatus {
         self.0.borrow().clone()
     }
@@ -151,7 +155,7 @@ impl Manager {
         controllers.map(|(target, c)| (target.clone(), c.state.status())).collect()
     }
 
-    /// Makes the connections to a bridge's controllers anew.
+    /// Closes the connections to a bridge's controllers, and connects again.
     pub fn reconnect(&self, bridge: &str) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
         let sockets = bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?;
@@ -165,7 +169,7 @@ impl Manager {
     }
 }
 
-/// Does what the configurator asks for, as long as there is one.
+/// Serves the configurator's requests until it ends.
 pub async fn serve(manager: Rc<Manager>, mut requests: SocketRequestQueue) {
     while let Some(request) = requests.0.recv().await {
         let outcome = manager.change(&request.bridge, request.change);
@@ -217,16 +221,16 @@ impl BridgeSockets {
     }
 }
 
-/// A bridge and all who speak OpenFlow with it.
+/// A bridge and its OpenFlow connections.
 pub struct Peers {
     bridge: Bridge,
     timer: Timer,
-    /// Who of them is the primary.
+    /// Which of them is the primary.
     roles: Arc<Roles>,
     configured: Cell<bool>,
     /// Controllers that are connected.
     connected: Cell<usize>,
-    /// No controller has been there for too long.
+    /// No controller has been connected for too long.
     fail_open: Cell<bool>,
     /// Connections of OpenFlow 1.0 to 1.2, which get packets that miss.
     want_misses: Cell<usize>,
@@ -265,7 +269,7 @@ impl Peers {
         self.tell();
     }
 
-    /// A controller has not been there for too long.
+    /// A controller has not been connected for too long.
     fn controller_lost(&self) {
         if self.connected.get() == 0 {
             self.fail_open.set(true);

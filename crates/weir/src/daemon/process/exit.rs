@@ -1,11 +1,11 @@
-//! The end of the process takes only so long.
+//! Bounds how long the end of the process takes.
 
 use std::time::Duration;
 
-/// How long the end may take before the process is ended the hard way.
+/// How long the end may take before the process exits without it.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Ends the process when the end takes too long. Without a thread for that, the end takes as long as it takes.
+/// Exits when the end takes too long. If there is no thread to be had for that, the end is not bounded.
 pub fn bound() {
     let watch = std::thread::Builder::new().name("end".into()).spawn(|| {
         std::thread::sleep(TIMEOUT);

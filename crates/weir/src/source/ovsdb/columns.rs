@@ -1,5 +1,5 @@
-//! What Weir does with each column of the database, declared once: what is asked of the server, the notes in the log about
-//! what has no effect, and the check of docs/deviations/configuration.md all come from here.
+//! What Weir does with each column of the database, declared once: what is asked of the server, the notes in the log
+//! about what has no effect, and the check of docs/deviations/configuration.md all come from here.
 //!
 //! What is declared nowhere is not asked for, so nothing can read it.
 

@@ -5,8 +5,16 @@
 //!              ◀─────────── writeback ◀── what runs ◀──┘
 //! ```
 //!
-//! It counts only while this process holds the database's lock, as of two ovs-vswitchd only one has it. While there is
-//! no connection, all stays as it is.
+//! The database is followed only while this process holds its lock, which one ovs-vswitchd of several has. While there
+//! is no connection, everything stays as it is.
+//!
+//! - `columns`: what is done with each column
+//! - [`files`]: which files the database may name
+//! - `flow_tables`: the table Flow_Table
+//! - `mirror`: the table Mirror
+//! - [`read`]: from the rows to the desired state
+//! - `unsupported`: what the database asks for and Weir does not do
+//! - `writeback`: writes what runs to the database
 
 use std::collections::BTreeSet;
 use std::time::Duration;

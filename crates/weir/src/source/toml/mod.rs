@@ -18,7 +18,9 @@
 //! ```
 //!
 //! The whole file is read before anything is reported, so that one run shows every mistake. A file says nothing by
-//! itself: it is read again when somebody asks for it.
+//! itself: it is read again on request.
+//!
+//! - `reader`: typed values out of a document, with the line of each
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -77,7 +79,7 @@ impl ConfigSource for TomlSource {
         let (reply, answer) = oneshot::channel();
         let path = self.path.clone();
         let reading = std::thread::Builder::new().name("config-reader".into()).spawn(move || {
-            // Whoever asked may have gone.
+            // The receiver may have been dropped.
             let _ = reply.send(load_for_this_machine(&path));
         });
         reading.map_err(|e| format!("cannot start a thread that reads the configuration: {e}"))?;
