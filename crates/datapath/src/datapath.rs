@@ -10,7 +10,6 @@ use ports::{Port, RxQueue};
 
 use crate::account::Account;
 use crate::action::{Action, PortNo};
-use crate::actions::execute::Metadata;
 use crate::actions::program::Program;
 use crate::classify::table::megaflow::MAX_PORTS;
 use crate::classify::{By, Table};
@@ -19,6 +18,7 @@ use crate::control::assignment::{Place, Policy};
 use crate::control::pool::{Crew, Management, Member, TxQueues};
 use crate::control::usage::{self, History};
 use crate::error::Error;
+use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::PortShared;
 use crate::slowpath::flow_log;
 use crate::stats::{Drops, RemovedFlow, RxAssignment, Stats, Usage, WorkerStats};
@@ -26,7 +26,8 @@ use crate::sync::counters::{Counter, drops_since};
 use crate::sync::rcu::Domain;
 use crate::sync::tsc;
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
-use crate::worker::{Command, GivenBack, Rx};
+use crate::worker::mailbox::{Command, GivenBack};
+use crate::worker::rx_queue::Rx;
 
 /// How often subtables are ranked and ports are looked at.
 const RANK: Duration = Duration::from_secs(1);
@@ -488,7 +489,8 @@ impl Datapath {
     }
 
     /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
-    /// [`barrier`](Datapath::barrier).
+    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their way
+    /// back.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)
@@ -579,7 +581,7 @@ impl Datapath {
     /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.
     pub fn execute(&self, packet: Packet, metadata: &Key, actions: &[Action]) {
         let program = Box::new(Program::compile(actions));
-        let (metadata, in_port) = (Metadata::of(metadata), crate::upcall::in_port(metadata));
+        let (metadata, in_port) = (OwnMetadata::of(metadata, &mut Vec::new()), crate::upcall::in_port(metadata));
         // By the worker that has the input port's first queue, so that the packet stays in order with
         // what comes in there.
         let assigned = {
@@ -672,7 +674,7 @@ impl Shared {
 
     pub(crate) fn maintain(&self) {
         self.domain.collect();
-        self.table.thin();
+        self.table.enforce_limits();
         if self.table.has_evicted() {
             self.hand_over(self.table.take_evicted());
         }

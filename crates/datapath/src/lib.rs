@@ -12,7 +12,7 @@ pub mod control;
 pub mod datapath;
 pub mod drop;
 pub mod error;
-mod pipeline;
+pub mod pipeline;
 mod slowpath;
 pub mod stats;
 pub mod sync;
