@@ -182,9 +182,10 @@ fn a_file_is_read_again_when_somebody_asks() {
     assert_eq!(bridges(runtime.block_on(source.first())), ["br0"]);
     write("[[bridge]]\nname = 'br1'");
     assert_eq!(bridges(runtime.block_on(source.reread()).unwrap()), ["br1"]);
-    for (text, says) in
-        [("[[bridge]]\nnme = 'br1'", "weir.toml:2:"), ("[workers]\ncores = [4095]", "core 4095 does not exist")]
-    {
+    for (text, says) in [
+        ("[[bridge]]\nname = 'br1'\nlocl = true", "weir.toml:3:"),
+        ("[workers]\ncores = [4095]", "core 4095 does not exist"),
+    ] {
         write(text);
         let problem = runtime.block_on(source.reread()).unwrap_err();
         assert!(problem.contains(says), "{problem}");
