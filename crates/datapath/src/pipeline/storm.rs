@@ -21,6 +21,14 @@ pub struct Deferred {
     packets: usize,
 }
 
+impl Deferred {
+    /// How many there are.
+    #[cfg(test)]
+    pub fn packets(&self) -> usize {
+        self.packets
+    }
+}
+
 impl Worker {
     /// Takes recirculated packets, which `received` packets of one port have become, through the stages: all of them,
     /// or if they are a storm, a slice.
