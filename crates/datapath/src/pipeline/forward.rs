@@ -87,6 +87,8 @@ impl Worker {
         executor.counters.received.add(received as u64);
         if !rx.port.is_up() {
             executor.outputs.retire_batch(packets, DropReason::InPortDown, rx.port.no);
+        } else if let Some(ingress) = &mut rx.ingress {
+            ingress.apply(packets, &executor.outputs, rx.port.no, executor.now);
         }
         received
     }

@@ -62,6 +62,12 @@ impl Worker {
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(given_back);
                 }
+                Command::SetIngress { port, queue, ingress } => {
+                    self.idle_queues.recall(port, &mut self.rx, self.executor.now);
+                    if let Some(rx) = self.rx.iter_mut().find(|rx| rx.port.no == port && rx.index == queue) {
+                        rx.ingress = ingress;
+                    }
+                }
                 Command::SetNotifier(notifier) => self.executor.misses.set_notifier(notifier),
                 Command::Execute { packet, metadata, program } => self.execute(packet, metadata, &program),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),

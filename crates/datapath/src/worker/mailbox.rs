@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{PortShared, Queue, SharedQueue};
 use crate::slowpath::queue::Notifier;
@@ -36,6 +37,8 @@ pub enum Command {
     Drain { reply: Sender<()> },
     /// Give the queues of ports back.
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
+    /// Put optional stages before classification in a receive queue of a port, or take them away.
+    SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
     /// Wake another handler from now on.
     SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.

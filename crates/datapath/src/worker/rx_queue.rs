@@ -7,6 +7,7 @@ use packet::Time;
 use ports::RxQueue;
 
 use crate::classify::mixed::RunHistory;
+use crate::pipeline::ingress::Ingress;
 use crate::pipeline::port::PortShared;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
@@ -52,6 +53,8 @@ pub struct Rx {
     pub deficit: Deficit,
     /// What its last batches were like.
     pub recent: RunHistory,
+    /// Optional stages for what it receives.
+    pub ingress: Option<Box<Ingress>>,
     /// It was empty when it was polled last.
     empty: bool,
     /// To poll it when it is empty may cost a system call: there is a descriptor to wait for.
@@ -78,6 +81,7 @@ impl Rx {
             cycles,
             deficit,
             recent,
+            ingress: None,
             empty,
             costly,
             received,
