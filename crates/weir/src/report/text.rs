@@ -1,6 +1,5 @@
 //! The reports as tables for people.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::table::{Table, grouped};
