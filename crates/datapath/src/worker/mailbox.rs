@@ -1,6 +1,6 @@
 //! What others want of a worker: commands, which they leave in its mailbox.
 //!
-//! A worker looks between its turns, and in long ones between batches; a look costs one load.
+//! A worker reads its mail between its turns, and in long turns between batches. To see that there is none costs one load.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -39,7 +39,7 @@ pub enum Command {
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
     /// Put optional stages before classification in a receive queue of a port, or take them away.
     SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
-    /// Wake another handler from now on.
+    /// Wake this handler from now on, and at once: its channel has moved there.
     SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },
