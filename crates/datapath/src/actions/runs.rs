@@ -124,6 +124,9 @@ impl Executor {
             }
             if lost != 0 {
                 self.drop_those(lost, packets, view.in_port());
+                if packets.is_empty() {
+                    return;
+                }
             }
             view.follow(step);
         }
@@ -143,13 +146,11 @@ impl Executor {
     /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
     #[cold]
     fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
-        let all = std::mem::take(packets);
-        for (at, packet) in all.into_iter().enumerate() {
-            if which >> at & 1 == 0 {
-                packets.push(packet);
-            } else {
-                self.outputs.retire_one(packet, DropReason::NoBuffer, in_port);
-            }
+        let (mut lost, mut left) = (Batch::new(), Batch::new());
+        for (at, packet) in packets.drain(..).enumerate() {
+            if which >> at & 1 == 0 { left.push(packet) } else { lost.push(packet) }
         }
+        *packets = left;
+        self.outputs.retire_batch(&mut lost, DropReason::NoBuffer, in_port);
     }
 }
