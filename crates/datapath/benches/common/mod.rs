@@ -239,7 +239,12 @@ impl Before {
                     mask.set_exact(Field::TunId);
                 }
             }
-            FlowSpec { key: Box::new(key), mask: Box::new(mask), actions: vec![Action::Output(sink)], tag: Arc::new(()) }
+            FlowSpec {
+                key: Box::new(key),
+                mask: Box::new(mask),
+                actions: vec![Action::Output(sink)],
+                tag: Arc::new(()),
+            }
         };
         (0..buckets).map(spec).collect()
     }
@@ -323,7 +328,13 @@ pub fn datapath(rules: Rules, flows: usize, clock: Arc<dyn Clock>, passes: usize
     let (max_flows, exact_entries) = (5_000_000, 1 << 23);
     let config = Config { workers: vec![last_core()], max_flows, exact_entries, ..Config::default() };
     let dp = Datapath::new(config, clock);
-    let source = dp.add_port(Arc::new(Loop { name: "source", flows, labelled: matches!(rules, Rules::Before(Before::PopMpls, _)) })).expect("the port");
+    let source = dp
+        .add_port(Arc::new(Loop {
+            name: "source",
+            flows,
+            labelled: matches!(rules, Rules::Before(Before::PopMpls, _)),
+        }))
+        .expect("the port");
     let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0, labelled: false })).expect("the port");
     for spec in specs(rules, flows, source, sink) {
         dp.install(spec).expect("below the limits");
