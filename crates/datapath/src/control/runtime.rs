@@ -122,7 +122,7 @@ impl Runtime for Inline {
         for worker in self.workers.values_mut() {
             worker.reader.quiescent();
             worker.executor.now = worker.clock.now();
-            worker.obey();
+            worker.handle_commands();
             worker.executor.outputs.end_of_batch(worker.executor.now);
             worker.reader.offline();
         }
@@ -134,7 +134,7 @@ impl Runtime for Inline {
         loop {
             let answered = self.answer();
             self.take_returned();
-            self.workers.values_mut().for_each(Worker::let_go);
+            self.workers.values_mut().for_each(Worker::hand_over);
             if answered == 0 {
                 break;
             }
