@@ -8,7 +8,7 @@ use openflow::{FlowStats, FlowStatsRequest, GroupId, Match, OfPort, TableId};
 use packet::Time;
 
 use crate::bridge::Bridge;
-use crate::mac::{MacEntry, MacKey};
+use crate::model::mac::{MacEntry, MacKey};
 use crate::table::Rule;
 
 /// What a bridge holds besides its configuration.

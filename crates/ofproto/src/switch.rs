@@ -19,17 +19,17 @@ use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
-use crate::budget::Budget;
-use crate::control::Control;
+use crate::connection::budget::Budget;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
-use crate::paused::Paused;
-use crate::port::describe;
-use crate::revalidate::Revalidation;
-use crate::shared::SharedRecords;
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::port::describe;
+use crate::slowpath::control::Control;
+use crate::slowpath::paused::Paused;
+use crate::slowpath::record_table::SharedRecords;
+use crate::slowpath::revalidate::Revalidation;
+use crate::slowpath::upcall::SlowPath;
 use crate::table::Rule;
-use crate::upcall::SlowPath;
 use crate::xlate::trace::Sink;
 use crate::xlate::{Frozen, Input, Interners, Translation, translate};
 

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 
 use crate::bridge::{BridgeConfig, Controllers, FailMode};
 use crate::events::{PacketInEvent, Subscriber};
-use crate::mac::MacKey;
-use crate::port::{Device, PortSpec};
+use crate::model::mac::MacKey;
+use crate::model::port::{Device, PortSpec};
+use crate::model::vlan::PortVlan;
 use crate::reference::tests::{Bed, all_flows};
 use crate::table::TableSettings;
-use crate::vlan::PortVlan;
 use crate::xlate::trace::{Event, Sink};
 
 #[derive(Default)]

@@ -4,7 +4,7 @@ use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
-use crate::forwarding::{BridgeState, TABLES};
+use crate::model::forwarding::{BridgeState, TABLES};
 
 /// What actions can refer to.
 pub(super) struct Known<'a>(&'a BridgeState);

@@ -10,7 +10,6 @@ mod queues;
 mod tables;
 #[cfg(test)]
 mod tests;
-pub(crate) mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +18,16 @@ use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
-use crate::budget::Charge;
+use crate::connection::budget::Charge;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::forwarding::{BridgeId, BridgeState};
-use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
-use crate::mirror::{Mirror, MirrorCounters};
+use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
+use crate::model::mirror::{Mirror, MirrorCounters};
+use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::TableSettings;
 use crate::xlate::{self, Frozen, Input, translate};
-use transaction::Transaction;
 
 pub use bundle::Bundled;
 
@@ -84,7 +83,7 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// Tables that are not as by default.
     pub tables: BTreeMap<TableId, TableSettings>,
-    /// Copies of packets; the first [`MAX_MIRRORS`](crate::mirror::MAX_MIRRORS) are in force.
+    /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
     pub mirrors: Vec<Mirror>,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
     /// stay as they are.

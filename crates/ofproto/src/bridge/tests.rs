@@ -14,9 +14,9 @@ use openflow::{
 use packet::{Clock, Field, Time};
 
 use super::{Bridge, Bundled};
-use crate::forwarding::BridgeState;
-use crate::group::uses_group;
-use crate::users::Used;
+use crate::model::forwarding::BridgeState;
+use crate::model::group::uses_group;
+use crate::model::users::Used;
 use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
 
 struct TestClock(AtomicU64);

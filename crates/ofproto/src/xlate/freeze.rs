@@ -11,8 +11,8 @@ use packet::flow::BlockId;
 use super::steps::{Step, StepRef};
 use super::trace::Event;
 use super::{Ctx, XlateError, limits};
-use crate::forwarding::BridgeId;
-use crate::mirror::MirrorSet;
+use crate::model::forwarding::BridgeId;
+use crate::model::mirror::MirrorSet;
 
 /// A pipeline that waits for its packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

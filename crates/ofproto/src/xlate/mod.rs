@@ -56,10 +56,10 @@ use steps::StepRef;
 use trace::{Event, Sink};
 
 use crate::bridge::N_TABLES;
-use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
-use crate::intern::Interner;
-use crate::mirror::MirrorSet;
-use crate::record::Record;
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::mirror::MirrorSet;
+use crate::slowpath::intern::Interner;
+use crate::slowpath::record::Record;
 use crate::table::Rule;
 
 /// Numbers that travel through the datapath.

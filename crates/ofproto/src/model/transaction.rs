@@ -10,8 +10,8 @@ use openflow::action::Action;
 use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
 use packet::Time;
 
-use crate::forwarding::BridgeState;
-use crate::group::Group;
+use crate::model::forwarding::BridgeState;
+use crate::model::group::Group;
 use crate::table::Rule;
 
 /// One step: a rule that came, one that went, or one in place of another.

@@ -10,7 +10,7 @@ use packet::flow::field::FIELDS;
 use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::record::Record;
+use crate::slowpath::record::Record;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
 

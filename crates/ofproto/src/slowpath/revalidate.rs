@@ -17,9 +17,9 @@ use datapath::{Action, Datapath, FlowBrief, FlowId, FlowTag, RemovedFlow};
 use hashbrown::HashMap;
 use packet::{Mask, Time};
 
-use crate::control::Walks;
-use crate::forwarding::BridgeId;
-use crate::record::{Pushed, Record};
+use crate::model::forwarding::BridgeId;
+use crate::slowpath::control::Walks;
+use crate::slowpath::record::{Pushed, Record};
 use crate::switch::Switch;
 
 /// What revalidation remembers between walks.

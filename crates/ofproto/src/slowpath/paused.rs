@@ -65,7 +65,7 @@ mod tests {
     use packet::Key;
 
     use super::*;
-    use crate::forwarding::BridgeId;
+    use crate::model::forwarding::BridgeId;
 
     fn state(table: u8) -> Arc<Frozen> {
         Arc::new(Frozen {

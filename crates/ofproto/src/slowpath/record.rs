@@ -12,10 +12,10 @@ use openflow::OfPort;
 use packet::Time;
 use packet::wire::tcp::flags;
 
-use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
-use crate::group::GroupCounters;
-use crate::mac::MacKey;
-use crate::mirror::MirrorCounters;
+use crate::model::forwarding::{BridgeId, Forwarding, PatchCounters};
+use crate::model::group::GroupCounters;
+use crate::model::mac::MacKey;
+use crate::model::mirror::MirrorCounters;
 use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
