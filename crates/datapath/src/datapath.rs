@@ -482,7 +482,7 @@ impl Datapath {
             && flow_log::is_on()
             && let Some(flow) = self.flow(installed.id)
         {
-            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.shared.upcall.get());
+            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions);
         }
         Ok(installed.id)
     }
@@ -493,7 +493,7 @@ impl Datapath {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)
         {
-            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.shared.upcall.get());
+            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions);
         }
         self.shared.table.modify(id, actions)
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{ToPort, by_hand, flow, udp};
-use datapath::{Action, Config, DropReason, Punt, Rewrite};
+use common::{ToPort, by_hand, flow, packet_in, udp};
+use datapath::{Action, Config, DropReason, Rewrite};
 use packet::{Field, Packet};
 
 #[test]
@@ -213,7 +213,7 @@ fn punts_carry_the_packet_as_it_is_now() {
     let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
     dp.set_upcall(upcall.clone());
     let set = Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 42 }));
+    let punt = packet_in(42);
     dp.install(flow(p[0].0, 0, &[], vec![set, punt, Action::Output(p[1].0)])).unwrap();
     p[0].1.give(&udp(1, 2, 3, 4));
     dp.poll();
@@ -336,7 +336,7 @@ fn what_lies_behind_many_tags_is_rewritten() {
     };
     let push = Action::PushVlan { tpid: 0x8100, tci: 0x1007 };
     let rewrite = Action::Set(Arc::new(Rewrite::field(Field::NwSrc, 9)));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 1 }));
+    let punt = packet_in(1);
     for between in [vec![punt.clone()], vec![Action::Hash { basis: 1 }], vec![Action::Clone(vec![push.clone(), punt])]]
     {
         let (dp, _, p) = by_hand(Config::default(), 2);
@@ -358,7 +358,7 @@ fn what_lies_behind_many_tags_is_rewritten() {
 fn a_lone_port_is_polled_in_every_turn() {
     let (dp, _, p) = by_hand(Config::default(), 3);
     dp.set_upcall(ToPort::new(p[1].0, Field::UdpSrc, true));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 100, cookie: 9 }));
+    let punt = packet_in(9);
     dp.install(flow(p[0].0, 0, &[(Field::UdpDst, 53)], vec![punt, Action::Output(p[1].0)])).unwrap();
     for n in 0..20 {
         p[0].1.give(&udp(1, 2, n, if n % 4 == 3 { 54 } else { 53 }));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Action, Datapath, PortNo, Punt, RemovedFlow};
+use datapath::{Action, Datapath, PortNo, RemovedFlow};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -30,8 +30,9 @@ use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::revalidate::Revalidation;
 use crate::slowpath::upcall::SlowPath;
 use crate::table::Rule;
+use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{Frozen, Input, Interners, Translation, translate};
+use crate::xlate::{Input, Interners, Translation, translate};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -240,24 +241,6 @@ impl Switch {
     /// Whether packets may be on their way with this recirculation id.
     pub fn knows_recirculation(&self, id: u32) -> bool {
         self.interners.frozen.get(id).is_some()
-    }
-
-    /// What a punt tells the layer above, as the argument of `userspace` in OVS's text of datapath
-    /// actions: `controller(reason=1,...)`.
-    pub fn describe_punt(&self, punt: &Punt) -> String {
-        let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else {
-            return format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len);
-        };
-        let mut cookie = String::new();
-        packet::flow::text::number::hex(&mut cookie, info.cookie.map_or(u64::MAX, |cookie| cookie.0).into());
-        format!(
-            "controller(reason={},dont_send=0,continuation={},recirc_id={},rule_cookie={cookie},controller_id={},max_len={})",
-            info.reason as u32,
-            u8::from(info.paused.is_some()),
-            info.paused.map_or(punt.cookie, u64::from),
-            info.controller_id,
-            info.max_len.unwrap_or(u16::MAX)
-        )
     }
 
     /// The bridge and OpenFlow port of a datapath port.

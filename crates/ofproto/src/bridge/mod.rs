@@ -27,7 +27,8 @@ use crate::model::mirror::{Mirror, MirrorCounters};
 use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::TableSettings;
-use crate::xlate::{self, Frozen, Input, translate};
+use crate::xlate::frozen::{self, Frozen};
+use crate::xlate::{Input, translate};
 
 pub use bundle::Bundled;
 
@@ -228,7 +229,7 @@ impl Bridge {
         add_metadata(&mut key, &message.metadata);
         key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
         key.common_mut().in_port = message.in_port().0.into();
-        let frozen = Frozen { metadata: xlate::metadata(&key), ..(*frozen).clone() };
+        let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
         self.execute(packet, &input);
         Ok(())

@@ -123,7 +123,7 @@ impl Switch {
             state.last_collect = now;
             self.records.clear();
             self.interners.frozen.collect();
-            self.interners.punts.collect();
+            self.interners.packet_ins.collect();
         }
         drop(state);
         self.send_removed(removed);
