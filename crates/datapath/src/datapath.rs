@@ -542,15 +542,11 @@ impl Datapath {
         .flatten()
     }
 
-    /// As [`flows`](Datapath::flows), but only what changes of them: much cheaper.
-    pub fn flow_briefs(&self) -> impl Iterator<Item = FlowBrief> + '_ {
-        let mut next = Some(0);
-        std::iter::from_fn(move || {
-            let (flows, from) = self.shared.table.brief_some(next?);
-            next = from;
-            Some(flows)
-        })
-        .flatten()
+    /// As [`flows`](Datapath::flows), but only what changes of them, which is much cheaper, and in chunks: some
+    /// flows from a place on, and the place after them, or `None` at the end. The first place is zero. No flow is in
+    /// two chunks of one walk.
+    pub fn flow_briefs_from(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
+        self.shared.table.brief_some(from)
     }
 
     /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers

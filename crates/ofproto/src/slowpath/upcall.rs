@@ -74,8 +74,8 @@ impl Upcall for Switch {
     /// Called for each batch of misses, so it never waits for a walk: that takes along what it finds here.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
         self.evicted.lock().extend(flows);
-        if let Some(mut state) = self.revalidation.try_lock() {
-            self.credit_evicted(&mut state);
+        if let Some(_round) = self.revalidation.try_lock() {
+            self.credit_evicted();
         }
     }
 }

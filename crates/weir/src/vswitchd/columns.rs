@@ -42,6 +42,7 @@ pub const TABLES: &[Table] = &[
             "max-revalidator",
             "megaflow-mask-limit",
             "megaflow-memory-limit",
+            "n-revalidator-threads",
             "pmd-auto-lb",
             "pmd-auto-lb-improvement-threshold",
             "pmd-auto-lb-load-threshold",

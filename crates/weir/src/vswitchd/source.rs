@@ -17,7 +17,7 @@ use super::mirror;
 use super::options::Dummy;
 use super::unsupported;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, POLICIES, Port,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, MAX_THREADS, POLICIES, Port,
     PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
@@ -156,11 +156,13 @@ impl Source {
         let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
+        let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
         // Below this, the revalidator would do nothing else.
         let shortest = Duration::from_millis(100);
         Datapath {
             max_idle: idle.unwrap_or(default.max_idle).max(shortest),
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
+            revalidators: revalidators.unwrap_or(default.revalidators).clamp(1, MAX_THREADS),
             flow_limit: limit.unwrap_or(default.flow_limit),
             flow_memory: memory.unwrap_or(default.flow_memory).max(1),
             mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
