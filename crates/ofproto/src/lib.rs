@@ -13,7 +13,7 @@ pub mod model;
 #[cfg(any(test, fuzzing))]
 mod reference;
 mod slowpath;
-pub mod state;
+pub mod snapshot;
 pub mod switch;
 pub mod table;
 #[cfg(test)]
@@ -31,6 +31,5 @@ pub use slowpath::control::Walks;
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
 pub use model::port::{Device, PortInfo, PortSpec};
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};
-pub use state::Snapshot;
 pub use switch::{Explanation, Switch, SwitchSettings};
 pub use table::TableSettings;

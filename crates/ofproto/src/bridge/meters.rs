@@ -103,7 +103,8 @@ fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError
     }
 }
 
-fn check(config: &MeterConfig) -> Result<(), OfError> {
+/// Whether there can be such a meter.
+pub(crate) fn check(config: &MeterConfig) -> Result<(), OfError> {
     if config.bands.len() > MAX_BANDS {
         return Err(OfError::OFPMMFC_OUT_OF_BANDS);
     }

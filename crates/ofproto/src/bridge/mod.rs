@@ -1,10 +1,10 @@
 //! A bridge: what controllers and the configuration can ask of it.
 
 mod bundle;
-mod check;
+pub(crate) mod check;
 mod flows;
 mod groups;
-mod meters;
+pub(crate) mod meters;
 mod port;
 mod queues;
 mod tables;
@@ -24,7 +24,6 @@ use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
 use crate::model::mirror::{Mirror, MirrorCounters};
-use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::TableSettings;
 use crate::xlate::frozen::{self, Frozen};
@@ -345,11 +344,6 @@ impl Bridge {
     /// The time by the switch's clock.
     pub(crate) fn now(&self) -> packet::Time {
         self.switch.clock.now()
-    }
-
-    /// Makes changes that take effect together, or where one fails not at all.
-    pub(crate) fn transact<E>(&self, change: impl FnOnce(&mut Transaction) -> Result<(), E>) -> Result<(), E> {
-        self.switch.transact(self.id, change)
     }
 
     /// Reads the bridge's state; `None` where it is gone.

@@ -51,6 +51,20 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// Removes all rules and groups, for others that take their place. Nobody is told of it.
+    pub fn clear(&mut self) {
+        let rules: Vec<_> = self.bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect();
+        for rule in rules {
+            if let Some(old) = self.take(&rule) {
+                self.steps.push(Step { old: Some(old), new: None, reason: None });
+            }
+        }
+        let groups: Vec<_> = self.bridge.groups.keys().copied().collect();
+        groups.into_iter().for_each(|id| self.set_group(id, None));
+        // What they had learnt has gone with them.
+        self.bridge.orphaned.clear();
+    }
+
     /// Puts a group in the place of the one that has this number, or takes that away.
     pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) {
         // Flows depend on groups through the whole bridge.
