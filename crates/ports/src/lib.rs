@@ -8,6 +8,7 @@
 pub mod afpacket;
 pub mod afxdp;
 pub mod dpdk;
+pub mod drop;
 pub mod dummy;
 pub mod files;
 pub mod null;
@@ -33,6 +34,7 @@ use std::os::fd::BorrowedFd;
 
 use packet::{Batch, Time};
 
+pub use drop::{TxDrop, TxDrops};
 pub use registry::{Env, PortSpec};
 
 /// An Ethernet address.
@@ -82,6 +84,10 @@ pub trait Port: Send + Sync {
     /// Counters since the port was opened.
     fn stats(&self) -> Stats;
 
+    /// What the transmit queues did not take since the port was opened, by reason: together `tx_dropped` and `tx_errors`,
+    /// but for what a device or the kernel counts in them by itself.
+    fn tx_drops(&self) -> TxDrops;
+
     /// Speed and duplex.
     fn features(&self) -> Features;
 
@@ -101,9 +107,10 @@ pub trait Port: Send + Sync {
         Vec::new()
     }
 
-    /// The device's own counters by name.
+    /// The port's further counters by name: by default, the reasons for which packets were not sent, those that have
+    /// occurred.
     fn custom_stats(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        self.tx_drops().named()
     }
 
     /// Transmission queues by number, as controllers can choose them.
@@ -164,7 +171,7 @@ pub trait RxQueue: Send {
 /// A transmit queue. Owned by one worker at a time.
 pub trait TxQueue: Send {
     /// Sends every packet of `batch`, which is empty afterwards: what the port could not take is
-    /// dropped and counted in [`Stats::tx_dropped`]. Returns how many were taken. Never blocks.
+    /// dropped and counted for its reason ([`TxDrop`]). Returns how many were taken. Never blocks.
     /// Completes checksums and cuts segments that the port cannot take over ([`Port::offloads`]).
     fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize;
 

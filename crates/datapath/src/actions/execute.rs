@@ -1,76 +1,22 @@
 //! Stage 6: a program at work on a packet.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use packet::flow::block::Common;
 use packet::flow::extract::{Layers, extract};
 use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
 use packet::{Key, Offload, Packet, Time};
 use ports::Offloads;
-use ports::offload::complete;
+use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::drop::DropReason;
-use crate::pipeline::passes::Pass;
+use crate::pipeline::metadata::CARRIED_BLOCKS;
+use crate::pipeline::recirculation::{Pass, Recirculation, Stage};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
-
-/// The blocks of a key that do not come from the frame.
-const METADATA: [BlockId; 6] =
-    [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
-
-/// What travels beside a packet when its key is made anew.
-pub struct Metadata {
-    common: Common,
-    /// Only where there are any, which is rare.
-    blocks: Option<Box<Key>>,
-}
-
-impl Metadata {
-    /// The metadata of `key`.
-    pub fn of(key: &Key) -> Metadata {
-        let has_more = METADATA.iter().any(|&id| key.present().has(id));
-        Metadata { common: *key.common(), blocks: has_more.then(|| Box::new(key.clone())) }
-    }
-
-    /// Where the packet came from.
-    pub fn in_port(&self) -> PortNo {
-        PortNo(self.common.in_port.get())
-    }
-
-    /// Starts `key` with this metadata, to be completed by an extraction.
-    pub fn start(&self, key: &mut Key) {
-        key.reset();
-        let (to, from) = (key.common_mut(), &self.common);
-        to.in_port = from.in_port;
-        to.recirc_id = from.recirc_id;
-        to.packet_type = from.packet_type;
-        to.dp_hash = from.dp_hash;
-        to.pkt_mark = from.pkt_mark;
-        to.skb_priority = from.skb_priority;
-        if let Some(from) = &self.blocks {
-            for id in METADATA.into_iter().filter(|&id| from.present().has(id)) {
-                *key.block_mut(id) = *from.block(id);
-            }
-        }
-    }
-}
-
-/// A packet on its way back to classification.
-pub struct Recirculated {
-    /// The frame.
-    pub packet: Packet,
-    /// What travels beside it.
-    pub metadata: Metadata,
-    /// Which pass it comes to.
-    pub pass: Pass,
-    /// A flow has counted it already.
-    pub counted: bool,
-}
 
 /// How well a key describes its frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +31,7 @@ enum Known {
 }
 
 /// A packet's key while a program works on the packet.
-pub struct View<'a> {
+pub struct KeyView<'a> {
     /// The key. Its metadata is always right.
     pub key: &'a mut Key,
     /// Where the headers are.
@@ -93,22 +39,22 @@ pub struct View<'a> {
     known: Known,
 }
 
-impl<'a> View<'a> {
+impl<'a> KeyView<'a> {
     /// The view right after extraction.
-    pub fn new(key: &'a mut Key, layers: Layers) -> View<'a> {
-        View { key, layers, known: Known::All }
+    pub fn new(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
+        KeyView { key, layers, known: Known::All }
     }
 
     /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
     /// common.
-    pub fn of_run(key: &'a mut Key, layers: Layers) -> View<'a> {
-        View { key, layers, known: Known::Headers }
+    pub fn of_run(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
+        KeyView { key, layers, known: Known::Headers }
     }
 
     /// The same view for another packet, whose headers may move without moving those of the next.
     #[inline(always)]
-    pub fn again(&mut self) -> View<'_> {
-        View { key: self.key, layers: self.layers, known: self.known }
+    pub fn again(&mut self) -> KeyView<'_> {
+        KeyView { key: self.key, layers: self.layers, known: self.known }
     }
 
     /// Keeps up with what a step has done.
@@ -135,12 +81,8 @@ impl<'a> View<'a> {
     /// Extracts again, unless what is needed is known.
     fn refresh(&mut self, frame: &[u8], values: bool) {
         if self.known == Known::Nothing || values && self.known == Known::Headers {
-            let only_packet = Blocks::COMMON.with(BlockId::L3).with(BlockId::Encap);
-            if self.key.present().0 & !only_packet.0 == 0 {
-                self.key.reset();
-            } else {
-                Metadata::of(self.key).start(self.key);
-            }
+            // What comes from the frame goes.
+            self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key);
             self.known = Known::All;
         }
@@ -176,11 +118,11 @@ pub fn follow(step: &Step, layers: &mut Layers) {
 }
 
 /// Where packets go from here. Belongs to one worker.
-pub struct Actor {
+pub struct Executor {
     /// To ports.
     pub outputs: Outputs,
     /// Back to classification.
-    pub recirculated: VecDeque<Recirculated>,
+    pub recirculation: Recirculation,
     /// To the slow path.
     pub misses: MissQueue,
     /// The worker's counters.
@@ -196,73 +138,101 @@ pub struct Actor {
     pub hasher: Hasher,
 }
 
-impl Actor {
+impl Executor {
     /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
-    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, next: Pass) {
+    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         for step in &program.steps {
-            self.step(step, &mut packet, view, next);
+            if !self.step(step, &mut packet, view, next) {
+                return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port());
+            }
             view.follow(step);
         }
         self.finish(&program.end, packet, view, next);
     }
 
-    /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
-    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, next: Pass) {
+    /// Does a step. Afterwards the view has to [`follow`](KeyView::follow) it. `false`: there is no buffer for what the step
+    /// does to the packet, which is to be dropped.
+    #[must_use]
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> bool {
         match step {
-            Step::Copy(Use::Run(program)) => self.run_clone(program, self.copy(packet), view, next),
-            Step::Copy(Use::RunByLength { size, longer, others }) => {
+            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+                // As if it had been made, and dropped.
+                self.counters.copied.add(1);
+                self.outputs.retire_parts(1, reason, view.in_port());
+            }
+            // Without a copy, only what would be done with it is left out: the packet goes on.
+            Step::Copy(what) => {
+                if let Some(copy) = self.copy(packet, view.in_port()) {
+                    self.use_copy(what, copy, view, next);
+                }
+            }
+            Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
+                view.refresh(packet.data(), false);
+                return step.rewrite(packet, view.key, &view.layers);
+            }
+            Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
+            Step::Hash { basis } if view.known == Known::All => {
+                let hash = flow_hash(&self.hasher, view.key, *basis);
+                view.key.common_mut().dp_hash.set(hash);
+            }
+            Step::Hash { basis } => {
+                let hash = self.aside(view, |executor, view| {
+                    view.refresh(packet.data(), true);
+                    flow_hash(&executor.hasher, view.key, *basis)
+                });
+                view.key.common_mut().dp_hash.set(hash);
+            }
+        }
+        true
+    }
+
+    /// Does with a copy what is to be done with it.
+    #[inline(always)]
+    fn use_copy(&mut self, what: &Use, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
+        match what {
+            Use::Run(program) => self.run_clone(program, copy, view, next),
+            Use::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
-                let copy = self.copy(packet);
                 if copy.offload().is_gso() && copy.len() > (*size).into() {
                     self.run_segments(copy, choose, view, next);
                 } else {
                     self.run_clone(choose(&copy), copy, view, next);
                 }
             }
-            Step::Copy(end @ Use::Punt(_)) => {
-                let copy = self.copy(packet);
-                self.aside(view, |actor, view| actor.finish(end, copy, view, next));
-            }
-            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
-                // As if it had been made, and dropped.
-                self.counters.copied.add(1);
-                self.outputs.refuse(reason, view.in_port());
-            }
-            Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
-            Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
-                view.refresh(packet.data(), false);
-                step.rewrite(packet, view.key, &view.layers);
-            }
-            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
-            Step::Hash { basis } => {
-                let hash = self.aside(view, |actor, view| {
-                    view.refresh(packet.data(), true);
-                    flow_hash(&actor.hasher, view.key, *basis)
-                });
-                view.key.common_mut().dp_hash.set(hash);
-            }
+            end @ Use::Punt(_) => self.aside(view, |executor, view| executor.finish(end, copy, view, next)),
+            end => self.finish(end, copy, view, next),
         }
     }
 
     /// Why no packet may be recirculated to this pass, if that is so.
     fn refuses(&self, next: Pass) -> Option<DropReason> {
-        next.refusal(self.max_depth, self.recirculated.len())
+        next.refusal(self.max_depth, self.recirculation.waiting())
     }
 
-    /// Makes a copy, and takes note of it.
+    /// Makes a copy, and takes note of it. One that there is no buffer for counts as made and dropped, once each.
     #[inline(always)]
-    fn copy(&self, packet: &Packet) -> Packet {
+    fn copy(&self, packet: &Packet, in_port: PortNo) -> Option<Packet> {
         self.counters.copied.add(1);
-        packet.duplicate()
+        let copy = packet.duplicate();
+        if copy.is_none() {
+            self.outputs.retire_parts(1, DropReason::NoBuffer, in_port);
+        }
+        copy
     }
 
-    /// Takes note that a frame has become so many, or could not be cut: then it is one still.
-    fn divided(&self, parts: u64) {
-        self.counters.copied.add(parts.saturating_sub(1));
+    /// Takes note that a frame has become `parts` others, and of what is left of it where it could not be cut to the
+    /// end: that is one more packet, which is dropped.
+    fn divided(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
+        self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
+        if let Err(error) = result {
+            let out_of_buffers = error == OffloadError::NoBuffer;
+            let reason = if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed };
+            self.outputs.retire_parts(1, reason, in_port);
+        }
     }
 
     /// Gives the packet away.
-    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, next: Pass) {
+    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         match end {
             Use::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
@@ -272,11 +242,10 @@ impl Actor {
             }
             Use::Recirc(id) => {
                 if let Some(reason) = self.refuses(next) {
-                    return self.outputs.drop(packet, reason, view.in_port());
+                    return self.outputs.retire_one(packet, reason, view.in_port());
                 }
-                let mut metadata = Metadata::of(view.key);
-                metadata.common.recirc_id.set(*id);
-                self.recirculated.push_back(Recirculated { packet, metadata, pass: next, counted: false });
+                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {
                 view.refresh(packet.data(), true);
@@ -290,7 +259,7 @@ impl Actor {
                 }
                 self.run(choose(&packet), packet, view, next);
             }
-            Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
+            Use::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
         }
     }
 
@@ -298,7 +267,7 @@ impl Actor {
     /// frame is finished before it is cut short.
     #[cold]
     fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
-        let Actor { outputs, now, .. } = self;
+        let Executor { outputs, now, .. } = self;
         let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
             parts += 1;
@@ -306,10 +275,7 @@ impl Actor {
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
-        self.divided(parts);
-        if result.is_err() {
-            self.outputs.refuse(DropReason::Malformed, in_port);
-        }
+        self.divided(parts, result, in_port);
     }
 
     /// Runs for each of a super-frame's segments the program that is right for it.
@@ -318,7 +284,7 @@ impl Actor {
         &mut self,
         packet: Packet,
         choose: impl Fn(&Packet) -> &'a Box<Program>,
-        view: &mut View<'_>,
+        view: &mut KeyView<'_>,
         next: Pass,
     ) {
         let (memory, mut parts) = (packet.memory(), 0);
@@ -326,28 +292,25 @@ impl Actor {
             parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
-        self.divided(parts);
-        if result.is_err() {
-            self.outputs.refuse(DropReason::Malformed, view.in_port());
-        }
+        self.divided(parts, result, view.in_port());
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.
-    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, next: Pass) {
-        if program.needs() != Needs::Key {
+    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+        if program.needs() != Needs::Key && !program.writes_metadata() {
             // It changes nothing in the key.
             return self.run(program, packet, &mut view.again(), next);
         }
-        self.aside(view, |actor, view| actor.run(program, packet, view, next));
+        self.aside(view, |executor, view| executor.run(program, packet, view, next));
     }
 
     /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
     /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
-    fn aside<T>(&mut self, view: &View<'_>, what: impl FnOnce(&mut Actor, &mut View<'_>) -> T) -> T {
+    fn aside<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
         let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
-        let result = what(self, &mut View { key: &mut key, layers, known });
+        let result = what(self, &mut KeyView { key: &mut key, layers, known });
         self.scratch.push(key);
         result
     }

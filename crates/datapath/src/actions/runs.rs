@@ -7,53 +7,61 @@ use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
-use crate::actions::execute::{Actor, View, follow};
+use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Needs, Program, Step, Use};
-use crate::classify::batch::{Notes, end_of_run, start_key};
 use crate::classify::table::megaflow::Table;
-use crate::classify::{Deed, Work, bits};
-use crate::pipeline::passes::Pass;
+use crate::classify::{CompiledAction, FastAction, bits};
+use crate::drop::DropReason;
+use crate::pipeline::batch::BatchMeta;
+use crate::pipeline::recirculation::{Pass, Stage};
 use crate::sync::rcu::Guard;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
 /// packets stay where they are, and a batch may still leave as a whole: returns whether the same is left to do with
 /// all.
 #[inline(never)]
-pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, notes: &mut Notes, in_port: PortNo) -> bool {
-    let (starts, count) = (notes.starts, packets.len());
+pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
+    let (starts, count) = (meta.starts(), packets.len());
     let mut grown = 0;
     // What a flow does lies two loads away: ask for it ahead.
     for at in bits(starts) {
-        table.arena.prefetch_header(notes.found[at].flow);
+        table.arena.prefetch_header(meta.found[at].flow);
     }
     for at in bits(starts) {
-        table.arena.prefetch_program(notes.found[at].flow);
+        table.arena.prefetch_program(meta.found[at].flow);
     }
     for at in bits(starts) {
-        let found = notes.found[at];
-        if found.deed != Deed::PROGRAM {
+        let found = meta.found[at];
+        if found.action != FastAction::PROGRAM {
             continue;
         }
-        let Work::Program(program) = table.arena.work(found.flow, guard) else { continue };
+        let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
-        if program.needs() == Needs::Headers {
-            notes.extract(at, &packets[at], in_port);
+        let (run, growth) = (at..meta.end_of_run(at, count), program.growth());
+        if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+            // Not all have a buffer for the headers to be pushed: the program is run, which drops those that have not.
+            continue;
         }
-        let run = at..end_of_run(starts, at, count);
-        let (key, layers) = (&mut notes.keys[at], notes.layers[at]);
+        if program.needs() == Needs::Headers {
+            meta.extract(at, &packets[at]);
+        }
+        let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
         rewrite(&program.steps, &mut packets[run], key, layers);
-        notes.found[at].deed = Deed::of(Work::Output(port));
-        grown = grown.max(program.growth());
+        meta.found[at].action = FastAction::of(CompiledAction::Output(port));
+        grown = grown.max(growth);
     }
-    notes.heads.longest += grown;
-    bits(notes.starts).all(|at| notes.found[at].deed == notes.found[0].deed)
+    meta.headers.longest += grown;
+    meta.has_one_action()
 }
 
-/// Does steps that only rewrite.
+/// Does steps that only rewrite, with packets that have the headroom for them.
 #[inline(always)]
 fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) {
     for step in steps {
-        packets.iter_mut().for_each(|packet| step.rewrite(packet, key, &layers));
+        for packet in packets.iter_mut() {
+            let done = step.rewrite(packet, key, &layers);
+            debug_assert!(done, "there is headroom");
+        }
         follow(step, &mut layers);
     }
 }
@@ -62,53 +70,61 @@ fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: La
 /// been counted for it, so that is done even if it has been removed since.
 #[inline(never)]
 pub fn act_on_run(
-    actor: &mut Actor,
-    work: Work<'_>,
-    notes: &mut Notes,
+    executor: &mut Executor,
+    work: CompiledAction<'_>,
+    meta: &mut BatchMeta,
     packets: impl Iterator<Item = Packet>,
     first: usize,
     pass: Pass,
-    in_port: PortNo,
 ) {
+    let in_port = meta.in_port();
     match work {
-        Work::Program(program) if program.needs() == Needs::Key => {
+        CompiledAction::Program(program) if program.needs() == Needs::Key => {
             for (packet, i) in packets.zip(first..) {
-                notes.extract(i, &packet, in_port);
-                let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
-                actor.run(program, packet, view, pass.of(program));
+                meta.extract(i, &packet);
+                let view = &mut KeyView::new(&mut meta.keys[i], meta.layers[i]);
+                executor.run(program, packet, view, pass.of(program));
             }
         }
-        Work::Program(program) => {
+        CompiledAction::Program(program) => {
             let mut packets: Batch = packets.collect();
-            let view = &mut notes.view_of_run(first, &packets[0], in_port, program.needs());
-            actor.run_all(program, &mut packets, view, pass.of(program));
+            let view = &mut meta.view_of_run(first, &packets[0], program);
+            executor.run_all(program, &mut packets, view, pass.of(program));
         }
-        Work::Output(port) => packets.for_each(|packet| actor.outputs.push(port, packet, in_port, actor.now)),
-        Work::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
+        CompiledAction::Output(port) => {
+            packets.for_each(|packet| executor.outputs.push(port, packet, in_port, executor.now))
+        }
+        CompiledAction::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
     }
 }
 
-impl Notes {
+impl BatchMeta {
     /// The view of a run that starts with `packet`, the one of number `at`, for a program that needs less than the
     /// packets' own keys.
     #[inline(always)]
-    pub fn view_of_run(&mut self, at: usize, packet: &Packet, in_port: PortNo, needs: Needs) -> View<'_> {
-        if needs != Needs::Nothing {
-            self.extract(at, packet, in_port);
-        } else if self.extracted >> at & 1 == 0 {
-            start_key(&mut self.keys[at], in_port);
+    pub fn view_of_run(&mut self, at: usize, packet: &Packet, program: &Program) -> KeyView<'_> {
+        if program.needs() != Needs::Nothing {
+            self.extract(at, packet);
+        } else if !self.is_extracted(at) {
+            self.start_key(at);
         }
-        View::of_run(&mut self.keys[at], self.layers[at])
+        KeyView::of_run(&mut self.keys[at], self.layers[at])
     }
 }
 
-impl Actor {
+impl Executor {
     /// Runs a program that needs less than the packets' own keys on the packets of a run. What it recirculates comes to
     /// the pass `next`.
-    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut View<'_>, next: Pass) {
+    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut KeyView<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
         for step in &program.steps {
-            packets.iter_mut().for_each(|packet| self.step(step, packet, view, next));
+            let mut lost = 0u32;
+            for (at, packet) in packets.iter_mut().enumerate() {
+                lost |= u32::from(!self.step(step, packet, view, next)) << at;
+            }
+            if lost != 0 {
+                self.drop_those(lost, packets, view.in_port());
+            }
             view.follow(step);
         }
         match &program.end {
@@ -116,7 +132,24 @@ impl Actor {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
+            Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
+                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                self.recirculation.push_run(stage, next, packets.drain(..), view.key);
+            }
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
+        }
+    }
+
+    /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
+    #[cold]
+    fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
+        let all = std::mem::take(packets);
+        for (at, packet) in all.into_iter().enumerate() {
+            if which >> at & 1 == 0 {
+                packets.push(packet);
+            } else {
+                self.outputs.retire_one(packet, DropReason::NoBuffer, in_port);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use datapath::AutoBalance;
-use datapath::control::assignment::Policy;
+use datapath::RxPolicy;
 use ofproto::TableSettings;
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub struct Workers {
     pub tx_flush_interval: Duration,
     /// How receive queues are spread over the workers (`pmd-rxq-assign`).
     #[serde(serialize_with = "policy_name")]
-    pub rx_assign: Policy,
+    pub rx_assign: RxPolicy,
     /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
     pub rx_isolate: bool,
     /// When receive queues are moved by themselves (`pmd-auto-lb*`).
@@ -57,10 +57,10 @@ pub struct Workers {
 }
 
 /// The ways to spread receive queues, by name.
-pub const POLICIES: [(&str, Policy); 3] =
-    [("roundrobin", Policy::RoundRobin), ("cycles", Policy::Cycles), ("group", Policy::Group)];
+pub const POLICIES: [(&str, RxPolicy); 3] =
+    [("roundrobin", RxPolicy::RoundRobin), ("cycles", RxPolicy::Cycles), ("group", RxPolicy::Group)];
 
-fn policy_name<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+fn policy_name<S: serde::Serializer>(policy: &RxPolicy, serializer: S) -> Result<S::Ok, S::Error> {
     let name = POLICIES.iter().find(|(_, p)| p == policy).map_or("", |(name, _)| name);
     serializer.serialize_str(name)
 }
@@ -81,7 +81,7 @@ impl Default for Workers {
             cores: BTreeSet::new(),
             sleep_max: Duration::from_micros(500),
             tx_flush_interval: Duration::ZERO,
-            rx_assign: Policy::Cycles,
+            rx_assign: RxPolicy::Cycles,
             rx_isolate: true,
             auto_balance: AutoBalance::default(),
         }
@@ -100,6 +100,8 @@ pub struct Datapath {
     pub max_revalidator: Duration,
     /// How many threads share that (`n-revalidator-threads`).
     pub revalidators: u32,
+    /// How many threads translate packets that no datapath flow matches (`n-handler-threads`).
+    pub handlers: u32,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
     /// Most memory that they take, in MiB (`megaflow-memory-limit`).
@@ -112,8 +114,7 @@ pub struct Datapath {
     pub exact_cache_memory: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
-    /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
-    /// (`flow-restore-wait`).
+    /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
     pub flow_restore_wait: bool,
 }
 
@@ -123,6 +124,7 @@ impl Default for Datapath {
             max_idle: Duration::from_secs(10),
             max_revalidator: Duration::from_millis(500),
             revalidators: 1,
+            handlers: 1,
             flow_limit: 2_000_000,
             flow_memory: 2048,
             mask_limit: 64,
@@ -145,6 +147,14 @@ pub struct Bridge {
     pub controllers: BTreeMap<Target, Controller>,
     /// Flows in the tables from the start.
     pub flows: BTreeSet<FlowText>,
+}
+
+impl Bridge {
+    /// The interface of this name. Most ports have the name of their interface.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        let same_name = self.ports.get(name).and_then(|port| port.interfaces.get(name));
+        same_name.or_else(|| self.ports.values().find_map(|port| port.interfaces.get(name)))
+    }
 }
 
 /// What belongs to a bridge itself.
@@ -237,11 +247,30 @@ pub enum FailMode {
 pub struct Port {
     /// Which VLANs it carries, and how.
     pub vlans: Vlans,
-    /// The device behind it.
-    pub interface: Interface,
+    /// The devices behind it by name: one, or those of a bond.
+    pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// The device behind a port.
+/// Why a port of several interfaces cannot be had.
+pub const NO_BONDS: &str = "ports of several interfaces (bonds) are not supported yet";
+
+impl Port {
+    /// A port of one interface, whose name it has.
+    pub fn single(name: &str, interface: Interface, vlans: Vlans) -> Port {
+        Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]) }
+    }
+
+    /// The name of its interface and what that is to be; an error where it has not just one.
+    pub fn only_interface(&self) -> Result<(&str, &Interface), &'static str> {
+        let mut interfaces = self.interfaces.iter();
+        match (interfaces.next(), interfaces.next()) {
+            (Some((name, interface)), None) => Ok((name, interface)),
+            _ => Err(NO_BONDS),
+        }
+    }
+}
+
+/// A device behind a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interface {
     /// Type, as the column `type` has it; empty is "system".
@@ -340,7 +369,7 @@ impl VlanMode {
 pub struct Controller {
     /// The longest pause between two attempts to connect (`max_backoff`).
     pub max_backoff: Duration,
-    /// After how long a silence the peer is asked for a sign of life (`inactivity_probe`); zero never.
+    /// A peer that has been silent for this long is sent an echo request (`inactivity_probe`); zero: never.
     pub inactivity_probe: Duration,
 }
 

@@ -1,0 +1,214 @@
+//! What Weir does with each column of the database, declared once: what is asked of the server, the notes in the log
+//! about what has no effect, and the check of docs/deviations/configuration.md all come from here.
+//!
+//! What is declared nowhere is not asked for, so nothing can read it.
+
+use ovsdb::Selection;
+
+/// A table of the database.
+pub struct TableColumns {
+    /// Its name.
+    pub name: &'static str,
+    /// Columns that say what is wanted.
+    read: &'static [&'static str],
+    /// Columns that say what is.
+    written: &'static [&'static str],
+    /// Columns without effect, which the log names where they are set.
+    pub without_effect: &'static [&'static str],
+    /// Keys of `other_config` that are read. The log names others.
+    pub keys: &'static [&'static str],
+}
+
+/// The tables that Weir reads and writes.
+pub const TABLES: &[TableColumns] = &[
+    TableColumns {
+        name: "Open_vSwitch",
+        read: &["bridges", "next_cfg", "other_config"],
+        written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
+        without_effect: &["datapaths", "ssl"],
+        keys: &[
+            "dpdk-alloc-mem",
+            "dpdk-extra",
+            "dpdk-hugepage-dir",
+            "dpdk-init",
+            "dpdk-lcore-mask",
+            "dpdk-socket-limit",
+            "dpdk-socket-mem",
+            "emc-insert-inv-prob",
+            "exact-cache-memory-limit",
+            "flow-limit",
+            "flow-restore-wait",
+            "max-idle",
+            "max-revalidator",
+            "megaflow-mask-limit",
+            "megaflow-memory-limit",
+            "n-handler-threads",
+            "n-revalidator-threads",
+            "pmd-auto-lb",
+            "pmd-auto-lb-improvement-threshold",
+            "pmd-auto-lb-load-threshold",
+            "pmd-auto-lb-rebal-interval",
+            "pmd-cpu-mask",
+            "pmd-maxsleep",
+            "pmd-rxq-assign",
+            "pmd-rxq-isolate",
+            "pmd-sleep-max",
+            "stats-update-interval",
+            "tx-flush-interval",
+            "vhost-iommu-support",
+            "vhost-postcopy-support",
+            "vhost-sock-dir",
+            "vlan-limit",
+        ],
+    },
+    TableColumns {
+        name: "Bridge",
+        read: &[
+            "controller",
+            "datapath_type",
+            "fail_mode",
+            "flow_tables",
+            "mirrors",
+            "name",
+            "other_config",
+            "ports",
+            "protocols",
+        ],
+        written: &["datapath_id", "datapath_version"],
+        without_effect: &[
+            "auto_attach",
+            "flood_vlans",
+            "ipfix",
+            "mcast_snooping_enable",
+            "netflow",
+            "rstp_enable",
+            "sflow",
+            "stp_enable",
+        ],
+        keys: &["datapath-id", "hwaddr", "mac-aging-time", "mac-table-size"],
+    },
+    TableColumns {
+        name: "Port",
+        read: &["cvlans", "interfaces", "name", "other_config", "tag", "trunks", "vlan_mode"],
+        written: &["status"],
+        without_effect: &[
+            "bond_active_slave",
+            "bond_downdelay",
+            "bond_fake_iface",
+            "bond_mode",
+            "bond_updelay",
+            "lacp",
+            "mac",
+            "protected",
+            "qos",
+        ],
+        keys: &["priority-tags", "qinq-ethtype"],
+    },
+    TableColumns {
+        name: "Interface",
+        read: &["mac", "mtu_request", "name", "ofport_request", "options", "other_config", "type"],
+        written: &[
+            "admin_state",
+            "duplex",
+            "error",
+            "ifindex",
+            "link_resets",
+            "link_speed",
+            "link_state",
+            "mac_in_use",
+            "mtu",
+            "ofport",
+            "statistics",
+            "status",
+        ],
+        without_effect: &[
+            "bfd",
+            "cfm_mpid",
+            "ingress_policing_burst",
+            "ingress_policing_kpkts_burst",
+            "ingress_policing_kpkts_rate",
+            "ingress_policing_rate",
+            "lldp",
+        ],
+        keys: &["pmd-rxq-affinity"],
+    },
+    TableColumns {
+        name: "Controller",
+        read: &["inactivity_probe", "max_backoff", "other_config", "target"],
+        written: &["is_connected", "role", "status"],
+        without_effect: &[
+            "connection_mode",
+            "controller_burst_limit",
+            "controller_queue_size",
+            "controller_rate_limit",
+            "enable_async_messages",
+            "local_gateway",
+            "local_ip",
+            "local_netmask",
+            "type",
+        ],
+        keys: &[],
+    },
+    TableColumns {
+        name: "Mirror",
+        read: &[
+            "name",
+            "output_port",
+            "output_vlan",
+            "select_all",
+            "select_dst_port",
+            "select_src_port",
+            "select_vlan",
+            "snaplen",
+        ],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns {
+        name: "Flow_Table",
+        read: &["flow_limit", "groups", "name", "overflow_policy", "prefixes"],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
+];
+
+/// What is asked of the server.
+pub fn selection() -> Selection {
+    TABLES.iter().fold(Selection::new(), |selection, table| {
+        let columns = [table.read, table.written, table.without_effect].concat();
+        selection.columns(table.name, &columns)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The code that reads `other_config`.
+    const READERS: [&str; 3] =
+        [include_str!("read.rs"), include_str!("mod.rs"), include_str!("../../../../ports/src/dpdk/settings.rs")];
+
+    #[test]
+    fn every_key_that_is_read_is_declared() {
+        let declared: Vec<_> = TABLES.iter().flat_map(|table| table.keys).copied().collect();
+        let mut found = 0;
+        for text in READERS {
+            for after in text.split("\"other_config\", \"").skip(1) {
+                let key = after.split('"').next().unwrap();
+                assert!(declared.contains(&key), "{key} is read and not declared");
+                found += 1;
+            }
+        }
+        assert!(found > 15, "{found}");
+    }
+
+    #[test]
+    fn every_key_that_is_declared_is_read() {
+        for key in TABLES.iter().flat_map(|table| table.keys) {
+            let literal = format!("\"{key}\"");
+            assert!(READERS.iter().any(|text| text.contains(&literal)), "{key} is declared, and nobody reads it");
+        }
+    }
+}

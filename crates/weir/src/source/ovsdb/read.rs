@@ -1,0 +1,450 @@
+//! From the rows of the database to the desired state.
+//!
+//! What a database cannot say right (its schema sees to most of that), or what Weir does not do, is a
+//! problem of the one interface or bridge that it concerns; the rest is in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath::AutoBalance;
+use openflow::{Version, Versions};
+use ovsdb::{Replica, Row};
+use ports::registry;
+
+use super::files::Files;
+use super::flow_tables;
+use super::mirror;
+use super::unsupported;
+use crate::config::desired::{
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, MAX_THREADS, NO_BONDS,
+    POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+};
+use crate::config::{Target, check, desired};
+
+/// What the database says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatabaseState {
+    /// The state that it wants.
+    pub desired: Desired,
+    /// Interfaces that cannot be had, by name, and why.
+    pub problems: BTreeMap<String, String>,
+    /// Things without effect, in words.
+    pub notes: BTreeSet<String>,
+    /// Other things that are wrong, in words.
+    pub warnings: BTreeSet<String>,
+    /// The number of the configuration (`next_cfg`).
+    pub next_cfg: i64,
+}
+
+/// Which interfaces become dummy ports (`--enable-dummy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dummy {
+    /// Those that say so.
+    #[default]
+    Explicit,
+    /// Those of the type `system` too.
+    System,
+    /// All but patch ports.
+    Override,
+}
+
+/// What the command line makes of the database.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Which interfaces become dummy ports.
+    pub dummy: Dummy,
+    /// The files that it may name.
+    pub files: Files,
+}
+
+/// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
+///
+/// With `may_wait`, `flow-restore-wait` is obeyed: until it is over, controllers are not known. It counts
+/// only from the start of the daemon until it is over for the first time.
+pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
+    let Some(root) = replica.rows("Open_vSwitch").next() else { return DatabaseState::default() };
+    let mut state = DatabaseState { next_cfg: root.integer("next_cfg").unwrap_or(0), ..DatabaseState::default() };
+    state.notes = unsupported::notes(replica);
+    state.desired.workers = state.workers(root);
+    state.desired.datapath = state.datapath(root);
+    state.desired.dpdk = dpdk(root);
+    let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
+    state.desired.datapath.flow_restore_wait = waits;
+    for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
+        let Some(name) = row.string("name") else { continue };
+        // Sockets and devices bear the bridge's name: it has to be a file's.
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            state.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
+            continue;
+        }
+        let mut bridge = state.bridge(replica, row, name, rules);
+        if waits {
+            bridge.controllers.clear();
+        }
+        state.desired.bridges.insert(name.to_owned(), bridge);
+    }
+    state
+}
+
+impl DatabaseState {
+    fn warn(&mut self, what: String) {
+        self.warnings.insert(what);
+    }
+
+    /// A number in a map of strings; one that is out of place counts as not there.
+    fn number<T>(&mut self, row: &Row, column: &str, key: &str) -> Option<T>
+    where
+        T: std::str::FromStr,
+    {
+        let text = row.map_string(column, key)?;
+        let number = text.parse().ok();
+        if number.is_none() {
+            self.warn(format!("{column}:{key}: {text:?} is not a number that fits; the default is used"));
+        }
+        number
+    }
+
+    /// One of several words in `other_config`.
+    fn choice<T: Copy>(&mut self, row: &Row, key: &str, choices: &[(&str, T)]) -> Option<T> {
+        let text = row.map_string("other_config", key)?;
+        let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            self.warn(format!("other_config:{key}: {text:?} is none of {}; the default is used", names.join(", ")));
+        }
+        found
+    }
+
+    fn workers(&mut self, root: &Row) -> Workers {
+        let default = Workers::default();
+        let cores = root.map_string("other_config", "pmd-cpu-mask").map(|mask| {
+            cores_of(mask).unwrap_or_else(|| {
+                self.warn(format!("other_config:pmd-cpu-mask: {mask:?} is not a hexadecimal mask"));
+                BTreeSet::new()
+            })
+        });
+        let cores = cores.unwrap_or_default();
+        let missing = check::missing_cores(&cores);
+        if !missing.is_empty() {
+            self.warn(format!(
+                "other_config:pmd-cpu-mask: cores {missing:?} do not exist, or may not be used; left out"
+            ));
+        }
+        let sleep = self.number(root, "other_config", "pmd-sleep-max");
+        // The name that it had in 3.1.
+        let sleep = sleep.or_else(|| self.number(root, "other_config", "pmd-maxsleep"));
+        let flush = self.number(root, "other_config", "tx-flush-interval");
+        Workers {
+            cores: &cores - &missing,
+            sleep_max: sleep.map_or(default.sleep_max, Duration::from_micros),
+            tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
+            rx_assign: self.choice(root, "pmd-rxq-assign", &POLICIES).unwrap_or(default.rx_assign),
+            rx_isolate: root.map_string("other_config", "pmd-rxq-isolate") != Some("false"),
+            auto_balance: self.auto_balance(root),
+        }
+    }
+
+    /// Values that are too large count as none, as in OVS.
+    fn auto_balance(&mut self, root: &Row) -> AutoBalance {
+        let default = AutoBalance::default();
+        let mut number = |key: &str, most: u32| self.number(root, "other_config", key).filter(|&n: &u32| n <= most);
+        let percent = |n: Option<u32>, default: u8| n.map_or(default, |n| n as u8);
+        AutoBalance {
+            load: percent(number("pmd-auto-lb-load-threshold", 100), default.load),
+            improvement: percent(number("pmd-auto-lb-improvement-threshold", 100), default.improvement),
+            minutes: number("pmd-auto-lb-rebal-interval", 20_000).filter(|&n| n > 0).unwrap_or(default.minutes),
+            enabled: root.map_string("other_config", "pmd-auto-lb") == Some("true"),
+        }
+    }
+
+    fn datapath(&mut self, root: &Row) -> Datapath {
+        let default = Datapath::default();
+        let idle = self.number(root, "other_config", "max-idle").map(Duration::from_millis);
+        let limit = self.number(root, "other_config", "flow-limit");
+        let memory: Option<u32> = self.number(root, "other_config", "megaflow-memory-limit");
+        let masks: Option<u32> = self.number(root, "other_config", "megaflow-mask-limit");
+        let probability = self.number(root, "other_config", "emc-insert-inv-prob");
+        let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
+        let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
+        let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
+        let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
+        let handlers: Option<u32> = self.number(root, "other_config", "n-handler-threads");
+        // Below this, the revalidator would do nothing else.
+        let shortest = Duration::from_millis(100);
+        Datapath {
+            max_idle: idle.unwrap_or(default.max_idle).max(shortest),
+            max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
+            revalidators: revalidators.unwrap_or(default.revalidators).clamp(1, MAX_THREADS),
+            handlers: handlers.unwrap_or(default.handlers).clamp(1, MAX_THREADS),
+            flow_limit: limit.unwrap_or(default.flow_limit),
+            flow_memory: memory.unwrap_or(default.flow_memory).max(1),
+            mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
+            emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
+            exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
+            // Zero is for as many as can be.
+            vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
+            ..default
+        }
+    }
+
+    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, rules: &Rules) -> Bridge {
+        let datapath_type = row.string("datapath_type").unwrap_or_default();
+        let dummies = match rules.dummy {
+            Dummy::Override => true,
+            Dummy::System => matches!(datapath_type, "" | "system" | "dummy"),
+            Dummy::Explicit => datapath_type == "dummy",
+        };
+        let mut bridge = Bridge { settings: self.settings(row, name), ..Bridge::default() };
+        bridge.settings.local = false;
+        let (tables, problems) = flow_tables::read(replica, row);
+        bridge.settings.tables = tables;
+        problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
+        bridge.settings.local_kind = if dummies { LocalKind::DummyInternal } else { LocalKind::Tap };
+        for port in row.references("ports").filter_map(|uuid| replica.row("Port", uuid)) {
+            let interfaces: Vec<_> =
+                port.references("interfaces").filter_map(|uuid| replica.row("Interface", uuid)).collect();
+            if let [interface] = interfaces[..]
+                && interface.string("name") == Some(name)
+            {
+                bridge.settings.local = true;
+                bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
+                bridge.settings.local_vlans = vlans(port);
+                continue;
+            }
+            let Some(port_name) = port.string("name") else { continue };
+            if let Some(interfaces) = self.interfaces(&interfaces, dummies, rules) {
+                bridge.ports.insert(port_name.to_owned(), Port { vlans: vlans(port), interfaces });
+            }
+        }
+        for mirror in row.references("mirrors").filter_map(|uuid| replica.row("Mirror", uuid)) {
+            match mirror::read(replica, mirror) {
+                Ok(mirror) => bridge.settings.mirrors.push(mirror),
+                Err(problem) => self.warn(format!("bridge {name}: {problem}")),
+            }
+        }
+        bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
+        for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
+            if let Some((target, settings)) = self.controller(controller, name)
+                && self.or_warn(Some(rules.files.controller(name, &target))).is_some()
+            {
+                bridge.controllers.insert(target, settings);
+            }
+        }
+        bridge
+    }
+
+    fn settings(&mut self, row: &Row, name: &str) -> BridgeSettings {
+        let default = BridgeSettings::default();
+        let datapath_id = row.map_string("other_config", "datapath-id").map(|text| {
+            let id = u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16);
+            id.map_err(|_| format!("bridge {name}: datapath-id {text:?} is not a hexadecimal number"))
+        });
+        let hwaddr = row.map_string("other_config", "hwaddr").map(|text| {
+            let mac = parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+            mac.ok_or_else(|| format!("bridge {name}: hwaddr {text:?} is not an Ethernet address of one station"))
+        });
+        let ageing: Option<u64> = self.number(row, "other_config", "mac-aging-time");
+        let size = self.number(row, "other_config", "mac-table-size");
+        BridgeSettings {
+            // Zero stands for the default.
+            datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
+            hwaddr: self.or_warn(hwaddr),
+            fail_mode: match row.string("fail_mode") {
+                Some("secure") => FailMode::Secure,
+                _ => FailMode::Standalone,
+            },
+            mac_aging_time: ageing.map_or(default.mac_aging_time, Duration::from_secs),
+            mac_table_size: size.unwrap_or(default.mac_table_size),
+            protocols: self.protocols(row, name),
+            ..default
+        }
+    }
+
+    /// A value that is there and right.
+    fn or_warn<T>(&mut self, value: Option<Result<T, String>>) -> Option<T> {
+        match value? {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.warn(problem);
+                None
+            }
+        }
+    }
+
+    /// The interfaces of a port; `None` where there are none, or where one cannot be had, as a bond is not to become
+    /// a port of what is left of it.
+    fn interfaces(&mut self, rows: &[&Arc<Row>], dummies: bool, rules: &Rules) -> Option<BTreeMap<String, Interface>> {
+        let mut interfaces = BTreeMap::new();
+        let mut complete = true;
+        for row in rows {
+            let name = row.string("name")?;
+            match self.interface(row, name, dummies, rules) {
+                Ok(interface) => drop(interfaces.insert(name.to_owned(), interface)),
+                Err(problem) => {
+                    self.problems.insert(name.to_owned(), problem);
+                    complete = false;
+                }
+            }
+        }
+        if !complete {
+            for name in interfaces.keys() {
+                self.problems.insert(name.clone(), NO_BONDS.into());
+            }
+        }
+        (complete && !interfaces.is_empty()).then_some(interfaces)
+    }
+
+    /// What an interface is to be, or why it cannot be had.
+    fn interface(&mut self, row: &Row, name: &str, dummies: bool, rules: &Rules) -> Result<Interface, String> {
+        let kind = device_kind(row.string("type").unwrap_or_default(), dummies, rules.dummy);
+        let known = registry::kind(kind).map(|kind| kind.options);
+        let mut options = BTreeMap::new();
+        for (key, value) in row.string_pairs("options") {
+            // A type's options that Weir does not have are no reason to be without the port.
+            if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
+                rules.files.option(kind, key, value)?;
+                options.insert(key.to_owned(), value.to_owned());
+            } else {
+                self.notes.insert(format!("interface {name}: options:{key} has no effect"));
+            }
+        }
+        Ok(Interface {
+            kind: kind.to_owned(),
+            options,
+            ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
+            mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
+            mac: row.string("mac").and_then(parse_mac),
+            rx_affinity: self.affinity(row, name),
+        })
+    }
+
+    /// `other_config:pmd-rxq-affinity`: `QUEUE:CORE,...`.
+    fn affinity(&mut self, row: &Row, interface: &str) -> BTreeMap<usize, usize> {
+        let text = row.map_string("other_config", "pmd-rxq-affinity").unwrap_or_default();
+        let pair = |pair: &str| {
+            let (queue, core) = pair.split_once(':')?;
+            Some((queue.trim().parse().ok()?, core.trim().parse().ok()?))
+        };
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(pair);
+        pairs.collect::<Option<_>>().unwrap_or_else(|| {
+            self.warn(format!("interface {interface}: pmd-rxq-affinity {text:?} is not of the form QUEUE:CORE,..."));
+            BTreeMap::new()
+        })
+    }
+
+    /// The versions of OpenFlow that the column `protocols` names; all where it is empty.
+    fn protocols(&mut self, row: &Row, bridge: &str) -> Versions {
+        let mut versions = Vec::new();
+        for name in row.strings("protocols") {
+            match Version::from_name(name) {
+                Some(version) => versions.push(version),
+                None => self.warn(format!("bridge {bridge}: {name} is not a version of OpenFlow")),
+            }
+        }
+        if versions.is_empty() { BridgeSettings::default().protocols } else { Versions::of(&versions) }
+    }
+
+    fn controller(&mut self, row: &Row, bridge: &str) -> Option<(Target, Controller)> {
+        let target = row.string("target")?.parse();
+        let target = target.map_err(|e| self.warn(format!("bridge {bridge}: {e}"))).ok()?;
+        let millis = |column| row.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
+        let default = desired::Controller::default();
+        let settings = Controller {
+            max_backoff: millis("max_backoff").unwrap_or(default.max_backoff),
+            inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
+        };
+        Some((target, settings))
+    }
+}
+
+/// How DPDK is to be started.
+fn dpdk(root: &Row) -> ports::dpdk::Settings {
+    let setting = |name| root.map_string("other_config", name);
+    let mut settings = ports::dpdk::Settings {
+        init: ports::dpdk::Init::from_text(setting("dpdk-init").unwrap_or_default()),
+        ..Default::default()
+    };
+    for (name, value) in settings.by_name() {
+        *value = setting(name).map(str::to_owned);
+    }
+    settings
+}
+
+/// The kind of port for an interface's type. `dummies`: its bridge is one of dummy ports.
+fn device_kind(kind: &str, dummies: bool, dummy: Dummy) -> &str {
+    match (kind, dummy) {
+        ("patch", _) => "patch",
+        ("dummy" | "dummy-pmd" | "dummy-internal", _) => kind,
+        _ if ports::tunnel::KIND.names.contains(&kind) => kind,
+        ("internal", _) if dummies => "dummy-internal",
+        (_, Dummy::Override) => "dummy",
+        ("" | "system", Dummy::System) => "dummy",
+        ("", _) => "system",
+        _ => kind,
+    }
+}
+
+fn vlans(port: &Row) -> Vlans {
+    let vlan = |n: i64| u16::try_from(n).ok();
+    let mode = port.string("vlan_mode").and_then(|name| VlanMode::NAMES.iter().find(|(n, _)| *n == name));
+    Vlans {
+        mode: mode.map(|(_, mode)| *mode),
+        tag: port.integer("tag").and_then(vlan),
+        trunks: port.integers("trunks").filter_map(vlan).collect(),
+        cvlans: port.integers("cvlans").filter_map(vlan).collect(),
+        qinq_is_8021q: port.map_string("other_config", "qinq-ethtype") == Some("802.1q"),
+        priority_tags: match port.map_string("other_config", "priority-tags") {
+            Some("if-nonzero" | "true") => PriorityTags::IfNonzero,
+            Some("always") => PriorityTags::Always,
+            _ => PriorityTags::Never,
+        },
+    }
+}
+
+/// The cores of a hexadecimal mask, the lowest digit last.
+fn cores_of(mask: &str) -> Option<BTreeSet<u32>> {
+    let digits = mask.strip_prefix("0x").or_else(|| mask.strip_prefix("0X")).unwrap_or(mask);
+    // More cores than any machine has.
+    if digits.is_empty() || digits.len() > 1024 {
+        return None;
+    }
+    let mut cores = BTreeSet::new();
+    for (place, digit) in digits.chars().rev().enumerate() {
+        let digit = digit.to_digit(16)?;
+        cores.extend((0..4).filter(|bit| digit >> bit & 1 == 1).map(|bit| place as u32 * 4 + bit));
+    }
+    Some(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_name_cores() {
+        assert_eq!(cores_of("0x6"), Some(BTreeSet::from([1, 2])));
+        assert_eq!(cores_of("100000001"), Some(BTreeSet::from([0, 32])));
+        assert_eq!(cores_of("0"), Some(BTreeSet::new()));
+        assert_eq!(cores_of("0xg"), None);
+        assert_eq!(cores_of(""), None);
+    }
+
+    #[test]
+    fn dummies_take_the_place_of_devices() {
+        for (kind, dummies, dummy, expected) in [
+            ("", false, Dummy::Explicit, "system"),
+            ("internal", false, Dummy::Explicit, "internal"),
+            ("internal", true, Dummy::Explicit, "dummy-internal"),
+            ("", true, Dummy::Override, "dummy"),
+            ("tap", true, Dummy::Override, "dummy"),
+            ("patch", true, Dummy::Override, "patch"),
+            ("gre", true, Dummy::Override, "gre"),
+            ("dummy-pmd", true, Dummy::Override, "dummy-pmd"),
+            ("", true, Dummy::System, "dummy"),
+            ("tap", true, Dummy::System, "tap"),
+        ] {
+            assert_eq!(device_kind(kind, dummies, dummy), expected, "{kind} {dummy:?}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Writes to the database what runs: only the columns that differ from what it holds.
+
+use std::collections::HashMap;
+
+use ofproto::PortInfo;
+use openflow::{OfPort, Role};
+use ovsdb::transaction::Values;
+use ovsdb::{Atom, Datum, Replica, Row, Transaction};
+use packet::Time;
+use ports::{dpdk, registry};
+
+use super::OVS_VERSION;
+use super::read::DatabaseState;
+use crate::config::Target;
+use crate::config::desired::format_mac;
+use crate::reconfigure::unapplied::FailedPort;
+use crate::report::statistics;
+use crate::source::{ControllerStatus, Running};
+
+/// How much to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What changes seldom.
+    Status,
+    /// Statistics too.
+    StatusAndStatistics,
+}
+
+/// OpenFlow's number of the LOCAL port in OpenFlow 1.0, which the database has.
+const OFPORT_LOCAL: i64 = 0xfffe;
+
+/// The number of a port that is not there.
+const OFPORT_NONE: i64 = -1;
+
+/// What has to change in the database now that `state` has been applied.
+pub fn transaction(
+    replica: &Replica,
+    state: &DatabaseState,
+    running: &Running<'_>,
+    now: Time,
+    extent: Extent,
+) -> Transaction {
+    let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
+    let mut writer = Writer { replica, state, running, now, extent, failed, out: Transaction::new() };
+    writer.root();
+    for row in replica.rows("Bridge") {
+        writer.bridge(row);
+    }
+    writer.out
+}
+
+struct Writer<'a> {
+    replica: &'a Replica,
+    state: &'a DatabaseState,
+    running: &'a Running<'a>,
+    now: Time,
+    extent: Extent,
+    /// By bridge and interface.
+    failed: HashMap<(&'a str, &'a str), &'a FailedPort>,
+    out: Transaction,
+}
+
+impl Writer<'_> {
+    /// Updates the columns of a row that differ.
+    fn update(&mut self, row: &Row, columns: impl IntoIterator<Item = (&'static str, Datum)>) {
+        let differs = |(column, value): &(&str, Datum)| row.get(column).is_some_and(|held| held != value);
+        let values: Values = columns.into_iter().filter(differs).map(|(c, v)| (c.to_owned(), v)).collect();
+        if !values.is_empty() {
+            self.out.update(row.table(), row.uuid(), values);
+        }
+    }
+
+    fn root(&mut self) {
+        let Some(row) = self.replica.rows("Open_vSwitch").next() else { return };
+        let dpdk_ready = dpdk::state().is_ready();
+        let names = registry::KINDS.iter().flat_map(|kind| kind.names).copied();
+        let kinds = names.filter(|name| dpdk_ready || !name.starts_with("dpdk")).chain(["patch"]);
+        let columns = [
+            ("cur_cfg", self.state.next_cfg.into()),
+            ("ovs_version", OVS_VERSION.into()),
+            ("iface_types", Datum::set(kinds)),
+            ("datapath_types", Datum::set(["dummy", "netdev", "system"])),
+            ("dpdk_initialized", dpdk_ready.into()),
+            ("dpdk_version", dpdk::version().unwrap_or_else(|| "none".into()).into()),
+        ];
+        self.update(row, columns);
+    }
+
+    fn bridge(&mut self, row: &Row) {
+        let Some(name) = row.string("name") else { return };
+        let bridge = self.running.switch.bridge(name);
+        let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
+        let version = if bridge.is_some() { "<built-in>" } else { "" };
+        self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
+        let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
+        let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
+        let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
+        for port in &rows {
+            // Its keys are those of the spanning tree, which no port takes part in: what a daemon before this
+            // one has left there is not true any more.
+            self.update(port, [("status", nothing())]);
+        }
+        for port in rows {
+            let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
+            for interface in interfaces.collect::<Vec<_>>() {
+                let device = interface.string("name").unwrap_or_default();
+                match (ports.get(device), &bridge) {
+                    (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
+                    _ => self.missing(interface, name, port, device),
+                }
+            }
+        }
+        let known = (self.running.controllers)(name);
+        for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
+            let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
+            let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
+            self.controller(controller, status);
+        }
+    }
+
+    fn controller(&mut self, row: &Row, status: Option<&ControllerStatus>) {
+        let connected = status.is_some_and(|status| status.connections > 0);
+        let mut facts = vec![("state", if connected { "ACTIVE" } else { "BACKOFF" }.to_owned())];
+        facts.extend(status.and_then(|status| status.error.clone()).map(|e| ("last_error", e)));
+        let times = status
+            .map(|status| [("sec_since_connect", status.connected), ("sec_since_disconnect", status.disconnected)]);
+        for (name, at) in times.into_iter().flatten().filter_map(|(name, at)| Some((name, at?))) {
+            // Written with the statistics: these change all the time.
+            let held = row.map_string("status", name).filter(|_| self.extent == Extent::Status);
+            facts.push((name, held.map_or_else(|| self.now.since(at).as_secs().to_string(), str::to_owned)));
+        }
+        let role = status.filter(|_| connected).and_then(|status| status.role).map(role_name);
+        let columns = [("is_connected", connected.into()), ("role", optional(role)), ("status", Datum::map(facts))];
+        self.update(row, columns);
+    }
+
+    /// An interface whose port is there.
+    fn interface(&mut self, row: &Row, bridge: &ofproto::Bridge, info: &PortInfo) {
+        let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
+        let error = self.failure(bridge.name(), &info.name).map(in_words);
+        self.update(row, [("ofport", number.into()), ("error", optional(error))]);
+        let Some(device) = &info.device else {
+            let mac = bridge.port_descs(info.port).ok().and_then(|all| all.first().map(|desc| desc.hw_addr.0));
+            let mac = optional(mac.map(|mac| format_mac(&mac)));
+            self.update(row, [("mac_in_use", mac), ("link_state", "up".into()), ("admin_state", "up".into())]);
+            return;
+        };
+        let (link, features) = (device.link(), device.features());
+        let state = |up: bool| Datum::from(if up { "up" } else { "down" });
+        let speed = (features.speed_mbps > 0).then(|| i64::from(features.speed_mbps) * 1_000_000);
+        let duplex = speed.map(|_| if features.full_duplex { "full" } else { "half" });
+        let resets = i64::try_from(link.resets).unwrap_or(i64::MAX);
+        let columns = [
+            ("mac_in_use", format_mac(&device.mac()).into()),
+            ("mtu", device.mtu().into()),
+            ("link_state", state(link.up)),
+            ("admin_state", state(link.admin_up)),
+            ("link_resets", resets.into()),
+            ("link_speed", optional(speed)),
+            ("duplex", optional(duplex)),
+            ("ifindex", optional(device.ifindex())),
+            ("status", Datum::map(device.status())),
+        ];
+        self.update(row, columns);
+        if self.extent == Extent::StatusAndStatistics {
+            let mut counters = statistics(&device.stats());
+            counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
+            let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
+            self.update(row, [("statistics", Datum::map(counters))]);
+        }
+    }
+
+    /// An interface whose port is not there.
+    fn missing(&mut self, row: &Row, bridge: &str, port: &Row, name: &str) {
+        let reason = match (self.state.problems.get(name), self.failure(bridge, name)) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(failed)) => in_words(failed),
+            // Neither there nor failed: the interface came after the configuration that is in force.
+            (None, None) if !self.is_wanted(bridge, port, name) => return,
+            (None, None) => format!("could not add network device {name} to bridge {bridge}"),
+        };
+        let empty = Datum::default;
+        let columns = [
+            ("ofport", OFPORT_NONE.into()),
+            ("error", reason.into()),
+            ("mac_in_use", empty()),
+            ("mtu", empty()),
+            ("link_state", empty()),
+            ("admin_state", empty()),
+            ("link_resets", empty()),
+            ("link_speed", empty()),
+            ("duplex", empty()),
+            ("ifindex", empty()),
+            ("status", nothing()),
+            ("statistics", nothing()),
+        ];
+        self.update(row, columns);
+    }
+
+    /// Whether the state that has been applied wants an interface.
+    fn is_wanted(&self, bridge: &str, port: &Row, interface: &str) -> bool {
+        let bridge = self.state.desired.bridges.get(bridge);
+        let port = bridge.zip(port.string("name")).and_then(|(bridge, port)| bridge.ports.get(port));
+        port.is_some_and(|port| port.interfaces.contains_key(interface))
+    }
+
+    fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {
+        self.failed.get(&(bridge, name)).copied()
+    }
+}
+
+/// What the column `error` has: OVS's words where the device could not be opened.
+fn in_words(failed: &FailedPort) -> String {
+    let FailedPort { name, kind, error, .. } = failed;
+    if kind.is_empty() {
+        return error.clone();
+    }
+    let why = error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(error);
+    format!("could not open network device {name} ({why})")
+}
+
+/// A controller's role, as the column `role` has it.
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Primary => "master",
+        Role::Secondary => "slave",
+        Role::Equal | Role::NoChange => "other",
+    }
+}
+
+/// A column that holds one value or none.
+fn optional(value: Option<impl Into<Atom>>) -> Datum {
+    Datum::set(value)
+}
+
+/// A map without pairs.
+fn nothing() -> Datum {
+    Datum::map(Vec::<(Atom, Atom)>::new())
+}

@@ -1,0 +1,439 @@
+//! The TOML file as a source of the desired state.
+//!
+//! ```toml
+//! [workers]
+//! cores = [0, 1]
+//!
+//! [[bridge]]
+//! name = "br0"
+//! flows = ["priority=10,tcp,tp_dst=23,actions=drop"]
+//!
+//! [[bridge.port]]
+//! name = "eth1"
+//!
+//! [[bridge.port]]
+//! name = "vm1"
+//! type = "tap"
+//! tag = 10
+//! ```
+//!
+//! The whole file is read before anything is reported, so that one run shows every mistake. A file says nothing by
+//! itself: it is read again on request.
+//!
+//! - `reader`: typed values out of a document, with the line of each
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use datapath::AutoBalance;
+use ports::{dpdk, registry};
+use tokio::sync::oneshot;
+
+use super::{ConfigSource, Running, SourceEvent};
+use crate::config::Target;
+use crate::config::check;
+use crate::config::desired::{
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES, Port,
+    VlanMode, Vlans, Workers, parse_mac,
+};
+use crate::config::error::{ConfigError, ConfigErrors, nearest};
+use crate::config::origins::{Loaded, Origins, port_key};
+use crate::flow_text;
+
+mod reader;
+use reader::{Document, Item, Section};
+
+/// A file.
+pub struct TomlSource {
+    path: PathBuf,
+    location: String,
+    first: Loaded,
+}
+
+impl TomlSource {
+    /// Reads the file at `path`, and looks whether this machine has the cores that it names.
+    pub fn open(path: PathBuf) -> Result<TomlSource, ConfigErrors> {
+        Ok(TomlSource { first: load_for_this_machine(&path)?, location: path.display().to_string(), path })
+    }
+}
+
+impl ConfigSource for TomlSource {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn pushes(&self) -> bool {
+        false
+    }
+
+    async fn first(&mut self) -> Loaded {
+        std::mem::take(&mut self.first)
+    }
+
+    async fn next(&mut self) -> SourceEvent {
+        std::future::pending().await
+    }
+
+    /// Reads the file on a thread of its own: a file system may keep it waiting.
+    async fn reread(&mut self) -> Result<Loaded, String> {
+        let (reply, answer) = oneshot::channel();
+        let path = self.path.clone();
+        let reading = std::thread::Builder::new().name("config-reader".into()).spawn(move || {
+            // The receiver may have been dropped.
+            let _ = reply.send(load_for_this_machine(&path));
+        });
+        reading.map_err(|e| format!("cannot start a thread that reads the configuration: {e}"))?;
+        match answer.await {
+            Ok(loaded) => loaded.map_err(|errors| errors.to_string()),
+            Err(_) => Err("the thread that reads the configuration has ended".into()),
+        }
+    }
+
+    async fn applied(&mut self, _: &Running<'_>) {}
+}
+
+fn load_for_this_machine(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let loaded = load(path)?;
+    match check::cores(&loaded.desired, &loaded.origins) {
+        missing if missing.is_empty() => Ok(loaded),
+        missing => Err(ConfigErrors(missing)),
+    }
+}
+
+/// The longest name of a Linux interface, without the terminating zero (`IFNAMSIZ`).
+const MAX_INTERFACE_NAME: usize = 15;
+
+/// The highest OpenFlow port number of a port (OpenFlow 1.0 section 5.2.1; higher ones are reserved).
+const MAX_OFPORT: i64 = 0xfeff;
+
+/// What a VLAN id is, for errors (IEEE 802.1Q table 9-2).
+const VLAN: &str = "the number of a VLAN (4095 is reserved)";
+
+/// Reads the file at `path`.
+pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let failed = |problem: String| {
+        ConfigErrors(vec![ConfigError { file: path.into(), line: None, key: String::new(), problem }])
+    };
+    let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
+    let text = String::from_utf8(bytes).map_err(|e| failed(format!("the configuration is not UTF-8: {e}")))?;
+    parse(path, &text)
+}
+
+/// Reads a configuration from `text`; `file` is its name in errors.
+pub fn parse(file: &Path, text: &str) -> Result<Loaded, ConfigErrors> {
+    let (root, syntax_errors) = ::toml::de::DeTable::parse_recoverable(text);
+    let document = Document::new(file, text);
+    for e in &syntax_errors {
+        document.syntax_error(e);
+    }
+    if !syntax_errors.is_empty() {
+        return Err(document.into_errors());
+    }
+    let desired = read_root(Section::root(&document, root.get_ref()));
+    check_across_bridges(&document, &desired);
+    let lines = document.lines();
+    match document.into_errors() {
+        ConfigErrors(errors) if errors.is_empty() => Ok(Loaded { desired, origins: Origins::new(file, lines) }),
+        errors => Err(errors),
+    }
+}
+
+/// Entry point for fuzzing: any bytes.
+pub fn fuzz(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Err(errors) = parse(Path::new("fuzz.toml"), text)
+    {
+        assert!(!errors.to_string().is_empty());
+    }
+}
+
+fn read_root(mut root: Section) -> Desired {
+    let desired = Desired {
+        workers: root.section("workers").map(read_workers).unwrap_or_default(),
+        datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
+        dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
+        bridges: root.named("bridge", read_bridge),
+    };
+    root.finish();
+    desired
+}
+
+fn read_dpdk(mut s: Section) -> dpdk::Settings {
+    let init = s.get("init").and_then(|item| {
+        let known = item.scalar_text().map(|text| (dpdk::Init::from_text(&text), text));
+        let known = known.filter(|(init, text)| *init != dpdk::Init::Off || text == "false").map(|(init, _)| init);
+        item.require(known, || "expected true, false or \"try\"")
+    });
+    let mut text = |key| s.get(key).and_then(|item| item.scalar_text());
+    let settings = dpdk::Settings {
+        init: init.unwrap_or_default(),
+        lcore_mask: text("lcore-mask"),
+        socket_mem: text("socket-mem"),
+        socket_limit: text("socket-limit"),
+        alloc_mem: text("alloc-mem"),
+        hugepage_dir: text("hugepage-dir"),
+        extra: text("extra"),
+        vhost_sock_dir: text("vhost-sock-dir"),
+        vhost_iommu: text("vhost-iommu-support"),
+        vhost_postcopy: text("vhost-postcopy-support"),
+    };
+    s.finish();
+    settings
+}
+
+fn read_workers(mut s: Section) -> Workers {
+    let default = Workers::default();
+    let balance = default.auto_balance;
+    let mut cores = BTreeSet::new();
+    for item in s.list("cores") {
+        if let Some(core) = item.integer(0..=4095, "the number of a core")
+            && !cores.insert(core as u32)
+        {
+            item.error(format!("core {core} is listed twice; one worker runs on each core"));
+        }
+    }
+    let workers = Workers {
+        cores,
+        sleep_max: s.micros("sleep-max-us", 0..=10_000).unwrap_or(default.sleep_max),
+        tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
+        rx_assign: s.choice("rx-assign", &POLICIES).unwrap_or(default.rx_assign),
+        rx_isolate: s.bool("rx-isolate").unwrap_or(default.rx_isolate),
+        auto_balance: AutoBalance {
+            enabled: s.bool("auto-balance").unwrap_or(balance.enabled),
+            load: s.integer("auto-balance-load", 0..=100, "percent").unwrap_or(balance.load.into()) as u8,
+            improvement: s.integer("auto-balance-improvement", 0..=100, "percent").unwrap_or(balance.improvement.into())
+                as u8,
+            minutes: s.integer("auto-balance-minutes", 1..=20_000, "minutes").unwrap_or(balance.minutes.into()) as u32,
+        },
+    };
+    s.finish();
+    workers
+}
+
+fn read_datapath(mut s: Section) -> Datapath {
+    let default = Datapath::default();
+    let datapath = Datapath {
+        max_idle: s.millis("max-idle-ms", 500..=3_600_000).unwrap_or(default.max_idle),
+        max_revalidator: s.millis("max-revalidator-ms", 100..=60_000).unwrap_or(default.max_revalidator),
+        revalidators: s
+            .integer("n-revalidator-threads", 1..=MAX_THREADS.into(), "a number of threads")
+            .unwrap_or(default.revalidators.into()) as u32,
+        handlers: s
+            .integer("n-handler-threads", 1..=MAX_THREADS.into(), "a number of threads")
+            .unwrap_or(default.handlers.into()) as u32,
+        flow_limit: s.integer("flow-limit", 1..=100_000_000, "a number of flows").unwrap_or(default.flow_limit.into())
+            as u32,
+        flow_memory: s
+            .integer("flow-memory-mib", 1..=1_000_000, "a number of MiB")
+            .unwrap_or(default.flow_memory.into()) as u32,
+        mask_limit: s.integer("mask-limit", 1..=1024, "a number of masks").unwrap_or(default.mask_limit.into()) as u32,
+        emc_insert_inv_prob: s
+            .integer("emc-insert-inv-prob", 0..=u32::MAX.into(), "a number; 0 switches the cache off")
+            .unwrap_or(default.emc_insert_inv_prob.into()) as u32,
+        exact_cache_memory: s
+            .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
+            .unwrap_or(default.exact_cache_memory.into()) as u32,
+        vlan_limit: s.integer("vlan-limit", 1..=2, "1 or 2").unwrap_or(default.vlan_limit.into()) as u8,
+        flow_restore_wait: false,
+    };
+    s.finish();
+    datapath
+}
+
+fn read_bridge(name: &str, mut s: Section) -> Bridge {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        s.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
+    }
+    let settings = read_bridge_settings(&mut s, name);
+    let ports = s.named("port", read_port);
+    check_ofports(&s, &ports);
+    let mut controllers = BTreeMap::new();
+    for item in s.list("controllers") {
+        if let Some((target, controller)) = read_controller(&item)
+            && controllers.insert(target.clone(), controller).is_some()
+        {
+            item.error(format!("controller {target} is listed twice"));
+        }
+    }
+    let local = settings.local.then_some(name);
+    let flows = read_flows(&mut s, ports.keys().map(String::as_str).chain(local).collect());
+    s.finish();
+    Bridge { settings, ports, controllers, flows }
+}
+
+fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
+    let default = BridgeSettings::default();
+    let local = s.bool("local").unwrap_or(default.local);
+    if local && name.len() > MAX_INTERFACE_NAME {
+        s.error(format!(
+            "{name:?} is too long for the bridge's LOCAL port; at most {MAX_INTERFACE_NAME} bytes, or local = false"
+        ));
+    }
+    BridgeSettings {
+        local,
+        local_kind: default.local_kind,
+        datapath_id: s.get("datapath-id").and_then(|item| {
+            let text = item.str()?;
+            let id = u64::from_str_radix(text, 16).ok().filter(|&id| text.len() == 16 && id != 0);
+            item.require(id, || format!("{text:?} is not a datapath id; 16 hexadecimal digits, not all zero"))
+        }),
+        hwaddr: s.mac("hwaddr"),
+        fail_mode: s
+            .choice("fail-mode", &[("standalone", FailMode::Standalone), ("secure", FailMode::Secure)])
+            .unwrap_or(default.fail_mode),
+        mac_aging_time: s.seconds("mac-aging-time-s", 15..=3600).unwrap_or(default.mac_aging_time),
+        mac_table_size: s
+            .integer("mac-table-size", 10..=1_000_000, "a number of addresses")
+            .unwrap_or(default.mac_table_size.into()) as u32,
+        ..default
+    }
+}
+
+fn read_controller(item: &Item) -> Option<(Target, Controller)> {
+    let target = |item: &Item| {
+        let text = item.str()?;
+        text.parse::<Target>().map_err(|e| item.error(e.to_string())).ok()
+    };
+    if item.is_str() {
+        return Some((target(item)?, Controller::default()));
+    }
+    let mut s = item.section()?;
+    let default = Controller::default();
+    let address = s.get("target").map(|item| target(&item));
+    if address.is_none() {
+        s.error("a controller needs a target, such as target = \"tcp:10.0.0.1:6653\"");
+    }
+    let controller = Controller {
+        max_backoff: s.millis("max-backoff-ms", 1000..=3_600_000).unwrap_or(default.max_backoff),
+        inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
+    };
+    s.finish();
+    Some((address??, controller))
+}
+
+/// `ports` are the names of the bridge's ports, which a flow may use.
+fn read_flows(s: &mut Section, ports: Vec<&str>) -> BTreeSet<FlowText> {
+    let mut flows = BTreeSet::new();
+    let mut selectors = HashMap::new();
+    for item in s.list("flows") {
+        let Some(text) = item.str() else { continue };
+        let flow = FlowText(text.trim().to_owned());
+        if let Err(problem) = flow_text::check(&flow.0, ports.iter().copied()) {
+            item.error(format!("flow \"{}\": {problem}", flow.0));
+        } else if let Some(line) = selectors.insert(flow.selector().to_owned(), item.line()) {
+            item.error(format!("flow \"{}\" has the same match as the flow in line {line}", flow.0));
+        }
+        flows.insert(flow);
+    }
+    flows
+}
+
+fn read_port(name: &str, mut s: Section) -> Port {
+    if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
+        s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
+    }
+    let kind = s.get("type").and_then(|item| read_kind(&item));
+    let vlans = read_vlans(&mut s);
+    let interface = Interface {
+        kind: kind.unwrap_or_else(|| "system".into()),
+        options: s.map("options", |_, item| item.scalar_text()),
+        ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
+        mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
+        mac: s.mac("mac"),
+        rx_affinity: BTreeMap::new(),
+    };
+    s.finish();
+    check_options(&s, name, &interface);
+    Port::single(name, interface, vlans)
+}
+
+fn read_kind(item: &Item) -> Option<String> {
+    let kind = item.str()?;
+    let mut kinds: Vec<&str> = registry::KINDS.iter().flat_map(|k| k.names).copied().collect();
+    kinds.push(PATCH);
+    let known = kinds.contains(&kind).then(|| kind.to_owned());
+    item.require(known, || {
+        let hint = nearest(kind, kinds.iter().copied()).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        format!("{kind:?} is not a type of port{hint} (types: {})", kinds.join(", "))
+    })
+}
+
+/// The type of port that joins two bridges and has no device.
+const PATCH: &str = "patch";
+
+fn check_options(s: &Section, name: &str, interface: &Interface) {
+    if interface.kind == PATCH {
+        match interface.options.get("peer") {
+            Some(peer) if peer == name => s.error_at("options", "a patch port cannot be its own peer"),
+            Some(_) if interface.options.len() == 1 => {}
+            _ => s.error_at("options", "a patch port has one option: options = { peer = \"NAME\" }"),
+        }
+        return;
+    }
+    if let Err(e) = registry::check(&interface.port_spec(name)) {
+        match e {
+            ports::Error::Option { option, problem, .. } => s.error_at(&format!("options.{option}"), problem),
+            other => s.error(other.to_string()),
+        }
+    }
+}
+
+fn read_vlans(s: &mut Section) -> Vlans {
+    let mode = s.choice("vlan-mode", &VlanMode::NAMES);
+    let tag = s.integer("tag", 1..=4094, VLAN).map(|tag| tag as u16);
+    let trunks: BTreeSet<u16> =
+        s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, VLAN)).map(|vlan| vlan as u16).collect();
+    let vlans = Vlans { mode, tag, trunks, ..Vlans::default() };
+    match vlans.effective_mode() {
+        VlanMode::Access if !vlans.trunks.is_empty() => {
+            s.error("an access port carries one VLAN; remove trunks, or set vlan-mode = \"native-untagged\"");
+        }
+        VlanMode::Access | VlanMode::NativeTagged | VlanMode::NativeUntagged | VlanMode::Dot1qTunnel
+            if vlans.tag.is_none() =>
+        {
+            s.error("this vlan-mode needs a tag");
+        }
+        VlanMode::Trunk if vlans.tag.is_some() => {
+            s.error("a trunk port has no tag; remove it, or set vlan-mode = \"native-untagged\"");
+        }
+        _ => {}
+    }
+    vlans
+}
+
+fn check_ofports(s: &Section, ports: &BTreeMap<String, Port>) {
+    let mut taken: HashMap<u16, &str> = HashMap::new();
+    let interfaces = ports.values().flat_map(|port| &port.interfaces);
+    for (name, interface) in interfaces {
+        if let Some(number) = interface.ofport_request
+            && let Some(other) = taken.insert(number, name)
+        {
+            let key = format!("port.{name}.ofport");
+            s.error_at(&key, format!("OpenFlow port {number} is taken by port {other}; each number is used once"));
+        }
+    }
+}
+
+/// A device has one owner: a port's name is used once, and not by a bridge that has a LOCAL port.
+fn check_across_bridges(document: &Document, desired: &Desired) {
+    let mut owners: HashMap<&str, String> = HashMap::new();
+    for (name, bridge) in &desired.bridges {
+        if bridge.settings.local {
+            owners.insert(name, format!("bridge.{name}"));
+        }
+    }
+    for (bridge_name, bridge) in &desired.bridges {
+        for name in bridge.ports.keys() {
+            let key = port_key(bridge_name, name);
+            if let Some(other) = owners.get(name.as_str()) {
+                let line = document.line_of(other).map_or(String::new(), |line| format!(", line {line}"));
+                document.error_at_key(&key, format!("the name {name:?} is used twice: {other}{line} has it already"));
+            } else {
+                owners.insert(name, key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

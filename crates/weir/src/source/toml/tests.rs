@@ -1,0 +1,193 @@
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const GOOD: &str = r#"
+[workers]
+cores = [0, 1]
+sleep-max-us = 100
+
+[[bridge]]
+name = "br0"
+local = false
+datapath-id = "00000000000000a1"
+fail_mode = "secure"
+controllers = ["tcp:127.0.0.1:6653", { target = "ptcp:", max-backoff-ms = 2000 }]
+flows = [
+  "priority=10,in_port=1,actions=output:2",
+  "priority=0,actions=NORMAL",
+]
+
+[[bridge.port]]
+name = "p1"
+type = "dummy"
+tag = 10
+ofport = 7
+
+[[bridge.port]]
+name = "p2"
+trunks = [1, 2]
+mtu = 9000
+options = { n_rxq = 2, "qdisc-bypass" = true }
+
+[[bridge.port]]
+name = "p3"
+type = "tap"
+vlan-mode = "native-untagged"
+tag = 0x5
+mac = "02:00:00:00:00:01"
+"#;
+
+fn load_text(text: &str) -> Result<Loaded, ConfigErrors> {
+    parse(Path::new("test.toml"), text)
+}
+
+fn errors(text: &str) -> Vec<String> {
+    load_text(text).expect_err(text).0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn everything_is_read() {
+    let loaded = load_text(GOOD).unwrap();
+    let desired = loaded.desired;
+    assert_eq!(desired.workers.cores, BTreeSet::from([0, 1]));
+    assert_eq!(desired.workers.sleep_max, Duration::from_micros(100));
+    let bridge = &desired.bridges["br0"];
+    assert!(!bridge.settings.local);
+    assert_eq!(bridge.settings.datapath_id, Some(0xa1));
+    assert_eq!(bridge.settings.fail_mode, FailMode::Secure);
+    assert_eq!(bridge.flows.len(), 2);
+    assert_eq!(bridge.controllers[&Target::PassiveTcp(6653, None)].max_backoff, Duration::from_secs(2));
+    assert_eq!(bridge.ports["p1"].vlans.effective_mode(), VlanMode::Access);
+    assert_eq!(bridge.ports["p1"].interfaces["p1"].ofport_request, Some(7));
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].kind, "system");
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].options["n_rxq"], "2");
+    assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
+    assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
+    let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
+    assert_eq!(error, "test.toml:30: bridge.br0.port.p3: gone");
+}
+
+#[test]
+fn an_empty_file_is_a_configuration() {
+    assert_eq!(load_text("").unwrap().desired, Desired::default());
+}
+
+/// Each mistake names the line, the key, and what would be right.
+#[test]
+fn mistakes_are_explained() {
+    for (text, expected) in [
+        ("[[bridges]]", "test.toml:1: bridges: unknown key; did you mean \"bridge\"?"),
+        ("{p}tpye = 'tap'", "test.toml:5: bridge.b.port.p.tpye: unknown key; did you mean \"type\"?"),
+        (
+            "[workers]\nfoobarbaz = 1",
+            "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us, rx-assign, rx-isolate, \
+             auto-balance, auto-balance-load, auto-balance-improvement, auto-balance-minutes)",
+        ),
+        ("bridge = 5", "test.toml:1: bridge: expected an array, bridge = [...] or [[bridge]], got 5"),
+        ("[[bridge]]\nlocal = false", "test.toml:1: bridge: a bridge needs a name: name = \"...\""),
+        ("{p}tag = 1\ntag = 2", "test.toml:6: duplicate key"),
+        (
+            "{p}[[bridge.port]]\nname = 'p'",
+            "test.toml:6: bridge.b.port.p: the name \"p\" is used twice: line 4 has it already",
+        ),
+        (
+            "{p}[[bridge]]\nname = 'c'\n[[bridge.port]]\nname = 'p'",
+            "test.toml:8: bridge.c.port.p: the name \"p\" is used twice: bridge.b.port.p, line 4 has it already",
+        ),
+        (
+            "{p}[[bridge.port]]\nname = 'b'",
+            "test.toml:6: bridge.b.port.b: the name \"b\" is used twice: bridge.b, line 2",
+        ),
+        (
+            "{p}tag = 5000",
+            "test.toml:5: bridge.b.port.p.tag: 5000 is not the number of a VLAN (4095 is reserved); it is a whole number from 1 to 4094",
+        ),
+        ("{p}trunks = [1, 4095]", "4095 is not the number of a VLAN"),
+        ("{p}tag = 1\ntrunks = [1]", "an access port carries one VLAN"),
+        ("{p}vlan-mode = 'access'", "needs a tag"),
+        ("{p}vlan-mode = 'trunk'\ntag = 3", "a trunk port has no tag"),
+        ("{p}vlan-mode = 'acess'", "\"acess\" is not one of \"access\", "),
+        ("{p}type = 'dumy'", "did you mean \"dummy\"?"),
+        (
+            "{p}ofport = 1\n[[bridge.port]]\nname = 'q'\nofport = 1",
+            "test.toml:8: bridge.b.port.q.ofport: OpenFlow port 1 is taken by port p",
+        ),
+        ("{p}mac = '01:00:00:00:00:01'", "not the address of a station"),
+        ("{p}options = 3", "expected a table, got 3"),
+        ("{b}[[bridge.port]]\nname = 'aninterfacenamethatistoolong'", "1 to 15 bytes"),
+        ("[[bridge]]\nname = 'a/b'", "no '/'"),
+        ("{b}flows = ['ip']", "test.toml:3: bridge.b.flows: flow \"ip\": "),
+        (
+            "{b}flows = [\n'ip,actions=drop',\n'ip,actions=output:1']",
+            "test.toml:5: bridge.b.flows: flow \"ip,actions=output:1\" has the same match as the flow in line 4",
+        ),
+        ("{b}datapath-id = '12'", "16 hexadecimal digits"),
+        ("{b}fail_mode = 'secure'\nfail-mode = 'secure'", "the key stands here twice"),
+        ("{b}local = 1", "expected true or false, got 1"),
+        ("{b}controllers = ['tpc:1.2.3.4']", "is not an address of a controller"),
+        ("{b}controllers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
+        ("{b}controllers = ['tcp:a', 'tcp:a:6653']", "is listed twice"),
+        ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
+        ("[workers]\ncores = 2", "expected an array, cores = [...] or [[workers.cores]], got 2"),
+        ("[workers\n", "test.toml:1:"),
+    ] {
+        let bridge = "[[bridge]]\nname = 'b'\n";
+        let text = &text.replace("{p}", "{b}[[bridge.port]]\nname = 'p'\n").replace("{b}", bridge);
+        let got = errors(text);
+        assert!(got.iter().any(|e| e.contains(expected)), "{text}\nexpected: {expected}\ngot: {got:#?}");
+    }
+}
+
+#[test]
+fn every_mistake_is_reported_in_the_order_of_the_file() {
+    let got = errors("[workers]\ncore = []\nsleep-max-us = -1\n[[bridge]]\nname = 'b'\nflow = []\nlocal = 0");
+    let lines: Vec<_> = got.iter().map(|e| e.split(':').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(lines, ["2", "3", "6", "7"], "{got:#?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/x.toml: cannot read the configuration"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_taken(text in "([\\[\\]{}=.,\"#\n a-z0-9-]|bridge|port|name|flows|workers|actions=){0,60}") {
+        fuzz(text.as_bytes());
+    }
+
+    /// A good file with one piece cut out or doubled never panics.
+    #[test]
+    fn damaged_files_are_taken(at in 0usize..700, len in 0usize..30, twice in any::<bool>()) {
+        let mut text = GOOD.to_string();
+        let (at, end) = (at.min(text.len()), (at + len).min(text.len()));
+        let piece = text[at..end].to_string();
+        text.replace_range(at..end, &if twice { piece.repeat(2) } else { String::new() });
+        fuzz(text.as_bytes());
+    }
+}
+
+#[test]
+fn a_file_is_read_again_when_somebody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    write("[[bridge]]\nname = 'br0'");
+    let mut source = TomlSource::open(path.clone()).unwrap();
+    assert_eq!(source.location(), path.to_str().unwrap());
+    let bridges = |loaded: Loaded| loaded.desired.bridges.into_keys().collect::<Vec<_>>();
+    assert_eq!(bridges(runtime.block_on(source.first())), ["br0"]);
+    write("[[bridge]]\nname = 'br1'");
+    assert_eq!(bridges(runtime.block_on(source.reread()).unwrap()), ["br1"]);
+    for (text, says) in [
+        ("[[bridge]]\nname = 'br1'\nlocl = true", "weir.toml:3:"),
+        ("[workers]\ncores = [4095]", "core 4095 does not exist"),
+    ] {
+        write(text);
+        let problem = runtime.block_on(source.reread()).unwrap_err();
+        assert!(problem.contains(says), "{problem}");
+    }
+}
