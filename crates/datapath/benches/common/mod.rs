@@ -175,6 +175,7 @@ fn plain_frame(flow: u32) -> [u8; 64] {
 
 /// What is matched, and what is done.
 #[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "each benchmark uses what it needs")]
 pub enum Rules {
     /// The input port only, and packets are forwarded.
     Port,
@@ -199,6 +200,7 @@ pub enum Rules {
 
 /// What sends packets to another stage.
 #[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "each benchmark uses what it needs")]
 pub enum Before {
     /// A hash of their headers is computed, which spreads them over eight flows, as bonds do.
     Hash,

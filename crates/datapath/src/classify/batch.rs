@@ -302,10 +302,9 @@ pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache
     let keys = &meta.keys[..count];
     let (known, found, visited) = look_up_keys(at, keys, starts, &mut flows, exact);
     let mut missed = 0;
-    for i in 0..count {
-        let live = at.table.arena.live(flows[i], at.guard);
-        meta.found[i] =
-            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
+    for (i, &flow) in flows.iter().enumerate().take(count) {
+        let live = at.table.arena.live(flow, at.guard);
+        meta.found[i] = live.map_or(Found::MISS, |live| Found { flow, action: FastAction::of(live.action()) });
         missed |= u32::from(live.is_none()) << i;
     }
     meta.set_missed(missed);

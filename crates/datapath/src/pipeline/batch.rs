@@ -15,18 +15,12 @@ use crate::pipeline::metadata::Metadata;
 use crate::pipeline::recirculation::{Pass, RecircStage, RecirculatedBatch};
 
 /// A batch on its way through the stages.
+#[derive(Default)]
 pub struct InFlight {
     /// The packets.
     pub packets: Batch,
     /// What is known of them.
     pub meta: BatchMeta,
-}
-
-impl InFlight {
-    /// No packets.
-    pub fn new() -> InFlight {
-        InFlight { packets: Batch::new(), meta: BatchMeta::default() }
-    }
 }
 
 /// What is known of a batch of one stage.
@@ -69,7 +63,7 @@ impl Default for BatchMeta {
             probes: Probes::default(),
             stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
-            metadata: Metadata::new(),
+            metadata: Metadata::default(),
             again: false,
             extracted: 0,
             starts: 0,

@@ -60,7 +60,7 @@ impl Worker {
             reader,
             table: table.clone(),
             caches,
-            in_flight: InFlight::new(),
+            in_flight: InFlight::default(),
             executor,
             deferred: Vec::new(),
             storms: 0,

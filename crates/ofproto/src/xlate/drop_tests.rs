@@ -10,10 +10,10 @@ use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
 
 use crate::bridge::BridgeConfig;
-use crate::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::model::vlan::{PortVlan, VlanMode};
 use crate::reference::tests::Bed;
 use crate::switch::SwitchSettings;
-use crate::vlan::{PortVlan, VlanMode};
 
 const ME: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
