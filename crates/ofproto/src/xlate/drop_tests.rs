@@ -8,11 +8,11 @@ use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig};
 use ports::Port as _;
 
-use crate::bridge::BridgeConfig;
-use crate::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::model::config::BridgeConfig;
+use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::model::vlan::{PortVlan, VlanMode};
 use crate::reference::tests::Bed;
 use crate::switch::SwitchSettings;
-use crate::vlan::{PortVlan, VlanMode};
 
 const ME: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
