@@ -2,11 +2,11 @@
 //!
 //! To add a reason: one line below, the name of its counter in `coverage/show` (`drop_counter` in
 //! `crates/weir/src/daemon/commands/coverage.rs`), and a test that raises it with a packet, named in the table of
-//! `crates/ofproto/src/drops.rs`. Neither compiles without it.
+//! `crates/ofproto/src/xlate/drop_tests.rs`. Neither compiles without it.
 
 /// A part of a packet's way that may end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
+pub enum DropStage {
     /// Reception from a port.
     Receive,
     /// The way of a miss to a handler and back.
@@ -19,15 +19,15 @@ pub enum Stage {
     Output,
 }
 
-impl Stage {
+impl DropStage {
     /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Stage::Receive => "receive",
-            Stage::SlowPath => "slow path",
-            Stage::Translate => "translate",
-            Stage::Act => "act",
-            Stage::Output => "output",
+            DropStage::Receive => "receive",
+            DropStage::SlowPath => "slow path",
+            DropStage::Translate => "translate",
+            DropStage::Act => "act",
+            DropStage::Output => "output",
         }
     }
 }
@@ -56,8 +56,8 @@ macro_rules! reasons {
             /// The stage whose reason it is. Where a translation knows that another stage would drop the packet, the
             /// drop that it makes an action of has that stage's reason: [`NoSuchPort`](DropReason::NoSuchPort) for a
             /// port that the bridge does not have.
-            pub const fn stage(self) -> Stage {
-                match self { $($(DropReason::$variant => Stage::$stage,)*)* }
+            pub const fn stage(self) -> DropStage {
+                match self { $($(DropReason::$variant => DropStage::$stage,)*)* }
             }
         }
     };
@@ -66,6 +66,7 @@ macro_rules! reasons {
 reasons! {
     Receive {
         InPortDown "in_port_down" "The input port is administratively down, or does not receive.";
+        IngressFilter "ingress_filter" "The input port's ingress filter refuses the packet.";
     }
     SlowPath {
         UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";

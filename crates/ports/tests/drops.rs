@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{leave_to_own_namespace, run};
 use packet::{Batch, Offload, Packet, Time};
 use ports::TxDrop::{Down, Malformed, NotConnected, QueueFull, TooLong, TooShort};
-use ports::{Env, Port, PortSpec, TxDrop, registry};
+use ports::{Env, Port, PortSpec, TxDrop, TxQueue, registry};
 
 fn open(name: &str, kind: &str, options: &[(&str, &str)]) -> Arc<dyn Port> {
     registry::open(&PortSpec::new(name, kind).with(options), &Env::default()).unwrap()
@@ -22,9 +22,14 @@ fn malformed() -> Packet {
 
 /// Sends packets, none of which is taken, and checks the reasons.
 fn refuses(port: &Arc<dyn Port>, packets: Vec<Packet>, reasons: &[(TxDrop, u64)]) {
+    refuses_by(&mut *port.tx_queue(0).unwrap(), port, packets, reasons);
+}
+
+/// The same by a queue that there is already.
+fn refuses_by(queue: &mut dyn TxQueue, port: &Arc<dyn Port>, packets: Vec<Packet>, reasons: &[(TxDrop, u64)]) {
     let before = port.tx_drops();
     let mut batch: Batch = packets.into_iter().collect();
-    assert_eq!(port.tx_queue(0).unwrap().transmit(&mut batch, Time(0)), 0);
+    assert_eq!(queue.transmit(&mut batch, Time(0)), 0);
     assert!(batch.is_empty());
     let after = port.tx_drops();
     let raised: Vec<_> = TxDrop::ALL.iter().map(|&reason| (reason, after.get(reason) - before.get(reason))).collect();
@@ -103,8 +108,9 @@ fn afpacket() {
     run("tc qdisc del dev v0 root");
     run("ip link set v0 down");
     refuses(&port, vec![of(60), of(60)], &[(Down, 2)]);
+    let mut queue = port.tx_queue(0).unwrap();
     run("ip link del v0");
-    refuses(&port, vec![of(60)], &[(Down, 1)]);
+    refuses_by(&mut *queue, &port, vec![of(60)], &[(Down, 1)]);
     adds_up(&port);
     assert_eq!(port.stats().tx_packets, 0);
 }

@@ -1,4 +1,4 @@
-//! Stage 6: a program at work on a packet.
+//! RecircStage 6: a program at work on a packet.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::action::PortNo;
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
-use crate::pipeline::recirculation::{Pass, Recirculation, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
@@ -244,7 +244,7 @@ impl Executor {
                 if let Some(reason) = self.refuses(next) {
                     return self.outputs.retire_one(packet, reason, view.in_port());
                 }
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {

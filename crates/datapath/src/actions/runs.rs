@@ -1,4 +1,4 @@
-//! Stage 6 for runs: a program's steps are each done with all packets of a run before the next.
+//! RecircStage 6 for runs: a program's steps are each done with all packets of a run before the next.
 //!
 //! No flow of the port tells the packets of a run apart, so they have the same headers in the same places: what
 //! a program needs to know of them is found out once. Packets of a run leave each output in their order.
@@ -13,7 +13,7 @@ use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
-use crate::pipeline::recirculation::{Pass, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
@@ -124,6 +124,9 @@ impl Executor {
             }
             if lost != 0 {
                 self.drop_those(lost, packets, view.in_port());
+                if packets.is_empty() {
+                    return;
+                }
             }
             view.follow(step);
         }
@@ -133,7 +136,7 @@ impl Executor {
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
             Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push_run(stage, next, packets.drain(..), view.key);
             }
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
@@ -143,13 +146,11 @@ impl Executor {
     /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
     #[cold]
     fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
-        let all = std::mem::take(packets);
-        for (at, packet) in all.into_iter().enumerate() {
-            if which >> at & 1 == 0 {
-                packets.push(packet);
-            } else {
-                self.outputs.retire_one(packet, DropReason::NoBuffer, in_port);
-            }
+        let (mut lost, mut left) = (Batch::new(), Batch::new());
+        for (at, packet) in packets.drain(..).enumerate() {
+            if which >> at & 1 == 0 { left.push(packet) } else { lost.push(packet) }
         }
+        *packets = left;
+        self.outputs.retire_batch(&mut lost, DropReason::NoBuffer, in_port);
     }
 }

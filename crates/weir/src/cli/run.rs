@@ -14,8 +14,8 @@ pub const PROGRAM: &str = "weir";
 /// Runs the switch until it is told to end. `log` says what to log to standard error.
 pub fn run(config: PathBuf, rundir: Rundir, log: &str) -> Result<(), Error> {
     let changes = vlog::parse_filter(log).map_err(|problem| Error::Log { filter: log.into(), problem })?;
-    let config_of_log = vlog::Config { changes, ..vlog::Config::default() };
-    let log = vlog::init(PROGRAM, &config_of_log).map_err(Error::LogMethod)?;
+    let log_config = vlog::Config { changes, ..vlog::Config::default() };
+    let log = vlog::init(PROGRAM, &log_config).map_err(Error::LogMethod)?;
     let source = TomlSource::open(config)?;
     rundir.create().map_err(|source| rundir::Error::Io { path: rundir.path().into(), source })?;
     let _pidfile = Pidfile::create(&rundir, PROGRAM)?;

@@ -128,6 +128,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::NoBuffer => "datapath_drop_no_buffer",
         DropReason::TtlExceeded => "datapath_drop_ttl_exceeded",
         DropReason::InPortDown => "datapath_drop_in_port_down",
+        DropReason::IngressFilter => "datapath_drop_ingress_filter",
         DropReason::PipelineDepth => "drop_action_recursion_too_deep",
         DropReason::TooManyResubmits => "drop_action_too_many_resubmit",
         DropReason::StackTooDeep => "drop_action_stack_too_deep",
