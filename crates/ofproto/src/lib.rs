@@ -21,13 +21,14 @@ mod tests;
 pub mod trace;
 pub mod xlate;
 
-pub use bridge::{Bridge, BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
+pub use bridge::Bridge;
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
 pub use reference::fuzz;
 pub use slowpath::control::Walks;
 
+pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
 pub use model::port::{Device, PortInfo, PortSpec};
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};

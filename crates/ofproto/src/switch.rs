@@ -18,19 +18,16 @@ use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::bridge::{Bridge, BridgeConfig};
 use crate::connection::budget::Budget;
-use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::forwarding::{BridgeId, Forwarding, PortState};
 use crate::model::port::describe;
 use crate::slowpath::control::Control;
+use crate::slowpath::control::Revalidation;
 use crate::slowpath::credits::Credits;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
-use crate::slowpath::revalidate::Revalidation;
 use crate::slowpath::revalidators::Helpers;
-use crate::slowpath::upcall::SlowPath;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
@@ -91,7 +88,7 @@ pub struct Switch {
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
-    subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
+    pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Rules that went and whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
     /// Datapath flows that had to make room for others, and whose packets are not credited yet.
@@ -102,7 +99,7 @@ pub struct Switch {
     pub(crate) ports_removed: AtomicBool,
     due: Mutex<bool>,
     due_changed: Condvar,
-    next_bridge: AtomicU32,
+    pub(crate) next_bridge: AtomicU32,
     next_subscription: AtomicU64,
 }
 
@@ -136,20 +133,6 @@ impl Switch {
         switch
     }
 
-    /// Connects the datapath, and this switch to it as its slow path. Can be done once.
-    pub fn attach(self: &Arc<Switch>, datapath: Arc<Datapath>) {
-        if self.datapath.set(datapath.clone()).is_ok() {
-            datapath.set_upcall(Arc::new(SlowPath(Arc::downgrade(self))));
-        }
-    }
-
-    /// Changes the settings, and the number of revalidators with them.
-    pub fn set_settings(self: &Arc<Switch>, settings: SwitchSettings) {
-        *self.settings.lock() = settings;
-        self.helpers.resize(settings.revalidators.max(1) - 1, &Arc::downgrade(self));
-        self.notify();
-    }
-
     /// How many threads share a round over the datapath's flows: as many as are set, or as could be started.
     pub fn revalidators(&self) -> usize {
         1 + self.helpers.count()
@@ -158,49 +141,6 @@ impl Switch {
     /// Settings in force.
     pub fn settings(&self) -> SwitchSettings {
         *self.settings.lock()
-    }
-
-    /// Adds a bridge without ports. In standalone mode and without controllers it gets one flow, of
-    /// priority 0, with the action NORMAL.
-    pub fn add_bridge(self: &Arc<Switch>, config: BridgeConfig) -> Result<Bridge, Error> {
-        let id = BridgeId(self.next_bridge.fetch_add(1, Ordering::Relaxed));
-        let name: Arc<str> = config.name.as_str().into();
-        let mut forwarding = self.forwarding.write();
-        if forwarding.bridges.values().any(|bridge| bridge.config.name == config.name) {
-            return Err(Error::BridgeExists(config.name));
-        }
-        forwarding.bridges.insert(id, BridgeState::new(id, config));
-        forwarding.touch();
-        drop(forwarding);
-        let bridge = Bridge::new(self.clone(), id, name);
-        bridge.flush_flows();
-        Ok(bridge)
-    }
-
-    /// Removes a bridge and its ports.
-    pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
-        let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
-        let ports: Vec<OfPort> = bridge.ports().into_iter().map(|port| port.port).collect();
-        bridge.remove_ports(&ports)?;
-        let mut forwarding = self.forwarding.write();
-        forwarding.bridges.remove(&bridge.id());
-        forwarding.touch();
-        drop(forwarding);
-        self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
-        self.revalidate();
-        Ok(())
-    }
-
-    /// The bridge with this name.
-    pub fn bridge(self: &Arc<Switch>, name: &str) -> Option<Bridge> {
-        self.bridges().into_iter().find(|bridge| bridge.name() == name)
-    }
-
-    /// Every bridge, in the order in which they were added.
-    pub fn bridges(self: &Arc<Switch>) -> Vec<Bridge> {
-        let forwarding = self.forwarding.read();
-        let bridges = forwarding.bridges.values();
-        bridges.map(|bridge| Bridge::new(self.clone(), bridge.id, bridge.config.name.as_str().into())).collect()
     }
 
     /// Which port of which bridge a datapath port is, by name.
@@ -259,13 +199,6 @@ impl Switch {
     /// Whether packets may be on their way with this recirculation id.
     pub fn knows_recirculation(&self, id: u32) -> bool {
         self.interners.frozen.get(id).is_some()
-    }
-
-    /// The bridge and OpenFlow port of a datapath port.
-    pub fn find_port(&self, port: PortNo) -> Option<(String, OfPort)> {
-        let forwarding = self.forwarding.read();
-        let (bridge, port) = *forwarding.by_dp_port.get(&port)?;
-        Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
     }
 
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {

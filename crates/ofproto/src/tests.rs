@@ -14,8 +14,8 @@ use packet::wire::tcp::flags;
 use packet::{Clock, Field, Key};
 use parking_lot::Mutex;
 
-use crate::bridge::{BridgeConfig, Controllers, FailMode};
 use crate::events::{PacketInEvent, Subscriber};
+use crate::model::config::{BridgeConfig, Controllers, FailMode};
 use crate::model::mac::MacKey;
 use crate::model::port::{Device, PortSpec};
 use crate::model::vlan::PortVlan;

@@ -2,7 +2,8 @@
 
 use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, OfPort, PacketOut, PortMod, TableId};
 
-use super::{Bridge, N_TABLES, flows, groups};
+use super::{Bridge, flows, groups};
+use crate::model::config::N_TABLES;
 use crate::model::forwarding::BridgeState;
 
 /// A message that can be in a bundle.

@@ -9,8 +9,9 @@ use openflow::{
 };
 use packet::Time;
 
+use super::Bridge;
 use super::check::{Known, check_instructions};
-use super::{Bridge, FailMode, N_TABLES};
+use crate::model::config::{FailMode, N_TABLES};
 use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
 use crate::model::group::{outputs_to, uses_group};
 use crate::model::transaction::Transaction;

@@ -7,117 +7,29 @@ mod groups;
 pub(crate) mod meters;
 mod port;
 mod queues;
+mod registry;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig, TableId, Versions};
+use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
 use crate::connection::budget::Charge;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
+use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::forwarding::{BridgeId, BridgeState};
-use crate::model::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
-use crate::model::mirror::{Mirror, MirrorCounters};
+use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
+use crate::model::mirror::MirrorCounters;
 use crate::switch::Switch;
-use crate::table::TableSettings;
 use crate::xlate::frozen::{self, Frozen};
 use crate::xlate::{Input, translate};
 
 pub use bundle::Bundled;
-
-/// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
-/// which keeps it for itself.
-pub const N_TABLES: u8 = 254;
-
-/// What a bridge does without a controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FailMode {
-    /// Forwards as a learning switch.
-    #[default]
-    Standalone,
-    /// Goes on with the flows it has.
-    Secure,
-}
-
-/// The kind of datapath that a bridge says it is on. Weir has one datapath for all; OVS's commands
-/// show bridges by kind, and name the datapath after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum DatapathType {
-    /// For tests: ports that are not devices.
-    Dummy,
-    /// Forwarding in user space.
-    #[default]
-    Netdev,
-}
-
-impl DatapathType {
-    /// Name of the datapath as OVS shows it, `TYPE@NAME`.
-    pub fn datapath_name(self) -> &'static str {
-        match self {
-            DatapathType::Dummy => "dummy@ovs-dummy",
-            DatapathType::Netdev => "netdev@ovs-netdev",
-        }
-    }
-}
-
-/// A bridge to be added.
-#[derive(Clone, Debug)]
-pub struct BridgeConfig {
-    /// Name.
-    pub name: String,
-    /// Datapath id.
-    pub datapath_id: u64,
-    /// The kind of datapath to show.
-    pub datapath_type: DatapathType,
-    /// Without a controller.
-    pub fail_mode: FailMode,
-    /// MAC learning.
-    pub mac: MacSettings,
-    /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
-    pub forward_bpdu: bool,
-    /// Tables that are not as by default.
-    pub tables: BTreeMap<TableId, TableSettings>,
-    /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
-    pub mirrors: Vec<Mirror>,
-    /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
-    /// stay as they are.
-    pub protocols: Versions,
-}
-
-impl BridgeConfig {
-    /// A bridge with everything else at its default.
-    pub fn new(name: &str, datapath_id: u64) -> BridgeConfig {
-        BridgeConfig {
-            name: name.to_owned(),
-            datapath_id,
-            datapath_type: DatapathType::default(),
-            fail_mode: FailMode::default(),
-            mac: MacSettings::default(),
-            forward_bpdu: false,
-            tables: BTreeMap::new(),
-            mirrors: Vec::new(),
-            protocols: Versions::ALL,
-        }
-    }
-}
-
-/// What the connections to a bridge's controllers mean for its forwarding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Controllers {
-    /// At least one controller is configured.
-    pub configured: bool,
-    /// Some connection (controller or management) of OpenFlow 1.0 to 1.2 wants packets that miss in a
-    /// table without a table-miss flow.
-    pub want_misses: bool,
-    /// No controller has been there for long enough that standalone mode takes over.
-    pub fail_open: bool,
-}
 
 /// A handle to a bridge. Cheap to clone; a call on a bridge that has been removed does nothing and
 /// answers as an empty bridge would, or with an error.

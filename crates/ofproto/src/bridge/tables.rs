@@ -4,7 +4,8 @@ use openflow::stats::TableStats;
 use openflow::table::{EvictionFlags, TableDesc};
 use openflow::{FlowRemovedReason, OfError, TableId, TableMiss, TableMod};
 
-use super::{Bridge, N_TABLES};
+use super::Bridge;
+use crate::model::config::N_TABLES;
 use crate::model::forwarding::BridgeState;
 use crate::table::Table;
 

@@ -31,7 +31,7 @@ fn bridge() -> Bridge {
     let clock = Arc::new(TestClock(AtomicU64::new(1)));
     let switch = Switch::new(SwitchSettings::default(), clock.clone());
     switch.attach(Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock));
-    let config = BridgeConfig { fail_mode: super::FailMode::Secure, ..BridgeConfig::new("br0", 1) };
+    let config = BridgeConfig { fail_mode: crate::FailMode::Secure, ..BridgeConfig::new("br0", 1) };
     switch.add_bridge(config).unwrap()
 }
 

@@ -4,7 +4,8 @@ use openflow::stats::{TableAbilities, TableFeatures, TableFeaturesSet};
 use openflow::{TableId, TableMiss, Version};
 use packet::flow::field::{FIELDS, FieldInfo, Maskable, Oxm};
 
-use crate::bridge::{Bridge, N_TABLES};
+use crate::bridge::Bridge;
+use crate::model::config::N_TABLES;
 
 /// OFPIT_*: goto-table, write-metadata, write-, apply- and clear-actions, meter (numbers 1 to 6).
 const INSTRUCTIONS: u32 = 0b111_1110;

@@ -10,7 +10,7 @@ use openflow::{
 
 use super::reply::{Reply, pieces, whole};
 use super::{Session, features};
-use crate::bridge::N_TABLES;
+use crate::model::config::N_TABLES;
 
 /// Reason bit of packets with an invalid TTL.
 const INVALID_TTL: u32 = 1 << 2;

@@ -14,17 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::PortNo;
 use hashbrown::HashMap;
-use openflow::{FragHandling, GroupId, OfPort, PortConfig};
+use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
 use parking_lot::RwLock;
 
-use crate::bridge::{BridgeConfig, Controllers};
+use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::group::Group;
 use crate::model::mac::MacTable;
 use crate::model::meter::Meter;
-use crate::model::mirror::MirrorState;
+use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
-use crate::model::transaction::Learned;
 use crate::model::users::Users;
 use crate::model::vlan::PortVlan;
 use crate::table::Table;
@@ -139,6 +138,46 @@ impl BridgeState {
     pub fn ports_local_first(&self) -> impl Iterator<Item = &PortState> {
         let local = self.ports.get(&OfPort::LOCAL);
         local.into_iter().chain(self.ports.values().filter(|port| port.port != OfPort::LOCAL))
+    }
+}
+
+/// What a `learn(delete_learned)` makes: flows with this cookie in this table.
+pub(crate) type Learned = (TableId, Cookie);
+
+impl BridgeState {
+    /// Puts the mirrors of the configuration into force. One that keeps its name keeps its counters.
+    pub fn set_mirrors(&mut self) {
+        let old = std::mem::take(&mut self.mirrors);
+        let counters = |name: &str| old.iter().find(|old| old.mirror.name == name).map(|old| old.counters.clone());
+        let new = self.config.mirrors.iter().take(MAX_MIRRORS);
+        self.mirrors = new
+            .map(|mirror| MirrorState { mirror: mirror.clone(), counters: counters(&mirror.name).unwrap_or_default() })
+            .collect();
+    }
+
+    fn mirrors_where(&self, accepts: impl Fn(&Mirror) -> bool) -> MirrorSet {
+        let mirrors = self.mirrors.iter().enumerate();
+        mirrors.filter(|(_, state)| accepts(&state.mirror)).fold(0, |set, (n, _)| set | 1 << n)
+    }
+
+    /// The mirrors of packets that came in at `port`.
+    pub fn mirrors_from(&self, port: &PortState) -> MirrorSet {
+        self.mirrors_where(|mirror| mirror.sources.has(&port.name))
+    }
+
+    /// The mirrors of packets that are sent to `port`.
+    pub fn mirrors_to(&self, port: &PortState) -> MirrorSet {
+        self.mirrors_where(|mirror| mirror.destinations.has(&port.name))
+    }
+
+    /// The mirrors that send to the same place as this one.
+    pub fn same_mirrors(&self, mirror: &Mirror) -> MirrorSet {
+        self.mirrors_where(|other| other.output == mirror.output)
+    }
+
+    /// Whether the port is there for copies only.
+    pub fn is_mirror_port(&self, port: &PortState) -> bool {
+        self.mirrors.iter().any(|state| matches!(&state.mirror.output, MirrorOutput::Port(name) if *name == port.name))
     }
 }
 

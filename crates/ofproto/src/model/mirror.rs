@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-use crate::model::forwarding::{BridgeState, PortState};
-
 /// Most mirrors of a bridge.
 pub const MAX_MIRRORS: usize = 32;
 
@@ -43,10 +41,11 @@ pub enum PortSelection {
 }
 
 impl PortSelection {
-    fn has(&self, port: &PortState) -> bool {
+    /// Whether a port with this name is one of them.
+    pub(crate) fn has(&self, port: &str) -> bool {
         match self {
             PortSelection::All => true,
-            PortSelection::Ports(names) => names.contains(&port.name),
+            PortSelection::Ports(names) => names.contains(port),
         }
     }
 }
@@ -89,41 +88,4 @@ impl MirrorCounters {
 pub(crate) struct MirrorState {
     pub mirror: Mirror,
     pub counters: Arc<MirrorCounters>,
-}
-
-impl BridgeState {
-    /// Puts the mirrors of the configuration into force. One that keeps its name keeps its counters.
-    pub fn set_mirrors(&mut self) {
-        let old = std::mem::take(&mut self.mirrors);
-        let counters = |name: &str| old.iter().find(|old| old.mirror.name == name).map(|old| old.counters.clone());
-        let new = self.config.mirrors.iter().take(MAX_MIRRORS);
-        self.mirrors = new
-            .map(|mirror| MirrorState { mirror: mirror.clone(), counters: counters(&mirror.name).unwrap_or_default() })
-            .collect();
-    }
-
-    fn mirrors_where(&self, accepts: impl Fn(&Mirror) -> bool) -> MirrorSet {
-        let mirrors = self.mirrors.iter().enumerate();
-        mirrors.filter(|(_, state)| accepts(&state.mirror)).fold(0, |set, (n, _)| set | 1 << n)
-    }
-
-    /// The mirrors of packets that came in at `port`.
-    pub fn mirrors_from(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.sources.has(port))
-    }
-
-    /// The mirrors of packets that are sent to `port`.
-    pub fn mirrors_to(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.destinations.has(port))
-    }
-
-    /// The mirrors that send to the same place as this one.
-    pub fn same_mirrors(&self, mirror: &Mirror) -> MirrorSet {
-        self.mirrors_where(|other| other.output == mirror.output)
-    }
-
-    /// Whether the port is there for copies only.
-    pub fn is_mirror_port(&self, port: &PortState) -> bool {
-        self.mirrors.iter().any(|state| matches!(&state.mirror.output, MirrorOutput::Port(name) if *name == port.name))
-    }
 }

@@ -1,6 +1,7 @@
 //! What the bridges are: ports, tables' surroundings, addresses, groups, meters, mirrors. Translation reads it,
 //! bridges change it.
 
+pub mod config;
 pub(crate) mod forwarding;
 pub mod group;
 pub mod mac;

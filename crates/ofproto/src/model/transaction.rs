@@ -10,7 +10,7 @@ use openflow::action::Action;
 use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
 use packet::Time;
 
-use crate::model::forwarding::BridgeState;
+use crate::model::forwarding::{BridgeState, Learned};
 use crate::model::group::Group;
 use crate::table::Rule;
 
@@ -145,9 +145,6 @@ impl<'a> Transaction<'a> {
         }
     }
 }
-
-/// What a `learn(delete_learned)` makes: flows with this cookie in this table.
-pub(crate) type Learned = (TableId, Cookie);
 
 /// Counts the learn actions of a rule that came or went, those whose flows go with the last of them.
 fn count_learners(bridge: &mut BridgeState, instructions: &Instructions, came: bool) {

@@ -19,7 +19,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use super::{RefRule, Reference};
-use crate::bridge::{Bridge, BridgeConfig, FailMode};
+use crate::bridge::Bridge;
+use crate::model::config::{BridgeConfig, FailMode};
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
 use crate::model::port::PortSpec;
 use crate::model::vlan::{PortVlan, PriorityTags, VlanMode};

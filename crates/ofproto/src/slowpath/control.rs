@@ -1,23 +1,19 @@
-//! What operators may do to the slow path while it runs, and what it tells about itself: `upcall/...` and
-//! `revalidator/...` of OVS.
+//! What operators have switched in the slow path, and what revalidation remembers between rounds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use datapath::FlowId;
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
-use packet::{Key, Mask};
-
-use crate::switch::Switch;
+use packet::{Key, Mask, Time};
 
 /// Switches of the slow path.
 #[derive(Default)]
 pub(crate) struct Control {
     /// Flows match packets as exactly as they can.
-    exact: AtomicBool,
+    pub exact: AtomicBool,
     /// The datapath's flows are left as they are.
-    paused: AtomicBool,
+    pub paused: AtomicBool,
 }
 
 /// What the walks over the datapath's flows have seen.
@@ -47,52 +43,19 @@ impl Walks {
     }
 }
 
-impl Switch {
-    /// Whether one datapath flow may be for many connections, which is how it starts. Without, each flow
-    /// matches all that its packets have. Removes the flows that there are.
-    pub fn set_megaflows(&self, enabled: bool) {
-        self.control.exact.store(!enabled, Ordering::Relaxed);
-        self.purge();
-    }
-
-    /// Stops the walks over the datapath's flows that are not asked for: no flow is brought up to date,
-    /// none expires, until they are let go on.
-    pub fn set_paused(&self, paused: bool) {
-        self.control.paused.store(paused, Ordering::Relaxed);
-        if !paused {
-            self.notify();
-        }
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.control.paused.load(Ordering::Relaxed)
-    }
-
-    /// What the walks over the datapath's flows have seen.
-    pub fn walks(&self) -> Walks {
-        self.revalidation.lock().walks.clone()
-    }
-
-    /// Removes a datapath flow and counts its last packets. Whether there was one.
-    pub fn remove_datapath_flow(&self, id: FlowId) -> bool {
-        let Some(datapath) = self.datapath.get() else { return false };
-        let removed = datapath.remove_all(&[id]);
-        let found = !removed.is_empty();
-        self.credit_removed(removed);
-        found
-    }
-
-    /// The mask of a flow for packets with this key, whose translation depends on `mask`.
-    pub(crate) fn mask_of_flow(&self, mut mask: Box<Mask>, key: &Key) -> Box<Mask> {
-        if self.control.exact.load(Ordering::Relaxed) {
-            match_all(&mut mask, key);
-        }
-        mask
-    }
+/// What revalidation remembers between walks.
+#[derive(Default)]
+pub(crate) struct Revalidation {
+    /// Generation that the last walk brought into force.
+    pub generation: u64,
+    pub last_walk: Time,
+    pub last_collect: Time,
+    /// What the walks have seen.
+    pub walks: Walks,
 }
 
 /// Adds every field that a packet with this key has. The tables' own fields are no part of a packet.
-fn match_all(mask: &mut Mask, key: &Key) {
+pub(crate) fn match_all(mask: &mut Mask, key: &Key) {
     for info in FIELDS {
         let own = match info.block() {
             BlockId::Pipeline | BlockId::Regs => true,

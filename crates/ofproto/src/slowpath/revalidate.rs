@@ -17,22 +17,10 @@ use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
 use packet::{Mask, Time};
 
 use crate::model::forwarding::BridgeId;
-use crate::slowpath::control::Walks;
 use crate::slowpath::record::Record;
 use crate::slowpath::revalidators::{Findings, FlowRound};
 use crate::slowpath::round::Round;
 use crate::switch::Switch;
-
-/// What revalidation remembers between walks.
-#[derive(Default)]
-pub(crate) struct Revalidation {
-    /// Generation that the last walk brought into force.
-    generation: u64,
-    last_walk: Time,
-    last_collect: Time,
-    /// What the walks have seen.
-    pub(crate) walks: Walks,
-}
 
 /// How often unused recirculation ids are looked for.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 //! Whoever starts a round works on it, too, and does alone what is done once: it decides which changes the round is about,
 //! applies what the threads found, and expires rules. So with one revalidator there is no helper.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use datapath::{Action, FlowId, FlowTag};
@@ -12,7 +12,6 @@ use packet::Time;
 use parking_lot::Mutex;
 
 use super::round::Round;
-use crate::switch::Switch;
 
 /// What becomes of the flows of one chunk.
 #[derive(Default)]
@@ -33,6 +32,9 @@ pub(crate) struct FlowRound {
     pub purge: bool,
 }
 
+/// How the thread with this number takes part in a round; `None` where there is nothing any more to take part in.
+pub(crate) type Work = Arc<dyn Fn(&FlowRound, usize) -> Option<()> + Send + Sync>;
+
 /// Threads that wait for rounds.
 #[derive(Default)]
 pub(crate) struct Helpers(Mutex<Vec<Helper>>);
@@ -51,7 +53,7 @@ impl Helpers {
 
     /// Starts or ends threads until there are so many. Those that end are waited for. Where a thread cannot be started,
     /// there are fewer.
-    pub fn resize(&self, wanted: usize, switch: &Weak<Switch>) {
+    pub fn resize(&self, wanted: usize, work: &Work) {
         let mut helpers = self.0.lock();
         let staying = wanted.min(helpers.len());
         let leaving = helpers.split_off(staying);
@@ -59,8 +61,8 @@ impl Helpers {
             let (rounds, receiver) = channel();
             // The thread that starts rounds is the first one.
             let number = helpers.len() + 2;
-            let (switch, name) = (switch.clone(), format!("revalidator{number}"));
-            let run = move || help(&receiver, &switch, number - 1);
+            let (work, name) = (work.clone(), format!("revalidator{number}"));
+            let run = move || help(&receiver, &work, number - 1);
             match std::thread::Builder::new().name(name).spawn(run) {
                 Ok(thread) => helpers.push(Helper { rounds, thread }),
                 Err(error) => {
@@ -85,10 +87,11 @@ impl Helpers {
 }
 
 /// Takes part in rounds until nobody can start one any more.
-fn help(rounds: &Receiver<Arc<FlowRound>>, switch: &Weak<Switch>, thread: usize) {
+fn help(rounds: &Receiver<Arc<FlowRound>>, work: &Work, thread: usize) {
     while let Ok(round) = rounds.recv() {
-        let Some(switch) = switch.upgrade() else { return };
-        switch.take_part(&round, thread);
+        if work(&round, thread).is_none() {
+            return;
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Packets from the datapath: those that no flow matches, and those for the controllers.
 
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
-use datapath::{DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{Datapath, DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
@@ -16,7 +16,7 @@ use crate::xlate::{LearntFlow, XlateError};
 
 /// What the datapath knows of the switch. The switch owns the datapath, so it is not owned in return:
 /// neither would ever be freed.
-pub(crate) struct SlowPath(pub(crate) Weak<Switch>);
+struct SlowPath(Weak<Switch>);
 
 impl Upcall for SlowPath {
     fn misses(&self, misses: &mut [Miss], now: Time) {
@@ -40,6 +40,15 @@ impl Upcall for SlowPath {
     fn evicted(&self, flows: Vec<RemovedFlow>) {
         if let Some(switch) = self.0.upgrade() {
             switch.evicted(flows);
+        }
+    }
+}
+
+impl Switch {
+    /// Connects the datapath, and this switch to it as its slow path. Can be done once.
+    pub fn attach(self: &Arc<Switch>, datapath: Arc<Datapath>) {
+        if self.datapath.set(datapath.clone()).is_ok() {
+            datapath.set_upcall(Arc::new(SlowPath(Arc::downgrade(self))));
         }
     }
 }

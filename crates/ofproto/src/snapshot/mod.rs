@@ -116,7 +116,7 @@ pub fn fuzz(bytes: &[u8]) {
     let switch = || {
         let clock = Arc::new(ManualClock::new(Time(1 << 62)));
         let switch = Switch::new(crate::switch::SwitchSettings::default(), clock);
-        let added = switch.add_bridge(crate::bridge::BridgeConfig::new("br0", 1));
+        let added = switch.add_bridge(crate::model::config::BridgeConfig::new("br0", 1));
         assert!(added.is_ok());
         switch
     };

@@ -8,7 +8,7 @@ use packet::flow::text::NoNames;
 use packet::{Key, Packet};
 
 use super::{Request, Trace, trace};
-use crate::bridge::Controllers;
+use crate::model::config::Controllers;
 use crate::reference::tests::Bed;
 
 fn bed(flows: &[&str]) -> Bed {

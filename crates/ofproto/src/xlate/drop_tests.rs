@@ -9,7 +9,7 @@ use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
 
-use crate::bridge::BridgeConfig;
+use crate::model::config::BridgeConfig;
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
 use crate::model::vlan::{PortVlan, VlanMode};
 use crate::reference::tests::Bed;

@@ -6,34 +6,6 @@ use openflow::{Action, Subfield};
 use super::steps::StepRef;
 use super::{Ctx, limits};
 
-/// What is known about the length of the datapath's packet: it is longer than `over` and at most `most`.
-#[derive(Clone, Copy)]
-pub(super) struct KnownLength {
-    over: u32,
-    most: u32,
-}
-
-impl KnownLength {
-    /// Nothing.
-    pub const UNKNOWN: KnownLength = KnownLength { over: 0, most: u32::MAX };
-
-    /// Whether the packet is longer than `size`, if that follows.
-    fn is_longer(self, size: u16) -> Option<bool> {
-        let size = u32::from(size);
-        if self.over >= size { Some(true) } else { (self.most <= size).then_some(false) }
-    }
-
-    /// With the answer to whether it is longer than `size`.
-    fn with(self, size: u16, longer: bool) -> KnownLength {
-        let size = u32::from(size);
-        if longer {
-            KnownLength { over: self.over.max(size), ..self }
-        } else {
-            KnownLength { most: self.most.min(size), ..self }
-        }
-    }
-}
-
 impl Ctx<'_, '_> {
     /// Translates the rest of a list twice, for long packets and for others; the datapath chooses. Each time the
     /// pipeline is brought to its end, so that the action set has been executed afterwards. Where the answer follows

@@ -10,7 +10,7 @@ use openflow::Action;
 use packet::Time;
 use packet::flow::text::NoNames;
 
-use super::length::KnownLength;
+use super::known_length::KnownLength;
 use super::steps::StepRef;
 use super::trace::Event;
 use super::{Ctx, XlateError};

@@ -13,7 +13,7 @@
 //! | `output.rs` | ports, floods, patches, controllers |
 //! | `normal.rs` | L2 learning and VLANs |
 //! | `choose.rs` | choices by a hash |
-//! | `length.rs` | what depends on the packet's length |
+//! | `length.rs`, `known_length.rs` | what depends on the packet's length |
 //! | `limits.rs` | what one translation may take |
 //! | `group.rs` | groups |
 //! | `mirror.rs` | copies for mirrors |
@@ -30,6 +30,7 @@ mod freeze;
 pub(crate) mod frozen;
 mod group;
 mod headers;
+mod known_length;
 mod learn;
 mod length;
 #[cfg(test)]
@@ -58,7 +59,7 @@ pub(crate) use steps::Step;
 use steps::StepRef;
 use trace::{Event, Sink};
 
-use crate::bridge::N_TABLES;
+use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mirror::MirrorSet;
 use crate::slowpath::intern::Interner;
@@ -180,7 +181,7 @@ pub(crate) fn translate(
         freezing: false,
         pausing: None,
         frozen_steps: Vec::new(),
-        length: length::KnownLength::UNKNOWN,
+        length: known_length::KnownLength::UNKNOWN,
         priority: input.key.common().skb_priority.get(),
     };
     ctx.run(input);
@@ -265,7 +266,7 @@ struct Ctx<'a, 's> {
     pausing: Option<Box<freeze::Pausing>>,
     frozen_steps: Vec<Step>,
     /// What is known about the length of the datapath's packet.
-    length: length::KnownLength,
+    length: known_length::KnownLength,
     /// Priority that the packet came with.
     priority: u32,
 }

@@ -151,7 +151,7 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
         common.dl_type = NO_ETHERNET_TYPE.into();
     }
     let port = PortNo(common.in_port.get());
-    let found = context.engine.switch.find_port(port);
+    let found = context.engine.switch.locate_port(port);
     let (bridge, port) = found.ok_or_else(|| format!("no OpenFlow port for datapath port {}", port.0))?;
     key.common_mut().in_port = port.0.into();
     Ok((bridge, key))

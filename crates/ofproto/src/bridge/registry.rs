@@ -1,0 +1,57 @@
+//! The bridges of a switch: adding, removing and finding them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use openflow::OfPort;
+
+use super::Bridge;
+use crate::error::Error;
+use crate::model::config::BridgeConfig;
+use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::switch::Switch;
+
+impl Switch {
+    /// Adds a bridge without ports. In standalone mode and without controllers it gets one flow, of
+    /// priority 0, with the action NORMAL.
+    pub fn add_bridge(self: &Arc<Switch>, config: BridgeConfig) -> Result<Bridge, Error> {
+        let id = BridgeId(self.next_bridge.fetch_add(1, Ordering::Relaxed));
+        let name: Arc<str> = config.name.as_str().into();
+        let mut forwarding = self.forwarding.write();
+        if forwarding.bridges.values().any(|bridge| bridge.config.name == config.name) {
+            return Err(Error::BridgeExists(config.name));
+        }
+        forwarding.bridges.insert(id, BridgeState::new(id, config));
+        forwarding.touch();
+        drop(forwarding);
+        let bridge = Bridge::new(self.clone(), id, name);
+        bridge.flush_flows();
+        Ok(bridge)
+    }
+
+    /// Removes a bridge and its ports.
+    pub fn remove_bridge(self: &Arc<Switch>, name: &str) -> Result<(), Error> {
+        let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
+        let ports: Vec<OfPort> = bridge.ports().into_iter().map(|port| port.port).collect();
+        bridge.remove_ports(&ports)?;
+        let mut forwarding = self.forwarding.write();
+        forwarding.bridges.remove(&bridge.id());
+        forwarding.touch();
+        drop(forwarding);
+        self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
+        self.revalidate();
+        Ok(())
+    }
+
+    /// The bridge with this name.
+    pub fn bridge(self: &Arc<Switch>, name: &str) -> Option<Bridge> {
+        self.bridges().into_iter().find(|bridge| bridge.name() == name)
+    }
+
+    /// Every bridge, in the order in which they were added.
+    pub fn bridges(self: &Arc<Switch>) -> Vec<Bridge> {
+        let forwarding = self.forwarding.read();
+        let bridges = forwarding.bridges.values();
+        bridges.map(|bridge| Bridge::new(self.clone(), bridge.id, bridge.config.name.as_str().into())).collect()
+    }
+}

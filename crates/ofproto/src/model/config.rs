@@ -1,0 +1,97 @@
+//! What the configuration says of a bridge, and what its controllers' connections mean for it.
+
+use std::collections::BTreeMap;
+
+use openflow::{TableId, Versions};
+
+use super::mac::MacSettings;
+use super::mirror::Mirror;
+use crate::table::TableSettings;
+
+/// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
+/// which keeps it for itself.
+pub const N_TABLES: u8 = 254;
+
+/// What a bridge does without a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// Forwards as a learning switch.
+    #[default]
+    Standalone,
+    /// Goes on with the flows it has.
+    Secure,
+}
+
+/// The kind of datapath that a bridge says it is on. Weir has one datapath for all; OVS's commands
+/// show bridges by kind, and name the datapath after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum DatapathType {
+    /// For tests: ports that are not devices.
+    Dummy,
+    /// Forwarding in user space.
+    #[default]
+    Netdev,
+}
+
+impl DatapathType {
+    /// Name of the datapath as OVS shows it, `TYPE@NAME`.
+    pub fn datapath_name(self) -> &'static str {
+        match self {
+            DatapathType::Dummy => "dummy@ovs-dummy",
+            DatapathType::Netdev => "netdev@ovs-netdev",
+        }
+    }
+}
+
+/// A bridge to be added.
+#[derive(Clone, Debug)]
+pub struct BridgeConfig {
+    /// Name.
+    pub name: String,
+    /// Datapath id.
+    pub datapath_id: u64,
+    /// The kind of datapath to show.
+    pub datapath_type: DatapathType,
+    /// Without a controller.
+    pub fail_mode: FailMode,
+    /// MAC learning.
+    pub mac: MacSettings,
+    /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
+    pub forward_bpdu: bool,
+    /// Tables that are not as by default.
+    pub tables: BTreeMap<TableId, TableSettings>,
+    /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
+    pub mirrors: Vec<Mirror>,
+    /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
+    /// stay as they are.
+    pub protocols: Versions,
+}
+
+impl BridgeConfig {
+    /// A bridge with everything else at its default.
+    pub fn new(name: &str, datapath_id: u64) -> BridgeConfig {
+        BridgeConfig {
+            name: name.to_owned(),
+            datapath_id,
+            datapath_type: DatapathType::default(),
+            fail_mode: FailMode::default(),
+            mac: MacSettings::default(),
+            forward_bpdu: false,
+            tables: BTreeMap::new(),
+            mirrors: Vec::new(),
+            protocols: Versions::ALL,
+        }
+    }
+}
+
+/// What the connections to a bridge's controllers mean for its forwarding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Controllers {
+    /// At least one controller is configured.
+    pub configured: bool,
+    /// Some connection (controller or management) of OpenFlow 1.0 to 1.2 wants packets that miss in a
+    /// table without a table-miss flow.
+    pub want_misses: bool,
+    /// No controller has been there for long enough that standalone mode takes over.
+    pub fail_open: bool,
+}

@@ -1,0 +1,65 @@
+//! What operators may do to the slow path while it runs, and what it tells about itself: `upcall/...` and
+//! `revalidator/...` of OVS.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use datapath::FlowId;
+use packet::{Key, Mask};
+
+use crate::slowpath::control::{Walks, match_all};
+use crate::slowpath::revalidators::{FlowRound, Work};
+use crate::switch::{Switch, SwitchSettings};
+
+impl Switch {
+    /// Changes the settings, and the number of revalidators with them.
+    pub fn set_settings(self: &Arc<Switch>, settings: SwitchSettings) {
+        *self.settings.lock() = settings;
+        let switch = Arc::downgrade(self);
+        let take_part = move |round: &FlowRound, thread| switch.upgrade().map(|switch| switch.take_part(round, thread));
+        self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as Work));
+        self.notify();
+    }
+
+    /// Whether one datapath flow may be for many connections, which is how it starts. Without, each flow
+    /// matches all that its packets have. Removes the flows that there are.
+    pub fn set_megaflows(&self, enabled: bool) {
+        self.control.exact.store(!enabled, Ordering::Relaxed);
+        self.purge();
+    }
+
+    /// Stops the walks over the datapath's flows that are not asked for: no flow is brought up to date,
+    /// none expires, until they are let go on.
+    pub fn set_paused(&self, paused: bool) {
+        self.control.paused.store(paused, Ordering::Relaxed);
+        if !paused {
+            self.notify();
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.control.paused.load(Ordering::Relaxed)
+    }
+
+    /// What the walks over the datapath's flows have seen.
+    pub fn walks(&self) -> Walks {
+        self.revalidation.lock().walks.clone()
+    }
+
+    /// Removes a datapath flow and counts its last packets. Whether there was one.
+    pub fn remove_datapath_flow(&self, id: FlowId) -> bool {
+        let Some(datapath) = self.datapath.get() else { return false };
+        let removed = datapath.remove_all(&[id]);
+        let found = !removed.is_empty();
+        self.credit_removed(removed);
+        found
+    }
+
+    /// The mask of a flow for packets with this key, whose translation depends on `mask`.
+    pub(crate) fn mask_of_flow(&self, mut mask: Box<Mask>, key: &Key) -> Box<Mask> {
+        if self.control.exact.load(Ordering::Relaxed) {
+            match_all(&mut mask, key);
+        }
+        mask
+    }
+}
