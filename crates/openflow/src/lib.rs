@@ -26,17 +26,19 @@ pub mod types;
 pub use action::Action;
 pub use bundle::{BundleAdd, BundleControl};
 pub use error::{ErrorCode, ErrorMsg, OfError};
-pub use flow_mod::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason};
+pub use flow_mod::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason};
 pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};
 pub use instruction::{Instructions, WriteMetadata};
 pub use matching::{Match, Subfield};
 pub use message::{Body, Dialect, Message};
 pub use meter::{MeterConfig, MeterMod, MeterStats};
-pub use packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
+pub use packet_msg::{PacketIn, PacketInFormat, PacketOut};
 pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStats, PortStatus};
 pub use queue::QueueConfig;
 pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
 pub use switch::{AsyncChange, AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
 pub use table::{TableDesc, TableMiss, TableMod};
 pub use tlv::{TlvMap, TlvTable, TlvTableMod};
-pub use types::{Cookie, CookieFilter, EthAddr, GroupId, OfPort, TableId, Version, Versions};
+pub use types::{
+    Cookie, CookieFilter, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId, Version, Versions,
+};

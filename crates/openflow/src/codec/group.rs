@@ -4,10 +4,9 @@
 use std::collections::HashSet;
 
 use super::action::{self, Within};
-use super::flow::{pull_duration, put_duration};
 use super::oxm::{self, Place};
 use super::prop;
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
 use crate::group::*;
 use crate::types::{GroupId, OfPort, Version};

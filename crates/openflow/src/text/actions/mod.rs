@@ -1,11 +1,14 @@
 //! Actions and instructions: `set_field:5->reg0,output:2`, `write_metadata:5,goto_table:3`.
 
+mod ct;
+mod learn;
+
 use std::net::Ipv4Addr;
 
 use packet::flow::text::{self, Item, Items, PortNames, number, port};
 use packet::put;
 
-use super::{Error, MAX_DEPTH, arguments, ct, integer, integer16, integer32, learn, subfield};
+use super::{Error, MAX_DEPTH, arguments, integer, integer16, integer32, subfield};
 use crate::action::Action;
 use crate::instruction::{Instructions, WriteMetadata};
 use crate::matching::Subfield;
@@ -293,7 +296,7 @@ fn ipv4(name: &str, text: &str) -> Result<Ipv4Addr, Error> {
 }
 
 /// `VALUE->FIELD`.
-pub(super) fn split_arrow<'a>(action: &str, text: &'a str) -> Result<(&'a str, &'a str), Error> {
+fn split_arrow<'a>(action: &str, text: &'a str) -> Result<(&'a str, &'a str), Error> {
     match text.split_once("->") {
         Some((source, target)) if !source.is_empty() && !target.is_empty() => Ok((source, target)),
         _ => Err(Error::argument(action, format!("{text:?} is not of the form SOURCE->TARGET"))),
