@@ -10,11 +10,13 @@ pub mod afxdp;
 pub mod dpdk;
 pub mod dummy;
 pub mod files;
+pub mod kind;
 pub mod null;
 pub mod offload;
 pub mod options;
 pub mod pcap;
 pub mod registry;
+pub mod spec;
 pub mod stats;
 pub mod system;
 pub mod tap;
@@ -33,7 +35,8 @@ use std::os::fd::BorrowedFd;
 
 use packet::{Batch, Time};
 
-pub use registry::{Env, PortSpec};
+pub use kind::Env;
+pub use spec::PortSpec;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];

@@ -40,9 +40,10 @@ use parking_lot::Mutex;
 
 use reception::Reception;
 
+use crate::kind::{Env, Kind};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{Counters, PortCounters};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 

@@ -74,9 +74,9 @@ use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::afpacket::{self, kernel_knows_uso};
+use crate::kind::Kind;
 use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::Kind;
 use crate::stats::PortCounters;
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, pools};
 use program::{Attachment, Hook, Program};

@@ -8,8 +8,8 @@
 //! Nothing of DPDK is loaded or runs, and no memory is taken, before [`initialise`] is called. Where its libraries are
 //! missing, or were when Weir was compiled, that fails, and all else works.
 
+use crate::kind::Kind;
 use crate::options::{Form, OptionDef};
-use crate::registry::Kind;
 
 pub mod arguments;
 mod device;

@@ -11,25 +11,16 @@ use dpdk_sys as sys;
 use parking_lot::Mutex;
 
 use super::device::{self, Device, FlowControl, Wanted};
-use super::queue::{Receiver, Sender};
+use super::queue::{Receiver, Sender, TxCounters};
 use super::{eal, state, version};
+use crate::kind::Env;
 use crate::options::Options;
-use crate::registry::{Env, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{Counter, Counters};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 
 /// Descriptors of a queue by default.
 const DESCRIPTORS: u16 = 2048;
-
-/// What a transmit queue counts, on a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct TxCounters {
-    /// Packets that the driver did not take, or that there was no mbuf for.
-    pub failed: Counter,
-    /// Packets whose offloads made no sense, or that the driver refused for them.
-    pub invalid: Counter,
-}
 
 /// A port of type `dpdk`.
 struct Dpdk {

@@ -14,9 +14,8 @@ use packet::{BATCH_SIZE, Batch, Packet, Time};
 
 use super::device::Device;
 use super::mbuf::{self, Mbufs};
-use super::port::TxCounters;
 use super::thread;
-use crate::stats::Counters;
+use crate::stats::{Counter, Counters};
 use crate::{RxQueue, TxQueue, offload};
 
 /// A driver's function that moves mbufs.
@@ -71,6 +70,16 @@ impl RxQueue for Receiver {
         }
         received.packets
     }
+}
+
+/// What a transmit queue counts, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct TxCounters {
+    /// Packets that the driver did not take, or that there was no mbuf for.
+    pub failed: Counter,
+    /// Packets whose offloads made no sense, or that the driver refused for them.
+    pub invalid: Counter,
 }
 
 /// A transmit queue.
