@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Mutex, RwLock};
 use ports::{Port, RxQueue};
@@ -260,6 +261,17 @@ impl Datapath {
         let mut management = self.management.lock();
         management.config.exact_entries = entries;
         management.tell(&self.shared, || Command::SetExactEntries(entries));
+    }
+
+    /// Changes how many VLAN tags of a frame are parsed. What a worker receives after the return is read in the new way;
+    /// flows that were made in the old way stay. Not to be called from an upcall.
+    pub fn set_vlan_limit(&self, limit: VlanLimit) {
+        let mut management = self.management.lock();
+        management.config.vlan_limit = limit;
+        management.tell(&self.shared, || Command::SetVlanLimit(limit));
+        drop(management);
+        // A worker reads its mail after it has said that it is between two batches.
+        self.barrier();
     }
 
     /// Changes the limit of flows. Flows above it are evicted within seconds.

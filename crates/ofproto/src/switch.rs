@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use datapath::{Action, Datapath, PortNo, Punt, RemovedFlow};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
+use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -42,6 +43,8 @@ pub struct SwitchSettings {
     pub revalidate_interval: Duration,
     /// Packets that no datapath flow matches are dropped: the flow tables are not filled yet.
     pub hold_misses: bool,
+    /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
+    pub vlan_limit: VlanLimit,
 }
 
 impl Default for SwitchSettings {
@@ -50,6 +53,7 @@ impl Default for SwitchSettings {
             max_idle: Duration::from_secs(10),
             revalidate_interval: Duration::from_millis(500),
             hold_misses: false,
+            vlan_limit: VlanLimit::default(),
         }
     }
 }

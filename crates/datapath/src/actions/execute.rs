@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use packet::flow::block::Common;
-use packet::flow::extract::{Layers, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
 use packet::{Key, Offload, Packet, Time};
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
     }
 
     /// Extracts again, unless what is needed is known.
-    fn refresh(&mut self, frame: &[u8], values: bool) {
+    fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
         if self.known == Known::Nothing || values && self.known == Known::Headers {
             let only_packet = Blocks::COMMON.with(BlockId::L3).with(BlockId::Encap);
             if self.key.present().0 & !only_packet.0 == 0 {
@@ -141,7 +141,7 @@ impl<'a> View<'a> {
             } else {
                 Metadata::of(self.key).start(self.key);
             }
-            self.layers = extract(frame, self.key);
+            self.layers = extract(frame, self.key, vlan_limit);
             self.known = Known::All;
         }
     }
@@ -189,6 +189,8 @@ pub struct Actor {
     pub now: Time,
     /// Most recirculations of a packet.
     pub max_depth: u8,
+    /// VLAN tags that are parsed.
+    pub vlan_limit: VlanLimit,
     /// Keys for clones; as many as were needed at once.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub scratch: Vec<Box<Key>>,
@@ -230,13 +232,13 @@ impl Actor {
             }
             Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
-                view.refresh(packet.data(), false);
+                view.refresh(packet.data(), false, self.vlan_limit);
                 step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
             Step::Hash { basis } => {
                 let hash = self.aside(view, |actor, view| {
-                    view.refresh(packet.data(), true);
+                    view.refresh(packet.data(), true, actor.vlan_limit);
                     flow_hash(&actor.hasher, view.key, *basis)
                 });
                 view.key.common_mut().dp_hash.set(hash);
@@ -279,7 +281,7 @@ impl Actor {
                 self.recirculated.push_back(Recirculated { packet, metadata, pass: next, counted: false });
             }
             Use::Punt(punt) => {
-                view.refresh(packet.data(), true);
+                view.refresh(packet.data(), true, self.vlan_limit);
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
             Use::Run(program) => self.run(program, packet, view, next),

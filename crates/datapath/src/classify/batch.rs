@@ -9,7 +9,7 @@
 //! 3. For what it does not know, and for packets with unusual headers, the key is extracted: tier 2, the
 //!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
-use packet::flow::extract::{Layers, extract, simple_mark};
+use packet::flow::extract::{Layers, VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet, Time};
 
 use super::bits;
@@ -44,6 +44,8 @@ pub struct Notes {
     pub alike: bool,
     /// Some have a flow, and others have none.
     pub divided: bool,
+    /// VLAN tags that are parsed. A setting of the worker, the same for all batches until it changes.
+    pub vlan_limit: VlanLimit,
     probes: Probes,
 }
 
@@ -61,6 +63,7 @@ impl Default for Notes {
             counted: 0,
             alike: false,
             divided: false,
+            vlan_limit: VlanLimit::default(),
             probes: Probes::default(),
         }
     }
@@ -74,7 +77,7 @@ impl Notes {
             self.extracted |= 1 << i;
             let key = &mut self.keys[i];
             start_key(key, in_port);
-            self.layers[i] = extract(packet.data(), key);
+            self.layers[i] = extract(packet.data(), key, self.vlan_limit);
         }
     }
 
@@ -242,10 +245,10 @@ fn look_further(
         for i in bits(both) {
             let (frame, key) = (packets[i].data(), &mut notes.keys[i]);
             start_key(key, in_port);
-            let mark = simple_mark(frame);
+            let mark = simple_mark(frame, notes.vlan_limit);
             set_mark(key, mark);
             if open.odd >> i & 1 != 0 {
-                notes.heads.flags[i] = odd_flags(mark.dl_type, frame);
+                notes.heads.flags[i] = odd_flags(mark.dl_type, frame, notes.vlan_limit);
             }
         }
         let (found, visited) = Table::lookup(at, &notes.keys[..count], both, &mut flows);
@@ -281,12 +284,12 @@ fn look_further(
 }
 
 /// The TCP flags of a packet whose headers are unusual.
-fn odd_flags(dl_type: u16, frame: &[u8]) -> u16 {
+fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
     if !matches!(dl_type, 0x0800 | 0x86dd) {
         return 0;
     }
     let mut key = Key::new();
-    extract(frame, &mut key);
+    extract(frame, &mut key, vlan_limit);
     key.common().tcp_flags.get()
 }
 

@@ -348,17 +348,20 @@ impl Management {
             counters,
             now: shared.clock.now(),
             max_depth: self.config.max_depth,
+            vlan_limit: self.config.vlan_limit,
             scratch: Vec::new(),
             hasher: shared.table.hasher.clone(),
         };
         let mut caches = Caches::new(self.config.exact_entries, self.config.seed);
         caches.set_one_in(self.config.exact_one_in);
+        let mut frames = Frames::new();
+        frames.notes.vlan_limit = self.config.vlan_limit;
         Worker {
             number,
             reader,
             table: shared.table.clone(),
             caches,
-            frames: Frames::new(),
+            frames,
             actor,
             parked: Vec::new(),
             storms: 0,

@@ -285,7 +285,7 @@ impl Worker {
         {
             let i = packets.len();
             next.metadata.start(&mut notes.keys[i]);
-            notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i]);
+            notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i], notes.vlan_limit);
             notes.heads.bytes[i] = next.packet.len() as u32;
             notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
             notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use packet::flow::extract::extract;
+use packet::flow::extract::{VlanLimit, extract};
 use packet::{Clock, Packet, Time};
 use parking_lot::Mutex;
 use ports::RxQueue;
@@ -88,6 +88,8 @@ pub enum Command {
     SetMaxSleep(Duration),
     /// Change how many flows the exact-match cache remembers.
     SetExactOneIn(u32),
+    /// Change how many VLAN tags are parsed.
+    SetVlanLimit(VlanLimit),
     /// Change how many flows it can remember at most. What it remembered is forgotten.
     SetExactEntries(usize),
 }
@@ -449,6 +451,9 @@ impl Worker {
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
+                Command::SetVlanLimit(limit) => {
+                    (self.frames.notes.vlan_limit, self.actor.vlan_limit) = (limit, limit);
+                }
                 Command::SetExactEntries(entries) => self.caches.resize(entries),
             }
         }
@@ -499,7 +504,7 @@ impl Worker {
         self.actor.counters.injected.add(1);
         let key = &mut self.frames.notes.keys[0];
         metadata.start(key);
-        let layers = extract(packet.data(), key);
+        let layers = extract(packet.data(), key, self.actor.vlan_limit);
         self.actor.run(program, packet, &mut View::new(key, layers), Pass::FIRST.of(program));
         self.actor.misses.ring();
     }

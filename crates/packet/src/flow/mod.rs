@@ -13,7 +13,7 @@ pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
 pub use compose::compose;
-pub use extract::{Layers, extract, simple_mark};
+pub use extract::{Layers, VlanLimit, extract, simple_mark};
 pub use field::{Field, FieldInfo};
 pub use hash::Hasher;
 pub use key::{Blocks, Key, Mask};

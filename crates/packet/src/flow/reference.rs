@@ -4,7 +4,7 @@
 //! header, into a key that is cleared first. [`check`] is the entry for fuzzing and property tests.
 
 use super::block::Vlan;
-use super::extract::{self, Layers, MAX_EXTENSION_HEADERS, MAX_LABEL_STACK, MAX_LABELS, MAX_VLANS, SimpleMark};
+use super::extract::{self, Layers, MAX_EXTENSION_HEADERS, MAX_LABEL_STACK, MAX_LABELS, SimpleMark, VlanLimit};
 use super::key::{Blocks, Key};
 use super::{DL_TYPE_NONE, VLAN_PRESENT, exthdr, frag};
 use crate::wire::{
@@ -12,8 +12,8 @@ use crate::wire::{
 };
 
 /// The key of a frame, with all metadata zero, and where its headers are.
-pub fn extract(frame: &[u8]) -> (Key, Layers) {
-    let mut out = Extraction { frame, key: Key::new(), layers: Layers::EMPTY };
+pub fn extract(frame: &[u8], vlan_limit: VlanLimit) -> (Key, Layers) {
+    let mut out = Extraction { frame, vlan_limit, key: Key::new(), layers: Layers::EMPTY };
     if let Ok(ethernet) = ethernet::Frame::new_checked(frame) {
         out.ethernet(&ethernet);
     }
@@ -21,18 +21,22 @@ pub fn extract(frame: &[u8]) -> (Key, Layers) {
 }
 
 /// Compares the fast extractor and [`simple_mark`](extract::simple_mark) with this one on a frame of any
-/// content.
+/// content, under each limit of VLAN tags.
 ///
 /// # Panics
 /// Where they differ, or where the fast extractor touches what is not the packet's.
 pub fn check(frame: &[u8]) {
-    let (want, layers) = extract(frame);
+    VlanLimit::ALL.iter().for_each(|&vlan_limit| check_with(frame, vlan_limit));
+}
+
+fn check_with(frame: &[u8], vlan_limit: VlanLimit) {
+    let (want, layers) = extract(frame, vlan_limit);
     // The caller's key is full of another packet's data, and of metadata that has to stay.
     let mut key = dirty();
     key.reset();
     key.regs_mut().reg[3] = 7.into();
     let metadata: [u64; 3] = key.common_words()[5..].try_into().expect("three words");
-    assert_eq!(extract::extract(frame, &mut key), layers, "layers of {frame:02x?}");
+    assert_eq!(extract::extract(frame, &mut key, vlan_limit), layers, "layers of {frame:02x?}");
     assert_eq!(key.common_words()[5..], metadata, "metadata of {frame:02x?}");
     key.common_words_mut()[5..].fill(0);
     assert_eq!(key.regs().reg[3].get(), 7);
@@ -45,7 +49,7 @@ pub fn check(frame: &[u8]) {
         vlan_tci: want.common().vlan[0].tci.get(),
         nw_frag: want.common().nw_frag,
     };
-    assert_eq!(extract::simple_mark(frame), mark, "mark of {frame:02x?}");
+    assert_eq!(extract::simple_mark(frame, vlan_limit), mark, "mark of {frame:02x?}");
 }
 
 /// A key with every bit of every block set.
@@ -59,6 +63,7 @@ fn dirty() -> Key {
 
 struct Extraction<'a> {
     frame: &'a [u8],
+    vlan_limit: VlanLimit,
     key: Key,
     layers: Layers,
 }
@@ -74,7 +79,7 @@ impl<'a> Extraction<'a> {
         common.dl_dst = ethernet.dst();
         common.dl_src = ethernet.src();
         let (mut kind, mut rest) = (ethernet.ethertype(), ethernet.payload());
-        for i in 0..MAX_VLANS {
+        for i in 0..self.vlan_limit.tags() {
             if kind != ethertype::VLAN && kind != ethertype::SVLAN {
                 break;
             }
