@@ -3,10 +3,10 @@
 
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::wire::build;
+use packet::wire::crc32c::crc32c;
 use packet::{Field, Key, Mask, Offload, Packet};
 use proptest::prelude::*;
 
-use super::checksum::crc32c;
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +173,7 @@ fn complete(frame: &mut [u8], with_udp: bool) -> bool {
         ICMP => (2, 0),
         _ => {
             frame[l4 + 8..l4 + 12].fill(0);
-            let crc = crc32c(frame[l4..end].iter().copied());
+            let crc = crc32c(&frame[l4..end]);
             frame[l4 + 8..l4 + 12].copy_from_slice(&crc.to_le_bytes());
             return before == frame;
         }
