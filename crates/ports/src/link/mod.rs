@@ -7,8 +7,7 @@
 //!
 //! State and addresses come by rtnetlink(7), from the [`LinkTable`] of the namespace, which asks the kernel once
 //! for all interfaces and is told of changes from then on; counters by a request of their own; speed, driver and
-//! channels by the ethtool ioctl. Attributes are read by hand rather than with a crate: a dozen out of sixty are
-//! wanted, and one that a newer kernel has made longer must not fail the whole message.
+//! channels by the ethtool ioctl.
 
 mod ethtool;
 mod netlink;
