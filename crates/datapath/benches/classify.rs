@@ -7,10 +7,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::classify::batch::{Hits, Notes, Place};
+use datapath::classify::batch::{BatchMeta, Hits, LookupContext};
 use datapath::classify::cpu::level::{Leveled, at_best};
 use datapath::classify::cpu::simd::Simd;
-use datapath::classify::mixed::Recent;
+use datapath::classify::mixed::RunHistory;
 use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
 use datapath::sync::rcu::Domain;
 use datapath::{Action, PortNo};
@@ -50,11 +50,11 @@ fn frame(key: &Key) -> Packet {
 
 /// A batch, classified as a worker does it.
 struct OfBatch<'a> {
-    at: Place<'a>,
+    at: LookupContext<'a>,
     packets: &'a [Packet],
     caches: &'a mut Caches,
-    notes: &'a mut Notes,
-    recent: &'a mut Recent,
+    meta: &'a mut BatchMeta,
+    recent: &'a mut RunHistory,
 }
 
 impl Leveled for OfBatch<'_> {
@@ -62,7 +62,7 @@ impl Leveled for OfBatch<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Hits {
-        tiers(simd, self.at, self.packets, self.caches, self.notes, self.recent)
+        tiers(simd, self.at, self.packets, self.caches, self.meta, self.recent)
     }
 }
 
@@ -98,7 +98,8 @@ fn classify(c: &mut Criterion) {
             reader.quiescent();
             let guard = reader.pin();
             let list = table.list(PortNo(1), guard).expect("flows of this port");
-            let at = Place { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
+            let at =
+                LookupContext { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
 
             let mut batches = trace.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("megaflow", format!("{flows} flows, {masks} masks")), |b| {
@@ -111,16 +112,16 @@ fn classify(c: &mut Criterion) {
             // The same packets as frames, through the scan and the cache of headers.
             let frames: Vec<Packet> = trace.iter().map(frame).collect();
             let mut caches = Caches::new(2 * flows as usize, [3, 4]);
-            let mut notes = Notes::default();
-            let mut recent = Recent::default();
+            let mut meta = BatchMeta::default();
+            let mut recent = RunHistory::default();
             for packets in frames.chunks(BATCH_SIZE).cycle().take(8 * frames.len() / BATCH_SIZE) {
-                at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, recent: &mut recent });
+                at_best(OfBatch { at, packets, caches: &mut caches, meta: &mut meta, recent: &mut recent });
             }
             let mut batches = frames.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("headers", format!("{flows} flows, {masks} masks")), |b| {
                 b.iter(|| {
                     let packets = batches.next().expect("endless");
-                    at_best(OfBatch { at, packets, caches: &mut caches, notes: &mut notes, recent: &mut recent })
+                    at_best(OfBatch { at, packets, caches: &mut caches, meta: &mut meta, recent: &mut recent })
                 });
             });
         }

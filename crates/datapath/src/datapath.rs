@@ -27,7 +27,8 @@ use crate::sync::counters::{Counter, drops_since};
 use crate::sync::rcu::Domain;
 use crate::sync::tsc;
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Upcall};
-use crate::worker::{Command, GivenBack, Rx};
+use crate::worker::mailbox::{Command, GivenBack};
+use crate::worker::rx_queue::Rx;
 
 /// How often subtables are ranked and ports are looked at.
 const RANK: Duration = Duration::from_secs(1);
@@ -684,7 +685,7 @@ impl Shared {
 
     pub(crate) fn maintain(&self) {
         self.domain.collect();
-        self.table.thin();
+        self.table.enforce_limits();
         if self.table.has_evicted() {
             self.hand_over(self.table.take_evicted());
         }

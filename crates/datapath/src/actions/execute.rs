@@ -85,7 +85,7 @@ enum Known {
 }
 
 /// A packet's key while a program works on the packet.
-pub struct View<'a> {
+pub struct KeyView<'a> {
     /// The key. Its metadata is always right.
     pub key: &'a mut Key,
     /// Where the headers are.
@@ -93,22 +93,22 @@ pub struct View<'a> {
     known: Known,
 }
 
-impl<'a> View<'a> {
+impl<'a> KeyView<'a> {
     /// The view right after extraction.
-    pub fn new(key: &'a mut Key, layers: Layers) -> View<'a> {
-        View { key, layers, known: Known::All }
+    pub fn new(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
+        KeyView { key, layers, known: Known::All }
     }
 
     /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
     /// common.
-    pub fn of_run(key: &'a mut Key, layers: Layers) -> View<'a> {
-        View { key, layers, known: Known::Headers }
+    pub fn of_run(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
+        KeyView { key, layers, known: Known::Headers }
     }
 
     /// The same view for another packet, whose headers may move without moving those of the next.
     #[inline(always)]
-    pub fn again(&mut self) -> View<'_> {
-        View { key: self.key, layers: self.layers, known: self.known }
+    pub fn again(&mut self) -> KeyView<'_> {
+        KeyView { key: self.key, layers: self.layers, known: self.known }
     }
 
     /// Keeps up with what a step has done.
@@ -176,7 +176,7 @@ pub fn follow(step: &Step, layers: &mut Layers) {
 }
 
 /// Where packets go from here. Belongs to one worker.
-pub struct Actor {
+pub struct Executor {
     /// To ports.
     pub outputs: Outputs,
     /// Back to classification.
@@ -198,9 +198,9 @@ pub struct Actor {
     pub hasher: Hasher,
 }
 
-impl Actor {
+impl Executor {
     /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
-    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut View<'_>, next: Pass) {
+    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         for step in &program.steps {
             self.step(step, &mut packet, view, next);
             view.follow(step);
@@ -208,8 +208,8 @@ impl Actor {
         self.finish(&program.end, packet, view, next);
     }
 
-    /// Does a step. Afterwards the view has to [`follow`](View::follow) it.
-    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut View<'_>, next: Pass) {
+    /// Does a step. Afterwards the view has to [`follow`](KeyView::follow) it.
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) {
         match step {
             Step::Copy(Use::Run(program)) => self.run_clone(program, self.copy(packet), view, next),
             Step::Copy(Use::RunByLength { size, longer, others }) => {
@@ -223,7 +223,7 @@ impl Actor {
             }
             Step::Copy(end @ Use::Punt(_)) => {
                 let copy = self.copy(packet);
-                self.aside(view, |actor, view| actor.finish(end, copy, view, next));
+                self.aside(view, |executor, view| executor.finish(end, copy, view, next));
             }
             Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // As if it had been made, and dropped.
@@ -237,9 +237,9 @@ impl Actor {
             }
             Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
             Step::Hash { basis } => {
-                let hash = self.aside(view, |actor, view| {
-                    view.refresh(packet.data(), true, actor.vlan_limit);
-                    flow_hash(&actor.hasher, view.key, *basis)
+                let hash = self.aside(view, |executor, view| {
+                    view.refresh(packet.data(), true, executor.vlan_limit);
+                    flow_hash(&executor.hasher, view.key, *basis)
                 });
                 view.key.common_mut().dp_hash.set(hash);
             }
@@ -264,7 +264,7 @@ impl Actor {
     }
 
     /// Gives the packet away.
-    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut View<'_>, next: Pass) {
+    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         match end {
             Use::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
@@ -300,7 +300,7 @@ impl Actor {
     /// frame is finished before it is cut short.
     #[cold]
     fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
-        let Actor { outputs, now, .. } = self;
+        let Executor { outputs, now, .. } = self;
         let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
             parts += 1;
@@ -320,7 +320,7 @@ impl Actor {
         &mut self,
         packet: Packet,
         choose: impl Fn(&Packet) -> &'a Box<Program>,
-        view: &mut View<'_>,
+        view: &mut KeyView<'_>,
         next: Pass,
     ) {
         let (memory, mut parts) = (packet.memory(), 0);
@@ -335,21 +335,21 @@ impl Actor {
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.
-    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut View<'_>, next: Pass) {
+    fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         if program.needs() != Needs::Key {
             // It changes nothing in the key.
             return self.run(program, packet, &mut view.again(), next);
         }
-        self.aside(view, |actor, view| actor.run(program, packet, view, next));
+        self.aside(view, |executor, view| executor.run(program, packet, view, next));
     }
 
     /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
     /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
-    fn aside<T>(&mut self, view: &View<'_>, what: impl FnOnce(&mut Actor, &mut View<'_>) -> T) -> T {
+    fn aside<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
         let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
-        let result = what(self, &mut View { key: &mut key, layers, known });
+        let result = what(self, &mut KeyView { key: &mut key, layers, known });
         self.scratch.push(key);
         result
     }

@@ -7,11 +7,11 @@ use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
-use crate::actions::execute::{Actor, View, follow};
+use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Needs, Program, Step, Use};
-use crate::classify::batch::{Notes, end_of_run, start_key};
+use crate::classify::batch::{BatchMeta, end_of_run, start_key};
 use crate::classify::table::megaflow::Table;
-use crate::classify::{Deed, Work, bits};
+use crate::classify::{CompiledAction, FastAction, bits};
 use crate::pipeline::passes::Pass;
 use crate::sync::rcu::Guard;
 
@@ -19,34 +19,40 @@ use crate::sync::rcu::Guard;
 /// packets stay where they are, and a batch may still leave as a whole: returns whether the same is left to do with
 /// all.
 #[inline(never)]
-pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, notes: &mut Notes, in_port: PortNo) -> bool {
-    let (starts, count) = (notes.starts, packets.len());
+pub fn rewrite_runs(
+    table: &Table,
+    guard: Guard<'_>,
+    packets: &mut Batch,
+    meta: &mut BatchMeta,
+    in_port: PortNo,
+) -> bool {
+    let (starts, count) = (meta.starts, packets.len());
     let mut grown = 0;
     // What a flow does lies two loads away: ask for it ahead.
     for at in bits(starts) {
-        table.arena.prefetch_header(notes.found[at].flow);
+        table.arena.prefetch_header(meta.found[at].flow);
     }
     for at in bits(starts) {
-        table.arena.prefetch_program(notes.found[at].flow);
+        table.arena.prefetch_program(meta.found[at].flow);
     }
     for at in bits(starts) {
-        let found = notes.found[at];
-        if found.deed != Deed::PROGRAM {
+        let found = meta.found[at];
+        if found.action != FastAction::PROGRAM {
             continue;
         }
-        let Work::Program(program) = table.arena.work(found.flow, guard) else { continue };
+        let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
         if program.needs() == Needs::Headers {
-            notes.extract(at, &packets[at], in_port);
+            meta.extract(at, &packets[at], in_port);
         }
         let run = at..end_of_run(starts, at, count);
-        let (key, layers) = (&mut notes.keys[at], notes.layers[at]);
+        let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
         rewrite(&program.steps, &mut packets[run], key, layers);
-        notes.found[at].deed = Deed::of(Work::Output(port));
+        meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         grown = grown.max(program.growth());
     }
-    notes.heads.longest += grown;
-    bits(notes.starts).all(|at| notes.found[at].deed == notes.found[0].deed)
+    meta.headers.longest += grown;
+    bits(meta.starts).all(|at| meta.found[at].action == meta.found[0].action)
 }
 
 /// Does steps that only rewrite.
@@ -62,50 +68,52 @@ fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: La
 /// been counted for it, so that is done even if it has been removed since.
 #[inline(never)]
 pub fn act_on_run(
-    actor: &mut Actor,
-    work: Work<'_>,
-    notes: &mut Notes,
+    executor: &mut Executor,
+    work: CompiledAction<'_>,
+    meta: &mut BatchMeta,
     packets: impl Iterator<Item = Packet>,
     first: usize,
     pass: Pass,
     in_port: PortNo,
 ) {
     match work {
-        Work::Program(program) if program.needs() == Needs::Key => {
+        CompiledAction::Program(program) if program.needs() == Needs::Key => {
             for (packet, i) in packets.zip(first..) {
-                notes.extract(i, &packet, in_port);
-                let view = &mut View::new(&mut notes.keys[i], notes.layers[i]);
-                actor.run(program, packet, view, pass.of(program));
+                meta.extract(i, &packet, in_port);
+                let view = &mut KeyView::new(&mut meta.keys[i], meta.layers[i]);
+                executor.run(program, packet, view, pass.of(program));
             }
         }
-        Work::Program(program) => {
+        CompiledAction::Program(program) => {
             let mut packets: Batch = packets.collect();
-            let view = &mut notes.view_of_run(first, &packets[0], in_port, program.needs());
-            actor.run_all(program, &mut packets, view, pass.of(program));
+            let view = &mut meta.view_of_run(first, &packets[0], in_port, program.needs());
+            executor.run_all(program, &mut packets, view, pass.of(program));
         }
-        Work::Output(port) => packets.for_each(|packet| actor.outputs.push(port, packet, in_port, actor.now)),
-        Work::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
+        CompiledAction::Output(port) => {
+            packets.for_each(|packet| executor.outputs.push(port, packet, in_port, executor.now))
+        }
+        CompiledAction::Drop(reason) => packets.for_each(|packet| executor.outputs.drop(packet, reason, in_port)),
     }
 }
 
-impl Notes {
+impl BatchMeta {
     /// The view of a run that starts with `packet`, the one of number `at`, for a program that needs less than the
     /// packets' own keys.
     #[inline(always)]
-    pub fn view_of_run(&mut self, at: usize, packet: &Packet, in_port: PortNo, needs: Needs) -> View<'_> {
+    pub fn view_of_run(&mut self, at: usize, packet: &Packet, in_port: PortNo, needs: Needs) -> KeyView<'_> {
         if needs != Needs::Nothing {
             self.extract(at, packet, in_port);
         } else if self.extracted >> at & 1 == 0 {
             start_key(&mut self.keys[at], in_port);
         }
-        View::of_run(&mut self.keys[at], self.layers[at])
+        KeyView::of_run(&mut self.keys[at], self.layers[at])
     }
 }
 
-impl Actor {
+impl Executor {
     /// Runs a program that needs less than the packets' own keys on the packets of a run. What it recirculates comes to
     /// the pass `next`.
-    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut View<'_>, next: Pass) {
+    pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut KeyView<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
         for step in &program.steps {
             packets.iter_mut().for_each(|packet| self.step(step, packet, view, next));

@@ -13,19 +13,19 @@ use packet::flow::extract::{Layers, VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet, Time};
 
 use super::bits;
-use super::mixed::{self, Recent, Work};
+use super::mixed::{self, MixedBatch, RunHistory};
 use super::plan::set_mark;
-use super::scan::{Heads, scan};
+use super::scan::{MaskedHeaders, scan};
 use crate::action::PortNo;
 use crate::classify::cache::headers::{Found, HeaderCache, Probes};
 use crate::classify::cache::keys::ExactCache;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::{Deed, FlowRef};
+use crate::classify::table::arena::{FastAction, FlowRef};
 use crate::classify::table::megaflow::{PortList, Table};
 use crate::sync::rcu::Guard;
 
 /// What a worker finds out about a batch, in arrays beside its packets.
-pub struct Notes {
+pub struct BatchMeta {
     /// The keys of the packets in `extracted`.
     pub keys: Box<[Key]>,
     /// Where the headers of the packets in `extracted` are.
@@ -33,7 +33,7 @@ pub struct Notes {
     /// The packets whose keys are there.
     pub extracted: u32,
     /// Lengths and TCP flags.
-    pub heads: Heads,
+    pub headers: MaskedHeaders,
     /// What was found, for the first packet of each run.
     pub found: [Found; BATCH_SIZE],
     /// The first packets of runs.
@@ -51,13 +51,13 @@ pub struct Notes {
 
 const _: () = assert!(size_of::<Layers>() == 8 && size_of::<Key>() == 768);
 
-impl Default for Notes {
-    fn default() -> Notes {
-        Notes {
+impl Default for BatchMeta {
+    fn default() -> BatchMeta {
+        BatchMeta {
             keys: vec![Key::new(); BATCH_SIZE].into(),
             layers: [Layers::EMPTY; BATCH_SIZE],
             extracted: 0,
-            heads: Heads::default(),
+            headers: MaskedHeaders::default(),
             found: [Found::MISS; BATCH_SIZE],
             starts: 0,
             counted: 0,
@@ -69,7 +69,7 @@ impl Default for Notes {
     }
 }
 
-impl Notes {
+impl BatchMeta {
     /// Extracts the key of packet `i`, from a port, unless that was done.
     #[inline(always)]
     pub fn extract(&mut self, i: usize, packet: &Packet, in_port: PortNo) {
@@ -88,8 +88,8 @@ impl Notes {
             if self.starts >> i & 1 == 0 {
                 self.found[i] = self.found[i - 1];
             }
-            self.heads.bytes[i] = packet.len() as u32;
-            self.heads.flags[i] = self.keys[i].common().tcp_flags.get();
+            self.headers.bytes[i] = packet.len() as u32;
+            self.headers.flags[i] = self.keys[i].common().tcp_flags.get();
         }
         self.starts = all(packets.len());
     }
@@ -146,7 +146,7 @@ pub struct Hits {
 
 /// Where packets of one input port are looked up, and by whom.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct LookupContext<'a> {
     /// The port.
     pub in_port: PortNo,
     /// The subtables for its packets.
@@ -171,18 +171,18 @@ const FEW: usize = 4;
 #[inline(always)]
 pub fn classify<S: Simd>(
     simd: S,
-    at: Place<'_>,
+    at: LookupContext<'_>,
     packets: &[Packet],
     caches: &mut Caches,
-    notes: &mut Notes,
-    recent: &mut Recent,
+    meta: &mut BatchMeta,
+    recent: &mut RunHistory,
 ) -> Hits {
-    let Place { list, table, worker, count_at, .. } = at;
+    let LookupContext { list, table, worker, count_at, .. } = at;
     let count = packets.len();
-    notes.extracted = 0;
-    (notes.counted, notes.alike, notes.divided) = (0, false, false);
-    let tally = table.arena.tally(worker);
-    let Notes { heads, probes, found, .. } = notes;
+    meta.extracted = 0;
+    (meta.counted, meta.alike, meta.divided) = (0, false, false);
+    let flow_counters = table.arena.flow_counters(worker);
+    let BatchMeta { headers, probes, found, .. } = meta;
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
     let (known, leaders, odd);
@@ -192,13 +192,14 @@ pub fn classify<S: Simd>(
     {
         recent.mixed -= 1;
         let (plan, found) = (&list.plan, &mut found[..count]);
-        let mixed = mixed::find(simd, Work { packets, plan, cache, tally, now, heads, probes, found }, recent);
+        let mixed =
+            mixed::find(simd, MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found }, recent);
         (known, leaders, odd) = (mixed.known, all(count) & !mixed.odd, mixed.odd);
-        (notes.counted, notes.alike) = (mixed.known, mixed.alike);
+        (meta.counted, meta.alike) = (mixed.known, mixed.alike);
     } else {
-        let scan = scan(simd, &list.plan, packets, heads);
+        let scan = scan(simd, &list.plan, packets, headers);
         (leaders, odd) = (scan.leaders, scan.odd);
-        known = if is_on { cache.find(simd, heads, leaders, probes, tally, found) } else { 0 };
+        known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
         // Three of four packets have to start a run. Where every other one does, both ways cost the same; but where
         // one rule is for all and two protocols take turns, runs cost less (docs/performance.md). A few packets say
         // nothing.
@@ -206,17 +207,17 @@ pub fn classify<S: Simd>(
         let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= FEW;
         recent.mixed = if is_mixed { MIXED } else { 0 };
     }
-    notes.starts = leaders | odd;
+    meta.starts = leaders | odd;
     let mut hits = Hits::default();
-    let of_cache = self::packets(known, notes.starts, count);
+    let of_cache = self::packets(known, meta.starts, count);
     if list.plan.simple {
         hits.simple = of_cache;
     } else {
         hits.exact = of_cache;
     }
-    if known != notes.starts {
+    if known != meta.starts {
         let open = Open { leaders: leaders & !known, odd };
-        look_further(at, packets, open, caches, notes, &mut hits);
+        look_further(at, packets, open, caches, meta, &mut hits);
     }
     hits
 }
@@ -230,57 +231,58 @@ struct Open {
 
 #[inline(never)]
 fn look_further(
-    at: Place<'_>,
+    at: LookupContext<'_>,
     packets: &[Packet],
     open: Open,
     caches: &mut Caches,
-    notes: &mut Notes,
+    meta: &mut BatchMeta,
     hits: &mut Hits,
 ) {
-    let Place { in_port, list, table, worker, guard, .. } = at;
+    let LookupContext { in_port, list, table, worker, guard, .. } = at;
     let (count, both) = (packets.len(), open.leaders | open.odd);
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
         // A mark stands for the key: the flows look at nothing else.
         for i in bits(both) {
-            let (frame, key) = (packets[i].data(), &mut notes.keys[i]);
+            let (frame, key) = (packets[i].data(), &mut meta.keys[i]);
             start_key(key, in_port);
-            let mark = simple_mark(frame, notes.vlan_limit);
+            let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(key, mark);
             if open.odd >> i & 1 != 0 {
-                notes.heads.flags[i] = odd_flags(mark.dl_type, frame, notes.vlan_limit);
+                meta.headers.flags[i] = odd_flags(mark.dl_type, frame, meta.vlan_limit);
             }
         }
-        let (found, visited) = Table::lookup(at, &notes.keys[..count], both, &mut flows);
-        hits.simple += self::packets(found, notes.starts, count);
+        let (found, visited) = Table::lookup(at, &meta.keys[..count], both, &mut flows);
+        hits.simple += self::packets(found, meta.starts, count);
         hits.visited += visited;
     } else {
         for i in bits(both) {
-            notes.extract(i, &packets[i], in_port);
+            meta.extract(i, &packets[i], in_port);
         }
         for i in bits(open.odd) {
-            notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
+            meta.headers.flags[i] = meta.keys[i].common().tcp_flags.get();
         }
-        let keys = &notes.keys[..count];
+        let keys = &meta.keys[..count];
         let (found, visited) = Table::lookup(at, keys, open.leaders, &mut flows);
         let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
-        hits.exact += self::packets(known, notes.starts, count);
-        hits.megaflow += self::packets(found | of_odd, notes.starts, count);
+        hits.exact += self::packets(known, meta.starts, count);
+        hits.megaflow += self::packets(found | of_odd, meta.starts, count);
         hits.visited += visited + visited_by_odd;
     }
     let mut missed = 0;
     for i in bits(both) {
         // The epoch first: what is seen of the flow after it holds as long as the epoch does.
-        let epoch = table.arena.tally(worker).of(flows[i]).epoch();
+        let epoch = table.arena.flow_counters(worker).of(flows[i]).epoch();
         let live = table.arena.live(flows[i], guard);
-        notes.found[i] = live.map_or(Found::MISS, |live| Found { flow: flows[i], deed: Deed::of(live.work()) });
+        meta.found[i] =
+            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
         if live.is_some() && open.leaders >> i & 1 != 0 {
             let always = list.plan.simple;
-            caches.headers.insert(&notes.heads, &notes.probes, i, notes.found[i], epoch, always);
+            caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);
         }
         missed |= u32::from(live.is_none()) << i;
     }
-    notes.divided = missed != 0 && missed != notes.starts;
+    meta.divided = missed != 0 && missed != meta.starts;
 }
 
 /// The TCP flags of a packet whose headers are unusual.
@@ -298,7 +300,7 @@ fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
 /// visited.
 #[inline(always)]
 pub fn look_up_keys(
-    at: Place<'_>,
+    at: LookupContext<'_>,
     keys: &[Key],
     want: u32,
     flows: &mut [FlowRef; BATCH_SIZE],
@@ -316,17 +318,17 @@ pub fn look_up_keys(
 }
 
 /// Finds the flows of packets whose keys are there, all of the port.
-pub fn classify_keys(at: Place<'_>, count: usize, exact: &mut ExactCache, notes: &mut Notes) -> Hits {
+pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache, meta: &mut BatchMeta) -> Hits {
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
-    notes.starts = all(count);
-    let keys = &notes.keys[..count];
-    let (known, found, visited) = look_up_keys(at, keys, notes.starts, &mut flows, exact);
-    for (found, flow) in notes.found.iter_mut().zip(&flows[..count]) {
+    meta.starts = all(count);
+    let keys = &meta.keys[..count];
+    let (known, found, visited) = look_up_keys(at, keys, meta.starts, &mut flows, exact);
+    for (found, flow) in meta.found.iter_mut().zip(&flows[..count]) {
         let live = at.table.arena.live(*flow, at.guard);
-        *found = live.map_or(Found::MISS, |live| Found { flow: *flow, deed: Deed::of(live.work()) });
+        *found = live.map_or(Found::MISS, |live| Found { flow: *flow, action: FastAction::of(live.action()) });
     }
-    let missed = notes.found[..count].iter().filter(|found| **found == Found::MISS).count();
-    notes.divided = missed != 0 && missed != count;
+    let missed = meta.found[..count].iter().filter(|found| **found == Found::MISS).count();
+    meta.divided = missed != 0 && missed != count;
     Hits { simple: 0, exact: known.count_ones(), megaflow: found.count_ones(), visited }
 }
 

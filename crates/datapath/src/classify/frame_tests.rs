@@ -7,8 +7,8 @@ use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
-use super::batch::{Hits, Notes, Place, end_of_run, start_key};
-use super::mixed::Recent;
+use super::batch::{BatchMeta, Hits, LookupContext, end_of_run, start_key};
+use super::mixed::RunHistory;
 use super::plan::is_simple;
 use super::table::flow_counters;
 use super::*;
@@ -158,7 +158,7 @@ struct OfPackets {
 
 thread_local! {
     /// One for all batches, whatever the plan is.
-    static RECENT: std::cell::RefCell<Recent> = std::cell::RefCell::default();
+    static RECENT: std::cell::RefCell<RunHistory> = std::cell::RefCell::default();
 }
 
 impl Leveled for OfBatch<'_, '_> {
@@ -166,25 +166,25 @@ impl Leveled for OfBatch<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) -> OfPackets {
-        let mut notes = Notes::default();
+        let mut meta = BatchMeta::default();
         let (packets, caches) = (self.packets, &mut *self.caches);
         let OfBatch { list, table, guard, .. } = self;
-        let at = Place { in_port: IN_PORT, list, table, worker: 0, guard, count_at: Some(NOW) };
+        let at = LookupContext { in_port: IN_PORT, list, table, worker: 0, guard, count_at: Some(NOW) };
         let (hits, mixed) = RECENT.with(|recent| {
             let mut recent = recent.borrow_mut();
             recent.mixed = u8::from(self.mixed);
-            let hits = super::classify(simd, at, packets, caches, &mut notes, &mut recent);
+            let hits = super::classify(simd, at, packets, caches, &mut meta, &mut recent);
             (hits, recent.mixed)
         });
         let (mut found, mut runs) = (Vec::new(), Vec::new());
         while found.len() < packets.len() {
             let at = found.len();
-            let end = end_of_run(notes.starts, at, packets.len());
-            found.extend((at..end).map(|_| notes.found[at]));
-            let counted = notes.counted >> at & 1 != 0;
-            runs.push((notes.heads.bytes[at], notes.heads.flags[at], end - at, counted));
+            let end = end_of_run(meta.starts, at, packets.len());
+            found.extend((at..end).map(|_| meta.found[at]));
+            let counted = meta.counted >> at & 1 != 0;
+            runs.push((meta.headers.bytes[at], meta.headers.flags[at], end - at, counted));
         }
-        let (longest, extracted, alike) = (notes.heads.longest, notes.extracted, notes.alike);
+        let (longest, extracted, alike) = (meta.headers.longest, meta.extracted, meta.alike);
         OfPackets { found, hits, runs, longest, extracted, alike, mixed }
     }
 }
@@ -201,11 +201,11 @@ fn actions(number: u32) -> Arc<[Action]> {
     }
 }
 
-fn deed(number: u32) -> DeedKind {
+fn action(number: u32) -> FastActionKind {
     match number % 4 {
-        0 => DeedKind::Drop(DropReason::Rule),
-        1 => DeedKind::Program,
-        _ => DeedKind::Output(PortNo(number)),
+        0 => FastActionKind::Drop(DropReason::Rule),
+        1 => FastActionKind::Program,
+        _ => FastActionKind::Output(PortNo(number)),
     }
 }
 
@@ -290,7 +290,7 @@ proptest! {
                 };
                 for of_packets in at_every(work(false)).into_iter().chain(at_every(work(true))) {
                     let OfPackets { found, hits, runs, longest, extracted, alike, .. } = of_packets;
-                    prop_assert!(!alike || runs.iter().all(|run| run.3) && found.iter().all(|f| f.deed == found[0].deed));
+                    prop_assert!(!alike || runs.iter().all(|run| run.3) && found.iter().all(|f| f.action == found[0].action));
                     let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
@@ -324,7 +324,7 @@ proptest! {
                         let id = table.arena.id(found.flow);
                         let flow = matching.find(|flow| flow.2 == id);
                         prop_assert!(flow.is_some(), "found a flow that does not match");
-                        prop_assert_eq!(found.deed.kind(), deed(flow.unwrap().3));
+                        prop_assert_eq!(found.action.kind(), action(flow.unwrap().3));
                     }
                 }
             }
@@ -491,7 +491,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     let ids: Vec<_> = (1..8).map(|n| install(n, 1)).collect();
     let caches = std::cell::RefCell::new(caches);
     let mut look = || {
-        flow_counters::WORK.with(|work| work.added.set(0));
+        flow_counters::WRITES.with(|work| work.added.set(0));
         reader.quiescent();
         let guard = reader.pin();
         let list = table.list(IN_PORT, guard).unwrap();
@@ -499,7 +499,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
         let OfPackets { runs, alike, hits, .. } = at_best(of);
         let counted: Vec<bool> = runs.iter().map(|run| run.3).collect();
         reader.offline();
-        (counted, alike, hits.exact, flow_counters::WORK.with(|work| work.added.get()))
+        (counted, alike, hits.exact, flow_counters::WRITES.with(|work| work.added.get()))
     };
     assert_eq!(look(), (vec![false; 8], false, 0, 0), "tier 2 finds them");
     assert_eq!(look(), (vec![true; 8], true, 8, 8));
@@ -577,12 +577,12 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         let (_, found, flow) = look();
         assert_eq!((found, look().0), (lines.into(), lines.into()), "all lines are in the cache");
         let id = table.arena.id(flow);
-        flow_counters::WORK.with(|work| work.expired.set(0));
+        flow_counters::WRITES.with(|work| work.expired.set(0));
         table.modify(id, any.to_vec()).unwrap();
-        assert_eq!(flow_counters::WORK.with(|work| work.expired.get()), 1);
+        assert_eq!(flow_counters::WRITES.with(|work| work.expired.get()), 1);
         assert_eq!(look().1, u32::from(lines), "none was known any more");
         table.remove(&[id]);
-        assert_eq!(flow_counters::WORK.with(|work| work.expired.get()), 2);
+        assert_eq!(flow_counters::WRITES.with(|work| work.expired.get()), 2);
         assert_eq!(look().0 + look().1, 0);
     }
 }

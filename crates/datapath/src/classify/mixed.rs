@@ -15,16 +15,16 @@ use packet::{BATCH_SIZE, Packet, Time};
 
 use super::batch::all;
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
-use super::scan::{AHEAD, Heads, copied, fitting};
+use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
 use super::{bits, prefetch};
-use crate::classify::cache::headers::{Fact, Found, HeaderCache, Probes, View};
+use crate::classify::cache::headers::{CacheReader, Fact, Found, HeaderCache, Probes};
 use crate::classify::cpu::level::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::arena::FlowRef;
-use crate::classify::table::flow_counters::Tally;
+use crate::classify::table::flow_counters::FlowCounters;
 
 /// What the last batches of a receive queue were like.
-pub struct Recent {
+pub struct RunHistory {
     /// So many batches are taken to be mixed.
     pub mixed: u8,
     /// In so many of them, packets are taken to have different patterns.
@@ -33,9 +33,9 @@ pub struct Recent {
     line: Aligned,
 }
 
-impl Default for Recent {
-    fn default() -> Recent {
-        Recent { mixed: 0, varied: 0, line: Aligned([0; 8]) }
+impl Default for RunHistory {
+    fn default() -> RunHistory {
+        RunHistory { mixed: 0, varied: 0, line: Aligned([0; 8]) }
     }
 }
 
@@ -43,7 +43,7 @@ impl Default for Recent {
 const VARIED: u8 = 63;
 
 /// A batch, and where it is looked up.
-pub struct Work<'a> {
+pub struct MixedBatch<'a> {
     /// The packets.
     pub packets: &'a [Packet],
     /// Of their port.
@@ -51,11 +51,11 @@ pub struct Work<'a> {
     /// The worker's.
     pub cache: &'a HeaderCache,
     /// The worker's counters.
-    pub tally: Tally<'a>,
+    pub flow_counters: FlowCounters<'a>,
     /// What time it is.
     pub now: Time,
     /// To what was found out about the frames.
-    pub heads: &'a mut Heads,
+    pub headers: &'a mut MaskedHeaders,
     /// To what they are looked up by.
     pub probes: &'a mut Probes,
     /// To what was found, for each packet.
@@ -76,21 +76,29 @@ pub struct Mixed {
 
 /// Looks at the headers of a batch, looks for its packets, and counts those that are known for their flows.
 #[inline(always)]
-pub fn find<S: Simd>(simd: S, work: Work<'_>, recent: &mut Recent) -> Mixed {
+pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
     if recent.varied > 0 {
         recent.varied -= 1;
     } else if let Some(likely) = Likely::again(simd, work.plan, &recent.line) {
-        let (view, heads, probes) = (work.cache.view(simd), &mut *work.heads, &mut *work.probes);
+        let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
         let (are_alike, cores) = match likely.core_mask {
             Some(mask) => {
-                (likely.scan::<S, true>(simd, view, work.packets, mask, heads, probes), all(work.packets.len()))
+                (likely.scan::<S, true>(simd, view, work.packets, mask, headers, probes), all(work.packets.len()))
             }
-            None => (likely.scan::<S, false>(simd, view, work.packets, [0; 2], heads, probes), 0),
+            None => (likely.scan::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
         };
         if are_alike {
             // The borrows one by one: behind a reference to all of them, each write might change any of them.
-            let Work { cache, heads, probes, found, tally, now, .. } = work;
-            return look_up::<S, true>(simd, cache, Lines { odd: 0, cores }, heads, probes, found, (tally, now));
+            let MixedBatch { cache, headers, probes, found, flow_counters, now, .. } = work;
+            return look_up::<S, true>(
+                simd,
+                cache,
+                Lines { odd: 0, cores },
+                headers,
+                probes,
+                found,
+                (flow_counters, now),
+            );
         }
         recent.varied = VARIED;
     }
@@ -148,10 +156,10 @@ impl<R: Copy> Likely<R> {
     fn scan<S: Simd<Reg = R>, const CORE: bool>(
         &self,
         simd: S,
-        view: View<'_, R>,
+        view: CacheReader<'_, R>,
         packets: &[Packet],
         [a, b]: Core,
-        heads: &mut Heads,
+        headers: &mut MaskedHeaders,
         probes: &mut Probes,
     ) -> bool {
         let count = packets.len().min(BATCH_SIZE);
@@ -166,8 +174,8 @@ impl<R: Copy> Likely<R> {
                 return false;
             }
             let Some(flags) = fitting::<false>(&self.layout, packet) else { return false };
-            (heads.bytes[i], heads.flags[i]) = (packet.len() as u32, flags);
-            simd.store(line, &mut heads.lines[i].0);
+            (headers.bytes[i], headers.flags[i]) = (packet.len() as u32, flags);
+            simd.store(line, &mut headers.lines[i].0);
             probes.hashes[i] = if CORE {
                 // From the frame: to read a part of what was just stored would take as long as to store it.
                 let Some(core) = self.origin.core_in(bytes) else { return false };
@@ -177,7 +185,7 @@ impl<R: Copy> Likely<R> {
             };
             view.prefetch_set(probes.hashes[i]);
         }
-        heads.longest = longest(&heads.bytes[..count]);
+        headers.longest = longest(&headers.bytes[..count]);
         true
     }
 }
@@ -188,7 +196,7 @@ fn longest(bytes: &[u32]) -> u32 {
 
 /// [`find`] where nothing is known of the packets' patterns.
 struct Varied<'a> {
-    work: Work<'a>,
+    work: MixedBatch<'a>,
     /// To the line of the last one that has a pattern.
     line: &'a mut Aligned,
 }
@@ -198,12 +206,12 @@ impl Leveled for Varied<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Mixed {
-        let Work { packets, plan, cache, tally, now, heads, probes, found } = self.work;
-        let lines = scan(simd, plan, packets, cache.view(simd), heads, &mut probes.hashes);
+        let MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found } = self.work;
+        let lines = scan(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
         if let Some(last) = (all(packets.len()) & !lines.odd).checked_ilog2() {
-            *self.line = heads.lines[last as usize];
+            *self.line = headers.lines[last as usize];
         }
-        look_up::<S, false>(simd, cache, lines, heads, probes, found, (tally, now))
+        look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
     }
 }
 
@@ -213,8 +221,8 @@ fn scan<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
-    view: View<'_, S::Reg>,
-    heads: &mut Heads,
+    view: CacheReader<'_, S::Reg>,
+    headers: &mut MaskedHeaders,
     hashes: &mut [u64; BATCH_SIZE],
 ) -> Lines {
     let count = packets.len().min(BATCH_SIZE);
@@ -224,13 +232,13 @@ fn scan<S: Simd>(
             prefetch(later.data().as_ptr());
         }
         let packet = &packets[i];
-        heads.bytes[i] = packet.len() as u32;
+        headers.bytes[i] = packet.len() as u32;
         let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             cold_path();
             odd |= 1 << i;
             // What is done with all lines must not see an older one.
-            (heads.flags[i], heads.lines[i]) = (0, Aligned([0; 8]));
+            (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
             continue;
         };
         let bytes = match packet.line(pattern.at as usize) {
@@ -238,20 +246,20 @@ fn scan<S: Simd>(
             None => simd.load_bytes(&copied(packet.data(), pattern.at as usize)),
         };
         let line = simd.select(bytes, simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
-        simd.store(line, &mut heads.lines[i].0);
-        heads.flags[i] = flags;
+        simd.store(line, &mut headers.lines[i].0);
+        headers.flags[i] = flags;
         cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
     }
-    heads.longest = longest(&heads.bytes[..count]);
+    headers.longest = longest(&headers.bytes[..count]);
     // 1. Hash all; ask for the sets.
     for i in bits(cores) {
-        let line = &heads.lines[i].0;
+        let line = &headers.lines[i].0;
         let origin = Origin::of(line);
         hashes[i] = view.hash_core(origin.core_at().of(line), origin);
         view.prefetch_set(hashes[i]);
     }
     for i in bits(all(count) & !cores) {
-        hashes[i] = view.hash_whole(simd, simd.load(&heads.lines[i].0));
+        hashes[i] = view.hash_whole(simd, simd.load(&headers.lines[i].0));
         view.prefetch_set(hashes[i]);
     }
     Lines { odd, cores }
@@ -264,15 +272,15 @@ fn look_up<S: Simd, const ALIKE: bool>(
     simd: S,
     cache: &HeaderCache,
     lines: Lines,
-    heads: &Heads,
+    headers: &MaskedHeaders,
     probes: &mut Probes,
     found: &mut [Found],
-    (tally, now): (Tally<'_>, Time),
+    (flow_counters, now): (FlowCounters<'_>, Time),
 ) -> Mixed {
     let Probes { hashes, at } = probes;
     let (view, Lines { odd, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
-    let one = Origin::of(&heads.lines[0].0);
+    let one = Origin::of(&headers.lines[0].0);
     // 2. Compare the tags; ask for the entries.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
@@ -287,47 +295,47 @@ fn look_up<S: Simd, const ALIKE: bool>(
         }
         found[i] = fact.found;
         at[i] = fact.epoch;
-        prefetch(tally.of(fact.found.flow));
+        prefetch(flow_counters.of(fact.found.flow));
     };
     if ALIKE && cores != 0 {
         for i in 0..count {
-            note(at, i, view.read_core(at[i], core_at.of(&heads.lines[i].0), one));
+            note(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
         }
     } else if ALIKE {
         for i in 0..count {
-            note(at, i, view.read_whole(simd, at[i], &heads.lines[i].0));
+            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     } else {
         for i in bits(cores) {
-            let line = &heads.lines[i].0;
+            let line = &headers.lines[i].0;
             let origin = Origin::of(line);
             note(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
         }
         for i in bits(all(count) & !cores) {
-            note(at, i, view.read_whole(simd, at[i], &heads.lines[i].0));
+            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     }
     let mut none = odd;
     for i in bits(other & !odd) {
-        match view.other(hashes[i], &heads.lines[i].0) {
+        match view.other(hashes[i], &headers.lines[i].0) {
             Some(fact) => (found[i], at[i]) = (fact.found, fact.epoch),
             None => none |= 1 << i,
         }
     }
     for i in bits(none) {
         // Another epoch than that of no flow, so that they count as stale.
-        (found[i], at[i]) = (Found::MISS, !tally.of(FlowRef::NONE).epoch());
+        (found[i], at[i]) = (Found::MISS, !flow_counters.of(FlowRef::NONE).epoch());
     }
     // 4. Ask the flows whether that still holds, and count.
     let (mut stale, mut differ) = (0, 0);
     for i in 0..count {
-        let counters = tally.of(found[i].flow);
+        let counters = flow_counters.of(found[i].flow);
         if counters.epoch() != at[i] {
             stale |= 1 << i;
             continue;
         }
-        tally.add(found[i].flow, 1, heads.bytes[i], heads.flags[i], now);
-        differ |= found[i].deed.differs(found[0].deed);
+        flow_counters.add(found[i].flow, 1, headers.bytes[i], headers.flags[i], now);
+        differ |= found[i].action.differs(found[0].action);
     }
     for i in bits(stale) {
         found[i] = Found::MISS;

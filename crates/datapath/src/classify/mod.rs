@@ -32,7 +32,7 @@ pub use batch::{Caches, classify};
 pub use cache::headers::{Found, HeaderCache};
 pub use cache::keys::ExactCache;
 pub use packet::buffer::prefetch;
-pub use table::arena::{Deed, DeedKind, FlowRef, Live, Work};
+pub use table::arena::{CompiledAction, FastAction, FastActionKind, FlowRef, Live};
 pub use table::megaflow::{By, Installed, PortList, Table};
 
 /// The numbers of the set bits, ascending.

@@ -17,7 +17,7 @@ pub(super) const AHEAD: usize = 4;
 
 /// What was found out about the frames of a batch.
 #[repr(C)]
-pub struct Heads {
+pub struct MaskedHeaders {
     /// Masked bytes of the leaders.
     pub lines: [Aligned; BATCH_SIZE],
     /// Bytes of all frames of a run, at its first packet.
@@ -28,9 +28,14 @@ pub struct Heads {
     pub longest: u32,
 }
 
-impl Default for Heads {
-    fn default() -> Heads {
-        Heads { lines: [Aligned([0; 8]); BATCH_SIZE], bytes: [0; BATCH_SIZE], flags: [0; BATCH_SIZE], longest: 0 }
+impl Default for MaskedHeaders {
+    fn default() -> MaskedHeaders {
+        MaskedHeaders {
+            lines: [Aligned([0; 8]); BATCH_SIZE],
+            bytes: [0; BATCH_SIZE],
+            flags: [0; BATCH_SIZE],
+            longest: 0,
+        }
     }
 }
 
@@ -46,7 +51,7 @@ pub struct Scan {
 
 /// Looks at a batch.
 #[inline(always)]
-pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads) -> Scan {
+pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut MaskedHeaders) -> Scan {
     let mut scan = Scan { leaders: 0, odd: 0 };
     let mut pattern: Option<&Pattern> = None;
     let nothing = simd.load(&[0; 8]);
@@ -102,17 +107,17 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], heads: &mut Heads
         match line {
             Some(line) => {
                 scan.leaders |= 1 << i;
-                simd.store(line, &mut heads.lines[i].0);
+                simd.store(line, &mut headers.lines[i].0);
                 before = line;
             }
             None => scan.odd |= 1 << i,
         }
         // Without a run before, this is written over right away.
-        (heads.bytes[first], heads.flags[first]) = (bytes, flags);
+        (headers.bytes[first], headers.flags[first]) = (bytes, flags);
         (first, bytes, flags) = (i, length, own);
     }
-    (heads.bytes[first], heads.flags[first]) = (bytes, flags);
-    heads.longest = longest;
+    (headers.bytes[first], headers.flags[first]) = (bytes, flags);
+    headers.longest = longest;
     scan
 }
 

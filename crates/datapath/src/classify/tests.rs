@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use proptest::prelude::*;
 
-use super::batch::{Notes, Place, classify_keys};
+use super::batch::{BatchMeta, LookupContext, classify_keys};
 use super::table::flow_counters;
 use super::*;
 use crate::action::{Action, PortNo};
@@ -76,7 +76,14 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
                 let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(key));
                 let cached = exact.hints(hash).find(hit);
                 let mut flows = [FlowRef::NONE; BATCH_SIZE];
-                let at = Place { in_port: crate::upcall::in_port(key), list, table, worker: 0, guard, count_at: None };
+                let at = LookupContext {
+                    in_port: crate::upcall::in_port(key),
+                    list,
+                    table,
+                    worker: 0,
+                    guard,
+                    count_at: None,
+                };
                 let (hits, visited) = Table::lookup(at, keys, 1 << i, &mut flows);
                 assert!(visited as usize <= list.subtables.len());
                 assert!(cached.is_none() || hits != 0, "tier 1 finds only what tier 2 finds");
@@ -95,7 +102,7 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
 fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
     let guard = reader.pin();
     let mut found = Vec::new();
-    let mut notes = Notes::default();
+    let mut meta = BatchMeta::default();
     for port in 0..4 {
         let of_port: Vec<Key> = keys.iter().filter(|k| crate::upcall::in_port(k) == PortNo(port)).cloned().collect();
         let Some(list) = table.list(PortNo(port), guard) else {
@@ -103,10 +110,10 @@ fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Read
             continue;
         };
         for batch in of_port.chunks(BATCH_SIZE) {
-            notes.keys[..batch.len()].clone_from_slice(batch);
-            let at = Place { in_port: PortNo(port), list, table, worker: 0, guard, count_at: None };
-            let hits = classify_keys(at, batch.len(), exact, &mut notes);
-            let flows = notes.found[..batch.len()].iter().map(|found| found.flow);
+            meta.keys[..batch.len()].clone_from_slice(batch);
+            let at = LookupContext { in_port: PortNo(port), list, table, worker: 0, guard, count_at: None };
+            let hits = classify_keys(at, batch.len(), exact, &mut meta);
+            let flows = meta.found[..batch.len()].iter().map(|found| found.flow);
             assert_eq!((hits.exact + hits.megaflow) as usize, flows.clone().filter(|&f| f != FlowRef::NONE).count());
             let ids = flows.map(|flow| table.arena.live(flow, guard).map(|_| table.arena.id(flow)));
             found.extend(batch.iter().cloned().zip(ids));
@@ -244,13 +251,13 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                         let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(&key));
                         let cached = exact.hints(hash).find(hit);
                         let mut found = [FlowRef::NONE; BATCH_SIZE];
-                        let at = Place { in_port: PortNo(1), list, table, worker, guard, count_at: None };
+                        let at = LookupContext { in_port: PortNo(1), list, table, worker, guard, count_at: None };
                         if cached.is_none() && Table::lookup(at, &[key], 1, &mut found).0 != 0 {
                             exact.insert(hash, found[0]);
                         }
                         let flow = cached.unwrap_or(found[0]);
                         if let Some(live) = table.arena.live(flow, guard) {
-                            let Work::Output(port) = live.work() else { panic!("flows have one output") };
+                            let CompiledAction::Output(port) = live.action() else { panic!("flows have one output") };
                             assert_eq!(port.0, n + 1, "another flow's action");
                             checked.fetch_add(1, Ordering::Relaxed);
                         }
@@ -296,7 +303,7 @@ fn subtables_are_ranked_by_hits() {
         let guard = reader.pin();
         let list = table.list(PortNo(1), guard).unwrap();
         let mut found = [FlowRef::NONE; BATCH_SIZE];
-        let at = Place { in_port: PortNo(1), list, table, worker: 0, guard, count_at: None };
+        let at = LookupContext { in_port: PortNo(1), list, table, worker: 0, guard, count_at: None };
         (0..times).map(|_| Table::lookup(at, std::slice::from_ref(key), 1, &mut found)).last().unwrap()
     };
     // Each matches the flow of one mask only.

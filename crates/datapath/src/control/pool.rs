@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use packet::Time;
 
-use crate::actions::execute::Actor;
+use crate::actions::execute::Executor;
 use crate::classify::batch::Caches;
 use crate::config::Config;
 use crate::control::assignment::Policy;
@@ -23,16 +23,17 @@ use crate::datapath::Shared;
 use crate::error::Error;
 use crate::pipeline::forward::Frames;
 use crate::pipeline::tx::Outputs;
-use crate::slowpath::queue::{Bell, Channel, Handler, MissQueue, Recent, Roster};
+use crate::slowpath::queue::{Channel, ChannelList, Handler, MissQueue, Notifier, ProgramCache};
 use crate::stats::WorkerStats;
 use crate::sync::counters::{WorkerCounters, add_to, since};
 use crate::sync::rcu::Reader;
+use crate::worker::Worker;
 use crate::worker::fairness::Fairness;
-use crate::worker::idle_policy::Patience;
-use crate::worker::idle_queues::Parking;
-use crate::worker::time_cache::Pace;
+use crate::worker::idle_policy::IdlePolicy;
+use crate::worker::idle_queues::IdleQueues;
+use crate::worker::mailbox::{Command, Mailbox};
+use crate::worker::time_cache::TimeCache;
 use crate::worker::waker::Waker;
-use crate::worker::{Command, Mailbox, Worker};
 
 pub use crate::control::queues::TxQueues;
 
@@ -88,7 +89,7 @@ pub struct Management {
     /// Places of workers that do not exist.
     free: BTreeMap<usize, Reader>,
     /// Of each handler.
-    desks: Vec<(Arc<Roster>, Arc<Bell>)>,
+    desks: Vec<(Arc<ChannelList>, Arc<Notifier>)>,
 }
 
 /// Who drives the workers and handlers.
@@ -129,15 +130,16 @@ struct Seat<T> {
 impl Management {
     /// No workers yet, with places for as many as there are readers, and a handler for each of its.
     pub fn new(config: Config, workers: Vec<Reader>, handlers: Vec<Reader>, shared: &Shared) -> Management {
-        let desks: Vec<_> = handlers.iter().map(|_| (Arc::new(Roster::default()), Arc::new(Bell::default()))).collect();
-        let handler = |(reader, (roster, _)): (Reader, &(Arc<Roster>, _))| Handler {
+        let desks: Vec<_> =
+            handlers.iter().map(|_| (Arc::new(ChannelList::default()), Arc::new(Notifier::default()))).collect();
+        let handler = |(reader, (roster, _)): (Reader, &(Arc<ChannelList>, _))| Handler {
             roster: roster.clone(),
             channels: Vec::new(),
             reader,
             table: shared.table.clone(),
             upcall: shared.upcall.clone(),
             clock: shared.clock.clone(),
-            recent: Recent::default(),
+            recent: ProgramCache::default(),
         };
         let handlers = handlers.into_iter().zip(&desks).map(handler).collect();
         Management {
@@ -170,8 +172,8 @@ impl Management {
             seats.push((number, Seat::worker(number, member.core)?));
         }
         let mut desks = Vec::new();
-        for (number, (_, bell)) in self.desks.iter().enumerate() {
-            desks.push(Seat::handler(number, bell.clone(), &stop, shared)?);
+        for (number, (_, notifier)) in self.desks.iter().enumerate() {
+            desks.push(Seat::handler(number, notifier.clone(), &stop, shared)?);
         }
         let Parked { mut workers, handlers } = std::mem::take(parked);
         let threads =
@@ -188,7 +190,7 @@ impl Management {
         running.stop.store(true, Ordering::SeqCst);
         running.workers.values().for_each(|thread| thread.stop.store(true, Ordering::SeqCst));
         shared.crew.read().members.values().for_each(|member| member.mailbox.waker.wake());
-        self.desks.iter().for_each(|(_, bell)| bell.ring());
+        self.desks.iter().for_each(|(_, notifier)| notifier.notify());
         // A thread that panicked is gone with what it had; the others go on.
         let workers = std::mem::take(&mut running.workers).into_iter();
         let workers = workers.filter_map(|(number, thread)| Some((number, thread.handle.join().ok()??))).collect();
@@ -222,9 +224,9 @@ impl Management {
         let Drivers::Caller(parked) = &mut self.drivers else { return };
         for worker in parked.workers.values_mut() {
             worker.reader.quiescent();
-            worker.actor.now = worker.clock.now();
+            worker.executor.now = worker.clock.now();
             worker.obey();
-            worker.actor.outputs.end_of_batch(worker.actor.now);
+            worker.executor.outputs.end_of_batch(worker.executor.now);
             worker.reader.offline();
         }
     }
@@ -314,7 +316,7 @@ impl Management {
         let member = Member {
             core,
             mailbox: worker.mailbox.clone(),
-            counters: worker.actor.counters.clone(),
+            counters: worker.executor.counters.clone(),
             base: WorkerStats::default(),
             since: shared.clock.now(),
             busy: History::default(),
@@ -338,13 +340,13 @@ impl Management {
         dedicated: bool,
     ) -> Worker {
         let channel = Arc::new(Channel::new(self.config.upcall_queue, waker.clone()));
-        let (roster, bell) = &self.desks[number % self.desks.len()];
+        let (roster, notifier) = &self.desks[number % self.desks.len()];
         roster.add(channel.clone());
         let counters = Arc::new(WorkerCounters::default());
-        let actor = Actor {
+        let executor = Executor {
             outputs: Outputs::new(number, self.config.tx_flush_interval, counters.clone()),
             recirculated: Default::default(),
-            misses: MissQueue::new(channel.clone(), bell.clone()),
+            misses: MissQueue::new(channel.clone(), notifier.clone()),
             counters,
             now: shared.clock.now(),
             max_depth: self.config.max_depth,
@@ -355,18 +357,18 @@ impl Management {
         let mut caches = Caches::new(self.config.exact_entries, self.config.seed);
         caches.set_one_in(self.config.exact_one_in);
         let mut frames = Frames::new();
-        frames.notes.vlan_limit = self.config.vlan_limit;
+        frames.meta.vlan_limit = self.config.vlan_limit;
         Worker {
             number,
             reader,
             table: shared.table.clone(),
             caches,
             frames,
-            actor,
+            executor,
             parked: Vec::new(),
             storms: 0,
             rx: Vec::new(),
-            parking: Parking::default(),
+            idle_queues: IdleQueues::default(),
             fairness: Fairness::default(),
             leaving: Vec::new(),
             draining: Vec::new(),
@@ -376,9 +378,9 @@ impl Management {
             max_sleep: self.config.max_sleep,
             empty_turns: 0,
             idle: false,
-            patience: Patience::new(dedicated),
+            idle_policy: IdlePolicy::new(dedicated),
             housekept: Time(0),
-            pace: Pace::default(),
+            time_cache: TimeCache::default(),
         }
     }
 
@@ -404,7 +406,7 @@ impl Management {
             }),
         };
         // What waits is sent, and counted, before the counters are read for the last time.
-        let dismantled = worker.map(|mut worker| (worker.actor.outputs.dismantle(worker.actor.now), worker));
+        let dismantled = worker.map(|mut worker| (worker.executor.outputs.dismantle(worker.executor.now), worker));
         {
             let mut crew = shared.crew.write();
             if let Some(member) = crew.members.remove(&number) {
@@ -424,7 +426,7 @@ impl Management {
 fn take_returned(worker: &mut Worker) {
     worker.reader.quiescent();
     worker.take_returned();
-    worker.actor.outputs.end_of_batch(worker.actor.now);
+    worker.executor.outputs.end_of_batch(worker.executor.now);
     worker.reader.offline();
 }
 
@@ -446,7 +448,12 @@ impl Seat<Worker> {
 
 impl Seat<Handler> {
     /// A thread for the handler of this number.
-    fn handler(number: usize, bell: Arc<Bell>, stop: &Arc<AtomicBool>, shared: &Arc<Shared>) -> Result<Self, Error> {
+    fn handler(
+        number: usize,
+        notifier: Arc<Notifier>,
+        stop: &Arc<AtomicBool>,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Error> {
         let (stopped, shared) = (stop.clone(), shared.clone());
         Seat::new(format!("handler{number}"), stop.clone(), move |mut handler: Handler| {
             let mut maintained = Time(0);
@@ -457,7 +464,7 @@ impl Seat<Handler> {
                     shared.maintain();
                 }
                 if handler.serve() == 0 {
-                    bell.wait(MAINTAIN, || handler.has_work() || stopped.load(Ordering::SeqCst));
+                    notifier.wait(MAINTAIN, || handler.has_work() || stopped.load(Ordering::SeqCst));
                 }
             }
             handler
@@ -684,7 +691,9 @@ mod tests {
             noted.store(answers.try_iter().count() == 1 && passed, Ordering::SeqCst);
         };
         let shared = worker.rx[0].port.clone();
-        let rx = |index, queue: Box<dyn ports::RxQueue>| crate::worker::Rx::new(&shared, index, queue, Arc::default());
+        let rx = |index, queue: Box<dyn ports::RxQueue>| {
+            crate::worker::rx_queue::Rx::new(&shared, index, queue, Arc::default())
+        };
         let queues = [rx(1, Box::new(Queue(asks))), rx(2, Box::new(Queue(looks)))];
         worker.rx.extend(queues);
         worker.turn();

@@ -11,7 +11,9 @@ use crate::control::pool::{Crew, Management};
 use crate::datapath::{Entry, Ports, Shared};
 use crate::error::Error;
 use crate::pipeline::port::Queue;
-use crate::worker::{Command, Rx, Worker};
+use crate::worker::Worker;
+use crate::worker::mailbox::Command;
+use crate::worker::rx_queue::Rx;
 
 /// The transmit queues of a port: each worker has its own while there are enough, otherwise some share.
 pub struct TxQueues {
@@ -61,7 +63,7 @@ impl Management {
                 None => self.borrow(&shared.crew.read(), entry, worker.number),
             };
             if let Some(queue) = queue {
-                worker.actor.outputs.add(entry.shared.clone(), queue);
+                worker.executor.outputs.add(entry.shared.clone(), queue);
             }
         }
     }

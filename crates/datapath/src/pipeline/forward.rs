@@ -9,12 +9,12 @@ use packet::flow::extract::{Layers, extract};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
-use crate::actions::execute::{Actor, Metadata, Recirculated, connection_hash};
+use crate::actions::execute::{Executor, Metadata, Recirculated, connection_hash};
 use crate::actions::runs::{act_on_run, rewrite_runs};
-use crate::classify::batch::{Hits, Notes, Place, all, classify, classify_keys, end_of_run};
+use crate::classify::batch::{BatchMeta, Hits, LookupContext, all, classify, classify_keys, end_of_run};
 use crate::classify::cpu::level::{Leveled, at_best};
 use crate::classify::cpu::simd::Simd;
-use crate::classify::{Deed, DeedKind, FlowRef, Found, bits};
+use crate::classify::{FastAction, FastActionKind, FlowRef, Found, bits};
 use crate::drop::DropReason;
 use crate::pipeline::passes::{MAX_WAITING, Pass};
 use crate::worker::Worker;
@@ -28,7 +28,7 @@ pub struct Frames {
     /// The frames.
     pub packets: Batch,
     /// What is known about them.
-    pub notes: Notes,
+    pub meta: BatchMeta,
     /// Times that they were recirculated.
     pub depths: [u8; BATCH_SIZE],
     /// The shares of those that were (`passes.rs`).
@@ -38,7 +38,7 @@ pub struct Frames {
 impl Frames {
     /// An empty batch.
     pub fn new() -> Frames {
-        Frames { packets: Batch::new(), notes: Notes::default(), depths: [0; BATCH_SIZE], shares: [0; BATCH_SIZE] }
+        Frames { packets: Batch::new(), meta: BatchMeta::default(), depths: [0; BATCH_SIZE], shares: [0; BATCH_SIZE] }
     }
 }
 
@@ -65,21 +65,21 @@ impl Worker {
 
     #[inline(always)]
     fn poll<S: Simd>(&mut self, simd: S, queue: usize) -> usize {
-        let Worker { number, reader, table, caches, rx, frames, actor, .. } = self;
+        let Worker { number, reader, table, caches, rx, frames, executor, .. } = self;
         let rx = &mut rx[queue];
 
         // 1. Receive.
-        let received = rx.queue.receive(&mut frames.packets, actor.now);
+        let received = rx.queue.receive(&mut frames.packets, executor.now);
         if received == 0 {
             return 0;
         }
-        actor.counters.received.add(received as u64);
+        executor.counters.received.add(received as u64);
         if !rx.port.is_up() {
-            actor.outputs.drop_all(&mut frames.packets, DropReason::InPortDown, rx.port.no);
+            executor.outputs.drop_all(&mut frames.packets, DropReason::InPortDown, rx.port.no);
             return received;
         }
 
-        table.arena.tally(*number).turn(actor.now);
+        table.arena.flow_counters(*number).turn(executor.now);
 
         // 2. Ingress hook: sits here, between the raw frame and anything that parses it.
 
@@ -89,38 +89,38 @@ impl Worker {
         frames.depths[..received].fill(0);
         match table.list(in_port, guard) {
             Some(list) => {
-                let Frames { packets, notes, .. } = frames;
+                let Frames { packets, meta, .. } = frames;
                 // What is still up there must not be overtaken: then, what is known of a packet is not yet what is done.
-                let count_at = (!actor.misses.has_outstanding(in_port)).then_some(actor.now);
-                let at = Place { in_port, list, table, worker: *number, guard, count_at };
-                let hits = classify(simd, at, packets, caches, notes, &mut rx.recent);
-                count(actor, hits);
+                let count_at = (!executor.misses.has_outstanding(in_port)).then_some(executor.now);
+                let at = LookupContext { in_port, list, table, worker: *number, guard, count_at };
+                let hits = classify(simd, at, packets, caches, meta, &mut rx.recent);
+                count(executor, hits);
             }
             None => {
-                frames.notes.extracted = 0;
-                (frames.notes.counted, frames.notes.alike, frames.notes.divided) = (0, false, false);
-                frames.notes.starts = all(received);
-                frames.notes.found[..received].fill(Found::MISS);
+                frames.meta.extracted = 0;
+                (frames.meta.counted, frames.meta.alike, frames.meta.divided) = (0, false, false);
+                frames.meta.starts = all(received);
+                frames.meta.found[..received].fill(Found::MISS);
             }
         }
 
         // 5. and 6.
         self.act(in_port);
-        if !self.actor.recirculated.is_empty() {
+        if !self.executor.recirculated.is_empty() {
             self.recirculate_slice(received);
         }
 
         // 7. Output.
-        self.actor.outputs.end_of_batch(self.actor.now);
+        self.executor.outputs.end_of_batch(self.executor.now);
         received
     }
 
     /// Stages 5 and 6 for packets of one input port that are classified.
     #[inline(always)]
     fn act(&mut self, in_port: PortNo) {
-        let Worker { number, reader, table, frames, actor, .. } = self;
+        let Worker { number, reader, table, frames, executor, .. } = self;
         let guard = reader.pin();
-        let Frames { packets, notes, depths, shares } = frames;
+        let Frames { packets, meta, depths, shares } = frames;
         let pass = |i: usize| match depths[i] {
             0 => Pass::FIRST,
             depth => Pass { depth, share: shares[i] },
@@ -128,70 +128,72 @@ impl Worker {
         let count = packets.len();
         // What is still up there must not be overtaken (see `miss.rs`), nor what goes up before others of its batch.
         let mut waiting = 0;
-        if notes.divided || actor.misses.has_outstanding(in_port) {
-            waiting = hold_back(actor, packets, notes, in_port);
+        if meta.divided || executor.misses.has_outstanding(in_port) {
+            waiting = hold_back(executor, packets, meta, in_port);
         }
 
         // 8. Account for what has a flow, each run at once, unless the look-up has done so.
-        let tally = table.arena.tally(*number);
-        let deed = notes.found[0].deed;
-        let (mut alike, mut programs) = (true, notes.alike && deed == Deed::PROGRAM);
-        if !notes.alike {
-            for at in bits(notes.starts) {
-                let found = notes.found[at];
-                alike &= found.deed == deed;
-                programs |= found.deed == Deed::PROGRAM;
-                if found.flow != FlowRef::NONE && notes.counted >> at & 1 == 0 {
-                    let run = end_of_run(notes.starts, at, count) - at;
-                    let (bytes, flags) = (notes.heads.bytes[at], notes.heads.flags[at]);
-                    tally.add(found.flow, run as u16, bytes, flags, actor.now);
+        let flow_counters = table.arena.flow_counters(*number);
+        let action = meta.found[0].action;
+        let (mut alike, mut programs) = (true, meta.alike && action == FastAction::PROGRAM);
+        if !meta.alike {
+            for at in bits(meta.starts) {
+                let found = meta.found[at];
+                alike &= found.action == action;
+                programs |= found.action == FastAction::PROGRAM;
+                if found.flow != FlowRef::NONE && meta.counted >> at & 1 == 0 {
+                    let run = end_of_run(meta.starts, at, count) - at;
+                    let (bytes, flags) = (meta.headers.bytes[at], meta.headers.flags[at]);
+                    flow_counters.add(found.flow, run as u16, bytes, flags, executor.now);
                 }
             }
         }
         if programs {
-            alike = rewrite_runs(table, guard, packets, notes, in_port);
+            alike = rewrite_runs(table, guard, packets, meta, in_port);
         }
         // Most batches are handed over as they are.
         if alike {
-            match notes.found[0].deed.kind() {
-                DeedKind::Output(port) => {
-                    let longest = notes.heads.longest;
-                    return actor.outputs.push_batch(port, packets, longest, in_port, actor.now);
+            match meta.found[0].action.kind() {
+                FastActionKind::Output(port) => {
+                    let longest = meta.headers.longest;
+                    return executor.outputs.push_batch(port, packets, longest, in_port, executor.now);
                 }
-                DeedKind::Drop(reason) => return actor.outputs.drop_all(packets, reason, in_port),
-                DeedKind::Program | DeedKind::Miss => {}
+                FastActionKind::Drop(reason) => return executor.outputs.drop_all(packets, reason, in_port),
+                FastActionKind::Program | FastActionKind::Miss => {}
             }
         }
 
         let mut drain = packets.drain(..);
         let (mut at, mut again) = (0, 0);
         while at < count {
-            let Found { flow, deed } = notes.found[at];
-            let run = at..end_of_run(notes.starts, at, count);
+            let Found { flow, action } = meta.found[at];
+            let run = at..end_of_run(meta.starts, at, count);
             let packets = drain.by_ref().take(run.len());
             at = run.end;
-            match deed.kind() {
+            match action.kind() {
                 // 5. Miss.
-                DeedKind::Miss => packets.zip(run).for_each(|(packet, i)| {
-                    notes.extract(i, &packet, in_port);
+                FastActionKind::Miss => packets.zip(run).for_each(|(packet, i)| {
+                    meta.extract(i, &packet, in_port);
                     if waiting >> i & 1 != 0 {
-                        let counted = notes.counted >> i & 1 != 0;
-                        again += usize::from(wait(actor, packet, &notes.keys[i], pass(i), counted, again));
+                        let counted = meta.counted >> i & 1 != 0;
+                        again += usize::from(wait(executor, packet, &meta.keys[i], pass(i), counted, again));
                     } else {
-                        miss(actor, packet, &notes.keys[i], notes.layers[i], pass(i));
+                        miss(executor, packet, &meta.keys[i], meta.layers[i], pass(i));
                     }
                 }),
                 // 6. Act.
-                DeedKind::Output(port) => actor.outputs.push_all(port, packets, in_port, actor.now),
-                DeedKind::Drop(reason) => packets.for_each(|packet| actor.outputs.drop(packet, reason, in_port)),
-                DeedKind::Program => {
-                    let work = table.arena.work(flow, guard);
-                    act_on_run(actor, work, notes, packets, run.start, pass(run.start), in_port);
+                FastActionKind::Output(port) => executor.outputs.push_all(port, packets, in_port, executor.now),
+                FastActionKind::Drop(reason) => {
+                    packets.for_each(|packet| executor.outputs.drop(packet, reason, in_port))
+                }
+                FastActionKind::Program => {
+                    let work = table.arena.action(flow, guard);
+                    act_on_run(executor, work, meta, packets, run.start, pass(run.start), in_port);
                 }
             }
         }
         drop(drain);
-        actor.misses.ring();
+        executor.misses.notify();
     }
 
     /// Takes recirculated packets, which `received` packets of one port have become, through stages 4 to 6: all of them,
@@ -200,14 +202,14 @@ impl Worker {
     fn recirculate_slice(&mut self, received: usize) {
         let done = self.recirculate_until(SLICE);
         // Packets that do not multiply are not more than that.
-        self.storms += u64::from(done > received as u64 * u64::from(self.actor.max_depth));
+        self.storms += u64::from(done > received as u64 * u64::from(self.executor.max_depth));
     }
 
     /// Recirculates this many packets, or little more, and parks the others. Returns how many.
     fn recirculate_until(&mut self, limit: u64) -> u64 {
-        let before = self.actor.counters.recirculated.get();
+        let before = self.executor.counters.recirculated.get();
         loop {
-            let done = self.actor.counters.recirculated.get() - before;
+            let done = self.executor.counters.recirculated.get() - before;
             if done >= limit || self.recirculate_some().is_none() {
                 self.park();
                 return done;
@@ -219,9 +221,9 @@ impl Worker {
     /// port may have half as many packets there as there is room for.
     #[cold]
     pub fn park(&mut self) {
-        let Worker { actor, parked, .. } = self;
+        let Worker { executor, parked, .. } = self;
         let mut free = MAX_WAITING - parked.iter().map(|(_, packets)| packets.len()).sum::<usize>().min(MAX_WAITING);
-        for recirculated in actor.recirculated.drain(..) {
+        for recirculated in executor.recirculated.drain(..) {
             let in_port = recirculated.metadata.in_port();
             let at = parked.iter().position(|(port, _)| *port == in_port).unwrap_or_else(|| {
                 parked.push((in_port, VecDeque::new()));
@@ -231,7 +233,7 @@ impl Worker {
                 free -= 1;
                 parked[at].1.push_back(recirculated);
             } else {
-                actor.outputs.drop(recirculated.packet, DropReason::RecirculationStorm, in_port);
+                executor.outputs.drop(recirculated.packet, DropReason::RecirculationStorm, in_port);
             }
         }
     }
@@ -240,9 +242,9 @@ impl Worker {
     #[inline(never)]
     pub fn unpark(&mut self, in_port: PortNo) -> bool {
         let Some(at) = self.parked.iter().position(|(port, _)| *port == in_port) else { return false };
-        self.actor.recirculated.append(&mut self.parked.swap_remove(at).1);
+        self.executor.recirculated.append(&mut self.parked.swap_remove(at).1);
         self.recirculate_until(SLICE);
-        self.actor.misses.ring();
+        self.executor.misses.notify();
         true
     }
 
@@ -251,58 +253,58 @@ impl Worker {
         loop {
             while self.recirculate_some().is_some() {}
             let Some((_, mut packets)) = self.parked.pop() else { return };
-            self.actor.recirculated.append(&mut packets);
+            self.executor.recirculated.append(&mut packets);
         }
     }
 
     /// Takes those through that came in on ports which are not polled here any more.
     #[cold]
     pub fn recirculate_strays(&mut self) {
-        let Worker { parked, rx, parking, actor, .. } = self;
+        let Worker { parked, rx, idle_queues, executor, .. } = self;
         // Those of a port that is only idle wait for its turns.
         for (port, _) in parked.iter() {
             if !rx.iter().any(|rx| rx.port.no == *port) {
-                parking.recall(*port, rx, actor.now);
+                idle_queues.recall(*port, rx, executor.now);
             }
         }
         let strays = parked.extract_if(.., |(port, _)| !rx.iter().any(|rx| rx.port.no == *port)).collect::<Vec<_>>();
         for (_, mut packets) in strays {
-            self.actor.recirculated.append(&mut packets);
+            self.executor.recirculated.append(&mut packets);
             while self.recirculate_some().is_some() {}
         }
-        self.actor.misses.ring();
+        self.executor.misses.notify();
     }
 
     /// As [`recirculate`](Worker::recirculate), with one batch. Returns the input port that its packets have come in on.
     #[inline(never)]
     pub fn recirculate_some(&mut self) -> Option<PortNo> {
-        let in_port = self.actor.recirculated.front()?.metadata.in_port();
-        let Worker { number, reader, table, caches, frames, actor, .. } = self;
-        let Frames { packets, notes, depths, shares } = frames;
-        (notes.heads.longest, notes.counted) = (0, 0);
+        let in_port = self.executor.recirculated.front()?.metadata.in_port();
+        let Worker { number, reader, table, caches, frames, executor, .. } = self;
+        let Frames { packets, meta, depths, shares } = frames;
+        (meta.headers.longest, meta.counted) = (0, 0);
         while !packets.is_full()
-            && let Some(next) = actor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
+            && let Some(next) = executor.recirculated.pop_front_if(|r| r.metadata.in_port() == in_port)
         {
             let i = packets.len();
-            next.metadata.start(&mut notes.keys[i]);
-            notes.layers[i] = extract(next.packet.data(), &mut notes.keys[i], notes.vlan_limit);
-            notes.heads.bytes[i] = next.packet.len() as u32;
-            notes.heads.longest = notes.heads.longest.max(notes.heads.bytes[i]);
-            notes.heads.flags[i] = notes.keys[i].common().tcp_flags.get();
-            notes.counted |= u32::from(next.counted) << i;
+            next.metadata.start(&mut meta.keys[i]);
+            meta.layers[i] = extract(next.packet.data(), &mut meta.keys[i], meta.vlan_limit);
+            meta.headers.bytes[i] = next.packet.len() as u32;
+            meta.headers.longest = meta.headers.longest.max(meta.headers.bytes[i]);
+            meta.headers.flags[i] = meta.keys[i].common().tcp_flags.get();
+            meta.counted |= u32::from(next.counted) << i;
             (depths[i], shares[i]) = (next.pass.depth, next.pass.share);
             packets.push(next.packet);
         }
         let received = packets.len();
-        actor.counters.recirculated.add(received as u64);
-        notes.extracted = all(received);
-        (notes.alike, notes.divided) = (false, false);
-        notes.starts = all(received);
-        notes.found[..received].fill(Found::MISS);
+        executor.counters.recirculated.add(received as u64);
+        meta.extracted = all(received);
+        (meta.alike, meta.divided) = (false, false);
+        meta.starts = all(received);
+        meta.found[..received].fill(Found::MISS);
         let guard = reader.pin();
         if let Some(list) = table.list(in_port, guard) {
-            let at = Place { in_port, list, table, worker: *number, guard, count_at: None };
-            count(actor, classify_keys(at, received, &mut caches.exact, notes));
+            let at = LookupContext { in_port, list, table, worker: *number, guard, count_at: None };
+            count(executor, classify_keys(at, received, &mut caches.exact, meta));
         }
         self.act(in_port);
         Some(in_port)
@@ -310,8 +312,8 @@ impl Worker {
 }
 
 #[inline(always)]
-fn count(actor: &Actor, hits: Hits) {
-    let counters = &actor.counters;
+fn count(executor: &Executor, hits: Hits) {
+    let counters = &executor.counters;
     counters.simple_hits.add(hits.simple.into());
     counters.exact_hits.add(hits.exact.into());
     counters.megaflow_hits.add(hits.megaflow.into());
@@ -321,20 +323,20 @@ fn count(actor: &Actor, hits: Hits) {
 /// Finds the packets that have to wait for others of their connection, which are up or go up before them. Nothing but
 /// counting has been done by their flows. All keys are extracted, and each packet is a run.
 #[inline(never)]
-fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: PortNo) -> u32 {
+fn hold_back(executor: &Executor, packets: &[Packet], meta: &mut BatchMeta, in_port: PortNo) -> u32 {
     for (i, packet) in packets.iter().enumerate() {
-        notes.extract(i, packet, in_port);
+        meta.extract(i, packet, in_port);
     }
-    notes.split_runs(packets);
+    meta.split_runs(packets);
     // The connections in this batch that later packets may not overtake, and whether any of theirs waits.
     let (mut ahead, mut waits, mut count) = ([0; BATCH_SIZE], [false; BATCH_SIZE], 0);
     let mut waiting = 0;
     for i in 0..packets.len() {
-        let (connection, found) = (connection_hash(&actor.hasher, &notes.keys[i]), &mut notes.found[i]);
+        let (connection, found) = (connection_hash(&executor.hasher, &meta.keys[i]), &mut meta.found[i]);
         let has_flow = *found != Found::MISS;
         let known = ahead[..count].iter().position(|&other| other == connection);
         let has_to_wait =
-            actor.misses.has_to_wait(connection, has_flow) || known.is_some_and(|at| has_flow || waits[at]);
+            executor.misses.has_to_wait(connection, has_flow) || known.is_some_and(|at| has_flow || waits[at]);
         if has_to_wait {
             *found = Found::MISS;
             waiting |= 1 << i;
@@ -351,36 +353,36 @@ fn hold_back(actor: &Actor, packets: &[Packet], notes: &mut Notes, in_port: Port
 /// Lets a packet wait for others of its connection that are up. It is classified again when they are through; and at once,
 /// behind the `again` packets of its batch before it that are, where there was no room for those. Returns whether that is so.
 #[cold]
-fn wait(actor: &mut Actor, packet: Packet, key: &Key, pass: Pass, counted: bool, again: usize) -> bool {
+fn wait(executor: &mut Executor, packet: Packet, key: &Key, pass: Pass, counted: bool, again: usize) -> bool {
     let in_port = crate::upcall::in_port(key);
-    let connection = connection_hash(&actor.hasher, key);
+    let connection = connection_hash(&executor.hasher, key);
     let recirculated = Recirculated { packet, metadata: Metadata::of(key), pass, counted };
-    let is_up = actor.misses.has_to_wait(connection, true);
+    let is_up = executor.misses.has_to_wait(connection, true);
     if !is_up {
         // Before those that came later.
-        actor.recirculated.insert(again, recirculated);
-    } else if actor.misses.has_room(in_port) {
-        actor.misses.wait(connection, recirculated);
+        executor.recirculated.insert(again, recirculated);
+    } else if executor.misses.has_room(in_port) {
+        executor.misses.wait(connection, recirculated);
     } else {
-        actor.counters.lost.add(1);
-        actor.outputs.drop(recirculated.packet, DropReason::UpcallQueueFull, in_port);
+        executor.counters.lost.add(1);
+        executor.outputs.drop(recirculated.packet, DropReason::UpcallQueueFull, in_port);
     }
     !is_up
 }
 
 /// Sends a packet up. The fast path ends here.
 #[cold]
-pub fn miss(actor: &mut Actor, packet: Packet, key: &Key, layers: Layers, pass: Pass) {
-    actor.misses.missed += 1;
-    if !actor.misses.has_room(crate::upcall::in_port(key)) {
-        actor.counters.lost.add(1);
-        return actor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
+pub fn miss(executor: &mut Executor, packet: Packet, key: &Key, layers: Layers, pass: Pass) {
+    executor.misses.missed += 1;
+    if !executor.misses.has_room(crate::upcall::in_port(key)) {
+        executor.counters.lost.add(1);
+        return executor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
     }
-    let hash = actor.hasher.hash_key(key);
-    let connection = connection_hash(&actor.hasher, key);
-    if let Err(packet) = actor.misses.miss(packet, key, layers, hash, pass, connection) {
-        actor.counters.lost.add(1);
-        actor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
+    let hash = executor.hasher.hash_key(key);
+    let connection = connection_hash(&executor.hasher, key);
+    if let Err(packet) = executor.misses.miss(packet, key, layers, hash, pass, connection) {
+        executor.counters.lost.add(1);
+        executor.outputs.drop(packet, DropReason::UpcallQueueFull, crate::upcall::in_port(key));
     }
 }
 
@@ -393,7 +395,7 @@ mod tests {
 
     use super::*;
     use crate::action::Action;
-    use crate::classify::table::flow_counters::WORK;
+    use crate::classify::table::flow_counters::WRITES;
     use crate::config::Config;
     use crate::datapath::Datapath;
     use crate::sync::clock::ManualClock;
@@ -418,9 +420,9 @@ mod tests {
             let id = dp.install(spec).unwrap();
             // Found in the megaflows, then in the cache.
             for _ in 0..3 {
-                WORK.with(|work| work.added.set(0));
+                WRITES.with(|work| work.added.set(0));
                 assert_eq!(dp.poll(), BATCH_SIZE);
-                assert_eq!(WORK.with(|work| work.added.get()), 1);
+                assert_eq!(WRITES.with(|work| work.added.get()), 1);
             }
             assert_eq!(dp.remove(id).unwrap().stats.packets, 3 * BATCH_SIZE as u64);
         }

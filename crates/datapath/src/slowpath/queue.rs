@@ -39,8 +39,8 @@ use crate::drop::DropReason;
 use crate::pipeline::passes::Pass;
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::flow_log;
-use crate::slowpath::reorder::Connections;
-use crate::slowpath::round_robin::Backlog;
+use crate::slowpath::reorder::ReorderGuard;
+use crate::slowpath::round_robin::RoundRobin;
 use crate::sync::rcu::Reader;
 use crate::upcall::{Miss, Upcall, Verdict};
 use crate::worker::waker::Waker;
@@ -131,14 +131,14 @@ impl Channel {
 
 /// Wakes a handler thread.
 #[derive(Default)]
-pub struct Bell {
+pub struct Notifier {
     sleeping: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Bell {
+impl Notifier {
     /// Wakes the thread if it sleeps.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         if self.sleeping.load(Ordering::SeqCst)
             && self.sleeping.swap(false, Ordering::SeqCst)
             && let Some(thread) = self.thread.get()
@@ -161,28 +161,28 @@ impl Bell {
 /// The worker's end.
 pub struct MissQueue {
     channel: Arc<Channel>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// Packets that are up or wait for those.
     outstanding: usize,
     /// Of these, by input port.
     by_port: Vec<u32>,
     /// Of these, by connection, but those that were punted.
-    connections: Connections,
+    connections: ReorderGuard,
     /// Keys of packets that have come back, for others.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     spare: Vec<Box<Key>>,
     /// Packets that missed, ever, whether they found room or not.
     pub missed: u64,
-    /// Something was sent up since the bell was rung.
+    /// Something was sent up since the notifier was rung.
     pub risen: bool,
 }
 
 impl MissQueue {
     /// The worker's end of `channel`.
-    pub fn new(channel: Arc<Channel>, bell: Arc<Bell>) -> MissQueue {
-        let connections = Connections::new(channel.up.capacity());
+    pub fn new(channel: Arc<Channel>, notifier: Arc<Notifier>) -> MissQueue {
+        let connections = ReorderGuard::new(channel.up.capacity());
         let (by_port, spare) = (Vec::new(), Vec::new());
-        MissQueue { channel, bell, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
+        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
     }
 
     /// Whether packets from this port are up.
@@ -281,10 +281,10 @@ impl MissQueue {
 
     /// Wakes the handler if there is something new for it.
     #[inline]
-    pub fn ring(&mut self) {
+    pub fn notify(&mut self) {
         if self.risen {
             self.risen = false;
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
@@ -314,12 +314,12 @@ fn port_index(in_port: PortNo) -> usize {
 
 /// The channels that a handler is to serve. They change when workers come and go.
 #[derive(Default)]
-pub struct Roster {
+pub struct ChannelList {
     changed: AtomicBool,
     channels: Mutex<Vec<Arc<Channel>>>,
 }
 
-impl Roster {
+impl ChannelList {
     /// Adds a channel.
     pub fn add(&self, channel: Arc<Channel>) {
         self.change(|channels| channels.push(channel));
@@ -340,13 +340,13 @@ impl Roster {
 pub struct Served {
     channel: Arc<Channel>,
     /// What was taken from it and waits for its turn.
-    backlog: Backlog<Up>,
+    backlog: RoundRobin<Up>,
 }
 
 /// The handler's end of several channels.
 pub struct Handler {
     /// What it is to serve.
-    pub roster: Arc<Roster>,
+    pub roster: Arc<ChannelList>,
     /// What it serves.
     pub channels: Vec<Served>,
     /// Its place in the RCU domain; offline but for look-ups.
@@ -358,7 +358,7 @@ pub struct Handler {
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// The actions of late answers, and their programs: flows and answers with equal ones share them.
-    pub recent: Recent,
+    pub recent: ProgramCache,
 }
 
 /// Actions, and what they are compiled to.
@@ -366,12 +366,12 @@ type Compiled = (Arc<[Action]>, Arc<Program>);
 
 /// See [`Handler::recent`].
 #[derive(Default)]
-pub struct Recent {
+pub struct ProgramCache {
     known: [Option<Compiled>; 8],
     next: usize,
 }
 
-impl Recent {
+impl ProgramCache {
     /// Shared actions that equal these, and their program.
     fn share(&mut self, actions: impl AsRef<[Action]> + Into<Arc<[Action]>>) -> Compiled {
         if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions.as_ref()) {
@@ -395,7 +395,7 @@ impl Handler {
     /// Serves each channel once, and returns how many packets were handled.
     pub fn serve(&mut self) -> usize {
         if self.roster.changed.swap(false, Ordering::SeqCst) {
-            self.follow_roster();
+            self.follow_channels();
         }
         let now = self.clock.now();
         let handled = (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum();
@@ -408,13 +408,13 @@ impl Handler {
         handled
     }
 
-    fn follow_roster(&mut self) {
+    fn follow_channels(&mut self) {
         let mut old = std::mem::take(&mut self.channels);
         let listed = self.roster.channels.lock().clone();
         for channel in listed {
             let at = old.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
             let kept = at.map(|at| old.swap_remove(at));
-            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: Backlog::default() }));
+            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: RoundRobin::default() }));
         }
     }
 

@@ -30,17 +30,17 @@ struct Waiting {
 }
 
 /// What is up, by connection.
-pub struct Connections {
+pub struct ReorderGuard {
     slots: Box<[Slot]>,
     waiting: Vec<Waiting>,
     free: u32,
 }
 
-impl Connections {
+impl ReorderGuard {
     /// For no more packets than this that are up.
-    pub fn new(most: usize) -> Connections {
+    pub fn new(most: usize) -> ReorderGuard {
         let slots = vec![EMPTY; (2 * most).next_power_of_two().max(2)].into();
-        Connections { slots, waiting: Vec::new(), free: NONE }
+        ReorderGuard { slots, waiting: Vec::new(), free: NONE }
     }
 
     /// Where a connection is, or would be.
@@ -175,7 +175,7 @@ mod tests {
     proptest! {
         #[test]
         fn as_a_map_of_queues(steps in proptest::collection::vec(step(), 1..200)) {
-            let mut connections = Connections::new(MOST);
+            let mut connections = ReorderGuard::new(MOST);
             let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u32;
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn places_are_used_again() {
-        let mut connections = Connections::new(3);
+        let mut connections = ReorderGuard::new(3);
         for _ in 0..5 {
             connections.add(7);
             (0..3).for_each(|n| connections.wait(7, packet(n)));

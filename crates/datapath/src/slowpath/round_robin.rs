@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 /// Items by port. The next one is of the port that has waited longest for its turn; of one port, items
 /// come in the order in which they were pushed.
-pub struct Backlog<T>(VecDeque<(usize, VecDeque<T>)>);
+pub struct RoundRobin<T>(VecDeque<(usize, VecDeque<T>)>);
 
-impl<T> Default for Backlog<T> {
-    fn default() -> Backlog<T> {
-        Backlog(VecDeque::new())
+impl<T> Default for RoundRobin<T> {
+    fn default() -> RoundRobin<T> {
+        RoundRobin(VecDeque::new())
     }
 }
 
-impl<T> Backlog<T> {
+impl<T> RoundRobin<T> {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_quiet_port_waits_for_one_of_each_other() {
-        let mut backlog = Backlog::default();
+        let mut backlog = RoundRobin::default();
         (0..100).for_each(|n| backlog.push(1, (1, n)));
         (0..100).for_each(|n| backlog.push(2, (2, n)));
         backlog.push(3, (3, 0));

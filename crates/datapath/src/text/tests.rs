@@ -58,7 +58,7 @@ fn keys_print_as_they_are_read() {
         ",eth_type(0x8847),mpls(label=100/0xff,tc=7/7,ttl=64/0xff,bos=1/1)",
         ",eth_type(0x8848),mpls(label=1000,tc=4,ttl=200,bos=0,label=5,tc=0,ttl=1,bos=1)",
     ];
-    let heads = [
+    let headers = [
         "",
         "skb_priority(0x1234/0xff),",
         "skb_mark(0x1234/0xfff0),",
@@ -71,7 +71,7 @@ fn keys_print_as_they_are_read() {
          ct_label(0x1234567890abcdef1234567890abcdef/0x102030405060708090a0b0c0d0e0f0),",
         "recirc_id(0x12),dp_hash(0x5/0xf),",
     ];
-    for head in heads {
+    for head in headers {
         for body in bodies {
             // The masks of these hide parts of some values, which a key does not keep.
             let text = format!("{head}{eth}{body}");
@@ -80,7 +80,7 @@ fn keys_print_as_they_are_read() {
         }
     }
     for exact in [0, 2, 4, 5, 12, 13, 14] {
-        let text = format!("{}{eth}{}", heads[3], bodies[exact]);
+        let text = format!("{}{eth}{}", headers[3], bodies[exact]);
         let masked = ["/255.255.255.250", "/0xf0", "label=100/0xff"].iter().any(|part| text.contains(part));
         if !masked {
             assert_eq!(round_key(&text), text);

@@ -4,19 +4,19 @@
 //! costs are what the operator asks for. Those of packets that no flow matches, those of a port whose
 //! packets ask for more masks than it may have, and those of super-frames that are cut into tiny segments are
 //! whoever's who sends them. So a batch of such a queue is
-//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a debt, and so is all that
+//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a deficit, and so is all that
 //! is done with its packets when they come back from the slow path. While the queue owes a turn or more, it is not polled; each turn of the others pays off as much as the cheapest of them
 //! has cost. So such a queue never gets much more time than another that has traffic, and what it cannot have
-//! is lost at its own device. Where the others have nothing to do, debts are forgiven: time is never wasted.
+//! is lost at its own device. Where the others have nothing to do, deficits are forgiven: time is never wasted.
 //!
 //! Other queues pay one comparison.
 
 /// Turns in which a queue is passed over at most.
 const MOST_TURNS: u64 = 32;
 
-/// A queue's debt, in cycles.
+/// A queue's deficit, in cycles.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Debt(u64);
+pub struct Deficit(u64);
 
 /// One worker's measure of what is fair.
 #[derive(Debug, Default)]
@@ -32,19 +32,19 @@ pub struct Fairness {
 impl Fairness {
     /// Whether the queue is to be polled in this turn.
     #[inline(always)]
-    pub fn admits(&mut self, debt: &mut Debt) -> bool {
-        if debt.0 == 0 || debt.0 < self.before {
+    pub fn admits(&mut self, deficit: &mut Deficit) -> bool {
+        if deficit.0 == 0 || deficit.0 < self.before {
             return true;
         }
-        debt.0 = debt.0.saturating_sub(self.before);
+        deficit.0 = deficit.0.saturating_sub(self.before);
         self.passed_over = true;
         false
     }
 
-    /// Whether a batch of this cost makes a debt if it is to be charged. Without one to compare with, nobody
+    /// Whether a batch of this cost makes a deficit if it is to be charged. Without one to compare with, nobody
     /// else has traffic.
     #[inline(always)]
-    pub fn is_dear(&self, cycles: u64) -> bool {
+    pub fn is_costly(&self, cycles: u64) -> bool {
         self.before > 0 && cycles > self.fair()
     }
 
@@ -54,23 +54,23 @@ impl Fairness {
 
     /// Takes note of what a batch has cost, and whether it is to be charged.
     #[inline(always)]
-    pub fn charge(&mut self, debt: &mut Debt, cycles: u64, charged: bool) {
+    pub fn record_batch(&mut self, deficit: &mut Deficit, cycles: u64, charged: bool) {
         self.polled = true;
         if charged {
-            self.owe(debt, cycles.saturating_sub(self.fair()));
+            self.charge(deficit, cycles.saturating_sub(self.fair()));
         } else if self.cheapest == 0 || cycles < self.cheapest {
             self.cheapest = cycles;
         }
     }
 
-    /// Adds to a debt, where there is a queue to compare with; and an eighth, for what this has pushed out of the caches.
+    /// Adds to a deficit, where there is a queue to compare with; and an eighth, for what this has pushed out of the caches.
     #[inline(always)]
-    pub fn owe(&self, debt: &mut Debt, cycles: u64) {
+    pub fn charge(&self, deficit: &mut Deficit, cycles: u64) {
         // A batch that the system interrupted has cost nothing of the kind.
-        debt.0 = (debt.0 + cycles + cycles / 8).min(MOST_TURNS * self.before);
+        deficit.0 = (deficit.0 + cycles + cycles / 8).min(MOST_TURNS * self.before);
     }
 
-    /// Ends the turn. Returns whether the debts are to be forgiven: only those have packets that were passed over.
+    /// Ends the turn. Returns whether the deficits are to be forgiven: only those have packets that were passed over.
     #[inline(always)]
     pub fn end_of_turn(&mut self) -> bool {
         let polled = std::mem::take(&mut self.polled);
@@ -82,9 +82,9 @@ impl Fairness {
     }
 }
 
-impl Debt {
+impl Deficit {
     /// Forgives it.
-    pub fn forgive(&mut self) {
+    pub fn reset(&mut self) {
         self.0 = 0;
     }
 }
@@ -100,19 +100,19 @@ mod tests {
 
     /// As [`turns`], where each batch of the second costs as much again as `returned`, when it comes back.
     fn turns_with_returned(count: u32, victim: impl Fn(u32) -> u64, attacker: u64, returned: u64) -> (u32, u32) {
-        let (mut fairness, mut debts, mut polls) = (Fairness::default(), [Debt::default(); 2], (0, 0));
+        let (mut fairness, mut deficits, mut polls) = (Fairness::default(), [Deficit::default(); 2], (0, 0));
         for turn in 0..count {
-            if fairness.admits(&mut debts[0]) && victim(turn) > 0 {
-                fairness.charge(&mut debts[0], victim(turn), false);
+            if fairness.admits(&mut deficits[0]) && victim(turn) > 0 {
+                fairness.record_batch(&mut deficits[0], victim(turn), false);
                 polls.0 += 1;
             }
-            if fairness.admits(&mut debts[1]) {
-                fairness.charge(&mut debts[1], attacker, true);
-                fairness.owe(&mut debts[1], returned);
+            if fairness.admits(&mut deficits[1]) {
+                fairness.record_batch(&mut deficits[1], attacker, true);
+                fairness.charge(&mut deficits[1], returned);
                 polls.1 += 1;
             }
             if fairness.end_of_turn() {
-                debts.iter_mut().for_each(Debt::forgive);
+                deficits.iter_mut().for_each(Deficit::reset);
             }
         }
         polls
@@ -137,18 +137,18 @@ mod tests {
     /// Batches of the victim that miss as well do not free the other.
     #[test]
     fn a_victim_may_miss_now_and_then() {
-        let (mut fairness, mut debts, mut polls) = (Fairness::default(), [Debt::default(); 2], (0, 0));
+        let (mut fairness, mut deficits, mut polls) = (Fairness::default(), [Deficit::default(); 2], (0, 0));
         for turn in 0..10_000 {
-            if fairness.admits(&mut debts[0]) {
-                fairness.charge(&mut debts[0], 3_000, turn % 2 == 0);
+            if fairness.admits(&mut deficits[0]) {
+                fairness.record_batch(&mut deficits[0], 3_000, turn % 2 == 0);
                 polls.0 += 1;
             }
-            if fairness.admits(&mut debts[1]) {
-                fairness.charge(&mut debts[1], 60_000, true);
+            if fairness.admits(&mut deficits[1]) {
+                fairness.record_batch(&mut deficits[1], 60_000, true);
                 polls.1 += 1;
             }
             if fairness.end_of_turn() {
-                debts.iter_mut().for_each(Debt::forgive);
+                deficits.iter_mut().for_each(Deficit::reset);
             }
         }
         let time = f64::from(polls.1) * 60_000.0 / (f64::from(polls.0) * 3_000.0);
@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn an_interruption_is_no_debt() {
-        let (mut fairness, mut debt) = (Fairness::default(), Debt::default());
-        fairness.charge(&mut Debt::default(), 3_000, false);
+        let (mut fairness, mut deficit) = (Fairness::default(), Deficit::default());
+        fairness.record_batch(&mut Deficit::default(), 3_000, false);
         fairness.end_of_turn();
-        fairness.charge(&mut debt, 20_000_000, true);
+        fairness.record_batch(&mut deficit, 20_000_000, true);
         let turns = (0..).take_while(|_| {
-            fairness.charge(&mut Debt::default(), 3_000, false);
-            let admitted = fairness.admits(&mut debt);
+            fairness.record_batch(&mut Deficit::default(), 3_000, false);
+            let admitted = fairness.admits(&mut deficit);
             fairness.end_of_turn();
             !admitted
         });
@@ -181,6 +181,6 @@ mod tests {
     fn idle_time_is_not_kept_from_anybody() {
         assert_eq!(turns(1000, |_| 0, 60_000).1, 1000);
         let (_, attacker) = turns(1000, |turn| if turn < 10 { 3_000 } else { 0 }, 60_000);
-        assert!(attacker > 980, "{attacker}: the debt ends with the others' traffic");
+        assert!(attacker > 980, "{attacker}: the deficit ends with the others' traffic");
     }
 }

@@ -23,7 +23,7 @@ const SHARED: Duration = Duration::from_millis(1);
 const DEDICATED: Duration = Duration::from_millis(1250);
 
 /// What one worker has learnt.
-pub struct Patience {
+pub struct IdlePolicy {
     /// When there was something to do last.
     worked: Time,
     /// Whether it has slept since.
@@ -34,16 +34,16 @@ pub struct Patience {
     limit: Duration,
 }
 
-impl Patience {
+impl IdlePolicy {
     /// Of a worker that knows nothing yet. `dedicated`: it was given a core.
-    pub fn new(dedicated: bool) -> Patience {
+    pub fn new(dedicated: bool) -> IdlePolicy {
         let limit = if dedicated { DEDICATED } else { SHARED };
-        Patience { worked: Time(0), slept: false, polls: WAKE_UP, limit }
+        IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit }
     }
 
     /// There is something to do.
     #[inline]
-    pub fn work(&mut self, now: Time) {
+    pub fn on_work(&mut self, now: Time) {
         if self.slept {
             self.learn(now);
         }
@@ -58,12 +58,12 @@ impl Patience {
     }
 
     /// Whether it has polled for long enough.
-    pub fn is_over(&self, now: Time) -> bool {
+    pub fn may_sleep(&self, now: Time) -> bool {
         now.since(self.worked) >= self.polls
     }
 
     /// It goes to sleep.
-    pub fn sleep(&mut self) {
+    pub fn on_sleep(&mut self) {
         self.slept = true;
     }
 }
@@ -75,35 +75,38 @@ mod tests {
     #[test]
     fn it_learns_from_short_sleeps_and_forgets_after_a_long_one() {
         let at = |micros: u64| Time(micros * 1000);
-        let mut patience = Patience::new(false);
-        patience.work(at(1000));
-        assert!(!patience.is_over(at(1099)) && patience.is_over(at(1100)), "nothing learnt: as long as to wake up");
-        patience.sleep();
-        patience.work(at(1200));
-        assert!(!patience.is_over(at(1599)) && patience.is_over(at(1600)), "twice the 200 µs");
-        patience.work(at(1300));
-        assert!(!patience.is_over(at(1699)), "awake, it learns nothing new");
-        patience.sleep();
-        patience.work(at(2200));
-        assert!(!patience.is_over(at(3199)) && patience.is_over(at(3200)), "no longer than the limit");
-        patience.sleep();
-        patience.work(at(4200));
-        assert!(!patience.is_over(at(4299)) && patience.is_over(at(4300)), "a sleep of its worth");
-        patience.sleep();
-        patience.work(at(4210));
-        assert!(!patience.is_over(at(4309)), "never less than to wake up");
+        let mut idle_policy = IdlePolicy::new(false);
+        idle_policy.on_work(at(1000));
+        assert!(
+            !idle_policy.may_sleep(at(1099)) && idle_policy.may_sleep(at(1100)),
+            "nothing learnt: as long as to wake up"
+        );
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(1200));
+        assert!(!idle_policy.may_sleep(at(1599)) && idle_policy.may_sleep(at(1600)), "twice the 200 µs");
+        idle_policy.on_work(at(1300));
+        assert!(!idle_policy.may_sleep(at(1699)), "awake, it learns nothing new");
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(2200));
+        assert!(!idle_policy.may_sleep(at(3199)) && idle_policy.may_sleep(at(3200)), "no longer than the limit");
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(4200));
+        assert!(!idle_policy.may_sleep(at(4299)) && idle_policy.may_sleep(at(4300)), "a sleep of its worth");
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(4210));
+        assert!(!idle_policy.may_sleep(at(4309)), "never less than to wake up");
     }
     #[test]
     fn who_was_given_a_core_stays_awake_for_a_ping() {
         let at = |millis: u64| Time(millis * 1_000_000);
-        let mut patience = Patience::new(true);
-        patience.work(at(1000));
-        patience.sleep();
-        patience.work(at(2000));
-        assert!(!patience.is_over(at(3001)), "the next one comes a second later");
-        assert!(patience.is_over(at(3250)), "it has not come");
-        patience.sleep();
-        patience.work(at(5000));
-        assert!(patience.is_over(at(5001)), "more than the limit: it was right to sleep");
+        let mut idle_policy = IdlePolicy::new(true);
+        idle_policy.on_work(at(1000));
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(2000));
+        assert!(!idle_policy.may_sleep(at(3001)), "the next one comes a second later");
+        assert!(idle_policy.may_sleep(at(3250)), "it has not come");
+        idle_policy.on_sleep();
+        idle_policy.on_work(at(5000));
+        assert!(idle_policy.may_sleep(at(5001)), "more than the limit: it was right to sleep");
     }
 }

@@ -17,7 +17,7 @@ use packet::Time;
 use rustix::event::{Timespec, epoll};
 
 use crate::action::PortNo;
-use crate::worker::{Rx, longest_wait};
+use crate::worker::rx_queue::{Rx, poll_interval};
 
 /// How long a queue is empty before it is parked, or busy before its descriptor is taken out.
 const PARK_AFTER: Duration = Duration::from_millis(10);
@@ -27,7 +27,7 @@ const FOUND: usize = 64;
 
 /// One worker's parked queues.
 #[derive(Default)]
-pub struct Parking {
+pub struct IdleQueues {
     /// Made when it is needed.
     epoll: Option<OwnedFd>,
     /// By what events are marked with. A place stays its queue's until that is taken out.
@@ -39,30 +39,30 @@ pub struct Parking {
     next_look: Time,
 }
 
-/// A queue's relation to the parking of its worker.
+/// A queue's relation to the idle_queues of its worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ticket {
+pub struct Registration {
     /// Its place, while its descriptor is known there.
     place: Option<usize>,
     /// When it was found with frames.
     found: Time,
 }
 
-impl Ticket {
+impl Registration {
     /// Whether its descriptor is known.
     pub fn is_known(&self) -> bool {
         self.place.is_some()
     }
 }
 
-impl Parking {
+impl IdleQueues {
     /// Parks a queue, unless that cannot be done with it.
     #[expect(clippy::result_large_err, reason = "it is given back where it cannot be parked")]
     pub fn park(&mut self, mut rx: Rx) -> Result<(), Rx> {
         if !rx.queue.can_park() {
             return Err(rx);
         }
-        let place = match rx.ticket.place {
+        let place = match rx.registration.place {
             Some(place) => place,
             None => self.free.pop().unwrap_or_else(|| {
                 self.places.push(None);
@@ -70,12 +70,12 @@ impl Parking {
             }),
         };
         if !self.arm(&rx, place) {
-            if rx.ticket.place.take().is_none() {
+            if rx.registration.place.take().is_none() {
                 self.free.push(place);
             }
             return Err(rx);
         }
-        rx.ticket.place = Some(place);
+        rx.registration.place = Some(place);
         self.places[place] = Some(rx);
         self.parked += 1;
         Ok(())
@@ -89,7 +89,7 @@ impl Parking {
         let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) else { return false };
         let (data, flags) =
             (epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
-        match rx.ticket.place {
+        match rx.registration.place {
             Some(_) => epoll::modify(epoll, fd, data, flags).is_ok(),
             None => epoll::add(epoll, fd, data, flags).is_ok(),
         }
@@ -116,7 +116,7 @@ impl Parking {
             let place = event.data.u64() as usize;
             if let Some(mut rx) = self.places.get_mut(place).and_then(Option::take) {
                 self.parked -= 1;
-                rx.ticket.found = now;
+                rx.registration.found = now;
                 rx.awaits_frames();
                 into.push(rx);
             }
@@ -124,7 +124,7 @@ impl Parking {
         if !events.is_empty() {
             self.found = now;
         }
-        self.next_look = now + longest_wait(now.since(self.found));
+        self.next_look = now + poll_interval(now.since(self.found));
         events.len() < FOUND
     }
 
@@ -134,17 +134,20 @@ impl Parking {
         let mut at = 0;
         while at < polled.len() {
             let rx = &mut polled[at];
-            if !rx.is_dear() {
+            if !rx.is_costly_to_poll() {
                 at += 1;
                 continue;
             }
-            if now.since(rx.ticket.found.max(rx.empty_since())) >= PARK_AFTER && rx.is_empty() && rx.queue.can_park() {
+            if now.since(rx.registration.found.max(rx.empty_since())) >= PARK_AFTER
+                && rx.is_empty()
+                && rx.queue.can_park()
+            {
                 match self.park(polled.remove(at)) {
                     Ok(()) => continue,
                     Err(rx) => polled.insert(at, rx),
                 }
-            } else if rx.ticket.is_known() {
-                if now.since(rx.ticket.found) >= PARK_AFTER {
+            } else if rx.registration.is_known() {
+                if now.since(rx.registration.found) >= PARK_AFTER {
                     self.forget(rx);
                 }
             } else {
@@ -156,7 +159,7 @@ impl Parking {
 
     /// Takes a queue's descriptor out.
     pub fn forget(&mut self, rx: &mut Rx) {
-        let Some(place) = rx.ticket.place.take() else { return };
+        let Some(place) = rx.registration.place.take() else { return };
         self.free.push(place);
         // One without a descriptor has lost its device, which will not be heard of again.
         if let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) {
@@ -169,7 +172,7 @@ impl Parking {
         for place in &mut self.places {
             if let Some(mut rx) = place.take_if(|rx| rx.port.no == port) {
                 self.parked -= 1;
-                rx.ticket.found = now;
+                rx.registration.found = now;
                 into.push(rx);
             }
         }
@@ -247,59 +250,59 @@ mod tests {
     #[test]
     fn idle_queues_are_found_when_they_have_frames_however_many_they_are() {
         let (fds, queues) = sources(200);
-        let mut parking = Parking::default();
-        assert!(queues.into_iter().all(|rx| parking.park(rx).is_ok()));
+        let mut idle_queues = IdleQueues::default();
+        assert!(queues.into_iter().all(|rx| idle_queues.park(rx).is_ok()));
         let mut polled = Vec::new();
-        assert!(parking.look(&mut polled, at(1)) && polled.is_empty());
+        assert!(idle_queues.look(&mut polled, at(1)) && polled.is_empty());
         for fd in &fds {
             write(&**fd, &1u64.to_ne_bytes()).unwrap();
         }
-        while !parking.look(&mut polled, at(2)) {}
+        while !idle_queues.look(&mut polled, at(2)) {}
         assert_eq!(ports(&polled), (1..=200).collect::<Vec<_>>());
-        assert!(parking.is_empty() && parking.wait_fd().is_none());
+        assert!(idle_queues.is_empty() && idle_queues.wait_fd().is_none());
         assert_eq!(polled.iter_mut().map(|rx| poll(rx, at(2))).sum::<usize>(), 200);
         assert_eq!(polled.iter_mut().map(|rx| poll(rx, at(3))).sum::<usize>(), 0);
-        parking.tidy(&mut polled, at(11));
+        idle_queues.tidy(&mut polled, at(11));
         assert_eq!(polled.len(), 200, "not yet");
-        parking.tidy(&mut polled, at(12));
+        idle_queues.tidy(&mut polled, at(12));
         assert!(polled.is_empty());
         write(&*fds[7], &1u64.to_ne_bytes()).unwrap();
-        assert!(parking.look(&mut polled, at(13)));
+        assert!(idle_queues.look(&mut polled, at(13)));
         assert_eq!(ports(&polled), [8], "it is armed again");
     }
 
     #[test]
     fn a_busy_queue_is_taken_out_and_one_that_moves_away_as_well() {
         let (fds, mut polled) = sources(2);
-        let mut parking = Parking::default();
-        polled.drain(..).for_each(|rx| assert!(parking.park(rx).is_ok()));
+        let mut idle_queues = IdleQueues::default();
+        polled.drain(..).for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
         write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
-        parking.look(&mut polled, at(1));
+        idle_queues.look(&mut polled, at(1));
         for millis in 1..=11 {
             write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
-            assert!(polled[0].ticket.is_known() && poll(&mut polled[0], at(millis)) == 1);
-            parking.tidy(&mut polled, at(millis));
+            assert!(polled[0].registration.is_known() && poll(&mut polled[0], at(millis)) == 1);
+            idle_queues.tidy(&mut polled, at(millis));
         }
-        assert!(!polled[0].ticket.is_known(), "busy for 10 ms");
-        parking.recall(PortNo(2), &mut polled, at(12));
-        assert!(ports(&polled) == [1, 2] && parking.is_empty());
-        assert!(parking.park(polled.pop().unwrap()).is_ok());
-        let moved = parking.take(PortNo(2));
-        assert!(ports(&moved) == [2] && !moved[0].ticket.is_known() && parking.is_empty());
+        assert!(!polled[0].registration.is_known(), "busy for 10 ms");
+        idle_queues.recall(PortNo(2), &mut polled, at(12));
+        assert!(ports(&polled) == [1, 2] && idle_queues.is_empty());
+        assert!(idle_queues.park(polled.pop().unwrap()).is_ok());
+        let moved = idle_queues.take(PortNo(2));
+        assert!(ports(&moved) == [2] && !moved[0].registration.is_known() && idle_queues.is_empty());
         // Their places are free for others.
-        assert!(polled.into_iter().chain(moved).all(|rx| parking.park(rx).is_ok()));
-        assert_eq!(parking.places.len(), 2);
+        assert!(polled.into_iter().chain(moved).all(|rx| idle_queues.park(rx).is_ok()));
+        assert_eq!(idle_queues.places.len(), 2);
     }
 
     #[test]
     fn beside_busy_queues_a_look_comes_within_a_tenth_of_a_millisecond() {
         let (_, queues) = sources(1);
-        let mut parking = Parking::default();
-        assert!(!parking.is_due(false, at(0)), "nobody is there");
-        queues.into_iter().for_each(|rx| assert!(parking.park(rx).is_ok()));
-        parking.look(&mut Vec::new(), at(1000));
-        assert!(parking.is_due(false, at(1000)));
+        let mut idle_queues = IdleQueues::default();
+        assert!(!idle_queues.is_due(false, at(0)), "nobody is there");
+        queues.into_iter().for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
+        idle_queues.look(&mut Vec::new(), at(1000));
+        assert!(idle_queues.is_due(false, at(1000)));
         let after = |micros: u64| at(1000) + Duration::from_micros(micros);
-        assert!(!parking.is_due(true, after(99)) && parking.is_due(true, after(100)));
+        assert!(!idle_queues.is_due(true, after(99)) && idle_queues.is_due(true, after(100)));
     }
 }

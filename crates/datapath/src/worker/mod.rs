@@ -7,6 +7,8 @@
 pub mod fairness;
 pub mod idle_policy;
 pub mod idle_queues;
+pub mod mailbox;
+pub mod rx_queue;
 pub mod time_cache;
 pub mod waker;
 
@@ -16,31 +18,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use packet::flow::extract::{VlanLimit, extract};
+use packet::flow::extract::extract;
 use packet::{Clock, Packet, Time};
-use parking_lot::Mutex;
-use ports::RxQueue;
 use ports::offload::fine_frames;
 
 use crate::action::PortNo;
-use crate::actions::execute::{Actor, Metadata, Recirculated, View};
+use crate::actions::execute::{Executor, KeyView, Metadata, Recirculated};
 use crate::actions::program::Program;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
-use crate::classify::mixed::Recent;
 use crate::drop::DropReason;
 use crate::pipeline::forward::{Frames, SLICE};
 use crate::pipeline::passes::Pass;
-use crate::pipeline::port::{PortShared, Queue, SharedQueue};
 use crate::slowpath::queue::{Answer, Answered, Channel};
-use crate::sync::counters::Counter;
 use crate::sync::rcu::Reader;
-use crate::sync::{self, tsc};
-use crate::worker::fairness::{Debt, Fairness};
-use crate::worker::idle_policy::Patience;
-use crate::worker::idle_queues::{Parking, Ticket};
-use crate::worker::time_cache::Pace;
-use crate::worker::waker::Waker;
+use crate::sync::tsc;
+use crate::worker::fairness::Fairness;
+use crate::worker::idle_policy::IdlePolicy;
+use crate::worker::idle_queues::IdleQueues;
+use crate::worker::mailbox::{Command, GivenBack, Mailbox};
+use crate::worker::rx_queue::Rx;
+use crate::worker::time_cache::TimeCache;
 
 /// Turns without a packet before a worker sleeps.
 const EMPTY_TURNS: u32 = 64;
@@ -48,173 +46,6 @@ const EMPTY_TURNS: u32 = 64;
 /// How often transmit queues are reaped at least while something may be on its way (contract of
 /// [`ports::TxQueue::housekeep`]).
 const HOUSEKEEP: Duration = Duration::from_millis(1);
-
-/// The share of the time for which a queue has been empty that passes before another look at it, if that is
-/// dear and the worker busy; and the most.
-const PATIENCE: u32 = 16;
-const LONGEST_PATIENCE: Duration = Duration::from_micros(100);
-
-/// How long a busy worker does not look at what has been empty for so long, and is dear to look at.
-pub fn longest_wait(empty_for: Duration) -> Duration {
-    (empty_for / PATIENCE).min(LONGEST_PATIENCE)
-}
-
-/// Something that a worker is asked to do.
-pub enum Command {
-    /// Forward from and to a port.
-    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Rx> },
-    /// Receive from these queues, of a port that it sends to already.
-    TakeRx { rx: Vec<Rx> },
-    /// Give these receive queues of a port away, once none of its packets is up.
-    GiveRx { port: PortNo, queues: Vec<usize>, reply: Sender<Vec<Rx>> },
-    /// Share the transmit queue of a port with another worker.
-    ShareTx { port: PortNo, reply: Sender<Option<SharedQueue>> },
-    /// Send to a port by another queue.
-    ReplaceTx { port: PortNo, tx: Queue },
-    /// Forget the locks of transmit queues that nobody shares any more.
-    ReclaimTx,
-    /// Say when no packet is up.
-    Drain { reply: Sender<()> },
-    /// Give the queues of ports back.
-    RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
-    /// Run a program on a packet.
-    Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
-    /// Change the flush interval.
-    SetFlushInterval(Duration),
-    /// Say whether a turn since the last report has found nothing to do, in any queue, nor any turn after it, and
-    /// no packet is up in the slow path.
-    Report(Sender<bool>),
-    /// Change the longest sleep.
-    SetMaxSleep(Duration),
-    /// Change how many flows the exact-match cache remembers.
-    SetExactOneIn(u32),
-    /// Change how many VLAN tags are parsed.
-    SetVlanLimit(VlanLimit),
-    /// Change how many flows it can remember at most. What it remembered is forgotten.
-    SetExactEntries(usize),
-}
-
-/// The queues of ports that a worker has stopped using, to be dropped.
-#[derive(Default)]
-pub struct GivenBack {
-    /// To receive from.
-    pub rx: Vec<Rx>,
-    /// To send to.
-    pub tx: Vec<Queue>,
-}
-
-/// What others leave for a worker.
-pub struct Mailbox {
-    pending: sync::atomic::AtomicBool,
-    commands: Mutex<Vec<Command>>,
-    /// Wakes the worker.
-    pub waker: Arc<Waker>,
-}
-
-impl Mailbox {
-    /// An empty mailbox.
-    pub fn new(waker: Arc<Waker>) -> Mailbox {
-        Mailbox { pending: sync::atomic::AtomicBool::new(false), commands: Mutex::new(Vec::new()), waker }
-    }
-
-    /// Leaves a command, in order, and wakes the worker.
-    pub fn post(&self, command: Command) {
-        self.commands.lock().push(command);
-        self.pending.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-
-    #[inline(always)]
-    fn has_mail(&self) -> bool {
-        self.pending.load(Ordering::Acquire)
-    }
-
-    /// Takes what was left, in order.
-    pub fn take(&self) -> Vec<Command> {
-        // Cleared first: a command that is posted meanwhile is taken now or seen in the next turn.
-        self.pending.store(false, Ordering::SeqCst);
-        std::mem::take(&mut self.commands.lock())
-    }
-}
-
-/// A receive queue and its port.
-pub struct Rx {
-    /// The port.
-    pub port: Arc<PortShared>,
-    /// The queue's number.
-    pub index: usize,
-    /// The queue.
-    pub queue: Box<dyn RxQueue>,
-    /// Cycles spent on its packets. Written by the worker that has the queue.
-    pub cycles: Arc<Counter>,
-    /// What it owes to the worker's other queues.
-    pub debt: Debt,
-    /// What its last batches were like.
-    pub recent: Recent,
-    /// It was empty when it was looked at last.
-    empty: bool,
-    /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
-    dear: bool,
-    /// When it was not empty last.
-    received: Time,
-    /// When an empty one that is dear is worth another look.
-    next_look: Time,
-    /// See [`Parking`].
-    pub ticket: Ticket,
-}
-
-impl Rx {
-    /// A queue of a port, not yet looked at.
-    pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
-        let dear = queue.wait_fd().is_some();
-        let (received, next_look) = (Time(0), Time(0));
-        let (debt, recent, empty) = (Debt::default(), Recent::default(), false);
-        let ticket = Ticket::default();
-        Rx { port: port.clone(), index, queue, cycles, debt, recent, empty, dear, received, next_look, ticket }
-    }
-
-    /// There are frames to be expected in it.
-    pub fn awaits_frames(&mut self) {
-        self.empty = false;
-    }
-
-    /// It was empty when it was looked at last.
-    pub fn is_empty(&self) -> bool {
-        self.empty
-    }
-
-    /// When it was not empty last.
-    pub fn empty_since(&self) -> Time {
-        self.received
-    }
-
-    /// To look at it when it is empty may cost a system call.
-    pub fn is_dear(&self) -> bool {
-        self.dear
-    }
-
-    /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns
-    /// that `look` at the clock, and in idle ones unless that is dear. While other queues keep the worker
-    /// `busy`, a dear one waits for the longer, the longer it has been empty.
-    #[inline(always)]
-    fn is_due(&self, look: bool, busy: bool, now: Time) -> bool {
-        if !self.empty {
-            return true;
-        }
-        if self.dear { look && (!busy || now >= self.next_look) } else { look || !busy }
-    }
-
-    /// Takes note of what a poll has found.
-    #[inline(always)]
-    pub fn looked(&mut self, count: usize, now: Time) {
-        self.empty = count == 0;
-        if !self.empty {
-            self.received = now;
-        } else if self.dear {
-            self.next_look = now + longest_wait(now.since(self.received));
-        }
-    }
-}
 
 /// Receive queues of a port that are on their way to other workers. While they wait for packets that are
 /// up, none of the port's is polled: otherwise the wait might never end.
@@ -240,7 +71,7 @@ pub struct Worker {
     /// The batch at work.
     pub frames: Frames,
     /// What happens to packets.
-    pub actor: Actor,
+    pub executor: Executor,
     /// Packets that are recirculated in later turns, by the port that they have come in on. While a port has some, it is
     /// not polled.
     pub parked: Vec<(PortNo, VecDeque<Recirculated>)>,
@@ -249,7 +80,7 @@ pub struct Worker {
     /// What it polls.
     pub rx: Vec<Rx>,
     /// What it does not poll until there are frames.
-    pub parking: Parking,
+    pub idle_queues: IdleQueues,
     /// Whether what it polls shares its time.
     pub fairness: Fairness,
     /// What it is about to give away.
@@ -269,23 +100,23 @@ pub struct Worker {
     /// See [`Command::Report`].
     pub idle: bool,
     /// What it has learnt about sleep.
-    pub patience: Patience,
+    pub idle_policy: IdlePolicy,
     /// When the transmit queues were reaped last.
     pub housekept: Time,
     /// How often it looks at clocks.
-    pub pace: Pace,
+    pub time_cache: TimeCache,
 }
 
 impl Worker {
     /// One turn: everything that is there to be done, once. Returns how many packets were received.
     pub fn turn(&mut self) -> usize {
-        let start = self.pace.start();
+        let start = self.time_cache.start();
         self.reader.quiescent();
-        let look = self.pace.is_clock_due(start);
+        let look = self.time_cache.is_clock_due(start);
         if look {
-            let before = std::mem::replace(&mut self.actor.now, self.clock.now());
+            let before = std::mem::replace(&mut self.executor.now, self.clock.now());
             // Of several turns where they follow each other: packets are sent the sooner for it.
-            self.actor.outputs.turn(self.actor.now.since(before));
+            self.executor.outputs.turn(self.executor.now.since(before));
         }
 
         // What came back from the slow path goes before what is newer.
@@ -297,9 +128,9 @@ impl Worker {
         let mut received = 0;
         let mut since = if work == 0 && !has_returned { start } else { tsc::cycles() };
         let busy = self.empty_turns == 0;
-        let mut all_looked_at = self.parking.is_empty();
-        if look && self.parking.is_due(busy, self.actor.now) {
-            all_looked_at = self.parking.look(&mut self.rx, self.actor.now);
+        let mut all_looked_at = self.idle_queues.is_empty();
+        if look && self.idle_queues.is_due(busy, self.executor.now) {
+            all_looked_at = self.idle_queues.look(&mut self.rx, self.executor.now);
             since = tsc::cycles();
         }
         let mut whole;
@@ -309,7 +140,7 @@ impl Worker {
             while next < self.rx.len() {
                 let queue = next;
                 next += 1;
-                let admitted = self.fairness.admits(&mut self.rx[queue].debt);
+                let admitted = self.fairness.admits(&mut self.rx[queue].deficit);
                 if admitted && !self.parked.is_empty() {
                     let (in_port, start) = (self.rx[queue].port.no, tsc::cycles());
                     if self.unpark(in_port) {
@@ -318,23 +149,23 @@ impl Worker {
                         continue;
                     }
                 }
-                if !admitted || !self.rx[queue].is_due(look, busy, self.actor.now) {
+                if !admitted || !self.rx[queue].is_due(look, busy, self.executor.now) {
                     whole = false;
                     continue;
                 }
-                let (missed, storms, fine) = (self.actor.misses.missed, self.storms, fine_frames());
+                let (missed, storms, fine) = (self.executor.misses.missed, self.storms, fine_frames());
                 let count = self.forward(queue);
-                self.rx[queue].looked(count, self.actor.now);
+                self.rx[queue].looked(count, self.executor.now);
                 let until = tsc::cycles();
                 if count > 0 {
                     received += count;
                     let cycles = until.wrapping_sub(since);
                     self.rx[queue].cycles.add(cycles);
-                    let charged = self.actor.misses.missed != missed
+                    let charged = self.executor.misses.missed != missed
                         || self.storms != storms
-                        || self.fairness.is_dear(cycles)
+                        || self.fairness.is_costly(cycles)
                             && (fine_frames() != fine || self.is_pressed(self.rx[queue].port.no));
-                    self.fairness.charge(&mut self.rx[queue].debt, cycles, charged);
+                    self.fairness.record_batch(&mut self.rx[queue].deficit, cycles, charged);
                 }
                 since = until;
                 if count > 0 && self.is_waited_for() {
@@ -350,7 +181,7 @@ impl Worker {
             if !self.fairness.end_of_turn() {
                 break;
             }
-            self.rx.iter_mut().for_each(|rx| rx.debt.forgive());
+            self.rx.iter_mut().for_each(|rx| rx.deficit.reset());
         }
         if !self.parked.is_empty() {
             self.recirculate_strays();
@@ -359,23 +190,23 @@ impl Worker {
             self.let_go();
         }
         work += received;
-        self.actor.outputs.end_of_batch(self.actor.now);
-        if self.actor.now.since(self.housekept) >= HOUSEKEEP {
-            self.housekept = self.actor.now;
-            self.actor.outputs.housekeep(self.actor.now);
+        self.executor.outputs.end_of_batch(self.executor.now);
+        if self.executor.now.since(self.housekept) >= HOUSEKEEP {
+            self.housekept = self.executor.now;
+            self.executor.outputs.housekeep(self.executor.now);
             if self.parked.is_empty() {
-                self.parking.tidy(&mut self.rx, self.actor.now);
+                self.idle_queues.tidy(&mut self.rx, self.executor.now);
             }
         }
 
-        let counters = &self.actor.counters;
+        let counters = &self.executor.counters;
         // What comes behind the last batch counts to the next turn, where one follows.
         let last = if since == start { tsc::cycles() } else { since };
-        let cycles = self.pace.end(last).wrapping_sub(start);
+        let cycles = self.time_cache.end(last).wrapping_sub(start);
         counters.turns.add(1);
         if work > 0 {
             (self.empty_turns, self.idle) = (0, false);
-            self.patience.work(self.actor.now);
+            self.idle_policy.on_work(self.executor.now);
             counters.busy_turns.add(1);
             counters.busy_cycles.add(cycles);
         } else {
@@ -419,7 +250,7 @@ impl Worker {
             match command {
                 Command::AddPort { port, tx, rx } => {
                     self.receive_from(rx);
-                    self.actor.outputs.add(port, tx);
+                    self.executor.outputs.add(port, tx);
                 }
                 Command::TakeRx { rx } => self.receive_from(rx),
                 Command::GiveRx { port, queues, reply } => {
@@ -428,31 +259,31 @@ impl Worker {
                     self.leaving.push(Leaving { port, rx, kept, reply });
                 }
                 Command::ShareTx { port, reply } => {
-                    let _ = reply.send(self.actor.outputs.share(port));
+                    let _ = reply.send(self.executor.outputs.share(port));
                 }
-                Command::ReplaceTx { port, tx } => self.actor.outputs.replace(port, tx, self.actor.now),
-                Command::ReclaimTx => self.actor.outputs.reclaim(),
+                Command::ReplaceTx { port, tx } => self.executor.outputs.replace(port, tx, self.executor.now),
+                Command::ReclaimTx => self.executor.outputs.reclaim(),
                 Command::Drain { reply } => self.draining.push(reply),
                 Command::RemovePorts { ports, reply } => {
                     let mut given_back = GivenBack::default();
                     for &port in &*ports {
                         given_back.rx.extend(self.take_rx(port));
-                        given_back.tx.extend(self.actor.outputs.remove(port, self.actor.now));
+                        given_back.tx.extend(self.executor.outputs.remove(port, self.executor.now));
                     }
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(given_back);
                 }
                 Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
-                Command::SetFlushInterval(interval) => self.actor.outputs.set_interval(interval, self.actor.now),
+                Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // To be asked is no work, or a worker that is asked would never be idle.
                     count -= 1;
-                    let _ = reply.send(std::mem::take(&mut self.idle) && self.actor.misses.is_empty());
+                    let _ = reply.send(std::mem::take(&mut self.idle) && self.executor.misses.is_empty());
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
                 Command::SetVlanLimit(limit) => {
-                    (self.frames.notes.vlan_limit, self.actor.vlan_limit) = (limit, limit);
+                    (self.frames.meta.vlan_limit, self.executor.vlan_limit) = (limit, limit);
                 }
                 Command::SetExactEntries(entries) => self.caches.resize(entries),
             }
@@ -465,7 +296,7 @@ impl Worker {
     fn receive_from(&mut self, queues: Vec<Rx>) {
         for rx in queues {
             // Parked, it is found as soon as it has frames.
-            if let Err(rx) = self.parking.park(rx) {
+            if let Err(rx) = self.idle_queues.park(rx) {
                 self.rx.push(rx);
             }
         }
@@ -474,8 +305,8 @@ impl Worker {
     /// The receive queues of a port, no longer polled.
     fn take_rx(&mut self, port: PortNo) -> Vec<Rx> {
         let mut taken: Vec<Rx> = self.rx.extract_if(.., |rx| rx.port.no == port).collect();
-        taken.iter_mut().for_each(|rx| self.parking.forget(rx));
-        taken.extend(self.parking.take(port));
+        taken.iter_mut().for_each(|rx| self.idle_queues.forget(rx));
+        taken.extend(self.idle_queues.take(port));
         taken
     }
 
@@ -483,9 +314,9 @@ impl Worker {
     /// worker's come after them.
     #[cold]
     pub fn let_go(&mut self) {
-        self.actor.outputs.flush(self.actor.now);
+        self.executor.outputs.flush(self.executor.now);
         for leaving in std::mem::take(&mut self.leaving) {
-            if self.actor.misses.has_outstanding(leaving.port) {
+            if self.executor.misses.has_outstanding(leaving.port) {
                 self.leaving.push(leaving);
                 continue;
             }
@@ -493,7 +324,7 @@ impl Worker {
             // Whoever asked waits for it.
             let _ = leaving.reply.send(leaving.rx);
         }
-        if self.actor.misses.is_empty() && self.parked.is_empty() {
+        if self.executor.misses.is_empty() && self.parked.is_empty() {
             for waiting in self.draining.drain(..) {
                 let _ = waiting.send(());
             }
@@ -501,12 +332,12 @@ impl Worker {
     }
 
     fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
-        self.actor.counters.injected.add(1);
-        let key = &mut self.frames.notes.keys[0];
+        self.executor.counters.injected.add(1);
+        let key = &mut self.frames.meta.keys[0];
         metadata.start(key);
-        let layers = extract(packet.data(), key, self.actor.vlan_limit);
-        self.actor.run(program, packet, &mut View::new(key, layers), Pass::FIRST.of(program));
-        self.actor.misses.ring();
+        let layers = extract(packet.data(), key, self.executor.vlan_limit);
+        self.executor.run(program, packet, &mut KeyView::new(key, layers), Pass::FIRST.of(program));
+        self.executor.misses.notify();
     }
 
     /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
@@ -514,7 +345,7 @@ impl Worker {
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
         let (mut since, mut of) = (tsc::cycles(), None);
-        while let Some(returned) = self.actor.misses.take_returned(&mut self.actor.recirculated) {
+        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculated) {
             if let Some(before) = of.replace(returned.in_port)
                 && before != returned.in_port
             {
@@ -525,7 +356,7 @@ impl Worker {
                     count += 1;
                     self.act_on(answered);
                 }
-                None => self.actor.counters.punted.add(1),
+                None => self.executor.counters.punted.add(1),
             }
             if self.is_waited_for() {
                 if let Some(last) = of.take() {
@@ -540,14 +371,14 @@ impl Worker {
         }
         if count > 0 {
             // Those that have waited for what came back, too.
-            let before = self.actor.counters.recirculated.get();
-            while self.actor.counters.recirculated.get() - before < SLICE
+            let before = self.executor.counters.recirculated.get();
+            while self.executor.counters.recirculated.get() - before < SLICE
                 && let Some(in_port) = self.recirculate_some()
             {
                 since = self.bill(in_port, since);
             }
             self.park();
-            self.actor.misses.ring();
+            self.executor.misses.notify();
         }
         count
     }
@@ -559,163 +390,84 @@ impl Worker {
         let cycles = until.wrapping_sub(since) / queues as u64;
         for rx in self.rx.iter_mut().filter(|rx| rx.port.no == in_port) {
             rx.cycles.add(cycles);
-            self.fairness.owe(&mut rx.debt, cycles);
+            self.fairness.charge(&mut rx.deficit, cycles);
         }
         until
     }
 
     fn act_on(&mut self, answered: Answered) {
-        let actor = &mut self.actor;
+        let executor = &mut self.executor;
         let Answered { packet, mut key, layers, pass, answer } = answered;
         let in_port = crate::upcall::in_port(&key);
         match answer {
             Answer::Drop(reason) => {
                 let counter =
-                    if reason == DropReason::UpcallError { &actor.counters.lost } else { &actor.counters.misses };
+                    if reason == DropReason::UpcallError { &executor.counters.lost } else { &executor.counters.misses };
                 counter.add(1);
-                actor.outputs.drop(packet, reason, in_port);
+                executor.outputs.drop(packet, reason, in_port);
             }
             Answer::Run(program) => {
-                actor.counters.misses.add(1);
-                actor.run(&program, packet, &mut View::new(&mut key, layers), pass.of(&program));
+                executor.counters.misses.add(1);
+                executor.run(&program, packet, &mut KeyView::new(&mut key, layers), pass.of(&program));
             }
         }
-        actor.misses.reuse(key);
+        executor.misses.reuse(key);
     }
 
     /// Runs until `stop`: the body of a worker's thread.
     pub fn run(&mut self, stop: &AtomicBool) {
-        self.pace = Pace::new(true);
+        self.time_cache = TimeCache::new(true);
         while !stop.load(Ordering::Relaxed) {
             self.turn();
             if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
                 self.rest(stop);
             }
         }
-        self.actor.outputs.flush(self.actor.now);
+        self.executor.outputs.flush(self.executor.now);
         self.reader.offline();
     }
 
     /// Whether there is nothing to stay awake for.
     fn may_rest(&self) -> bool {
-        let outputs = &self.actor.outputs;
-        let awaited = !outputs.stands_still() && (outputs.is_due_soon() || !self.patience.is_over(self.actor.now));
+        let outputs = &self.executor.outputs;
+        let awaited =
+            !outputs.stands_still() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
         !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
     }
 
     /// Sleeps until there is something to do.
     fn rest(&mut self, stop: &AtomicBool) {
-        self.patience.sleep();
+        self.idle_policy.on_sleep();
         // Nothing is stuck while the worker sleeps.
-        self.actor.outputs.flush(self.actor.now);
-        let sent_lately = self.actor.outputs.sent_lately;
-        self.actor.outputs.housekeep(self.actor.now);
-        self.housekept = self.actor.now;
+        self.executor.outputs.flush(self.executor.now);
+        let sent_lately = self.executor.outputs.sent_lately;
+        self.executor.outputs.housekeep(self.executor.now);
+        self.housekept = self.executor.now;
 
         let polled = self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none());
         let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
         let limits = [
             polled.then_some(self.max_sleep),
-            due.map(|due| due.since(self.actor.now)),
+            due.map(|due| due.since(self.executor.now)),
             sent_lately.then_some(HOUSEKEEP),
         ];
         let timeout = limits.into_iter().flatten().min();
 
         let start = self.clock.now();
         // Counted before, for a sleep may be long.
-        self.actor.counters.sleeps.add(1);
+        self.executor.counters.sleeps.add(1);
         self.reader.offline();
         let (mailbox, channel) = (&self.mailbox, &self.channel);
-        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.parking.wait_fd());
+        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.idle_queues.wait_fd());
         mailbox
             .waker
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
         // What is sent next does not wait for a turn as long as this sleep.
-        self.actor.now = self.clock.now();
-        self.actor.counters.slept_nanos.add(self.actor.now.since(start).as_nanos() as u64);
-        self.pace = Pace::new(true);
+        self.executor.now = self.clock.now();
+        self.executor.counters.slept_nanos.add(self.executor.now.since(start).as_nanos() as u64);
+        self.time_cache = TimeCache::new(true);
         // One look at each queue, and back to sleep if there is nothing.
         self.empty_turns = EMPTY_TURNS - 1;
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-
-    /// A command that is left while the worker empties its mailbox is taken, or seen in the next turn.
-    #[test]
-    fn no_command_is_forgotten() {
-        loom::model(|| {
-            let mailbox = Arc::new(Mailbox::new(Arc::default()));
-            let other = mailbox.clone();
-            let poster = loom::thread::spawn(move || {
-                other.post(Command::ReclaimTx);
-                other.post(Command::ReclaimTx);
-            });
-            let mut taken = 0;
-            if mailbox.has_mail() {
-                taken += mailbox.take().len();
-            }
-            poster.join().unwrap();
-            if mailbox.has_mail() {
-                taken += mailbox.take().len();
-            }
-            assert_eq!(taken, 2);
-            assert!(!mailbox.has_mail());
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-    use packet::Batch;
-    use ports::{Env, PortSpec};
-    use rustix::event::{EventfdFlags, eventfd};
-
-    use super::*;
-
-    struct Source(Option<OwnedFd>);
-
-    impl RxQueue for Source {
-        fn receive(&mut self, _: &mut Batch, _: Time) -> usize {
-            0
-        }
-
-        fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-            self.0.as_ref().map(AsFd::as_fd)
-        }
-    }
-
-    fn rx(fd: Option<OwnedFd>) -> Rx {
-        let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
-        Rx::new(&PortShared::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
-    }
-
-    #[test]
-    fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
-        let mut rx = rx(None);
-        let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
-        assert!(due(&rx, false, true), "nobody has looked yet");
-        rx.looked(0, Time(0));
-        assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
-        rx.looked(1, Time(0));
-        assert!(due(&rx, false, true));
-    }
-
-    #[test]
-    fn a_dear_queue_waits_the_longer_the_longer_it_has_been_empty() {
-        let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
-        let at = |micros: u64| Time(micros * 1000);
-        rx.looked(1, at(1000));
-        rx.looked(0, at(1160));
-        assert!(!rx.is_due(true, true, at(1169)) && rx.is_due(true, true, at(1170)), "a sixteenth of 160 µs");
-        assert!(rx.is_due(true, false, at(1161)), "nothing else to do");
-        assert!(!rx.is_due(false, false, at(1170)), "not in every turn");
-        rx.looked(0, at(1_001_000));
-        assert!(!rx.is_due(true, true, at(1_001_099)) && rx.is_due(true, true, at(1_001_100)), "100 µs at most");
     }
 }

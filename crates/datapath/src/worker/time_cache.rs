@@ -11,7 +11,7 @@ const FRESH: u64 = 10_000;
 
 /// A worker's.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct TimeCache {
     /// Turns follow each other.
     runs: bool,
     /// When the last turn ended; `None` where something else was done since.
@@ -20,10 +20,10 @@ pub struct Pace {
     read: Option<u64>,
 }
 
-impl Pace {
+impl TimeCache {
     /// At a start, or after a pause. `runs`: turns follow each other from now on.
-    pub fn new(runs: bool) -> Pace {
-        Pace { runs, ended: None, read: None }
+    pub fn new(runs: bool) -> TimeCache {
+        TimeCache { runs, ended: None, read: None }
     }
 
     /// Cycle counter at the start of a turn.
@@ -62,20 +62,20 @@ mod tests {
 
     #[test]
     fn clocks_are_read_in_each_turn_unless_turns_follow_each_other() {
-        let mut pace = Pace::default();
+        let mut time_cache = TimeCache::default();
         for _ in 0..3 {
-            let start = pace.start();
-            assert!(pace.is_clock_due(start));
-            assert!(pace.end(start) >= start);
+            let start = time_cache.start();
+            assert!(time_cache.is_clock_due(start));
+            assert!(time_cache.end(start) >= start);
         }
-        let mut pace = Pace::new(true);
-        let start = pace.start();
-        assert!(pace.is_clock_due(start));
-        assert_eq!(pace.end(start + 9_000), start + 9_000);
-        assert_eq!(pace.start(), start + 9_000);
-        assert!(!pace.is_clock_due(start + 9_000));
-        pace.end(start + 10_000);
-        let start = pace.start();
-        assert!(pace.is_clock_due(start) && !pace.is_clock_due(start + 1));
+        let mut time_cache = TimeCache::new(true);
+        let start = time_cache.start();
+        assert!(time_cache.is_clock_due(start));
+        assert_eq!(time_cache.end(start + 9_000), start + 9_000);
+        assert_eq!(time_cache.start(), start + 9_000);
+        assert!(!time_cache.is_clock_due(start + 9_000));
+        time_cache.end(start + 10_000);
+        let start = time_cache.start();
+        assert!(time_cache.is_clock_due(start) && !time_cache.is_clock_due(start + 1));
     }
 }

@@ -14,19 +14,19 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 /// The sleeper raises `sleeping`, looks once more for work, and sleeps; others first leave the work and
 /// then look at `sleeping`. With both in sequentially consistent order, one of the two sees the other.
 #[derive(Default)]
-struct Nap {
+struct SleepFlag {
     sleeping: AtomicBool,
 }
 
-impl Nap {
+impl SleepFlag {
     /// Whether the thread has to be woken, after work was left for it.
-    fn is_taken(&self) -> bool {
+    fn is_raised(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::SeqCst)
     }
 
     /// Sleeps, which `sleep` does, unless `has_work`.
-    fn take(&self, has_work: impl Fn() -> bool, sleep: impl FnOnce()) {
+    fn sleep_unless(&self, has_work: impl Fn() -> bool, sleep: impl FnOnce()) {
         self.sleeping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if !has_work() {
@@ -39,7 +39,7 @@ impl Nap {
 /// Wakes one thread out of its sleep.
 #[derive(Default)]
 pub struct Waker {
-    nap: Nap,
+    sleep_flag: SleepFlag,
     /// Made when the thread is started.
     event: OnceLock<OwnedFd>,
 }
@@ -55,7 +55,7 @@ impl Waker {
 
     /// Wakes the thread if it sleeps.
     pub fn wake(&self) {
-        if self.nap.is_taken()
+        if self.sleep_flag.is_raised()
             && let Some(event) = self.event.get()
         {
             // It can only fail when the counter is full, and then the thread is awake for certain.
@@ -72,7 +72,7 @@ impl Waker {
         has_work: impl Fn() -> bool,
     ) {
         let Some(event) = self.event.get() else { return };
-        self.nap.take(has_work, || {
+        self.sleep_flag.sleep_unless(has_work, || {
             let own = PollFd::new(event, PollFlags::IN);
             let others = others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             let mut fds: Vec<PollFd<'_>> = std::iter::once(own).chain(others).collect();
@@ -96,19 +96,19 @@ mod loom_tests {
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
-            let nap = Arc::new(Nap::default());
+            let sleep_flag = Arc::new(SleepFlag::default());
             let [work, woken] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
-            let (shared, left, rung) = (nap.clone(), work.clone(), woken.clone());
+            let (shared, left, rung) = (sleep_flag.clone(), work.clone(), woken.clone());
             let sleeper = loom::thread::spawn(move || {
                 let sleep = || {
                     while !rung.load(Ordering::Acquire) {
                         loom::thread::yield_now();
                     }
                 };
-                shared.take(|| left.load(Ordering::Acquire), sleep);
+                shared.sleep_unless(|| left.load(Ordering::Acquire), sleep);
             });
             work.store(true, Ordering::Release);
-            if nap.is_taken() {
+            if sleep_flag.is_raised() {
                 woken.store(true, Ordering::Release);
             }
             sleeper.join().unwrap();

@@ -460,7 +460,8 @@ mod tests {
     fn error_message(code: i32) -> Vec<u8> {
         let mut error = ErrorMessage::default();
         (error.code, error.header) = (std::num::NonZeroI32::new(code), vec![0; 16]);
-        let mut message = NetlinkMessage::<RouteNetlinkMessage>::new(NetlinkHeader::default(), NetlinkPayload::Error(error));
+        let mut message =
+            NetlinkMessage::<RouteNetlinkMessage>::new(NetlinkHeader::default(), NetlinkPayload::Error(error));
         message.header.sequence_number = 7;
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];

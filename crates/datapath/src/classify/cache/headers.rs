@@ -20,14 +20,14 @@ use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 
 use crate::classify::bits;
-use crate::classify::cache::insertion::Sampler;
+use crate::classify::cache::insertion::InsertionPolicy;
 use crate::classify::cpu::simd::{KEY, Line, Portable, Simd, Ways};
 use crate::classify::mem::region::{Region, Zero};
 use crate::classify::plan::{Aligned, Core, Origin};
 use crate::classify::prefetch;
-use crate::classify::scan::Heads;
-use crate::classify::table::arena::{Deed, FlowRef};
-use crate::classify::table::flow_counters::Tally;
+use crate::classify::scan::MaskedHeaders;
+use crate::classify::table::arena::{FastAction, FlowRef};
+use crate::classify::table::flow_counters::FlowCounters;
 
 const WAYS: usize = 16;
 
@@ -50,12 +50,12 @@ pub struct Found {
     /// The flow.
     pub flow: FlowRef,
     /// What to do with its packets.
-    pub deed: Deed,
+    pub action: FastAction,
 }
 
 impl Found {
     /// No flow is known.
-    pub const MISS: Found = Found { flow: FlowRef::NONE, deed: Deed::MISS };
+    pub const MISS: Found = Found { flow: FlowRef::NONE, action: FastAction::MISS };
 }
 
 /// What a worker knows of the flow of a line.
@@ -137,13 +137,13 @@ pub struct HeaderCache {
     /// Evictions since it grew.
     evicted: usize,
     /// Which flows are remembered, and which way is overwritten.
-    sampler: Sampler,
+    sampler: InsertionPolicy,
 }
 
 /// What a look-up needs of the cache, to be read once: as far as the compiler knows, what is stored meanwhile might
 /// change it.
 #[derive(Clone, Copy)]
-pub(in crate::classify) struct View<'a, R> {
+pub(in crate::classify) struct CacheReader<'a, R> {
     sets: &'a [Ways],
     entries: &'a [Entry],
     cores: &'a [CoreEntry],
@@ -154,7 +154,7 @@ pub(in crate::classify) struct View<'a, R> {
     hasher: &'a Hasher,
 }
 
-impl<'a, R: Copy> View<'a, R> {
+impl<'a, R: Copy> CacheReader<'a, R> {
     /// Hash of a line: of its core, if it has one.
     #[inline(always)]
     pub fn hash<S: Simd<Reg = R>>(self, simd: S, line: &Line, origin: Origin) -> u64 {
@@ -227,7 +227,7 @@ impl<'a, R: Copy> View<'a, R> {
         }
     }
 
-    /// As [`read`](View::read), of a line that has no core.
+    /// As [`read`](CacheReader::read), of a line that has no core.
     #[inline(always)]
     pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a Fact, bool) {
         let number = number as usize;
@@ -237,7 +237,7 @@ impl<'a, R: Copy> View<'a, R> {
         (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
     }
 
-    /// As [`read`](View::read), of a line with this core.
+    /// As [`read`](CacheReader::read), of a line with this core.
     #[inline(always)]
     pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a Fact, bool) {
         debug_assert!((number as usize) < self.cores.len());
@@ -289,7 +289,7 @@ impl HeaderCache {
             secret,
             hasher,
             evicted: 0,
-            sampler: Sampler::new(),
+            sampler: InsertionPolicy::new(),
         }
     }
 
@@ -348,25 +348,25 @@ impl HeaderCache {
     pub fn find<S: Simd>(
         &mut self,
         simd: S,
-        heads: &Heads,
+        headers: &MaskedHeaders,
         want: u32,
         probes: &mut Probes,
-        tally: Tally<'_>,
+        flow_counters: FlowCounters<'_>,
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         // A batch that is one run is often of the flow that the batch before was of.
         if want.is_power_of_two() {
             let i = want.trailing_zeros() as usize;
-            let same = !simd.differs_at_all(simd.load(&heads.lines[i].0), simd.load(&self.last_line.0));
-            if same && tally.of(self.last_found.flow).epoch() == self.last_epoch {
+            let same = !simd.differs_at_all(simd.load(&headers.lines[i].0), simd.load(&self.last_line.0));
+            if same && flow_counters.of(self.last_found.flow).epoch() == self.last_epoch {
                 found[i] = self.last_found;
                 return want;
             }
         }
-        let holds = self.find_any(simd, heads, want, probes, tally, found);
+        let holds = self.find_any(simd, headers, want, probes, flow_counters, found);
         if holds.is_power_of_two() && holds == want {
             let i = want.trailing_zeros() as usize;
-            (self.last_line, self.last_found, self.last_epoch) = (heads.lines[i], found[i], probes.at[i]);
+            (self.last_line, self.last_found, self.last_epoch) = (headers.lines[i], found[i], probes.at[i]);
         }
         holds
     }
@@ -376,35 +376,35 @@ impl HeaderCache {
     fn find_any<S: Simd>(
         &self,
         simd: S,
-        heads: &Heads,
+        headers: &MaskedHeaders,
         want: u32,
         probes: &mut Probes,
-        tally: Tally<'_>,
+        flow_counters: FlowCounters<'_>,
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         let Probes { hashes, at } = probes;
         let view = self.view(simd);
         // 1. Hash all; ask for the sets.
         for i in bits(want) {
-            let line = &heads.lines[i].0;
+            let line = &headers.lines[i].0;
             hashes[i] = view.hash(simd, line, Origin::of(line));
             view.prefetch_set(hashes[i]);
         }
         // 2. Compare the tags; ask for the entries.
         for i in bits(want) {
             at[i] = view.candidate(simd, hashes[i]);
-            view.prefetch(at[i], Origin::of(&heads.lines[i].0).has_core());
+            view.prefetch(at[i], Origin::of(&headers.lines[i].0).has_core());
         }
         // 3. Compare the lines; ask for the counters.
         let mut known = 0;
-        let mut counters = [tally.of(FlowRef::NONE); BATCH_SIZE];
+        let mut counters = [flow_counters.of(FlowRef::NONE); BATCH_SIZE];
         for i in bits(want) {
-            let line = &heads.lines[i].0;
+            let line = &headers.lines[i].0;
             let first = view.get(simd, at[i], line, Origin::of(line));
             let Some(fact) = first.or_else(|| view.other(hashes[i], line)) else { continue };
             found[i] = fact.found;
             at[i] = fact.epoch;
-            counters[i] = tally.of(fact.found.flow);
+            counters[i] = flow_counters.of(fact.found.flow);
             prefetch(counters[i]);
             known |= 1 << i;
         }
@@ -421,21 +421,29 @@ impl HeaderCache {
 
     /// What a look-up needs.
     #[inline(always)]
-    pub(in crate::classify) fn view<S: Simd>(&self, simd: S) -> View<'_, S::Reg> {
+    pub(in crate::classify) fn view<S: Simd>(&self, simd: S) -> CacheReader<'_, S::Reg> {
         let sets = &self.sets.slice()[self.last + 1..];
         let (entries, cores) = (self.entries.slice(), self.cores.slice());
         // There are as many numbers as ways, and zero.
         let (last, number) = (self.last, (self.ways() * 2 - 1) as u32);
-        View { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
+        CacheReader { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
     /// Remembers what packet `i` belongs to. `epoch` was read before the flow was last seen alive. It must have
     /// been looked for before, in this batch. Only some are remembered, unless `always`.
-    pub fn insert(&mut self, heads: &Heads, probes: &Probes, i: usize, found: Found, epoch: u32, always: bool) {
+    pub fn insert(
+        &mut self,
+        headers: &MaskedHeaders,
+        probes: &Probes,
+        i: usize,
+        found: Found,
+        epoch: u32,
+        always: bool,
+    ) {
         if !(always || self.sampler.draw()) {
             return;
         }
-        let (hash, line) = (probes.hashes[i], &heads.lines[i].0);
+        let (hash, line) = (probes.hashes[i], &headers.lines[i].0);
         let origin = Origin::of(line);
         let fact = Fact { found, epoch, origin };
         let view = self.view(Portable);

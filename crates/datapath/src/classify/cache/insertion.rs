@@ -1,16 +1,16 @@
 //! Which of the flows that tier 2 has found a cache remembers.
 
 /// Chooses one in so many, by chance, so that flows with much traffic get in sooner.
-pub struct Sampler {
+pub struct InsertionPolicy {
     /// One in so many; zero: none.
     one_in: u32,
     state: u32,
 }
 
-impl Sampler {
+impl InsertionPolicy {
     /// Chooses all.
-    pub fn new() -> Sampler {
-        Sampler { one_in: 1, state: 0x9e37_79b9 }
+    pub fn new() -> InsertionPolicy {
+        InsertionPolicy { one_in: 1, state: 0x9e37_79b9 }
     }
 
     /// Chooses one in so many from now on; zero: none.
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_chosen() {
-        let mut sampler = Sampler::new();
+        let mut sampler = InsertionPolicy::new();
         let mut drawn = |one_in| {
             sampler.set_one_in(one_in);
             (0..10_000).filter(|_| sampler.draw()).count()

@@ -6,8 +6,8 @@
 
 use packet::{BATCH_SIZE, Key};
 
-use crate::classify::batch::Place;
-use crate::classify::cache::insertion::Sampler;
+use crate::classify::batch::LookupContext;
+use crate::classify::cache::insertion::InsertionPolicy;
 use crate::classify::cpu::simd::equal_tags;
 use crate::classify::table::arena::FlowRef;
 use crate::classify::table::megaflow::Table;
@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 pub struct ExactCache {
     lines: Box<[Bucket]>,
     /// Which of the flows that tier 2 has found are remembered.
-    sampler: Sampler,
+    sampler: InsertionPolicy,
 }
 
 impl ExactCache {
@@ -40,7 +40,7 @@ impl ExactCache {
     pub fn new(entries: usize) -> ExactCache {
         let lines = entries.div_ceil(WAYS).next_power_of_two();
         let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
-        ExactCache { lines: vec![empty; lines].into(), sampler: Sampler::new() }
+        ExactCache { lines: vec![empty; lines].into(), sampler: InsertionPolicy::new() }
     }
 
     /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
@@ -87,12 +87,12 @@ impl ExactCache {
     #[inline(always)]
     pub fn classify(
         &mut self,
-        at: Place<'_>,
+        at: LookupContext<'_>,
         keys: &[Key],
         want: u32,
         flows: &mut [FlowRef; BATCH_SIZE],
     ) -> (u32, u32, u32) {
-        let Place { list, table, guard, .. } = at;
+        let LookupContext { list, table, guard, .. } = at;
         let mut hashes = [0; BATCH_SIZE];
         for i in bits(want) {
             hashes[i] = list.union.hash(&table.hasher, &keys[i]);

@@ -23,7 +23,7 @@ use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
 use super::shape::Shape;
 use crate::action::PortNo;
 use crate::actions::program::Program;
-use crate::classify::table::flow_counters::{Tallies, Tally};
+use crate::classify::table::flow_counters::{FlowCounters, WorkerFlowCounters};
 use crate::drop::DropReason;
 use crate::sync::rcu::{Domain, Guard};
 use crate::upcall::{FlowId, FlowStats};
@@ -94,7 +94,7 @@ const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
 
 /// The program of a live flow.
 #[derive(Clone, Copy)]
-pub enum Work<'a> {
+pub enum CompiledAction<'a> {
     /// Send to this port: by far the most frequent, so it needs no further line.
     Output(PortNo),
     /// Drop.
@@ -121,19 +121,19 @@ impl<'a> Live<'a> {
 
     /// What to do.
     #[inline(always)]
-    pub fn work(&self) -> Work<'a> {
+    pub fn action(&self) -> CompiledAction<'a> {
         unpack(self.header.program.load(Ordering::Acquire), self.guard)
     }
 }
 
-/// What to do with a packet, in a word that a cache can keep: see [`Deed::kind`].
+/// What to do with a packet, in a word that a cache can keep: see [`FastAction::kind`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub struct Deed(u32);
+pub struct FastAction(u32);
 
-/// The kinds of [`Deed`]s.
+/// The kinds of [`FastAction`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeedKind {
+pub enum FastActionKind {
     /// Send to this port.
     Output(PortNo),
     /// Drop.
@@ -144,39 +144,39 @@ pub enum DeedKind {
     Miss,
 }
 
-impl Deed {
+impl FastAction {
     /// No flow is known.
-    pub const MISS: Deed = Deed(u32::MAX);
+    pub const MISS: FastAction = FastAction(u32::MAX);
     /// Run the flow's program.
-    pub const PROGRAM: Deed = Deed(u32::MAX - 1);
+    pub const PROGRAM: FastAction = FastAction(u32::MAX - 1);
     /// The upper bits of a drop.
     const DROP: u32 = 0x8000_0000;
 
     /// What a flow's work is.
     #[inline(always)]
-    pub fn of(work: Work<'_>) -> Deed {
+    pub fn of(work: CompiledAction<'_>) -> FastAction {
         match work {
             // There are no ports with such numbers: all are as good as one.
-            Work::Output(port) => Deed(port.0.min(Deed::DROP - 1)),
-            Work::Drop(reason) => Deed(Deed::DROP | reason as u32),
-            Work::Program(_) => Deed::PROGRAM,
+            CompiledAction::Output(port) => FastAction(port.0.min(FastAction::DROP - 1)),
+            CompiledAction::Drop(reason) => FastAction(FastAction::DROP | reason as u32),
+            CompiledAction::Program(_) => FastAction::PROGRAM,
         }
     }
 
     /// Zero where it is the same as another.
     #[inline(always)]
-    pub fn differs(self, other: Deed) -> u32 {
+    pub fn differs(self, other: FastAction) -> u32 {
         self.0 ^ other.0
     }
 
     /// What it is.
     #[inline(always)]
-    pub fn kind(self) -> DeedKind {
+    pub fn kind(self) -> FastActionKind {
         match self {
-            Deed::MISS => DeedKind::Miss,
-            Deed::PROGRAM => DeedKind::Program,
-            Deed(port) if port < Deed::DROP => DeedKind::Output(PortNo(port)),
-            Deed(drop) => DeedKind::Drop(reason((drop & !Deed::DROP) as usize)),
+            FastAction::MISS => FastActionKind::Miss,
+            FastAction::PROGRAM => FastActionKind::Program,
+            FastAction(port) if port < FastAction::DROP => FastActionKind::Output(PortNo(port)),
+            FastAction(drop) => FastActionKind::Drop(reason((drop & !FastAction::DROP) as usize)),
         }
     }
 }
@@ -195,7 +195,7 @@ struct Chunk {
 pub struct Arena {
     chunks: Box<[Chunk]>,
     /// Of each worker that there has ever been, its counters of all entries.
-    tallies: Box<[OnceLock<Tallies>]>,
+    all_counters: Box<[OnceLock<WorkerFlowCounters>]>,
     /// Workers that have counters: those below this number. The writer's.
     workers: AtomicUsize,
 }
@@ -209,7 +209,7 @@ impl Arena {
         let chunk = |_| Chunk { base: AtomicPtr::default(), stride: AtomicU32::new(0) };
         let arena = Arena {
             chunks: (0..count).map(chunk).collect(),
-            tallies: (0..max_workers).map(|_| OnceLock::new()).collect(),
+            all_counters: (0..max_workers).map(|_| OnceLock::new()).collect(),
             workers: AtomicUsize::new(0),
         };
         let mut free = Free::default();
@@ -249,7 +249,7 @@ impl Arena {
 
     /// What to do with packets of a flow that was live in this turn: also if it is no longer.
     #[inline(always)]
-    pub fn work<'a>(&'a self, flow: FlowRef, guard: Guard<'a>) -> Work<'a> {
+    pub fn action<'a>(&'a self, flow: FlowRef, guard: Guard<'a>) -> CompiledAction<'a> {
         let program = self.header(flow).program.load(Ordering::Acquire);
         // It stays for a grace period, and a turn is none.
         unpack(NonNull::new(program).expect("it was live in this turn").as_ptr(), guard)
@@ -277,15 +277,15 @@ impl Arena {
 
     /// A worker's counters of all flows.
     #[inline(always)]
-    pub fn tally(&self, worker: usize) -> Tally<'_> {
-        self.tallies[worker].get().expect("a worker is enlisted before it comes into being").tally()
+    pub fn flow_counters(&self, worker: usize) -> FlowCounters<'_> {
+        self.all_counters[worker].get().expect("a worker is enlisted before it comes into being").flow_counters()
     }
 
     /// The sum of all workers' counters.
     pub fn stats(&self, flow: FlowRef) -> FlowStats {
         let mut sum = FlowStats::default();
         for worker in 0..self.workers.load(Ordering::Acquire) {
-            sum.add(&self.tally(worker).stats(flow));
+            sum.add(&self.flow_counters(worker).stats(flow));
         }
         sum
     }
@@ -319,8 +319,8 @@ impl Arena {
     /// its number goes on with that one's counters.
     pub(in crate::classify) fn enlist(&self, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
-        for of_worker in self.tallies.iter().take(worker + 1).skip(workers) {
-            of_worker.get_or_init(|| Tallies::new(self.chunks.len() * CHUNK));
+        for of_worker in self.all_counters.iter().take(worker + 1).skip(workers) {
+            of_worker.get_or_init(|| WorkerFlowCounters::new(self.chunks.len() * CHUNK));
         }
         self.workers.store(workers.max(worker + 1), Ordering::Release);
     }
@@ -357,7 +357,7 @@ impl Arena {
     ) {
         let header = self.header(flow);
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.tally(worker).clear(flow);
+            self.flow_counters(worker).clear(flow);
         }
         let mut at = self.entry(flow).wrapping_add(BLOCK_SIZE).cast::<Block>();
         for block in shape.compact(key) {
@@ -380,7 +380,7 @@ impl Arena {
     /// Has caches forget what they know of a flow. Comes behind the change.
     fn expire(&self, flow: FlowRef) {
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.tally(worker).of(flow).expire();
+            self.flow_counters(worker).of(flow).expire();
         }
     }
 
@@ -472,15 +472,19 @@ fn is_box(program: *mut Program) -> bool {
 }
 
 #[inline(always)]
-fn unpack(program: *mut Program, guard: Guard<'_>) -> Work<'_> {
+fn unpack(program: *mut Program, guard: Guard<'_>) -> CompiledAction<'_> {
     let bits = program.addr();
     if bits & IMMEDIATE != 0 {
         let value = bits >> WORK_BITS;
-        return if bits & DROPS != 0 { Work::Drop(reason(value)) } else { Work::Output(PortNo(value as u32)) };
+        return if bits & DROPS != 0 {
+            CompiledAction::Drop(reason(value))
+        } else {
+            CompiledAction::Output(PortNo(value as u32))
+        };
     }
     // SAFETY: a flow that was live in this turn had a program then; a program that is replaced, or whose
     // entry is freed, is retired through the domain.
-    Work::Program(unsafe { guard.protect(program) })
+    CompiledAction::Program(unsafe { guard.protect(program) })
 }
 
 fn retire(program: *mut Program, domain: &Domain) {

@@ -20,7 +20,7 @@ const PORTS: usize = 16;
 /// Flows that are asked before one has to go in any case.
 const ASKED: usize = 8;
 /// Flows that [`Table::thin`] evicts in one call.
-const THINNED: usize = 8192;
+const EVICTED_AT_ONCE: usize = 8192;
 /// Evicted flows that may wait for the workers before no more are installed.
 pub(in crate::classify) const MAX_DYING: usize = 1 << 16;
 
@@ -104,8 +104,8 @@ impl Table {
     }
 
     /// Evicts flows of condemned subtables, and those above the limits, a bounded number in each call.
-    pub fn thin(&self) {
-        let mut left = THINNED;
+    pub fn enforce_limits(&self) {
+        let mut left = EVICTED_AT_ONCE;
         while left > 0 {
             let mut writer = self.writer.lock();
             let before = left;

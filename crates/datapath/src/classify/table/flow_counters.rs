@@ -91,7 +91,7 @@ impl Counters {
     /// Has caches forget what they know of the flow. The writer's.
     pub(in crate::classify) fn expire(&self) {
         #[cfg(test)]
-        WORK.with(|work| work.expired.set(work.expired.get() + 1));
+        WRITES.with(|work| work.expired.set(work.expired.get() + 1));
         self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
@@ -100,7 +100,7 @@ impl Counters {
 /// find them. No two workers' share a line, nor a pair of lines that the processor asks for together: each writes to
 /// its own with every batch.
 #[repr(align(128))]
-pub(in crate::classify) struct Tallies {
+pub(in crate::classify) struct WorkerFlowCounters {
     counters: Region<Counters>,
     totals: Region<Totals>,
     /// The worker's time when it received last, in ticks. A flow's time is told right while it is less than 52 days
@@ -108,23 +108,23 @@ pub(in crate::classify) struct Tallies {
     latest: AtomicU64,
 }
 
-impl Tallies {
+impl WorkerFlowCounters {
     /// For this many flows.
-    pub fn new(flows: usize) -> Tallies {
-        Tallies { counters: Region::new(flows), totals: Region::new(flows), latest: AtomicU64::new(0) }
+    pub fn new(flows: usize) -> WorkerFlowCounters {
+        WorkerFlowCounters { counters: Region::new(flows), totals: Region::new(flows), latest: AtomicU64::new(0) }
     }
 
     /// For use.
     #[inline(always)]
-    pub fn tally(&self) -> Tally<'_> {
-        Tally { counters: self.counters.slice(), all: self }
+    pub fn flow_counters(&self) -> FlowCounters<'_> {
+        FlowCounters { counters: self.counters.slice(), all: self }
     }
 
-    /// Notes the whole numbers of a flow. The worker's.
+    /// BatchMeta the whole numbers of a flow. The worker's.
     #[cold]
     #[inline(never)]
     fn carry(&self, flow: FlowRef) {
-        let (packets, bytes, _) = self.tally().whole(flow);
+        let (packets, bytes, _) = self.flow_counters().whole(flow);
         let totals = &self.totals.slice()[flow.index()];
         totals.packets.store(packets, Ordering::Release);
         totals.bytes.store(bytes, Ordering::Release);
@@ -133,12 +133,12 @@ impl Tallies {
 
 /// A worker's counters, by flow.
 #[derive(Clone, Copy)]
-pub struct Tally<'a> {
+pub struct FlowCounters<'a> {
     counters: &'a [Counters],
-    all: &'a Tallies,
+    all: &'a WorkerFlowCounters,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> FlowCounters<'a> {
     /// Of a flow.
     #[inline(always)]
     pub fn of(self, flow: FlowRef) -> &'a Counters {
@@ -147,7 +147,7 @@ impl<'a> Tally<'a> {
         unsafe { self.counters.get_unchecked(flow.index()) }
     }
 
-    /// Notes the time, in each turn that has packets. The worker's alone.
+    /// BatchMeta the time, in each turn that has packets. The worker's alone.
     #[inline(always)]
     pub fn turn(self, now: Time) {
         self.all.latest.store(now.0 >> TICK, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl<'a> Tally<'a> {
     #[inline(always)]
     pub fn add(self, flow: FlowRef, packets: u16, bytes: u32, tcp_flags: u16, now: Time) {
         #[cfg(test)]
-        WORK.with(|work| work.added.set(work.added.get() + 1));
+        WRITES.with(|work| work.added.set(work.added.get() + 1));
         let counters = self.of(flow);
         let was = counters.count_and_flags.load(Ordering::Relaxed);
         let count = was.wrapping_add(both(packets.into(), bytes.into()) << FLAGS_BITS);
@@ -223,8 +223,8 @@ impl<'a> Tally<'a> {
 /// How often a thread's tests have written to counters.
 #[cfg(test)]
 #[derive(Default)]
-pub struct WorkDone {
-    /// By [`Tally::add`].
+pub struct CounterWrites {
+    /// By [`FlowCounters::add`].
     pub added: std::cell::Cell<usize>,
     /// By [`Counters::expire`].
     pub expired: std::cell::Cell<usize>,
@@ -233,7 +233,7 @@ pub struct WorkDone {
 #[cfg(test)]
 thread_local! {
     /// Of this thread.
-    pub static WORK: WorkDone = WorkDone::default();
+    pub static WRITES: CounterWrites = CounterWrites::default();
 }
 
 #[cfg(test)]
@@ -262,8 +262,8 @@ mod tests {
             adds in prop::collection::vec((1..=PACKETS, 0..=BYTES, 0..0x1000u16, 0..1u64 << 50), 1..40),
             each in 1..MOST,
         ) {
-            let tallies = Tallies::new(FLOW + 2);
-            let tally = tallies.tally();
+            let all_counters = WorkerFlowCounters::new(FLOW + 2);
+            let flow_counters = all_counters.flow_counters();
             let (mut expected, mut now) = (FlowStats::default(), start);
             for (packets, bytes, tcp_flags, later) in adds {
                 now += later;
@@ -273,16 +273,16 @@ mod tests {
                     used: Time(now >> TICK << TICK),
                     tcp_flags,
                 });
-                tally.turn(Time(now));
+                flow_counters.turn(Time(now));
                 for _ in 0..each {
-                    tally.add(flow(), packets, bytes, tcp_flags, Time(now));
+                    flow_counters.add(flow(), packets, bytes, tcp_flags, Time(now));
                 }
-                prop_assert_eq!(tally.stats(flow()), expected);
+                prop_assert_eq!(flow_counters.stats(flow()), expected);
             }
-            prop_assert_eq!(tally.stats(FlowRef::at(FLOW - 1)), FlowStats::default());
-            prop_assert_eq!(tally.stats(FlowRef::at(FLOW + 1)), FlowStats::default());
-            tally.clear(flow());
-            prop_assert_eq!(tally.stats(flow()), FlowStats::default());
+            prop_assert_eq!(flow_counters.stats(FlowRef::at(FLOW - 1)), FlowStats::default());
+            prop_assert_eq!(flow_counters.stats(FlowRef::at(FLOW + 1)), FlowStats::default());
+            flow_counters.clear(flow());
+            prop_assert_eq!(flow_counters.stats(flow()), FlowStats::default());
         }
     }
 
@@ -290,18 +290,18 @@ mod tests {
     #[test]
     fn is_read_while_it_counts() {
         const BATCHES: u64 = if cfg!(miri) { 300 } else { 3_000_000 };
-        let tallies = Tallies::new(FLOW + 1);
+        let all_counters = WorkerFlowCounters::new(FLOW + 1);
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 for n in 1..=BATCHES {
                     let now = Time((n / 1000) << TICK);
-                    tallies.tally().turn(now);
-                    tallies.tally().add(flow(), PACKETS, BYTES, 0, now);
+                    all_counters.flow_counters().turn(now);
+                    all_counters.flow_counters().add(flow(), PACKETS, BYTES, 0, now);
                 }
             });
             let mut last = FlowStats::default();
             while !worker.is_finished() {
-                let stats = tallies.tally().stats(flow());
+                let stats = all_counters.flow_counters().stats(flow());
                 let (packets, bytes) = (BATCHES * u64::from(PACKETS), BATCHES * u64::from(BYTES));
                 assert!(
                     last.packets <= stats.packets && stats.packets <= packets,
@@ -315,7 +315,7 @@ mod tests {
             }
         });
         let packets = BATCHES * u64::from(PACKETS);
-        assert_eq!(tallies.tally().stats(flow()).packets, packets);
+        assert_eq!(all_counters.flow_counters().stats(flow()).packets, packets);
     }
 
     /// The time of the last packet does not depend on how long the machine runs, how long the worker has been idle
@@ -324,19 +324,19 @@ mod tests {
     fn long_times() {
         const TIMES: u64 = if cfg!(miri) { 10 } else { 1000 };
         let day = 24 * 3600 * 1_000_000_000u64;
-        let tallies = Tallies::new(FLOW + 1);
-        let tally = tallies.tally();
+        let all_counters = WorkerFlowCounters::new(FLOW + 1);
+        let flow_counters = all_counters.flow_counters();
         for n in 0..TIMES {
             let at = |days: u64| Time((n * 120 + days) * day);
-            tally.turn(at(0));
-            tally.add(flow(), 1, 60, 0, at(0));
+            flow_counters.turn(at(0));
+            flow_counters.add(flow(), 1, 60, 0, at(0));
             for idle in [0, 25, 27, 51] {
-                tally.turn(at(idle));
-                assert_eq!(tally.stats(flow()).used.0 >> TICK, at(0).0 >> TICK, "after {idle} days");
+                flow_counters.turn(at(idle));
+                assert_eq!(flow_counters.stats(flow()).used.0 >> TICK, at(0).0 >> TICK, "after {idle} days");
             }
             let soon = Time(at(51).0 + 30_000_000_000);
-            tally.add(flow(), 1, 60, 0, soon);
-            assert_eq!(tally.stats(flow()).used.0 >> TICK, soon.0 >> TICK);
+            flow_counters.add(flow(), 1, 60, 0, soon);
+            assert_eq!(flow_counters.stats(flow()).used.0 >> TICK, soon.0 >> TICK);
         }
     }
 }

@@ -23,7 +23,7 @@ use super::shape::Shape;
 use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
-use crate::classify::batch::Place;
+use crate::classify::batch::LookupContext;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
@@ -187,8 +187,8 @@ impl Table {
     /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
     /// Returns the bits of those found, and how many subtables were visited, summed over the packets.
     #[inline(always)]
-    pub fn lookup(at: Place<'_>, keys: &[Key], mut want: u32, found: &mut [FlowRef; BATCH_SIZE]) -> (u32, u32) {
-        let Place { list, table, worker, guard, .. } = at;
+    pub fn lookup(at: LookupContext<'_>, keys: &[Key], mut want: u32, found: &mut [FlowRef; BATCH_SIZE]) -> (u32, u32) {
+        let LookupContext { list, table, worker, guard, .. } = at;
         let (wanted, mut visited) = (want, 0);
         let mut hashes = [0; BATCH_SIZE];
         for subtable in &list.subtables {

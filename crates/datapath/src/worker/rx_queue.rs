@@ -1,0 +1,167 @@
+//! A receive queue as the worker has it that polls it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use packet::Time;
+use ports::RxQueue;
+
+use crate::classify::mixed::RunHistory;
+use crate::pipeline::port::PortShared;
+use crate::sync::counters::Counter;
+use crate::worker::fairness::Deficit;
+use crate::worker::idle_queues::Registration;
+
+/// The share of the time for which a queue has been empty that passes before another look at it, if that is
+/// costly and the worker busy; and the most.
+const POLL_FRACTION: u32 = 16;
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_micros(100);
+
+/// How long a busy worker does not look at what has been empty for so long, and is costly to look at.
+pub fn poll_interval(empty_for: Duration) -> Duration {
+    (empty_for / POLL_FRACTION).min(LONGEST_POLL_INTERVAL)
+}
+
+/// A receive queue and its port.
+pub struct Rx {
+    /// The port.
+    pub port: Arc<PortShared>,
+    /// The queue's number.
+    pub index: usize,
+    /// The queue.
+    pub queue: Box<dyn RxQueue>,
+    /// Cycles spent on its packets. Written by the worker that has the queue.
+    pub cycles: Arc<Counter>,
+    /// What it owes to the worker's other queues.
+    pub deficit: Deficit,
+    /// What its last batches were like.
+    pub recent: RunHistory,
+    /// It was empty when it was looked at last.
+    empty: bool,
+    /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
+    costly: bool,
+    /// When it was not empty last.
+    received: Time,
+    /// When an empty one that is costly is worth another look.
+    next_look: Time,
+    /// See [`IdleQueues`].
+    pub registration: Registration,
+}
+
+impl Rx {
+    /// A queue of a port, not yet looked at.
+    pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
+        let costly = queue.wait_fd().is_some();
+        let (received, next_look) = (Time(0), Time(0));
+        let (deficit, recent, empty) = (Deficit::default(), RunHistory::default(), false);
+        let registration = Registration::default();
+        Rx {
+            port: port.clone(),
+            index,
+            queue,
+            cycles,
+            deficit,
+            recent,
+            empty,
+            costly,
+            received,
+            next_look,
+            registration,
+        }
+    }
+
+    /// There are frames to be expected in it.
+    pub fn awaits_frames(&mut self) {
+        self.empty = false;
+    }
+
+    /// It was empty when it was looked at last.
+    pub fn is_empty(&self) -> bool {
+        self.empty
+    }
+
+    /// When it was not empty last.
+    pub fn empty_since(&self) -> Time {
+        self.received
+    }
+
+    /// To look at it when it is empty may cost a system call.
+    pub fn is_costly_to_poll(&self) -> bool {
+        self.costly
+    }
+
+    /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns
+    /// that `look` at the clock, and in idle ones unless that is costly. While other queues keep the worker
+    /// `busy`, a costly one waits for the longer, the longer it has been empty.
+    #[inline(always)]
+    pub fn is_due(&self, look: bool, busy: bool, now: Time) -> bool {
+        if !self.empty {
+            return true;
+        }
+        if self.costly { look && (!busy || now >= self.next_look) } else { look || !busy }
+    }
+
+    /// Takes note of what a poll has found.
+    #[inline(always)]
+    pub fn looked(&mut self, count: usize, now: Time) {
+        self.empty = count == 0;
+        if !self.empty {
+            self.received = now;
+        } else if self.costly {
+            self.next_look = now + poll_interval(now.since(self.received));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    use packet::Batch;
+    use ports::{Env, PortSpec};
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::action::PortNo;
+
+    struct Source(Option<OwnedFd>);
+
+    impl RxQueue for Source {
+        fn receive(&mut self, _: &mut Batch, _: Time) -> usize {
+            0
+        }
+
+        fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+            self.0.as_ref().map(AsFd::as_fd)
+        }
+    }
+
+    fn rx(fd: Option<OwnedFd>) -> Rx {
+        let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
+        Rx::new(&PortShared::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
+    }
+
+    #[test]
+    fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
+        let mut rx = rx(None);
+        let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
+        assert!(due(&rx, false, true), "nobody has looked yet");
+        rx.looked(0, Time(0));
+        assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
+        rx.looked(1, Time(0));
+        assert!(due(&rx, false, true));
+    }
+
+    #[test]
+    fn a_dear_queue_waits_the_longer_the_longer_it_has_been_empty() {
+        let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
+        let at = |micros: u64| Time(micros * 1000);
+        rx.looked(1, at(1000));
+        rx.looked(0, at(1160));
+        assert!(!rx.is_due(true, true, at(1169)) && rx.is_due(true, true, at(1170)), "a sixteenth of 160 µs");
+        assert!(rx.is_due(true, false, at(1161)), "nothing else to do");
+        assert!(!rx.is_due(false, false, at(1170)), "not in every turn");
+        rx.looked(0, at(1_001_000));
+        assert!(!rx.is_due(true, true, at(1_001_099)) && rx.is_due(true, true, at(1_001_100)), "100 µs at most");
+    }
+}
