@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use packet::time::{Clock, Time};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
+use weir_time::{Clock, Time};
 
 use crate::replica::Replica;
 use crate::session::{Config, Event, Reason, Session, TxnId};

@@ -19,9 +19,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use packet::time::Time;
 use serde_json::{Value, json};
 use thiserror::Error;
+use weir_time::Time;
 
 use crate::change::ChangeSet;
 use crate::jsonrpc::{FrameError, Framer, Limits, Message};
