@@ -2,6 +2,28 @@
 //! the Nicira extensions, and the text syntax of flows.
 //!
 //! This crate does no I/O and reads no clock.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`action`] | Actions |
+//! | [`bundle`] | Bundles of messages |
+//! | [`codec`] | Messages as bytes, and back |
+//! | [`error`] | Errors and their numbers |
+//! | [`flow_mod`] | Changes of flow tables, and flow-removed |
+//! | [`group`] | Groups |
+//! | [`instruction`] | Instructions of a flow |
+//! | [`matching`] | Matches, and parts of fields |
+//! | [`message`] | A message: version, transaction, body |
+//! | [`meter`] | Meters |
+//! | [`packet_msg`] | Packet-in and packet-out |
+//! | [`port`] | Ports: description, changes, statistics |
+//! | [`queue`] | Queues of ports |
+//! | [`stats`] | Multipart requests and replies |
+//! | [`switch`] | Features, configuration, roles |
+//! | [`table`] | Flow tables: description and configuration |
+//! | [`text`] | The syntax of ovs-ofctl, in both directions |
+//! | [`tlv`] | Which tunnel options tun_metadata fields stand for |
+//! | [`types`] | Versions, identifiers, reserved numbers, flags |
 
 pub mod action;
 pub mod bundle;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::action::{self, Within};
-use super::oxm::{self, Place};
+use super::oxm::{self, FieldUse};
 use super::prop;
 use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
@@ -208,8 +208,8 @@ fn pull_selection(v: &mut Reader) -> Result<Selection, OfError> {
     }
     while !v.is_empty() {
         let header = oxm::pull_header(v)?;
-        let field = oxm::header_field(header, Place::Match)?;
-        let entry = oxm::pull_payload(v, header, field, Place::Match)?;
+        let field = oxm::header_field(header, FieldUse::Match)?;
+        let entry = oxm::pull_payload(v, header, field, FieldUse::Match)?;
         if selection.fields.iter().any(|&(other, _)| other == entry.field) {
             return Err(OFPBMC_DUP_FIELD);
         }

@@ -146,7 +146,7 @@ impl<'a> Extraction<'a> {
         l3.ipv6_src = ip.src().octets();
         l3.ipv6_dst = ip.dst().octets();
         let Ok(steps) = ip.headers().collect::<Result<Vec<_>, _>>() else { return true };
-        let extension = |step: &&ipv6::Step| !matches!(step, ipv6::Step::Upper(..));
+        let extension = |step: &&ipv6::ChainedHeader| !matches!(step, ipv6::ChainedHeader::Upper(..));
         if steps.iter().filter(extension).count() > MAX_EXTENSION_HEADERS {
             return true;
         }
@@ -155,7 +155,7 @@ impl<'a> Extraction<'a> {
         common.nw_tos = ip.traffic_class();
         common.nw_ttl = ip.hop_limit();
         for step in &steps {
-            if let ipv6::Step::Fragment(fragment) = step
+            if let ipv6::ChainedHeader::Fragment(fragment) = step
                 && fragment.offset_flags.get() != 0
             {
                 common.nw_frag |= frag::ANY;
@@ -165,7 +165,7 @@ impl<'a> Extraction<'a> {
             }
         }
         match steps.last() {
-            Some(&ipv6::Step::Upper(proto, payload)) => {
+            Some(&ipv6::ChainedHeader::Upper(proto, payload)) => {
                 common.nw_proto = proto;
                 self.upper(proto, payload);
             }
@@ -258,7 +258,7 @@ impl<'a> Extraction<'a> {
     fn mpls(&mut self, bytes: &'a [u8]) {
         let mut rest = bytes;
         for i in 0..MAX_LABEL_STACK {
-            let Ok((entry, behind)) = mpls::Entry::new_checked(rest) else { break };
+            let Ok((entry, behind)) = mpls::LabelStackEntry::new_checked(rest) else { break };
             rest = behind;
             self.layers.l2_5 = self.offset(bytes);
             if i < MAX_LABELS {
@@ -299,15 +299,15 @@ impl<'a> Extraction<'a> {
 
 /// The pseudo-field of OpenFlow 1.3 section 7.2.3.8: which headers came, whether one came too often, and
 /// whether they came in another order than RFC 8200 section 4.1 has.
-fn extension_header_bits(steps: &[ipv6::Step]) -> u16 {
+fn extension_header_bits(steps: &[ipv6::ChainedHeader]) -> u16 {
     use ip_proto::{AUTH, DEST_OPTIONS, ESP, FRAGMENT, HOP_BY_HOP, NO_NEXT, ROUTING};
     const ORDER: [u8; 8] = [HOP_BY_HOP, DEST_OPTIONS, ROUTING, FRAGMENT, AUTH, ESP, DEST_OPTIONS, NO_NEXT];
 
     let protos: Vec<u8> = steps
         .iter()
         .map(|step| match *step {
-            ipv6::Step::Extension(proto, _) | ipv6::Step::Upper(proto, _) => proto,
-            ipv6::Step::Fragment(_) => FRAGMENT,
+            ipv6::ChainedHeader::Extension(proto, _) | ipv6::ChainedHeader::Upper(proto, _) => proto,
+            ipv6::ChainedHeader::Fragment(_) => FRAGMENT,
         })
         .filter(|proto| ORDER.contains(proto))
         .collect();

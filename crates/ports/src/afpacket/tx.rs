@@ -7,14 +7,14 @@ use arrayvec::ArrayVec;
 use packet::buffer::heap::HEAP;
 use packet::{BATCH_SIZE, Batch, Packet, Time};
 
-use super::{Shared, socket};
+use super::{Netdev, socket};
 use crate::stats::Counters;
 use crate::virtual_port::fits;
 use crate::{Offloads, TxQueue, offload, vnet};
 
 pub struct Tx {
     socket: socket::Socket,
-    shared: Arc<Shared>,
+    shared: Arc<Netdev>,
     offloads: Offloads,
     counters: Arc<Counters>,
     /// Frames for the next system call.
@@ -22,7 +22,7 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub fn new(socket: socket::Socket, shared: Arc<Shared>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
+    pub fn new(socket: socket::Socket, shared: Arc<Netdev>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
         Tx { socket, shared, offloads, counters, pending: Batch::new() }
     }
 

@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, Features, Link, Mac, Stats};
 
 pub use ethtool::Channels;
-use table::Entry;
+use table::TrackedLink;
 pub use table::{LinkId, LinkTable};
 
 /// A network interface of the kernel.
 pub struct Interface {
     name: String,
     table: Arc<LinkTable>,
-    entry: Arc<Entry>,
+    entry: Arc<TrackedLink>,
     /// The carrier as last seen, and how often it has changed.
     was_up: AtomicBool,
     resets: AtomicU64,
@@ -255,7 +255,7 @@ impl Interface {
     }
 }
 
-/// Entry point for fuzzing: what the kernel answers, as any bytes behind the number of the request.
+/// TrackedLink point for fuzzing: what the kernel answers, as any bytes behind the number of the request.
 pub fn fuzz(bytes: &[u8]) {
     netlink::fuzz(bytes);
 }

@@ -109,27 +109,27 @@ pub fn parse_actions(text: &str, ports: &dyn PortNames) -> Result<Vec<Action>, E
 /// Parses what follows `actions=` in a flow.
 pub fn parse_instructions(text: &str, ports: &dyn PortNames) -> Result<Instructions, Error> {
     let mut instructions = Instructions::default();
-    let mut step = Step::Start;
+    let mut step = InstructionKind::Start;
     let mut dropped = false;
     for item in Items::new(text) {
         let item = item?;
         let name = item.key.to_ascii_lowercase();
-        let (next, value) = (Step::of(&name), item.value);
+        let (next, value) = (InstructionKind::of(&name), item.value);
         // Apply-actions may go on; every other instruction comes once, in its order.
-        if next < step || next == step && next != Step::Apply {
+        if next < step || next == step && next != InstructionKind::Apply {
             let problem = "out of order; the order is meter, actions, clear_actions, write_actions, write_metadata, \
                            goto_table, each but actions once";
             return Err(Error::argument(&name, problem));
         }
         step = next;
         match next {
-            Step::Meter => instructions.meter = Some(integer32("meter", value)?),
-            Step::Clear => instructions.clear = true,
-            Step::Write => instructions.write = parse_list(value, ports, 1)?,
-            Step::Metadata => instructions.metadata = Some(parse_metadata(value)?),
-            Step::Goto => instructions.goto = Some(TableId(integer("goto_table", value, 254)? as u8)),
-            Step::Start | Step::Apply if name == "drop" => dropped = true,
-            Step::Start | Step::Apply => instructions.apply.push(parse_action(&item, ports, 0)?),
+            InstructionKind::Meter => instructions.meter = Some(integer32("meter", value)?),
+            InstructionKind::Clear => instructions.clear = true,
+            InstructionKind::Write => instructions.write = parse_list(value, ports, 1)?,
+            InstructionKind::Metadata => instructions.metadata = Some(parse_metadata(value)?),
+            InstructionKind::Goto => instructions.goto = Some(TableId(integer("goto_table", value, 254)? as u8)),
+            InstructionKind::Start | InstructionKind::Apply if name == "drop" => dropped = true,
+            InstructionKind::Start | InstructionKind::Apply => instructions.apply.push(parse_action(&item, ports, 0)?),
         }
     }
     if dropped && !instructions.is_empty() {
@@ -140,7 +140,7 @@ pub fn parse_instructions(text: &str, ports: &dyn PortNames) -> Result<Instructi
 
 /// The order of instructions (OpenFlow 1.3.5 section 5.9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum InstructionKind {
     Start,
     Meter,
     Apply,
@@ -150,15 +150,15 @@ enum Step {
     Goto,
 }
 
-impl Step {
-    fn of(name: &str) -> Step {
+impl InstructionKind {
+    fn of(name: &str) -> InstructionKind {
         match name {
-            "meter" => Step::Meter,
-            "clear_actions" => Step::Clear,
-            "write_actions" => Step::Write,
-            "write_metadata" => Step::Metadata,
-            "goto_table" => Step::Goto,
-            _ => Step::Apply,
+            "meter" => InstructionKind::Meter,
+            "clear_actions" => InstructionKind::Clear,
+            "write_actions" => InstructionKind::Write,
+            "write_metadata" => InstructionKind::Metadata,
+            "goto_table" => InstructionKind::Goto,
+            _ => InstructionKind::Apply,
         }
     }
 }

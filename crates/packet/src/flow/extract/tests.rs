@@ -80,7 +80,7 @@ fn other() -> impl Strategy<Value = (u16, Vec<u8>)> {
             .prop_map(|(ty, op)| (ty, build::arp(op, SRC, [10, 0, 0, 1].into(), DST, [10, 0, 0, 2].into()))),
         (select(vec![0x8847, 0x8848]), vec(any::<u32>(), 0..20), vec(any::<u8>(), 0..20)).prop_map(
             |(ty, lses, data)| {
-                let stack: Vec<_> = lses.into_iter().map(mpls::Entry).collect();
+                let stack: Vec<_> = lses.into_iter().map(mpls::LabelStackEntry).collect();
                 (ty, build::mpls(&stack, &data))
             }
         ),
