@@ -8,6 +8,7 @@ What a fixture started is stopped after the test, and checked (`Daemon.close`). 
 cause are named by its `EXPECTED`, a list of patterns; those of one test by `Daemon.expect`.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lib.daemon import ROOT, WEIR, Ovs, Weir  # noqa: E402, F401
 from lib.net import Net  # noqa: E402
 from lib.wait import until  # noqa: E402, F401
+
+
+# Who runs the tests in the background ignores these, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def close_all(started):

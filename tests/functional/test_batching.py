@@ -69,6 +69,8 @@ def test_what_waits_survives_its_input_port(weir, net):
     w.ofctl("add-flow", "br0", f"in_port={a.port},udp,actions=output:{b.port}")
     received = lambda: int(b.run("nstat", "-asz", "UdpNoPorts").stdout.split()[-2])
     a.run("python3", "-c", "import socket; socket.socket(2, 2).sendto(b'x', ('10.0.0.2', 99))")
+    # What is still in the port's own queue goes with the port.
+    until(lambda: "n_packets=1," in w.ofctl("dump-flows", "br0", "udp"), what="the datagram in the switch")
     w.configure(workers(f"sleep-max-us = 0\ntx-flush-interval-us = {SECOND}", config([(b.port, "afpacket", "")])))
     w.cli("reload")
     until(lambda: received() == 1, what="the datagram's arrival")

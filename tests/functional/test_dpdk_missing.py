@@ -36,7 +36,8 @@ class Hidden:
     @staticmethod
     def show(pid):
         """They are installed, as a running daemon sees it."""
-        run("nsenter", "-t", pid, "-m", "umount", "-l", LIBRARIES)
+        # With the process's root, which may be another one than its namespace's.
+        run("nsenter", "-t", pid, "-m", "-r", "umount", "-l", LIBRARIES)
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::classify::batch::{BatchMeta, Hits, LookupContext};
+use datapath::classify::batch::{Hits, LookupContext};
 use datapath::classify::cpu::level::{Leveled, at_best};
 use datapath::classify::cpu::simd::Simd;
 use datapath::classify::mixed::RunHistory;
 use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
+use datapath::pipeline::batch::BatchMeta;
 use datapath::sync::rcu::Domain;
 use datapath::{Action, PortNo};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
@@ -62,6 +63,7 @@ impl Leveled for OfBatch<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Hits {
+        self.meta.begin(PortNo(1));
         tiers(simd, self.at, self.packets, self.caches, self.meta, self.recent)
     }
 }
@@ -97,9 +99,8 @@ fn classify(c: &mut Criterion) {
             trace.truncate(TRACE / BATCH_SIZE * BATCH_SIZE);
             reader.quiescent();
             let guard = reader.pin();
-            let list = table.list(PortNo(1), guard).expect("flows of this port");
-            let at =
-                LookupContext { in_port: PortNo(1), list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
+            let list = table.list_of_port(PortNo(1), guard).expect("flows of this port");
+            let at = LookupContext { list, table: &table, worker: 0, guard, count_at: Some(Time(1)) };
 
             let mut batches = trace.chunks(BATCH_SIZE).cycle();
             group.bench_function(BenchmarkId::new("megaflow", format!("{flows} flows, {masks} masks")), |b| {

@@ -33,7 +33,7 @@ impl Account {
             sum.sent += worker.sent;
             sum.refused += worker.refused;
             sum.punted += worker.punted;
-            sum.drops.0.iter_mut().zip(worker.drops.0).for_each(|(sum, n)| *sum += n);
+            sum.drops += &worker.drops;
             sum
         })
     }

@@ -1,11 +1,11 @@
 //! Statistics as the management side reads them.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::upcall::{FlowId, FlowStats, FlowTag};
 
 /// Packets dropped, by reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,20 @@ impl Drops {
         self.0.iter().sum()
     }
 
+    /// Those since `base` was read.
+    pub(crate) fn since(&self, base: &Drops) -> Drops {
+        Drops(std::array::from_fn(|i| self.0[i].wrapping_sub(base.0[i])))
+    }
+
     /// The reasons that have occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n != 0)
+    }
+}
+
+impl AddAssign<&Drops> for Drops {
+    fn add_assign(&mut self, other: &Drops) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
     }
 }
 
@@ -150,15 +161,4 @@ pub struct Usage {
     pub queues: BTreeMap<(PortNo, usize), Option<u8>>,
     /// Each worker, by number.
     pub workers: BTreeMap<usize, Option<u8>>,
-}
-
-/// A flow that is gone, with its final statistics.
-#[derive(Clone)]
-pub struct RemovedFlow {
-    /// Its identity.
-    pub id: FlowId,
-    /// Final statistics: nothing is counted any more.
-    pub stats: FlowStats,
-    /// The upper layer's record of it.
-    pub tag: FlowTag,
 }

@@ -11,7 +11,6 @@ use packet::{Key, Packet, Time};
 
 use crate::action::{Action, PortNo, Punt};
 use crate::drop::DropReason;
-use crate::stats::RemovedFlow;
 
 /// The slow path.
 ///
@@ -139,6 +138,17 @@ pub struct FlowDump {
     /// When it was installed.
     pub created: Time,
     /// The upper layer's record.
+    pub tag: FlowTag,
+}
+
+/// A flow that is gone, with its final statistics.
+#[derive(Clone)]
+pub struct RemovedFlow {
+    /// Its identity.
+    pub id: FlowId,
+    /// Final statistics: nothing is counted any more.
+    pub stats: FlowStats,
+    /// The upper layer's record of it.
     pub tag: FlowTag,
 }
 

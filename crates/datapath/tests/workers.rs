@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{MemPort, ToPort, by_hand, eventually, flow, udp};
-use datapath::control::assignment::Policy;
 use datapath::sync::clock::MonotonicClock;
-use datapath::{Action, AutoBalance, Config, Datapath, Error};
+use datapath::{Action, AutoBalance, Config, Datapath, Error, RxPolicy};
 use packet::{Field, Packet};
 
 fn started(config: Config) -> Arc<Datapath> {
@@ -39,7 +38,7 @@ fn queues_move_to_the_workers_that_there_are() {
     let workers = || dp.rx_assignments().iter().map(|rx| rx.worker).collect::<Vec<_>>();
     let cores = || dp.stats().workers.iter().map(|w| (w.number, w.core)).collect::<Vec<_>>();
     assert_eq!(workers(), [0, 0, 0, 0]);
-    dp.set_rx_policy(Policy::RoundRobin, true);
+    dp.set_rx_policy(RxPolicy::RoundRobin, true);
     dp.set_workers(&[0, 1]).unwrap();
     assert_eq!((workers(), cores()), (vec![0, 1, 0, 1], vec![(0, Some(0)), (1, Some(1))]));
     dp.set_workers(&[1]).unwrap();
@@ -111,7 +110,7 @@ fn queues_are_pinned_to_cores() {
     let place = || dp.rx_assignments().iter().map(|rx| (rx.worker, rx.pinned)).collect::<Vec<_>>();
     dp.set_rx_affinity(port, BTreeMap::from([(3, 0)])).unwrap();
     assert_eq!(place(), [(1, false), (1, false), (1, false), (0, true)]);
-    dp.set_rx_policy(Policy::RoundRobin, false);
+    dp.set_rx_policy(RxPolicy::RoundRobin, false);
     assert_eq!(place(), [(0, false), (1, false), (0, false), (0, true)]);
     dp.set_rx_affinity(port, BTreeMap::new()).unwrap();
     assert_eq!(place(), [(0, false), (1, false), (0, false), (1, false)]);
@@ -199,12 +198,21 @@ fn packets_that_are_up_come_back_before_a_queue_moves() {
     assert_eq!(numbers(&ports[1].1), [(1, 0), (1, 1), (1, 2), (1, 3)]);
 }
 
-/// Frames with numbers go in at three queues while workers come and go; a single queue out, or one for
-/// each worker. Some of them miss.
+/// Frames with numbers go in at three queues while workers come and go.
 fn traffic_while_workers_change(max_tx: usize) {
+    let sets: [&[usize]; 6] = [&[0, 1], &[1], &[0, 0, 1], &[0], &[], &[1, 1]];
+    traffic_while(max_tx, &[0], |dp, step| {
+        dp.set_workers(sets[step % sets.len()]).unwrap();
+        dp.rebalance();
+    });
+}
+
+/// Frames with numbers go in at three queues while `change` is called again and again; a single queue out, or one for each
+/// worker. Some of them miss.
+fn traffic_while(max_tx: usize, workers: &[usize], change: impl Fn(&Datapath, usize) + Sync) {
     const FRAMES: u32 = 30_000;
     const CONNECTION: u32 = 100;
-    let config = Config { workers: vec![0], upcall_queue: 1 << 18, ..Config::default() };
+    let config = Config { workers: workers.to_vec(), upcall_queue: 1 << 18, ..Config::default() };
     let dp = started(Config { max_sleep: Duration::from_micros(50), ..config });
     let (a, b) = (MemPort::with("a", 3, usize::MAX, None), MemPort::with("b", 1, max_tx, None));
     let (input, out) = (dp.add_port(a.clone()).unwrap(), dp.add_port(b.clone()).unwrap());
@@ -224,12 +232,10 @@ fn traffic_while_workers_change(max_tx: usize) {
                 }
             });
         }
-        let (dp, stop) = (&dp, &stop);
+        let (dp, stop, change) = (&dp, &stop, &change);
         scope.spawn(move || {
-            let sets: [&[usize]; 6] = [&[0, 1], &[1], &[0, 0, 1], &[0], &[], &[1, 1]];
-            for cores in sets.into_iter().cycle() {
-                dp.set_workers(cores).unwrap();
-                dp.rebalance();
+            for step in 0.. {
+                change(dp, step);
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
@@ -273,6 +279,19 @@ fn nor_when_they_share_a_transmit_queue() {
 #[test]
 fn nor_when_some_do() {
     traffic_while_workers_change(2);
+}
+
+#[test]
+fn nor_while_handlers_change() {
+    traffic_while(usize::MAX, &[0, 1, 1], |dp, step| dp.set_handlers([2, 3, 1, 16, 2][step % 5]).unwrap());
+}
+
+#[test]
+fn nor_while_both_do() {
+    traffic_while(2, &[0], |dp, step| {
+        dp.set_handlers([3, 1, 2][step % 3]).unwrap();
+        dp.set_workers([&[0, 1, 1][..], &[1], &[0, 1]][step / 3 % 3]).unwrap();
+    });
 }
 
 #[test]

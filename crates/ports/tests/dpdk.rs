@@ -10,7 +10,7 @@ use packet::buffer::heap::HEAP;
 use packet::{BATCH_SIZE, Batch, Offload, Packet};
 use ports::dpdk::mbuf;
 use ports::dpdk::mempool::{self, PoolRef};
-use ports::dpdk::{Init, Settings, EalState, initialise, thread};
+use ports::dpdk::{EalState, Init, Settings, initialise, thread};
 
 /// Starts DPDK; one test at a time counts mbufs.
 fn dpdk() -> MutexGuard<'static, ()> {

@@ -1,9 +1,7 @@
 //! Stage 6: a program at work on a packet.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use packet::flow::block::Common;
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
@@ -14,63 +12,11 @@ use ports::offload::complete;
 use crate::action::PortNo;
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::drop::DropReason;
-use crate::pipeline::passes::Pass;
+use crate::pipeline::metadata::CARRIED_BLOCKS;
+use crate::pipeline::recirculation::{Pass, Recirculation, Stage};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
-
-/// The blocks of a key that do not come from the frame.
-const METADATA: [BlockId; 6] =
-    [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
-
-/// What travels beside a packet when its key is made anew.
-pub struct Metadata {
-    common: Common,
-    /// Only where there are any, which is rare.
-    blocks: Option<Box<Key>>,
-}
-
-impl Metadata {
-    /// The metadata of `key`.
-    pub fn of(key: &Key) -> Metadata {
-        let has_more = METADATA.iter().any(|&id| key.present().has(id));
-        Metadata { common: *key.common(), blocks: has_more.then(|| Box::new(key.clone())) }
-    }
-
-    /// Where the packet came from.
-    pub fn in_port(&self) -> PortNo {
-        PortNo(self.common.in_port.get())
-    }
-
-    /// Starts `key` with this metadata, to be completed by an extraction.
-    pub fn start(&self, key: &mut Key) {
-        key.reset();
-        let (to, from) = (key.common_mut(), &self.common);
-        to.in_port = from.in_port;
-        to.recirc_id = from.recirc_id;
-        to.packet_type = from.packet_type;
-        to.dp_hash = from.dp_hash;
-        to.pkt_mark = from.pkt_mark;
-        to.skb_priority = from.skb_priority;
-        if let Some(from) = &self.blocks {
-            for id in METADATA.into_iter().filter(|&id| from.present().has(id)) {
-                *key.block_mut(id) = *from.block(id);
-            }
-        }
-    }
-}
-
-/// A packet on its way back to classification.
-pub struct Recirculated {
-    /// The frame.
-    pub packet: Packet,
-    /// What travels beside it.
-    pub metadata: Metadata,
-    /// Which pass it comes to.
-    pub pass: Pass,
-    /// A flow has counted it already.
-    pub counted: bool,
-}
 
 /// How well a key describes its frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -135,12 +81,8 @@ impl<'a> KeyView<'a> {
     /// Extracts again, unless what is needed is known.
     fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
         if self.known == Known::Nothing || values && self.known == Known::Headers {
-            let only_packet = Blocks::COMMON.with(BlockId::L3).with(BlockId::Encap);
-            if self.key.present().0 & !only_packet.0 == 0 {
-                self.key.reset();
-            } else {
-                Metadata::of(self.key).start(self.key);
-            }
+            // What comes from the frame goes.
+            self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key, vlan_limit);
             self.known = Known::All;
         }
@@ -180,7 +122,7 @@ pub struct Executor {
     /// To ports.
     pub outputs: Outputs,
     /// Back to classification.
-    pub recirculated: VecDeque<Recirculated>,
+    pub recirculation: Recirculation,
     /// To the slow path.
     pub misses: MissQueue,
     /// The worker's counters.
@@ -228,7 +170,7 @@ impl Executor {
             Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // As if it had been made, and dropped.
                 self.counters.copied.add(1);
-                self.outputs.refuse(reason, view.in_port());
+                self.outputs.retire_parts(1, reason, view.in_port());
             }
             Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
@@ -236,6 +178,10 @@ impl Executor {
                 step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
+            Step::Hash { basis } if view.known == Known::All => {
+                let hash = flow_hash(&self.hasher, view.key, *basis);
+                view.key.common_mut().dp_hash.set(hash);
+            }
             Step::Hash { basis } => {
                 let hash = self.aside(view, |executor, view| {
                     view.refresh(packet.data(), true, executor.vlan_limit);
@@ -248,7 +194,7 @@ impl Executor {
 
     /// Why no packet may be recirculated to this pass, if that is so.
     fn refuses(&self, next: Pass) -> Option<DropReason> {
-        next.refusal(self.max_depth, self.recirculated.len())
+        next.refusal(self.max_depth, self.recirculation.waiting())
     }
 
     /// Makes a copy, and takes note of it.
@@ -274,11 +220,10 @@ impl Executor {
             }
             Use::Recirc(id) => {
                 if let Some(reason) = self.refuses(next) {
-                    return self.outputs.drop(packet, reason, view.in_port());
+                    return self.outputs.retire_one(packet, reason, view.in_port());
                 }
-                let mut metadata = Metadata::of(view.key);
-                metadata.common.recirc_id.set(*id);
-                self.recirculated.push_back(Recirculated { packet, metadata, pass: next, counted: false });
+                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {
                 view.refresh(packet.data(), true, self.vlan_limit);
@@ -292,7 +237,7 @@ impl Executor {
                 }
                 self.run(choose(&packet), packet, view, next);
             }
-            Use::Drop(reason) => self.outputs.drop(packet, *reason, view.in_port()),
+            Use::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
         }
     }
 
@@ -310,7 +255,7 @@ impl Executor {
         });
         self.divided(parts);
         if result.is_err() {
-            self.outputs.refuse(DropReason::Malformed, in_port);
+            self.outputs.retire_parts(1, DropReason::Malformed, in_port);
         }
     }
 
@@ -330,13 +275,13 @@ impl Executor {
         });
         self.divided(parts);
         if result.is_err() {
-            self.outputs.refuse(DropReason::Malformed, view.in_port());
+            self.outputs.retire_parts(1, DropReason::Malformed, view.in_port());
         }
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.
     fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
-        if program.needs() != Needs::Key {
+        if program.needs() != Needs::Key && !program.writes_metadata() {
             // It changes nothing in the key.
             return self.run(program, packet, &mut view.again(), next);
         }

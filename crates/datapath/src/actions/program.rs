@@ -30,6 +30,8 @@ pub enum Needs {
 #[repr(align(64))]
 pub struct Program {
     needs: Needs,
+    /// It changes metadata, which lies in the packets' keys.
+    writes_metadata: bool,
     recirculations: u16,
     /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
     pub steps: SmallVec<[Step; 1]>,
@@ -158,14 +160,21 @@ impl Program {
         }
         let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
+        let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        Program { needs, recirculations, steps, end }
+        Program { needs, writes_metadata, recirculations, steps, end }
     }
 
     /// What has to be known of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// Whether it changes metadata, which packets of a run have in common.
+    #[inline(always)]
+    pub fn writes_metadata(&self) -> bool {
+        self.writes_metadata
     }
 
     /// How many copies of a packet are recirculated at most.
@@ -179,7 +188,7 @@ impl Program {
     #[inline(always)]
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
-            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key => {
+            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
                 let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
                 (!copies).then_some(port)
             }
@@ -213,11 +222,22 @@ impl Step {
     fn needs(&self) -> Needs {
         match self {
             Step::Copy(copy) => copy.needs(),
+            // Packets of a run have their metadata in common.
+            Step::Rewrite(rewriter) if rewriter.only_metadata() => Needs::Nothing,
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
             Step::Rewrite(_) => Needs::Headers,
             Step::PushVlan { .. } | Step::PopVlan => Needs::Nothing,
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => Needs::Key,
+        }
+    }
+
+    fn writes_metadata(&self) -> bool {
+        match self {
+            Step::Copy(copy) => copy.writes_metadata(),
+            Step::Rewrite(rewriter) => rewriter.is_of_key(),
+            Step::Hash { .. } => true,
+            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::PopMpls { .. } => false,
         }
     }
 
@@ -245,8 +265,18 @@ impl Use {
         match self {
             Use::Output { .. } | Use::Recirc(_) | Use::Drop(_) => Needs::Nothing,
             Use::Run(program) => program.needs,
+            // Packets of a run may go different ways here, and change the metadata that they have in common.
+            Use::RunByLength { .. } if self.writes_metadata() => Needs::Key,
             Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
             Use::Punt(_) => Needs::Key,
+        }
+    }
+
+    fn writes_metadata(&self) -> bool {
+        match self {
+            Use::Run(program) => program.writes_metadata,
+            Use::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
+            Use::Output { .. } | Use::Recirc(_) | Use::Punt(_) | Use::Drop(_) => false,
         }
     }
 
@@ -306,26 +336,35 @@ mod tests {
         let nothing = [push.clone(), Action::PopVlan, set(Field::DlDst), set(Field::VlanTci), Action::Recirc(1)];
         let headers =
             [set(Field::NwDst), set(Field::Ipv6Dst), set(Field::UdpDst), set(Field::ArpTpa), set(Field::NdTarget)];
+        let metadata = [set(Field::PktMark), set(Field::TunId)];
         let key = [
-            set(Field::PktMark),
-            set(Field::TunId),
             Action::PushMpls { ethertype: 0x8847, lse: 0 },
             Action::PopMpls { ethertype: 0x0800 },
             Action::Hash { basis: 0 },
             punt.clone(),
         ];
         let of = |needs, list: &[Action]| list.iter().map(|a| (needs, a.clone())).collect::<Vec<_>>();
-        let all = [of(Needs::Nothing, &nothing), of(Needs::Headers, &headers), of(Needs::Key, &key)].concat();
+        let all = [
+            of(Needs::Nothing, &nothing),
+            of(Needs::Nothing, &metadata),
+            of(Needs::Headers, &headers),
+            of(Needs::Key, &key),
+        ]
+        .concat();
         for (needs, action) in all {
             let alone = Program::compile(&[action.clone(), output(1)]);
             assert_eq!(alone.needs(), needs, "{action:?}");
             let copies = matches!(action, Action::Recirc(_) | Action::Punt(_));
-            let rewrites = (needs != Needs::Key && !copies).then_some(PortNo(1));
+            let is_metadata = metadata.contains(&action);
+            assert_eq!(alone.writes_metadata(), is_metadata || matches!(action, Action::Hash { .. }), "{action:?}");
+            let rewrites = (needs != Needs::Key && !copies && !is_metadata).then_some(PortNo(1));
             assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
             // In a program within, too, and beside others that need less.
             let list = vec![push.clone(), action.clone(), output(2)];
             let length = Action::CheckLength { size: 9, longer: list.clone(), others: vec![output(3)] };
-            for within in [Action::Clone(list), length] {
+            // Where packets of a run go different ways, each needs metadata of its own.
+            let by_length = if is_metadata { Needs::Key } else { needs };
+            for (within, needs) in [(Action::Clone(list), needs), (length, by_length)] {
                 assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");
             }
         }

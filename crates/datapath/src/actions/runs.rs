@@ -6,27 +6,20 @@
 use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
-use crate::action::PortNo;
 use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Needs, Program, Step, Use};
-use crate::classify::batch::{BatchMeta, end_of_run, start_key};
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
-use crate::pipeline::passes::Pass;
+use crate::pipeline::batch::BatchMeta;
+use crate::pipeline::recirculation::{Pass, Stage};
 use crate::sync::rcu::Guard;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
 /// packets stay where they are, and a batch may still leave as a whole: returns whether the same is left to do with
 /// all.
 #[inline(never)]
-pub fn rewrite_runs(
-    table: &Table,
-    guard: Guard<'_>,
-    packets: &mut Batch,
-    meta: &mut BatchMeta,
-    in_port: PortNo,
-) -> bool {
-    let (starts, count) = (meta.starts, packets.len());
+pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
+    let (starts, count) = (meta.starts(), packets.len());
     let mut grown = 0;
     // What a flow does lies two loads away: ask for it ahead.
     for at in bits(starts) {
@@ -43,16 +36,16 @@ pub fn rewrite_runs(
         let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
         if program.needs() == Needs::Headers {
-            meta.extract(at, &packets[at], in_port);
+            meta.extract(at, &packets[at]);
         }
-        let run = at..end_of_run(starts, at, count);
+        let run = at..meta.end_of_run(at, count);
         let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
         rewrite(&program.steps, &mut packets[run], key, layers);
         meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         grown = grown.max(program.growth());
     }
     meta.headers.longest += grown;
-    bits(meta.starts).all(|at| meta.found[at].action == meta.found[0].action)
+    meta.has_one_action()
 }
 
 /// Does steps that only rewrite.
@@ -74,25 +67,25 @@ pub fn act_on_run(
     packets: impl Iterator<Item = Packet>,
     first: usize,
     pass: Pass,
-    in_port: PortNo,
 ) {
+    let in_port = meta.in_port();
     match work {
         CompiledAction::Program(program) if program.needs() == Needs::Key => {
             for (packet, i) in packets.zip(first..) {
-                meta.extract(i, &packet, in_port);
+                meta.extract(i, &packet);
                 let view = &mut KeyView::new(&mut meta.keys[i], meta.layers[i]);
                 executor.run(program, packet, view, pass.of(program));
             }
         }
         CompiledAction::Program(program) => {
             let mut packets: Batch = packets.collect();
-            let view = &mut meta.view_of_run(first, &packets[0], in_port, program.needs());
+            let view = &mut meta.view_of_run(first, &packets[0], program);
             executor.run_all(program, &mut packets, view, pass.of(program));
         }
         CompiledAction::Output(port) => {
             packets.for_each(|packet| executor.outputs.push(port, packet, in_port, executor.now))
         }
-        CompiledAction::Drop(reason) => packets.for_each(|packet| executor.outputs.drop(packet, reason, in_port)),
+        CompiledAction::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
     }
 }
 
@@ -100,11 +93,11 @@ impl BatchMeta {
     /// The view of a run that starts with `packet`, the one of number `at`, for a program that needs less than the
     /// packets' own keys.
     #[inline(always)]
-    pub fn view_of_run(&mut self, at: usize, packet: &Packet, in_port: PortNo, needs: Needs) -> KeyView<'_> {
-        if needs != Needs::Nothing {
-            self.extract(at, packet, in_port);
-        } else if self.extracted >> at & 1 == 0 {
-            start_key(&mut self.keys[at], in_port);
+    pub fn view_of_run(&mut self, at: usize, packet: &Packet, program: &Program) -> KeyView<'_> {
+        if program.needs() != Needs::Nothing {
+            self.extract(at, packet);
+        } else if !self.is_extracted(at) {
+            self.start_key(at);
         }
         KeyView::of_run(&mut self.keys[at], self.layers[at])
     }
@@ -124,6 +117,10 @@ impl Executor {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
+            Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
+                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                self.recirculation.push_run(stage, next, packets.drain(..), view.key);
+            }
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
         }
     }

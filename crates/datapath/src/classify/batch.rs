@@ -9,91 +9,21 @@
 //! 3. For what it does not know, and for packets with unusual headers, the key is extracted: tier 2, the
 //!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
-use packet::flow::extract::{Layers, VlanLimit, extract, simple_mark};
+use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet, Time};
 
 use super::bits;
 use super::mixed::{self, MixedBatch, RunHistory};
 use super::plan::set_mark;
-use super::scan::{MaskedHeaders, scan};
-use crate::action::PortNo;
-use crate::classify::cache::headers::{Found, HeaderCache, Probes};
+use super::rescan::rescan;
+use super::scan::scan;
+use crate::classify::cache::headers::{Found, HeaderCache};
 use crate::classify::cache::keys::ExactCache;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::arena::{FastAction, FlowRef};
-use crate::classify::table::megaflow::{PortList, Table};
+use crate::classify::table::megaflow::{FlowList, Table};
+use crate::pipeline::batch::{BatchMeta, all, end_of_run};
 use crate::sync::rcu::Guard;
-
-/// What a worker finds out about a batch, in arrays beside its packets.
-pub struct BatchMeta {
-    /// The keys of the packets in `extracted`.
-    pub keys: Box<[Key]>,
-    /// Where the headers of the packets in `extracted` are.
-    pub layers: [Layers; BATCH_SIZE],
-    /// The packets whose keys are there.
-    pub extracted: u32,
-    /// Lengths and TCP flags.
-    pub headers: MaskedHeaders,
-    /// What was found, for the first packet of each run.
-    pub found: [Found; BATCH_SIZE],
-    /// The first packets of runs.
-    pub starts: u32,
-    /// The first packets of the runs that have been counted for their flows.
-    pub counted: u32,
-    /// All have been counted, and the same is to be done with all packets.
-    pub alike: bool,
-    /// Some have a flow, and others have none.
-    pub divided: bool,
-    /// VLAN tags that are parsed. A setting of the worker, the same for all batches until it changes.
-    pub vlan_limit: VlanLimit,
-    probes: Probes,
-}
-
-const _: () = assert!(size_of::<Layers>() == 8 && size_of::<Key>() == 768);
-
-impl Default for BatchMeta {
-    fn default() -> BatchMeta {
-        BatchMeta {
-            keys: vec![Key::new(); BATCH_SIZE].into(),
-            layers: [Layers::EMPTY; BATCH_SIZE],
-            extracted: 0,
-            headers: MaskedHeaders::default(),
-            found: [Found::MISS; BATCH_SIZE],
-            starts: 0,
-            counted: 0,
-            alike: false,
-            divided: false,
-            vlan_limit: VlanLimit::default(),
-            probes: Probes::default(),
-        }
-    }
-}
-
-impl BatchMeta {
-    /// Extracts the key of packet `i`, from a port, unless that was done.
-    #[inline(always)]
-    pub fn extract(&mut self, i: usize, packet: &Packet, in_port: PortNo) {
-        if self.extracted >> i & 1 == 0 {
-            self.extracted |= 1 << i;
-            let key = &mut self.keys[i];
-            start_key(key, in_port);
-            self.layers[i] = extract(packet.data(), key, self.vlan_limit);
-        }
-    }
-
-    /// Makes every packet the first of its run, as which it may find something else. All keys are there.
-    #[cold]
-    pub fn split_runs(&mut self, packets: &[Packet]) {
-        for (i, packet) in packets.iter().enumerate() {
-            if self.starts >> i & 1 == 0 {
-                self.found[i] = self.found[i - 1];
-            }
-            self.headers.bytes[i] = packet.len() as u32;
-            self.headers.flags[i] = self.keys[i].common().tcp_flags.get();
-        }
-        self.starts = all(packets.len());
-    }
-}
 
 /// A worker's caches.
 pub struct Caches {
@@ -144,13 +74,11 @@ pub struct Hits {
     pub visited: u32,
 }
 
-/// Where packets of one input port are looked up, and by whom.
+/// Where packets of one stage are looked up, and by whom.
 #[derive(Clone, Copy)]
 pub struct LookupContext<'a> {
-    /// The port.
-    pub in_port: PortNo,
-    /// The subtables for its packets.
-    pub list: &'a PortList,
+    /// The subtables for packets of their stage.
+    pub list: &'a FlowList,
     /// All flows.
     pub table: &'a Table,
     /// The worker's number.
@@ -167,7 +95,7 @@ const MIXED: u8 = 63;
 /// Least packets of a batch that may count as mixed.
 const FEW: usize = 4;
 
-/// Finds the flows of packets that have come in on the port. `recent` is the receive queue's.
+/// Finds the flows of packets that a port has received. `recent` is the receive queue's.
 #[inline(always)]
 pub fn classify<S: Simd>(
     simd: S,
@@ -179,10 +107,7 @@ pub fn classify<S: Simd>(
 ) -> Hits {
     let LookupContext { list, table, worker, count_at, .. } = at;
     let count = packets.len();
-    meta.extracted = 0;
-    (meta.counted, meta.alike, meta.divided) = (0, false, false);
     let flow_counters = table.arena.flow_counters(worker);
-    let BatchMeta { headers, probes, found, .. } = meta;
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
     let (known, leaders, odd);
@@ -191,12 +116,14 @@ pub fn classify<S: Simd>(
         && let Some(now) = count_at
     {
         recent.mixed -= 1;
+        let BatchMeta { headers, probes, found, .. } = meta;
         let (plan, found) = (&list.plan, &mut found[..count]);
-        let mixed =
-            mixed::find(simd, MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found }, recent);
+        let batch = MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found };
+        let mixed = mixed::find(simd, batch, recent);
         (known, leaders, odd) = (mixed.known, all(count) & !mixed.odd, mixed.odd);
-        (meta.counted, meta.alike) = (mixed.known, mixed.alike);
+        meta.set_counted(mixed.known, mixed.alike);
     } else {
+        let BatchMeta { headers, probes, found, .. } = meta;
         let scan = scan(simd, &list.plan, packets, headers);
         (leaders, odd) = (scan.leaders, scan.odd);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
@@ -207,17 +134,68 @@ pub fn classify<S: Simd>(
         let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= FEW;
         recent.mixed = if is_mixed { MIXED } else { 0 };
     }
-    meta.starts = leaders | odd;
+    finish(at, packets, Looked { known, leaders, odd }, caches, meta)
+}
+
+/// Finds the flows of packets that go round again. Where their stage has no list of its own, it is by their keys alone: no
+/// line says which stage of the list they are in.
+#[inline(always)]
+pub fn classify_again<S: Simd>(
+    simd: S,
+    at: LookupContext<'_>,
+    packets: &[Packet],
+    caches: &mut Caches,
+    meta: &mut BatchMeta,
+) -> Hits {
+    if !at.list.is_of_later_stage {
+        meta.start_with_keys(packets);
+        return classify_keys(at, packets.len(), &mut caches.exact, meta);
+    }
+    let LookupContext { list, table, worker, .. } = at;
+    let (metadata, headers, counted) = meta.parts_for_scan();
+    let scan = rescan(&list.plan, packets, metadata, counted, headers);
+    let cache = &mut caches.headers;
+    let known = if list.plan.simple || cache.is_on() {
+        let BatchMeta { headers, probes, found, .. } = meta;
+        cache.find(simd, headers, scan.leaders, probes, table.arena.flow_counters(worker), found)
+    } else {
+        0
+    };
+    finish(at, packets, Looked { known, leaders: scan.leaders, odd: scan.odd }, caches, meta)
+}
+
+/// What a first look at a batch has found: sets of packets.
+#[derive(Clone, Copy)]
+struct Looked {
+    /// Those that the header cache knows.
+    known: u32,
+    /// Those that it can know.
+    leaders: u32,
+    /// Those with unusual headers.
+    odd: u32,
+}
+
+/// Counts what the header cache has found, and looks further for what it has not.
+#[inline(always)]
+fn finish(
+    at: LookupContext<'_>,
+    packets: &[Packet],
+    looked: Looked,
+    caches: &mut Caches,
+    meta: &mut BatchMeta,
+) -> Hits {
+    let Looked { known, leaders, odd } = looked;
+    let starts = leaders | odd;
+    meta.set_starts(starts);
     let mut hits = Hits::default();
-    let of_cache = self::packets(known, meta.starts, count);
-    if list.plan.simple {
+    let of_cache = self::packets(known, starts, packets.len());
+    if at.list.plan.simple {
         hits.simple = of_cache;
     } else {
         hits.exact = of_cache;
     }
-    if known != meta.starts {
-        let open = Open { leaders: leaders & !known, odd };
-        look_further(at, packets, open, caches, meta, &mut hits);
+    if known != starts {
+        look_further(at, packets, Open { leaders: leaders & !known, odd }, caches, meta, &mut hits);
     }
     hits
 }
@@ -238,26 +216,25 @@ fn look_further(
     meta: &mut BatchMeta,
     hits: &mut Hits,
 ) {
-    let LookupContext { in_port, list, table, worker, guard, .. } = at;
-    let (count, both) = (packets.len(), open.leaders | open.odd);
+    let LookupContext { list, table, worker, guard, .. } = at;
+    let (count, both, starts) = (packets.len(), open.leaders | open.odd, meta.starts());
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
         // A mark stands for the key: the flows look at nothing else.
         for i in bits(both) {
-            let (frame, key) = (packets[i].data(), &mut meta.keys[i]);
-            start_key(key, in_port);
+            let frame = packets[i].data();
             let mark = simple_mark(frame, meta.vlan_limit);
-            set_mark(key, mark);
+            set_mark(meta.start_key(i), mark);
             if open.odd >> i & 1 != 0 {
                 meta.headers.flags[i] = odd_flags(mark.dl_type, frame, meta.vlan_limit);
             }
         }
         let (found, visited) = Table::lookup(at, &meta.keys[..count], both, &mut flows);
-        hits.simple += self::packets(found, meta.starts, count);
+        hits.simple += self::packets(found, starts, count);
         hits.visited += visited;
     } else {
         for i in bits(both) {
-            meta.extract(i, &packets[i], in_port);
+            meta.extract(i, &packets[i]);
         }
         for i in bits(open.odd) {
             meta.headers.flags[i] = meta.keys[i].common().tcp_flags.get();
@@ -265,8 +242,8 @@ fn look_further(
         let keys = &meta.keys[..count];
         let (found, visited) = Table::lookup(at, keys, open.leaders, &mut flows);
         let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
-        hits.exact += self::packets(known, meta.starts, count);
-        hits.megaflow += self::packets(found | of_odd, meta.starts, count);
+        hits.exact += self::packets(known, starts, count);
+        hits.megaflow += self::packets(found | of_odd, starts, count);
         hits.visited += visited + visited_by_odd;
     }
     let mut missed = 0;
@@ -282,7 +259,7 @@ fn look_further(
         }
         missed |= u32::from(live.is_none()) << i;
     }
-    meta.divided = missed != 0 && missed != meta.starts;
+    meta.set_missed(missed);
 }
 
 /// The TCP flags of a packet whose headers are unusual.
@@ -317,45 +294,22 @@ pub fn look_up_keys(
     }
 }
 
-/// Finds the flows of packets whose keys are there, all of the port.
+/// Finds the flows of packets whose keys are there, each a run by itself.
 pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache, meta: &mut BatchMeta) -> Hits {
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
-    meta.starts = all(count);
+    let starts = all(count);
+    meta.set_starts(starts);
     let keys = &meta.keys[..count];
-    let (known, found, visited) = look_up_keys(at, keys, meta.starts, &mut flows, exact);
-    for (found, flow) in meta.found.iter_mut().zip(&flows[..count]) {
-        let live = at.table.arena.live(*flow, at.guard);
-        *found = live.map_or(Found::MISS, |live| Found { flow: *flow, action: FastAction::of(live.action()) });
+    let (known, found, visited) = look_up_keys(at, keys, starts, &mut flows, exact);
+    let mut missed = 0;
+    for i in 0..count {
+        let live = at.table.arena.live(flows[i], at.guard);
+        meta.found[i] =
+            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
+        missed |= u32::from(live.is_none()) << i;
     }
-    let missed = meta.found[..count].iter().filter(|found| **found == Found::MISS).count();
-    meta.divided = missed != 0 && missed != count;
+    meta.set_missed(missed);
     Hits { simple: 0, exact: known.count_ones(), megaflow: found.count_ones(), visited }
-}
-
-/// Starts the key of a packet that a port has received.
-#[inline(always)]
-pub fn start_key(key: &mut Key, in_port: PortNo) {
-    key.reset();
-    let common = key.common_mut();
-    common.in_port.set(in_port.0);
-    common.recirc_id.set(0);
-    common.packet_type.set(0);
-    common.dp_hash.set(0);
-    common.pkt_mark.set(0);
-    common.skb_priority.set(0);
-}
-
-/// The numbers below `count`, as a set.
-#[inline(always)]
-pub fn all(count: usize) -> u32 {
-    ((1u64 << count) - 1) as u32
-}
-
-/// Where the run of packet `at` ends.
-#[inline(always)]
-pub fn end_of_run(starts: u32, at: usize, count: usize) -> usize {
-    let behind = u64::from(starts) >> 1 >> at;
-    if behind == 0 { count } else { at + 1 + behind.trailing_zeros() as usize }
 }
 
 /// How many packets the runs have that start with `of`.
@@ -376,15 +330,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_end_at_the_next_start_or_with_the_batch() {
+    fn packets_of_runs() {
         let starts = 0b1000_0000_0000_0000_0000_0000_0001_0101;
-        assert_eq!(end_of_run(starts, 0, 32), 2);
-        assert_eq!(end_of_run(starts, 2, 32), 4);
-        assert_eq!(end_of_run(starts, 4, 32), 31);
-        assert_eq!(end_of_run(starts, 31, 32), 32);
-        assert_eq!(end_of_run(0b1, 0, 7), 7);
-        assert_eq!(end_of_run(0b10_0001, 5, 6), 6);
-        assert_eq!((all(0), all(1), all(32)), (0, 1, u32::MAX));
         assert_eq!((packets(0b101, starts, 32), packets(starts, starts, 9), packets(0, starts, 9)), (4, 9, 0));
     }
 }

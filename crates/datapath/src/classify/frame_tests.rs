@@ -7,7 +7,7 @@ use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
-use super::batch::{BatchMeta, Hits, LookupContext, end_of_run, start_key};
+use super::batch::{Hits, LookupContext};
 use super::mixed::RunHistory;
 use super::plan::is_simple;
 use super::table::flow_counters;
@@ -16,6 +16,7 @@ use crate::action::{Action, PortNo};
 use crate::classify::cpu::level::{Leveled, at_best, at_every};
 use crate::classify::cpu::simd::Simd;
 use crate::drop::DropReason;
+use crate::pipeline::batch::{BatchMeta, start_key};
 use crate::sync::rcu::{Domain, Guard};
 use crate::upcall::FlowId;
 
@@ -132,7 +133,7 @@ fn key_of(frame: &[u8]) -> Key {
 /// A batch as a worker classifies it.
 struct OfBatch<'a, 'g> {
     packets: &'a [Packet],
-    list: &'a PortList,
+    list: &'a FlowList,
     table: &'a Table,
     caches: std::cell::RefMut<'a, Caches>,
     guard: Guard<'g>,
@@ -167,9 +168,10 @@ impl Leveled for OfBatch<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) -> OfPackets {
         let mut meta = BatchMeta::default();
+        meta.begin(IN_PORT);
         let (packets, caches) = (self.packets, &mut *self.caches);
         let OfBatch { list, table, guard, .. } = self;
-        let at = LookupContext { in_port: IN_PORT, list, table, worker: 0, guard, count_at: Some(NOW) };
+        let at = LookupContext { list, table, worker: 0, guard, count_at: Some(NOW) };
         let (hits, mixed) = RECENT.with(|recent| {
             let mut recent = recent.borrow_mut();
             recent.mixed = u8::from(self.mixed);
@@ -179,12 +181,12 @@ impl Leveled for OfBatch<'_, '_> {
         let (mut found, mut runs) = (Vec::new(), Vec::new());
         while found.len() < packets.len() {
             let at = found.len();
-            let end = end_of_run(meta.starts, at, packets.len());
+            let end = meta.end_of_run(at, packets.len());
             found.extend((at..end).map(|_| meta.found[at]));
-            let counted = meta.counted >> at & 1 != 0;
+            let counted = meta.is_counted(at);
             runs.push((meta.headers.bytes[at], meta.headers.flags[at], end - at, counted));
         }
-        let (longest, extracted, alike) = (meta.headers.longest, meta.extracted, meta.alike);
+        let (longest, extracted, alike) = (meta.headers.longest, meta.extracted(), meta.is_alike());
         OfPackets { found, hits, runs, longest, extracted, alike, mixed }
     }
 }
@@ -282,7 +284,7 @@ proptest! {
             }
             reader.quiescent();
             let guard = reader.pin();
-            let Some(list) = table.list(IN_PORT, guard) else { continue };
+            let Some(list) = table.list_of_port(IN_PORT, guard) else { continue };
             for (packets, keys) in packets.chunks(BATCH_SIZE).zip(keys.chunks(BATCH_SIZE)) {
                 let work = |mixed| {
                     let (table, caches) = (&table, &caches);
@@ -377,7 +379,7 @@ fn the_cache_grows_with_the_flows() {
     let before = caches.borrow().headers.ways();
     reader.quiescent();
     let guard = reader.pin();
-    let list = table.list(IN_PORT, guard).unwrap();
+    let list = table.list_of_port(IN_PORT, guard).unwrap();
     let mut exact = 0;
     for _ in 0..8 {
         exact = 0;
@@ -415,7 +417,7 @@ fn fields_that_no_flow_looks_at_make_no_entry() {
         let caches = std::cell::RefCell::new(caches);
         reader.quiescent();
         let guard = reader.pin();
-        let list = table.list(IN_PORT, guard).unwrap();
+        let list = table.list_of_port(IN_PORT, guard).unwrap();
         let mut exact = 0;
         for (n, frame) in frames.iter().enumerate() {
             let packets = &[Packet::from_slice(frame)];
@@ -438,7 +440,7 @@ fn a_run_is_looked_up_once() {
     let caches = std::cell::RefCell::new(caches);
     reader.quiescent();
     let guard = reader.pin();
-    let list = table.list(IN_PORT, guard).unwrap();
+    let list = table.list_of_port(IN_PORT, guard).unwrap();
     let packets: Vec<Packet> = (0..32).map(|n| Packet::from_slice(if n < 20 { &one } else { &other })).collect();
     let (packets, table, mixed) = (&packets, &table, false);
     for of_packets in at_every(|| OfBatch { packets, list, table, caches: caches.borrow_mut(), guard, mixed }) {
@@ -461,7 +463,7 @@ fn only_tagged_packets_are_of_a_tagged_flow() {
         let caches = std::cell::RefCell::new(caches);
         reader.quiescent();
         let guard = reader.pin();
-        let list = table.list(IN_PORT, guard).unwrap();
+        let list = table.list_of_port(IN_PORT, guard).unwrap();
         let frames = [&tagged, &unknown, &tagged, &provider, &unknown, &tagged];
         let packets: &[Packet] = &frames.map(|frame| Packet::from_slice(frame));
         for mixed in [false, true, true] {
@@ -494,7 +496,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
         flow_counters::WRITES.with(|work| work.added.set(0));
         reader.quiescent();
         let guard = reader.pin();
-        let list = table.list(IN_PORT, guard).unwrap();
+        let list = table.list_of_port(IN_PORT, guard).unwrap();
         let of = OfBatch { packets: &packets, list, table: &table, caches: caches.borrow_mut(), guard, mixed: true };
         let OfPackets { runs, alike, hits, .. } = at_best(of);
         let counted: Vec<bool> = runs.iter().map(|run| run.3).collect();
@@ -522,7 +524,7 @@ fn batches_without_runs_are_told() {
     let caches = std::cell::RefCell::new(caches);
     reader.quiescent();
     let guard = reader.pin();
-    let list = table.list(IN_PORT, guard).unwrap();
+    let list = table.list_of_port(IN_PORT, guard).unwrap();
     let fragment = frame([0, 7, 0, 0, 0, 0, 5, 2]);
     let after = |frames: Vec<Vec<u8>>, mixed| {
         let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
@@ -562,7 +564,7 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         let mut look = || {
             reader.quiescent();
             let guard = reader.pin();
-            let list = table.list(IN_PORT, guard).unwrap();
+            let list = table.list_of_port(IN_PORT, guard).unwrap();
             let mut hits = Hits::default();
             let mut flow = None;
             for packets in packets.chunks(BATCH_SIZE) {

@@ -13,7 +13,6 @@ use std::hint::cold_path;
 use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
-use super::batch::all;
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
 use super::{bits, prefetch};
@@ -22,6 +21,7 @@ use crate::classify::cpu::level::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::arena::FlowRef;
 use crate::classify::table::flow_counters::FlowCounters;
+use crate::pipeline::batch::all;
 
 /// What the last batches of a receive queue were like.
 pub struct RunHistory {
@@ -136,7 +136,7 @@ impl<R: Copy> Likely<R> {
         let origin = Origin::of(&line.0);
         let pattern = plan.pattern_of(origin)?;
         let core_mask = origin.core(&pattern.mask.0);
-        let Pattern { mask, parse, salt, at, layout } = pattern;
+        let Pattern { mask, parse, salt, at, layout, .. } = pattern;
         Some(Likely {
             at: *at as usize,
             layout: *layout,

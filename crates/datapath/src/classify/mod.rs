@@ -23,6 +23,7 @@ mod frame_tests;
 pub mod mem;
 pub mod mixed;
 pub mod plan;
+pub mod rescan;
 pub mod scan;
 pub mod table;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub use cache::headers::{Found, HeaderCache};
 pub use cache::keys::ExactCache;
 pub use packet::buffer::prefetch;
 pub use table::arena::{CompiledAction, FastAction, FastActionKind, FlowRef, Live};
-pub use table::megaflow::{By, Installed, PortList, Table};
+pub use table::megaflow::{By, FlowList, Installed, Table};
 
 /// The numbers of the set bits, ascending.
 #[inline(always)]

@@ -1,7 +1,7 @@
-//! What the flows of an input port can look at, in terms of frames as they are.
+//! What the flows of a stage can look at, in terms of frames as they are.
 //!
-//! A plan is made when the port's list of subtables is published. For each [`Template`] it has a pattern:
-//! the bits of a frame that any of the port's flows can tell apart. Frames that are equal in the pattern belong
+//! A plan is made when the stage's list of subtables is published. For each [`Template`] it has a pattern:
+//! the bits of a frame that any of the stage's flows can tell apart. Frames that are equal in the pattern belong
 //! to the same flow, so they need neither be parsed nor looked up one by one.
 
 use packet::Mask;
@@ -10,8 +10,10 @@ use packet::flow::extract::SimpleMark;
 use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
 use packet::flow::{Block, VLAN_PRESENT};
 use packet::{Field, Key};
+use smallvec::SmallVec;
 
 use crate::classify::cpu::simd::Line;
+use crate::pipeline::metadata::half_words_of;
 
 /// A line of its own.
 #[derive(Clone, Copy)]
@@ -31,19 +33,32 @@ pub struct Pattern {
     pub at: u32,
     /// Where the headers are.
     pub layout: Layout,
+    /// Where in the line the metadata of packets begins that go round again: behind the last byte of header that matters.
+    pub metadata_at: u8,
 }
 
 const _: () = assert!(size_of::<Pattern>() == 256);
 
-/// The patterns of an input port.
+/// Four bytes of metadata that flows of a later stage look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataBits {
+    /// Which, as [`Metadata`](crate::pipeline::metadata::Metadata) numbers them.
+    pub number: u8,
+    /// The bits.
+    pub mask: u32,
+}
+
+/// The patterns of a stage.
 pub struct Plan {
     patterns: [Option<Box<Pattern>>; Template::COUNT],
+    /// What flows of a later stage look at beside frames. It is part of the line.
+    pub metadata: SmallVec<[MetadataBits; 4]>,
     /// The port's flows all qualify for the simple match: they look at nothing but a [`SimpleMark`].
     pub simple: bool,
 }
 
 /// What a line says beside the bytes of the frame, in its last four bytes. From the lowest bit on: where in the line
-/// its [`core`](Origin::core) begins, where in the frame the line does, the template, and the input port plus one.
+/// its [`core`](Origin::core) begins, where in the frame the line does, the template, and the number of the list of flows plus one.
 /// Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
@@ -60,22 +75,22 @@ impl Origin {
     const CORE_BITS: u32 = 6;
     const AT_BITS: u32 = 5;
     const TEMPLATE_BITS: u32 = 4;
-    /// Of the port's number plus one.
-    const PORT_BITS: u32 = u16::BITS + 1;
+    /// Of the list's number plus one.
+    const LIST_BITS: u32 = u16::BITS + 1;
 
     // The bit that each part begins with, but for the first.
     const AT: u32 = Origin::CORE_BITS;
     const TEMPLATE: u32 = Origin::AT + Origin::AT_BITS;
-    const PORT: u32 = Origin::TEMPLATE + Origin::TEMPLATE_BITS;
+    const LIST: u32 = Origin::TEMPLATE + Origin::TEMPLATE_BITS;
 
     /// In place of a core's beginning: there is none.
     const NO_CORE: u32 = (1 << Origin::CORE_BITS) - 1;
 
-    fn new(port: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
+    fn new(list: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
         debug_assert!(at < 1 << Origin::AT_BITS, "no window begins so far from the frame's start");
         let core = core.map_or(Origin::NO_CORE, |core| core as u32);
         let template = (template.number() as u32) << Origin::TEMPLATE;
-        Origin((u32::from(port) + 1) << Origin::PORT | template | at << Origin::AT | core)
+        Origin((u32::from(list) + 1) << Origin::LIST | template | at << Origin::AT | core)
     }
 
     /// Where in the line its core begins, or [`NO_CORE`](Origin::NO_CORE).
@@ -131,7 +146,7 @@ impl Origin {
 
 const _: () = assert!(Template::COUNT <= 1 << Origin::TEMPLATE_BITS);
 const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
-const _: () = assert!(Origin::PORT + Origin::PORT_BITS <= u32::BITS);
+const _: () = assert!(Origin::LIST + Origin::LIST_BITS <= u32::BITS);
 
 /// Where in lines of 64 bytes their core begins. It ends within them.
 #[derive(Clone, Copy)]
@@ -147,29 +162,47 @@ impl CoreAt {
     }
 }
 
-/// Where in its lines the core of a window begins.
-fn core_of(window: &Window) -> Option<usize> {
-    let bytes = |words: &[u64; WINDOW_WORDS]| -> [u8; WINDOW] { zerocopy::transmute!(*words) };
-    let (mask, fixed) = (bytes(&window.mask), bytes(&window.fixed));
-    let varies = |&i: &usize| mask[i] & !fixed[i] != 0;
+/// The bytes of a window's words, as they lie in memory.
+fn bytes_of(words: &[u64; WINDOW_WORDS]) -> [u8; WINDOW] {
+    zerocopy::transmute!(*words)
+}
+
+/// Where in its lines the core of a window begins, with so many bytes of metadata from `metadata_at` on.
+fn core_of(window: &Window, metadata_at: usize, metadata: usize) -> Option<usize> {
+    let (mask, fixed) = (bytes_of(&window.mask), bytes_of(&window.fixed));
+    let is_metadata = |i: usize| (metadata_at..metadata_at + metadata).contains(&i);
+    let varies = |&i: &usize| mask[i] & !fixed[i] != 0 || is_metadata(i);
     let first = (0..WINDOW).find(varies).unwrap_or(0).min(WINDOW - CORE);
     let last = (0..WINDOW).rev().find(varies).unwrap_or(0);
     (last < first + CORE).then_some(first)
 }
 
 impl Plan {
-    /// The plan of a port whose flows look at nothing beyond `union`.
-    pub fn new(port: u16, union: &Mask) -> Plan {
+    /// The plan of a list whose flows look at nothing beyond `union`, for packets as a port has received them. What has one
+    /// value for all of those, such as recirc_id, is not looked at.
+    pub fn new(list: u16, union: &Mask) -> Plan {
+        Plan::with_metadata(list, union, SmallVec::new())
+    }
+
+    /// As [`new`](Plan::new), for packets that go round again. They have metadata, of which all have the input port and the
+    /// recirculation id in common.
+    pub fn of_later_stage(list: u16, union: &Mask) -> Plan {
+        let bits = half_words_of(union).map(|(number, mask)| MetadataBits { number: number as u8, mask });
+        Plan::with_metadata(list, union, bits.collect())
+    }
+
+    fn with_metadata(list: u16, union: &Mask, metadata: SmallVec<[MetadataBits; 4]>) -> Plan {
         let mut patterns = [const { None }; Template::COUNT];
         for template in Template::all() {
-            patterns[template.number()] = template.window(union).map(|w| Box::new(Pattern::new(port, template, &w)));
+            let pattern = template.window(union).and_then(|w| Pattern::new(list, template, &w, metadata.len()));
+            patterns[template.number()] = pattern.map(Box::new);
         }
-        Plan { patterns, simple: is_simple(union) }
+        Plan { patterns, simple: metadata.is_empty() && is_simple(union), metadata }
     }
 
     /// A plan that says nothing: every packet is to be looked up by its key.
     pub fn none() -> Plan {
-        Plan { patterns: [const { None }; Template::COUNT], simple: false }
+        Plan { patterns: [const { None }; Template::COUNT], metadata: SmallVec::new(), simple: false }
     }
 
     /// The pattern of lines of this origin.
@@ -187,19 +220,27 @@ impl Plan {
 }
 
 impl Pattern {
-    fn new(port: u16, template: Template, window: &Window) -> Pattern {
+    /// `None` where the line has no room for so many parts of metadata.
+    fn new(list: u16, template: Template, window: &Window, metadata: usize) -> Option<Pattern> {
+        let metadata_at = (0..WINDOW).rev().find(|&i| bytes_of(&window.mask)[i] != 0).map_or(0, |last| last + 1);
+        let bytes = metadata * size_of::<u32>();
+        if metadata_at + bytes > WINDOW {
+            return None;
+        }
+        let core = core_of(window, metadata_at, bytes);
         let line = |words: &[u64; WINDOW_WORDS]| {
             let mut line = [0; 8];
             line[..WINDOW_WORDS].copy_from_slice(words);
             Aligned(line)
         };
-        Pattern {
+        Some(Pattern {
             mask: line(&window.mask),
             parse: line(&window.parse),
-            salt: Aligned(Origin::new(port, template, window.at, core_of(window)).line()),
+            salt: Aligned(Origin::new(list, template, window.at, core).line()),
             at: window.at,
             layout: window.layout,
-        }
+            metadata_at: metadata_at as u8,
+        })
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use proptest::prelude::*;
 
-use super::batch::{BatchMeta, LookupContext, classify_keys};
+use super::batch::{LookupContext, classify_keys};
 use super::table::flow_counters;
 use super::*;
 use crate::action::{Action, PortNo};
+use crate::pipeline::batch::BatchMeta;
 use crate::sync::rcu::{Domain, Reader};
 use crate::upcall::FlowId;
 
@@ -71,19 +72,12 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
         .flat_map(|keys| {
             let mut found = vec![None; keys.len()];
             for (i, key) in keys.iter().enumerate() {
-                let Some(list) = table.list(crate::upcall::in_port(key), guard) else { continue };
+                let Some(list) = table.list_of_port(crate::upcall::in_port(key), guard) else { continue };
                 let hash = list.union.hash(&table.hasher, key);
                 let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(key));
                 let cached = exact.hints(hash).find(hit);
                 let mut flows = [FlowRef::NONE; BATCH_SIZE];
-                let at = LookupContext {
-                    in_port: crate::upcall::in_port(key),
-                    list,
-                    table,
-                    worker: 0,
-                    guard,
-                    count_at: None,
-                };
+                let at = LookupContext { list, table, worker: 0, guard, count_at: None };
                 let (hits, visited) = Table::lookup(at, keys, 1 << i, &mut flows);
                 assert!(visited as usize <= list.subtables.len());
                 assert!(cached.is_none() || hits != 0, "tier 1 finds only what tier 2 finds");
@@ -105,13 +99,13 @@ fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Read
     let mut meta = BatchMeta::default();
     for port in 0..4 {
         let of_port: Vec<Key> = keys.iter().filter(|k| crate::upcall::in_port(k) == PortNo(port)).cloned().collect();
-        let Some(list) = table.list(PortNo(port), guard) else {
+        let Some(list) = table.list_of_port(PortNo(port), guard) else {
             found.extend(of_port.into_iter().map(|key| (key, None)));
             continue;
         };
         for batch in of_port.chunks(BATCH_SIZE) {
             meta.keys[..batch.len()].clone_from_slice(batch);
-            let at = LookupContext { in_port: PortNo(port), list, table, worker: 0, guard, count_at: None };
+            let at = LookupContext { list, table, worker: 0, guard, count_at: None };
             let hits = classify_keys(at, batch.len(), exact, &mut meta);
             let flows = meta.found[..batch.len()].iter().map(|found| found.flow);
             assert_eq!((hits.exact + hits.megaflow) as usize, flows.clone().filter(|&f| f != FlowRef::NONE).count());
@@ -246,12 +240,12 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                     for _ in 0..64 {
                         n = (n * 7 + 3) % FLOWS;
                         let (key, _) = spec(n);
-                        let Some(list) = table.list(PortNo(1), guard) else { continue };
+                        let Some(list) = table.list_of_port(PortNo(1), guard) else { continue };
                         let hash = list.union.hash(&table.hasher, &key);
                         let hit = |&flow: &FlowRef| table.arena.live(flow, guard).is_some_and(|l| l.matches(&key));
                         let cached = exact.hints(hash).find(hit);
                         let mut found = [FlowRef::NONE; BATCH_SIZE];
-                        let at = LookupContext { in_port: PortNo(1), list, table, worker, guard, count_at: None };
+                        let at = LookupContext { list, table, worker, guard, count_at: None };
                         if cached.is_none() && Table::lookup(at, &[key], 1, &mut found).0 != 0 {
                             exact.insert(hash, found[0]);
                         }
@@ -301,9 +295,9 @@ fn subtables_are_ranked_by_hits() {
     }
     let visits = |table: &Table, reader: &Reader, key: &Key, times: usize| {
         let guard = reader.pin();
-        let list = table.list(PortNo(1), guard).unwrap();
+        let list = table.list_of_port(PortNo(1), guard).unwrap();
         let mut found = [FlowRef::NONE; BATCH_SIZE];
-        let at = LookupContext { in_port: PortNo(1), list, table, worker: 0, guard, count_at: None };
+        let at = LookupContext { list, table, worker: 0, guard, count_at: None };
         (0..times).map(|_| Table::lookup(at, std::slice::from_ref(key), 1, &mut found)).last().unwrap()
     };
     // Each matches the flow of one mask only.

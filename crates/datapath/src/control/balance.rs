@@ -3,16 +3,13 @@
 //!
 //! At an interval of minutes: where a worker was busier than the load threshold for the last minute, the
 //! queues are spread anew on paper. When that would lower the variance of the workers' loads by the
-//! improvement threshold, it is done.
+//! improvement threshold, it is done: [`Balancer::decide`] says so, from its inputs alone.
 
 use std::time::Duration;
 
 use packet::Time;
 
-use crate::control::assignment::{self, Place, Policy};
-use crate::control::pool::{Crew, Management};
-use crate::control::queues::{candidates, loads};
-use crate::datapath::{Datapath, Ports, Shared};
+use crate::control::scheduler::{self, Assignment, EligibleWorker, QueueLoad, RxPolicy, Scheduling};
 
 /// OVS's module of such lines.
 const TARGET: &str = "dpif_netdev";
@@ -38,9 +35,9 @@ impl Default for AutoBalance {
     }
 }
 
-/// What the balance remembers.
+/// Decides when queues move, and remembers its last looks.
 #[derive(Default)]
-pub(crate) struct State {
+pub struct Balancer {
     /// `None` before it was configured.
     settings: Option<AutoBalance>,
     /// The last look.
@@ -52,18 +49,19 @@ pub(crate) struct State {
 /// What a rebalance depends on, but for the load.
 #[derive(PartialEq)]
 struct Layout {
-    policy: (Policy, bool),
+    scheduling: Scheduling,
     /// Workers that take what the policy gives them, with how many queues they have.
     workers: Vec<(usize, usize)>,
 }
 
-impl State {
+/// Settings, and when to look.
+impl Balancer {
     fn settings(&self) -> AutoBalance {
         self.settings.unwrap_or_default()
     }
 
     /// Changes the settings, and says so in the log.
-    fn set(&mut self, new: AutoBalance) {
+    pub fn set(&mut self, new: AutoBalance) {
         let old = self.settings.replace(new);
         if old == Some(new) {
             return;
@@ -117,7 +115,7 @@ impl State {
             }
             return *useful;
         }
-        let useful = if layout.policy.0 == Policy::RoundRobin {
+        let useful = if layout.scheduling.policy == RxPolicy::RoundRobin {
             tracing::debug!(
                 target: TARGET,
                 "PMD auto load balance nothing to do, pmd-rxq-assign=roundrobin assignment type configured."
@@ -137,92 +135,79 @@ impl State {
     }
 }
 
-impl Datapath {
-    /// Changes when receive queues are moved by themselves.
-    pub fn set_auto_balance(&self, settings: AutoBalance) {
-        self.management.lock().balance.set(settings);
-    }
+/// What the balancer looks at. `queues` and `assignments` are of the same receive queues, in the same order.
+pub struct Inputs {
+    /// The time.
+    pub now: Time,
+    /// How queues are scheduled.
+    pub scheduling: Scheduling,
+    /// What each queue has cost in the last minute, and where it is wanted.
+    pub queues: Vec<QueueLoad>,
+    /// Who polls each queue now.
+    pub assignments: Vec<Assignment>,
+    /// The workers, and the least that each was busy in any step of the last minute, in percent.
+    pub workers: Vec<(EligibleWorker, Option<u8>)>,
+    /// Cycles that have passed in the last minute.
+    pub elapsed: u64,
+}
 
-    /// Moves receive queues where that is due and of use. To be called now and then by a thread that may
-    /// wait for the slow path; not from an upcall.
-    pub fn balance(&self) {
-        // Whoever has the lock changes what this would look at.
-        let Some(mut management) = self.management.try_lock() else { return };
-        if management.balance.is_due(self.now()) {
-            management.rebalance_if_better(&self.shared);
+/// Whether to move queues.
+impl Balancer {
+    /// Whether the queues are to be scheduled anew: a look is due, a worker is overloaded, and the loads would become more
+    /// equal.
+    pub fn decide(&mut self, inputs: &Inputs) -> bool {
+        if !self.is_due(inputs.now) {
+            return false;
         }
+        let settings = self.settings();
+        let isolated = inputs.scheduling.isolated(&inputs.assignments);
+        let mut open = inputs.workers.iter().filter(|(worker, _)| !isolated.contains(&worker.number));
+        if !open.any(|&(_, busy)| busy.is_some_and(|least| least >= settings.load)) {
+            return false;
+        }
+        let better = self.is_useful(Layout::of(inputs)) && dry_run(inputs, settings.improvement);
+        if better {
+            tracing::info!(target: TARGET, "PMD auto load balance dry run. Requesting datapath reconfigure.");
+        }
+        better
     }
 }
 
-impl Management {
-    fn rebalance_if_better(&mut self, shared: &Shared) {
-        let settings = self.balance.settings();
-        let better = {
-            let ports = shared.ports.lock();
-            let crew = shared.crew.read();
-            let overloaded = |member: &crate::control::pool::Member| member.busy.least_percent_of(&ports.wall);
-            let isolated = self.isolated(&ports);
-            let mut free = crew.members.iter().filter(|(n, m)| !m.ending && !isolated.contains(n));
-            if !free.any(|(_, member)| overloaded(member).is_some_and(|least| least >= settings.load)) {
-                return;
-            }
-            let layout = self.layout(&ports, &crew);
-            self.balance.is_useful(layout) && self.dry_run(&ports, &crew, settings.improvement)
-        };
-        if better {
-            tracing::info!(
-                target: TARGET,
-                "PMD auto load balance dry run. Requesting datapath reconfigure."
-            );
-            self.spread(shared);
-        }
+impl Layout {
+    fn of(inputs: &Inputs) -> Layout {
+        let isolated = inputs.scheduling.isolated(&inputs.assignments);
+        let queues_of = |number| inputs.assignments.iter().filter(|assignment| assignment.worker == number).count();
+        let open = inputs.workers.iter().map(|(worker, _)| worker.number).filter(|n| !isolated.contains(n));
+        Layout { scheduling: inputs.scheduling, workers: open.map(|number| (number, queues_of(number))).collect() }
     }
+}
 
-    /// Workers that are left to the queues that are pinned to them.
-    fn isolated(&self, ports: &Ports) -> Vec<usize> {
-        let queues = ports.by_number.values().flat_map(|entry| &entry.rx);
-        let pinned = queues.filter(|rx| rx.place.pinned && self.policy().1);
-        pinned.map(|rx| rx.place.worker).collect()
-    }
-
-    fn layout(&self, ports: &Ports, crew: &Crew) -> Layout {
-        let isolated = self.isolated(ports);
-        let count = |worker: usize| {
-            ports.by_number.values().flat_map(|entry| &entry.rx).filter(|rx| rx.place.worker == worker).count()
+/// Whether scheduling the queues anew would make the loads more equal by this many percent.
+fn dry_run(inputs: &Inputs, threshold: u8) -> bool {
+    tracing::debug!(target: TARGET, "PMD auto load balance performing dry run.");
+    let workers: Vec<EligibleWorker> = inputs.workers.iter().map(|&(worker, _)| worker).collect();
+    let planned = scheduler::assign(inputs.scheduling, &inputs.queues, &workers);
+    let isolated = inputs.scheduling.isolated(&inputs.assignments);
+    let open: Vec<usize> = workers.iter().map(|worker| worker.number).filter(|n| !isolated.contains(n)).collect();
+    let elapsed = inputs.elapsed.max(1);
+    let variance_of = |assignments: &[Assignment]| {
+        let busy = |&worker: &usize| {
+            let own = assignments.iter().zip(&inputs.queues).filter(|(assignment, _)| assignment.worker == worker);
+            own.map(|(_, load)| load.cycles).sum::<u64>() * 100 / elapsed
         };
-        let free = crew.members.iter().filter(|(n, m)| !m.ending && !isolated.contains(n));
-        Layout { policy: self.policy(), workers: free.map(|(&n, _)| (n, count(n))).collect() }
-    }
-
-    /// Whether spreading the queues anew would make the loads more equal by this many percent.
-    fn dry_run(&self, ports: &Ports, crew: &Crew, threshold: u8) -> bool {
-        tracing::debug!(target: TARGET, "PMD auto load balance performing dry run.");
-        let loads: Vec<_> = ports.by_number.values().flat_map(loads).collect();
-        let now: Vec<Place> = ports.by_number.values().flat_map(|entry| entry.rx.iter().map(|rx| rx.place)).collect();
-        let (policy, isolate) = self.policy();
-        let then = assignment::assign(policy, isolate, &loads, &candidates(crew));
-        let isolated = self.isolated(ports);
-        let workers: Vec<usize> = crew.members.keys().copied().filter(|n| !isolated.contains(n)).collect();
-        let wall = ports.wall.sum().max(1);
-        let of = |places: &[Place]| {
-            let busy = |&worker: &usize| {
-                let own = places.iter().zip(&loads).filter(|(place, _)| place.worker == worker);
-                own.map(|(_, load)| load.cycles).sum::<u64>() * 100 / wall
-            };
-            variance(&workers.iter().map(busy).collect::<Vec<_>>())
-        };
-        let (current, estimated) = (of(&now), of(&then));
-        let improvement = if estimated < current { (current - estimated) * 100 / current } else { 0 };
-        tracing::debug!(
-            target: TARGET,
-            "Numa node 0. Current variance {current} Estimated variance {estimated}. \
-             Variance improvement {improvement}%."
-        );
-        let met = improvement >= threshold.into();
-        let word = if met { "met" } else { "not met" };
-        tracing::debug!(target: TARGET, "PMD load variance improvement threshold {threshold}% is {word}.");
-        met
-    }
+        variance(&open.iter().map(busy).collect::<Vec<_>>())
+    };
+    let (current, estimated) = (variance_of(&inputs.assignments), variance_of(&planned));
+    let improvement = if estimated < current { (current - estimated) * 100 / current } else { 0 };
+    tracing::debug!(
+        target: TARGET,
+        "Numa node 0. Current variance {current} Estimated variance {estimated}. \
+         Variance improvement {improvement}%."
+    );
+    let met = improvement >= threshold.into();
+    let word = if met { "met" } else { "not met" };
+    tracing::debug!(target: TARGET, "PMD load variance improvement threshold {threshold}% is {word}.");
+    met
 }
 
 /// The mean of the squares of the distances from the mean, in whole numbers.
@@ -243,22 +228,63 @@ mod tests {
 
     #[test]
     fn looks_are_minutes_apart() {
-        let mut state = State::default();
+        let mut balancer = Balancer::default();
         let at = |seconds: u64| Time(seconds * 1_000_000_000);
-        assert!(!state.is_due(at(1)) && !state.is_due(at(1000)), "it is off");
-        state.set(AutoBalance { enabled: true, minutes: 2, ..AutoBalance::default() });
-        assert!(!state.is_due(at(1000)), "counted from now on");
-        assert!(!state.is_due(at(1120)) && state.is_due(at(1121)));
-        assert!(!state.is_due(at(1122)));
+        assert!(!balancer.is_due(at(1)) && !balancer.is_due(at(1000)), "it is off");
+        balancer.set(AutoBalance { enabled: true, minutes: 2, ..AutoBalance::default() });
+        assert!(!balancer.is_due(at(1000)), "counted from now on");
+        assert!(!balancer.is_due(at(1120)) && balancer.is_due(at(1121)));
+        assert!(!balancer.is_due(at(1122)));
     }
 
     #[test]
     fn nothing_to_do_is_said_once() {
-        let layout = |policy, workers: &[(usize, usize)]| Layout { policy: (policy, true), workers: workers.to_vec() };
-        let mut state = State::default();
-        assert!(!state.is_useful(layout(Policy::Cycles, &[(0, 5)])));
-        assert!(!state.is_useful(layout(Policy::Cycles, &[(0, 1), (1, 1)])));
-        assert!(!state.is_useful(layout(Policy::RoundRobin, &[(0, 2), (1, 1)])));
-        assert!(state.is_useful(layout(Policy::Group, &[(0, 2), (1, 1)])));
+        let layout = |policy, workers: &[(usize, usize)]| Layout {
+            scheduling: Scheduling { policy, isolate: true },
+            workers: workers.to_vec(),
+        };
+        let mut balancer = Balancer::default();
+        assert!(!balancer.is_useful(layout(RxPolicy::Cycles, &[(0, 5)])));
+        assert!(!balancer.is_useful(layout(RxPolicy::Cycles, &[(0, 1), (1, 1)])));
+        assert!(!balancer.is_useful(layout(RxPolicy::RoundRobin, &[(0, 2), (1, 1)])));
+        assert!(balancer.is_useful(layout(RxPolicy::Group, &[(0, 2), (1, 1)])));
+    }
+
+    /// Two workers, of which the first has both busy queues.
+    fn overloaded() -> Inputs {
+        let worker = |number, busy| (EligibleWorker { number, core: Some(number) }, Some(busy));
+        Inputs {
+            now: Time(0),
+            scheduling: Scheduling::default(),
+            queues: vec![QueueLoad { cycles: 48, core: None }; 2],
+            assignments: vec![Assignment { worker: 0, pinned: false }; 2],
+            workers: vec![worker(0, 96), worker(1, 0)],
+            elapsed: 100,
+        }
+    }
+
+    /// Whether the balancer moves queues when it looks.
+    fn decides(settings: AutoBalance, inputs: Inputs) -> bool {
+        let mut balancer = Balancer::default();
+        balancer.set(settings);
+        assert!(!balancer.decide(&inputs), "the first interval has begun");
+        balancer.decide(&Inputs { now: inputs.now + 2 * MINUTE, ..inputs })
+    }
+
+    #[test]
+    fn queues_move_where_a_worker_is_overloaded_and_the_loads_become_more_equal() {
+        let on = AutoBalance { enabled: true, ..AutoBalance::default() };
+        assert!(decides(on, overloaded()));
+        assert!(!decides(AutoBalance { enabled: false, ..on }, overloaded()));
+        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "nobody is that busy");
+        let [one, other] = [0, 1].map(|worker| Assignment { worker, pinned: false });
+        let spread = Inputs { assignments: vec![one, other], ..overloaded() };
+        assert!(!decides(on, spread), "no assignment is better");
+        let pinned = Assignment { worker: 0, pinned: true };
+        let queues = vec![QueueLoad { cycles: 48, core: Some(0) }; 2];
+        assert!(
+            !decides(on, Inputs { assignments: vec![pinned; 2], queues, ..overloaded() }),
+            "they stay where they are"
+        );
     }
 }

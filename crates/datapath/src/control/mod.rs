@@ -1,7 +1,41 @@
-//! Ports, workers and who receives from what: everything that changes while packets flow.
+//! The control plane: which ports, workers and handlers there are, and who polls and sends by which queue.
+//!
+//! Each part knows the ones above it in this list, and none below:
+//! - `resources`: the clock, the flows and the slow path, which everybody uses;
+//! - `load_history`: what a counter has counted in the last minute;
+//! - `scheduler`: who is to poll which receive queue, and `balance`: when that is worth a change; both compute and touch
+//!   nothing;
+//! - `ports`: the ports and who has their queues; knows nothing of threads;
+//! - `pool`: the workers; knows nothing of ports;
+//! - `handlers`: the threads of the slow path and whose channels they serve;
+//! - `maintenance`: what is due now and then;
+//! - `runtime`: who drives workers and handlers: threads, or whoever calls;
+//! - `queues`: how queues change hands between workers;
+//! - `plane`: the changes themselves, one at a time.
+//!
+//! # The order of locks
+//!
+//! Whoever needs several takes them in this order, and none that comes before one that it has:
+//! 1. [`ControlPlane`](plane::ControlPlane), for the whole of a change. Who has it may wait for workers, and in some changes
+//!    for handlers, which may be in an upcall: so it is not taken in an upcall, but for the methods of `Datapath` that say
+//!    otherwise, and with nothing locked that upcalls lock.
+//! 2. [`PortTable`](ports::PortTable). Who has it may wait for workers, which never take it, but not for handlers, whose
+//!    upcalls may.
+//! 3. [`WorkerPool`](pool::WorkerPool), in the same way.
+//! 4. The locks of a single part, inside its methods: a mailbox, a handler's list of channels, times of the maintenance,
+//!    the flow table's own. Nothing is waited for with one of these.
 
-pub mod assignment;
 pub mod balance;
-pub(crate) mod pool;
-pub(crate) mod queues;
-pub(crate) mod usage;
+pub mod handlers;
+pub mod load_history;
+pub mod maintenance;
+pub mod plane;
+pub mod pool;
+pub mod ports;
+pub mod queues;
+pub mod resources;
+pub mod runtime;
+pub mod scheduler;
+
+#[cfg(test)]
+mod tests;

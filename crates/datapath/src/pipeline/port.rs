@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use ports::{Port, TxQueue};
 
 use crate::action::PortNo;
+use crate::stats::Drops;
 use crate::sync::counters::DropCounters;
 
 /// Bytes of an Ethernet header.
@@ -40,6 +41,14 @@ impl PortShared {
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
+    }
+
+    /// Drops of all workers, ever.
+    pub fn read_drops(&self) -> Drops {
+        self.drops.iter().fold(Drops::default(), |mut sum, worker| {
+            sum += &worker.read();
+            sum
+        })
     }
 
     /// Administratively up.

@@ -155,17 +155,29 @@ impl Outputs {
         Some(&self.slots.get(port.0 as usize)?.as_ref()?.shared)
     }
 
+    /// The worker's counters.
+    #[inline(always)]
+    pub fn counters(&self) -> &WorkerCounters {
+        &self.counters
+    }
+
+    /// The worker's number.
+    #[inline(always)]
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
     /// Queues a packet for a port. `in_port` is where it came from.
     #[inline(always)]
     pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
         let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) else {
-            return self.drop(packet, DropReason::NoSuchPort, in_port);
+            return self.retire_one(packet, DropReason::NoSuchPort, in_port);
         };
         if packet.len() > slot.shared.max_frame() && is_too_big(&packet, slot.shared.max_frame()) {
-            return self.drop(packet, DropReason::TooBig, port);
+            return self.retire_one(packet, DropReason::TooBig, port);
         }
         if !slot.shared.is_up() {
-            return self.drop(packet, DropReason::PortDown, port);
+            return self.retire_one(packet, DropReason::PortDown, port);
         }
         if slot.batch.is_empty() {
             slot.since = now;
@@ -226,30 +238,6 @@ impl Outputs {
             return;
         }
         self.push_all(port, batch.drain(..), in_port, now);
-    }
-
-    /// Ends the lives of all packets of a batch, counted for `port`.
-    pub fn drop_all(&self, batch: &mut Batch, reason: DropReason, port: PortNo) {
-        let count = batch.len() as u64;
-        self.counters.drops.add(reason, count);
-        if let Some(shared) = self.port(port) {
-            shared.drops[self.worker].add(reason, count);
-        }
-        packet::buffer::release(batch);
-    }
-
-    /// Ends a packet's life, counted for `port`.
-    pub fn drop(&self, packet: Packet, reason: DropReason, port: PortNo) {
-        self.refuse(reason, port);
-        drop(packet);
-    }
-
-    /// Counts a packet for `port` whose life has ended.
-    pub fn refuse(&self, reason: DropReason, port: PortNo) {
-        self.counters.drops.add(reason, 1);
-        if let Some(shared) = self.port(port) {
-            shared.drops[self.worker].add(reason, 1);
-        }
     }
 
     /// At the end of a batch: sends what may not wait longer.

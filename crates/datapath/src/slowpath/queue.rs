@@ -17,10 +17,10 @@
 //! that came later. What waits is classified again; if it was counted for a flow that is gone by then, or if there is no room
 //! for it to wait, it counts twice.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::Thread;
 
 use crossbeam_queue::ArrayQueue;
@@ -32,11 +32,10 @@ use ports::Offloads;
 use ports::offload::complete;
 
 use crate::action::{Action, PortNo, Punt};
-use crate::actions::execute::Recirculated;
 use crate::actions::program::Program;
 use crate::classify::{By, Table};
 use crate::drop::DropReason;
-use crate::pipeline::passes::Pass;
+use crate::pipeline::recirculation::{Pass, RecirculatedPacket, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::flow_log;
 use crate::slowpath::reorder::ReorderGuard;
@@ -76,8 +75,16 @@ pub struct Returned {
     /// Where it was received.
     pub in_port: PortNo,
     connection: Option<u32>,
-    /// `None` for a packet that was punted.
-    pub answered: Option<Answered>,
+    /// The packet, or of one that was punted, its key.
+    pub what: CameBack,
+}
+
+/// What comes down of a packet.
+pub enum CameBack {
+    /// It had missed.
+    Answered(Answered),
+    /// It was punted, and stays up. Its key is for others.
+    Punted(Box<Key>),
 }
 
 /// A missed packet with its answer.
@@ -133,7 +140,8 @@ impl Channel {
 #[derive(Default)]
 pub struct Notifier {
     sleeping: AtomicBool,
-    thread: OnceLock<Thread>,
+    /// The thread that waits now, or has waited last.
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Notifier {
@@ -141,7 +149,7 @@ impl Notifier {
     pub fn notify(&self) {
         if self.sleeping.load(Ordering::SeqCst)
             && self.sleeping.swap(false, Ordering::SeqCst)
-            && let Some(thread) = self.thread.get()
+            && let Some(thread) = &*self.thread.lock()
         {
             thread.unpark();
         }
@@ -149,7 +157,7 @@ impl Notifier {
 
     /// Sleeps until rung or `timeout`, unless `has_work`.
     pub fn wait(&self, timeout: std::time::Duration, has_work: impl Fn() -> bool) {
-        self.thread.get_or_init(std::thread::current);
+        *self.thread.lock() = Some(std::thread::current());
         self.sleeping.store(true, Ordering::SeqCst);
         if !has_work() {
             std::thread::park_timeout(timeout);
@@ -202,7 +210,7 @@ impl MissQueue {
     }
 
     /// Lets a packet wait, which has to, and for which the port has room.
-    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+    pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         self.count(packet.metadata.in_port());
         self.connections.wait(connection, packet);
     }
@@ -250,14 +258,22 @@ impl MissQueue {
     pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, outputs: &Outputs) {
         let in_port = crate::upcall::in_port(key);
         if !self.has_room(in_port) {
-            return outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+            return outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
         }
-        match self.channel.up.push(Up::Punt { packet, key: Box::new(key.clone()), punt }) {
+        let mut own = self.spare.pop().unwrap_or_default();
+        Key::clone_from(&mut own, key);
+        match self.channel.up.push(Up::Punt { packet, key: own, punt }) {
             Ok(()) => self.count_up(in_port),
             Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
-                outputs.drop(packet, DropReason::UpcallQueueFull, in_port);
+                outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
             }
         }
+    }
+
+    /// Keys that packets which have come back had, for others.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    pub fn spare_keys(&mut self) -> &mut Vec<Box<Key>> {
+        &mut self.spare
     }
 
     /// Takes the key of a packet that has come back, for another one.
@@ -279,6 +295,18 @@ impl MissQueue {
         self.outstanding += 1;
     }
 
+    /// Another handler serves the channel now. It is woken, for this worker may have woken the other one last.
+    pub fn set_notifier(&mut self, notifier: Arc<Notifier>) {
+        self.notifier = notifier;
+        self.notifier.notify();
+    }
+
+    /// Whether this is what wakes the handler.
+    #[cfg(test)]
+    pub fn notifies(&self, notifier: &Arc<Notifier>) -> bool {
+        Arc::ptr_eq(&self.notifier, notifier)
+    }
+
     /// Wakes the handler if there is something new for it.
     #[inline]
     pub fn notify(&mut self) {
@@ -289,8 +317,8 @@ impl MissQueue {
     }
 
     /// Takes what came down. Those that have waited for it go where packets are classified again.
-    pub fn take_returned(&mut self, again: &mut VecDeque<Recirculated>) -> Option<Returned> {
-        let MissQueue { channel, outstanding, by_port, connections, .. } = self;
+    pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
+        let MissQueue { channel, outstanding, by_port, connections, spare, .. } = self;
         let returned = channel.down.pop()?;
         let mut count = |in_port| {
             *outstanding -= 1;
@@ -300,7 +328,7 @@ impl MissQueue {
         if let Some(connection) = returned.connection {
             connections.remove(connection, |packet| {
                 count(packet.metadata.in_port());
-                again.push_back(packet);
+                spare.extend(again.push_packet(packet));
             });
         }
         Some(returned)
@@ -312,26 +340,36 @@ fn port_index(in_port: PortNo) -> usize {
     if (in_port.0 as usize) < crate::classify::table::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
 }
 
-/// The channels that a handler is to serve. They change when workers come and go.
+/// How the channels of a handler change: workers come and go, and a channel can move from one handler to another.
+///
+/// At any time one handler at most serves a channel: it is [`Served`] by whoever owns that. What a handler has taken from a
+/// channel and not answered yet moves with it, so that its packets stay in order.
 #[derive(Default)]
 pub struct ChannelList {
     changed: AtomicBool,
-    channels: Mutex<Vec<Arc<Channel>>>,
+    changes: Mutex<Vec<Change>>,
+}
+
+enum Change {
+    Add(Served),
+    Release(Arc<Channel>, Sender<Served>),
 }
 
 impl ChannelList {
-    /// Adds a channel.
-    pub fn add(&self, channel: Arc<Channel>) {
-        self.change(|channels| channels.push(channel));
+    /// Has the handler serve a channel.
+    pub fn add(&self, served: Served) {
+        self.change(Change::Add(served));
     }
 
-    /// Removes a channel, on which nothing may be outstanding.
-    pub fn remove(&self, channel: &Arc<Channel>) {
-        self.change(|channels| channels.retain(|c| !Arc::ptr_eq(c, channel)));
+    /// Has the handler stop serving a channel, between two batches. It is handed out with what waits in it.
+    pub fn release(&self, channel: &Arc<Channel>) -> Receiver<Served> {
+        let (reply, released) = mpsc::channel();
+        self.change(Change::Release(channel.clone(), reply));
+        released
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Channel>>)) {
-        change(&mut self.channels.lock());
+    fn change(&self, change: Change) {
+        self.changes.lock().push(change);
         self.changed.store(true, Ordering::SeqCst);
     }
 }
@@ -343,10 +381,17 @@ pub struct Served {
     backlog: RoundRobin<Up>,
 }
 
+impl Served {
+    /// The end of a channel that no handler has served yet.
+    pub fn new(channel: Arc<Channel>) -> Served {
+        Served { channel, backlog: RoundRobin::default() }
+    }
+}
+
 /// The handler's end of several channels.
 pub struct Handler {
-    /// What it is to serve.
-    pub roster: Arc<ChannelList>,
+    /// How what it serves is to change.
+    pub channel_list: Arc<ChannelList>,
     /// What it serves.
     pub channels: Vec<Served>,
     /// Its place in the RCU domain; offline but for look-ups.
@@ -389,14 +434,12 @@ impl Handler {
     /// Whether anything waits.
     pub fn has_work(&self) -> bool {
         let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
-        self.roster.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
+        self.channel_list.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
     }
 
     /// Serves each channel once, and returns how many packets were handled.
     pub fn serve(&mut self) -> usize {
-        if self.roster.changed.swap(false, Ordering::SeqCst) {
-            self.follow_channels();
-        }
+        self.change_channels();
         let now = self.clock.now();
         let handled = (0..self.channels.len()).map(|i| self.serve_channel(i, now)).sum();
         if handled > 0 && self.table.has_evicted() {
@@ -408,13 +451,22 @@ impl Handler {
         handled
     }
 
-    fn follow_channels(&mut self) {
-        let mut old = std::mem::take(&mut self.channels);
-        let listed = self.roster.channels.lock().clone();
-        for channel in listed {
-            let at = old.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
-            let kept = at.map(|at| old.swap_remove(at));
-            self.channels.push(kept.unwrap_or_else(|| Served { channel, backlog: RoundRobin::default() }));
+    /// Takes on and gives away channels, as it was asked to.
+    pub fn change_channels(&mut self) {
+        if !self.channel_list.changed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for change in std::mem::take(&mut *self.channel_list.changes.lock()) {
+            match change {
+                Change::Add(served) => self.channels.push(served),
+                Change::Release(channel, reply) => {
+                    let at = self.channels.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
+                    if let Some(at) = at {
+                        // Whoever has no use for it drops the other end.
+                        let _ = reply.send(self.channels.remove(at));
+                    }
+                }
+            }
         }
     }
 
@@ -442,7 +494,8 @@ impl Handler {
                     if let Some(upcall) = self.upcall.get() {
                         hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
-                    let returned = Returned { in_port: crate::upcall::in_port(&key), connection: None, answered: None };
+                    let in_port = crate::upcall::in_port(&key);
+                    let returned = Returned { in_port, connection: None, what: CameBack::Punted(key) };
                     let _ = channel.down.push(returned);
                 }
             }
@@ -565,6 +618,6 @@ impl Pending {
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let in_port = crate::upcall::in_port(&key);
         let answered = Answered { packet, key, layers, pass: self.pass, answer };
-        Returned { in_port, connection: Some(self.connection), answered: Some(answered) }
+        Returned { in_port, connection: Some(self.connection), what: CameBack::Answered(answered) }
     }
 }

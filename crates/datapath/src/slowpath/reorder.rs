@@ -1,10 +1,10 @@
-//! The connections of which packets are up (see `miss.rs`), and the packets that must not overtake them.
+//! The connections of which packets are up (see `queue.rs`), and the packets that must not overtake them.
 //!
 //! A hash table with linear probing, for as many connections as packets can be up, and twice the places: no other
 //! connection is ever taken for one of these, unless all 32 bits of their hashes are the same. What waits for a
 //! connection hangs at its place, in order.
 
-use crate::actions::execute::Recirculated;
+use crate::pipeline::recirculation::RecirculatedPacket;
 
 /// One connection.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 
 /// A waiting packet, or a free place for one.
 struct Waiting {
-    packet: Option<Recirculated>,
+    packet: Option<RecirculatedPacket>,
     /// The next one of the connection, or the next free place.
     next: u32,
 }
@@ -71,7 +71,7 @@ impl ReorderGuard {
     }
 
     /// A packet waits for those of its connection, of which there must be one.
-    pub fn wait(&mut self, connection: u32, packet: Recirculated) {
+    pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         let waiting = Waiting { packet: Some(packet), next: NONE };
         let new = match self.waiting.get_mut(self.free as usize) {
             Some(place) => std::mem::replace(&mut self.free, std::mem::replace(place, waiting).next),
@@ -92,7 +92,7 @@ impl ReorderGuard {
 
     /// One of a connection is down again. If it was the last one, those that have waited for it are handed over in
     /// their order.
-    pub fn remove(&mut self, connection: u32, mut release: impl FnMut(Recirculated)) {
+    pub fn remove(&mut self, connection: u32, mut release: impl FnMut(RecirculatedPacket)) {
         let at = self.place(connection);
         let slot = &mut self.slots[at];
         debug_assert!(slot.up > 0);
@@ -141,14 +141,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::actions::execute::Metadata;
+    use crate::pipeline::metadata::OwnMetadata;
 
-    fn packet(number: u32) -> Recirculated {
+    fn packet(number: u32) -> RecirculatedPacket {
         let packet = Packet::from_slice(&number.to_be_bytes());
-        Recirculated {
+        RecirculatedPacket {
             packet,
-            metadata: Metadata::of(&Key::new()),
-            pass: crate::pipeline::passes::Pass::FIRST,
+            metadata: OwnMetadata::of(&Key::new(), &mut Vec::new()),
+            pass: crate::pipeline::recirculation::Pass::FIRST,
             counted: false,
         }
     }

@@ -69,22 +69,24 @@ macro_rules! counters {
             }
         }
 
-        /// Adds what another worker has counted.
-        pub fn add_to(sum: &mut WorkerStats, other: &WorkerStats) {
-            $(sum.$name = sum.$name.wrapping_add(other.$name);)*
-            sum.slept += other.slept;
-            sum.drops.0.iter_mut().zip(other.drops.0).for_each(|(sum, n)| *sum += n);
+        impl std::ops::AddAssign<&WorkerStats> for WorkerStats {
+            /// Adds what another worker has counted.
+            fn add_assign(&mut self, other: &WorkerStats) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+                self.slept += other.slept;
+                self.drops += &other.drops;
+            }
         }
 
-        /// What was counted since `base` was read.
-        pub fn since(now: WorkerStats, base: &WorkerStats) -> WorkerStats {
-            WorkerStats {
-                $($name: now.$name.wrapping_sub(base.$name),)*
-                slept: now.slept.saturating_sub(base.slept),
-                drops: drops_since(now.drops, &base.drops),
-                number: now.number,
-                core: now.core,
-                counted_for: now.counted_for,
+        impl WorkerStats {
+            /// What was counted since `base` was read.
+            pub(crate) fn since(self, base: &WorkerStats) -> WorkerStats {
+                WorkerStats {
+                    $($name: self.$name.wrapping_sub(base.$name),)*
+                    slept: self.slept.saturating_sub(base.slept),
+                    drops: self.drops.since(&base.drops),
+                    ..self
+                }
             }
         }
     };
@@ -93,9 +95,4 @@ macro_rules! counters {
 counters! {
     received, injected, copied, recirculated, simple_hits, exact_hits, megaflow_hits, subtables_visited, misses, lost,
     batches_sent, sent, refused, punted, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
-}
-
-/// What was counted since `base` was read.
-pub fn drops_since(now: Drops, base: &Drops) -> Drops {
-    Drops(std::array::from_fn(|i| now.0[i].wrapping_sub(base.0[i])))
 }

@@ -39,22 +39,6 @@ pub struct IdleQueues {
     next_look: Time,
 }
 
-/// A queue's relation to the idle_queues of its worker.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Registration {
-    /// Its place, while its descriptor is known there.
-    place: Option<usize>,
-    /// When it was found with frames.
-    found: Time,
-}
-
-impl Registration {
-    /// Whether its descriptor is known.
-    pub fn is_known(&self) -> bool {
-        self.place.is_some()
-    }
-}
-
 impl IdleQueues {
     /// Parks a queue, unless that cannot be done with it.
     #[expect(clippy::result_large_err, reason = "it is given back where it cannot be parked")]

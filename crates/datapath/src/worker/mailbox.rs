@@ -11,9 +11,10 @@ use packet::flow::VlanLimit;
 use parking_lot::Mutex;
 
 use crate::action::PortNo;
-use crate::actions::execute::Metadata;
 use crate::actions::program::Program;
+use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::slowpath::queue::Notifier;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
@@ -36,8 +37,10 @@ pub enum Command {
     Drain { reply: Sender<()> },
     /// Give the queues of ports back.
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
+    /// Wake another handler from now on.
+    SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
-    Execute { packet: Packet, metadata: Metadata, program: Box<Program> },
+    Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Say whether a turn since the last report has found nothing to do, in any queue, nor any turn after it, and

@@ -9,10 +9,10 @@ pub mod idle_policy;
 pub mod idle_queues;
 pub mod mailbox;
 pub mod rx_queue;
+pub mod setup;
 pub mod time_cache;
 pub mod waker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -23,14 +23,16 @@ use packet::{Clock, Packet, Time};
 use ports::offload::fine_frames;
 
 use crate::action::PortNo;
-use crate::actions::execute::{Executor, KeyView, Metadata, Recirculated};
+use crate::actions::execute::{Executor, KeyView};
 use crate::actions::program::Program;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::drop::DropReason;
-use crate::pipeline::forward::{Frames, SLICE};
-use crate::pipeline::passes::Pass;
-use crate::slowpath::queue::{Answer, Answered, Channel};
+use crate::pipeline::batch::InFlight;
+use crate::pipeline::metadata::OwnMetadata;
+use crate::pipeline::recirculation::Pass;
+use crate::pipeline::storm::{Deferred, SLICE};
+use crate::slowpath::queue::{Answer, Answered, CameBack, Channel};
 use crate::sync::rcu::Reader;
 use crate::sync::tsc;
 use crate::worker::fairness::Fairness;
@@ -69,12 +71,11 @@ pub struct Worker {
     /// What it remembers of flows.
     pub caches: Caches,
     /// The batch at work.
-    pub frames: Frames,
+    pub in_flight: InFlight,
     /// What happens to packets.
     pub executor: Executor,
-    /// Packets that are recirculated in later turns, by the port that they have come in on. While a port has some, it is
-    /// not polled.
-    pub parked: Vec<(PortNo, VecDeque<Recirculated>)>,
+    /// Packets that are recirculated in later turns, by the port that they have come in on.
+    pub deferred: Vec<Deferred>,
     /// Batches whose packets have become many by recirculation.
     pub storms: u64,
     /// What it polls.
@@ -141,9 +142,9 @@ impl Worker {
                 let queue = next;
                 next += 1;
                 let admitted = self.fairness.admits(&mut self.rx[queue].deficit);
-                if admitted && !self.parked.is_empty() {
+                if admitted && !self.deferred.is_empty() {
                     let (in_port, start) = (self.rx[queue].port.no, tsc::cycles());
-                    if self.unpark(in_port) {
+                    if self.resume(in_port) {
                         (work, whole) = (work + 1, false);
                         since = self.bill(in_port, start);
                         continue;
@@ -183,7 +184,7 @@ impl Worker {
             }
             self.rx.iter_mut().for_each(|rx| rx.deficit.reset());
         }
-        if !self.parked.is_empty() {
+        if !self.deferred.is_empty() {
             self.recirculate_strays();
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {
@@ -194,7 +195,7 @@ impl Worker {
         if self.executor.now.since(self.housekept) >= HOUSEKEEP {
             self.housekept = self.executor.now;
             self.executor.outputs.housekeep(self.executor.now);
-            if self.parked.is_empty() {
+            if self.deferred.is_empty() {
                 self.idle_queues.tidy(&mut self.rx, self.executor.now);
             }
         }
@@ -234,7 +235,7 @@ impl Worker {
 
     /// Whether packets of this port ask for more masks than it may have.
     fn is_pressed(&self, in_port: PortNo) -> bool {
-        self.table.list(in_port, self.reader.pin()).is_some_and(|list| list.pressed)
+        self.table.list_of_port(in_port, self.reader.pin()).is_some_and(|list| list.pressed)
     }
 
     /// Does what others have asked for. Returns how many packets that handled.
@@ -273,7 +274,8 @@ impl Worker {
                     // Closed by whoever asked: tearing down takes time.
                     let _ = reply.send(given_back);
                 }
-                Command::Execute { packet, metadata, program } => self.execute(packet, &metadata, &program),
+                Command::SetNotifier(notifier) => self.executor.misses.set_notifier(notifier),
+                Command::Execute { packet, metadata, program } => self.execute(packet, metadata, &program),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // To be asked is no work, or a worker that is asked would never be idle.
@@ -283,7 +285,7 @@ impl Worker {
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
                 Command::SetVlanLimit(limit) => {
-                    (self.frames.meta.vlan_limit, self.executor.vlan_limit) = (limit, limit);
+                    (self.in_flight.meta.vlan_limit, self.executor.vlan_limit) = (limit, limit);
                 }
                 Command::SetExactEntries(entries) => self.caches.resize(entries),
             }
@@ -324,19 +326,20 @@ impl Worker {
             // Whoever asked waits for it.
             let _ = leaving.reply.send(leaving.rx);
         }
-        if self.executor.misses.is_empty() && self.parked.is_empty() {
+        if self.executor.misses.is_empty() && self.deferred.is_empty() {
             for waiting in self.draining.drain(..) {
                 let _ = waiting.send(());
             }
         }
     }
 
-    fn execute(&mut self, packet: Packet, metadata: &Metadata, program: &Program) {
+    fn execute(&mut self, packet: Packet, metadata: OwnMetadata, program: &Program) {
         self.executor.counters.injected.add(1);
-        let key = &mut self.frames.meta.keys[0];
-        metadata.start(key);
-        let layers = extract(packet.data(), key, self.executor.vlan_limit);
-        self.executor.run(program, packet, &mut KeyView::new(key, layers), Pass::FIRST.of(program));
+        let mut key = self.executor.misses.spare_keys().pop().unwrap_or_default();
+        metadata.start(&mut key);
+        let layers = extract(packet.data(), &mut key, self.executor.vlan_limit);
+        self.executor.run(program, packet, &mut KeyView::new(&mut key, layers), Pass::FIRST.of(program));
+        self.executor.misses.reuse(key);
         self.executor.misses.notify();
     }
 
@@ -345,18 +348,21 @@ impl Worker {
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
         let (mut since, mut of) = (tsc::cycles(), None);
-        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculated) {
+        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculation) {
             if let Some(before) = of.replace(returned.in_port)
                 && before != returned.in_port
             {
                 since = self.bill(before, since);
             }
-            match returned.answered {
-                Some(answered) => {
+            match returned.what {
+                CameBack::Answered(answered) => {
                     count += 1;
                     self.act_on(answered);
                 }
-                None => self.executor.counters.punted.add(1),
+                CameBack::Punted(key) => {
+                    self.executor.counters.punted.add(1);
+                    self.executor.misses.reuse(key);
+                }
             }
             if self.is_waited_for() {
                 if let Some(last) = of.take() {
@@ -373,11 +379,11 @@ impl Worker {
             // Those that have waited for what came back, too.
             let before = self.executor.counters.recirculated.get();
             while self.executor.counters.recirculated.get() - before < SLICE
-                && let Some(in_port) = self.recirculate_some()
+                && let Some(in_port) = self.recirculate_batch()
             {
                 since = self.bill(in_port, since);
             }
-            self.park();
+            self.defer();
             self.executor.misses.notify();
         }
         count
@@ -404,7 +410,7 @@ impl Worker {
                 let counter =
                     if reason == DropReason::UpcallError { &executor.counters.lost } else { &executor.counters.misses };
                 counter.add(1);
-                executor.outputs.drop(packet, reason, in_port);
+                executor.outputs.retire_one(packet, reason, in_port);
             }
             Answer::Run(program) => {
                 executor.counters.misses.add(1);

@@ -10,7 +10,6 @@ use crate::classify::mixed::RunHistory;
 use crate::pipeline::port::PortShared;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
-use crate::worker::idle_queues::Registration;
 
 /// The share of the time for which a queue has been empty that passes before another look at it, if that is
 /// costly and the worker busy; and the most.
@@ -20,6 +19,22 @@ const LONGEST_POLL_INTERVAL: Duration = Duration::from_micros(100);
 /// How long a busy worker does not look at what has been empty for so long, and is costly to look at.
 pub fn poll_interval(empty_for: Duration) -> Duration {
     (empty_for / POLL_FRACTION).min(LONGEST_POLL_INTERVAL)
+}
+
+/// What a worker's idle queues note of a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registration {
+    /// Its place, while its descriptor is known there.
+    pub place: Option<usize>,
+    /// When it was found with frames.
+    pub found: Time,
+}
+
+impl Registration {
+    /// Whether its descriptor is known.
+    pub fn is_known(&self) -> bool {
+        self.place.is_some()
+    }
 }
 
 /// A receive queue and its port.
@@ -44,7 +59,7 @@ pub struct Rx {
     received: Time,
     /// When an empty one that is costly is worth another look.
     next_look: Time,
-    /// See [`IdleQueues`].
+    /// What the idle queues of its worker note of it.
     pub registration: Registration,
 }
 

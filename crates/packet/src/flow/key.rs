@@ -159,6 +159,12 @@ impl Key {
         self.present = Blocks::COMMON;
     }
 
+    /// Forgets every block but these, as [`reset`](Key::reset) does.
+    #[inline(always)]
+    pub fn keep(&mut self, blocks: Blocks) {
+        self.present = Blocks(self.present.0 & blocks.0 | Blocks::COMMON.0);
+    }
+
     typed_blocks! {
         common common_mut Common "common";
         l3 l3_mut L3 "L3";

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use datapath::AutoBalance;
-use datapath::control::assignment::Policy;
+use datapath::RxPolicy;
 use ofproto::TableSettings;
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub struct Workers {
     pub tx_flush_interval: Duration,
     /// How receive queues are spread over the workers (`pmd-rxq-assign`).
     #[serde(serialize_with = "policy_name")]
-    pub rx_assign: Policy,
+    pub rx_assign: RxPolicy,
     /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
     pub rx_isolate: bool,
     /// When receive queues are moved by themselves (`pmd-auto-lb*`).
@@ -57,10 +57,10 @@ pub struct Workers {
 }
 
 /// The ways to spread receive queues, by name.
-pub const POLICIES: [(&str, Policy); 3] =
-    [("roundrobin", Policy::RoundRobin), ("cycles", Policy::Cycles), ("group", Policy::Group)];
+pub const POLICIES: [(&str, RxPolicy); 3] =
+    [("roundrobin", RxPolicy::RoundRobin), ("cycles", RxPolicy::Cycles), ("group", RxPolicy::Group)];
 
-fn policy_name<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+fn policy_name<S: serde::Serializer>(policy: &RxPolicy, serializer: S) -> Result<S::Ok, S::Error> {
     let name = POLICIES.iter().find(|(_, p)| p == policy).map_or("", |(name, _)| name);
     serializer.serialize_str(name)
 }
@@ -81,7 +81,7 @@ impl Default for Workers {
             cores: BTreeSet::new(),
             sleep_max: Duration::from_micros(500),
             tx_flush_interval: Duration::ZERO,
-            rx_assign: Policy::Cycles,
+            rx_assign: RxPolicy::Cycles,
             rx_isolate: true,
             auto_balance: AutoBalance::default(),
         }

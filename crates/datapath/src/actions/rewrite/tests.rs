@@ -209,7 +209,7 @@ fn apply(rewrite: &Rewrite, packet: &mut Packet) -> (Key, Key) {
     Rewriter::new(rewrite).apply(packet, &mut key, &layers);
     let mut fresh = key.clone();
     // As the executor does: metadata stays, the rest is extracted.
-    let metadata = crate::actions::execute::Metadata::of(&key);
+    let metadata = crate::pipeline::metadata::OwnMetadata::of(&key, &mut Vec::new());
     metadata.start(&mut fresh);
     extract(packet.data(), &mut fresh, VlanLimit::default());
     (fresh, want)

@@ -13,7 +13,7 @@ use std::ops::Bound;
 
 use super::arena::FlowRef;
 use super::megaflow::{Dying, LOCKED, Table, Writer};
-use crate::stats::RemovedFlow;
+use crate::upcall::RemovedFlow;
 
 /// Ports that are looked at for one that has more than its share.
 const PORTS: usize = 16;
@@ -33,8 +33,8 @@ impl Table {
                 return false;
             }
         }
-        let share = writer.count / writer.ports.len().max(1);
-        let own = writer.ports.get(&list).map_or(0, |port| port.evictable);
+        let share = writer.count / writer.lists.len().max(1);
+        let own = writer.lists.get(&list).map_or(0, |port| port.evictable);
         let own_list = (own > 0).then_some(list);
         let from = if own > 0 && own >= share { own_list } else { fullest(writer, share).or(own_list) };
         let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
@@ -44,8 +44,8 @@ impl Table {
 
     /// The flow of a port that has to go.
     fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
-        let Writer { ports, records, .. } = writer;
-        let members = ports.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
+        let Writer { lists, records, .. } = writer;
+        let members = lists.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
         let member = members.max_by_key(|m| (m.condemned, m.evictable))?;
         for asked in 0..=ASKED {
             let flow = member.oldest;
@@ -127,7 +127,7 @@ impl Table {
             return None;
         }
         while let Some(&list) = writer.condemned.first() {
-            let port = writer.ports.get_mut(&list);
+            let port = writer.lists.get_mut(&list);
             let members = port.map(|port| &mut port.members);
             let condemned = members.and_then(|m| m.iter_mut().find(|m| m.condemned));
             if let Some(member) = condemned {
@@ -151,10 +151,10 @@ impl Table {
 /// A port with more than `share` flows that may be evicted, or else the one with the most: of a few that are looked at in
 /// turn.
 fn fullest(writer: &mut Writer, share: usize) -> Option<u16> {
-    let Writer { ports, hand, .. } = writer;
-    let behind = ports.range((Bound::Excluded(*hand), Bound::Unbounded));
+    let Writer { lists, hand, .. } = writer;
+    let behind = lists.range((Bound::Excluded(*hand), Bound::Unbounded));
     let mut best = None;
-    for (&list, port) in behind.chain(ports.range(..=*hand)).take(PORTS) {
+    for (&list, port) in behind.chain(lists.range(..=*hand)).take(PORTS) {
         *hand = list;
         best = best.max((port.evictable > 0).then_some((port.evictable, list)));
         if share > 0 && port.evictable > share {

@@ -1,11 +1,11 @@
-//! The flows of one input port, by mask, and what is done when there are too many masks.
+//! The flows of one stage, by mask, and what is done when there are too many masks.
 //!
-//! A packet visits every subtable of its port until one has its flow, so their number is what bounds the
-//! work. Each port may have [`Limits::masks`](super::megaflow::Limits). When a translation asks for one
-//! more, the port comes under *pressure*: the subtables with the most hits stay, a quarter of the limit;
+//! A packet visits every subtable of its stage until one has its flow, so their number is what bounds the
+//! work. Each stage may have [`Limits::masks`](super::megaflow::Limits). When a translation asks for one
+//! more, the stage comes under *pressure*: the subtables with the most hits stay, a quarter of the limit;
 //! the others are *condemned*, which means that their flows are evicted in the background; and from then
 //! on, a flow whose mask is not among those that stay gets the *wide* mask instead, the union of all that
-//! the port's translations have looked at, in whole fields. To match more bits is always right: the flow is
+//! the stage's translations have looked at, in whole fields. To match more bits is always right: the flow is
 //! for fewer packets. All such flows share one subtable. When few enough masks are asked for, the pressure
 //! is off, the wide subtable is condemned in its turn, and its packets get the flows they had before.
 
@@ -20,6 +20,7 @@ use packet::{Field, Mask, Time};
 use super::arena::FlowRef;
 use super::record::Records;
 use super::subtable::Subtable;
+use crate::pipeline::recirculation::Stage;
 
 /// How long a port is under pressure at least.
 const PRESSED: Duration = Duration::from_secs(10);
@@ -28,9 +29,10 @@ const PRESSED: Duration = Duration::from_secs(10);
 /// place of.
 pub(in crate::classify) const SPARE: usize = 8;
 
-/// The flows of an input port.
-#[derive(Default)]
-pub(in crate::classify) struct PortFlows {
+/// The flows of a list.
+pub(in crate::classify) struct ListFlows {
+    /// Whose they are; of a port's list, the port's.
+    pub stage: Stage,
     /// Most useful first.
     pub members: Vec<Member>,
     /// How many may be evicted.
@@ -69,7 +71,13 @@ pub(in crate::classify) enum Fit {
     None,
 }
 
-impl PortFlows {
+impl ListFlows {
+    /// No flows yet, in a list that is made for one of this stage.
+    pub fn new(stage: Stage) -> ListFlows {
+        let (members, asked) = (Vec::new(), HashMap::new());
+        ListFlows { stage, members, evictable: 0, pressure: None, asked }
+    }
+
     pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
     }

@@ -1,7 +1,7 @@
 //! Tier 2: all flows, shared by the workers.
 //!
-//! Each input port has its own list of subtables, so that traffic of one port never lengthens the
-//! look-ups of another. The list is replaced as a whole when a subtable comes or goes or when they are
+//! Each stage, which is an input port and a recirculation id, has its own list of subtables (see [`stages`](super::stages)),
+//! so that traffic of one port or stage never lengthens the look-ups of another. The list is replaced as a whole when a subtable comes or goes or when they are
 //! ranked anew.
 //!
 //! Who touches what: everything is changed under one mutex, which no worker ever takes. Workers follow
@@ -27,11 +27,12 @@ use crate::classify::batch::LookupContext;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
-use crate::classify::table::masks::{Fit, Member, PortFlows};
+use crate::classify::table::masks::{Fit, ListFlows, Member};
+use crate::classify::table::stages::{FreeLists, LISTS, Stages};
 use crate::error::Error;
-use crate::stats::RemovedFlow;
+use crate::pipeline::recirculation::Stage;
 use crate::sync::rcu::{Domain, Guard, Protected};
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag};
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
 /// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
 /// of port zero, which does not exist.
@@ -46,7 +47,8 @@ pub struct Table {
     pub arena: Arena,
     /// The keyed hash of everything here.
     pub hasher: Hasher,
-    lists: Box<[Protected<PortList>]>,
+    lists: Box<[Protected<FlowList>]>,
+    stages: Stages,
     pub(in crate::classify) domain: Arc<Domain>,
     pub(in crate::classify) writer: Mutex<Writer>,
     limits: Limits,
@@ -62,16 +64,19 @@ struct Limits {
     workers: usize,
 }
 
-/// The subtables that can hold flows of one input port.
-pub struct PortList {
+/// The subtables that can hold flows of one stage.
+pub struct FlowList {
     /// Most useful first.
     pub subtables: Box<[Arc<Subtable>]>,
     /// All bits that any of them matches.
     pub union: Shape,
     /// The same, in terms of raw frames.
     pub plan: Plan,
-    /// The port's packets ask for more masks than it may have.
+    /// The stage's packets ask for more masks than it may have.
     pub pressed: bool,
+    /// Whether the list is for this stage alone. That of a port has flows of later stages as well, where these have no list of
+    /// their own.
+    pub is_of_later_stage: bool,
 }
 
 /// What the mutex guards.
@@ -79,13 +84,16 @@ pub struct PortList {
 pub(in crate::classify) struct Writer {
     pub free: Free,
     subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
-    /// The flows of each input port.
-    pub ports: BTreeMap<u16, PortFlows>,
+    /// The flows of each list.
+    pub lists: BTreeMap<u16, ListFlows>,
+    free_lists: FreeLists,
+    /// How many flows each later stage has in its port's list, for want of one of its own.
+    unlisted: HashMap<Stage, usize>,
     pub records: Records,
     /// Live flows, and the bytes that they take.
     pub count: usize,
     bytes: usize,
-    /// Ports that may have condemned subtables.
+    /// Lists that may have condemned subtables.
     pub condemned: BTreeSet<u16>,
     /// Flows out of sight whose entries some worker may be using still, oldest first.
     pub dying: VecDeque<Dying>,
@@ -93,7 +101,7 @@ pub(in crate::classify) struct Writer {
     pub evicted: Vec<RemovedFlow>,
     /// Flows that had to go, ever.
     pub evictions: u64,
-    /// The port that was looked at last for a flow to go.
+    /// The list that was looked at last for a flow to go.
     pub hand: u16,
 }
 
@@ -146,7 +154,8 @@ impl Table {
         Table {
             arena,
             hasher: Hasher::new(seed),
-            lists: (0..MAX_PORTS).map(|_| Protected::new(None)).collect(),
+            lists: (0..LISTS).map(|_| Protected::new(None)).collect(),
+            stages: Stages::new(),
             domain,
             writer: Mutex::new(Writer { free, ..Writer::default() }),
             limits,
@@ -178,10 +187,17 @@ impl Table {
         writer.bytes += writer.count * (self.arena.workers() - before) * COUNTERS_BYTES;
     }
 
-    /// The subtables for packets from a port; `None` where no flow is for them.
+    /// The subtables for packets that a port has received; `None` where no flow is for them.
     #[inline(always)]
-    pub fn list<'a>(&self, in_port: PortNo, guard: Guard<'a>) -> Option<&'a PortList> {
+    pub fn list_of_port<'a>(&self, in_port: PortNo, guard: Guard<'a>) -> Option<&'a FlowList> {
         self.lists[usize::from(list_index(in_port))].load(guard)
+    }
+
+    /// The subtables for packets of a stage; `None` where no flow is for them.
+    #[inline(always)]
+    pub fn list<'a>(&self, stage: Stage, guard: Guard<'a>) -> Option<&'a FlowList> {
+        let own = is_later(stage).then(|| self.stages.find(stage)).flatten();
+        self.lists[usize::from(own.unwrap_or_else(|| list_index(stage.in_port)))].load(guard)
     }
 
     /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
@@ -220,7 +236,7 @@ impl Table {
 
     /// Looks for the flow of one key.
     pub fn find(&self, key: &Key, guard: Guard<'_>) -> Option<FlowId> {
-        let list = self.list(crate::upcall::in_port(key), guard)?;
+        let list = self.list(stage_of(key), guard)?;
         let in_subtable = |subtable: &Arc<Subtable>| {
             let hash = subtable.shape.hash(&self.hasher, key);
             let (flow, _) = subtable.buckets(guard)?.find(key, hash, &self.arena, guard)?;
@@ -255,12 +271,43 @@ impl Table {
             mask.set_exact(field);
         }
         let program = Program::compile(&actions);
-        let in_port = crate::upcall::in_port(key);
-        let list = list_index(in_port);
+        let stage = stage_of(key);
 
         let mut writer = self.writer.lock();
+        let list = self.list_for(&mut writer, stage);
+        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, by);
+        if installed.is_err() && is_later(stage) && !writer.lists.contains_key(&list) {
+            let Writer { free_lists, .. } = &mut *writer;
+            self.stages.release(stage, free_lists, &self.domain);
+        }
+        installed
+    }
+
+    /// The list for flows of a stage, which gets one of its own if it can.
+    fn list_for(&self, writer: &mut Writer, stage: Stage) -> u16 {
+        if !is_later(stage) || writer.unlisted.contains_key(&stage) {
+            return list_index(stage.in_port);
+        }
+        let own = self.stages.find(stage);
+        let own = own.or_else(|| self.stages.assign(stage, &mut writer.free_lists, &self.domain));
+        own.unwrap_or_else(|| list_index(stage.in_port))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a flow is")]
+    fn install_in(
+        &self,
+        writer: &mut Writer,
+        list: u16,
+        stage: Stage,
+        key: &Key,
+        mask: Box<Mask>,
+        (actions, program): (Arc<[Action]>, Program),
+        tag: FlowTag,
+        now: Time,
+        by: By,
+    ) -> Result<Installed, Error> {
         // 1. With the mask that it may have: a flow that is there already,
-        let (mask, asked) = self.fit(&mut writer, list, mask, in_port, by, now)?;
+        let (mask, asked) = self.fit(writer, list, mask, stage.in_port, by, now)?;
         let known = writer.subtables.get(&*mask).cloned();
         let hash = self.hasher.hash_masked(key, &mask);
         if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
@@ -271,10 +318,10 @@ impl Table {
             return Ok(Installed { id, existed: true });
         }
         // 2. or a new one, for which there may have to be made room.
-        if self.is_full(&writer) && (by == By::Management || !self.make_room(&mut writer, list)) {
+        if self.is_full(writer) && (by == By::Management || !self.make_room(writer, list)) {
             return Err(Error::TooManyFlows(self.max_flows()));
         }
-        self.reap(&mut writer);
+        self.reap(writer);
         let subtable = known.filter(|s| s.count() > 0).unwrap_or_else(|| {
             let mask: Arc<Mask> = Arc::from(mask);
             let subtable = Arc::new(Subtable::new(mask.clone(), self.limits.workers));
@@ -283,7 +330,7 @@ impl Table {
         });
         let flow = self.arena.allocate(&mut writer.free, subtable.shape.count());
         let Some(flow) = flow else {
-            self.forget_if_empty(&mut writer, &subtable);
+            self.forget_if_empty(writer, &subtable);
             return Err(Error::TooManyFlows(self.max_flows()));
         };
         // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
@@ -306,7 +353,7 @@ impl Table {
         writer.records.insert(flow, record);
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
-        self.join_list(&mut writer, list, &subtable, flow);
+        self.join_list(writer, (list, stage), &subtable, flow);
         Ok(Installed { id: self.arena.id(flow), existed: false })
     }
 
@@ -321,7 +368,7 @@ impl Table {
         now: Time,
     ) -> Result<(Box<Mask>, u32), Error> {
         let limit = self.max_masks();
-        let Some(port) = writer.ports.get_mut(&list) else { return Ok((mask, 0)) };
+        let Some(port) = writer.lists.get_mut(&list) else { return Ok((mask, 0)) };
         let refused = Err(Error::TooManyMasks { port: in_port, limit });
         if by == By::Management {
             let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
@@ -418,55 +465,80 @@ impl Table {
         }
     }
 
-    fn join_list(&self, writer: &mut Writer, list: u16, subtable: &Arc<Subtable>, flow: FlowRef) {
-        let Writer { ports, records, .. } = writer;
-        let port = ports.entry(list).or_default();
-        if port.join(subtable, flow, records) {
-            self.publish(list, port);
+    fn join_list(&self, writer: &mut Writer, (list, stage): (u16, Stage), subtable: &Arc<Subtable>, flow: FlowRef) {
+        let Writer { lists, records, unlisted, .. } = writer;
+        if is_later(stage) && usize::from(list) < MAX_PORTS {
+            *unlisted.entry(stage).or_default() += 1;
+        }
+        let of_list = lists.entry(list).or_insert_with(|| ListFlows::new(stage));
+        if of_list.join(subtable, flow, records) {
+            self.publish(list, of_list);
         }
     }
 
     fn leave_list(&self, writer: &mut Writer, flow: FlowRef) {
-        let Writer { ports, records, .. } = writer;
+        let Writer { lists, records, unlisted, free_lists, .. } = writer;
         let Some(list) = records.get(flow).map(|record| record.list) else { return };
-        let Some(port) = ports.get_mut(&list) else { return };
-        if port.leave(flow, records) {
-            self.publish(list, port);
-            if port.members.is_empty() {
-                ports.remove(&list);
+        if !unlisted.is_empty() && usize::from(list) < MAX_PORTS {
+            self.leave_unlisted(unlisted, flow);
+        }
+        let Some(of_list) = lists.get_mut(&list) else { return };
+        if of_list.leave(flow, records) {
+            self.publish(list, of_list);
+            if of_list.members.is_empty() {
+                if usize::from(list) >= MAX_PORTS {
+                    self.stages.release(of_list.stage, free_lists, &self.domain);
+                }
+                lists.remove(&list);
             }
         }
     }
 
-    fn publish(&self, list: u16, port: &PortFlows) {
-        let object = (!port.members.is_empty()).then(|| {
+    /// A flow of a port's list goes, which may be of a later stage.
+    fn leave_unlisted(&self, unlisted: &mut HashMap<Stage, usize>, flow: FlowRef) {
+        let Some(stage) = self.arena.key_for_writer(flow).map(|key| stage_of(&key)) else { return };
+        if let Some(count) = unlisted.get_mut(&stage) {
+            *count -= 1;
+            if *count == 0 {
+                unlisted.remove(&stage);
+            }
+        }
+    }
+
+    fn publish(&self, list: u16, of_list: &ListFlows) {
+        let object = (!of_list.members.is_empty()).then(|| {
             let mut union = Mask::wildcard();
-            port.members.iter().for_each(|m| union.union(&m.subtable.mask));
-            let subtables = port.members.iter().map(|m| m.subtable.clone()).collect();
+            of_list.members.iter().for_each(|m| union.union(&m.subtable.mask));
+            let subtables = of_list.members.iter().map(|m| m.subtable.clone()).collect();
+            let is_of_later_stage = usize::from(list) >= MAX_PORTS;
             // Packets with an input port that does not exist are not received.
-            let plan = if list == 0 { Plan::none() } else { Plan::new(list, &union) };
-            let pressed = port.pressure.is_some();
-            Box::new(PortList { subtables, union: Shape::new(&union), plan, pressed })
+            let plan = match list {
+                0 => Plan::none(),
+                _ if is_of_later_stage => Plan::of_later_stage(list, &union),
+                _ => Plan::new(list, &union),
+            };
+            let pressed = of_list.pressure.is_some();
+            Box::new(FlowList { subtables, union: Shape::new(&union), plan, pressed, is_of_later_stage })
         });
         self.lists[usize::from(list)].replace(object, &self.domain);
     }
 
     /// Puts the subtables with the most hits since the last ranking first in each list, and ends the
-    /// pressure of ports whose masks have become few.
+    /// pressure of lists whose masks have become few.
     pub fn rank(&self, now: Time) {
         let mut writer = self.writer.lock();
-        let Writer { subtables, ports, condemned, .. } = &mut *writer;
+        let Writer { subtables, lists, condemned, .. } = &mut *writer;
         let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
         let limit = self.max_masks();
-        for (&list, port) in ports {
+        for (&list, of_list) in lists {
             let rank = |m: &Member| std::cmp::Reverse(hits.get(&Arc::as_ptr(&m.subtable)).copied());
-            if !port.members.is_sorted_by_key(rank) {
-                port.members.sort_by_key(rank);
-                self.publish(list, port);
+            if !of_list.members.is_sorted_by_key(rank) {
+                of_list.members.sort_by_key(rank);
+                self.publish(list, of_list);
             }
-            if port.relax(limit, now) {
+            if of_list.relax(limit, now) {
                 condemned.insert(list);
-                self.publish(list, port);
+                self.publish(list, of_list);
             }
         }
     }
@@ -556,21 +628,24 @@ impl Table {
 
     /// Identities of all flows, or of those for packets from one port.
     pub fn ids(&self, in_port: Option<PortNo>) -> Vec<FlowId> {
-        self.ids_where(|list| in_port.is_none_or(|port| list == list_index(port)))
+        self.ids_where(|port| in_port.is_none_or(|wanted| port == wanted))
     }
 
     /// The flows of these input ports, found in one walk over all.
     pub fn ids_of(&self, in_ports: &[PortNo]) -> Vec<FlowId> {
-        let lists: BTreeSet<_> = in_ports.iter().map(|&port| list_index(port)).collect();
-        self.ids_where(|list| lists.contains(&list))
+        let wanted: BTreeSet<_> = in_ports.iter().copied().collect();
+        self.ids_where(|port| wanted.contains(&port))
     }
 
-    fn ids_where(&self, wanted: impl Fn(u16) -> bool) -> Vec<FlowId> {
+    fn ids_where(&self, wanted: impl Fn(PortNo) -> bool) -> Vec<FlowId> {
         let writer = self.writer.lock();
         let (mut ids, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {
             let (flows, next) = writer.records.some(at, LOCKED);
-            let of_port = |flow: &FlowRef| writer.records.get(*flow).is_some_and(|record| wanted(record.list));
+            let of_port = |flow: &FlowRef| {
+                let list = writer.records.get(*flow).and_then(|record| writer.lists.get(&record.list));
+                list.is_some_and(|list| wanted(list.stage.in_port))
+            };
             ids.extend(flows.into_iter().filter(of_port).map(|flow| self.arena.id(flow)));
             from = next;
         }
@@ -581,6 +656,17 @@ impl Table {
 /// Flows that are removed, evicted or listed with one hold of the mutex.
 pub(in crate::classify) const LOCKED: usize = 256;
 
+/// The number of a port's list.
 fn list_index(in_port: PortNo) -> u16 {
     u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
+}
+
+/// The stage in which packets have this key.
+pub fn stage_of(key: &Key) -> Stage {
+    Stage { in_port: crate::upcall::in_port(key), recirc_id: key.common().recirc_id.get() }
+}
+
+/// Whether a stage may have a list of its own: packets with an input port that does not exist are few.
+fn is_later(stage: Stage) -> bool {
+    stage.recirc_id != 0 && list_index(stage.in_port) != 0
 }

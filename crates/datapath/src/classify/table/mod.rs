@@ -7,4 +7,5 @@ mod masks;
 pub mod megaflow;
 mod record;
 pub mod shape;
+pub mod stages;
 pub mod subtable;

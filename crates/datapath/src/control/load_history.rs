@@ -10,15 +10,15 @@ const STEPS: usize = 12;
 
 /// The last minute of a counter that only grows.
 #[derive(Default)]
-pub struct History {
+pub struct LoadHistory {
     last: u64,
     steps: VecDeque<u64>,
 }
 
-impl History {
+impl LoadHistory {
     /// The history of a counter that has reached `now`.
-    pub fn starting_at(now: u64) -> History {
-        History { last: now, steps: VecDeque::new() }
+    pub fn starting_at(now: u64) -> LoadHistory {
+        LoadHistory { last: now, steps: VecDeque::new() }
     }
 
     /// Ends a step.
@@ -41,14 +41,14 @@ impl History {
     }
 
     /// The least share of `whole` in any of the last minute's steps, in percent.
-    pub fn least_percent_of(&self, whole: &History) -> Option<u8> {
+    pub fn least_percent_of(&self, whole: &LoadHistory) -> Option<u8> {
         let shares = self.steps.iter().rev().zip(whole.steps.iter().rev());
         shares.map(|(&part, &whole)| (u128::from(part) * 100 / u128::from(whole.max(1))).min(100) as u8).min()
     }
 
     /// This counter as a share of `whole` over those of the last `steps` steps that both have, in percent.
     /// `None` before the first step has ended.
-    pub fn percent_of(&self, whole: &History, steps: usize) -> Option<u8> {
+    pub fn percent_of(&self, whole: &LoadHistory, steps: usize) -> Option<u8> {
         let steps = steps.min(self.steps.len()).min(whole.steps.len());
         let (part, whole) = (self.recent(steps), whole.recent(steps));
         (steps > 0 && whole > 0).then(|| (u128::from(part) * 100 / u128::from(whole)).min(100) as u8)
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_time_that_both_were_there() {
-        let (mut queue, mut whole) = (History::starting_at(0), History::starting_at(0));
+        let (mut queue, mut whole) = (LoadHistory::starting_at(0), LoadHistory::starting_at(0));
         assert_eq!(queue.percent_of(&whole, 12), None);
         whole.step(1000);
         assert_eq!(queue.percent_of(&whole, 12), None);

@@ -1,0 +1,82 @@
+//! The look at a batch that goes round again: which packets follow one of their own microflow, and what each is looked up
+//! by.
+//!
+//! As [`scan`](super::scan()), with two differences. The line that a packet is looked up by has the metadata behind the
+//! header that the stage's flows look at. And the packets of a run have all of their metadata in common, also what no flow
+//! of this stage looks at: a program may send it on to another stage, and is run once for them all.
+
+use packet::flow::template::{Template, WINDOW_WORDS};
+use packet::{BATCH_SIZE, Packet};
+
+use super::plan::{Aligned, Pattern, Plan};
+use super::prefetch;
+use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
+use crate::pipeline::metadata::Metadata;
+
+/// Looks at a batch. Packets of `counted` make no run with others.
+pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32, headers: &mut MaskedHeaders) -> Scan {
+    let mut scan = Scan { leaders: 0, odd: 0 };
+    // Of the packet before, if it was not odd; and of the present run.
+    let mut before = Aligned([0; 8]);
+    let mut first = 0;
+    headers.longest = 0;
+    let count = packets.len().min(BATCH_SIZE);
+    for i in 0..count {
+        if i + AHEAD < count {
+            prefetch(packets[i + AHEAD].data().as_ptr());
+        }
+        let packet = &packets[i];
+        let length = packet.len() as u32;
+        headers.longest = headers.longest.max(length);
+        // What is no Ethernet frame has no template.
+        let template = Template::of(packet.data()).filter(|_| metadata.is_ethernet(i));
+        let pattern = template.and_then(|template| plan.pattern(template));
+        let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
+            scan.odd |= 1 << i;
+            (headers.bytes[i], headers.flags[i]) = (length, 0);
+            before = Aligned([0; 8]);
+            continue;
+        };
+        let line = line(plan, pattern, packet, i, metadata);
+        if line.0 == before.0
+            && metadata.is_same(i, i - 1)
+            && counted >> (i - 1) & 3 != 1
+            && counted >> (i - 1) & 3 != 2
+        {
+            headers.bytes[first] += length;
+            headers.flags[first] |= flags;
+            continue;
+        }
+        scan.leaders |= 1 << i;
+        (first, before) = (i, line);
+        (headers.lines[i], headers.bytes[i], headers.flags[i]) = (line, length, flags);
+    }
+    scan
+}
+
+/// What a packet is looked up by. It is not all zeros, for its origin is not.
+#[inline(always)]
+fn line(plan: &Plan, pattern: &Pattern, packet: &Packet, i: usize, metadata: &Metadata) -> Aligned {
+    let at = pattern.at as usize;
+    let mut line = Aligned(pattern.salt.0);
+    let own;
+    let bytes = match packet.line(at) {
+        Some(bytes) => bytes,
+        None => {
+            own = copied(packet.data(), at);
+            &own
+        }
+    };
+    let (words, _) = bytes.as_chunks::<8>();
+    for n in 0..WINDOW_WORDS {
+        line.0[n] |= u64::from_ne_bytes(words[n]) & pattern.mask.0[n];
+    }
+    if !plan.metadata.is_empty() {
+        let bytes: &mut [u8; 64] = zerocopy::transmute_mut!(&mut line.0);
+        let (parts, _) = bytes[usize::from(pattern.metadata_at)..].as_chunks_mut::<4>();
+        for (part, bits) in parts.iter_mut().zip(&plan.metadata) {
+            *part = (metadata.half_word(i, bits.number.into()) & bits.mask).to_ne_bytes();
+        }
+    }
+    line
+}

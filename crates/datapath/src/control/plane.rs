@@ -1,0 +1,307 @@
+//! The control plane: changes workers, handlers, and who polls and sends by which queue, one change at a time.
+
+use std::sync::{Arc, mpsc};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::config::Config;
+use crate::control::balance::{Balancer, Inputs};
+use crate::control::handlers::{HandlerHandle, HandlerPool};
+use crate::control::maintenance::Maintenance;
+use crate::control::pool::{WorkerHandle, WorkerPool};
+use crate::control::ports::PortTable;
+use crate::control::queues;
+use crate::control::resources::Resources;
+use crate::control::runtime::{Inline, Runtime, Threads};
+use crate::control::scheduler::{self, Scheduling};
+use crate::error::Error;
+use crate::slowpath::queue::{Handler, ProgramCache, Served};
+use crate::sync::rcu::Reader;
+use crate::worker::Worker;
+use crate::worker::mailbox::Command;
+use crate::worker::setup::WorkerSetup;
+use crate::worker::waker::Waker;
+
+/// What the control plane changes, and others look at.
+pub type Parts = (Resources, Arc<Mutex<PortTable>>, Arc<RwLock<WorkerPool>>, Arc<Maintenance>);
+
+/// What only who changes the workers, handlers or ports has: one at a time.
+pub struct ControlPlane {
+    /// Settings as they are now.
+    pub config: Config,
+    /// When receive queues move by themselves.
+    pub balancer: Balancer,
+    scheduling: Scheduling,
+    runtime: Box<dyn Runtime>,
+    handlers: HandlerPool,
+    ports: Arc<Mutex<PortTable>>,
+    pool: Arc<RwLock<WorkerPool>>,
+    maintenance: Arc<Maintenance>,
+    resources: Resources,
+}
+
+/// Set up and shut down.
+impl ControlPlane {
+    /// A control plane of `parts` without ports, with a worker on each of `cores` and with [`Config::handlers`], which whoever
+    /// calls drives. There can be as many handlers as there are `readers` for them.
+    pub fn new(
+        config: Config,
+        parts: Parts,
+        readers: Vec<Reader>,
+        cores: &[Option<usize>],
+    ) -> Result<ControlPlane, Error> {
+        let (resources, ports, pool, maintenance) = parts;
+        let handlers = config.handlers;
+        let mut plane = ControlPlane {
+            config,
+            balancer: Balancer::default(),
+            scheduling: Scheduling::default(),
+            runtime: Box::new(Inline::default()),
+            handlers: HandlerPool::new(readers),
+            ports,
+            pool,
+            maintenance,
+            resources,
+        };
+        plane.set_handlers(handlers)?;
+        for &core in cores {
+            plane.add_worker(core)?;
+        }
+        Ok(plane)
+    }
+
+    /// See [`Datapath::start`](crate::Datapath::start).
+    pub fn start(&mut self) -> Result<(), Error> {
+        if !self.runtime.is_inline() {
+            return Ok(());
+        }
+        // What can fail comes before anything is given to a thread, so that a failure changes nothing.
+        let mut threads = Threads::new(self.maintenance.clone());
+        let prepare = |(number, worker): (usize, &WorkerHandle)| {
+            threads.prepare_worker(number, worker.core, &worker.mailbox.waker)
+        };
+        let worker_seats = self.pool.read().iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        let prepare = |(number, handler): (usize, &HandlerHandle)| threads.prepare_handler(number, &handler.notifier);
+        let handler_seats = self.handlers.iter().enumerate().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        let (workers, handlers) = self.runtime.release();
+        workers.into_iter().zip(worker_seats).for_each(|(worker, seat)| threads.add_worker(worker, seat));
+        handlers.into_iter().zip(handler_seats).for_each(|(handler, seat)| threads.add_handler(handler, seat));
+        self.runtime = Box::new(threads);
+        Ok(())
+    }
+
+    /// See [`Datapath::stop`](crate::Datapath::stop).
+    pub fn stop(&mut self) {
+        if self.runtime.is_inline() {
+            return;
+        }
+        let (workers, handlers) = self.runtime.release();
+        let mut inline = Inline::default();
+        workers.into_iter().for_each(|worker| inline.add_worker(worker, None));
+        handlers.into_iter().for_each(|handler| inline.add_handler(handler, None));
+        self.runtime = Box::new(inline);
+    }
+
+    /// See [`Datapath::poll`](crate::Datapath::poll). `None` while threads run.
+    pub fn poll(&mut self) -> Option<usize> {
+        self.runtime.poll()
+    }
+
+    /// Leaves a command for every worker, and has it obeyed where no thread drives them.
+    pub fn tell(&mut self, command: impl Fn() -> Command) {
+        self.pool.read().tell(command);
+        self.runtime.serve();
+    }
+
+    /// Has workers that no thread drives do what they were asked to.
+    pub fn serve(&mut self) {
+        self.runtime.serve();
+    }
+}
+
+#[cfg(test)]
+impl ControlPlane {
+    /// Whom the caller drives.
+    pub fn inline(&mut self) -> &mut Inline {
+        self.runtime.inline()
+    }
+
+    /// Wakes the handler of a worker.
+    pub fn notifier_of(&self, worker: usize) -> Arc<crate::slowpath::queue::Notifier> {
+        self.handlers.of_worker(worker).notifier.clone()
+    }
+}
+
+/// Workers come and go.
+impl ControlPlane {
+    /// See [`Datapath::set_workers`](crate::Datapath::set_workers).
+    pub fn set_workers(&mut self, cores: &[usize]) -> Result<(), Error> {
+        let mut wanted: Vec<Option<usize>> = cores.iter().map(|&core| Some(core)).collect();
+        if wanted.is_empty() {
+            wanted.push(None);
+        }
+        let mut ending = Vec::new();
+        for (number, worker) in self.pool.read().iter() {
+            match wanted.iter().position(|core| *core == worker.core) {
+                Some(at) => drop(wanted.swap_remove(at)),
+                None => ending.push(number),
+            }
+        }
+        wanted.sort();
+        let mut added = Vec::new();
+        for core in wanted {
+            match self.add_worker(core) {
+                Ok(number) => added.push(number),
+                Err(error) => {
+                    added.into_iter().for_each(|number| self.remove_worker(number));
+                    return Err(error);
+                }
+            }
+        }
+        ending.iter().for_each(|&number| self.pool.write().end(number));
+        self.schedule();
+        ending.into_iter().for_each(|number| self.remove_worker(number));
+        self.config.workers = cores.to_vec();
+        Ok(())
+    }
+
+    /// Adds a worker without receive queues, and returns its number.
+    fn add_worker(&mut self, core: Option<usize>) -> Result<usize, Error> {
+        // What can fail comes before anything changes.
+        let number = self.pool.read().next_number()?;
+        let waker = Arc::new(Waker::default());
+        let seat = self.runtime.prepare_worker(number, core, &waker)?;
+        let reader = self.pool.write().take_place(number)?;
+
+        let Resources { table, clock, .. } = &self.resources;
+        table.enlist(number);
+        let handler = self.handlers.of_worker(number);
+        let notifier = handler.notifier.clone();
+        let setup = WorkerSetup { number, reader, waker, notifier, dedicated: core.is_some() };
+        let mut worker = Worker::new(setup, &self.config, table, clock);
+        handler.channel_list.add(Served::new(worker.channel.clone()));
+        let handle = WorkerHandle::new(&worker, core, clock.now());
+        {
+            let mut ports = self.ports.lock();
+            queues::connect(&mut ports, &self.pool.read(), &mut *self.runtime, &mut worker);
+        }
+        self.pool.write().add(number, handle);
+        self.runtime.add_worker(worker, seat);
+        Ok(number)
+    }
+
+    /// Ends a worker that has no receive queues.
+    fn remove_worker(&mut self, number: usize) {
+        let (done, drained) = mpsc::channel();
+        {
+            let mut pool = self.pool.write();
+            pool.end(number);
+            let Some(worker) = pool.get(number) else { return };
+            // Whatever it was given before comes before this.
+            worker.mailbox.post(Command::Drain { reply: done });
+        }
+        self.runtime.settle();
+        let _ = drained.recv();
+        // What waits is sent, and counted, before the counters are read for the last time.
+        let ended = self.runtime.remove_worker(number).map(Worker::end);
+        let Some(handle) = self.pool.write().remove(number) else { return };
+        // A worker that has panicked keeps what it had; the process is about to end.
+        let Some((reader, queues)) = ended else { return };
+        // Nothing is outstanding, so nobody waits for the handler to let go.
+        let handler = self.handlers.of_worker(number);
+        drop(handler.channel_list.release(&handle.channel));
+        handler.notifier.notify();
+        self.pool.write().give_place_back(number, reader);
+        let mut ports = self.ports.lock();
+        queues::disconnect(&mut ports, &self.pool.read(), &mut *self.runtime, number, queues);
+    }
+}
+
+/// Handlers come and go.
+impl ControlPlane {
+    /// How many handlers there are.
+    pub fn handlers(&self) -> usize {
+        self.handlers.count()
+    }
+
+    /// See [`Datapath::set_handlers`](crate::Datapath::set_handlers).
+    pub fn set_handlers(&mut self, count: usize) -> Result<(), Error> {
+        let (before, after) = (self.handlers.count(), count.clamp(1, self.handlers.max()));
+        // What can fail comes before anything changes.
+        let prepare = |number| {
+            let handle = HandlerHandle::default();
+            let seat = self.runtime.prepare_handler(number, &handle.notifier)?;
+            Ok::<_, Error>((handle, seat))
+        };
+        let added = (before..after).map(prepare).collect::<Result<Vec<_>, _>>()?;
+
+        for (handle, seat) in added {
+            let Some(reader) = self.handlers.take_place() else { break };
+            self.runtime.add_handler(self.new_handler(&handle, reader), seat);
+            self.handlers.add(handle);
+        }
+        let channels = self.pool.read().iter().map(|(number, worker)| (number, worker.channel.clone())).collect();
+        let moves = self.handlers.release(channels, before, after);
+        self.runtime.serve();
+        for (worker, notifier) in self.handlers.take_over(moves) {
+            if let Some(worker) = self.pool.read().get(worker) {
+                worker.mailbox.post(Command::SetNotifier(notifier));
+            }
+        }
+        self.runtime.serve();
+        for _ in after..before {
+            let handler = self.runtime.remove_handler();
+            self.handlers.remove_last(handler.map(|handler| handler.reader));
+        }
+        self.config.handlers = after;
+        Ok(())
+    }
+
+    fn new_handler(&self, handle: &HandlerHandle, reader: Reader) -> Handler {
+        let Resources { clock, table, upcall, .. } = self.resources.clone();
+        let channel_list = handle.channel_list.clone();
+        Handler { channel_list, channels: Vec::new(), reader, table, upcall, clock, recent: ProgramCache::default() }
+    }
+}
+
+/// Receive queues move.
+impl ControlPlane {
+    /// See [`Datapath::set_rx_policy`](crate::Datapath::set_rx_policy).
+    pub fn set_scheduling(&mut self, scheduling: Scheduling) {
+        if self.scheduling != scheduling {
+            self.scheduling = scheduling;
+            self.schedule();
+        }
+    }
+
+    /// Assigns the receive queues to the workers by the policy in force. When this returns, every queue has changed hands.
+    pub fn schedule(&mut self) {
+        let (moves, mailboxes) = {
+            let mut ports = self.ports.lock();
+            let pool = self.pool.read();
+            let assignments = scheduler::assign(self.scheduling, &ports.loads(), &pool.eligible());
+            (ports.reassign(assignments), pool.mailboxes())
+        };
+        queues::hand_over(moves, &mailboxes, &mut *self.runtime);
+    }
+
+    /// Moves receive queues where that is due and of use.
+    pub fn balance(&mut self) {
+        let inputs = {
+            let ports = self.ports.lock();
+            let pool = self.pool.read();
+            let worker = |worker: scheduler::EligibleWorker| (worker, pool.least_busy(worker.number));
+            Inputs {
+                now: self.resources.clock.now(),
+                scheduling: self.scheduling,
+                queues: ports.loads(),
+                assignments: ports.assignments(),
+                workers: pool.eligible().into_iter().map(worker).collect(),
+                elapsed: pool.elapsed().sum(),
+            }
+        };
+        if self.balancer.decide(&inputs) {
+            self.schedule();
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The ports, as the control plane knows them: their numbers, who sends by which of their transmit queues, and who
+//! receives from which of their receive queues.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ports::{Port, RxQueue, TxQueue};
+
+use crate::action::PortNo;
+use crate::classify::table::megaflow::MAX_PORTS;
+use crate::control::load_history::LoadHistory;
+use crate::control::scheduler::{Assignment, QueueLoad};
+use crate::error::Error;
+use crate::pipeline::port::{PortShared, Queue};
+use crate::stats::{Drops, RxAssignment};
+use crate::sync::counters::Counter;
+use crate::worker::rx_queue::Rx;
+
+/// All ports, by number.
+#[derive(Default)]
+pub struct PortTable {
+    ports: BTreeMap<PortNo, ManagedPort>,
+    /// The number given last.
+    last: u32,
+    /// Drops when they were reset.
+    drops_base: BTreeMap<PortNo, Drops>,
+}
+
+/// A port, as the control plane knows it.
+pub struct ManagedPort {
+    /// What the workers know of it.
+    pub shared: Arc<PortShared>,
+    /// Who sends to it, and how.
+    pub tx: TxQueues,
+    /// Its receive queues, by number.
+    rx: Vec<ManagedRxQueue>,
+    /// Core that is wanted for a receive queue.
+    affinity: BTreeMap<usize, usize>,
+}
+
+/// A receive queue, as the control plane knows it.
+struct ManagedRxQueue {
+    assignment: Assignment,
+    /// Cycles spent on its packets; its worker counts them.
+    cycles: Arc<Counter>,
+    load: LoadHistory,
+}
+
+/// What workers are to be given of a port.
+pub struct NewPort {
+    /// The port.
+    pub shared: Arc<PortShared>,
+    /// By worker.
+    pub tx: BTreeMap<usize, Queue>,
+    /// By worker.
+    pub rx: BTreeMap<usize, Vec<Rx>>,
+}
+
+/// Receive queues of a port that are to change hands.
+#[derive(Debug, PartialEq)]
+pub struct RxMove {
+    /// The port.
+    pub port: PortNo,
+    /// The worker that has them.
+    pub from: usize,
+    /// The worker that is to have each queue, by the queue's number.
+    pub to: BTreeMap<usize, usize>,
+}
+
+/// Ports come and go.
+impl PortTable {
+    /// Adds a port, with a transmit queue for each of `workers`, among which its receive queues are spread.
+    pub fn add(&mut self, port: Arc<dyn Port>, workers: &[usize], max_workers: usize) -> Result<NewPort, Error> {
+        if self.ports.values().any(|other| other.shared.port.name() == port.name()) {
+            return Err(Error::PortExists(port.name().to_owned()));
+        }
+        let number = self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
+        let (tx, queues) = TxQueues::make(&*port, workers)?;
+        let shared = PortShared::new(number, port, max_workers);
+        let managed = ManagedPort { shared: shared.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
+        self.ports.insert(number, managed);
+        self.last = number.0;
+        let rx = self.add_rx_queues(&shared, shared.port.take_rx_queues(), workers);
+        Ok(NewPort { shared, tx: workers.iter().copied().zip(queues).collect(), rx })
+    }
+
+    /// Adds receive queues of a port, each for the worker with the fewest. None where the port has gone.
+    pub fn add_rx_queues(
+        &mut self,
+        shared: &Arc<PortShared>,
+        queues: Vec<Box<dyn RxQueue>>,
+        workers: &[usize],
+    ) -> BTreeMap<usize, Vec<Rx>> {
+        let mut added: BTreeMap<usize, Vec<Rx>> = BTreeMap::new();
+        for queue in queues {
+            let worker = self.least_loaded(workers);
+            // A port that was removed may have been added again as another.
+            let same = |port: &&mut ManagedPort| Arc::ptr_eq(&port.shared, shared);
+            let Some(port) = self.ports.get_mut(&shared.no).filter(same) else { break };
+            let (index, cycles) = (port.rx.len(), Arc::new(Counter::default()));
+            let assignment = Assignment { worker, pinned: false };
+            port.rx.push(ManagedRxQueue { assignment, cycles: cycles.clone(), load: LoadHistory::default() });
+            added.entry(worker).or_default().push(Rx::new(shared, index, queue, cycles));
+        }
+        added
+    }
+
+    /// Removes ports. Where one of them does not exist, all stay.
+    pub fn remove(&mut self, going: &[PortNo]) -> Result<Vec<ManagedPort>, Error> {
+        if let Some(&unknown) = going.iter().find(|port| !self.ports.contains_key(port)) {
+            return Err(Error::NoSuchPort(unknown));
+        }
+        let mut removed = Vec::with_capacity(going.len());
+        for port in going {
+            removed.extend(self.ports.remove(port));
+            self.drops_base.remove(port);
+        }
+        Ok(removed)
+    }
+
+    /// Dummy ports are numbered by their name where they can be, so that tests can name datapath ports:
+    /// `p7` is 7, and bridges count from 100, `br0` is 100. This is how OVS numbers them.
+    fn number_for(&self, port: &dyn Port) -> Option<PortNo> {
+        if !port.kind().starts_with("dummy") {
+            return self.free_number();
+        }
+        let base = if port.name().starts_with("br") { 100 } else { 0 };
+        let digits = port.name().trim_start_matches(|c: char| !c.is_ascii_digit());
+        let digits = &digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())];
+        let named = digits.parse::<u32>().ok().and_then(|n| n.checked_add(base)).map(PortNo);
+        let free = |no: &PortNo| (1..MAX_PORTS as u32).contains(&no.0) && !self.ports.contains_key(no);
+        named.filter(free).or_else(|| (1..MAX_PORTS as u32).map(PortNo).find(free))
+    }
+
+    fn free_number(&self) -> Option<PortNo> {
+        let max = MAX_PORTS as u32 - 1;
+        let numbers = (self.last + 1..=max).chain(1..=self.last);
+        numbers.map(PortNo).find(|no| !self.ports.contains_key(no))
+    }
+
+    /// The worker with the fewest receive queues; the first of them.
+    fn least_loaded(&self, workers: &[usize]) -> usize {
+        let queues = |worker: &usize| {
+            let all = self.ports.values().flat_map(|port| &port.rx).map(|rx| rx.assignment);
+            // A worker that a queue is pinned to is left to it, if there is another.
+            all.filter(|assignment| assignment.worker == *worker)
+                .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1))
+        };
+        workers.iter().copied().min_by_key(queues).unwrap_or(0)
+    }
+}
+
+/// Which there are.
+impl PortTable {
+    /// The part of a port that workers know, too.
+    pub fn get(&self, port: PortNo) -> Option<&Arc<PortShared>> {
+        self.ports.get(&port).map(|port| &port.shared)
+    }
+
+    /// The same of every port, in the order of their numbers.
+    pub fn all(&self) -> Vec<Arc<PortShared>> {
+        self.ports.values().map(|port| port.shared.clone()).collect()
+    }
+
+    /// Every port, to have its transmit queues given out and taken back.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut ManagedPort> {
+        self.ports.values_mut()
+    }
+
+    /// A port, as above.
+    pub fn get_mut(&mut self, port: PortNo) -> Option<&mut ManagedPort> {
+        self.ports.get_mut(&port)
+    }
+}
+
+/// Receive queues, in the order of their ports' numbers and their own.
+impl PortTable {
+    /// Says on which cores a port's receive queues are wanted. Returns whether that is new.
+    pub fn set_affinity(&mut self, port: PortNo, affinity: BTreeMap<usize, usize>) -> Result<bool, Error> {
+        let port = self.ports.get_mut(&port).ok_or(Error::NoSuchPort(port))?;
+        let is_new = port.affinity != affinity;
+        port.affinity = affinity;
+        Ok(is_new)
+    }
+
+    /// Whether receive queues of a port are wanted on certain cores.
+    pub fn has_affinity(&self, port: PortNo) -> bool {
+        self.ports.get(&port).is_some_and(|port| !port.affinity.is_empty())
+    }
+
+    /// What the receive queues have cost in the last minute, and where they are wanted.
+    pub fn loads(&self) -> Vec<QueueLoad> {
+        let of_port = |port: &ManagedPort| {
+            let load = |(index, rx): (usize, &ManagedRxQueue)| QueueLoad {
+                cycles: rx.load.sum(),
+                core: port.affinity.get(&index).copied(),
+            };
+            port.rx.iter().enumerate().map(load).collect::<Vec<_>>()
+        };
+        self.ports.values().flat_map(of_port).collect()
+    }
+
+    /// Who polls them.
+    pub fn assignments(&self) -> Vec<Assignment> {
+        self.ports.values().flat_map(|port| port.rx.iter().map(|rx| rx.assignment)).collect()
+    }
+
+    /// Takes note of who polls them from now on. Returns what has to change hands for that.
+    pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
+        let mut assignments = assignments.into_iter();
+        let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();
+        for (&number, port) in &mut self.ports {
+            for (index, (rx, new)) in port.rx.iter_mut().zip(assignments.by_ref()).enumerate() {
+                let old = std::mem::replace(&mut rx.assignment, new);
+                if old.worker != new.worker {
+                    moves.entry((number, old.worker)).or_default().insert(index, new.worker);
+                }
+            }
+        }
+        moves.into_iter().map(|((port, from), to)| RxMove { port, from, to }).collect()
+    }
+
+    /// The worker that polls the first receive queue of a port.
+    pub fn first_worker(&self, port: PortNo) -> Option<usize> {
+        Some(self.ports.get(&port)?.rx.first()?.assignment.worker)
+    }
+
+    /// The assignments, as users see them.
+    pub fn rx_assignments(&self) -> Vec<RxAssignment> {
+        let of_port = |(&port, managed): (&PortNo, &ManagedPort)| {
+            let shown = |(queue, rx): (usize, &ManagedRxQueue)| {
+                let Assignment { worker, pinned } = rx.assignment;
+                RxAssignment { port, queue, worker, pinned }
+            };
+            managed.rx.iter().enumerate().map(shown).collect::<Vec<_>>()
+        };
+        self.ports.iter().flat_map(of_port).collect()
+    }
+
+    /// Ends a step of the load histories.
+    pub fn end_step(&mut self) {
+        for rx in self.ports.values_mut().flat_map(|port| &mut port.rx) {
+            rx.load.step(rx.cycles.get());
+        }
+    }
+
+    /// What the packets of each queue have cost in the last `steps` steps, in percent of what has `elapsed`.
+    pub fn usage(&self, elapsed: &LoadHistory, steps: usize) -> BTreeMap<(PortNo, usize), Option<u8>> {
+        let of_port = |(&port, managed): (&PortNo, &ManagedPort)| {
+            let of_queue = |(queue, rx): (usize, &ManagedRxQueue)| ((port, queue), rx.load.percent_of(elapsed, steps));
+            managed.rx.iter().enumerate().map(of_queue).collect::<Vec<_>>()
+        };
+        self.ports.iter().flat_map(of_port).collect()
+    }
+}
+
+/// Drops of ports.
+impl PortTable {
+    /// Since they were reset.
+    pub fn drops(&self) -> Vec<(PortNo, Drops)> {
+        let of_port = |(&number, port): (&PortNo, &ManagedPort)| {
+            let drops = port.shared.read_drops();
+            (number, self.drops_base.get(&number).map_or(drops.clone(), |base| drops.since(base)))
+        };
+        self.ports.iter().map(of_port).collect()
+    }
+
+    /// Starts them from zero.
+    pub fn reset_drops(&mut self) {
+        self.drops_base = self.ports.iter().map(|(&number, port)| (number, port.shared.read_drops())).collect();
+    }
+}
+
+/// The transmit queues of a port: each worker has its own while there are enough, otherwise some share.
+pub struct TxQueues {
+    /// Queues that were made.
+    made: usize,
+    /// Those of workers that have ended.
+    spare: Vec<Box<dyn TxQueue>>,
+    /// Workers without a queue of their own.
+    sharers: BTreeSet<usize>,
+}
+
+impl TxQueues {
+    /// Makes the queues of a port, one for each of `workers`.
+    fn make(port: &dyn Port, workers: &[usize]) -> Result<(TxQueues, Vec<Queue>), Error> {
+        let made = port.max_tx_queues().clamp(1, workers.len());
+        let queues = (0..made).map(|index| port.tx_queue(index)).collect::<Result<Vec<_>, _>>()?;
+        let mut state = TxQueues { made, spare: Vec::new(), sharers: BTreeSet::new() };
+        if made == workers.len() {
+            return Ok((state, queues.into_iter().map(Queue::Own).collect()));
+        }
+        state.sharers.extend(workers);
+        let shared: Vec<_> = queues.into_iter().map(|queue| Queue::Own(queue).share().1).collect();
+        Ok((state, (0..workers.len()).map(|nth| Queue::Shared(shared[nth % made].clone())).collect()))
+    }
+
+    /// A queue that no other worker uses, if there is one.
+    pub fn own(&mut self, port: &dyn Port) -> Option<Box<dyn TxQueue>> {
+        if let Some(spare) = self.spare.pop() {
+            return Some(spare);
+        }
+        if self.made >= port.max_tx_queues() {
+            return None;
+        }
+        let queue = port.tx_queue(self.made).inspect_err(|error| tracing::warn!("{error}; sharing a queue")).ok()?;
+        self.made += 1;
+        Some(queue)
+    }
+
+    /// These workers have one queue together.
+    pub fn share(&mut self, workers: [usize; 2]) {
+        self.sharers.extend(workers);
+    }
+
+    /// Takes the queue of a worker back that has ended. Returns it with the worker that is to have it, one of those that
+    /// share theirs; without such a worker, it is kept.
+    pub fn take_back(&mut self, worker: usize, queue: Queue) -> Option<(usize, Box<dyn TxQueue>)> {
+        self.sharers.remove(&worker);
+        let Queue::Own(queue) = queue.reclaim() else { return None };
+        match self.sharers.pop_first() {
+            Some(heir) => Some((heir, queue)),
+            None => {
+                self.spare.push(queue);
+                None
+            }
+        }
+    }
+}

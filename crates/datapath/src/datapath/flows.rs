@@ -1,0 +1,126 @@
+//! Flows of the datapath, and packets that the layer above hands in.
+
+use packet::{Key, Packet};
+
+use crate::action::Action;
+use crate::actions::program::Program;
+use crate::classify::By;
+use crate::datapath::Datapath;
+use crate::error::Error;
+use crate::pipeline::metadata::OwnMetadata;
+use crate::slowpath::flow_log;
+use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, RemovedFlow};
+use crate::worker::mailbox::Command;
+
+impl Datapath {
+    /// Installs a flow, or returns the one with equal key and mask, whose actions and tag become these.
+    /// in_port, recirc_id and packet_type are matched exactly, whatever the mask says. Flows must not
+    /// contradict each other: of those that match a packet, any may be taken.
+    pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
+        let FlowSpec { key, mask, actions, tag } = spec;
+        let installed = self.resources.table.install(&key, mask, actions.into(), tag, self.now(), By::Management)?;
+        if !installed.existed
+            && flow_log::is_on()
+            && let Some(flow) = self.flow(installed.id)
+        {
+            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.resources.upcall.get());
+        }
+        Ok(installed.id)
+    }
+
+    /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
+    /// [`barrier`](Datapath::barrier).
+    pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
+        if flow_log::is_on()
+            && let Some(flow) = self.flow(id)
+        {
+            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.resources.upcall.get());
+        }
+        self.resources.table.modify(id, actions)
+    }
+
+    /// Replaces the upper layer's record of a flow.
+    pub fn set_tag(&self, id: FlowId, tag: FlowTag) -> Result<(), Error> {
+        self.resources.table.set_tag(id, tag)
+    }
+
+    /// Removes a flow; `None` when it has gone already. When this returns, no packet uses it and the
+    /// statistics are final.
+    pub fn remove(&self, id: FlowId) -> Option<RemovedFlow> {
+        self.remove_all(&[id]).pop()
+    }
+
+    /// Removes flows, as [`remove`](Datapath::remove), waiting for the workers once. Flows that have
+    /// gone already are left out of the answer.
+    pub fn remove_all(&self, ids: &[FlowId]) -> Vec<RemovedFlow> {
+        self.resources.table.remove(ids)
+    }
+
+    /// Removes every flow.
+    pub fn flush(&self) -> Vec<RemovedFlow> {
+        self.remove_all(&self.resources.table.ids(None))
+    }
+
+    /// A flow.
+    pub fn flow(&self, id: FlowId) -> Option<FlowDump> {
+        self.resources.table.dump(id)
+    }
+
+    /// A flow's statistics so far.
+    pub fn flow_stats(&self, id: FlowId) -> Option<FlowStats> {
+        self.resources.table.stats(id)
+    }
+
+    /// All flows, in no particular order, while workers and others go on: a flow that is installed or
+    /// removed meanwhile may be seen or not; none is seen twice.
+    pub fn flows(&self) -> impl Iterator<Item = FlowDump> + '_ {
+        let mut next = Some(0);
+        std::iter::from_fn(move || {
+            let (flows, from) = self.resources.table.dump_some(next?);
+            next = from;
+            Some(flows)
+        })
+        .flatten()
+    }
+
+    /// As [`flows`](Datapath::flows), but only what changes of them: much cheaper.
+    pub fn flow_briefs(&self) -> impl Iterator<Item = FlowBrief> + '_ {
+        let mut next = Some(0);
+        std::iter::from_fn(move || {
+            let (flows, from) = self.resources.table.brief_some(next?);
+            next = from;
+            Some(flows)
+        })
+        .flatten()
+    }
+
+    /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers
+    /// were still using. Not to be called from an upcall.
+    pub fn hand_over_evicted(&self) {
+        self.resources.hand_over(self.resources.table.take_all_evicted());
+    }
+
+    /// Flows installed now.
+    pub fn flow_count(&self) -> usize {
+        self.resources.table.count()
+    }
+
+    /// Most flows that there may be.
+    pub fn max_flows(&self) -> usize {
+        self.resources.table.max_flows()
+    }
+
+    /// Runs actions on a packet. Of `metadata`, in_port, packet_type, packet mark, priority, tunnel and
+    /// connection fields count; the others are extracted from the frame. Done by a worker in its next
+    /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.
+    pub fn execute(&self, packet: Packet, metadata: &Key, actions: &[Action]) {
+        let program = Box::new(Program::compile(actions));
+        let (metadata, in_port) = (OwnMetadata::of(metadata, &mut Vec::new()), crate::upcall::in_port(metadata));
+        // By the worker that has the input port's first queue, so that the packet stays in order with
+        // what comes in there; by another where that one is about to end.
+        let assigned = self.ports.lock().first_worker(in_port);
+        if let Some(worker) = self.pool.read().staying(assigned) {
+            worker.mailbox.post(Command::Execute { packet, metadata, program });
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Ports of the datapath.
+
+use std::sync::{Arc, mpsc};
+
+use ports::{Port, RxQueue};
+
+use crate::action::PortNo;
+use crate::datapath::Datapath;
+use crate::error::Error;
+use crate::pipeline::port::PortShared;
+use crate::stats::RxAssignment;
+use crate::upcall::RemovedFlow;
+use crate::worker::mailbox::{Command, GivenBack};
+
+impl Datapath {
+    /// Adds a port and spreads its receive queues over the workers. Numbers start at 1, ascend, and are
+    /// not reused before all others were used once. Not to be called from an upcall.
+    pub fn add_port(&self, port: Arc<dyn Port>) -> Result<PortNo, Error> {
+        self.add_port_with(port, |_| ())
+    }
+
+    /// The same, with `announce` called before the first frame is received, so that whoever is asked about
+    /// frames from this port knows it. It may not manage ports or workers.
+    pub fn add_port_with(&self, port: Arc<dyn Port>, announce: impl FnOnce(PortNo)) -> Result<PortNo, Error> {
+        let mut control = self.control.lock();
+        let mut new = {
+            let mut ports = self.ports.lock();
+            let pool = self.pool.read();
+            ports.add(port, &pool.numbers(), pool.max_workers())?
+        };
+        let number = new.shared.no;
+        announce(number);
+        for (worker, mailbox) in self.pool.read().mailboxes() {
+            if let Some(tx) = new.tx.remove(&worker) {
+                let rx = new.rx.remove(&worker).unwrap_or_default();
+                mailbox.post(Command::AddPort { port: new.shared.clone(), tx, rx });
+            }
+        }
+        control.serve();
+        Ok(number)
+    }
+
+    /// Takes over the receive queues that have come into being since their ports were added, as when a guest
+    /// enables more of its own: each goes to the worker with the fewest. Not to be called from an upcall.
+    pub fn adopt_rx_queues(&self) {
+        let ports = self.ports.lock().all();
+        for shared in ports {
+            let queues = shared.port.take_rx_queues();
+            if !queues.is_empty() {
+                self.add_rx_queues(&shared, queues);
+            }
+        }
+    }
+
+    fn add_rx_queues(&self, shared: &Arc<PortShared>, queues: Vec<Box<dyn RxQueue>>) {
+        let mut control = self.control.lock();
+        let pinned = {
+            let mut ports = self.ports.lock();
+            let pool = self.pool.read();
+            for (worker, rx) in ports.add_rx_queues(shared, queues, &pool.numbers()) {
+                if let Some(worker) = pool.get(worker) {
+                    worker.mailbox.post(Command::TakeRx { rx });
+                }
+            }
+            ports.has_affinity(shared.no)
+        };
+        control.serve();
+        if pinned {
+            control.schedule();
+        }
+    }
+
+    /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that
+    /// waited for transmission are sent, and flows for packets from it are removed and returned. Flows
+    /// that send to it drop with `NoSuchPort` until the caller changes them. No packet of another port
+    /// is lost. Not to be called from an upcall.
+    pub fn remove_port(&self, port: PortNo) -> Result<Vec<RemovedFlow>, Error> {
+        self.remove_ports(&[port])
+    }
+
+    /// Takes ports away, as [`remove_port`](Datapath::remove_port), waiting for the workers as often as for one.
+    /// Where one of them does not exist, all stay.
+    pub fn remove_ports(&self, going: &[PortNo]) -> Result<Vec<RemovedFlow>, Error> {
+        let mut control = self.control.lock();
+        // What is removed lives until no worker uses it.
+        let removed = self.ports.lock().remove(going)?;
+        let (reply, given_back) = mpsc::channel::<GivenBack>();
+        let going: Arc<[PortNo]> = going.into();
+        control.tell(|| Command::RemovePorts { ports: going.clone(), reply: reply.clone() });
+        drop(reply);
+        // Ends when each worker has answered (or died). The queues are closed here, not on a worker.
+        given_back.iter().for_each(drop);
+        drop(control);
+        let table = &self.resources.table;
+        let flows = table.remove(&table.ids_of(&going));
+        drop(removed);
+        Ok(flows)
+    }
+
+    /// The port with this number.
+    pub fn port(&self, port: PortNo) -> Option<Arc<dyn Port>> {
+        self.ports.lock().get(port).map(|shared| shared.port.clone())
+    }
+
+    /// All ports, in the order of their numbers.
+    pub fn ports(&self) -> Vec<(PortNo, Arc<dyn Port>)> {
+        self.ports.lock().all().into_iter().map(|shared| (shared.no, shared.port.clone())).collect()
+    }
+
+    /// Takes over changes of the port's MTU and administrative state at once, rather than within a
+    /// second.
+    pub fn refresh_port(&self, port: PortNo) -> Result<(), Error> {
+        let shared = self.ports.lock().get(port).cloned();
+        shared.ok_or(Error::NoSuchPort(port))?.refresh();
+        Ok(())
+    }
+
+    /// Which worker polls which receive queue.
+    pub fn rx_assignments(&self) -> Vec<RxAssignment> {
+        self.ports.lock().rx_assignments()
+    }
+}

@@ -1,0 +1,46 @@
+//! Statistics of the datapath.
+
+use crate::account::Account;
+use crate::control::load_history;
+use crate::datapath::Datapath;
+use crate::stats::{Stats, Usage};
+use crate::sync::tsc;
+
+impl Datapath {
+    /// Counters of the workers and ports.
+    pub fn stats(&self) -> Stats {
+        let (ports, pool) = (self.ports.lock(), self.pool.read());
+        let (workers, ended) = pool.stats(self.now());
+        let table = &self.resources.table;
+        Stats {
+            workers,
+            ended,
+            ports: ports.drops(),
+            flows: table.count(),
+            masks: table.masks(),
+            flow_bytes: table.bytes(),
+            evictions: table.evictions(),
+            cycles_per_second: tsc::frequency(),
+        }
+    }
+
+    /// What has become of all packets since the start.
+    pub fn account(&self) -> Account {
+        self.pool.read().account()
+    }
+
+    /// How busy queues and workers were in the last `seconds`, of which the last minute is known, in steps
+    /// of five seconds.
+    pub fn usage(&self, seconds: u64) -> Usage {
+        let steps = seconds.div_ceil(load_history::STEP.as_secs()) as usize;
+        let (ports, pool) = (self.ports.lock(), self.pool.read());
+        Usage { queues: ports.usage(pool.elapsed(), steps), workers: pool.usage(steps) }
+    }
+
+    /// Starts the counters of workers and ports from zero.
+    pub fn reset_stats(&self) {
+        let mut ports = self.ports.lock();
+        self.pool.write().reset_stats(self.now());
+        ports.reset_drops();
+    }
+}

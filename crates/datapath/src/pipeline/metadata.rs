@@ -1,0 +1,294 @@
+//! What travels beside packets while they go round again: the metadata of their keys, in arrays beside the batch.
+//!
+//! Metadata is what no frame says: input port, recirculation id, packet type, hash, mark and priority, which share the
+//! last three words of a key's common block; and the blocks of connection tracking and of the tunnel, for which there is
+//! room only where some packet of a worker has had any.
+
+use packet::flow::{Block, BlockId, Blocks};
+use packet::{BATCH_SIZE, Key};
+
+use crate::action::PortNo;
+
+/// The blocks of a key that do not come from the frame.
+pub const CARRIED_BLOCKS: [BlockId; 6] =
+    [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
+
+/// Where metadata begins in the common block, in words.
+const FIRST_WORD: usize = std::mem::offset_of!(packet::flow::block::Common, in_port) / 8;
+const COMMON_WORDS: usize = 8 - FIRST_WORD;
+
+const _: () = assert!(std::mem::offset_of!(packet::flow::block::Common, in_port) == 40, "the last 24 bytes");
+
+/// Half words of metadata, as [`Metadata::half_word`] numbers them.
+pub const HALF_WORDS: usize = 2 * COMMON_WORDS + CARRIED_BLOCKS.len() * BLOCK_HALF_WORDS;
+/// Those of a block.
+const BLOCK_HALF_WORDS: usize = 16;
+/// That of the packet type.
+pub const PACKET_TYPE: usize = 2;
+
+/// The metadata of a key that is in the common block.
+type Common = [u64; COMMON_WORDS];
+
+/// The blocks of one packet, of which only those that are present mean anything.
+type CarriedBlocks = [Block; CARRIED_BLOCKS.len()];
+
+/// The metadata of a batch.
+pub struct Metadata {
+    common: [Common; BATCH_SIZE],
+    /// Which blocks each packet has beside.
+    present: [Blocks; BATCH_SIZE],
+    /// Those blocks. Made when a packet has any for the first time, and kept.
+    blocks: Option<Box<[CarriedBlocks; BATCH_SIZE]>>,
+}
+
+impl Metadata {
+    /// Of a batch without packets.
+    pub fn new() -> Metadata {
+        Metadata { common: [[0; COMMON_WORDS]; BATCH_SIZE], present: [Blocks::COMMON; BATCH_SIZE], blocks: None }
+    }
+
+    /// Takes the metadata of a packet's key, with another recirculation id.
+    #[inline(always)]
+    pub fn take(&mut self, i: usize, key: &Key, recirc_id: u32) {
+        self.common[i] = common_of(key, recirc_id);
+        self.present[i] = Blocks::COMMON;
+        if carries_blocks(key) {
+            self.take_blocks(i, key);
+        }
+    }
+
+    #[inline(never)]
+    fn take_blocks(&mut self, i: usize, key: &Key) {
+        let blocks = self.blocks.get_or_insert_with(no_blocks);
+        let mut present = Blocks::COMMON;
+        for (at, id) in CARRIED_BLOCKS.into_iter().enumerate().filter(|&(_, id)| key.present().has(id)) {
+            blocks[i][at] = *key.block(id);
+            present = present.with(id);
+        }
+        self.present[i] = present;
+    }
+
+    /// Starts a key with the metadata of a packet, to be completed by an extraction.
+    #[inline(always)]
+    pub fn start(&self, i: usize, key: &mut Key) {
+        key.reset();
+        key.common_words_mut()[FIRST_WORD..].copy_from_slice(&self.common[i]);
+        if self.present[i].0 != Blocks::COMMON.0 {
+            self.start_blocks(i, key);
+        }
+    }
+
+    #[inline(never)]
+    fn start_blocks(&self, i: usize, key: &mut Key) {
+        let Some(blocks) = &self.blocks else { return };
+        for (at, id) in CARRIED_BLOCKS.into_iter().enumerate().filter(|&(_, id)| self.present[i].has(id)) {
+            *key.block_mut(id) = blocks[i][at];
+        }
+    }
+
+    /// Whether two packets have the same metadata.
+    #[inline(always)]
+    pub fn is_same(&self, i: usize, j: usize) -> bool {
+        self.common[i] == self.common[j]
+            && self.present[i].0 == self.present[j].0
+            && (self.present[i].0 == Blocks::COMMON.0 || self.has_same_blocks(i, j))
+    }
+
+    #[inline(never)]
+    fn has_same_blocks(&self, i: usize, j: usize) -> bool {
+        let has = |at: usize| self.present[i].has(CARRIED_BLOCKS[at]);
+        let Some(blocks) = &self.blocks else { return true };
+        (0..CARRIED_BLOCKS.len()).filter(|&at| has(at)).all(|at| blocks[i][at] == blocks[j][at])
+    }
+
+    /// Whether a packet is an Ethernet frame (packet type zero).
+    #[inline(always)]
+    pub fn is_ethernet(&self, i: usize) -> bool {
+        half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE) == 0
+    }
+
+    /// Four bytes of a packet's metadata, as they lie in memory: those of the common block from the input port on, then
+    /// those of each block.
+    #[inline(always)]
+    pub fn half_word(&self, i: usize, number: usize) -> u32 {
+        match number.checked_sub(2 * COMMON_WORDS) {
+            None => half(self.common[i][number / 2], number),
+            Some(number) => {
+                let at = number / BLOCK_HALF_WORDS;
+                match &self.blocks {
+                    Some(blocks) if self.present[i].has(CARRIED_BLOCKS[at]) => {
+                        half(blocks[i][at].words()[number % BLOCK_HALF_WORDS / 2], number)
+                    }
+                    _ => 0,
+                }
+            }
+        }
+    }
+}
+
+fn common_of(key: &Key, recirc_id: u32) -> Common {
+    let mut common: Common = std::array::from_fn(|i| key.common_words()[FIRST_WORD + i]);
+    // Two numbers in network byte order: the port, then the id.
+    let [a, b, c, d, ..] = common[0].to_ne_bytes();
+    let [e, f, g, h] = recirc_id.to_be_bytes();
+    common[0] = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+    common
+}
+
+/// Whether a key has metadata beside that in its common block.
+#[inline(always)]
+fn carries_blocks(key: &Key) -> bool {
+    const ANY: u16 = {
+        let (mut any, mut i) = (0, 0);
+        while i < CARRIED_BLOCKS.len() {
+            any |= 1 << CARRIED_BLOCKS[i] as u16;
+            i += 1;
+        }
+        any
+    };
+    key.present().0 & ANY != 0
+}
+
+#[cold]
+fn no_blocks() -> Box<[CarriedBlocks; BATCH_SIZE]> {
+    Box::new([[Block::ZERO; CARRIED_BLOCKS.len()]; BATCH_SIZE])
+}
+
+/// The first or second half of a word as it lies in memory.
+#[inline(always)]
+fn half(word: u64, number: usize) -> u32 {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    u32::from_ne_bytes(if number % 2 == 0 { [a, b, c, d] } else { [e, f, g, h] })
+}
+
+/// The half words of a mask's metadata, numbered as those of packets are, but for the input port and the recirculation id,
+/// which all packets of a stage have in common, and the packet type, which is nearly always Ethernet.
+pub fn half_words_of(mask: &packet::Mask) -> impl Iterator<Item = (usize, u32)> + '_ {
+    let of_block = |id: BlockId| mask.0.block(id).words();
+    (PACKET_TYPE + 1..HALF_WORDS).filter_map(move |number| {
+        let bits = match number.checked_sub(2 * COMMON_WORDS) {
+            None => half(of_block(BlockId::Common)[FIRST_WORD + number / 2], number),
+            Some(of_blocks) => {
+                let id = CARRIED_BLOCKS[of_blocks / BLOCK_HALF_WORDS];
+                half(of_block(id)[of_blocks % BLOCK_HALF_WORDS / 2], number)
+            }
+        };
+        (bits != 0).then_some((number, bits))
+    })
+}
+
+/// The metadata of a packet that is by itself: one that waits for others of its connection, or that somebody hands in.
+pub struct OwnMetadata {
+    common: Common,
+    /// The whole key, where there are blocks beside.
+    blocks: Option<Box<Key>>,
+}
+
+impl OwnMetadata {
+    /// That of a key. `spare` are keys that may be used.
+    #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
+    pub fn of(key: &Key, spare: &mut Vec<Box<Key>>) -> OwnMetadata {
+        let blocks = carries_blocks(key).then(|| {
+            let mut own = spare.pop().unwrap_or_default();
+            Key::clone_from(&mut own, key);
+            own
+        });
+        OwnMetadata { common: common_of(key, key.common().recirc_id.get()), blocks }
+    }
+
+    /// Where the packet came from.
+    pub fn in_port(&self) -> PortNo {
+        PortNo(u32::from_be(half(self.common[0], 0)))
+    }
+
+    /// Which stage it is to be classified in.
+    pub fn recirc_id(&self) -> u32 {
+        u32::from_be(half(self.common[0], 1))
+    }
+
+    /// Starts a key with it, to be completed by an extraction.
+    pub fn start(&self, key: &mut Key) {
+        key.reset();
+        key.common_words_mut()[FIRST_WORD..].copy_from_slice(&self.common);
+        if let Some(from) = &self.blocks {
+            for id in CARRIED_BLOCKS.into_iter().filter(|&id| from.present().has(id)) {
+                *key.block_mut(id) = *from.block(id);
+            }
+        }
+    }
+
+    /// The key that it has taken, for others.
+    pub fn into_spare(self) -> Option<Box<Key>> {
+        self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::{Field, Mask};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FIELDS: [Field; 8] = [
+        Field::InPortOxm,
+        Field::PktMark,
+        Field::DpHash,
+        Field::SkbPriority,
+        Field::CtMark,
+        Field::CtZone,
+        Field::TunId,
+        Field::NwSrc,
+    ];
+
+    fn key(values: &[u8; 8]) -> Key {
+        let mut key = Key::new();
+        for (field, &value) in FIELDS.into_iter().zip(values) {
+            if value != 0 {
+                key.set(field, value.into());
+            }
+        }
+        key
+    }
+
+    proptest! {
+        /// A key that was started with what was taken of another equals it in all metadata, and says the new stage.
+        #[test]
+        fn what_is_taken_comes_back(values: [u8; 8], before: [u8; 8], i in 0..BATCH_SIZE, id: u32) {
+            let mut metadata = Metadata::new();
+            metadata.take(i, &key(&before), 1);
+            metadata.take(i, &key(&values), id);
+            let own = OwnMetadata::of(&key(&values), &mut Vec::new());
+            let (mut started, mut by_itself) = (key(&before), key(&before));
+            metadata.start(i, &mut started);
+            own.start(&mut by_itself);
+            for field in FIELDS[..7].iter().copied() {
+                let expected = key(&values).get(field);
+                prop_assert_eq!(started.get(field), expected, "{:?}", field);
+                prop_assert_eq!(by_itself.get(field), expected, "{:?}", field);
+            }
+            prop_assert_eq!(started.common().recirc_id.get(), id);
+            prop_assert_eq!((own.in_port().0, own.recirc_id()), (u32::from(values[0]), 0));
+        }
+
+        /// Half words under a mask tell packets apart exactly where the fields of the mask do.
+        #[test]
+        fn half_words_are_the_fields(a: [u8; 8], b: [u8; 8], matched: [bool; 8]) {
+            let mut mask = Mask::wildcard();
+            FIELDS.into_iter().zip(matched).filter(|m| m.1).for_each(|(field, _)| mask.set_exact(field));
+            let mut metadata = Metadata::new();
+            metadata.take(0, &key(&a), 7);
+            metadata.take(1, &key(&b), 7);
+            let same = half_words_of(&mask)
+                .all(|(n, bits)| metadata.half_word(0, n) & bits == metadata.half_word(1, n) & bits);
+            // The input port is that of the stage, and addresses come from the frame.
+            let differs = (1..7).any(|f| matched[f] && a[f] != b[f]);
+            prop_assert_eq!(same, !differs);
+            prop_assert_eq!(metadata.is_same(0, 1), a[..7] == b[..7] || {
+                // A block of zeros that is present is not the same as none.
+                metadata.common[0] == metadata.common[1] && metadata.present[0].0 == metadata.present[1].0
+                    && metadata.has_same_blocks(0, 1)
+            });
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How a worker comes into being, and how it ends.
+
+use std::sync::Arc;
+
+use packet::{Clock, Time};
+
+use crate::action::PortNo;
+use crate::actions::execute::Executor;
+use crate::classify::Table;
+use crate::classify::batch::Caches;
+use crate::config::Config;
+use crate::pipeline::batch::InFlight;
+use crate::pipeline::port::Queue;
+use crate::pipeline::tx::Outputs;
+use crate::slowpath::queue::{Channel, MissQueue, Notifier};
+use crate::sync::counters::WorkerCounters;
+use crate::sync::rcu::Reader;
+use crate::worker::Worker;
+use crate::worker::fairness::Fairness;
+use crate::worker::idle_policy::IdlePolicy;
+use crate::worker::idle_queues::IdleQueues;
+use crate::worker::mailbox::Mailbox;
+use crate::worker::time_cache::TimeCache;
+use crate::worker::waker::Waker;
+
+/// What is a new worker's own.
+pub struct WorkerSetup {
+    /// Its number.
+    pub number: usize,
+    /// Its place in the RCU domain.
+    pub reader: Reader,
+    /// Wakes it.
+    pub waker: Arc<Waker>,
+    /// Wakes the handler that serves it.
+    pub notifier: Arc<Notifier>,
+    /// It has a core to itself.
+    pub dedicated: bool,
+}
+
+impl Worker {
+    /// A worker without ports.
+    pub fn new(setup: WorkerSetup, config: &Config, table: &Arc<Table>, clock: &Arc<dyn Clock>) -> Worker {
+        let WorkerSetup { number, reader, waker, notifier, dedicated } = setup;
+        let channel = Arc::new(Channel::new(config.upcall_queue, waker.clone()));
+        let counters = Arc::new(WorkerCounters::default());
+        let executor = Executor {
+            outputs: Outputs::new(number, config.tx_flush_interval, counters.clone()),
+            recirculation: Default::default(),
+            misses: MissQueue::new(channel.clone(), notifier),
+            counters,
+            now: clock.now(),
+            max_depth: config.max_depth,
+            vlan_limit: config.vlan_limit,
+            scratch: Vec::new(),
+            hasher: table.hasher.clone(),
+        };
+        let mut caches = Caches::new(config.exact_entries, config.seed);
+        caches.set_one_in(config.exact_one_in);
+        Worker {
+            number,
+            reader,
+            table: table.clone(),
+            caches,
+            in_flight: InFlight::new(config.vlan_limit),
+            executor,
+            deferred: Vec::new(),
+            storms: 0,
+            rx: Vec::new(),
+            idle_queues: IdleQueues::default(),
+            fairness: Fairness::default(),
+            leaving: Vec::new(),
+            draining: Vec::new(),
+            mailbox: Arc::new(Mailbox::new(waker)),
+            channel,
+            clock: clock.clone(),
+            max_sleep: config.max_sleep,
+            empty_turns: 0,
+            idle: false,
+            idle_policy: IdlePolicy::new(dedicated),
+            housekept: Time(0),
+            time_cache: TimeCache::default(),
+        }
+    }
+
+    /// Ends the worker: sends what waits for transmission, counts what is still to be recirculated as dropped, and gives
+    /// out its place in the RCU domain and its transmit queues.
+    pub fn end(mut self) -> (Reader, Vec<(PortNo, Queue)>) {
+        self.retire_deferred();
+        let queues = self.executor.outputs.dismantle(self.executor.now);
+        (self.reader, queues)
+    }
+}
