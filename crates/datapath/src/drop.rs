@@ -1,47 +1,100 @@
-//! Why packets end here: one reason and one counter each.
+//! Why packets end here: one reason and one counter each, listed by the stage that raises it.
+//!
+//! To add a reason: one line below, the name of its counter in `coverage/show` (`drop_counter` in
+//! `crates/weir/src/daemon/commands/coverage.rs`), and a test that raises it with a packet, named in the table of
+//! `crates/ofproto/src/xlate/drop_tests.rs`. Neither compiles without it.
+
+/// A part of a packet's way that may end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DropStage {
+    /// Reception from a port.
+    Receive,
+    /// The way of a miss to a handler and back.
+    SlowPath,
+    /// What the OpenFlow tables say: the drop is an action of the packet's flow.
+    Translate,
+    /// The actions of a flow, recirculation included.
+    Act,
+    /// Sending to a port.
+    Output,
+}
+
+impl DropStage {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropStage::Receive => "receive",
+            DropStage::SlowPath => "slow path",
+            DropStage::Translate => "translate",
+            DropStage::Act => "act",
+            DropStage::Output => "output",
+        }
+    }
+}
 
 macro_rules! reasons {
-    ($($variant:ident $name:literal $doc:literal;)*) => {
+    ($($stage:ident { $($variant:ident $name:literal $doc:literal;)* })*) => {
         /// A reason to drop a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum DropReason { $(#[doc = $doc] $variant,)* }
+        pub enum DropReason { $($(#[doc = $doc] $variant,)*)* }
 
         impl DropReason {
-            /// Every reason, in order.
-            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+            /// Every reason, in the order of the stages.
+            pub const ALL: &'static [DropReason] = &[$($(DropReason::$variant,)*)*];
 
             /// Name in statistics.
             pub const fn name(self) -> &'static str {
-                match self { $(DropReason::$variant => $name,)* }
+                match self { $($(DropReason::$variant => $name,)*)* }
             }
 
             /// What it means, in words.
             pub const fn describe(self) -> &'static str {
-                match self { $(DropReason::$variant => $doc,)* }
+                match self { $($(DropReason::$variant => $doc,)*)* }
+            }
+
+            /// The stage whose reason it is. Where a translation knows that another stage would drop the packet, the
+            /// drop that it makes an action of has that stage's reason: [`NoSuchPort`](DropReason::NoSuchPort) for a
+            /// port that the bridge does not have.
+            pub const fn stage(self) -> DropStage {
+                match self { $($(DropReason::$variant => DropStage::$stage,)*)* }
             }
         }
     };
 }
 
 reasons! {
-    Rule "rule" "A flow says so: it has no actions.";
-    UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";
-    UpcallError "upcall_error" "The slow path could not translate the packet.";
-    RecursionTooDeep "recursion_too_deep" "Recirculated too often, or actions are nested too deeply.";
-    NoSuchPort "no_such_port" "The flow sends to a port that has gone.";
-    PortDown "port_down" "The output port is administratively down.";
-    TooBig "too_big" "Longer than the output port's MTU and not to be segmented.";
-    Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
-    NoBuffer "no_buffer" "No buffer for a copy or for a header to be pushed.";
-    TtlExceeded "ttl_exceeded" "TTL or hop limit is used up.";
-    InPortDown "in_port_down" "The input port is administratively down, or does not receive.";
-    PipelineDepth "pipeline_depth" "The OpenFlow tables resubmit too deeply.";
-    TooManyResubmits "too_many_resubmits" "The OpenFlow tables resubmit too often.";
-    StackTooDeep "stack_too_deep" "The OpenFlow tables push too much on the stack.";
-    TooManyLabels "too_many_labels" "More MPLS labels or VLAN tags than can be handled.";
-    TooMuchWork "too_much_work" "The OpenFlow tables ask for too many steps, or too many copies, for one packet.";
-    RecirculationStorm "recirculation_storm" "One packet became too many by recirculation.";
-    VlanNotAllowed "vlan_not_allowed" "The port does not carry this VLAN.";
-    Reflection "reflection" "NORMAL would send the packet back to where it came from.";
+    Receive {
+        InPortDown "in_port_down" "The input port is administratively down, or does not receive.";
+        IngressFilter "ingress_filter" "The input port's ingress filter refuses the packet.";
+    }
+    SlowPath {
+        UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";
+        UpcallError "upcall_error" "The slow path could not translate the packet.";
+    }
+    Translate {
+        Rule "rule" "A flow says so: it has no actions.";
+        TtlExceeded "ttl_exceeded" "TTL or hop limit is used up.";
+        VlanNotAllowed "vlan_not_allowed" "The input port, or every port to send to, does not carry this VLAN.";
+        Reflection "reflection" "The packet would go back to where it came from.";
+        ReservedAddress "reserved_address" "NORMAL does not forward frames to the addresses that bridges keep for themselves.";
+        MirrorPort "mirror_port" "The port that it comes from, or is for, is reserved for the output of a mirror.";
+        Fragment "fragment" "The bridge drops IP fragments.";
+        PipelineDepth "pipeline_depth" "The OpenFlow tables resubmit too deeply.";
+        TooManyResubmits "too_many_resubmits" "The OpenFlow tables resubmit too often.";
+        StackTooDeep "stack_too_deep" "The OpenFlow tables push too much on the stack.";
+        TooManyLabels "too_many_labels" "More MPLS labels or VLAN tags than can be handled.";
+        TooMuchWork "too_much_work" "The OpenFlow tables ask for too many steps, or too many copies, for one packet.";
+    }
+    Act {
+        RecursionTooDeep "recursion_too_deep" "Recirculated too often, or actions are nested too deeply.";
+        RecirculationStorm "recirculation_storm" "One packet became too many by recirculation.";
+        NoBuffer "no_buffer" "No buffer for a copy, for a segment, or for a header to be pushed.";
+        Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
+    }
+    Output {
+        NoSuchPort "no_such_port" "The flow sends to a port that has gone, or that never was.";
+        PortDown "port_down" "The output port is administratively down, or is not to be sent to.";
+        TooBig "too_big" "Longer than the output port's MTU and not to be segmented.";
+    }
 }

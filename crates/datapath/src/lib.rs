@@ -26,7 +26,7 @@ pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;
 pub use datapath::Datapath;
-pub use drop::DropReason;
+pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
 pub use upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, Miss, RemovedFlow, Upcall, Verdict};

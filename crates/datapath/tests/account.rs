@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use common::{ToPort, by_hand, flow, udp};
 use datapath::{Action, Config, DropReason, PortNo, Punt, Rewrite};
-use packet::{Field, Key, Offload, Packet};
+use packet::{Field, Key, Offload, Packet, Pool, PoolConfig};
 use ports::{Env, PortSpec, registry};
 use proptest::prelude::*;
 
@@ -50,9 +50,18 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     })
 }
 
-/// Frames, some of them cut short, some to be cut into segments.
+/// A pool with buffers for some frames and few copies, and one whose buffers have no room for another header.
+fn scarce() -> [&'static Pool; 2] {
+    static POOLS: LazyLock<[&Pool; 2]> = LazyLock::new(|| {
+        let pool = |chunks, chunk_size| Pool::new(PoolConfig { chunks, chunk_size, headroom: 0 }).unwrap();
+        [pool(24, 512), pool(24, 256)]
+    });
+    *POOLS
+}
+
+/// Frames, some of them cut short, some to be cut into segments, some where buffers are scarce.
 fn frames() -> impl Strategy<Value = Vec<Packet>> {
-    let frame = (0..4u32, 0..3u16, 15..64usize, 0..5u8).prop_map(|(src, port, len, kind)| {
+    let frame = (0..4u32, 0..3u16, 15..64usize, 0..5u8, 0..4usize).prop_map(|(src, port, len, kind, memory)| {
         let mut frame = udp(src, 2, port, 4);
         match kind {
             0 => frame.truncate(len),
@@ -63,13 +72,20 @@ fn frames() -> impl Strategy<Value = Vec<Packet>> {
             }
             _ => {}
         }
-        let mut packet = Packet::from_slice(&frame);
+        let mut packet = packet::buffer::heap::packet(&frame, 0, 256);
         if kind == 1 {
             let (flags, gso_type) = (Offload::NEEDS_CSUM, Offload::GSO_UDP_L4);
             *packet.offload_mut() =
                 Offload { flags, gso_type, hdr_len: 42, gso_size: 100, csum_start: 34, csum_offset: 6 };
         }
-        packet
+        if memory == 1 && kind > 1 {
+            // As long as its buffer.
+            let _ = packet.push_back(256 - packet.len()).map(|padding| padding.fill(0));
+        }
+        match scarce().get(memory).and_then(|pool| packet.duplicate_in(pool.memory())) {
+            Some(copy) => copy,
+            None => packet,
+        }
     });
     prop::collection::vec(frame, 0..80)
 }
@@ -115,6 +131,11 @@ proptest! {
         prop_assert_eq!(account.sent, ports.iter().map(|(_, port)| port.sent() as u64).sum::<u64>());
         prop_assert_eq!(account.refused, dp.port(REFUSES).unwrap().stats().tx_dropped);
         prop_assert_eq!(account.came(), account.went(), "{}", account);
+        drop(ports[0].1.sent.lock().unwrap().drain(..));
+        drop(ports[1].1.sent.lock().unwrap().drain(..));
+        for pool in scarce() {
+            prop_assert_eq!(pool.in_use(), 0, "every buffer is free again");
+        }
         // A worker that ends takes nothing with it.
         dp.set_workers(&[0]).unwrap();
         prop_assert_eq!(dp.account(), account);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{ToPort, by_hand, flow, udp};
 use datapath::{Action, Config, DropReason, Punt, Rewrite};
 use packet::flow::VlanLimit;
-use packet::{Field, Packet};
+use packet::{Field, Packet, Pool, PoolConfig};
 
 #[test]
 fn a_flow_forwards_and_counts() {
@@ -295,6 +295,52 @@ fn every_drop_has_its_reason() {
     p[0].1.up.store(false, Ordering::Relaxed);
     dp.refresh_port(p[0].0).unwrap();
     assert_eq!(send(vec![out], &frame), (DropReason::InPortDown, Some(1)));
+}
+
+/// A frame in a buffer of `size` bytes without headroom; the pool has `spare` more of them.
+fn scarce(frame: &[u8], size: usize, spare: usize) -> Packet {
+    let pool = Pool::new(PoolConfig { chunks: 1 + spare, chunk_size: size, headroom: 0 }).unwrap();
+    packet::buffer::heap::packet(frame, 0, 0).duplicate_in(pool.memory()).unwrap()
+}
+
+#[test]
+fn what_there_is_no_buffer_for_is_dropped_and_counted_once() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    let mut frame = udp(1, 2, 3, 4);
+    frame.resize(256, 0);
+    let (first, second) = (Action::Output(p[1].0), Action::Output(p[2].0));
+    let tag = Action::PushVlan { tpid: 0x8100, tci: 7 };
+    let label = Action::PushMpls { ethertype: 0x8847, lse: 0x1140 };
+    let send = |actions: Vec<Action>, packets: Vec<Packet>| {
+        dp.flush();
+        let before = dp.account();
+        dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+        p[0].1.queues[0].lock().unwrap().extend(packets);
+        dp.poll();
+        let account = dp.account();
+        assert_eq!(account.came(), account.went(), "{account}");
+        let no_buffer = account.drops.get(DropReason::NoBuffer) - before.drops.get(DropReason::NoBuffer);
+        assert_eq!(account.drops.total() - before.drops.total(), no_buffer, "{account}");
+        (no_buffer, p[1].1.take().len(), p[2].1.take().len())
+    };
+    let both = vec![first.clone(), second.clone()];
+    assert_eq!(send(both.clone(), vec![scarce(&frame, 256, 0)]), (1, 0, 1), "the copy is missing, the packet goes on");
+    assert_eq!(send(both, vec![scarce(&frame, 256, 1)]), (0, 1, 1));
+    let cloned = vec![Action::Clone(vec![tag.clone(), first.clone()]), second.clone()];
+    assert_eq!(send(cloned.clone(), vec![scarce(&frame, 256, 0)]), (1, 0, 1));
+    assert_eq!(send(cloned, vec![scarce(&frame, 256, 1)]), (1, 0, 1), "the clone's tag finds no buffer");
+    let punt = Action::Punt(Arc::new(Punt { max_len: 99, cookie: 1 }));
+    assert_eq!(send(vec![punt, second.clone()], vec![scarce(&frame, 256, 0)]), (1, 0, 1));
+    // Of packets that go by the same flow together, those end that have no room.
+    let mixed = || vec![scarce(&frame, 512, 0), scarce(&frame, 256, 1), Packet::from_slice(&frame)];
+    assert_eq!(send(vec![tag.clone(), first.clone()], mixed()), (1, 2, 0));
+    assert_eq!(send(vec![tag.clone(), first.clone(), second], mixed()), (2, 1, 2));
+    assert_eq!(send(vec![label, first.clone()], mixed()), (1, 2, 0));
+    // Room behind the frame does for as many tags as fit there, and not for more.
+    let most = |tags| [vec![tag.clone(); tags], vec![first.clone()]].concat();
+    assert_eq!(send(most(4), vec![scarce(&frame, 512, 0)]), (0, 1, 0));
+    assert_eq!(send(most(64), vec![scarce(&frame, 512, 0)]), (0, 1, 0));
+    assert_eq!(send(most(65), vec![scarce(&frame, 512, 0)]), (1, 0, 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! on a tokio runtime of one thread.
 //!
 //! ```text
-//! socket ─▶ jsonrpc::Framer ─▶ Session ─▶ Replica ─▶ Event::Changed(ChangeSet)
+//! socket ─▶ framing::Framer ─▶ Session ─▶ Replica ─▶ Event::Changed(ChangeSet)
 //!        ◀────────────────────        ◀─ Transaction
 //! ```
 //!
@@ -26,6 +26,7 @@
 
 pub mod change;
 pub mod client;
+pub mod framing;
 pub mod fuzz;
 pub mod jsonrpc;
 pub mod replica;

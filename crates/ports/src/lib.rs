@@ -21,6 +21,7 @@
 //! | [`kind`] | What a kind of port is |
 //! | [`spec`] | The declaration of a port |
 //! | [`options`] | Options of ports |
+//! | [`mod@drop`] | Why a frame was not sent |
 //! | [`link`] | Interfaces of the kernel: facts, changes, settings |
 //! | [`offload`] | Checksums and segmentation that a port leaves to software |
 //! | [`vnet`] | The virtio header beside a frame |
@@ -33,6 +34,7 @@
 pub mod afpacket;
 pub mod afxdp;
 pub mod dpdk;
+pub mod drop;
 pub mod dummy;
 pub mod files;
 pub mod kind;
@@ -60,6 +62,7 @@ use std::os::fd::BorrowedFd;
 
 use packet::{Batch, Time};
 
+pub use drop::{TxDrop, TxDrops};
 pub use kind::Env;
 pub use spec::PortSpec;
 
@@ -110,6 +113,10 @@ pub trait Port: Send + Sync {
     /// Counters since the port was opened.
     fn stats(&self) -> Stats;
 
+    /// What the transmit queues did not take since the port was opened, by reason: together `tx_dropped` and `tx_errors`,
+    /// but for what a device or the kernel counts in them by itself.
+    fn tx_drops(&self) -> TxDrops;
+
     /// Speed and duplex.
     fn features(&self) -> Features;
 
@@ -129,9 +136,10 @@ pub trait Port: Send + Sync {
         Vec::new()
     }
 
-    /// The device's own counters by name.
+    /// The port's further counters by name: by default, the reasons for which packets were not sent, those that have
+    /// occurred.
     fn custom_stats(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        self.tx_drops().named()
     }
 
     /// Transmission queues by number, as controllers can choose them.
@@ -192,7 +200,7 @@ pub trait RxQueue: Send {
 /// A transmit queue. Owned by one worker at a time.
 pub trait TxQueue: Send {
     /// Sends every packet of `batch`, which is empty afterwards: what the port could not take is
-    /// dropped and counted in [`Stats::tx_dropped`]. Returns how many were taken. Never blocks.
+    /// dropped and counted for its reason ([`TxDrop`]). Returns how many were taken. Never blocks.
     /// Completes checksums and cuts segments that the port cannot take over ([`Port::offloads`]).
     fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize;
 

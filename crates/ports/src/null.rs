@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use crate::kind::{Env, Kind};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
+use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::virtual_port::{VirtualPort, mac_from_name};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -132,6 +132,10 @@ impl Port for Null {
         self.counters.sum()
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }
@@ -157,7 +161,7 @@ impl Port for Null {
 #[derive(Debug)]
 struct Source {
     state: Arc<VirtualPort>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     memory: &'static Memory,
     frame: Box<[u8]>,
     left: u64,
@@ -196,14 +200,14 @@ impl RxQueue for Source {
 
 struct Sink {
     state: Arc<VirtualPort>,
-    counters: Arc<Counters>,
+    counters: Arc<TxCounters>,
 }
 
 impl TxQueue for Sink {
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
         let count = batch.len();
         if !self.state.running() {
-            self.counters.dropped.add(count as u64);
+            self.counters.dropped(TxDrop::Down, count);
             packet::buffer::release(batch);
             return 0;
         }

@@ -1,6 +1,6 @@
 //! Counters of a port.
 //!
-//! Sharing between threads: each [`Counters`] has one writer, the worker that owns the queue, which
+//! Sharing between threads: each queue's counters have one writer, the worker that owns the queue, which
 //! uses plain loads and stores. Anybody may read at any time and sees each counter rise, but no
 //! consistent cut through several of them.
 
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::Stats;
+use crate::drop::{TxDrop, TxDrops};
 
 /// A counter that one thread writes and any thread reads.
 #[derive(Debug, Default)]
@@ -28,11 +29,11 @@ impl Counter {
     }
 }
 
-/// Counters of one queue, receive or transmit, on cache lines of their own.
+/// Counters of one receive queue, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Counters {
-    /// Frames that passed.
+pub struct RxCounters {
+    /// Frames received.
     pub packets: Counter,
     /// Bytes of these frames.
     pub bytes: Counter,
@@ -40,14 +41,46 @@ pub struct Counters {
     pub dropped: Counter,
     /// Frames that are wrong, and system calls that failed.
     pub errors: Counter,
-    /// Received frames that are malformed or cut short (part of `errors`).
+    /// Frames that are malformed or cut short (part of `errors`).
     pub frame_err: Counter,
-    /// Received frames that the ring had no room for (part of `dropped`).
+    /// Frames that the ring had no room for (part of `dropped`).
     pub over_err: Counter,
 }
 
-impl Counters {
-    /// Counts a burst that passed.
+impl RxCounters {
+    /// Counts a burst that was received.
+    #[inline(always)]
+    pub fn passed(&self, packets: usize, bytes: usize) {
+        self.packets.add(packets as u64);
+        self.bytes.add(bytes as u64);
+    }
+}
+
+/// Counters of one transmit queue, on cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct TxCounters {
+    /// Frames sent.
+    pub packets: Counter,
+    /// Bytes of these frames.
+    pub bytes: Counter,
+    /// Frames that were not, by reason.
+    drops: [Counter; TxDrop::ALL.len()],
+}
+
+impl TxCounters {
+    /// Counts frames that are not sent.
+    #[cold]
+    pub fn dropped(&self, reason: TxDrop, frames: usize) {
+        self.drops[reason as usize].add(frames as u64);
+    }
+
+    /// The frames that were not sent.
+    pub fn drops(&self) -> TxDrops {
+        TxDrops(std::array::from_fn(|at| self.drops[at].get()))
+    }
+
+    /// Counts a burst that was sent.
     #[inline(always)]
     pub fn passed(&self, packets: usize, bytes: usize) {
         self.packets.add(packets as u64);
@@ -59,18 +92,18 @@ impl Counters {
 /// that a port's statistics never decrease.
 #[derive(Debug, Default)]
 pub struct PortCounters {
-    rx: Mutex<Vec<Arc<Counters>>>,
-    tx: Mutex<Vec<Arc<Counters>>>,
+    rx: Mutex<Vec<Arc<RxCounters>>>,
+    tx: Mutex<Vec<Arc<TxCounters>>>,
 }
 
 impl PortCounters {
     /// The counters of receive queue `index`.
-    pub fn rx(&self, index: usize) -> Arc<Counters> {
+    pub fn rx(&self, index: usize) -> Arc<RxCounters> {
         nth(&mut self.rx.lock(), index)
     }
 
     /// The counters of transmit queue `index`.
-    pub fn tx(&self, index: usize) -> Arc<Counters> {
+    pub fn tx(&self, index: usize) -> Arc<TxCounters> {
         nth(&mut self.tx.lock(), index)
     }
 
@@ -88,14 +121,22 @@ impl PortCounters {
         for c in self.tx.lock().iter() {
             stats.tx_packets += c.packets.get();
             stats.tx_bytes += c.bytes.get();
-            stats.tx_dropped += c.dropped.get();
-            stats.tx_errors += c.errors.get();
+            let drops = c.drops();
+            stats.tx_errors += drops.errors();
+            stats.tx_dropped += drops.total() - drops.errors();
         }
         stats
     }
+
+    /// What no transmit queue has taken.
+    pub fn tx_drops(&self) -> TxDrops {
+        let mut sum = TxDrops::default();
+        self.tx.lock().iter().for_each(|c| sum += c.drops());
+        sum
+    }
 }
 
-fn nth(queues: &mut Vec<Arc<Counters>>, index: usize) -> Arc<Counters> {
+fn nth<T: Default>(queues: &mut Vec<Arc<T>>, index: usize) -> Arc<T> {
     if queues.len() <= index {
         queues.resize_with(index + 1, Arc::default);
     }
@@ -111,12 +152,14 @@ mod tests {
         let port = PortCounters::default();
         port.rx(1).passed(2, 120);
         port.tx(0).passed(1, 60);
-        port.tx(0).dropped.add(3);
+        port.tx(0).dropped(TxDrop::Down, 3);
+        port.tx(1).dropped(TxDrop::Refused, 2);
         let queue = port.rx(1);
         queue.passed(1, 60);
         queue.over_err.add(4);
         let s = port.sum();
         assert_eq!((s.rx_packets, s.rx_bytes, s.rx_over_err), (3, 180, 4));
-        assert_eq!((s.tx_packets, s.tx_bytes, s.tx_dropped), (1, 60, 3));
+        assert_eq!((s.tx_packets, s.tx_bytes, s.tx_dropped, s.tx_errors), (1, 60, 3, 2));
+        assert_eq!(port.tx_drops().named(), [("tx_down_drops", 3), ("tx_system_errors", 2)]);
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libc::{c_int, c_uint};
-use packet::buffer::heap::{HEADROOM, HEAP};
+use packet::buffer::heap::HEADROOM;
 use packet::{Batch, Memory, Packet, Time};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -31,10 +31,10 @@ use crate::kind::{Env, Kind};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
+use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::system;
 use crate::virtual_port::{MAX_FRAME, fits};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, offload, vnet};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue, offload, vnet};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -58,6 +58,7 @@ struct Tap {
     fds: Vec<Arc<OwnedFd>>,
     rx: Mutex<Vec<Rx>>,
     offloads: Offloads,
+    memory: &'static Memory,
 }
 
 impl Tap {
@@ -88,6 +89,7 @@ impl Tap {
             fds,
             rx: Mutex::new(rx),
             offloads: Offloads { csum: true, tso4: true, tso6: true, uso },
+            memory: env.memory,
         }))
     }
 
@@ -247,6 +249,10 @@ impl Port for Tap {
         self.counters.sum()
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         // The kernel invents a speed for tap devices.
         Features::default()
@@ -274,14 +280,14 @@ impl Port for Tap {
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
-        let (fd, mtu) = (self.fds[0].clone(), self.mtu.clone());
-        Ok(Box::new(Tx { fd, mtu, offloads: self.offloads, counters: self.counters.tx(index) }))
+        let (fd, mtu, counters) = (self.fds[0].clone(), self.mtu.clone(), self.counters.tx(index));
+        Ok(Box::new(Tx { fd, mtu, offloads: self.offloads, memory: self.memory, counters }))
     }
 }
 
 struct Rx {
     fd: Arc<OwnedFd>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     memory: &'static Memory,
     large: &'static Memory,
     /// An empty packet of `memory`, and one of `large` with room for a whole frame: what the next
@@ -293,7 +299,7 @@ struct Rx {
 }
 
 impl Rx {
-    fn new(fd: Arc<OwnedFd>, counters: Arc<Counters>, env: &Env) -> Rx {
+    fn new(fd: Arc<OwnedFd>, counters: Arc<RxCounters>, env: &Env) -> Rx {
         Rx { fd, counters, memory: env.memory, large: env.large, first: None, spare: None, gone: false }
     }
 
@@ -385,13 +391,15 @@ struct Tx {
     fd: Arc<OwnedFd>,
     mtu: Arc<AtomicU32>,
     offloads: Offloads,
-    counters: Arc<Counters>,
+    /// Where segments are made.
+    memory: &'static Memory,
+    counters: Arc<TxCounters>,
 }
 
 impl Tx {
     fn send(&self, packet: &Packet, mtu: usize) -> bool {
         if !packet.offload().is_gso() && !fits(packet.data(), mtu) {
-            self.counters.dropped.add(1);
+            self.counters.dropped(TxDrop::of_length(packet.data()), 1);
             return false;
         }
         let header = vnet::encode(packet.offload());
@@ -402,17 +410,23 @@ impl Tx {
                     return true;
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                // EIO: the interface is down. EBADFD: it was deleted.
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::IO | rustix::io::Errno::BADFD) => {
-                    self.counters.dropped.add(1);
-                    return false;
-                }
-                Err(_) => {
-                    self.counters.errors.add(1);
+                Err(errno) => {
+                    self.counters.dropped(why(errno), 1);
                     return false;
                 }
             }
         }
+    }
+}
+
+/// Why the kernel does not take a frame.
+fn why(errno: rustix::io::Errno) -> TxDrop {
+    use rustix::io::Errno;
+    match errno {
+        Errno::AGAIN => TxDrop::QueueFull,
+        // The interface is down; it was deleted.
+        Errno::IO | Errno::BADFD => TxDrop::Down,
+        _ => TxDrop::Refused,
     }
 }
 
@@ -422,9 +436,9 @@ impl TxQueue for Tx {
         let mut taken = 0;
         for packet in batch.drain(..) {
             let mut all = true;
-            match offload::complete(packet, self.offloads, &HEAP, &mut |p| all &= self.send(&p, mtu)) {
+            match offload::complete(packet, self.offloads, self.memory, &mut |p| all &= self.send(&p, mtu)) {
                 Ok(()) => taken += usize::from(all),
-                Err(_) => self.counters.errors.add(1),
+                Err(error) => self.counters.dropped(error.into(), 1),
             }
         }
         taken

@@ -13,9 +13,9 @@ use packet::{Batch, Time};
 use crate::kind::{Env, Kind};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
+use crate::stats::{PortCounters, TxCounters};
 use crate::virtual_port::{VirtualPort, mac_from_name};
-use crate::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
+use crate::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};
 
 const fn text(name: &'static str, doc: &'static str) -> OptionDef {
     OptionDef { name, form: Form::Text, doc }
@@ -115,6 +115,10 @@ impl Port for Tunnel {
         self.counters.sum()
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }
@@ -137,11 +141,11 @@ impl Port for Tunnel {
 }
 
 /// Where packets end that no route leads on.
-struct NoRoute(Arc<Counters>);
+struct NoRoute(Arc<TxCounters>);
 
 impl TxQueue for NoRoute {
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
-        self.0.dropped.add(batch.len() as u64);
+        self.0.dropped(TxDrop::NotConnected, batch.len());
         batch.clear();
         0
     }

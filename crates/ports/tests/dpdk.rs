@@ -48,7 +48,7 @@ fn packets_become_mbufs_and_packets_again_in_place() {
     assert_eq!((received.packets, received.bytes, received.dropped), (1, 5, 0));
     let packet = batch.pop().unwrap();
     assert_eq!((packet.data(), packet.data().as_ptr(), packet.rss_hash()), (&b"> abc"[..], at, 7));
-    let copy = packet.duplicate();
+    let copy = packet.duplicate().unwrap();
     assert_eq!((copy.data(), copy.memory().name), (packet.data(), "dpdk"));
     assert_eq!(in_use(&pool), 2);
     drop((packet, copy));
@@ -61,7 +61,7 @@ fn packets_of_other_memories_are_copied_into_as_many_mbufs_as_they_need() {
     let pool = mempool::get(1500, 0).unwrap();
     let frame: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
     let too_long = mbuf::from_packet(&pool, false, Packet::from_slice(&frame));
-    assert!(too_long.is_none(), "too long for one mbuf");
+    assert_eq!(too_long, Err(ports::TxDrop::TooLong), "too long for one mbuf");
     let mbufs = [&frame[..1000], &frame].map(|f| mbuf::from_packet(&pool, true, Packet::from_slice(f)).unwrap());
     assert_eq!(in_use(&pool), 4);
     let mut batch = Batch::new();

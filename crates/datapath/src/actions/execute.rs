@@ -1,4 +1,4 @@
-//! Stage 6: a program at work on a packet.
+//! RecircStage 6: a program at work on a packet.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
 use packet::{Key, Offload, Packet, Time};
 use ports::Offloads;
-use ports::offload::complete;
+use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
-use crate::pipeline::recirculation::{Pass, Recirculation, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
@@ -144,40 +144,35 @@ impl Executor {
     /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
     pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         for step in &program.steps {
-            self.step(step, &mut packet, view, next);
+            if !self.step(step, &mut packet, view, next) {
+                return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port());
+            }
             view.follow(step);
         }
         self.finish(&program.end, packet, view, next);
     }
 
-    /// Does a step. Afterwards the view has to [`follow`](KeyView::follow) it.
-    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) {
+    /// Does a step. Afterwards the view has to [`follow`](KeyView::follow) it. `false`: there is no buffer for what the step
+    /// does to the packet, which is to be dropped.
+    #[must_use]
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> bool {
         match step {
-            Step::Copy(Use::Run(program)) => self.run_clone(program, self.copy(packet), view, next),
-            Step::Copy(Use::RunByLength { size, longer, others }) => {
-                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
-                let copy = self.copy(packet);
-                if copy.offload().is_gso() && copy.len() > (*size).into() {
-                    self.run_segments(copy, choose, view, next);
-                } else {
-                    self.run_clone(choose(&copy), copy, view, next);
-                }
-            }
-            Step::Copy(end @ Use::Punt(_)) => {
-                let copy = self.copy(packet);
-                self.aside(view, |executor, view| executor.finish(end, copy, view, next));
-            }
             Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // As if it had been made, and dropped.
                 self.counters.copied.add(1);
                 self.outputs.retire_parts(1, reason, view.in_port());
             }
-            Step::Copy(end) => self.finish(end, self.copy(packet), view, next),
+            // Without a copy, only what would be done with it is left out: the packet goes on.
+            Step::Copy(what) => {
+                if let Some(copy) = self.copy(packet, view.in_port()) {
+                    self.use_copy(what, copy, view, next);
+                }
+            }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false, self.vlan_limit);
-                step.rewrite(packet, view.key, &view.layers);
+                return step.rewrite(packet, view.key, &view.layers);
             }
-            Step::PushVlan { .. } | Step::PopVlan => step.rewrite(packet, view.key, &view.layers),
+            Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
             Step::Hash { basis } if view.known == Known::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
@@ -190,6 +185,25 @@ impl Executor {
                 view.key.common_mut().dp_hash.set(hash);
             }
         }
+        true
+    }
+
+    /// Does with a copy what is to be done with it.
+    #[inline(always)]
+    fn use_copy(&mut self, what: &Use, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
+        match what {
+            Use::Run(program) => self.run_clone(program, copy, view, next),
+            Use::RunByLength { size, longer, others } => {
+                let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
+                if copy.offload().is_gso() && copy.len() > (*size).into() {
+                    self.run_segments(copy, choose, view, next);
+                } else {
+                    self.run_clone(choose(&copy), copy, view, next);
+                }
+            }
+            end @ Use::Punt(_) => self.aside(view, |executor, view| executor.finish(end, copy, view, next)),
+            end => self.finish(end, copy, view, next),
+        }
     }
 
     /// Why no packet may be recirculated to this pass, if that is so.
@@ -197,16 +211,26 @@ impl Executor {
         next.refusal(self.max_depth, self.recirculation.waiting())
     }
 
-    /// Makes a copy, and takes note of it.
+    /// Makes a copy, and takes note of it. One that there is no buffer for counts as made and dropped, once each.
     #[inline(always)]
-    fn copy(&self, packet: &Packet) -> Packet {
+    fn copy(&self, packet: &Packet, in_port: PortNo) -> Option<Packet> {
         self.counters.copied.add(1);
-        packet.duplicate()
+        let copy = packet.duplicate();
+        if copy.is_none() {
+            self.outputs.retire_parts(1, DropReason::NoBuffer, in_port);
+        }
+        copy
     }
 
-    /// Takes note that a frame has become so many, or could not be cut: then it is one still.
-    fn divided(&self, parts: u64) {
-        self.counters.copied.add(parts.saturating_sub(1));
+    /// Takes note that a frame has become `parts` others, and of what is left of it where it could not be cut to the
+    /// end: that is one more packet, which is dropped.
+    fn divided(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
+        self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
+        if let Err(error) = result {
+            let out_of_buffers = error == OffloadError::NoBuffer;
+            let reason = if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed };
+            self.outputs.retire_parts(1, reason, in_port);
+        }
     }
 
     /// Gives the packet away.
@@ -222,7 +246,7 @@ impl Executor {
                 if let Some(reason) = self.refuses(next) {
                     return self.outputs.retire_one(packet, reason, view.in_port());
                 }
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {
@@ -253,10 +277,7 @@ impl Executor {
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
-        self.divided(parts);
-        if result.is_err() {
-            self.outputs.retire_parts(1, DropReason::Malformed, in_port);
-        }
+        self.divided(parts, result, in_port);
     }
 
     /// Runs for each of a super-frame's segments the program that is right for it.
@@ -273,10 +294,7 @@ impl Executor {
             parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
-        self.divided(parts);
-        if result.is_err() {
-            self.outputs.retire_parts(1, DropReason::Malformed, view.in_port());
-        }
+        self.divided(parts, result, view.in_port());
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.

@@ -246,17 +246,19 @@ impl Step {
     }
 
     /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
-    /// is.
+    /// is. `false`: there is no buffer for a header to be pushed, and the packet must not go on without it.
+    #[must_use]
     #[inline(always)]
-    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) {
+    pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> bool {
         match self {
-            Step::PushVlan { tpid, tci } => push_vlan(packet, *tpid, *tci),
+            Step::PushVlan { tpid, tci } => return push_vlan(packet, *tpid, *tci),
             Step::PopVlan => pop_vlan(packet),
             Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
-            Step::PushMpls { ethertype, lse } => push_mpls(packet, layers, *ethertype, *lse),
+            Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
             Step::Copy(_) | Step::Hash { .. } => {}
         }
+        true
     }
 }
 

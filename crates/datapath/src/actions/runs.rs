@@ -1,4 +1,4 @@
-//! Stage 6 for runs: a program's steps are each done with all packets of a run before the next.
+//! RecircStage 6 for runs: a program's steps are each done with all packets of a run before the next.
 //!
 //! No flow of the port tells the packets of a run apart, so they have the same headers in the same places: what
 //! a program needs to know of them is found out once. Packets of a run leave each output in their order.
@@ -6,12 +6,14 @@
 use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
+use crate::action::PortNo;
 use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
+use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
-use crate::pipeline::recirculation::{Pass, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
@@ -35,24 +37,31 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: 
         }
         let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
         let Some(port) = program.rewrites_to() else { continue };
+        let (run, growth) = (at..meta.end_of_run(at, count), program.growth());
+        if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+            // Not all have a buffer for the headers to be pushed: the program is run, which drops those that have not.
+            continue;
+        }
         if program.needs() == Needs::Headers {
             meta.extract(at, &packets[at]);
         }
-        let run = at..meta.end_of_run(at, count);
         let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
         rewrite(&program.steps, &mut packets[run], key, layers);
         meta.found[at].action = FastAction::of(CompiledAction::Output(port));
-        grown = grown.max(program.growth());
+        grown = grown.max(growth);
     }
     meta.headers.longest += grown;
     meta.has_one_action()
 }
 
-/// Does steps that only rewrite.
+/// Does steps that only rewrite, with packets that have the headroom for them.
 #[inline(always)]
 fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) {
     for step in steps {
-        packets.iter_mut().for_each(|packet| step.rewrite(packet, key, &layers));
+        for packet in packets.iter_mut() {
+            let done = step.rewrite(packet, key, &layers);
+            debug_assert!(done, "there is headroom");
+        }
         follow(step, &mut layers);
     }
 }
@@ -109,7 +118,16 @@ impl Executor {
     pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut KeyView<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
         for step in &program.steps {
-            packets.iter_mut().for_each(|packet| self.step(step, packet, view, next));
+            let mut lost = 0u32;
+            for (at, packet) in packets.iter_mut().enumerate() {
+                lost |= u32::from(!self.step(step, packet, view, next)) << at;
+            }
+            if lost != 0 {
+                self.drop_those(lost, packets, view.in_port());
+                if packets.is_empty() {
+                    return;
+                }
+            }
             view.follow(step);
         }
         match &program.end {
@@ -118,10 +136,21 @@ impl Executor {
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
             Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push_run(stage, next, packets.drain(..), view.key);
             }
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
         }
+    }
+
+    /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
+    #[cold]
+    fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
+        let (mut lost, mut left) = (Batch::new(), Batch::new());
+        for (at, packet) in packets.drain(..).enumerate() {
+            if which >> at & 1 == 0 { left.push(packet) } else { lost.push(packet) }
+        }
+        *packets = left;
+        self.outputs.retire_batch(&mut lost, DropReason::NoBuffer, in_port);
     }
 }

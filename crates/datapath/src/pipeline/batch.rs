@@ -12,7 +12,7 @@ use crate::classify::cache::headers::{Found, Probes};
 use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{FastAction, FlowRef};
 use crate::pipeline::metadata::Metadata;
-use crate::pipeline::recirculation::{Pass, RecirculatedBatch, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage, RecirculatedBatch};
 
 /// A batch on its way through the stages.
 pub struct InFlight {
@@ -43,7 +43,7 @@ pub struct BatchMeta {
     pub probes: Probes,
     /// How many VLAN tags are parsed: the worker's setting, for all batches until it changes.
     pub vlan_limit: VlanLimit,
-    stage: Stage,
+    stage: RecircStage,
     pass: Pass,
     /// What travels beside packets that go round again: see `again`.
     metadata: Metadata,
@@ -70,7 +70,7 @@ impl Default for BatchMeta {
             found: [Found::MISS; BATCH_SIZE],
             probes: Probes::default(),
             vlan_limit: VlanLimit::default(),
-            stage: Stage { in_port: PortNo(0), recirc_id: 0 },
+            stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
             metadata: Metadata::new(),
             again: false,
@@ -88,7 +88,7 @@ impl BatchMeta {
     /// Nothing is known of packets that a port has received.
     #[inline(always)]
     pub fn begin(&mut self, in_port: PortNo) {
-        (self.stage, self.pass, self.again) = (Stage { in_port, recirc_id: 0 }, Pass::FIRST, false);
+        (self.stage, self.pass, self.again) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
         self.forget(0);
     }
 
@@ -118,7 +118,7 @@ impl BatchMeta {
 impl BatchMeta {
     /// The stage that its packets are in.
     #[inline(always)]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> RecircStage {
         self.stage
     }
 

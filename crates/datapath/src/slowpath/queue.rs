@@ -24,7 +24,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::Thread;
 
 use crossbeam_queue::ArrayQueue;
-use packet::buffer::heap::HEAP;
 use packet::flow::extract::Layers;
 use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
 use parking_lot::Mutex;
@@ -598,7 +597,8 @@ impl Handler {
 
 /// Hands a punted packet over as it would be on a wire: its checksum finished, a super-frame in segments.
 fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: Time) {
-    let result = complete(packet, Offloads::default(), &HEAP, &mut |part| upcall.punt(&part, key, punt, now));
+    let memory = packet.memory();
+    let result = complete(packet, Offloads::default(), memory, &mut |part| upcall.punt(&part, key, punt, now));
     if let Err(error) = result {
         tracing::debug!("a punted packet cannot be finished: {error}");
     }

@@ -33,12 +33,14 @@ pub const ACTIONS: &[(&str, &str)] = &[
 ];
 
 /// Formats actions; `drop` for none. `flow` is the key of their flow: it decides by which protocol a
-/// rewritten field is called.
+/// rewritten field is called. A drop behind other actions is left out where it only gives a reason for what the
+/// packet's end would be without it: in OVS the list just ends there.
 pub fn format_actions(out: &mut String, actions: &[Action], flow: &Key, context: &Context<'_>) {
-    if actions.is_empty() {
+    let is_shown = |action: &&Action| !matches!(action, Action::Drop(reason) if *reason != DropReason::Rule);
+    if !actions.iter().any(|action| is_shown(&action)) {
         return out.push_str("drop");
     }
-    for (i, action) in actions.iter().enumerate() {
+    for (i, action) in actions.iter().filter(is_shown).enumerate() {
         if i > 0 {
             out.push(',');
         }

@@ -111,6 +111,9 @@ impl Port for MemPort {
     fn stats(&self) -> Stats {
         Stats::default()
     }
+    fn tx_drops(&self) -> ports::TxDrops {
+        ports::TxDrops::default()
+    }
     fn features(&self) -> Features {
         Features::default()
     }

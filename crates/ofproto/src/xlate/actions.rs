@@ -1,5 +1,6 @@
 //! What each action does to the packet under translation.
 
+use datapath::DropReason;
 use openflow::{Action, OfPort, PacketInReason, Subfield, TableId};
 use packet::Field;
 use packet::flow::{BlockId, VLAN_PRESENT};
@@ -259,6 +260,7 @@ impl Ctx<'_, '_> {
         for &id in controllers {
             self.punt(PacketInReason::InvalidTtl, id, None, &[], false);
         }
+        self.not_sent(DropReason::TtlExceeded);
         let version = if self.flow.common().dl_type.get() == 0x86dd { 6 } else { 4 };
         self.warning(|| format!("IPv{version} decrement TTL exception"));
         false
@@ -275,6 +277,7 @@ impl Ctx<'_, '_> {
             return true;
         }
         self.punt(PacketInReason::InvalidTtl, 0, None, &[], false);
+        self.not_sent(DropReason::TtlExceeded);
         self.event(|| Event::Warning("MPLS decrement TTL exception"));
         false
     }

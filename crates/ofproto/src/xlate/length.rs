@@ -74,20 +74,21 @@ impl Ctx<'_, '_> {
         }
         let (flow, base) = (Box::new(self.flow.clone()), Box::new(self.base.clone()));
         let (stack, was_mpls, mirrored, length) = (self.stack.clone(), self.was_mpls, self.mirrored, self.length);
-        let outer = std::mem::take(&mut self.out);
+        let (outer, unsent) = (std::mem::take(&mut self.out), self.unsent.take());
         self.usage.branches += 1;
         self.usage.set_aside += outer.len();
 
         self.length = length.with(size, true);
         self.branch(true, dst, set.clone(), rest.clone());
-        let longer = std::mem::take(&mut self.out);
+        let longer = self.end_of_branch(Vec::new());
         let all_mirrored = std::mem::replace(&mut self.mirrored, mirrored);
         self.usage.set_aside += longer.len();
 
         (self.flow, self.base, self.stack, self.was_mpls) = (*flow, (*base).clone(), stack, was_mpls);
         self.length = length.with(size, false);
         let exit = self.branch(false, dst, set, rest);
-        let others = std::mem::replace(&mut self.out, outer);
+        let others = self.end_of_branch(outer);
+        self.unsent = unsent;
         self.mirrored |= all_mirrored;
         // What the branches hold stays where it is; the outer list is what grows again.
         self.usage.set_aside += others.len();
@@ -97,6 +98,15 @@ impl Ctx<'_, '_> {
         (self.base, self.length) = (*base, length);
         self.out.push(DpAction::CheckLength { size, longer, others });
         exit
+    }
+
+    /// Takes the actions of a branch, with the reason of a packet that goes nowhere, and goes on with the list `next`.
+    fn end_of_branch(&mut self, next: Vec<DpAction>) -> Vec<DpAction> {
+        let mut actions = std::mem::replace(&mut self.out, next);
+        if let Some(reason) = self.unsent.take().filter(|&reason| super::goes_nowhere(&actions, reason)) {
+            actions.push(DpAction::Drop(reason));
+        }
+        actions
     }
 
     /// Translates the rest of a list for packets that are longer, or for the others. Returns whether they ended the

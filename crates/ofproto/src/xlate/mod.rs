@@ -24,6 +24,8 @@
 mod actions;
 mod choose;
 mod commit;
+#[cfg(test)]
+mod drop_tests;
 mod freeze;
 mod group;
 mod headers;
@@ -42,7 +44,7 @@ pub mod trace;
 
 use std::sync::Arc;
 
-use datapath::Action as DpAction;
+use datapath::{Action as DpAction, DropReason};
 use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
@@ -165,6 +167,7 @@ pub(crate) fn translate(
         exit: false,
         slow: false,
         error: None,
+        unsent: None,
         action_set: Vec::new(),
         in_action_set: false,
         in_group: false,
@@ -241,6 +244,8 @@ struct Ctx<'a, 's> {
     /// Every packet is to be translated anew.
     slow: bool,
     error: Option<XlateError>,
+    /// Why the packet was not sent where the tables say, the first time: see [`Ctx::not_sent`].
+    unsent: Option<DropReason>,
     action_set: Vec<Action>,
     in_action_set: bool,
     /// A bucket of a group is executed.
@@ -278,6 +283,7 @@ impl<'a> Ctx<'a, '_> {
         self.event(|| Event::Bridge(&bridge.config.name));
         let port = bridge.ports.get(&self.in_port());
         if port.is_some_and(|port| bridge.is_mirror_port(port)) {
+            self.not_sent(DropReason::MirrorPort);
             self.event(|| Event::Error("dropping packet received on a port that is reserved for mirroring"));
         } else if let Some(frozen) = input.frozen {
             self.thaw(frozen);
@@ -288,13 +294,13 @@ impl<'a> Ctx<'a, '_> {
             self.mirror_received();
             self.steps(actions.iter().map(StepRef::Act));
             self.end_pipeline();
+        } else if port.is_none_or(|port| self.may_receive(port)) {
+            self.mirror_received();
+            let in_port = self.in_port();
+            self.table_action(in_port, 0, true, false);
+            self.end_pipeline();
         } else {
-            if port.is_none_or(|port| self.may_receive(port)) {
-                self.mirror_received();
-                let in_port = self.in_port();
-                self.table_action(in_port, 0, true, false);
-                self.end_pipeline();
-            }
+            self.not_sent(DropReason::InPortDown);
         }
         self.leave();
     }
@@ -313,6 +319,10 @@ impl<'a> Ctx<'a, '_> {
         let looked_at_vlan = finish_mask(&mut self.wc, original);
         if let Some(error) = self.error {
             self.out = vec![DpAction::Drop(error.drop_reason())];
+        } else if let Some(reason) = self.unsent
+            && goes_nowhere(&self.out, reason)
+        {
+            self.out.push(DpAction::Drop(reason));
         } else if let Some(DpAction::Clone(_)) = self.out.last()
             && let Some(DpAction::Clone(inner)) = self.out.pop()
         {
@@ -329,6 +339,12 @@ impl<'a> Ctx<'a, '_> {
             looked_at_vlan,
             slow: self.slow,
         }
+    }
+
+    /// Takes note that the packet is not sent where the tables say, and why. If it goes nowhere else either, that is why
+    /// it is dropped.
+    fn not_sent(&mut self, reason: DropReason) {
+        self.unsent.get_or_insert(reason);
     }
 
     fn in_port(&self) -> OfPort {
@@ -387,7 +403,10 @@ impl<'a> Ctx<'a, '_> {
                 }
                 self.leave();
             }
-            Lookup::FragmentDropped => self.event(|| Event::FragmentDropped { table }),
+            Lookup::FragmentDropped => {
+                self.not_sent(DropReason::Fragment);
+                self.event(|| Event::FragmentDropped { table });
+            }
         }
     }
 
@@ -488,6 +507,16 @@ impl<'a> Ctx<'a, '_> {
     fn hold(&mut self, value: Arc<dyn std::any::Any + Send + Sync>) {
         self.record.holds.push(value);
     }
+}
+
+/// Whether actions leave a packet that was not sent for `reason` to be dropped. What a controller gets is no longer in
+/// the datapath's hands, but where it is only told that the packet's time is up.
+fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
+    actions.iter().all(|action| match action {
+        DpAction::Output(_) | DpAction::Recirc(_) | DpAction::Clone(_) | DpAction::CheckLength { .. } => false,
+        DpAction::Punt(_) => reason == DropReason::TtlExceeded,
+        _ => true,
+    })
 }
 
 /// Takes out what is not of the packet, or is implied by what is matched anyway. Returns whether the

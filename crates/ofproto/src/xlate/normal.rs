@@ -1,5 +1,6 @@
 //! NORMAL: a learning switch with VLANs.
 
+use datapath::DropReason;
 use openflow::{OfPort, PortConfig};
 use packet::flow::VLAN_PRESENT;
 use packet::{Field, Key, Mask};
@@ -19,14 +20,17 @@ impl Ctx<'_, '_> {
         let in_port = self.in_port();
         let source = self.bridge.ports.get(&in_port);
         if source.is_none() && !matches!(in_port, OfPort::CONTROLLER | OfPort::ANY) {
+            self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("no input bundle, dropping"));
         }
         let common = self.flow.common();
         if matches!(common.dl_type.get(), 0x8100 | 0x88a8) && common.vlan[0].tci.get() & VLAN_PRESENT == 0 {
+            self.not_sent(DropReason::Malformed);
             return self.event(|| Event::Warning("partial VLAN tag, dropping"));
         }
 
         if source.is_some_and(|port| self.bridge.is_mirror_port(port)) {
+            self.not_sent(DropReason::MirrorPort);
             return self.event(|| Event::Warning("input port is mirror output port, dropping"));
         }
 
@@ -38,6 +42,7 @@ impl Ctx<'_, '_> {
             self.wc.add(Field::VlanTci, VLAN_PRESENT.into());
         }
         if !vlan.accepts(received.vid()) {
+            self.not_sent(DropReason::VlanNotAllowed);
             return self.event(|| Event::Warning("disallowed VLAN VID for this input port, dropping"));
         }
         let tags = self.ingress(vlan, received);
@@ -46,6 +51,7 @@ impl Ctx<'_, '_> {
 
         // 2. Frames that bridges keep for themselves.
         if !self.bridge.config.forward_bpdu && source.is_some() && is_reserved(common.dl_dst) {
+            self.not_sent(DropReason::ReservedAddress);
             return self.detail(|| "packet has reserved destination MAC, dropping".into());
         }
 
@@ -62,16 +68,21 @@ impl Ctx<'_, '_> {
         let bridge = self.bridge;
         match known.map(|port| bridge.ports.get(&port)) {
             Some(Some(port)) if bridge.is_mirror_port(port) => {
+                self.not_sent(DropReason::MirrorPort);
                 self.event(|| Event::Warning("learned port is a mirror port, dropping"));
             }
             Some(Some(port)) if port.port == in_port => {
+                self.not_sent(DropReason::Reflection);
                 self.detail(|| "learned port is input port, dropping".into());
             }
             Some(Some(port)) => {
                 self.detail(|| "forwarding to learned port".into());
                 self.output_tagged(port, &tags);
             }
-            Some(None) => self.event(|| Event::Warning("learned port is unknown, dropping")),
+            Some(None) => {
+                self.not_sent(DropReason::NoSuchPort);
+                self.event(|| Event::Warning("learned port is unknown, dropping"));
+            }
             None => {
                 self.detail(|| "no learned MAC for destination, flooding".into());
                 self.flood_vlan(bridge, in_port, &tags);
@@ -108,6 +119,8 @@ impl Ctx<'_, '_> {
             }
             if self.includes(state, tags) {
                 self.output_tagged(state, tags);
+            } else {
+                self.not_sent(DropReason::VlanNotAllowed);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Sending: to ports, to all ports, through patches, to controllers.
 
-use datapath::Action as DpAction;
+use datapath::{Action as DpAction, DropReason};
 use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
 use packet::Field;
 use packet::flow::BlockId;
@@ -32,7 +32,10 @@ impl<'a> Ctx<'a, '_> {
                 self.punt(reason, 0, Some(max_len), &[], false);
             }
             OfPort::ANY | OfPort::UNSET => {}
-            port if port == self.in_port() => self.event(|| Event::Warning("skipping output to input port")),
+            port if port == self.in_port() => {
+                self.not_sent(DropReason::Reflection);
+                self.event(|| Event::Warning("skipping output to input port"));
+            }
             port => self.output(port),
         }
     }
@@ -55,6 +58,7 @@ impl<'a> Ctx<'a, '_> {
             return self.warning(|| format!("output_trunc does not support port: {port}"));
         }
         if port == self.in_port() {
+            self.not_sent(DropReason::Reflection);
             return self.detail(|| "skipping output to input port".into());
         }
         if self.bridge.ports.get(&port).is_none_or(|state| state.dp_port.is_none()) {
@@ -72,6 +76,7 @@ impl<'a> Ctx<'a, '_> {
         let old = self.flow.common().skb_priority;
         self.set_queue(queue);
         if port == self.in_port() {
+            self.not_sent(DropReason::Reflection);
             self.event(|| Event::Warning("skipping output to input port"));
         } else {
             self.output(port);
@@ -102,9 +107,11 @@ impl<'a> Ctx<'a, '_> {
             return;
         }
         let Some(state) = self.bridge.ports.get(&port) else {
+            self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("Nonexistent output port"));
         };
         if state.config.contains(PortConfig::NO_FWD) {
+            self.not_sent(DropReason::PortDown);
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
         match (&state.device, state.dp_port) {
@@ -120,13 +127,14 @@ impl<'a> Ctx<'a, '_> {
                 self.out.push(DpAction::Output(port));
                 self.mirror_sent(state);
             }
-            (Device::Datapath(_), None) => {}
+            (Device::Datapath(_), None) => self.not_sent(DropReason::NoSuchPort),
         }
     }
 
     /// Goes on in the bridge at the other end of a patch, then comes back with the packet as it was.
     fn cross_patch(&mut self, from: &'a PortState, peer: &str) {
         let Some((bridge, to)) = self.forwarding.peer(&from.name, peer) else {
+            self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("the other end of the patch port does not exist"));
         };
         let flow = Box::new(self.flow.clone());
@@ -150,6 +158,8 @@ impl<'a> Ctx<'a, '_> {
         if self.may_receive(to) {
             self.table_action(to.port, 0, true, false);
             self.end_pipeline();
+        } else {
+            self.not_sent(DropReason::InPortDown);
         }
         self.leave();
         self.record.patches.push((from.patch.clone(), to.patch.clone()));

@@ -275,7 +275,7 @@ impl Packet {
     }
 
     /// Makes the frame `n` bytes longer at its front. The new bytes hold anything. `None`, and no
-    /// change, without the headroom: [`Packet::make_headroom`] first.
+    /// change, without the headroom: see [`Packet::make_headroom`].
     #[must_use]
     pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
         let n16 = u16::try_from(n).ok().filter(|&n| n <= self.0.headroom)?;
@@ -315,17 +315,15 @@ impl Packet {
         }
     }
 
-    /// A copy in the same memory, or on the heap when that memory has no buffer left or none that is
-    /// large enough.
-    pub fn duplicate(&self) -> Packet {
-        self.duplicate_in(self.0.memory).unwrap_or_else(|| {
-            let mut copy = heap::packet(self.data(), heap::HEADROOM.max(self.headroom()), heap::TAILROOM);
-            copy.copy_metadata(self);
-            copy
-        })
+    /// A copy in the same memory, or `None` when that has no buffer left. The caller counts a copy that could not be
+    /// made: nothing on the way of packets takes memory that nobody has set aside for them.
+    #[must_use]
+    pub fn duplicate(&self) -> Option<Packet> {
+        self.duplicate_in(self.0.memory)
     }
 
     /// A copy in `memory`, or `None` when it has no buffer or none that is large enough.
+    #[must_use]
     pub fn duplicate_in(&self, memory: &'static Memory) -> Option<Packet> {
         let mut copy = (memory.allocate)(memory, self.headroom().min(heap::HEADROOM), self.len())?;
         copy.push_back(self.len())?.copy_from_slice(self.data());
@@ -333,13 +331,36 @@ impl Packet {
         Some(copy)
     }
 
-    /// Makes sure of `n` bytes of headroom, by a move to the heap if need be.
-    pub fn make_headroom(&mut self, n: usize) {
-        if self.headroom() < n {
-            let mut moved = heap::packet(self.data(), n.max(heap::HEADROOM), heap::TAILROOM);
-            moved.copy_metadata(self);
-            *self = moved;
+    /// Makes sure of `n` bytes of headroom: within the buffer where there is room behind the frame, else by a move to
+    /// another buffer of the same memory. `false`, and no change, when neither is possible.
+    #[must_use]
+    #[inline(always)]
+    pub fn make_headroom(&mut self, n: usize) -> bool {
+        self.headroom() >= n || self.move_back(n)
+    }
+
+    #[cold]
+    fn move_back(&mut self, n: usize) -> bool {
+        let by = n - self.headroom();
+        if by <= self.tailroom() && n <= usize::from(u16::MAX) {
+            // SAFETY: `len` bytes from `data` and the `tailroom` behind them, of which `by` are a part, belong to the
+            // packet (contract of `from_raw`). `copy` allows that source and destination overlap.
+            unsafe {
+                let to = self.0.data.add(by);
+                self.0.data.copy_to(to, self.0.len as usize);
+                self.0.data = to;
+            }
+            self.0.headroom += by as u16;
+            self.0.tailroom -= by as u32;
+            return true;
         }
+        let memory = self.0.memory;
+        let Some(mut moved) = (memory.allocate)(memory, n, self.len()) else { return false };
+        let Some(frame) = moved.push_back(self.len()) else { return false };
+        frame.copy_from_slice(self.data());
+        moved.copy_metadata(self);
+        *self = moved;
+        true
     }
 
     fn copy_metadata(&mut self, from: &Packet) {

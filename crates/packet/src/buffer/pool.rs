@@ -478,10 +478,12 @@ mod tests {
         assert_eq!((pool.available(), pool.take_bulk(&mut [0])), (0, 0));
         let handles: HashSet<usize> = packets.iter().map(Packet::handle).collect();
         assert_eq!(handles.len(), 100);
-        // A copy moves to the heap rather than failing.
-        assert_eq!(packets[0].duplicate().memory().name, "heap");
+        assert!(packets[0].duplicate().is_none(), "nothing takes other memory instead");
+        packets[0].push_back(2048 - 256).unwrap().fill(7);
+        assert!(!packets[0].make_headroom(257), "nor does a header that is pushed");
+        assert_eq!((packets[0].headroom(), packets[0].len()), (256, 2048 - 256));
         packets.pop();
-        assert_eq!(packets[0].duplicate().memory().name, "pool");
+        assert_eq!(packets[0].duplicate().unwrap().memory().name, "pool");
         drop(packets);
         assert_eq!(pool.available(), 100);
     }

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use packet::Memory;
 use parking_lot::Mutex;
 
 use reception::Reception;
@@ -44,8 +45,8 @@ use crate::kind::{Env, Kind};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::stats::{PortCounters, TxCounters};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -98,6 +99,7 @@ struct AfPacket {
     rx: Mutex<Vec<rx::Rx>>,
     qdisc_bypass: bool,
     offloads: Offloads,
+    memory: &'static Memory,
     driver: String,
 }
 
@@ -143,6 +145,7 @@ impl AfPacket {
         Ok(Arc::new(AfPacket {
             qdisc_bypass: options.flag("qdisc-bypass", false),
             offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso() },
+            memory: env.memory,
             driver: interface.driver().unwrap_or_default(),
             rx: Mutex::new(rx),
             shared,
@@ -164,12 +167,13 @@ impl AfPacket {
 pub(crate) fn super_frames(
     interface: &Interface,
     offloads: Offloads,
-    counters: Arc<Counters>,
+    memory: &'static Memory,
+    counters: Arc<TxCounters>,
 ) -> Result<Box<dyn TxQueue>, Error> {
     let name = interface.name().to_string();
     let socket = socket::open_tx(&name, interface.index(), false)?;
     let shared = Netdev { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
-    Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, counters)))
+    Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, memory, counters)))
 }
 
 /// Waits until the sockets are closed that were given up before. `false` where that takes longer than `patience`.
@@ -232,6 +236,10 @@ impl Port for AfPacket {
         stats
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         self.interface.features()
     }
@@ -259,6 +267,7 @@ impl Port for AfPacket {
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
         let socket = socket::open_tx(&self.shared.name, self.shared.ifindex, self.qdisc_bypass)?;
-        Ok(Box::new(tx::Tx::new(socket, self.shared.clone(), self.offloads, self.counters.tx(index))))
+        let counters = self.counters.tx(index);
+        Ok(Box::new(tx::Tx::new(socket, self.shared.clone(), self.offloads, self.memory, counters)))
     }
 }

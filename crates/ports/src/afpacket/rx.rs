@@ -13,7 +13,7 @@ use super::reception::{Reception, Reserved};
 use super::socket::{RxSocket, Slot};
 use crate::RxQueue;
 use crate::kind::Env;
-use crate::stats::Counters;
+use crate::stats::RxCounters;
 use crate::virtual_port::{MAX_FRAME, copy};
 use crate::vnet;
 
@@ -26,7 +26,7 @@ pub struct Rx {
     next: usize,
     /// What a ring that has grown takes.
     reserved: Option<Reserved>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     memory: &'static Memory,
     large: &'static Memory,
     checked: Time,
@@ -38,16 +38,16 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Rx {
     /// A queue that begins with a plain socket.
-    pub fn plain(reception: Arc<Reception>, plain: Plain, counters: Arc<Counters>, env: &Env) -> Rx {
+    pub fn plain(reception: Arc<Reception>, plain: Plain, counters: Arc<RxCounters>, env: &Env) -> Rx {
         Rx { plain: Some(plain), ..Rx::new(reception, None, counters, env) }
     }
 
     /// A queue that has a ring.
-    pub fn with_ring(reception: Arc<Reception>, ring: RxSocket, counters: Arc<Counters>, env: &Env) -> Rx {
+    pub fn with_ring(reception: Arc<Reception>, ring: RxSocket, counters: Arc<RxCounters>, env: &Env) -> Rx {
         Rx::new(reception, Some(ring), counters, env)
     }
 
-    fn new(reception: Arc<Reception>, ring: Option<RxSocket>, counters: Arc<Counters>, env: &Env) -> Rx {
+    fn new(reception: Arc<Reception>, ring: Option<RxSocket>, counters: Arc<RxCounters>, env: &Env) -> Rx {
         let (memory, large) = (env.memory, env.large);
         Rx { reception, plain: None, ring, next: 0, reserved: None, counters, memory, large, checked: Time(0) }
     }
@@ -78,8 +78,9 @@ impl Rx {
         while !batch.is_full() {
             match plain.receive(self.memory, self.large) {
                 Ok(Some((mut packet, vlan))) if packet.len() >= 14 => {
-                    if let Some((tpid, tci)) = vlan {
-                        restore_vlan(&mut packet, tpid, tci);
+                    if vlan.is_some_and(|(tpid, tci)| !restore_vlan(&mut packet, tpid, tci)) {
+                        self.counters.dropped.add(1);
+                        continue;
                     }
                     count += 1;
                     bytes += packet.len();
@@ -139,8 +140,9 @@ impl Rx {
             self.counters.errors.add(1);
             return None;
         }
-        if let Some((tpid, tci)) = slot.vlan() {
-            restore_vlan(&mut packet, tpid, tci);
+        if slot.vlan().is_some_and(|(tpid, tci)| !restore_vlan(&mut packet, tpid, tci)) {
+            self.counters.dropped.add(1);
+            return None;
         }
         Some(packet)
     }
@@ -190,11 +192,11 @@ impl Rx {
 /// Frames of up to this length have room in a chunk of 2 KiB.
 const SMALL: usize = 1700;
 
-/// Puts a VLAN tag that the kernel had taken out back behind the addresses.
-fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
-    packet.make_headroom(4);
-    if packet.push_front(4).is_none() {
-        return;
+/// Puts a VLAN tag that the kernel had taken out back behind the addresses. `false`: there is no buffer for it, and
+/// without its tag the frame must not go on.
+fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) -> bool {
+    if !packet.make_headroom(4) || packet.push_front(4).is_none() {
+        return false;
     }
     let frame = packet.data_mut();
     frame.copy_within(4..16, 0);
@@ -207,6 +209,7 @@ fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
     if offload.hdr_len > 0 {
         offload.hdr_len += 4;
     }
+    true
 }
 
 impl RxQueue for Rx {
@@ -262,7 +265,7 @@ mod tests {
         let mut packet = Packet::from_slice(&frame);
         *packet.offload_mut() =
             Offload { flags: Offload::NEEDS_CSUM, hdr_len: 54, csum_start: 34, csum_offset: 16, ..Offload::NONE };
-        restore_vlan(&mut packet, 0x88a8, 0x6064);
+        assert!(restore_vlan(&mut packet, 0x88a8, 0x6064));
         assert_eq!(packet.data()[..12], frame[..12]);
         assert_eq!(packet.data()[12..16], [0x88, 0xa8, 0x60, 0x64]);
         assert_eq!(packet.data()[16..], frame[12..]);

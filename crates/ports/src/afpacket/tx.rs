@@ -4,26 +4,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use packet::buffer::heap::HEAP;
-use packet::{BATCH_SIZE, Batch, Packet, Time};
+use packet::{BATCH_SIZE, Batch, Memory, Packet, Time};
 
 use super::{Netdev, socket};
-use crate::stats::Counters;
+use crate::stats::TxCounters;
 use crate::virtual_port::fits;
-use crate::{Offloads, TxQueue, offload, vnet};
+use crate::{Offloads, TxDrop, TxQueue, offload, vnet};
 
 pub struct Tx {
     socket: socket::Socket,
     shared: Arc<Netdev>,
     offloads: Offloads,
-    counters: Arc<Counters>,
+    /// Where segments are made.
+    memory: &'static Memory,
+    counters: Arc<TxCounters>,
     /// Frames for the next system call.
     pending: Batch,
 }
 
 impl Tx {
-    pub fn new(socket: socket::Socket, shared: Arc<Netdev>, offloads: Offloads, counters: Arc<Counters>) -> Tx {
-        Tx { socket, shared, offloads, counters, pending: Batch::new() }
+    pub fn new(
+        socket: socket::Socket,
+        shared: Arc<Netdev>,
+        offloads: Offloads,
+        memory: &'static Memory,
+        counters: Arc<TxCounters>,
+    ) -> Tx {
+        Tx { socket, shared, offloads, memory, counters, pending: Batch::new() }
     }
 
     /// Sends the pending frames and counts them.
@@ -41,23 +48,12 @@ impl Tx {
                     rest = left;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => match e.raw_os_error() {
-                    // The socket's buffer is full, or there is no interface: the rest would fare no
-                    // better.
-                    Some(libc::EAGAIN | libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
-                        self.counters.dropped.add(rest.len() as u64);
-                        break;
-                    }
-                    // The queueing discipline or the other end of a veth refuses this one.
-                    Some(libc::ENOBUFS) => {
-                        self.counters.dropped.add(1);
-                        rest = &rest[1..];
-                    }
-                    _ => {
-                        self.counters.errors.add(1);
-                        rest = &rest[1..];
-                    }
-                },
+                Err(e) => {
+                    let (reason, of_all) = why(&e);
+                    let lost = if of_all { rest.len() } else { 1 };
+                    self.counters.dropped(reason, lost);
+                    rest = &rest[lost..];
+                }
             }
         }
         drop(messages);
@@ -68,7 +64,7 @@ impl Tx {
     fn push(&mut self, packet: Packet, mtu: usize) -> usize {
         // With a vnet header the kernel does not compare the length with the MTU.
         if !packet.offload().is_gso() && !fits(packet.data(), mtu) {
-            self.counters.dropped.add(1);
+            self.counters.dropped(TxDrop::of_length(packet.data()), 1);
             return 0;
         }
         self.pending.push(packet);
@@ -76,16 +72,29 @@ impl Tx {
     }
 }
 
+/// Why the kernel does not take a frame, and whether that holds for those behind it.
+fn why(error: &std::io::Error) -> (TxDrop, bool) {
+    match error.raw_os_error() {
+        // The socket's buffer is full.
+        Some(libc::EAGAIN) => (TxDrop::QueueFull, true),
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => (TxDrop::Down, true),
+        // The queueing discipline, or the other end of a veth, has no room for this one.
+        Some(libc::ENOBUFS) => (TxDrop::QueueFull, false),
+        _ => (TxDrop::Refused, false),
+    }
+}
+
 impl TxQueue for Tx {
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
         let mtu = self.shared.mtu.load(Relaxed) as usize;
-        let offloads = self.offloads;
+        let (offloads, memory) = (self.offloads, self.memory);
         let (count, mut taken) = (batch.len(), 0);
         for packet in batch.drain(..) {
             if *packet.offload() == packet::Offload::NONE {
                 taken += self.push(packet, mtu);
-            } else if offload::complete(packet, offloads, &HEAP, &mut |p| taken += self.push(p, mtu)).is_err() {
-                self.counters.errors.add(1);
+            } else if let Err(error) = offload::complete(packet, offloads, memory, &mut |p| taken += self.push(p, mtu))
+            {
+                self.counters.dropped(error.into(), 1);
             }
         }
         // Frames that were cut count once.

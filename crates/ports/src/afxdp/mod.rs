@@ -78,7 +78,7 @@ use crate::kind::Kind;
 use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
 use crate::stats::PortCounters;
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, pools};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue, pools};
 use program::{Attachment, Hook, Program};
 use queue::{Receiver, Sender};
 use socket::{Copying, RxRings, Socket, SocketConfig, TxRings};
@@ -500,6 +500,10 @@ impl Port for Afxdp {
         stats
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         self.interface.features()
     }
@@ -538,7 +542,10 @@ impl Port for Afxdp {
             return Err(unsupported("a transmit queue beyond max_tx_queues"));
         }
         let large = match self.shared.offloads().tso4 {
-            true => Some(afpacket::super_frames(&self.interface, self.shared.offloads(), self.counters.tx(index))?),
+            true => {
+                let (memory, counters) = (self.shared.pool.memory(), self.counters.tx(index));
+                Some(afpacket::super_frames(&self.interface, self.shared.offloads(), memory, counters)?)
+            }
             false => None,
         };
         match Sender::new(&self.shared, index, self.counters.tx(index), large) {

@@ -15,8 +15,8 @@ use super::merge::Merger;
 use super::ring::Descriptor;
 use super::socket::{RxRings, Socket, TxRings};
 use super::{metadata, unfinished};
-use crate::stats::Counters;
-use crate::{Offloads, RxQueue, TxQueue};
+use crate::stats::{RxCounters, TxCounters};
+use crate::{Offloads, RxQueue, TxDrop, TxQueue};
 use crate::{offload, pools};
 
 /// Chunks given to the kernel at a time.
@@ -32,7 +32,7 @@ const ETHERNET_HEADER: usize = 14;
 pub(super) struct Receiver {
     shared: Arc<Binding>,
     index: usize,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     /// Present until the drop.
     rings: Option<RxRings>,
     /// For what comes from a stack.
@@ -43,7 +43,7 @@ pub(super) struct Receiver {
 const MERGE: usize = 8 * BATCH_SIZE;
 
 impl Receiver {
-    pub fn new(shared: &Arc<Binding>, index: usize, counters: Arc<Counters>) -> Option<Receiver> {
+    pub fn new(shared: &Arc<Binding>, index: usize, counters: Arc<RxCounters>) -> Option<Receiver> {
         let rings = shared.queues[index].rx.lock().take();
         // Without memory for them there are no super-frames.
         let large = if shared.from_stack { pools::large_frames().ok() } else { None };
@@ -140,7 +140,7 @@ impl RxRings {
 pub(super) struct Sender {
     shared: Arc<Binding>,
     index: usize,
-    counters: Arc<Counters>,
+    counters: Arc<TxCounters>,
     /// Present until the drop.
     rings: Option<TxRings>,
     /// What the kernel takes over.
@@ -157,7 +157,7 @@ impl Sender {
     pub fn new(
         shared: &Arc<Binding>,
         index: usize,
-        counters: Arc<Counters>,
+        counters: Arc<TxCounters>,
         large: Option<Box<dyn TxQueue>>,
     ) -> Option<Sender> {
         let rings = shared.queues[index].tx.lock().take();
@@ -171,8 +171,8 @@ impl Sender {
         let (pool, len) = (self.shared.pool, packet.len());
         let Some(rings) = &mut self.rings else { return false };
         if len < ETHERNET_HEADER || len > self.shared.max_frame {
-            self.counters.errors.add(1);
-            self.counters.dropped.add(1);
+            let reason = if len < ETHERNET_HEADER { TxDrop::TooShort } else { TxDrop::TooLong };
+            self.counters.dropped(reason, 1);
             return false;
         }
         if rings.tx.free(1) == 0 {
@@ -180,8 +180,10 @@ impl Sender {
             self.down = !rings.kick(&self.shared.queues[self.index].socket);
             rings.reap(pool);
         }
-        if rings.tx.free(1) == 0 || !rings.push(pool, packet) {
-            self.counters.dropped.add(1);
+        if let Err(reason) = rings.push(pool, packet) {
+            // The ring stays full where the interface takes nothing.
+            let reason = if self.down && reason == TxDrop::QueueFull { TxDrop::Down } else { reason };
+            self.counters.dropped(reason, 1);
             return false;
         }
         self.counters.passed(1, len);
@@ -211,7 +213,7 @@ impl TxQueue for Sender {
         self.housekeep(now);
         if self.down {
             // What was put into the ring now would be sent, late, when the interface comes up.
-            self.counters.dropped.add(batch.len() as u64);
+            self.counters.dropped(TxDrop::Down, batch.len());
             batch.clear();
             return 0;
         }
@@ -232,9 +234,8 @@ impl TxQueue for Sender {
                 let mut whole = true;
                 let memory = self.shared.pool.memory();
                 let done = offload::complete(packet, can, memory, &mut |part| whole &= self.send(part));
-                if done.is_err() {
-                    self.counters.errors.add(1);
-                    self.counters.dropped.add(1);
+                if let Err(error) = done {
+                    self.counters.dropped(error.into(), 1);
                 }
                 done.is_ok() && whole
             } else {
@@ -265,29 +266,29 @@ impl Drop for Sender {
 }
 
 impl TxRings {
-    /// Writes a packet to the ring, which has room: as it is when it lies in the pool, else as a copy.
-    /// `false` when the pool has no room for the copy.
+    /// Writes a packet to the ring: as it is when it lies in the pool, else as a copy. Fails where the ring has no room,
+    /// or the pool none for the copy.
     #[inline]
-    fn push(&mut self, pool: &'static Pool, packet: Packet) -> bool {
+    fn push(&mut self, pool: &'static Pool, packet: Packet) -> Result<(), TxDrop> {
+        if self.tx.free(1) == 0 {
+            return Err(TxDrop::QueueFull);
+        }
         // The kernel counts the metadata's place as part of every frame.
         let fits = pool.address(&packet).is_some() && packet.headroom() >= self.metadata;
         let mut packet = match fits {
             true => packet,
-            false => match packet.duplicate_in(pool.memory()) {
-                Some(copy) => copy,
-                None => return false,
-            },
+            false => packet.duplicate_in(pool.memory()).ok_or(TxDrop::NoBuffer)?,
         };
         let options = if packet.offload().needs_csum() { metadata::write(&mut packet) } else { 0 };
-        let Some(address) = pool.address(&packet) else { return false };
+        let address = pool.address(&packet).ok_or(TxDrop::NoBuffer)?;
         let (len, chunk) = (packet.len() as u32, packet.handle() as u32);
         if !self.tx.push(Descriptor { address, len, options }) {
-            return false;
+            return Err(TxDrop::QueueFull);
         }
         // From here on the kernel owns the chunk, until it is in the completion ring.
         let _ = packet.into_raw();
         self.held.insert(chunk);
-        true
+        Ok(())
     }
 
     /// Gives the chunks of sent frames back to the pool.

@@ -14,6 +14,7 @@ use packet::{BATCH_SIZE, Batch, Memory, Offload, Packet};
 
 use super::mempool::{self, Mempool};
 use super::thread;
+use crate::TxDrop;
 
 /// Mbufs to be sent together.
 pub type Mbufs = ArrayVec<*mut rte_mbuf, BATCH_SIZE>;
@@ -208,10 +209,12 @@ pub fn all_in_place<'a>(
 
 /// One packet as an mbuf to be sent, which belongs to the caller. Packets of other memories are copied into mbufs of
 /// `pool`; `chains`: those that need several may be. Checksums and segmentation that are still to be done are
-/// asked of the device. `None`: there was no mbuf, it was too long, or a device could not be told what to do.
-pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut rte_mbuf> {
+/// asked of the device. Fails where there is no mbuf, the packet is too long, or a device cannot be told what to do.
+pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Result<*mut rte_mbuf, TxDrop> {
     let (flags, lengths) = match *packet.offload() {
-        offload if offload.needs_csum() || offload.is_gso() => sent_offload(&offload, packet.data())?,
+        offload if offload.needs_csum() || offload.is_gso() => {
+            sent_offload(&offload, packet.data()).ok_or(TxDrop::Malformed)?
+        }
         _ => (0, 0),
     };
     let mbuf = match mempool::is_mbufs(packet.memory()) {
@@ -220,7 +223,7 @@ pub fn from_packet(pool: &Mempool, chains: bool, packet: Packet) -> Option<*mut 
     };
     // SAFETY: the mbuf is ours alone.
     unsafe { ((*mbuf).ol_flags, (*mbuf).tx_offload) = (flags, lengths) };
-    Some(mbuf)
+    Ok(mbuf)
 }
 
 /// The mbuf that a packet lies in, as the packet is now.
@@ -247,16 +250,16 @@ fn describe(packet: &Packet) -> *mut rte_mbuf {
 }
 
 /// A copy of a frame in mbufs of `pool`.
-fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Option<*mut rte_mbuf> {
+fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Result<*mut rte_mbuf, TxDrop> {
     let room = pool.buffer() - usize::from(bits::HEADROOM);
     let count = frame.len().div_ceil(room).max(1);
     if count > 1 && !chains || count > MAX_SEGMENTS {
-        return None;
+        return Err(TxDrop::TooLong);
     }
     let mut segments = [std::ptr::null_mut::<rte_mbuf>(); MAX_SEGMENTS];
     let segments = &mut segments[..count];
     if !pool.take_bulk(segments) {
-        return None;
+        return Err(TxDrop::NoBuffer);
     }
     for (index, &segment) in segments.iter().enumerate() {
         let part = &frame[index * room..frame.len().min((index + 1) * room)];
@@ -274,7 +277,7 @@ fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Option<*mut rte_mbuf> {
         (*segments[0]).pkt_len = frame.len() as u32;
         (*segments[0]).nb_segs = count as u16;
     }
-    Some(segments[0])
+    Ok(segments[0])
 }
 
 /// What a device is told to do: `ol_flags` and `tx_offload`. `None`: it has no words for that.

@@ -11,13 +11,13 @@ use dpdk_sys as sys;
 use parking_lot::Mutex;
 
 use super::device::{self, Device, FlowControl, Wanted};
-use super::queue::{Receiver, Sender, TxCounters};
+use super::queue::{Receiver, Sender};
 use super::{eal, state, version};
 use crate::kind::Env;
 use crate::options::Options;
 use crate::spec::PortSpec;
-use crate::stats::{Counter, Counters};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::stats::{RxCounters, TxCounters};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};
 
 /// Descriptors of a queue by default.
 const DESCRIPTORS: u16 = 2048;
@@ -26,7 +26,7 @@ const DESCRIPTORS: u16 = 2048;
 struct Dpdk {
     name: String,
     device: Arc<Device>,
-    rx: Vec<Arc<Counters>>,
+    rx: Vec<Arc<RxCounters>>,
     tx: Vec<Arc<TxCounters>>,
     /// Set when the queues are taken.
     taken: AtomicBool,
@@ -178,7 +178,6 @@ impl Port for Dpdk {
     fn stats(&self) -> Stats {
         let (now, then) = (device_stats(self.device.id), self.baseline);
         let dropped: u64 = self.rx.iter().map(|c| c.dropped.get()).sum();
-        let unsent: u64 = self.tx.iter().map(|c| c.failed.get() + c.invalid.get()).sum();
         Stats {
             rx_packets: now.rx_packets.saturating_sub(then.rx_packets),
             rx_bytes: now.rx_bytes.saturating_sub(then.rx_bytes),
@@ -187,10 +186,17 @@ impl Port for Dpdk {
             rx_over_err: now.rx_over_err.saturating_sub(then.rx_over_err),
             tx_packets: now.tx_packets.saturating_sub(then.tx_packets),
             tx_bytes: now.tx_bytes.saturating_sub(then.tx_bytes),
-            tx_dropped: unsent,
+            // As in OVS, also where something is wrong with the packet: errors are the device's.
+            tx_dropped: self.tx_drops().total(),
             tx_errors: now.tx_errors.saturating_sub(then.tx_errors),
             ..Stats::default()
         }
+    }
+
+    fn tx_drops(&self) -> TxDrops {
+        let mut sum = TxDrops::default();
+        self.tx.iter().for_each(|c| sum += c.drops());
+        sum
     }
 
     fn features(&self) -> Features {
@@ -240,9 +246,10 @@ impl Port for Dpdk {
     }
 
     fn custom_stats(&self) -> Vec<(&'static str, u64)> {
-        let sum = |count: fn(&TxCounters) -> &Counter| self.tx.iter().map(|c| count(c).get()).sum();
-        let mut all =
-            vec![("ovs_tx_failure_drops", sum(|c| &c.failed)), ("ovs_tx_invalid_hwol_drops", sum(|c| &c.invalid))];
+        let drops = self.tx_drops();
+        let always = [TxDrop::QueueFull, TxDrop::Malformed];
+        let mut all: Vec<_> = always.map(|reason| (reason.name(), drops.get(reason))).into();
+        all.extend(drops.iter().filter(|(reason, _)| !always.contains(reason)).map(|(reason, n)| (reason.name(), n)));
         let ids: Vec<u64> = self.extended.iter().map(|(id, _)| *id).collect();
         let mut values = vec![0; ids.len()];
         // SAFETY: the device is there, and both arrays are as long as is said.

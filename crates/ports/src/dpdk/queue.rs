@@ -15,8 +15,8 @@ use packet::{BATCH_SIZE, Batch, Packet, Time};
 use super::device::Device;
 use super::mbuf::{self, Mbufs};
 use super::thread;
-use crate::stats::{Counter, Counters};
-use crate::{RxQueue, TxQueue, offload};
+use crate::stats::{RxCounters, TxCounters};
+use crate::{RxQueue, TxDrop, TxQueue, offload};
 
 /// A driver's function that moves mbufs.
 type Burst = unsafe extern "C" fn(queue: *mut c_void, mbufs: *mut *mut rte_mbuf, count: u16) -> u16;
@@ -32,7 +32,7 @@ pub struct Receiver {
     device: Arc<Device>,
     functions: *const rte_eth_fp_ops,
     index: usize,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
 }
 
 // SAFETY: the table that `functions` points into belongs to the process. The queue it leads to may be used
@@ -41,7 +41,7 @@ unsafe impl Send for Receiver {}
 
 impl Receiver {
     /// Receives from queue `index`, which has no other receiver.
-    pub fn new(device: Arc<Device>, index: usize, counters: Arc<Counters>) -> Receiver {
+    pub fn new(device: Arc<Device>, index: usize, counters: Arc<RxCounters>) -> Receiver {
         Receiver { functions: functions(device.id), device, index, counters }
     }
 }
@@ -70,16 +70,6 @@ impl RxQueue for Receiver {
         }
         received.packets
     }
-}
-
-/// What a transmit queue counts, on a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct TxCounters {
-    /// Packets that the driver did not take, or that there was no mbuf for.
-    pub failed: Counter,
-    /// Packets whose offloads made no sense, or that the driver refused for them.
-    pub invalid: Counter,
 }
 
 /// A transmit queue.
@@ -113,8 +103,8 @@ impl Sender {
         let mut sent = 0;
         let (can, memory) = (self.device.offloads, self.device.pool.leak().memory());
         let outcome = offload::complete(packet, can, memory, &mut |packet| sent += self.add_completed(packet));
-        if outcome.is_err() {
-            self.counters.invalid.add(1);
+        if let Err(error) = outcome {
+            self.counters.dropped(error.into(), 1);
         }
         sent
     }
@@ -122,8 +112,8 @@ impl Sender {
     fn add_completed(&mut self, packet: Packet) -> usize {
         self.prepares |= packet.offload().needs_csum() || packet.offload().is_gso();
         match mbuf::from_packet(&self.device.pool, self.device.chains, packet) {
-            Some(mbuf) => self.mbufs.push(mbuf),
-            None => self.counters.failed.add(1),
+            Ok(mbuf) => self.mbufs.push(mbuf),
+            Err(reason) => self.counters.dropped(reason, 1),
         }
         if self.mbufs.is_full() { self.send() } else { 0 }
     }
@@ -144,7 +134,7 @@ impl Sender {
             };
             at += usize::from(good);
             if at < self.mbufs.len() {
-                self.counters.invalid.add(1);
+                self.counters.dropped(TxDrop::Malformed, 1);
                 // SAFETY: the driver has not taken it.
                 unsafe { thread::give_back(self.mbufs.remove(at)) };
             }
@@ -186,7 +176,7 @@ impl Sender {
 
     #[cold]
     fn give_up(&self, mbufs: &[*mut rte_mbuf]) {
-        self.counters.failed.add(mbufs.len() as u64);
+        self.counters.dropped(TxDrop::QueueFull, mbufs.len());
         // SAFETY: the driver has not taken them.
         mbufs.iter().for_each(|&mbuf| unsafe { thread::give_back(mbuf) });
     }

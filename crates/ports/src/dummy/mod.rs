@@ -27,10 +27,10 @@ use crate::offload;
 use crate::options::{Form, OptionDef, Options};
 use crate::pcap::Recorder;
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
+use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::Doorbell;
-use crate::virtual_port::VirtualPort;
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::virtual_port::{VirtualPort, copy};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -133,9 +133,10 @@ impl Dummy {
             (None, None) => None,
             (stream, pstream) => {
                 let queue = rx[0].clone();
-                let deliver = move |frame: &[u8]| {
-                    // Counted by the queue where it is full.
-                    let _ = queue.push(Packet::from_slice(frame));
+                // Counted by the queue where it is full. The peer may send what it likes: its frames are bounded like others.
+                let deliver = move |frame: &[u8]| match copy(&HEAP, frame) {
+                    Some(packet) => drop(queue.push(packet)),
+                    None => drop(queue.overflows.fetch_add(1, Relaxed)),
                 };
                 Some(Patch::open(&spec.name, stream, pstream, Box::new(deliver))?)
             }
@@ -295,6 +296,10 @@ impl Port for Dummy {
         ]
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn queues(&self) -> Vec<u32> {
         vec![0]
     }
@@ -332,7 +337,7 @@ impl Port for Dummy {
 struct DummyRx {
     port: Arc<Dummy>,
     queue: Arc<Injected>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
 }
 
 impl RxQueue for DummyRx {
@@ -370,14 +375,14 @@ impl RxQueue for DummyRx {
 
 struct DummyTx {
     port: Arc<Dummy>,
-    counters: Arc<Counters>,
+    counters: Arc<TxCounters>,
 }
 
 impl DummyTx {
     /// Takes one frame that needs no further work; `false` where it does not fit the port.
     fn send(&self, sent: &mut VecDeque<Vec<u8>>, frame: &[u8], mtu: usize, now: Time) -> bool {
         if !crate::virtual_port::fits(frame, mtu) {
-            self.counters.dropped.add(1);
+            self.counters.dropped(TxDrop::of_length(frame), 1);
             return false;
         }
         if let Some(recorder) = &self.port.tx_recorder {
@@ -401,7 +406,7 @@ impl DummyTx {
 impl TxQueue for DummyTx {
     fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize {
         if !self.port.state.running() {
-            self.counters.dropped.add(batch.len() as u64);
+            self.counters.dropped(TxDrop::Down, batch.len());
             batch.clear();
             return 0;
         }
@@ -413,8 +418,8 @@ impl TxQueue for DummyTx {
             let done = offload::complete(packet, Offloads::default(), &HEAP, &mut |p| {
                 fine &= self.send(&mut sent, p.data(), mtu, now);
             });
-            if done.is_err() {
-                self.counters.errors.add(1);
+            if let Err(error) = done {
+                self.counters.dropped(error.into(), 1);
             }
             taken += usize::from(fine && done.is_ok());
         }

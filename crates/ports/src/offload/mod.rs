@@ -13,13 +13,13 @@ pub mod fuzz;
 
 use std::cell::Cell;
 
-use packet::buffer::heap::{HEADROOM, HEAP};
+use packet::buffer::heap::HEADROOM;
 use packet::wire::crc32c::crc32c;
 use packet::{Memory, Offload, Packet};
 
-use crate::Offloads;
+use crate::{Offloads, pools};
 
-/// Why a frame cannot be completed. Such a frame is dropped and counted as an error.
+/// Why a frame cannot be completed. Such a frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffloadError {
     /// The checksum lies outside the frame.
@@ -33,6 +33,9 @@ pub enum OffloadError {
     /// The headers are not those of the segmentation that is asked for.
     #[error("segmentation: {0}")]
     Segmentation(&'static str),
+    /// There is no buffer for a segment. Those before it have been made.
+    #[error("no buffer for a segment")]
+    NoBuffer,
 }
 
 /// The most segments that one frame is cut into: a frame of 64 KiB with the smallest segments that
@@ -68,7 +71,7 @@ pub fn fine_frames() -> u64 {
 }
 
 /// Does what `can` cannot, and calls `emit` with each resulting packet, in order. Segments are made in
-/// `memory`, or on the heap while it is exhausted.
+/// `memory`, or in the [pool of large frames](pools::large_frames) where they don't fit or `memory` has no buffer.
 pub fn complete(
     mut packet: Packet,
     can: Offloads,
@@ -176,7 +179,7 @@ fn cut(
     }
     for index in 0..count {
         let part = &payload[index * size..payload.len().min((index + 1) * size)];
-        let mut segment = empty(memory, head.len() + part.len());
+        let mut segment = empty(memory, head.len() + part.len()).ok_or(OffloadError::NoBuffer)?;
         let frame = segment.push_back(head.len() + part.len()).expect("allocated with this size");
         frame[..head.len()].copy_from_slice(head);
         frame[head.len()..].copy_from_slice(part);
@@ -194,10 +197,12 @@ fn cut(
     Ok(count)
 }
 
-fn empty(memory: &'static Memory, len: usize) -> Packet {
-    (memory.allocate)(memory, HEADROOM, len)
-        .or_else(|| (HEAP.allocate)(&HEAP, HEADROOM, len))
-        .expect("the heap always has room")
+/// An empty packet with room for `len` bytes.
+fn empty(memory: &'static Memory, len: usize) -> Option<Packet> {
+    (memory.allocate)(memory, HEADROOM, len).or_else(|| {
+        let large = pools::large_frames().ok()?.memory();
+        (large.allocate)(large, HEADROOM, len)
+    })
 }
 
 /// Where the headers of a frame are, as far as segmentation needs to know.

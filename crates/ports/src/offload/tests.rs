@@ -1,5 +1,8 @@
-use super::*;
+use packet::buffer::heap::HEAP;
+use packet::{Pool, PoolConfig};
 use proptest::prelude::*;
+
+use super::*;
 
 /// A super-frame as a local stack hands it over: unfinished checksum, lengths of the whole.
 #[derive(Clone, Debug)]
@@ -378,4 +381,37 @@ fn udp_without_checksum_keeps_none() {
         packet.data_mut()[at..at + 2].fill(0);
         segment(&packet, &HEAP, &mut |p| assert_eq!(p.data()[at..at + 2] == [0, 0], kept)).unwrap();
     }
+}
+
+#[test]
+fn segments_end_where_buffers_do() {
+    let shape = Shape {
+        tags: 0,
+        ipv6: false,
+        tcp: true,
+        ip_options: 0,
+        tcp_options: 0,
+        flags: 0x10,
+        seq: 1,
+        id: 1,
+        gso_size: 100,
+        payload: vec![7; 500],
+        unfinished: true,
+    };
+    let pool = Pool::new(PoolConfig { chunks: 2, chunk_size: 512, headroom: 0 }).unwrap();
+    let cut = || {
+        let mut segments = Vec::new();
+        let result = complete(shape.build(), Offloads::default(), pool.memory(), &mut |p| segments.push(p));
+        (result, segments.iter().map(|p| p.memory().name).collect::<Vec<_>>(), segments.len())
+    };
+    assert_eq!(
+        cut(),
+        (Ok(()), vec!["pool"; 5], 5),
+        "what finds no room in the first pool finds some among large frames"
+    );
+    let large = pools::large_frames().unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| large.allocate()).collect();
+    let (result, _, made) = cut();
+    drop(all);
+    assert_eq!((result, made), (Err(OffloadError::NoBuffer), 2));
 }

@@ -20,10 +20,10 @@ use crate::null::Pace;
 use crate::offload;
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
-use crate::stats::{Counters, PortCounters};
+use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::system;
 use crate::virtual_port::{VirtualPort, copy, mac_from_name};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue, files};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue, files};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -59,6 +59,7 @@ pub const KIND: Kind = Kind {
 struct Pcap {
     state: Arc<VirtualPort>,
     counters: PortCounters,
+    memory: &'static Memory,
     replay: Mutex<Option<Replay>>,
     recorder: Option<Arc<Recorder>>,
     /// Frames to replay, and from where, for `status`.
@@ -94,7 +95,7 @@ impl Pcap {
         }
         let stamps = if options.text("stamps") == Some("clock") { Stamps::Clock } else { Stamps::TimeOfDay };
         let recorder = options.path("tx_pcap").map(|p| Recorder::create(port, &p, stamps).map(Arc::new)).transpose()?;
-        Ok(Arc::new(Pcap { state, counters, replay: Mutex::new(replay), recorder, source }))
+        Ok(Arc::new(Pcap { state, counters, memory: env.memory, replay: Mutex::new(replay), recorder, source }))
     }
 }
 
@@ -153,6 +154,10 @@ impl Port for Pcap {
         self.counters.sum()
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.counters.tx_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }
@@ -171,15 +176,15 @@ impl Port for Pcap {
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
-        let (state, recorder) = (self.state.clone(), self.recorder.clone());
-        Ok(Box::new(RecordTx { state, recorder, counters: self.counters.tx(index) }))
+        let (state, recorder, counters) = (self.state.clone(), self.recorder.clone(), self.counters.tx(index));
+        Ok(Box::new(RecordTx { state, recorder, memory: self.memory, counters }))
     }
 }
 
 /// A replay: every frame is in memory, and each one that is received is a copy.
 struct Replay {
     state: Arc<VirtualPort>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     memory: &'static Memory,
     capture: Capture,
     looped: bool,
@@ -282,31 +287,36 @@ impl RxQueue for Replay {
 struct RecordTx {
     state: Arc<VirtualPort>,
     recorder: Option<Arc<Recorder>>,
-    counters: Arc<Counters>,
+    /// Where segments are made.
+    memory: &'static Memory,
+    counters: Arc<TxCounters>,
 }
 
 impl TxQueue for RecordTx {
     fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize {
         let recorder = match &self.recorder {
             Some(recorder) if self.state.running() => recorder,
-            _ => {
-                self.counters.dropped.add(batch.len() as u64);
+            recorder => {
+                let reason = if recorder.is_some() { TxDrop::Down } else { TxDrop::NotConnected };
+                self.counters.dropped(reason, batch.len());
                 batch.clear();
                 return 0;
             }
         };
         let mut taken = 0;
         for packet in batch.drain(..) {
-            let done =
-                offload::complete(packet, Offloads::default(), &packet::buffer::heap::HEAP, &mut |p| match recorder
-                    .record(p.data(), now)
-                {
-                    true => self.counters.passed(1, p.len()),
-                    false => self.counters.dropped.add(1),
-                });
+            let mut whole = true;
+            let done = offload::complete(packet, Offloads::default(), self.memory, &mut |p| {
+                if recorder.record(p.data(), now) {
+                    self.counters.passed(1, p.len());
+                } else {
+                    self.counters.dropped(TxDrop::NotConnected, 1);
+                    whole = false;
+                }
+            });
             match done {
-                Ok(()) => taken += 1,
-                Err(_) => self.counters.errors.add(1),
+                Ok(()) => taken += usize::from(whole),
+                Err(error) => self.counters.dropped(error.into(), 1),
             }
         }
         taken

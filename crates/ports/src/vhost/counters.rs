@@ -13,28 +13,16 @@ use parking_lot::Mutex;
 
 use std::sync::Arc;
 
+use crate::TxDrop;
 use crate::stats::{Counter, PortCounters};
-
-/// Counters of a queue to send by that the usual ones leave out.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct Sent {
-    /// Bursts tried again.
-    pub retries: Counter,
-    /// Packets that the guest's ring had no room for.
-    pub failure: Counter,
-    /// Packets longer than the MTU.
-    pub mtu_exceeded: Counter,
-    /// Packets whose checksums and segments could not be made.
-    pub invalid_offload: Counter,
-}
 
 /// Everything that a port counts.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Packets and bytes.
     pub port: PortCounters,
-    sent: Mutex<Vec<Arc<Sent>>>,
+    /// Bursts tried again, by the number of the queue to send by.
+    retries: Mutex<Vec<Arc<Counter>>>,
     /// By the library's name, of guests that have gone.
     kept: Mutex<BTreeMap<String, u64>>,
 }
@@ -54,9 +42,9 @@ const SUMS: &[(&str, &str)] = &[
 ];
 
 impl Counts {
-    /// The further counters of queue `index` to send by, which outlive the queue.
-    pub fn sent(&self, index: usize) -> Arc<Sent> {
-        let mut all = self.sent.lock();
+    /// Where queue `index` to send by counts bursts tried again. It outlives the queue.
+    pub fn retries(&self, index: usize) -> Arc<Counter> {
+        let mut all = self.retries.lock();
         if all.len() <= index {
             all.resize_with(index + 1, Arc::default);
         }
@@ -83,18 +71,15 @@ impl Counts {
         all
     }
 
+    /// Those that OVS always shows, and the other reasons to drop that have occurred.
     fn own(&self) -> Vec<(String, u64)> {
-        let sent = self.sent.lock();
-        let sum = |counter: fn(&Sent) -> &Counter| sent.iter().map(|sent| counter(sent).get()).sum();
-        let counters: [(&str, u64); 6] = [
-            ("ovs_tx_retries", sum(|sent| &sent.retries)),
-            ("ovs_tx_failure_drops", sum(|sent| &sent.failure)),
-            ("ovs_tx_mtu_exceeded_drops", sum(|sent| &sent.mtu_exceeded)),
-            ("ovs_tx_qos_drops", 0),
-            ("ovs_rx_qos_drops", 0),
-            ("ovs_tx_invalid_hwol_drops", sum(|sent| &sent.invalid_offload)),
-        ];
-        counters.map(|(name, n)| (name.to_owned(), n)).into()
+        let drops = self.port.tx_drops();
+        let always = [TxDrop::QueueFull, TxDrop::TooLong, TxDrop::Malformed];
+        let mut all = vec![("ovs_tx_retries", self.retries.lock().iter().map(|retries| retries.get()).sum())];
+        all.extend(always.map(|reason| (reason.name(), drops.get(reason))));
+        all.extend([("ovs_tx_qos_drops", 0), ("ovs_rx_qos_drops", 0)]);
+        all.extend(drops.iter().filter(|(reason, _)| !always.contains(reason)).map(|(reason, n)| (reason.name(), n)));
+        all.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
     }
 }
 
@@ -142,6 +127,26 @@ fn read(vid: c_int, pairs: u16) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_to_drop_have_the_names_of_ovs() {
+        let counts = Counts::default();
+        counts.retries(1).add(5);
+        counts.port.tx(0).dropped(TxDrop::QueueFull, 2);
+        counts.port.tx(1).dropped(TxDrop::NotConnected, 3);
+        counts.port.tx(1).dropped(TxDrop::Malformed, 4);
+        let own: Vec<_> = counts.own().into_iter().filter(|(_, n)| *n > 0).collect();
+        let wanted = [
+            ("ovs_tx_retries", 5),
+            ("ovs_tx_failure_drops", 2),
+            ("ovs_tx_invalid_hwol_drops", 4),
+            ("tx_not_connected_drops", 3),
+        ];
+        assert_eq!(own, wanted.map(|(name, n)| (name.to_owned(), n)));
+        assert!(counts.own().iter().any(|(name, n)| name == "ovs_tx_mtu_exceeded_drops" && *n == 0));
+        let stats = counts.port.sum();
+        assert_eq!((stats.tx_dropped, stats.tx_errors), (5, 4));
+    }
 
     #[test]
     fn sums_have_the_names_of_ovs() {

@@ -19,7 +19,7 @@ use crate::kind::Env;
 use crate::options::Options;
 use crate::spec::PortSpec;
 use crate::virtual_port::{VirtualPort, mac_from_name};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
+use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue};
 
 /// How often a burst that makes progress is tried again, where nothing is said.
 const TX_RETRIES: u8 = 8;
@@ -28,6 +28,8 @@ const TX_RETRIES: u8 = 8;
 struct Vhost {
     registration: Option<Registration>,
     guest: Arc<Guest>,
+    /// For segments that are cut.
+    memory: &'static Memory,
     /// For frames in several segments.
     large: &'static Memory,
     /// Receive queues that were given out.
@@ -64,7 +66,7 @@ pub fn open(spec: &PortSpec, options: &Options, env: &Env, client: bool) -> Resu
     let registration = Some(Registration::new(&guest).map_err(of_path)?);
     let (mode, at) = (if client { "client" } else { "server" }, guest.socket.display());
     tracing::info!(target: "netdev_dpdk", "vHost User device '{}' created in '{mode}' mode, using socket '{at}'", spec.name);
-    Ok(Arc::new(Vhost { registration, guest, large: env.large, made: Mutex::new(0) }))
+    Ok(Arc::new(Vhost { registration, guest, memory: env.memory, large: env.large, made: Mutex::new(0) }))
 }
 
 /// Where Weir makes the socket of a port.
@@ -131,6 +133,10 @@ impl Port for Vhost {
         self.guest.counts.port.sum()
     }
 
+    fn tx_drops(&self) -> TxDrops {
+        self.guest.counts.port.tx_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }
@@ -175,7 +181,7 @@ impl Port for Vhost {
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
-        Ok(Box::new(Tx::new(&self.guest, index)))
+        Ok(Box::new(Tx::new(&self.guest, index, self.memory)))
     }
 }
 

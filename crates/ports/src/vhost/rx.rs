@@ -10,14 +10,14 @@ use super::guest::Guest;
 use super::presence::Presence;
 use crate::RxQueue;
 use crate::dpdk::{mbuf, thread};
-use crate::stats::Counters;
+use crate::stats::RxCounters;
 
 /// One of a guest's queues. It is polled: a guest that has to say when it sends pays for that with a system
 /// call, and with virtual machines an exit.
 pub struct Rx {
     guest: Arc<Guest>,
     presence: Arc<Presence>,
-    counters: Arc<Counters>,
+    counters: Arc<RxCounters>,
     /// For frames in several segments, of which librte_vhost makes none.
     large: &'static Memory,
     index: usize,

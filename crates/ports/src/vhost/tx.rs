@@ -11,16 +11,14 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use dpdk_sys::mbuf::{TX_IP_CKSUM, TX_UDP_SEG, rte_mbuf};
-use packet::buffer::heap::HEAP;
-use packet::{BATCH_SIZE, Batch, Offload, Packet, Time};
+use packet::{BATCH_SIZE, Batch, Memory, Offload, Packet, Time};
 
-use super::counters::Sent;
 use super::guest::Guest;
 use super::presence::Presence;
 use crate::dpdk::mbuf::sent_offload;
-use crate::stats::Counters;
+use crate::stats::{Counter, TxCounters};
 use crate::virtual_port::fits;
-use crate::{Offloads, TxQueue, offload};
+use crate::{Offloads, TxDrop, TxQueue, offload};
 
 /// The most bytes that one mbuf describes.
 const MAX_SEGMENT: usize = u16::MAX as usize;
@@ -29,8 +27,11 @@ const MAX_SEGMENT: usize = u16::MAX as usize;
 pub struct Tx {
     guest: Arc<Guest>,
     presence: Arc<Presence>,
-    counters: Arc<Counters>,
-    sent: Arc<Sent>,
+    counters: Arc<TxCounters>,
+    /// Bursts tried again.
+    retries: Arc<Counter>,
+    /// Where segments are made.
+    memory: &'static Memory,
     index: usize,
     /// What the library is given; for a frame that is too long for one, the second half is described by
     /// the one of the same place in `rests`.
@@ -43,10 +44,10 @@ unsafe impl Send for Tx {}
 
 impl Tx {
     /// Our queue `index`.
-    pub fn new(guest: &Arc<Guest>, index: usize) -> Tx {
-        let (counters, sent) = (guest.counts.port.tx(index), guest.counts.sent(index));
+    pub fn new(guest: &Arc<Guest>, index: usize, memory: &'static Memory) -> Tx {
+        let (counters, retries) = (guest.counts.port.tx(index), guest.counts.retries(index));
         let presence = guest.new_presence();
-        Tx { guest: guest.clone(), presence, counters, sent, index, mbufs: empty(), rests: empty() }
+        Tx { guest: guest.clone(), presence, counters, retries, memory, index, mbufs: empty(), rests: empty() }
     }
 }
 
@@ -80,10 +81,10 @@ impl Tx {
     /// guest's ring took.
     #[inline]
     fn send(&mut self, packets: &mut ArrayVec<Packet, BATCH_SIZE>) -> usize {
-        let Tx { guest, presence, counters, sent, index, mbufs, rests } = self;
+        let Tx { guest, presence, counters, retries: retried, index, mbufs, rests, .. } = self;
         let count = packets.len();
         let (Some((vid, _inside)), Some(queue)) = (guest.enter(presence), guest.sends_to(*index)) else {
-            counters.dropped.add(count as u64);
+            counters.dropped(TxDrop::NotConnected, count);
             return 0;
         };
         let mut pointers: ArrayVec<*mut rte_mbuf, BATCH_SIZE> = ArrayVec::new();
@@ -109,11 +110,10 @@ impl Tx {
         let bytes = packets[..done].iter().map(Packet::len).sum();
         counters.passed(done, bytes);
         if retries > 0 {
-            sent.retries.add(u64::from(retries));
+            retried.add(u64::from(retries));
         }
         if done < count {
-            counters.dropped.add((count - done) as u64);
-            sent.failure.add((count - done) as u64);
+            counters.dropped(TxDrop::QueueFull, count - done);
         }
         done
     }
@@ -122,28 +122,26 @@ impl Tx {
     /// finished first, and cut. Returns how many of the packets were sent wholly.
     #[cold]
     fn send_unfinished(&mut self, batch: &mut Batch, mtu: usize) -> usize {
-        let can = self.guest.offloads();
+        let (can, memory) = (self.guest.offloads(), self.memory);
         let mut ready: ArrayVec<Packet, BATCH_SIZE> = ArrayVec::new();
         let mut lost = 0;
         let count = batch.len();
         for packet in batch.drain(..) {
             if !packet.offload().is_gso() && !fits(packet.data(), mtu) {
-                self.counters.dropped.add(1);
-                self.sent.mtu_exceeded.add(1);
+                self.counters.dropped(TxDrop::of_length(packet.data()), 1);
                 lost += 1;
                 continue;
             }
             let can = if expressible(&packet) { can } else { Offloads::default() };
-            let finished = offload::complete(packet, can, &HEAP, &mut |packet| {
+            let finished = offload::complete(packet, can, memory, &mut |packet| {
                 if ready.is_full() {
                     lost += ready.len() - self.send(&mut ready);
                     ready.clear();
                 }
                 ready.push(packet);
             });
-            if finished.is_err() {
-                self.counters.errors.add(1);
-                self.sent.invalid_offload.add(1);
+            if let Err(error) = finished {
+                self.counters.dropped(error.into(), 1);
                 lost += 1;
             }
         }

@@ -1,6 +1,5 @@
 //! The reports as tables for people.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::table::{Table, grouped};
@@ -107,7 +106,7 @@ pub fn ports(ports: &Ports) -> String {
             vec![port.bridge.clone(), port.ofport.map_or("-".into(), ofport), port.name.clone(), link(port).into()];
         row.extend(["rx_packets", "rx_bytes", "rx_dropped", "rx_errors"].map(count));
         row.extend(["tx_packets", "tx_bytes", "tx_dropped", "tx_errors"].map(count));
-        row.push(drops(&port.drops));
+        row.push(drops(port.drops.iter().chain(&port.tx_drops)));
         table.row(row);
     }
     let mut text = table.render("");
@@ -119,8 +118,8 @@ pub fn ports(ports: &Ports) -> String {
     text
 }
 
-fn drops(drops: &BTreeMap<String, u64>) -> String {
-    drops.iter().map(|(reason, n)| format!("{reason} {}", grouped(*n))).collect::<Vec<_>>().join(", ")
+fn drops<'a>(drops: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    drops.map(|(reason, n)| format!("{reason} {}", grouped(*n))).collect::<Vec<_>>().join(", ")
 }
 
 /// `weir flows`.
@@ -215,6 +214,8 @@ fn duration(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]

@@ -33,11 +33,10 @@ pub(super) fn set_mpls(frame: &mut [u8], encap: &Pair<Encap>, at: u16) {
     store(lse, &value.get().to_be_bytes(), &mask.get().to_be_bytes(), &mut [&mut Delta::default()]);
 }
 
-/// Pushes a tag behind the Ethernet addresses.
-pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
-    if packet.len() >= ADDRESSES + 2 {
-        insert(packet, ADDRESSES, u32::from(tpid) << 16 | u32::from(tci));
-    }
+/// Pushes a tag behind the Ethernet addresses. `false`: there is no buffer for it.
+#[must_use]
+pub fn push_vlan(packet: &mut Packet, tpid: u16, tci: u16) -> bool {
+    packet.len() < ADDRESSES + 2 || insert(packet, ADDRESSES, u32::from(tpid) << 16 | u32::from(tci))
 }
 
 /// Whether the frame starts with a VLAN tag, as extraction has it: with a type behind it.
@@ -53,14 +52,18 @@ pub fn pop_vlan(packet: &mut Packet) {
     }
 }
 
-/// Pushes a label stack entry behind the Ethernet header and the VLAN tags.
-pub fn push_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16, lse: u32) {
+/// Pushes a label stack entry behind the Ethernet header and the VLAN tags. `false`: there is no buffer for it.
+#[must_use]
+pub fn push_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16, lse: u32) -> bool {
     let at = ADDRESSES + 2 + 4 * layers.vlans as usize;
     if packet.len() < at {
-        return;
+        return true;
     }
-    insert(packet, at, lse);
-    packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
+    let inserted = insert(packet, at, lse);
+    if inserted {
+        packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
+    }
+    inserted
 }
 
 /// Removes the outermost label stack entry, if there is one.
@@ -73,14 +76,17 @@ pub fn pop_mpls(packet: &mut Packet, layers: &Layers, ethertype: u16) {
     packet.data_mut()[at - 2..at].copy_from_slice(&ethertype.to_be_bytes());
 }
 
-/// Makes room for four bytes at offset `at`, which is within the frame, and writes them.
-fn insert(packet: &mut Packet, at: usize, bytes: u32) {
-    packet.make_headroom(4);
-    let _ = packet.push_front(4).expect("there is room now");
+/// Makes room for four bytes at offset `at`, which is within the frame, and writes them. `false`, and no change, where
+/// no room can be made.
+fn insert(packet: &mut Packet, at: usize, bytes: u32) -> bool {
+    if !packet.make_headroom(4) || packet.push_front(4).is_none() {
+        return false;
+    }
     let frame = packet.data_mut();
     frame.copy_within(4..at + 4, 0);
     frame[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
     shift_offload(packet, 4);
+    true
 }
 
 /// Removes the four bytes at offset `at`.

@@ -272,7 +272,7 @@ proptest! {
         prop_assert_eq!(left % 0xffff, pseudo(packet.data()) % 0xffff);
 
         // Headers that come and go take the offsets along.
-        push_vlan(&mut packet, 0x8100, 7);
+        assert!(push_vlan(&mut packet, 0x8100, 7));
         prop_assert_eq!(packet.offload().csum_start as usize, at + 4);
         pop_vlan(&mut packet);
         prop_assert_eq!(packet.offload().csum_start as usize, at);
@@ -295,7 +295,7 @@ proptest! {
             prop_assert_eq!(packet.len(), bytes.len());
             pop_vlan(&mut packet);
             let layers = extract(packet.data(), &mut key, VlanLimit::default());
-            push_mpls(&mut packet, &layers, 0x8847, 1);
+            assert!(push_mpls(&mut packet, &layers, 0x8847, 1));
             let layers = extract(packet.data(), &mut key, VlanLimit::default());
             pop_mpls(&mut packet, &layers, 0x800);
         }
@@ -338,7 +338,7 @@ fn mpls_labels() {
     let mut packet = Packet::from_slice(&frame);
     let mut key = Key::new();
     let layers = extract(packet.data(), &mut key, VlanLimit::default());
-    push_mpls(&mut packet, &layers, 0x8847, 0x0001_1140);
+    assert!(push_mpls(&mut packet, &layers, 0x8847, 0x0001_1140));
     for (field, value) in [(Field::MplsLabel, 0x12345), (Field::MplsTc, 5), (Field::MplsTtl, 9)] {
         let (got, want) = apply(&rewrite(field, value, u128::MAX), &mut packet);
         assert_eq!((got.get(field), &got), (value, &want));
@@ -435,7 +435,7 @@ fn rewrites_leave_headers_alone_that_are_cut_short() {
         pop_mpls(&mut packet, &layers, 0x0800);
         apply(&rewrite(Field::VlanTci, 0x1fff, 0xffff), &mut packet);
         assert_eq!(packet.data(), frame);
-        push_vlan(&mut packet, 0x8100, 7);
+        assert!(push_vlan(&mut packet, 0x8100, 7));
         assert_eq!(packet.len(), if len < 14 { len } else { len + 4 });
     }
 }

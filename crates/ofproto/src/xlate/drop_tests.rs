@@ -1,0 +1,207 @@
+//! Every reason to drop a packet is raised by one, and counted once.
+
+use datapath::pipeline::ingress::{Filter, Ingress};
+use datapath::{Config, DropReason};
+use openflow::text::parse_flow_mod;
+use openflow::{FlowModCommand, FragHandling, OfPort, PortConfig, PortFeatures, PortMod, SwitchConfig};
+use packet::flow::text::NoNames;
+use packet::wire::build;
+use packet::{Offload, Packet, Pool, PoolConfig, Time};
+use ports::Port as _;
+
+use crate::bridge::BridgeConfig;
+use crate::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::reference::tests::Bed;
+use crate::switch::SwitchSettings;
+use crate::vlan::{PortVlan, VlanMode};
+
+const ME: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// A UDP datagram in a VLAN or none.
+fn frame(vlan: Option<u16>, ttl: u8, fragment: bool) -> Vec<u8> {
+    let header =
+        build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 17, ttl, ..Default::default() };
+    let mut packet = header.packet(build::udp(1000, 53, b"question"));
+    if fragment {
+        // "More fragments", and a checksum that nobody looks at.
+        packet[6] |= 0x20;
+    }
+    let tags: Vec<_> = vlan.map(|vid| (0x8100, vid)).into_iter().collect();
+    build::ethernet(OTHER, ME, &tags, 0x0800, &packet)
+}
+
+fn udp() -> Vec<u8> {
+    frame(None, 64, false)
+}
+
+/// A switch with ports 1 to 3 and these flows.
+fn bed(flows: &[&str]) -> Bed {
+    bed_with(flows, Config::default())
+}
+
+fn bed_with(flows: &[&str], config: Config) -> Bed {
+    let bed = Bed::with(3, config);
+    for flow in flows {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+    bed
+}
+
+/// Receives a frame by port 1. Nothing is sent.
+fn ends(bed: Bed, frame: &[u8]) -> Bed {
+    assert_eq!(bed.receive(OfPort(1), frame), []);
+    bed
+}
+
+fn configure(bed: &Bed, port: u32, config: PortConfig) {
+    let hw_addr = bed.bridge.port_descs(OfPort(port)).unwrap()[0].hw_addr;
+    let change = PortMod { port: OfPort(port), hw_addr, config, mask: config, advertise: PortFeatures::empty() };
+    bed.bridge.port_mod(&change).unwrap();
+}
+
+fn repeat(action: &str, times: usize) -> String {
+    format!("actions={}", vec![action; times].join(","))
+}
+
+/// An ingress filter.
+struct RefuseAll;
+
+impl Filter for RefuseAll {
+    fn refused(&mut self, _: &[Packet], _: Time) -> u32 {
+        u32::MAX
+    }
+}
+
+/// What raises a reason.
+fn raise(reason: DropReason) -> Bed {
+    match reason {
+        DropReason::Rule => ends(bed(&["actions=drop"]), &udp()),
+        DropReason::InPortDown => {
+            let bed = bed(&["actions=output:2"]);
+            configure(&bed, 1, PortConfig::NO_RECV);
+            ends(bed, &udp())
+        }
+        DropReason::IngressFilter => {
+            let bed = bed(&["actions=output:2"]);
+            for (port, _) in bed.datapath.ports() {
+                let ingress = |_| Some(Box::new(Ingress { tap: None, filter: Some(Box::new(RefuseAll)) }));
+                bed.datapath.set_ingress(port, ingress).unwrap();
+            }
+            ends(bed, &udp())
+        }
+        DropReason::UpcallQueueFull => {
+            let bed = bed_with(&["actions=output:2"], Config { upcall_queue: 2, ..Config::default() });
+            (0..32).for_each(|_| assert!(bed.devices[0].inject(&udp())));
+            bed.poll();
+            bed
+        }
+        DropReason::UpcallError => {
+            let bed = bed(&["actions=output:2"]);
+            bed.switch.set_settings(SwitchSettings { hold_misses: true, ..SwitchSettings::default() });
+            ends(bed, &udp())
+        }
+        DropReason::TtlExceeded => ends(bed(&["ip,actions=dec_ttl,output:2"]), &frame(None, 1, false)),
+        DropReason::VlanNotAllowed => {
+            let bed = bed(&["actions=NORMAL"]);
+            let access = PortVlan { mode: VlanMode::Access, tag: 5, ..PortVlan::default() };
+            bed.bridge.set_port_vlan(OfPort(1), access).unwrap();
+            ends(bed, &frame(Some(6), 64, false))
+        }
+        DropReason::Reflection => {
+            let bed = bed(&["actions=NORMAL"]);
+            let back = build::ethernet(ME, OTHER, &[], 0x88b5, &[0; 46]);
+            assert_eq!(bed.receive(OfPort(1), &back).len(), 2, "flooded");
+            ends(bed, &udp())
+        }
+        DropReason::ReservedAddress => {
+            let bpdu = build::ethernet([1, 0x80, 0xc2, 0, 0, 1], ME, &[], 0x8808, &[0; 46]);
+            ends(bed(&["actions=NORMAL"]), &bpdu)
+        }
+        DropReason::MirrorPort => {
+            let bed = bed(&["actions=NORMAL"]);
+            let mirror = Mirror {
+                name: "m0".into(),
+                sources: PortSelection::Ports(["p2".to_owned()].into()),
+                destinations: PortSelection::Ports(Default::default()),
+                vlans: None,
+                output: MirrorOutput::Port("p1".into()),
+                max_len: None,
+            };
+            bed.bridge.set_config(BridgeConfig { mirrors: vec![mirror], ..bed.bridge.config() });
+            ends(bed, &udp())
+        }
+        DropReason::Fragment => {
+            let bed = bed(&["actions=output:2"]);
+            let config = SwitchConfig { frag: FragHandling::Drop, invalid_ttl_to_controller: None, miss_send_len: 0 };
+            bed.bridge.set_switch_config(config).unwrap();
+            ends(bed, &frame(None, 64, true))
+        }
+        DropReason::PipelineDepth => ends(bed(&["actions=resubmit(,0)"]), &udp()),
+        DropReason::TooManyResubmits => {
+            let twice = "actions=resubmit(,1),resubmit(,1)";
+            let tables: Vec<_> =
+                (0..12).map(|t| format!("table={t},{}", twice.replace(",1)", &format!(",{})", t + 1)))).collect();
+            ends(bed(&tables.iter().map(String::as_str).collect::<Vec<_>>()), &udp())
+        }
+        DropReason::StackTooDeep => {
+            let pushes = format!("{},resubmit(,1)", repeat("push:NXM_NX_REG0[]", 4096));
+            ends(bed(&[&pushes, "table=1,actions=output:2"]), &udp())
+        }
+        DropReason::TooManyLabels => ends(bed(&[&format!("{},output:2", repeat("push_mpls:0x8847", 4))]), &udp()),
+        DropReason::TooMuchWork => ends(bed(&[&repeat("output:2,output:3,IN_PORT", 11_000)]), &udp()),
+        DropReason::RecursionTooDeep => {
+            let bed = bed(&[]);
+            let key = packet::Key::new();
+            let nested = (0..=datapath::MAX_NESTING).fold(Vec::new(), |inner, _| vec![datapath::Action::Clone(inner)]);
+            bed.datapath.execute(Packet::from_slice(&udp()), &key, &nested);
+            bed.poll();
+            bed
+        }
+        DropReason::RecirculationStorm => {
+            let bed = bed(&[]);
+            let round = vec![datapath::Action::Recirc(0); 1025];
+            bed.datapath.execute(Packet::from_slice(&udp()), &packet::Key::new(), &round);
+            bed.poll();
+            bed
+        }
+        DropReason::NoBuffer => {
+            let bed = bed(&["actions=output:2,output:3"]);
+            let pool = Pool::new(PoolConfig { chunks: 1, chunk_size: 512, headroom: 0 }).unwrap();
+            let only = Packet::from_slice(&udp()).duplicate_in(pool.memory()).unwrap();
+            assert!(bed.devices[0].inject_packet(0, only));
+            bed.poll();
+            assert_eq!(bed.sent().len(), 1, "the packet itself, without the copy");
+            bed
+        }
+        DropReason::Malformed => {
+            let bed = bed(&["actions=output(port=2,max_len=20)"]);
+            let mut packet = Packet::from_slice(&udp());
+            *packet.offload_mut() = Offload { gso_type: Offload::GSO_TCPV6, gso_size: 100, ..Offload::NONE };
+            assert!(bed.devices[0].inject_packet(0, packet));
+            bed.poll();
+            bed
+        }
+        DropReason::NoSuchPort => ends(bed(&["actions=output:9"]), &udp()),
+        DropReason::PortDown => {
+            let bed = bed(&["actions=output:2"]);
+            bed.devices[1].set_admin_up(false).unwrap();
+            bed.datapath.refresh_port(bed.bridge.port(OfPort(2)).unwrap().dp_port.unwrap()).unwrap();
+            ends(bed, &udp())
+        }
+        DropReason::TooBig => ends(bed(&["actions=output:2"]), &[2; 2000]),
+    }
+}
+
+/// A reason without a packet that raises it does not compile above; one that is not raised, or not alone, fails here.
+#[test]
+fn every_reason_is_raised() {
+    for &reason in DropReason::ALL {
+        let bed = raise(reason);
+        let account = bed.datapath.account();
+        let raised: Vec<_> = account.drops.iter().map(|(reason, _)| reason).collect();
+        assert_eq!(raised, [reason], "{account}");
+        assert_eq!(account.came(), account.went(), "{}: {account}", reason.name());
+        assert_eq!(bed.datapath.stats().workers[0].drops, account.drops);
+    }
+}
