@@ -85,6 +85,36 @@ def test_the_flow_limit_is_obeyed_at_once(ovs):  # noqa: F811
     assert flows(5) == 5
 
 
+def test_revalidators_come_and_go_and_count_every_packet(ovs):  # noqa: F811
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.ofctl("add-flow", "br0", "priority=9,actions=move:NXM_OF_ETH_SRC[]->OXM_OF_METADATA[0..47]")
+    packets = [f"02000000010002000000{n:04x}88b5" + "00" * 46 for n in range(1000)]
+
+    def receive():
+        for at in range(0, len(packets), 250):  # no more than the slow path has room for
+            ovs.appctl("netdev-dummy/receive", "p1", *packets[at:at + 250])
+
+    def keys():
+        ovs.appctl("revalidator/wait")
+        lines = ovs.appctl("upcall/show").splitlines()
+        return [int(line.split()[-1].rstrip(")")) for line in lines if "(keys " in line]
+
+    def threads():
+        names = [comm.read_text().strip() for comm in Path(f"/proc/{ovs.pid()}/task").glob("*/comm")]
+        return sorted(name for name in names if name.startswith("revalidator"))
+
+    receive()
+    assert (keys(), threads()) == ([1000], ["revalidator"])
+    for count in [3, 2, 1]:
+        ovs.vsctl("set", "open", ".", f"other_config:n-revalidator-threads={count}")
+        receive()
+        assert (len(keys()), sum(keys())) == (count, 1000)
+        assert threads() == ["revalidator"] + [f"revalidator{n}" for n in range(2, count + 1)]
+    assert "revalidators:1 " in ovs.appctl("memory/show")
+    assert "n_packets=4000," in ovs.ofctl("dump-flows", "br0")
+
+
 def test_the_memory_of_flows_is_bounded(ovs):  # noqa: F811
     ovs.start()
     dummy_bridge(ovs, "p1", "p2")

@@ -96,11 +96,33 @@ impl Rewrite {
     }
 }
 
-/// What goes up with a punted packet.
+/// What a copy of a packet goes up for, and what its receiver is told with it.
+///
+/// There is a variant for each kind of receiver, and the layer above tells them apart by an exhaustive `match`
+/// ([`Upcall::punt`](crate::Upcall::punt)): who adds one is led by the compiler to where it is handled, printed and
+/// read. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame of a protocol
+/// that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In OVS's text these
+/// are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of `userspace`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Punt {
-    /// Most bytes of frame that the receiver wants.
-    pub max_len: u16,
-    /// The upper layer's own name for what to do (which controller, reason, table, cookie).
-    pub cookie: u64,
+pub enum Punt {
+    /// A packet-in, for controllers.
+    PacketIn(PacketInPunt),
+}
+
+/// A packet-in, as far as it can be told without OpenFlow. In text it is `controller(...)`, as in OVS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PacketInPunt {
+    /// The upper layer's number for the rest of what it tells: bridge, table, metadata. Shown as `recirc_id` where no
+    /// pipeline is paused.
+    pub context: u32,
+    /// The recirculation id of the pipeline that pauses until the controller answers, if it does.
+    pub continuation: Option<u32>,
+    /// Why, by OpenFlow's number.
+    pub reason: u8,
+    /// Cookie of the rule that asks for it; all ones outside of any.
+    pub rule_cookie: u64,
+    /// The controllers that get it: those with this id.
+    pub controller_id: u16,
+    /// Most bytes of frame that are asked for; `None` for what is set for each connection. Shown as 65535.
+    pub max_len: Option<u16>,
 }

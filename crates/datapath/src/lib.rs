@@ -21,7 +21,7 @@ pub mod upcall;
 mod worker;
 
 pub use account::Account;
-pub use action::{Action, MAX_NESTING, PortNo, Punt, Rewrite};
+pub use action::{Action, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite};
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

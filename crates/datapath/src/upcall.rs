@@ -23,13 +23,8 @@ pub trait Upcall: Send + Sync + 'static {
     /// The misses of one call are of one worker, in the order of their arrival.
     fn misses(&self, misses: &mut [Miss], now: Time);
 
-    /// Takes a packet that [`Action::Punt`] sent up.
+    /// Takes a packet that [`Action::Punt`] sent up. What for, the variant of `punt` tells.
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
-
-    /// What a punt means, as the argument of `userspace` in the text of actions.
-    fn describe_punt(&self, punt: &Punt) -> String {
-        format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len)
-    }
 
     /// The flow that the verdict on a miss asked for is in the table now. What has changed between the
     /// verdict and this call, the flow does not know.

@@ -4,8 +4,8 @@ mod common;
 
 use std::sync::{Arc, LazyLock};
 
-use common::{ToPort, by_hand, flow, udp};
-use datapath::{Action, Config, DropReason, PortNo, Punt, Rewrite};
+use common::{ToPort, by_hand, flow, packet_in, udp};
+use datapath::{Action, Config, DropReason, PortNo, Rewrite};
 use packet::{Field, Key, Offload, Packet, Pool, PoolConfig};
 use ports::{Env, PortSpec, registry};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)))),
         1 => (0..3u32).prop_map(Action::Recirc),
         1 => Just(Action::Hash { basis: 1 }),
-        1 => Just(Action::Punt(Arc::new(Punt { max_len: 128, cookie: 1 }))),
+        1 => Just(packet_in(1)),
         1 => (14..200u32).prop_map(|max_len| Action::Truncate { max_len }),
         1 => reason.prop_map(Action::Drop),
     ];

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{ToPort, by_hand, flow, udp};
-use datapath::{Action, Config, DropReason, Punt, Rewrite};
+use common::{ToPort, by_hand, flow, packet_in, udp};
+use datapath::{Action, Config, DropReason, Rewrite};
 use packet::flow::VlanLimit;
 use packet::{Field, Packet, Pool, PoolConfig};
 
@@ -243,7 +243,7 @@ fn punts_carry_the_packet_as_it_is_now() {
     let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
     dp.set_upcall(upcall.clone());
     let set = Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 42 }));
+    let punt = packet_in(42);
     dp.install(flow(p[0].0, 0, &[], vec![set, punt, Action::Output(p[1].0)])).unwrap();
     p[0].1.give(&udp(1, 2, 3, 4));
     dp.poll();
@@ -329,7 +329,7 @@ fn what_there_is_no_buffer_for_is_dropped_and_counted_once() {
     let cloned = vec![Action::Clone(vec![tag.clone(), first.clone()]), second.clone()];
     assert_eq!(send(cloned.clone(), vec![scarce(&frame, 256, 0)]), (1, 0, 1));
     assert_eq!(send(cloned, vec![scarce(&frame, 256, 1)]), (1, 0, 1), "the clone's tag finds no buffer");
-    let punt = Action::Punt(Arc::new(Punt { max_len: 99, cookie: 1 }));
+    let punt = packet_in(1);
     assert_eq!(send(vec![punt, second.clone()], vec![scarce(&frame, 256, 0)]), (1, 0, 1));
     // Of packets that go by the same flow together, those end that have no room.
     let mixed = || vec![scarce(&frame, 512, 0), scarce(&frame, 256, 1), Packet::from_slice(&frame)];
@@ -412,7 +412,7 @@ fn what_lies_behind_many_tags_is_rewritten() {
     };
     let push = Action::PushVlan { tpid: 0x8100, tci: 0x1007 };
     let rewrite = Action::Set(Arc::new(Rewrite::field(Field::NwSrc, 9)));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 128, cookie: 1 }));
+    let punt = packet_in(1);
     for between in [vec![punt.clone()], vec![Action::Hash { basis: 1 }], vec![Action::Clone(vec![push.clone(), punt])]]
     {
         let (dp, _, p) = by_hand(Config::default(), 2);
@@ -434,7 +434,7 @@ fn what_lies_behind_many_tags_is_rewritten() {
 fn a_lone_port_is_polled_in_every_turn() {
     let (dp, _, p) = by_hand(Config::default(), 3);
     dp.set_upcall(ToPort::new(p[1].0, Field::UdpSrc, true));
-    let punt = Action::Punt(Arc::new(Punt { max_len: 100, cookie: 9 }));
+    let punt = packet_in(9);
     dp.install(flow(p[0].0, 0, &[(Field::UdpDst, 53)], vec![punt, Action::Output(p[1].0)])).unwrap();
     for n in 0..20 {
         p[0].1.give(&udp(1, 2, n, if n % 4 == 3 { 54 } else { 53 }));
@@ -481,6 +481,6 @@ fn what_misses_is_not_overtaken_in_its_batch() {
         assert_eq!(sent.len(), usize::from(given));
         // A packet whose flow was installed while it was on its way up is counted by that.
         let of_flows = gone + dp.flows().map(|f| f.stats.packets).sum::<u64>();
-        assert_eq!(of_flows + upcall.misses.load(Ordering::SeqCst) as u64, given.into());
+        assert_eq!(of_flows + upcall.misses.load(Ordering::SeqCst) as u64, u64::from(given));
     }
 }

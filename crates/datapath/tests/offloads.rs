@@ -5,8 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{MemPort, ToPort, by_hand, flow};
-use datapath::{Action, Config, PortNo, Punt, Rewrite};
+use common::{MemPort, ToPort, by_hand, flow, packet_in};
+use datapath::{Action, Config, PortNo, Rewrite};
 use packet::buffer::heap::HEAP;
 use packet::{Field, Offload, Packet};
 use ports::Offloads;
@@ -236,7 +236,7 @@ fn compile(steps: &[Step], mut at: State<'_>, ports: &[PortNo], programs: &mut V
                 actions.push(Action::Truncate { max_len: *len });
                 actions.push(Action::Output(ports[*port as usize]));
             }
-            Step::Punt => actions.push(Action::Punt(Arc::new(Punt { max_len: u16::MAX, cookie: 1 }))),
+            Step::Punt => actions.push(packet_in(1)),
             Step::CloneWith(inner) => actions.push(Action::Clone(compile(inner, at, ports, programs))),
             Step::ByLength(size, longer, others) => {
                 let (longer, others) = (compile(longer, at, ports, programs), compile(others, at, ports, programs));

@@ -6,33 +6,36 @@
 //! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 3. a bridge's MAC table;
-//! 4. the interners, `subscribers`, `records`, `removed`, `evicted`, `settings`, `due`: leaves.
+//! 4. the interners, `credits`, `helpers`, `subscribers`, `records`, `removed`, `evicted`, `settings`, `due`: leaves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Action, Datapath, PortNo, Punt, RemovedFlow};
+use datapath::{Action, Datapath, PortNo, RemovedFlow};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bridge::{Bridge, BridgeConfig};
-use crate::budget::Budget;
-use crate::control::Control;
+use crate::connection::budget::Budget;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
-use crate::paused::Paused;
-use crate::port::describe;
-use crate::revalidate::Revalidation;
-use crate::shared::SharedRecords;
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::port::describe;
+use crate::slowpath::control::Control;
+use crate::slowpath::credits::Credits;
+use crate::slowpath::paused::Paused;
+use crate::slowpath::record_table::SharedRecords;
+use crate::slowpath::revalidate::Revalidation;
+use crate::slowpath::revalidators::Helpers;
+use crate::slowpath::upcall::SlowPath;
 use crate::table::Rule;
-use crate::upcall::SlowPath;
+use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{Frozen, Input, Interners, Translation, translate};
+use crate::xlate::{Input, Interners, Translation, translate};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,8 @@ pub struct SwitchSettings {
     pub revalidate_interval: Duration,
     /// Packets that no datapath flow matches are dropped: the flow tables are not filled yet.
     pub hold_misses: bool,
+    /// Threads that share a round over the datapath's flows, that of [`Switch::run`] included.
+    pub revalidators: usize,
     /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
     pub vlan_limit: VlanLimit,
 }
@@ -53,6 +58,7 @@ impl Default for SwitchSettings {
             max_idle: Duration::from_secs(10),
             revalidate_interval: Duration::from_millis(500),
             hold_misses: false,
+            revalidators: 1,
             vlan_limit: VlanLimit::default(),
         }
     }
@@ -83,6 +89,9 @@ pub struct Switch {
     /// Pipelines that wait for a controller.
     pub(crate) paused: Paused,
     pub(crate) revalidation: Mutex<Revalidation>,
+    pub(crate) helpers: Helpers,
+    /// What has been credited of each datapath flow's counters.
+    pub(crate) credits: Credits,
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
@@ -104,7 +113,7 @@ pub struct Switch {
 impl Switch {
     /// A switch without bridges. Call [`attach`](Switch::attach) next.
     pub fn new(settings: SwitchSettings, clock: Arc<dyn Clock>) -> Arc<Switch> {
-        Arc::new(Switch {
+        let switch = Arc::new(Switch {
             clock,
             settings: Mutex::new(settings),
             datapath: OnceLock::new(),
@@ -113,6 +122,8 @@ impl Switch {
             records: SharedRecords::default(),
             paused: Paused::default(),
             revalidation: Mutex::default(),
+            helpers: Helpers::default(),
+            credits: Credits::default(),
             control: Control::default(),
             bundles: Budget::new(MAX_BUNDLE_BYTES),
             subscribers: RwLock::default(),
@@ -124,7 +135,9 @@ impl Switch {
             due_changed: Condvar::new(),
             next_bridge: AtomicU32::new(1),
             next_subscription: AtomicU64::new(1),
-        })
+        });
+        switch.set_settings(settings);
+        switch
     }
 
     /// Connects the datapath, and this switch to it as its slow path. Can be done once.
@@ -134,10 +147,16 @@ impl Switch {
         }
     }
 
-    /// Changes the settings.
-    pub fn set_settings(&self, settings: SwitchSettings) {
+    /// Changes the settings, and the number of revalidators with them.
+    pub fn set_settings(self: &Arc<Switch>, settings: SwitchSettings) {
         *self.settings.lock() = settings;
+        self.helpers.resize(settings.revalidators.max(1) - 1, &Arc::downgrade(self));
         self.notify();
+    }
+
+    /// How many threads share a round over the datapath's flows: as many as are set, or as could be started.
+    pub fn revalidators(&self) -> usize {
+        1 + self.helpers.count()
     }
 
     /// Settings in force.
@@ -244,24 +263,6 @@ impl Switch {
     /// Whether packets may be on their way with this recirculation id.
     pub fn knows_recirculation(&self, id: u32) -> bool {
         self.interners.frozen.get(id).is_some()
-    }
-
-    /// What a punt tells the layer above, as the argument of `userspace` in OVS's text of datapath
-    /// actions: `controller(reason=1,...)`.
-    pub fn describe_punt(&self, punt: &Punt) -> String {
-        let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else {
-            return format!("userdata({:016x}{:04x})", punt.cookie, punt.max_len);
-        };
-        let mut cookie = String::new();
-        packet::flow::text::number::hex(&mut cookie, info.cookie.map_or(u64::MAX, |cookie| cookie.0).into());
-        format!(
-            "controller(reason={},dont_send=0,continuation={},recirc_id={},rule_cookie={cookie},controller_id={},max_len={})",
-            info.reason as u32,
-            u8::from(info.paused.is_some()),
-            info.paused.map_or(punt.cookie, u64::from),
-            info.controller_id,
-            info.max_len.unwrap_or(u16::MAX)
-        )
     }
 
     /// The bridge and OpenFlow port of a datapath port.

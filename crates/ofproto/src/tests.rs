@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 
 use crate::bridge::{BridgeConfig, Controllers, FailMode};
 use crate::events::{PacketInEvent, Subscriber};
-use crate::mac::MacKey;
-use crate::port::{Device, PortSpec};
+use crate::model::mac::MacKey;
+use crate::model::port::{Device, PortSpec};
+use crate::model::vlan::PortVlan;
 use crate::reference::tests::{Bed, all_flows};
 use crate::table::TableSettings;
-use crate::vlan::PortVlan;
 use crate::xlate::trace::{Event, Sink};
 
 #[derive(Default)]
@@ -528,27 +528,6 @@ fn addresses_age_unless_the_cache_sees_them() {
     bed.clock.advance(Duration::from_secs(20));
     bed.switch.run(bed.clock.now());
     assert!(bed.bridge.macs().is_empty());
-}
-
-#[test]
-fn flows_and_addresses_survive_a_restart() {
-    let (old, _) = bed(2);
-    old.add_flow(3, 7, port(1), to(2));
-    old.add_flow(0, 0, Match::any(), vec![Action::output(OfPort::NORMAL)]);
-    old.receive(OfPort(1), &udp());
-    old.clock.advance(Duration::from_secs(4));
-    let snapshot = old.bridge.snapshot();
-    let (new, _) = bed(2);
-    new.clock.advance(Duration::from_secs(100));
-    new.bridge.restore(&snapshot);
-    let sorted = |bed: &Bed| {
-        let mut flows = bed.bridge.flow_stats(&all_flows()).unwrap();
-        flows.sort_by_key(|flow| flow.table);
-        flows
-    };
-    assert_eq!(sorted(&new), sorted(&old));
-    let back = build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[], 0x0800, &ip(b"answer"));
-    assert_eq!(new.receive(OfPort(2), &back), [(OfPort(1), back)], "the address is known, nothing is flooded");
 }
 
 struct Quiet;

@@ -23,7 +23,7 @@ impl Datapath {
             && flow_log::is_on()
             && let Some(flow) = self.flow(installed.id)
         {
-            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions, self.resources.upcall.get());
+            flow_log::flow_added(flow.id, &key, &flow.mask, &flow.actions);
         }
         Ok(installed.id)
     }
@@ -35,7 +35,7 @@ impl Datapath {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)
         {
-            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions, self.resources.upcall.get());
+            flow_log::flow_modified(id, (&flow.key, &flow.mask), &flow.actions, &actions);
         }
         self.resources.table.modify(id, actions)
     }
@@ -84,15 +84,11 @@ impl Datapath {
         .flatten()
     }
 
-    /// As [`flows`](Datapath::flows), but only what changes of them: much cheaper.
-    pub fn flow_briefs(&self) -> impl Iterator<Item = FlowBrief> + '_ {
-        let mut next = Some(0);
-        std::iter::from_fn(move || {
-            let (flows, from) = self.resources.table.brief_some(next?);
-            next = from;
-            Some(flows)
-        })
-        .flatten()
+    /// As [`flows`](Datapath::flows), but only what changes of them, which is much cheaper, and in chunks: some
+    /// flows from a place on, and the place after them, or `None` at the end. The first place is zero. No flow is in
+    /// two chunks of one walk.
+    pub fn flow_briefs_from(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
+        self.resources.table.brief_some(from)
     }
 
     /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers

@@ -1,15 +1,13 @@
 //! What changes of flows leave in the log, at the level of debugging: one line for each, as OVS's userspace
 //! datapath writes it.
 
-use std::sync::Arc;
-
 use packet::Key;
 use packet::flow::Mask;
 use packet::flow::field::FIELDS;
 
-use crate::action::{Action, Punt};
+use crate::action::Action;
 use crate::text::{Context, format_actions, format_key, format_ufid};
-use crate::upcall::{FlowId, Upcall};
+use crate::upcall::FlowId;
 
 /// OVS's module of such lines.
 const TARGET: &str = "dpif_netdev";
@@ -35,25 +33,18 @@ fn whole(key: &Key) -> String {
 }
 
 /// A flow was made, by a packet with this key.
-pub(crate) fn flow_added(id: FlowId, key: &Key, mask: &Mask, actions: &[Action], upcall: Option<&Arc<dyn Upcall>>) {
-    tracing::debug!(target: TARGET, "flow_add: {}", line(id, key, mask, &[("actions", actions)], upcall));
+pub(crate) fn flow_added(id: FlowId, key: &Key, mask: &Mask, actions: &[Action]) {
+    tracing::debug!(target: TARGET, "flow_add: {}", line(id, key, mask, &[("actions", actions)]));
 }
 
 /// A flow's actions have changed.
-pub(crate) fn flow_modified(
-    id: FlowId,
-    (key, mask): (&Key, &Mask),
-    old: &[Action],
-    new: &[Action],
-    upcall: Option<&Arc<dyn Upcall>>,
-) {
+pub(crate) fn flow_modified(id: FlowId, (key, mask): (&Key, &Mask), old: &[Action], new: &[Action]) {
     let lists = [("old_actions", old), ("actions", new)];
-    tracing::debug!(target: TARGET, "flow_mod: {}", line(id, key, mask, &lists, upcall));
+    tracing::debug!(target: TARGET, "flow_mod: {}", line(id, key, mask, &lists));
 }
 
-fn line(id: FlowId, key: &Key, mask: &Mask, lists: &[(&str, &[Action])], upcall: Option<&Arc<dyn Upcall>>) -> String {
-    let describe = |punt: &Punt| upcall.map_or_else(String::new, |upcall| upcall.describe_punt(punt));
-    let style = Context { punt: upcall.is_some().then_some(&describe), ..Context::default() };
+fn line(id: FlowId, key: &Key, mask: &Mask, lists: &[(&str, &[Action])]) -> String {
+    let style = Context::default();
     let mut out = String::new();
     format_ufid(&mut out, id);
     out.push_str(" mega_");
@@ -90,7 +81,7 @@ mod tests {
         let ufid = "ufid:00000000-0000-0000-0000-000000000007";
         let lists: [(&str, &[Action]); 2] = [("old_actions", &[]), ("actions", &flow.actions)];
         assert_eq!(
-            line(FlowId(7), &flow.key, &flow.mask, &lists, None),
+            line(FlowId(7), &flow.key, &flow.mask, &lists),
             format!(
                 "{ufid} mega_{ufid} recirc_id(0),in_port(1),packet_type(ns=0,id=0),eth_type(0x1234), old_actions:drop, actions:2"
             )

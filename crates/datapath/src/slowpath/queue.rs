@@ -579,7 +579,7 @@ impl Handler {
                             && flow_log::is_on()
                             && let Some(flow) = self.table.dump(installed.id)
                         {
-                            flow_log::flow_added(flow.id, key, &flow.mask, &actions, self.upcall.get());
+                            flow_log::flow_added(flow.id, key, &flow.mask, &actions);
                         }
                         // The packet goes by what was decided about it, also where the flow has changed by
                         // the time that its worker has it, and the slow path has counted it.

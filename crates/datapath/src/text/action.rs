@@ -9,7 +9,7 @@ use packet::put;
 use super::key::{Parser, argument, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error};
-use crate::action::{Action, PortNo, Punt, Rewrite};
+use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 /// How deeply `clone` may nest in text.
@@ -75,9 +75,12 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push(')');
         }
         Action::Hash { basis } => put!(out, "hash(l4({basis}))"),
-        Action::Punt(punt) => match context.punt {
-            Some(describe) => put!(out, "userspace(pid=0,{})", describe(punt)),
-            None => put!(out, "userspace(pid=0,userdata({:016x}{:04x}))", punt.cookie, punt.max_len),
+        Action::Punt(punt) => match &**punt {
+            Punt::PacketIn(packet_in) => {
+                out.push_str("userspace(pid=0,");
+                format_controller(out, packet_in);
+                out.push(')');
+            }
         },
         Action::Truncate { max_len } => put!(out, "trunc({max_len})"),
         Action::Clone(actions) => {
@@ -94,6 +97,15 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
         }
         Action::Drop(_) => out.push_str("drop"),
     }
+}
+
+/// `controller(...)`, with the arguments of OVS.
+fn format_controller(out: &mut String, punt: &PacketInPunt) {
+    let &PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len } = punt;
+    let (paused, recirc_id) = (u8::from(continuation.is_some()), continuation.unwrap_or(context));
+    put!(out, "controller(reason={reason},dont_send=0,continuation={paused},recirc_id={recirc_id},rule_cookie=");
+    number::hex(out, rule_cookie.into());
+    put!(out, ",controller_id={controller_id},max_len={})", max_len.unwrap_or(u16::MAX));
 }
 
 /// One `set(...)` for each header that is written.
@@ -273,48 +285,61 @@ fn parse_push_mpls(text: &str) -> Result<Action, Error> {
     Ok(Action::PushMpls { ethertype, lse })
 }
 
-/// `pid=PID,userdata(COOKIE MAX_LEN)`, both in hexadecimal, or `pid=PID,controller(...)`.
+/// `pid=PID,controller(...)`. The pid is a netlink socket's, and of no use here.
 fn parse_userspace(text: &str) -> Result<Action, Error> {
-    let mut punt = Punt { max_len: u16::MAX, cookie: 0 };
+    let mut punt = None;
     for item in Items::new(text) {
         let item = item?;
         match item.key {
             "pid" => drop(integer("userspace(pid)", item.value, u32::MAX)?),
-            "userdata" => {
-                let valid = item.value.len() == 20 && item.value.bytes().all(|b| b.is_ascii_hexdigit());
-                let number = valid.then(|| u128::from_str_radix(item.value, 16).ok()).flatten();
-                let number = number.ok_or_else(|| {
-                    let expected = "20 hexadecimal digits: a 64-bit cookie and a 16-bit length";
-                    packet::flow::text::Error::value("userspace(userdata)", item.value, expected)
-                })?;
-                punt = Punt { max_len: number as u16, cookie: (number >> 16) as u64 };
-            }
-            "controller" => parse_controller(item.value, &mut punt)?,
+            "controller" => punt = Some(Punt::PacketIn(parse_controller(item.value)?)),
             "actions" => {}
-            other => return Err(argument("userspace", other, "pid, userdata(...), controller(...)")),
+            other => return Err(argument("userspace", other, "pid, controller(...)")),
         }
     }
+    let punt = punt.ok_or_else(|| argument("userspace", text, "pid, controller(...)"))?;
     Ok(Action::Punt(Arc::new(punt)))
 }
 
-/// The parts of a controller's userdata that are not the layer above's own.
-fn parse_controller(text: &str, punt: &mut Punt) -> Result<(), Error> {
+fn parse_controller(text: &str) -> Result<PacketInPunt, Error> {
+    let (mut recirc_id, mut paused) = (0, false);
+    let mut punt = PacketInPunt {
+        context: 0,
+        continuation: None,
+        reason: 0,
+        rule_cookie: 0,
+        controller_id: 0,
+        max_len: Some(u16::MAX),
+    };
     for item in Items::new(text) {
         let item = item?;
-        let number = number::parse_int(item.value).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
-            packet::flow::text::Error::value(&format!("controller({})", item.key), item.value, "a number")
-        })?;
+        let name = format!("controller({})", item.key);
+        let number = |max| integer(&name, item.value, max);
         match item.key {
-            "rule_cookie" => punt.cookie = number,
-            "max_len" => punt.max_len = integer("controller(max_len)", item.value, 0xffff)? as u16,
-            "reason" | "dont_send" | "continuation" | "recirc_id" | "controller_id" => {}
+            "reason" => punt.reason = number(u8::MAX.into())? as u8,
+            "continuation" => paused = number(1)? == 1,
+            "recirc_id" => recirc_id = number(u32::MAX)?,
+            "rule_cookie" => {
+                let cookie = number::parse_int(item.value).and_then(|n| u64::try_from(n).ok());
+                let error = || packet::flow::text::Error::value(&name, item.value, "a number of 64 bits");
+                punt.rule_cookie = cookie.ok_or_else(error)?;
+            }
+            "controller_id" => punt.controller_id = number(u16::MAX.into())? as u16,
+            "max_len" => punt.max_len = Some(number(u16::MAX.into())? as u16),
+            // Every packet-in is sent.
+            "dont_send" => drop(number(1)?),
             other => {
                 let valid = "reason, dont_send, continuation, recirc_id, rule_cookie, controller_id, max_len";
                 return Err(argument("controller", other, valid));
             }
         }
     }
-    Ok(())
+    if paused {
+        punt.continuation = Some(recirc_id)
+    } else {
+        punt.context = recirc_id
+    }
+    Ok(punt)
 }
 
 fn integer(name: &str, text: &str, max: u32) -> Result<u32, Error> {

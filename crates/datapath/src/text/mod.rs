@@ -13,7 +13,7 @@ use packet::flow::text::{NoNames, PortNames};
 use packet::flow::{Key, Mask};
 use packet::{Time, put};
 
-use crate::action::{Action, Punt};
+use crate::action::Action;
 use crate::upcall::{FlowDump, FlowId, FlowStats};
 
 pub use action::{format_actions, parse_actions};
@@ -26,14 +26,11 @@ pub struct Context<'a> {
     pub ports: &'a dyn PortNames,
     /// Show wildcarded fields too, and the flow's identity, as `-m` does.
     pub verbose: bool,
-    /// Tells what a punt means to the layer above, in the form of `userspace`'s argument:
-    /// `controller(reason=1,...)`.
-    pub punt: Option<&'a dyn Fn(&Punt) -> String>,
 }
 
 impl Default for Context<'_> {
     fn default() -> Self {
-        Context { ports: &NoNames, verbose: false, punt: None }
+        Context { ports: &NoNames, verbose: false }
     }
 }
 

@@ -8,7 +8,7 @@ use packet::flow::{Key, Mask};
 use proptest::prelude::*;
 
 use super::*;
-use crate::action::{PortNo, Rewrite};
+use crate::action::{PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 fn round_key(text: &str) -> String {
@@ -168,7 +168,11 @@ fn actions_print_as_they_are_read() {
         (&tcp, "clone(drop),4"),
         (&tcp, "set(nsh(flags=2,ttl=63,spi=0x123456,si=254,c1=0x44332211))"),
         (&tcp, "check_pkt_len(size=200,gt(2,set(tcp(dst=80)),4),le(drop))"),
-        (&tcp, "userspace(pid=0,userdata(0123456789abcdefffff))"),
+        (
+            &tcp,
+            "userspace(pid=0,controller(reason=2,dont_send=0,continuation=1,recirc_id=7,rule_cookie=0xffffffffffffffff,\
+             controller_id=3,max_len=65535))",
+        ),
     ];
     for (flow, text) in cases {
         assert_eq!(round_actions(text, flow), text);
@@ -176,21 +180,24 @@ fn actions_print_as_they_are_read() {
 }
 
 #[test]
-fn punts_are_described_by_the_layer_above() {
-    let text = "userspace(pid=0,controller(reason=1,dont_send=0,continuation=0,recirc_id=1,rule_cookie=0x5555,\
-                controller_id=0,max_len=128))";
+fn a_packet_in_is_read_as_it_is_shown() {
+    let text = "userspace(pid=0,controller(reason=1,dont_send=0,continuation=0,recirc_id=4,rule_cookie=0x5555,\
+                controller_id=9,max_len=128))";
     let actions = parse_actions(text, &NoNames).unwrap();
     let Action::Punt(punt) = &actions[0] else { panic!("{actions:?}") };
-    assert_eq!(**punt, Punt { max_len: 128, cookie: 0x5555 });
-    let describe = |punt: &Punt| {
-        format!(
-            "controller(reason=1,dont_send=0,continuation=0,recirc_id=1,rule_cookie={:#x},controller_id=0,max_len={})",
-            punt.cookie, punt.max_len
-        )
-    };
+    let (continuation, max_len) = (None, Some(128));
+    let expected = PacketInPunt { context: 4, continuation, reason: 1, rule_cookie: 0x5555, controller_id: 9, max_len };
+    assert_eq!(**punt, Punt::PacketIn(expected));
     let mut out = String::new();
-    format_actions(&mut out, &actions, &Key::new(), &Context { punt: Some(&describe), ..Context::default() });
+    format_actions(&mut out, &actions, &Key::new(), &Context::default());
     assert_eq!(out, text);
+}
+
+#[test]
+fn a_punt_without_a_receiver_is_refused() {
+    for text in ["userspace(pid=0)", "userspace()", "userspace(controller(reason=256))", "userspace(userdata(00))"] {
+        assert!(parse_actions(text, &NoNames).is_err(), "{text}");
+    }
 }
 
 struct Veth;
@@ -281,13 +288,22 @@ fn action() -> impl Strategy<Value = Action> {
         any::<u16>().prop_map(|ethertype| Action::PopMpls { ethertype }),
         any::<u32>().prop_map(Action::Recirc),
         any::<u32>().prop_map(|basis| Action::Hash { basis }),
-        (any::<u16>(), any::<u64>()).prop_map(|(max_len, cookie)| Action::Punt(Arc::new(Punt { max_len, cookie }))),
+        packet_in_punt(),
         any::<u32>().prop_map(|max_len| Action::Truncate { max_len }),
         Just(Action::Drop(DropReason::Rule)),
     ];
     leaf.prop_recursive(4, 16, 4, |inner| {
         // `clone(drop)` reads as a clone of nothing.
         prop::collection::vec(inner, 2..4).prop_map(Action::Clone)
+    })
+}
+
+fn packet_in_punt() -> impl Strategy<Value = Action> {
+    any::<(u32, bool, u8, u64, u16, u16)>().prop_map(|(id, paused, reason, rule_cookie, controller_id, max_len)| {
+        let (context, continuation) = if paused { (0, Some(id)) } else { (id, None) };
+        let max_len = Some(max_len);
+        let punt = PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len };
+        Action::Punt(Arc::new(Punt::PacketIn(punt)))
     })
 }
 

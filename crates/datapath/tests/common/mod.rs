@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use datapath::sync::clock::ManualClock;
-use datapath::{Action, Config, Datapath, FlowSpec, Miss, PortNo, Punt, Upcall, Verdict};
+use datapath::{Action, Config, Datapath, FlowSpec, Miss, PacketInPunt, PortNo, Punt, Upcall, Verdict};
 use packet::{Batch, Clock, Field, Key, Mask, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
 
@@ -165,7 +165,7 @@ pub struct ToPort {
     pub calls: AtomicUsize,
     pub install: bool,
     pub delay: Duration,
-    pub punts: Mutex<Vec<(Vec<u8>, Key, u64)>>,
+    pub punts: Mutex<Vec<(Vec<u8>, Key, u32)>>,
 }
 
 impl ToPort {
@@ -204,8 +204,16 @@ impl Upcall for ToPort {
     }
 
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, _: Time) {
-        self.punts.lock().unwrap().push((packet.data().to_vec(), key.clone(), punt.cookie));
+        let Punt::PacketIn(packet_in) = punt;
+        self.punts.lock().unwrap().push((packet.data().to_vec(), key.clone(), packet_in.context));
     }
+}
+
+/// A punt that can be told by its context.
+pub fn packet_in(context: u32) -> Action {
+    let (continuation, max_len) = (None, Some(128));
+    let punt = PacketInPunt { context, continuation, reason: 1, rule_cookie: 0, controller_id: 0, max_len };
+    Action::Punt(Arc::new(Punt::PacketIn(punt)))
 }
 
 /// What [`by_hand`] makes.

@@ -3,7 +3,7 @@
 use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, OfPort, PacketOut, PortMod, TableId};
 
 use super::{Bridge, N_TABLES, flows, groups};
-use crate::forwarding::BridgeState;
+use crate::model::forwarding::BridgeState;
 
 /// A message that can be in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]

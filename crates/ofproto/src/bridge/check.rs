@@ -4,10 +4,10 @@ use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
-use crate::forwarding::{BridgeState, TABLES};
+use crate::model::forwarding::{BridgeState, TABLES};
 
 /// What actions can refer to.
-pub(super) struct Known<'a>(&'a BridgeState);
+pub(crate) struct Known<'a>(&'a BridgeState);
 
 impl<'a> Known<'a> {
     pub fn of(bridge: &'a BridgeState) -> Known<'a> {
@@ -24,7 +24,7 @@ impl<'a> Known<'a> {
 }
 
 /// Checks the instructions of a flow with this match, in this table.
-pub(super) fn check_instructions(
+pub(crate) fn check_instructions(
     instructions: &Instructions,
     matching: &Match,
     table: Option<TableId>,
@@ -50,7 +50,7 @@ pub(super) fn check_actions(actions: &[Action], known: &Known) -> Result<(), OfE
 
 /// Checks the actions of a bucket: packets of any kind can come to it, and the group that they go to may come
 /// later.
-pub(super) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfError> {
+pub(crate) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfError> {
     let mut others = actions.iter().filter(|action| !matches!(action, Action::Group(_)));
     others.try_for_each(|action| match action {
         // It is about the flow that it belongs to.

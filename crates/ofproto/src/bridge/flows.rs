@@ -10,10 +10,10 @@ use openflow::{
 use packet::Time;
 
 use super::check::{Known, check_instructions};
-use super::transaction::Transaction;
 use super::{Bridge, FailMode, N_TABLES};
-use crate::forwarding::{BridgeId, BridgeState, TABLES};
-use crate::group::{outputs_to, uses_group};
+use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
+use crate::model::group::{outputs_to, uses_group};
+use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::{Rule, RuleStats};
 use crate::xlate::LearntFlow;

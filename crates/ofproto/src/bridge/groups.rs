@@ -9,10 +9,10 @@ use openflow::{FlowRemovedReason, GroupDesc, GroupId, GroupMod, OfError};
 
 use super::Bridge;
 use super::check::{Known, check_bucket};
-use super::transaction::Transaction;
-use crate::forwarding::BridgeState;
-use crate::group::Group;
-use crate::users::Used;
+use crate::model::forwarding::BridgeState;
+use crate::model::group::Group;
+use crate::model::transaction::Transaction;
+use crate::model::users::Used;
 
 /// OFPGFC_*: weights, liveness and chaining.
 const CAPABILITIES: u32 = 0b111;

@@ -5,10 +5,10 @@ use openflow::stats::MeterFeatures;
 use openflow::{FlowRemovedReason, MeterConfig, MeterMod, MeterStats, OfError};
 
 use super::Bridge;
-use super::transaction::Transaction;
-use crate::forwarding::BridgeState;
-use crate::meter::Meter;
-use crate::users::Used;
+use crate::model::forwarding::BridgeState;
+use crate::model::meter::Meter;
+use crate::model::transaction::Transaction;
+use crate::model::users::Used;
 
 /// Most meters of a bridge.
 const MAX_METERS: u32 = 1 << 18;
@@ -103,7 +103,8 @@ fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError
     }
 }
 
-fn check(config: &MeterConfig) -> Result<(), OfError> {
+/// Whether there can be such a meter.
+pub(crate) fn check(config: &MeterConfig) -> Result<(), OfError> {
     if config.bands.len() > MAX_BANDS {
         return Err(OfError::OFPMMFC_OUT_OF_BANDS);
     }

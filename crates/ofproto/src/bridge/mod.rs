@@ -1,16 +1,15 @@
 //! A bridge: what controllers and the configuration can ask of it.
 
 mod bundle;
-mod check;
+pub(crate) mod check;
 mod flows;
 mod groups;
-mod meters;
+pub(crate) mod meters;
 mod port;
 mod queues;
 mod tables;
 #[cfg(test)]
 mod tests;
-pub(crate) mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +18,16 @@ use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut
 use packet::flow::BlockId;
 use packet::{Key, Packet};
 
-use crate::budget::Charge;
+use crate::connection::budget::Charge;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::forwarding::{BridgeId, BridgeState};
-use crate::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
-use crate::mirror::{Mirror, MirrorCounters};
+use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::mac::{MacEntry, MacKey, MacSettings, MacStats, MacTable};
+use crate::model::mirror::{Mirror, MirrorCounters};
 use crate::switch::Switch;
 use crate::table::TableSettings;
-use crate::xlate::{self, Frozen, Input, translate};
-use transaction::Transaction;
+use crate::xlate::frozen::{self, Frozen};
+use crate::xlate::{Input, translate};
 
 pub use bundle::Bundled;
 
@@ -84,7 +83,7 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// Tables that are not as by default.
     pub tables: BTreeMap<TableId, TableSettings>,
-    /// Copies of packets; the first [`MAX_MIRRORS`](crate::mirror::MAX_MIRRORS) are in force.
+    /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
     pub mirrors: Vec<Mirror>,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
     /// stay as they are.
@@ -229,7 +228,7 @@ impl Bridge {
         add_metadata(&mut key, &message.metadata);
         key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
         key.common_mut().in_port = message.in_port().0.into();
-        let frozen = Frozen { metadata: xlate::metadata(&key), ..(*frozen).clone() };
+        let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
         self.execute(packet, &input);
         Ok(())
@@ -345,11 +344,6 @@ impl Bridge {
     /// The time by the switch's clock.
     pub(crate) fn now(&self) -> packet::Time {
         self.switch.clock.now()
-    }
-
-    /// Makes changes that take effect together, or where one fails not at all.
-    pub(crate) fn transact<E>(&self, change: impl FnOnce(&mut Transaction) -> Result<(), E>) -> Result<(), E> {
-        self.switch.transact(self.id, change)
     }
 
     /// Reads the bridge's state; `None` where it is gone.

@@ -8,9 +8,9 @@ use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortS
 
 use super::Bridge;
 use crate::error::Error;
-use crate::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
-use crate::port::{Device, PortInfo, PortSpec, describe};
-use crate::vlan::PortVlan;
+use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
+use crate::model::port::{Device, PortInfo, PortSpec, describe};
+use crate::model::vlan::PortVlan;
 
 impl Bridge {
     /// Adds a port.

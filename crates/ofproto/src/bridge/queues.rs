@@ -7,7 +7,7 @@ use openflow::port::QueueStats;
 use openflow::{OfError, OfPort, QueueConfig};
 
 use super::Bridge;
-use crate::port::Device;
+use crate::model::port::Device;
 
 impl Bridge {
     /// Counters of a queue, or of all for [`QueueConfig::ALL`], of a port, or of all for ANY.

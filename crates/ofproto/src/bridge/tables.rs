@@ -5,7 +5,7 @@ use openflow::table::{EvictionFlags, TableDesc};
 use openflow::{FlowRemovedReason, OfError, TableId, TableMiss, TableMod};
 
 use super::{Bridge, N_TABLES};
-use crate::forwarding::BridgeState;
+use crate::model::forwarding::BridgeState;
 use crate::table::Table;
 
 impl Bridge {

@@ -14,9 +14,9 @@ use openflow::{
 use packet::{Clock, Field, Time};
 
 use super::{Bridge, Bundled};
-use crate::forwarding::BridgeState;
-use crate::group::uses_group;
-use crate::users::Used;
+use crate::model::forwarding::BridgeState;
+use crate::model::group::uses_group;
+use crate::model::users::Used;
 use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
 
 struct TestClock(AtomicU64);
@@ -207,7 +207,7 @@ fn a_lower_limit_evicts_whom_one_after_the_other_would_have_gone() {
     limit(&at_once, limited(15));
     flows(&stepwise);
     limit(&stepwise, limited(40));
-    let evicted: Result<(), ()> = stepwise.transact(|transaction| {
+    let evicted: Result<(), ()> = stepwise.switch.transact(stepwise.id, |transaction| {
         for _ in 15..40 {
             let victim = transaction.bridge.tables[0].victim().unwrap();
             transaction.remove(&victim, FlowRemovedReason::Eviction);
@@ -324,7 +324,7 @@ fn a_change_of_one_group_copies_no_other() {
     let bridge = bridge();
     (1..=50).for_each(|id| bridge.group_mod(&group(GroupCommand::Add, id, &[0])).unwrap());
     let references = |state: &BridgeState| state.groups.values().map(Arc::strong_count).sum::<usize>();
-    let changed: Result<(), ()> = bridge.transact(|transaction| {
+    let changed: Result<(), ()> = bridge.switch.transact(bridge.id, |transaction| {
         super::groups::apply(transaction, &group(GroupCommand::Add, 51, &[0])).unwrap();
         assert_eq!(references(transaction.bridge), 51, "each is held by the table alone");
         Ok(())

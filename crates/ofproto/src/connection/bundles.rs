@@ -10,7 +10,7 @@ use packet::Time;
 
 use super::Session;
 use crate::bridge::Bundled;
-use crate::budget::Charge;
+use crate::connection::budget::Charge;
 
 /// A bundle that nothing has been added to for this long goes.
 const IDLE: Duration = Duration::from_secs(10);

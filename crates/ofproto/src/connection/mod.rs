@@ -10,6 +10,7 @@
 //! events wait in a bounded mailbox. What it sends for later use is bounded, too: bundles in bytes, requests in
 //! pieces by what is kept of them.
 
+pub(crate) mod budget;
 mod bundles;
 mod features;
 mod mailbox;

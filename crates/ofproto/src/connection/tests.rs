@@ -18,8 +18,8 @@ use packet::Clock;
 use super::mailbox::{MAX_OTHERS, MAX_PACKET_INS};
 use super::*;
 use crate::events::{PacketInEvent, Subscriber};
-use crate::port::{Device, PortSpec};
-use crate::vlan::PortVlan;
+use crate::model::port::{Device, PortSpec};
+use crate::model::vlan::PortVlan;
 use crate::{BridgeConfig, Switch, SwitchSettings};
 
 struct TestClock(AtomicU64);

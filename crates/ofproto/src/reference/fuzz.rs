@@ -12,7 +12,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config as RunnerConfig, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use super::tests::{PORTS, Pair, change, frame, groups, mirrors, rule, tiny, vlan};
-use crate::vlan::PortVlan;
+use crate::model::vlan::PortVlan;
 use datapath::Config;
 
 /// What bounds a program's time.

@@ -15,8 +15,8 @@ use openflow::group::{Bucket, GroupSpec, GroupType};
 use openflow::{Action, GroupId, Instructions, Match, OfPort};
 use packet::{Field, Key};
 
-use crate::mirror::{Mirror, MirrorOutput};
-use crate::vlan::PortVlan;
+use crate::model::mirror::{Mirror, MirrorOutput};
+use crate::model::vlan::PortVlan;
 
 /// A rule, with the packets that passed it.
 pub struct RefRule {

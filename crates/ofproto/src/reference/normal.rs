@@ -2,8 +2,8 @@
 
 use super::frame::Frame;
 use super::{Reference, Sent, Walk};
-use crate::mirror::{MirrorOutput, PortSelection};
-use crate::vlan::{PortVlan, PriorityTags, VlanMode};
+use crate::model::mirror::{MirrorOutput, PortSelection};
+use crate::model::vlan::{PortVlan, PriorityTags, VlanMode};
 use openflow::OfPort;
 
 /// Tags of a frame, outermost first: TPID and TCI.
@@ -133,7 +133,7 @@ impl Reference {
         &self,
         walk: &mut Walk,
         port: OfPort,
-        selection: &dyn Fn(&crate::mirror::Mirror) -> &PortSelection,
+        selection: &dyn Fn(&crate::model::mirror::Mirror) -> &PortSelection,
         sent: &mut Sent,
     ) {
         let Some(tags) = self.ports.get(&port).and_then(|vlan| inside(vlan, &walk.frame.tag_list())) else { return };

@@ -12,7 +12,7 @@ use proptest::sample::Index;
 use super::tests::{
     Kind, MACS, PORTS, Pair, RuleSpec, change, cut_frame, frame, groups, match_of, mirrors, rule, tiny, vlan, write,
 };
-use crate::vlan::PortVlan;
+use crate::model::vlan::PortVlan;
 
 /// A rule of an access list, whose mask has bits anywhere.
 fn acl_rule() -> impl Strategy<Value = RuleSpec> {

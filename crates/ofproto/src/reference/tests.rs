@@ -20,10 +20,10 @@ use proptest::sample::{Index, select};
 
 use super::{RefRule, Reference};
 use crate::bridge::{Bridge, BridgeConfig, FailMode};
-use crate::mirror::{Mirror, MirrorOutput, PortSelection};
-use crate::port::PortSpec;
+use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
+use crate::model::port::PortSpec;
+use crate::model::vlan::{PortVlan, PriorityTags, VlanMode};
 use crate::switch::{Switch, SwitchSettings};
-use crate::vlan::{PortVlan, PriorityTags, VlanMode};
 
 pub(super) const PORTS: u32 = 4;
 const TABLES: u8 = 4;
@@ -91,7 +91,7 @@ impl Bed {
         let mut forwarding = self.switch.forwarding.write();
         let generation = forwarding.next_generation();
         let bridge = forwarding.bridges.get_mut(&self.bridge.id()).unwrap();
-        let group = crate::group::Group::new(GroupId(id), spec.clone(), self.clock.now());
+        let group = crate::model::group::Group::new(GroupId(id), spec.clone(), self.clock.now());
         bridge.set_group(GroupId(id), Some(Arc::new(group)));
         bridge.groups_changed = generation;
     }

@@ -53,6 +53,17 @@ impl TableCounters {
         counter.fetch_add(packets, Relaxed);
     }
 
+    /// Sets the counters, as after a restart.
+    pub fn restore(&self, matched: u64, missed: u64) {
+        self.matched.store(matched, Relaxed);
+        self.missed.store(missed, Relaxed);
+    }
+
+    /// Packets that matched no flow.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Relaxed)
+    }
+
     /// Packets that matched a flow.
     pub fn matched(&self) -> u64 {
         self.matched.load(Relaxed)
@@ -60,7 +71,7 @@ impl TableCounters {
 
     /// Packets looked up.
     pub fn lookups(&self) -> u64 {
-        self.matched() + self.missed.load(Relaxed)
+        self.matched() + self.missed()
     }
 }
 

@@ -51,6 +51,11 @@ pub struct Caps {
 }
 
 impl Caps {
+    /// What the idle and the hard timeout have been lowered to.
+    pub fn get(&self) -> (u16, u16) {
+        (self.idle.load(Relaxed), self.hard.load(Relaxed))
+    }
+
     /// Lowers the timeouts.
     pub fn lower(&self, idle: u16, hard: u16) {
         let lower = |cap: &AtomicU16, to: u16| {
@@ -158,7 +163,7 @@ impl Rule {
 
     /// Idle and hard timeout in force.
     pub fn timeouts(&self) -> (u16, u16) {
-        let (idle, hard) = self.caps.as_ref().map_or((0, 0), |c| (c.idle.load(Relaxed), c.hard.load(Relaxed)));
+        let (idle, hard) = self.caps.as_ref().map_or((0, 0), |caps| caps.get());
         (capped(self.idle_timeout, idle), capped(self.hard_timeout, hard))
     }
 

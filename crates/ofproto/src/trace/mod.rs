@@ -68,8 +68,7 @@ pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
     let mut initial = key.clone();
     initial.pipeline_mut().actset_output = OfPort::UNSET.0.into();
     let mut datapath_actions = String::new();
-    let describe = |punt: &datapath::Punt| switch.describe_punt(punt);
-    let style = datapath::text::Context { ports: request.datapath_ports, punt: Some(&describe), ..Default::default() };
+    let style = datapath::text::Context { ports: request.datapath_ports, ..Default::default() };
     datapath::text::format_actions(&mut datapath_actions, &out.actions, key, &style);
     Some(Trace {
         flow: flow::describe(key, request.ports),

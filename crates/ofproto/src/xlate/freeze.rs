@@ -2,65 +2,21 @@
 
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, Punt};
+use datapath::{Action as DpAction, PacketInPunt, Punt};
 use openflow::action::Controller;
-use openflow::{Action, Cookie, OfPort, PacketInReason, TableId};
+use openflow::{OfPort, PacketInReason, TableId};
 use packet::Key;
 use packet::flow::BlockId;
 
+use super::frozen::{Frozen, PacketInContext, metadata};
 use super::steps::{Step, StepRef};
 use super::trace::Event;
 use super::{Ctx, XlateError, limits};
-use crate::forwarding::BridgeId;
-use crate::mirror::MirrorSet;
 
-/// A pipeline that waits for its packet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Frozen {
-    pub bridge: BridgeId,
-    /// Where to go on when no steps are left.
-    pub table: u8,
-    /// What is not in the packet: ports, registers, metadata, tunnel.
-    pub metadata: Key,
-    pub stack: Vec<(u128, u16)>,
-    pub action_set: Vec<Action>,
-    pub steps: Vec<Step>,
-    /// The mirrors that have got their copy.
-    pub mirrored: MirrorSet,
-}
-
-/// What is known about a packet that goes to the controller.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PuntInfo {
-    pub bridge: BridgeId,
-    pub reason: PacketInReason,
-    pub table: TableId,
-    pub cookie: Option<Cookie>,
-    pub controller_id: u16,
-    /// `None` for what the connection says.
-    pub max_len: Option<u16>,
-    pub userdata: Vec<u8>,
-    pub metadata: Key,
-    pub explicit_miss: bool,
-    pub implicit_miss: bool,
-    /// The pipeline's state, for one that goes on when the controller says so.
-    pub paused: Option<u32>,
-}
-
-/// The part of a key that is not in the packet.
-pub(crate) fn metadata(key: &Key) -> Key {
-    let mut out = Key::new();
-    let (from, to) = (key.common(), out.common_mut());
-    (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
-    for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
-        if !key.block(block).is_zero() {
-            *out.block_mut(block) = *key.block(block);
-        }
-    }
-    if key.present().has(BlockId::TunMeta0) {
-        *out.tun_metadata_mut() = *key.tun_metadata();
-    }
-    out
+/// What the controller is told of a pipeline that freezes until it answers.
+pub(super) struct Pausing {
+    context: PacketInContext,
+    punt: PacketInPunt,
 }
 
 impl Ctx<'_, '_> {
@@ -101,7 +57,10 @@ impl Ctx<'_, '_> {
         self.hold(held);
         match self.pausing.take() {
             None => self.out.push(DpAction::Recirc(id)),
-            Some(info) => self.send_up(PuntInfo { metadata: metadata(&self.flow), paused: Some(id), ..*info }),
+            Some(pausing) => {
+                let context = PacketInContext { metadata: metadata(&self.flow), ..pausing.context };
+                self.send_up(context, PacketInPunt { continuation: Some(id), ..pausing.punt });
+            }
         }
         self.freezing = false;
         self.exit = false;
@@ -110,20 +69,9 @@ impl Ctx<'_, '_> {
 
     /// Has the pipeline stop until the controller says that it may go on.
     pub(super) fn pause(&mut self, controller: &Controller) {
-        let info = PuntInfo {
-            bridge: self.bridge.id,
-            reason: controller.reason,
-            table: TableId(self.table),
-            cookie: self.cookie,
-            controller_id: controller.id,
-            max_len: Some(u16::MAX),
-            userdata: controller.userdata.clone(),
-            metadata: Key::new(),
-            explicit_miss: false,
-            implicit_miss: false,
-            paused: None,
-        };
-        self.pausing = Some(Box::new(info));
+        let context = self.packet_in_context(&controller.userdata);
+        let punt = self.packet_in_punt(controller.reason, controller.id, Some(u16::MAX));
+        self.pausing = Some(Box::new(Pausing { context, punt }));
         // Where nothing is left to do, the pipeline goes on at its end, and not at its start.
         self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
         self.freeze();
@@ -166,29 +114,35 @@ impl Ctx<'_, '_> {
         self.commit();
         let explicit_miss = reason == PacketInReason::Action && self.table_miss;
         let reason = if explicit_miss { PacketInReason::NoMatch } else { reason };
-        let info = PuntInfo {
-            bridge: self.bridge.id,
-            reason,
-            table: TableId(self.table),
-            cookie: self.cookie,
-            controller_id,
-            max_len,
-            userdata: userdata.to_vec(),
-            metadata: metadata(&self.flow),
-            explicit_miss,
-            implicit_miss,
-            paused: None,
-        };
-        self.send_up(info);
+        let metadata = metadata(&self.flow);
+        let context = PacketInContext { metadata, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
+        self.send_up(context, self.packet_in_punt(reason, controller_id, max_len));
     }
 
-    fn send_up(&mut self, info: PuntInfo) {
+    fn packet_in_context(&self, userdata: &[u8]) -> PacketInContext {
+        PacketInContext {
+            bridge: self.bridge.id,
+            table: TableId(self.table),
+            userdata: userdata.to_vec(),
+            metadata: Key::new(),
+            explicit_miss: false,
+            implicit_miss: false,
+        }
+    }
+
+    fn packet_in_punt(&self, reason: PacketInReason, controller_id: u16, max_len: Option<u16>) -> PacketInPunt {
+        let rule_cookie = self.cookie.map_or(u64::MAX, |cookie| cookie.0);
+        PacketInPunt { context: 0, continuation: None, reason: reason as u8, rule_cookie, controller_id, max_len }
+    }
+
+    /// `punt` gets the number of `context`.
+    fn send_up(&mut self, context: PacketInContext, punt: PacketInPunt) {
         if !self.charge(limits::STATE) {
             return;
         }
-        let (id, held) = self.interners.punts.intern(info);
+        let (context, held) = self.interners.packet_ins.intern(context);
         self.hold(held);
-        self.out.push(DpAction::Punt(Arc::new(Punt { max_len: u16::MAX, cookie: id.into() })));
+        self.out.push(DpAction::Punt(Arc::new(Punt::PacketIn(PacketInPunt { context, ..punt }))));
     }
 
     /// A label stack that cannot be handled.

@@ -12,7 +12,7 @@ use super::choose::{hash_fields, match_hashed, second_hash};
 use super::steps::{StepRef, of_action_set};
 use super::trace::Event;
 use super::{Ctx, limits};
-use crate::group::Group;
+use crate::model::group::Group;
 
 impl<'a> Ctx<'a, '_> {
     /// The group action.

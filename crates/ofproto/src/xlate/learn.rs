@@ -4,7 +4,7 @@ use openflow::action::{Learn, LearnDst, LearnSrc};
 use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId};
 
 use super::{Ctx, limits};
-use crate::forwarding::{BridgeId, BridgeState};
+use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::table::Rule;
 
 /// A flow that a packet has learnt and that is to be put into its table.

@@ -4,9 +4,9 @@ use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
 use super::Ctx;
-use crate::forwarding::PortState;
-use crate::mirror::{MirrorOutput, MirrorSet};
-use crate::vlan::Tags;
+use crate::model::forwarding::PortState;
+use crate::model::mirror::{MirrorOutput, MirrorSet};
+use crate::model::vlan::Tags;
 
 /// No truncation by a mirror.
 pub(super) const WHOLE: u16 = 0;

@@ -17,7 +17,7 @@
 //! | `limits.rs` | what one translation may take |
 //! | `group.rs` | groups |
 //! | `mirror.rs` | copies for mirrors |
-//! | `freeze.rs` | recirculation |
+//! | `freeze.rs`, `frozen.rs` | recirculation, and what is kept for it |
 //! | `commit.rs`, `headers.rs` | header changes |
 //! | `trace.rs` | how to watch |
 
@@ -27,6 +27,7 @@ mod commit;
 #[cfg(test)]
 mod drop_tests;
 mod freeze;
+pub(crate) mod frozen;
 mod group;
 mod headers;
 mod learn;
@@ -49,26 +50,26 @@ use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig,
 use packet::flow::frag;
 use packet::{Field, Key, Mask, Time};
 
+use frozen::{Frozen, PacketInContext};
 use headers::Headers;
 
-pub(crate) use freeze::{Frozen, PuntInfo, metadata};
 pub(crate) use learn::LearntFlow;
 pub(crate) use steps::Step;
 use steps::StepRef;
 use trace::{Event, Sink};
 
 use crate::bridge::N_TABLES;
-use crate::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
-use crate::intern::Interner;
-use crate::mirror::MirrorSet;
-use crate::record::Record;
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::mirror::MirrorSet;
+use crate::slowpath::intern::Interner;
+use crate::slowpath::record::Record;
 use crate::table::Rule;
 
 /// Numbers that travel through the datapath.
 #[derive(Default)]
 pub(crate) struct Interners {
     pub frozen: Interner<Frozen>,
-    pub punts: Interner<PuntInfo>,
+    pub packet_ins: Interner<PacketInContext>,
 }
 
 /// What is to be translated.
@@ -261,7 +262,7 @@ struct Ctx<'a, 's> {
     mirror_max_len: u16,
     freezing: bool,
     /// What the controller is told of a pipeline that freezes until it answers.
-    pausing: Option<Box<PuntInfo>>,
+    pausing: Option<Box<freeze::Pausing>>,
     frozen_steps: Vec<Step>,
     /// What is known about the length of the datapath's packet.
     length: length::KnownLength,

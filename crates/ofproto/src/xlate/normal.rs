@@ -7,9 +7,9 @@ use packet::{Field, Key, Mask};
 
 use super::Ctx;
 use super::trace::Event;
-use crate::forwarding::{BridgeState, PortState};
-use crate::mac::MacKey;
-use crate::vlan::{PortVlan, PriorityTags, Tags, VlanMode};
+use crate::model::forwarding::{BridgeState, PortState};
+use crate::model::mac::MacKey;
+use crate::model::vlan::{PortVlan, PriorityTags, Tags, VlanMode};
 
 impl Ctx<'_, '_> {
     /// The NORMAL action.

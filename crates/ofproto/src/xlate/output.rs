@@ -7,8 +7,8 @@ use packet::flow::BlockId;
 
 use super::trace::Event;
 use super::{Ctx, XlateError};
-use crate::forwarding::PortState;
-use crate::port::Device;
+use crate::model::forwarding::PortState;
+use crate::model::port::Device;
 
 impl<'a> Ctx<'a, '_> {
     /// The output action, to a port or a reserved one.

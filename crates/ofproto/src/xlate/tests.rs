@@ -9,8 +9,8 @@ use packet::flow::text::NoNames;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::model::vlan::{PortVlan, VlanMode};
 use crate::reference::tests::{Bed, frame};
-use crate::vlan::{PortVlan, VlanMode};
 
 const PORTS: u32 = 4;
 

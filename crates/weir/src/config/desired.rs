@@ -88,6 +88,9 @@ impl Default for Workers {
     }
 }
 
+/// Most threads of a kind that can be asked for.
+pub const MAX_THREADS: u32 = 64;
+
 /// The flow caches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Datapath {
@@ -95,6 +98,10 @@ pub struct Datapath {
     pub max_idle: Duration,
     /// How often datapath flows are looked through at least (`max-revalidator`).
     pub max_revalidator: Duration,
+    /// How many threads share that (`n-revalidator-threads`).
+    pub revalidators: u32,
+    /// How many threads translate packets that no datapath flow matches (`n-handler-threads`).
+    pub handlers: u32,
     /// Most datapath flows (`flow-limit`).
     pub flow_limit: u32,
     /// Most memory that they take, in MiB (`megaflow-memory-limit`).
@@ -116,6 +123,8 @@ impl Default for Datapath {
         Datapath {
             max_idle: Duration::from_secs(10),
             max_revalidator: Duration::from_millis(500),
+            revalidators: 1,
+            handlers: 1,
             flow_limit: 2_000_000,
             flow_memory: 2048,
             mask_limit: 64,

@@ -160,6 +160,7 @@ impl LiveSwitch {
             self.engine.switch.purge();
         }
         self.engine.switch.set_settings(switch_settings(datapath));
+        self.engine.datapath.set_handlers(datapath.handlers as usize).map_err(|e| e.to_string())?;
         self.datapath = datapath.clone();
         Ok(())
     }

@@ -124,6 +124,7 @@ pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
         max_idle: caches.max_idle,
         revalidate_interval: caches.max_revalidator,
         hold_misses: caches.flow_restore_wait,
+        revalidators: caches.revalidators as usize,
         vlan_limit: VlanLimit::of(caches.vlan_limit),
     }
 }
@@ -155,8 +156,9 @@ fn random_seed() -> [u64; 2] {
     [half(0), half(8)]
 }
 
-/// The thread that brings datapath flows up to date. Dropping it ends the thread.
+/// The thread that brings datapath flows up to date. Dropping it ends the thread, and those that help it.
 pub struct Revalidator {
+    switch: Arc<Switch>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -174,7 +176,8 @@ impl Revalidator {
                 switch.wait(next.since(clock.now()).min(REVALIDATOR_WAIT));
             }
         });
-        Ok(Revalidator { stop, thread: Some(thread.map_err(Error::Thread)?) })
+        let switch = engine.switch.clone();
+        Ok(Revalidator { switch, stop, thread: Some(thread.map_err(Error::Thread)?) })
     }
 }
 
@@ -185,6 +188,7 @@ impl Drop for Revalidator {
             // A panic has been reported by the hook.
             let _ = thread.join();
         }
+        self.switch.set_settings(SwitchSettings { revalidators: 1, ..self.switch.settings() });
     }
 }
 

@@ -83,8 +83,7 @@ fn datapath_flows(context: &Context) -> Vec<DatapathFlow> {
     let now = context.engine.datapath.now();
     let mut flows: Vec<FlowDump> = context.engine.datapath.flows().collect();
     flows.sort_by_key(|flow| flow.id);
-    let describe = |punt: &datapath::Punt| context.engine.switch.describe_punt(punt);
-    let style = Style { punt: Some(&describe), ..Style::default() };
+    let style = Style::default();
     flows
         .iter()
         .map(|flow| {
@@ -148,10 +147,9 @@ impl DumpOptions<'_> {
         flows: impl Iterator<Item = FlowDump>,
     ) -> String {
         let names = Names::of_datapath(&context.engine.datapath);
-        let describe = |punt: &datapath::Punt| context.engine.switch.describe_punt(punt);
         // Who asks for more gets names, too, as in OVS.
         let ports: &dyn PortNames = if self.names.unwrap_or(self.verbose) { &names } else { &NoNames };
-        let style = Style { verbose: self.verbose, ports, punt: Some(&describe) };
+        let style = Style { verbose: self.verbose, ports };
         let now = context.engine.datapath.now();
         let line = |flow: FlowDump| {
             let mut text = String::new();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use ofproto::mac::MacKey;
+use ofproto::model::mac::MacKey;
 use ofproto::{DatapathType, PortInfo};
 use openflow::OfPort;
 

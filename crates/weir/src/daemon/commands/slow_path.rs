@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use ofproto::Walks;
+
 use super::Context;
 use super::ports::datapaths;
 use crate::unixctl::Command;
@@ -30,7 +32,7 @@ fn show(context: &Context, _: &[String]) -> Outcome {
         let _ = write!(
             text,
             "{}:\n  flows         : (current {current}) (avg {}) (max {}) (limit {})\n  \
-             dump duration : {}ms\n  ufid enabled : true\n\n  1: (keys {current})\n",
+             dump duration : {}ms\n  ufid enabled : true\n\n",
             kind.datapath_name(),
             walks.average_flows,
             walks.most_flows,
@@ -38,8 +40,16 @@ fn show(context: &Context, _: &[String]) -> Outcome {
             walks.duration.as_millis(),
             current = datapath.flow_count(),
         );
+        for (keys, number) in keys(&walks, datapath.flow_count()).into_iter().zip(1..) {
+            let _ = writeln!(text, "  {number}: (keys {keys})");
+        }
     }
     Ok(text)
+}
+
+/// How many flows each revalidator has: one has all, several have what they looked at in the last walk.
+fn keys(walks: &Walks, flows: usize) -> Vec<usize> {
+    if walks.by_thread.len() > 1 { walks.by_thread.clone() } else { vec![flows] }
 }
 
 fn disable_megaflows(context: &Context, _: &[String]) -> Outcome {
@@ -82,7 +92,7 @@ fn memory(context: &Context) -> String {
     let bridges = context.engine.switch.bridges();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     counts.insert("handlers", context.engine.datapath.handlers());
-    counts.insert("revalidators", 1);
+    counts.insert("revalidators", context.engine.switch.revalidators());
     counts.insert("udpif keys", context.engine.datapath.flow_count());
     for bridge in &bridges {
         *counts.entry("ports").or_default() += bridge.ports().len();

@@ -42,6 +42,8 @@ pub const TABLES: &[TableColumns] = &[
             "max-revalidator",
             "megaflow-mask-limit",
             "megaflow-memory-limit",
+            "n-handler-threads",
+            "n-revalidator-threads",
             "pmd-auto-lb",
             "pmd-auto-lb-improvement-threshold",
             "pmd-auto-lb-load-threshold",

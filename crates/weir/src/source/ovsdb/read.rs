@@ -17,8 +17,8 @@ use super::flow_tables;
 use super::mirror;
 use super::unsupported;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, NO_BONDS, POLICIES, Port,
-    PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, MAX_THREADS, NO_BONDS,
+    POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
@@ -168,11 +168,15 @@ impl DatabaseState {
         let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
+        let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
+        let handlers: Option<u32> = self.number(root, "other_config", "n-handler-threads");
         // Below this, the revalidator would do nothing else.
         let shortest = Duration::from_millis(100);
         Datapath {
             max_idle: idle.unwrap_or(default.max_idle).max(shortest),
             max_revalidator: revalidator.unwrap_or(default.max_revalidator).max(shortest),
+            revalidators: revalidators.unwrap_or(default.revalidators).clamp(1, MAX_THREADS),
+            handlers: handlers.unwrap_or(default.handlers).clamp(1, MAX_THREADS),
             flow_limit: limit.unwrap_or(default.flow_limit),
             flow_memory: memory.unwrap_or(default.flow_memory).max(1),
             mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),

@@ -33,8 +33,8 @@ use super::{ConfigSource, Running, SourceEvent};
 use crate::config::Target;
 use crate::config::check;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, POLICIES, Port, VlanMode,
-    Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES, Port,
+    VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::origins::{Loaded, Origins, port_key};
@@ -215,6 +215,12 @@ fn read_datapath(mut s: Section) -> Datapath {
     let datapath = Datapath {
         max_idle: s.millis("max-idle-ms", 500..=3_600_000).unwrap_or(default.max_idle),
         max_revalidator: s.millis("max-revalidator-ms", 100..=60_000).unwrap_or(default.max_revalidator),
+        revalidators: s
+            .integer("n-revalidator-threads", 1..=MAX_THREADS.into(), "a number of threads")
+            .unwrap_or(default.revalidators.into()) as u32,
+        handlers: s
+            .integer("n-handler-threads", 1..=MAX_THREADS.into(), "a number of threads")
+            .unwrap_or(default.handlers.into()) as u32,
         flow_limit: s.integer("flow-limit", 1..=100_000_000, "a number of flows").unwrap_or(default.flow_limit.into())
             as u32,
         flow_memory: s

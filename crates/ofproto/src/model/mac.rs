@@ -241,6 +241,11 @@ impl MacTable {
         self.stats
     }
 
+    /// Sets the counters, as after a restart.
+    pub fn set_stats(&mut self, stats: MacStats) {
+        self.stats = stats;
+    }
+
     /// Sets the counters to zero.
     pub fn clear_stats(&mut self) {
         self.stats = MacStats::default();

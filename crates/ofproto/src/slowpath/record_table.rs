@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::forwarding::Forwarding;
-use crate::record::Record;
+use crate::model::forwarding::Forwarding;
+use crate::slowpath::record::Record;
 
 /// Places in the table: enough for the pipelines that many new flows pass at a time.
 const PLACES: usize = 256;

@@ -6,7 +6,7 @@ use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
 
-use crate::vlan::PortVlan;
+use crate::model::vlan::PortVlan;
 
 /// A port to be added to a bridge.
 #[derive(Clone)]

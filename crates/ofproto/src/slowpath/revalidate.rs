@@ -1,6 +1,6 @@
 //! Keeping the datapath's flows in step with the tables.
 //!
-//! Every walk over the datapath's flows does four things with each: it credits its packets to the rules
+//! Every round over the datapath's flows does four things with each: it credits its packets to the rules
 //! that the record names; it removes the flow when it was idle for too long; it translates it again
 //! when something that it depends on has changed; and it removes or modifies it when the outcome
 //! differs. Walks happen at an interval, and at once after changes.
@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use datapath::{Action, Datapath, FlowBrief, FlowId, FlowTag, RemovedFlow};
-use hashbrown::HashMap;
+use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
 use packet::{Mask, Time};
 
-use crate::control::Walks;
-use crate::forwarding::BridgeId;
-use crate::record::{Pushed, Record};
+use crate::model::forwarding::BridgeId;
+use crate::slowpath::control::Walks;
+use crate::slowpath::record::Record;
+use crate::slowpath::revalidators::{Findings, FlowRound};
+use crate::slowpath::round::Round;
 use crate::switch::Switch;
 
 /// What revalidation remembers between walks.
@@ -31,8 +32,6 @@ pub(crate) struct Revalidation {
     last_collect: Time,
     /// What the walks have seen.
     pub(crate) walks: Walks,
-    /// How much of each flow's counters has been credited.
-    pushed: HashMap<FlowId, Pushed>,
 }
 
 /// How often unused recirculation ids are looked for.
@@ -97,52 +96,66 @@ impl Switch {
             // What was translated before the change is installed by now.
             datapath.barrier();
         }
-        let max_idle = self.settings().max_idle;
-        let (mut gone, mut modified) = (Vec::new(), Vec::new());
-        let (mut seen, began) = (0, self.clock.now());
-        for flow in datapath.flow_briefs() {
-            seen += 1;
-            let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
-            let pushed = state.pushed.entry(flow.id).or_default();
-            match self.judge(datapath, &flow, &record, pushed, now, max_idle, purge) {
-                Fate::Keep => {}
-                Fate::Refresh(tag) => modified.push((flow.id, None, tag)),
-                Fate::Modify(actions, tag) => modified.push((flow.id, Some(actions), tag)),
-                Fate::Remove => gone.push(flow.id),
-            }
-        }
-        self.apply(datapath, &mut state, gone, modified);
+        let began = self.clock.now();
+        let (findings, by_thread) = self.revalidate_flows(datapath, now, purge);
+        self.apply(datapath, findings);
         // Flows that were evicted before the walk came to them, or since: what they have counted, too, is
         // from before its end.
         datapath.hand_over_evicted();
-        self.credit_evicted(&mut state);
-        state.walks.note(seen, self.clock.now().since(began));
+        self.credit_evicted();
+        state.walks.note(by_thread, self.clock.now().since(began));
         state.generation = generation;
         state.last_walk = now;
         if now.since(state.last_collect) >= COLLECT_INTERVAL {
             state.last_collect = now;
             self.records.clear();
             self.interners.frozen.collect();
-            self.interners.punts.collect();
+            self.interners.packet_ins.collect();
         }
         drop(state);
         self.send_removed(removed);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what a walk knows")]
-    fn judge(
-        &self,
-        datapath: &Datapath,
-        flow: &FlowBrief,
-        record: &Record,
-        pushed: &mut Pushed,
-        now: Time,
-        max_idle: Duration,
-        purge: bool,
-    ) -> Fate {
+    /// Looks at every flow, with all revalidators. Returns what is to be done, and how many flows each one had.
+    fn revalidate_flows(&self, datapath: &Datapath, now: Time, purge: bool) -> (Vec<Findings>, Vec<usize>) {
+        let (threads, max_idle) = (1 + self.helpers.count(), self.settings().max_idle);
+        let round = Arc::new(FlowRound { round: Round::new(threads), now, max_idle, purge });
+        // Few flows are not worth waking anybody.
+        self.step(datapath, &round, 0);
+        if threads > 1 && round.round.has_more() {
+            self.helpers.call(&round);
+        }
+        while self.step(datapath, &round, 0) {}
+        round.round.finish()
+    }
+
+    /// Works on a round that another thread has started.
+    pub(super) fn take_part(&self, round: &FlowRound, thread: usize) {
+        let Some(datapath) = self.datapath.get() else { return };
+        while self.step(datapath, round, thread) {}
+    }
+
+    fn step(&self, datapath: &Datapath, round: &FlowRound, thread: usize) -> bool {
+        let judge_all = |flows: Vec<FlowBrief>| {
+            let mut findings = Findings::default();
+            for flow in flows {
+                let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
+                match self.judge(datapath, &flow, &record, round) {
+                    Fate::Keep => {}
+                    Fate::Refresh(tag) => findings.modified.push((flow.id, None, tag)),
+                    Fate::Modify(actions, tag) => findings.modified.push((flow.id, Some(actions), tag)),
+                    Fate::Remove => findings.gone.push(flow.id),
+                }
+            }
+            findings
+        };
+        round.round.step(thread, |from| datapath.flow_briefs_from(from), judge_all)
+    }
+
+    fn judge(&self, datapath: &Datapath, flow: &FlowBrief, record: &Record, round: &FlowRound) -> Fate {
         let forwarding = self.forwarding.read();
-        record.push(&forwarding, &flow.stats, pushed);
-        if purge || now.since(flow.stats.used.max(flow.created)) >= max_idle {
+        record.credit_stats(&forwarding, &self.credits.take(flow.id, &flow.stats));
+        if round.purge || round.now.since(flow.stats.used.max(flow.created)) >= round.max_idle {
             return Fate::Remove;
         }
         if !record.is_stale(&forwarding) {
@@ -150,7 +163,7 @@ impl Switch {
         }
         // A flow that has gone meanwhile needs nothing.
         let Some(flow) = datapath.flow(flow.id) else { return Fate::Keep };
-        let Some(new) = self.translate_dp(&forwarding, &flow.key, false, now) else { return Fate::Remove };
+        let Some(new) = self.translate_dp(&forwarding, &flow.key, false, round.now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
@@ -158,49 +171,48 @@ impl Switch {
         if new.actions[..] == flow.actions[..] { Fate::Refresh(tag) } else { Fate::Modify(new.actions, tag) }
     }
 
-    fn apply(
-        &self,
-        datapath: &Datapath,
-        state: &mut Revalidation,
-        gone: Vec<FlowId>,
-        modified: Vec<(FlowId, Option<Vec<Action>>, FlowTag)>,
-    ) {
-        let mut acted = false;
-        for (id, actions, tag) in modified {
-            if let Some(actions) = actions {
-                acted = true;
-                // A flow that has gone meanwhile needs nothing.
-                let _ = datapath.modify(id, actions);
+    fn apply(&self, datapath: &Datapath, findings: Vec<Findings>) {
+        let (mut acted, mut gone) = (false, Vec::new());
+        for mut part in findings {
+            for (id, actions, tag) in part.modified {
+                if let Some(actions) = actions {
+                    acted = true;
+                    // A flow that has gone meanwhile needs nothing.
+                    let _ = datapath.modify(id, actions);
+                }
+                let _ = datapath.set_tag(id, tag);
             }
-            let _ = datapath.set_tag(id, tag);
+            gone.append(&mut part.gone);
         }
         if !gone.is_empty() {
-            self.credit_last(state, datapath.remove_all(&gone));
+            self.credit_last(datapath.remove_all(&gone));
         }
         if acted {
             datapath.barrier();
         }
     }
 
-    /// Credits the last packets of flows that are gone.
+    /// Credits the last packets of flows that are gone. Waits for a round that is under way.
     pub(crate) fn credit_removed(&self, flows: Vec<RemovedFlow>) {
-        self.credit_last(&mut self.revalidation.lock(), flows);
+        let _round = self.revalidation.lock();
+        self.credit_last(flows);
     }
 
-    /// Credits the packets of flows that had to make room for others.
-    pub(crate) fn credit_evicted(&self, state: &mut Revalidation) {
+    /// Credits the packets of flows that had to make room for others. To be called with `revalidation` held: a
+    /// round that still has such a flow in hand would take it for a new one.
+    pub(crate) fn credit_evicted(&self) {
         let evicted = std::mem::take(&mut *self.evicted.lock());
         if !evicted.is_empty() {
-            self.credit_last(state, evicted);
+            self.credit_last(evicted);
         }
     }
 
-    fn credit_last(&self, state: &mut Revalidation, flows: Vec<RemovedFlow>) {
+    fn credit_last(&self, flows: Vec<RemovedFlow>) {
         let forwarding = self.forwarding.read();
         for flow in flows {
-            let mut pushed = state.pushed.remove(&flow.id).unwrap_or_default();
+            let stats = self.credits.take_last(flow.id, &flow.stats);
             if let Ok(record) = flow.tag.downcast::<Record>() {
-                record.push(&forwarding, &flow.stats, &mut pushed);
+                record.credit_stats(&forwarding, &stats);
             }
         }
     }

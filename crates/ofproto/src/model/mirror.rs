@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-use crate::forwarding::{BridgeState, PortState};
+use crate::model::forwarding::{BridgeState, PortState};
 
 /// Most mirrors of a bridge.
 pub const MAX_MIRRORS: usize = 32;

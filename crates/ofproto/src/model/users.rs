@@ -3,7 +3,7 @@
 //! A group that goes takes its flows along, and its statistics count them. With many groups and many flows, a look
 //! through the tables for each group would cost their product. The index costs each flow what its own lists name.
 //!
-//! It changes with the tables, under the same lock: [`Transaction`](crate::bridge::transaction::Transaction) is the
+//! It changes with the tables, under the same lock: [`Transaction`](crate::model::transaction::Transaction) is the
 //! only place that adds and removes flows and groups, and where all go at once the index is cleared.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use openflow::{Action, GroupId, Instructions};
 
-use crate::group::Group;
+use crate::model::group::Group;
 use crate::table::Rule;
 
 /// Flows, by their addresses: a flow that is in the index cannot be another one.

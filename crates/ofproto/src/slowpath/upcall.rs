@@ -3,14 +3,14 @@
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
-use datapath::{DropReason, FlowTag, Miss, Punt, RemovedFlow, Upcall, Verdict};
-use openflow::{Match, PacketIn, PacketInFormat};
+use datapath::{DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
+use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::record::Record;
+use crate::slowpath::record::Record;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
 
@@ -29,10 +29,6 @@ impl Upcall for SlowPath {
         if let Some(switch) = self.0.upgrade() {
             switch.punt(packet, key, punt, now);
         }
-    }
-
-    fn describe_punt(&self, punt: &Punt) -> String {
-        self.0.upgrade().map(|switch| switch.describe_punt(punt)).unwrap_or_default()
     }
 
     fn installed(&self, tag: &FlowTag) {
@@ -59,29 +55,10 @@ impl Upcall for Switch {
         }
     }
 
+    /// Each kind of punt has its receiver here.
     fn punt(&self, packet: &Packet, _key: &Key, punt: &Punt, _now: Time) {
-        let Some(info) = u32::try_from(punt.cookie).ok().and_then(|id| self.interners.punts.get(id)) else { return };
-        let paused = info.paused.and_then(|number| Some((number, self.interners.frozen.get(number)?)));
-        let event = PacketInEvent {
-            packet_in: PacketIn {
-                format: PacketInFormat::Standard,
-                buffer_id: None,
-                total_len: packet.len() as u32,
-                reason: info.reason,
-                table: info.table,
-                cookie: info.cookie,
-                metadata: metadata_match(&info.metadata),
-                data: packet.data().to_vec(),
-                userdata: info.userdata.clone(),
-                continuation: paused.map_or_else(Vec::new, |(number, state)| self.paused.keep(number, state)),
-            },
-            max_len: info.max_len,
-            controller_id: info.controller_id,
-            explicit_miss: info.explicit_miss,
-            implicit_miss: info.implicit_miss,
-        };
-        for subscriber in self.subscribers(info.bridge) {
-            subscriber.packet_in(&event);
+        match punt {
+            Punt::PacketIn(punt) => self.packet_in(packet, punt),
         }
     }
 
@@ -97,8 +74,8 @@ impl Upcall for Switch {
     /// Called for each batch of misses, so it never waits for a walk: that takes along what it finds here.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
         self.evicted.lock().extend(flows);
-        if let Some(mut state) = self.revalidation.try_lock() {
-            self.credit_evicted(&mut state);
+        if let Some(_round) = self.revalidation.try_lock() {
+            self.credit_evicted();
         }
     }
 }
@@ -124,6 +101,33 @@ impl Switch {
         Verdict::Install { mask, actions: translation.actions, tag: record }
     }
 
+    /// Hands a packet to the controllers of its bridge. What is not known any more was for a flow that has gone.
+    fn packet_in(&self, packet: &Packet, punt: &PacketInPunt) {
+        let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
+        let paused = punt.continuation.and_then(|id| Some((id, self.interners.frozen.get(id)?)));
+        let event = PacketInEvent {
+            packet_in: PacketIn {
+                format: PacketInFormat::Standard,
+                buffer_id: None,
+                total_len: packet.len() as u32,
+                reason: reason(punt.reason),
+                table: context.table,
+                cookie: Some(punt.rule_cookie).filter(|&cookie| cookie != u64::MAX).map(Cookie),
+                metadata: metadata_match(&context.metadata),
+                data: packet.data().to_vec(),
+                userdata: context.userdata.clone(),
+                continuation: paused.map_or_else(Vec::new, |(id, pipeline)| self.paused.keep(id, pipeline)),
+            },
+            max_len: punt.max_len,
+            controller_id: punt.controller_id,
+            explicit_miss: context.explicit_miss,
+            implicit_miss: context.implicit_miss,
+        };
+        for subscriber in self.subscribers(context.bridge) {
+            subscriber.packet_in(&event);
+        }
+    }
+
     /// Does what `learn` actions ask for.
     pub(crate) fn learn_flows(&self, learnt: &[LearntFlow], now: Time) {
         for flow in learnt {
@@ -132,6 +136,12 @@ impl Switch {
             }
         }
     }
+}
+
+/// The reason with this number; an operator's flow may have one that there is not.
+fn reason(number: u8) -> PacketInReason {
+    let mut reasons = PacketInReason::NAMES.iter().map(|(reason, _)| *reason);
+    reasons.find(|reason| *reason as u8 == number).unwrap_or(PacketInReason::Action)
 }
 
 /// The metadata of a packet-in: in_port, and what else is not zero.

@@ -18,16 +18,16 @@ use openflow::{FragHandling, GroupId, OfPort, PortConfig};
 use packet::Time;
 use parking_lot::RwLock;
 
-use crate::bridge::transaction::Learned;
 use crate::bridge::{BridgeConfig, Controllers};
-use crate::group::Group;
-use crate::mac::MacTable;
-use crate::meter::Meter;
-use crate::mirror::MirrorState;
-use crate::port::Device;
+use crate::model::group::Group;
+use crate::model::mac::MacTable;
+use crate::model::meter::Meter;
+use crate::model::mirror::MirrorState;
+use crate::model::port::Device;
+use crate::model::transaction::Learned;
+use crate::model::users::Users;
+use crate::model::vlan::PortVlan;
 use crate::table::Table;
-use crate::users::Users;
-use crate::vlan::PortVlan;
 
 /// Tables that exist.
 pub(crate) const TABLES: usize = 255;

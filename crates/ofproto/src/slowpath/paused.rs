@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::xlate::Frozen;
+use crate::xlate::frozen::Frozen;
 
 /// States that are kept; the one that was used least lately makes way. Packets with equal states share one.
 const MAX_STATES: usize = 4096;
@@ -65,7 +65,7 @@ mod tests {
     use packet::Key;
 
     use super::*;
-    use crate::forwarding::BridgeId;
+    use crate::model::forwarding::BridgeId;
 
     fn state(table: u8) -> Arc<Frozen> {
         Arc::new(Frozen {

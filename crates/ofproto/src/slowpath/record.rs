@@ -12,10 +12,10 @@ use openflow::OfPort;
 use packet::Time;
 use packet::wire::tcp::flags;
 
-use crate::forwarding::{BridgeId, Forwarding, PatchCounters};
-use crate::group::GroupCounters;
-use crate::mac::MacKey;
-use crate::mirror::MirrorCounters;
+use crate::model::forwarding::{BridgeId, Forwarding, PatchCounters};
+use crate::model::group::GroupCounters;
+use crate::model::mac::MacKey;
+use crate::model::mirror::MirrorCounters;
 use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
@@ -166,25 +166,14 @@ impl Record {
         }
     }
 
-    /// Credits what a flow's counters say and has not been credited yet; `pushed` is what has been.
-    pub fn push(&self, forwarding: &Forwarding, stats: &FlowStats, pushed: &mut Pushed) {
-        let packets = stats.packets.saturating_sub(pushed.packets);
-        let bytes = stats.bytes.saturating_sub(pushed.bytes);
-        *pushed = Pushed { packets: stats.packets.max(pushed.packets), bytes: stats.bytes.max(pushed.bytes) };
-        if packets > 0 {
-            self.credit(forwarding, packets, bytes, stats.used, stats.tcp_flags);
+    /// Credits a part of a flow's counters.
+    pub fn credit_stats(&self, forwarding: &Forwarding, stats: &FlowStats) {
+        if stats.packets > 0 {
+            self.credit(forwarding, stats.packets, stats.bytes, stats.used, stats.tcp_flags);
         }
     }
 }
 
 fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
-}
-
-/// How much of a flow's counters has been credited. Belongs to the flow, not to its record, which may
-/// be replaced at any time by a miss that installs the same flow again.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pushed {
-    packets: u64,
-    bytes: u64,
 }

@@ -21,7 +21,7 @@ pub(crate) struct Control {
 }
 
 /// What the walks over the datapath's flows have seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walks {
     /// How many there were.
     pub count: u64,
@@ -31,15 +31,19 @@ pub struct Walks {
     pub most_flows: usize,
     /// How long the last walk took.
     pub duration: Duration,
+    /// How many flows each revalidator has looked at in the last walk.
+    pub by_thread: Vec<usize>,
 }
 
 impl Walks {
     /// Takes note of a walk.
-    pub(crate) fn note(&mut self, flows: usize, duration: Duration) {
+    pub(crate) fn note(&mut self, by_thread: Vec<usize>, duration: Duration) {
+        let flows = by_thread.iter().sum();
         self.count += 1;
         self.average_flows = (self.average_flows + flows) / 2;
         self.most_flows = self.most_flows.max(flows);
         self.duration = duration;
+        self.by_thread = by_thread;
     }
 }
 
@@ -66,7 +70,7 @@ impl Switch {
 
     /// What the walks over the datapath's flows have seen.
     pub fn walks(&self) -> Walks {
-        self.revalidation.lock().walks
+        self.revalidation.lock().walks.clone()
     }
 
     /// Removes a datapath flow and counts its last packets. Whether there was one.
@@ -122,7 +126,7 @@ mod tests {
     #[test]
     fn the_average_follows_the_walks() {
         let mut walks = Walks::default();
-        for flows in [100, 200, 50] {
+        for flows in [vec![60, 40], vec![200], vec![50]] {
             walks.note(flows, Duration::from_millis(3));
         }
         assert_eq!((walks.average_flows, walks.most_flows), (87, 200));

@@ -10,8 +10,8 @@ use openflow::action::Action;
 use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
 use packet::Time;
 
-use crate::forwarding::BridgeState;
-use crate::group::Group;
+use crate::model::forwarding::BridgeState;
+use crate::model::group::Group;
 use crate::table::Rule;
 
 /// One step: a rule that came, one that went, or one in place of another.
@@ -49,6 +49,20 @@ impl<'a> Transaction<'a> {
         if let Some(old) = self.take(rule) {
             self.steps.push(Step { old: Some(old), new: None, reason: Some(reason) });
         }
+    }
+
+    /// Removes all rules and groups, for others that take their place. Nobody is told of it.
+    pub fn clear(&mut self) {
+        let rules: Vec<_> = self.bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect();
+        for rule in rules {
+            if let Some(old) = self.take(&rule) {
+                self.steps.push(Step { old: Some(old), new: None, reason: None });
+            }
+        }
+        let groups: Vec<_> = self.bridge.groups.keys().copied().collect();
+        groups.into_iter().for_each(|id| self.set_group(id, None));
+        // What they had learnt has gone with them.
+        self.bridge.orphaned.clear();
     }
 
     /// Puts a group in the place of the one that has this number, or takes that away.

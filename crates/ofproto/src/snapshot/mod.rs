@@ -1,0 +1,133 @@
+//! What has to survive a restart, in one serialised form: flows, groups, meters, addresses, and what controllers have set
+//! of tables and ports. docs/snapshot.md describes the format.
+//!
+//! A snapshot is of one moment: pointers to the flows and groups, which never change but for their counters, are taken
+//! under one hold of the tables' lock, and encoded without it. So packets are forwarded meanwhile, and what is held in
+//! memory beside the tables is a pointer for each flow and an entry for each address.
+//!
+//! Restoring reads the bytes twice: once to find whatever is wrong with them, and once to take them over. What is read is
+//! never there all at once.
+
+mod capture;
+mod restore;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::io;
+
+use openflow::OfError;
+use openflow::codec::DecodeError;
+
+use crate::switch::Switch;
+
+pub use restore::Restored;
+
+/// Version of the format that is written, and the latest that is read.
+pub const VERSION: u16 = 1;
+
+/// Why a snapshot cannot be written or taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It does not begin as a snapshot does.
+    #[error("not a snapshot: it does not begin with \"WEIRSNAP\"")]
+    NotASnapshot,
+    /// It was written by a later version of this program.
+    #[error("a snapshot of format {version}; this program reads formats up to {VERSION}")]
+    Newer {
+        /// Version of its format.
+        version: u16,
+    },
+    /// It ends too early.
+    #[error("the snapshot is cut short at byte {at}")]
+    Truncated {
+        /// Where something is missing.
+        at: usize,
+    },
+    /// It does not say what it said when it was written, or was never written so.
+    #[error("the snapshot is damaged at byte {at}: {what}")]
+    Corrupt {
+        /// Where.
+        at: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An OpenFlow message in it cannot be read.
+    #[error("the snapshot is damaged at byte {at}: {error}")]
+    Message {
+        /// Where.
+        at: usize,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// It has something that the bridge cannot take, as a flow with a group that there is not.
+    #[error("bridge {bridge}: what is at byte {at} of the snapshot is refused: {error}")]
+    Refused {
+        /// The bridge, which stays as it is.
+        bridge: String,
+        /// Where.
+        at: usize,
+        /// Why.
+        error: OfError,
+    },
+    /// A flow, group or meter has no encoding.
+    #[error("bridge {bridge}: {what} has no encoding as a message of OpenFlow")]
+    Unencodable {
+        /// Name of the bridge.
+        bridge: String,
+        /// What it is.
+        what: String,
+    },
+    /// It cannot be written.
+    #[error("writing the snapshot: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl Switch {
+    /// Writes the present state of all bridges. Counters include every packet forwarded before the call. Not to be
+    /// called from an upcall.
+    pub fn snapshot(&self, out: &mut dyn io::Write) -> Result<(), SnapshotError> {
+        self.revalidate();
+        let captured = self.capture();
+        captured.write(out)
+    }
+
+    /// Puts the bridges that are in a snapshot and in this switch into the snapshot's state, each in one step that no
+    /// packet sees the middle of. A snapshot that cannot be read changes nothing; one that has what a bridge refuses
+    /// changes the bridges before that one. Nobody is told of flows that go.
+    ///
+    /// Ages go on as they were at the snapshot; the clocks of the two switches need not have anything in common. Not to be
+    /// called from an upcall.
+    pub fn restore(&self, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
+        restore::restore(self, snapshot)
+    }
+}
+
+/// Has a switch take over arbitrary bytes, as they are and made whole. What it takes over has to come out again.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz(bytes: &[u8]) {
+    use std::sync::Arc;
+
+    use datapath::sync::clock::ManualClock;
+    use packet::Time;
+
+    let switch = || {
+        let clock = Arc::new(ManualClock::new(Time(1 << 62)));
+        let switch = Switch::new(crate::switch::SwitchSettings::default(), clock);
+        let added = switch.add_bridge(crate::bridge::BridgeConfig::new("br0", 1));
+        assert!(added.is_ok());
+        switch
+    };
+    let first = switch();
+    let _ = first.restore(bytes);
+    if first.restore(&wire::seal(bytes)).is_ok() {
+        let (mut once, mut twice) = (Vec::new(), Vec::new());
+        assert!(first.snapshot(&mut once).is_ok());
+        let second = switch();
+        assert!(second.restore(&once).is_ok());
+        assert!(second.snapshot(&mut twice).is_ok());
+        assert_eq!(once, twice);
+    }
+}

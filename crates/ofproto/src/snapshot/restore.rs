@@ -1,0 +1,257 @@
+//! Taking a snapshot over.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use openflow::{GroupId, OfError, OfPort};
+use packet::Time;
+
+use super::SnapshotError;
+use super::sections::{BridgeSection, FlowSection, GroupSection, MacSection, PortSection, Section, TableSection};
+use super::wire::{self, Sections};
+use crate::bridge::check::{Known, check_bucket, check_instructions};
+use crate::bridge::meters;
+use crate::model::forwarding::TABLES;
+use crate::model::group::Group;
+use crate::model::mac::{MacEntry, MacTable};
+use crate::model::meter::Meter;
+use crate::model::transaction::Transaction;
+use crate::switch::Switch;
+use crate::table::{Rule, TableState};
+
+/// What has been taken over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Names of the bridges.
+    pub bridges: Vec<String>,
+    /// Bridges of the snapshot that this switch does not have.
+    pub unknown_bridges: Vec<String>,
+    /// Flows of all bridges.
+    pub flows: usize,
+    /// Groups of all bridges.
+    pub groups: usize,
+    /// Meters of all bridges.
+    pub meters: usize,
+    /// Addresses, learnt and static ones.
+    pub macs: usize,
+    /// Addresses at ports that are gone, or have another number now.
+    pub lost_macs: usize,
+}
+
+pub(super) fn restore(switch: &Switch, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
+    let sections = wire::open(snapshot)?;
+    check(sections.clone())?;
+    // What was forwarded so far counts for what there was.
+    switch.revalidate();
+    let mut restored = Restored::default();
+    let mut sections = sections.peekable();
+    while let Some(section) = sections.next() {
+        if let Section::Bridge(header) = Section::decode(section?)? {
+            restore_bridge(switch, header, &mut sections, &mut restored)?;
+        }
+    }
+    Ok(restored)
+}
+
+/// Whether every section can be read and belongs to a bridge.
+fn check(sections: Sections<'_>) -> Result<(), SnapshotError> {
+    let mut names = Vec::new();
+    for section in sections {
+        let section = section?;
+        let corrupt = |what| SnapshotError::Corrupt { at: section.at, what };
+        match Section::decode(section.clone())? {
+            Section::Unknown => {}
+            Section::Bridge(header) if names.contains(&header.name) => return Err(corrupt("a bridge is there twice")),
+            Section::Bridge(header) => names.push(header.name),
+            _ if names.is_empty() => return Err(corrupt("a section before the first bridge")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes over the sections up to the next bridge.
+fn restore_bridge(
+    switch: &Switch,
+    header: BridgeSection,
+    sections: &mut Peekable<Sections<'_>>,
+    restored: &mut Restored,
+) -> Result<(), SnapshotError> {
+    let now = switch.clock.now();
+    let mut forwarding = switch.forwarding.write();
+    // Ports' settings and the handling of fragments change, on which all depends.
+    forwarding.touch();
+    let generation = forwarding.generation();
+    let bridge = forwarding.bridges.values_mut().find(|bridge| bridge.config.name == header.name);
+    let Some(bridge) = bridge else {
+        while next_of_bridge(sections)?.is_some() {}
+        restored.unknown_bridges.push(header.name);
+        return Ok(());
+    };
+    let mut restoration = Restoration {
+        transaction: Transaction::new(bridge, generation, now),
+        old_meters: BTreeMap::new(),
+        ports: HashMap::new(),
+        tables: Vec::new(),
+        macs: Vec::new(),
+        counts: Restored::default(),
+    };
+    restoration.transaction.clear();
+    let outcome = match restoration.take_over(&header.name, sections) {
+        Ok(()) => Ok(restoration.finish(&header)),
+        Err(error) => {
+            restoration.undo();
+            Err(error)
+        }
+    };
+    drop(forwarding);
+    switch.notify();
+    let counts = outcome?;
+    restored.bridges.push(header.name);
+    restored.flows += counts.flows;
+    restored.groups += counts.groups;
+    restored.meters += counts.meters;
+    restored.macs += counts.macs;
+    restored.lost_macs += counts.lost_macs;
+    Ok(())
+}
+
+/// The next section of the present bridge, and where it is.
+fn next_of_bridge(sections: &mut Peekable<Sections<'_>>) -> Result<Option<(usize, Section)>, SnapshotError> {
+    let is_of_bridge = |section: &Result<wire::Body<'_>, SnapshotError>| {
+        section.as_ref().map_or(true, |body| body.kind != wire::kind::BRIDGE)
+    };
+    let Some(section) = sections.next_if(is_of_bridge) else { return Ok(None) };
+    let section = section?;
+    Ok(Some((section.at, Section::decode(section)?)))
+}
+
+/// A bridge that is being put into another state. Flows, groups and meters change at once, and can change back; the rest
+/// waits until nothing can be refused any more.
+struct Restoration<'a> {
+    transaction: Transaction<'a>,
+    /// The meters that there were before.
+    old_meters: BTreeMap<u32, Meter>,
+    ports: HashMap<OfPort, PortSection>,
+    tables: Vec<TableSection>,
+    macs: Vec<MacSection>,
+    counts: Restored,
+}
+
+impl Restoration<'_> {
+    fn take_over(&mut self, name: &str, sections: &mut Peekable<Sections<'_>>) -> Result<(), SnapshotError> {
+        self.old_meters = std::mem::take(&mut self.transaction.bridge.meters);
+        while let Some((at, section)) = next_of_bridge(sections)? {
+            let refused = |error| SnapshotError::Refused { bridge: name.to_owned(), at, error };
+            match section {
+                Section::Table(table) if usize::from(table.table.0) >= TABLES => {
+                    return Err(refused(OfError::OFPTMFC_BAD_TABLE));
+                }
+                Section::Table(table) => self.tables.push(table),
+                Section::Port(port) => drop(self.ports.insert(port.port, port)),
+                Section::Meter(meter) => {
+                    meters::check(&meter.config).map_err(refused)?;
+                    let created = self.ago(meter.age);
+                    let id = meter.config.meter;
+                    self.transaction.bridge.meters.insert(id, Meter { config: meter.config, created });
+                }
+                Section::Group(group) => self.group(group).map_err(refused)?,
+                Section::Flow(flow) => self.flow(*flow).map_err(refused)?,
+                Section::Mac(mac) => self.macs.push(mac),
+                Section::Bridge(_) | Section::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn ago(&self, age: Duration) -> Time {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.transaction.now.0.saturating_sub(age))
+    }
+
+    fn group(&mut self, section: GroupSection) -> Result<(), OfError> {
+        if section.group > GroupId::MAX {
+            return Err(OfError::OFPGMFC_INVALID_GROUP);
+        }
+        let known = Known::of(self.transaction.bridge);
+        section.spec.buckets.iter().try_for_each(|bucket| check_bucket(&bucket.actions, &known))?;
+        let group = Group::new(section.group, section.spec, self.ago(section.age));
+        group.stats.add(section.counters.0, section.counters.1);
+        for (counters, (packets, bytes)) in group.buckets.iter().zip(section.buckets) {
+            counters.add(packets, bytes);
+        }
+        self.transaction.set_group(section.group, Some(Arc::new(group)));
+        Ok(())
+    }
+
+    fn flow(&mut self, section: FlowSection) -> Result<(), OfError> {
+        let (bridge, spec) = (&*self.transaction.bridge, section.rule);
+        let Some(table) = bridge.tables.get(usize::from(section.table.0)) else {
+            return Err(OfError::OFPFMFC_BAD_TABLE_ID);
+        };
+        check_instructions(&spec.instructions, &spec.matching, Some(section.table), &Known::of(bridge))?;
+        let pattern = table.rules.pattern(&spec.matching.key, &spec.matching.mask);
+        let [created, modified, used] = section.ages.map(|age| self.ago(age));
+        let mut rule = Rule::new(section.table, spec.priority, pattern, spec.instructions, created);
+        rule.modified = modified;
+        (rule.idle_timeout, rule.hard_timeout) = (spec.idle_timeout, spec.hard_timeout);
+        (rule.cookie, rule.flags, rule.importance) = (section.cookie, section.flags, section.importance);
+        rule.stats.restore(section.packets, section.bytes, used);
+        if let Some(caps) = rule.caps() {
+            caps.lower(section.caps.0, section.caps.1);
+        }
+        self.transaction.insert(rule);
+        Ok(())
+    }
+
+    /// Puts back what was there.
+    fn undo(self) {
+        let Restoration { transaction, old_meters, .. } = self;
+        transaction.bridge.meters = old_meters;
+        transaction.rollback();
+    }
+
+    /// Takes over what cannot be refused. Returns how much it was.
+    fn finish(self, header: &BridgeSection) -> Restored {
+        let used: Vec<Option<Time>> = self.macs.iter().map(|mac| mac.age.map(|age| self.ago(age))).collect();
+        let Restoration { transaction, ports, tables, macs, mut counts, .. } = self;
+        let (bridge, generation) = (&mut *transaction.bridge, transaction.generation);
+        bridge.frag = header.frag;
+        for table in &mut bridge.tables {
+            table.state = TableState::default();
+            table.counters.restore(0, 0);
+        }
+        for TableSection { table, state, matched, missed } in tables {
+            if let Some(table) = bridge.tables.get_mut(usize::from(table.0)) {
+                table.state = state;
+                table.counters.restore(matched, missed);
+            }
+        }
+        for port in ports.values() {
+            if let Some(state) = bridge.ports.get_mut(&port.port).filter(|state| state.name == port.name) {
+                state.config = port.config;
+            }
+        }
+        let mut table = MacTable::new(bridge.config.mac);
+        for (mac, used) in macs.into_iter().zip(used) {
+            let here = bridge.ports.get(&mac.port).map(|state| &state.name);
+            if here.is_some() && here == ports.get(&mac.port).map(|port| &port.name) {
+                table.restore(MacEntry { key: mac.key, port: mac.port, used }, generation);
+            } else {
+                counts.lost_macs += 1;
+            }
+        }
+        table.set_stats(header.mac_stats);
+        counts.flows = bridge.tables.iter().map(|table| table.rules.len()).sum();
+        counts.groups = bridge.groups.len();
+        counts.meters = bridge.meters.len();
+        counts.macs = table.len();
+        *bridge.macs.write() = table;
+        // The flows that went are replaced: nobody is told of them.
+        drop(transaction.commit());
+        counts
+    }
+}

@@ -1,0 +1,53 @@
+//! What is kept of a pipeline for packets that the datapath brings back, or takes to a controller.
+
+use openflow::{Action, TableId};
+use packet::Key;
+use packet::flow::BlockId;
+
+use super::steps::Step;
+use crate::model::forwarding::BridgeId;
+use crate::model::mirror::MirrorSet;
+
+/// A pipeline that waits for its packet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Frozen {
+    pub bridge: BridgeId,
+    /// Where to go on when no steps are left.
+    pub table: u8,
+    /// What is not in the packet: ports, registers, metadata, tunnel.
+    pub metadata: Key,
+    pub stack: Vec<(u128, u16)>,
+    pub action_set: Vec<Action>,
+    pub steps: Vec<Step>,
+    /// The mirrors that have got their copy.
+    pub mirrored: MirrorSet,
+}
+
+/// What a packet-in tells beside what [`datapath::PacketInPunt`] says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PacketInContext {
+    pub bridge: BridgeId,
+    pub table: TableId,
+    pub userdata: Vec<u8>,
+    pub metadata: Key,
+    /// See [`PacketInEvent`](crate::events::PacketInEvent).
+    pub explicit_miss: bool,
+    /// See [`PacketInEvent`](crate::events::PacketInEvent).
+    pub implicit_miss: bool,
+}
+
+/// The part of a key that is not in the packet.
+pub(crate) fn metadata(key: &Key) -> Key {
+    let mut out = Key::new();
+    let (from, to) = (key.common(), out.common_mut());
+    (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
+    for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+        if !key.block(block).is_zero() {
+            *out.block_mut(block) = *key.block(block);
+        }
+    }
+    if key.present().has(BlockId::TunMeta0) {
+        *out.tun_metadata_mut() = *key.tun_metadata();
+    }
+    out
+}
