@@ -375,7 +375,7 @@ fn packets_at_once_do_not_exceed_the_limit_of_learn() {
     let translations: Vec<_> = (1..=5)
         .map(|n| {
             let mut key = Key::new();
-            packet::flow::extract(&from_source(n), &mut key);
+            packet::flow::extract(&from_source(n), &mut key, Default::default());
             key.common_mut().in_port = dp_port.0.into();
             let now = bed.bridge.now();
             bed.switch.translate_dp(&bed.switch.forwarding.read(), &key, true, now).unwrap()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
-use packet::flow::extract::extract;
+use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
 
@@ -279,7 +279,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
             }
             Rules::Before(..) => prefix(&mut key, &mut mask),
             Rules::Tuples => {
-                extract(&frame(flow as u32, false), &mut key);
+                extract(&frame(flow as u32, false), &mut key, VlanLimit::default());
                 key.set(Field::InPortOxm, source.0.into());
                 for field in [Field::DlType, Field::NwFrag, Field::NwProto, Field::NwSrc, Field::NwDst] {
                     mask.set_exact(field);
