@@ -1,6 +1,5 @@
 //! The reports as tables for people.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::table::{Table, grouped};
@@ -215,6 +214,8 @@ fn duration(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
