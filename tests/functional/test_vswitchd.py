@@ -251,12 +251,38 @@ def test_the_server_is_restarted(ovs):
 
 
 def test_bonds_are_refused_in_words(ovs):
+    """Also where one of a bond's interfaces could not be had by itself, and until the bond is an ordinary port."""
+    ovs.expect("bridge.br0.port.bond[01]: .*bonds")
     ovs.start()
     dummy_bridge(ovs)
     run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-bond", "br0", "bond0", "b1", "b2", "--", "set", "interface",
         "b1", "type=dummy", "--", "set", "interface", "b2", "type=dummy", env=ovs.env, check=False)
     assert "bonds" in ovs.get("interface", "b1", "error")
     assert ovs.get("interface", "b2", "ofport") == "-1"
+    run("ovs-vsctl", f"--db={ovs.db}", "--timeout=10", "add-bond", "br0", "bond1", "c1", "c2", "--", "set", "interface",
+        "c1", "type=dummy", "--", "set", "interface", "c2", "type=pcap", "options:tx_pcap=/etc/passwd",
+        env=ovs.env, check=False)
+    assert "bonds" in ovs.get("interface", "c1", "error")
+    assert "/etc/passwd" in ovs.get("interface", "c2", "error")
+    ovs.vsctl("del-port", "bond0", "--", "add-port", "br0", "b1", "--", "set", "interface", "b1", "type=dummy")
+    assert ovs.get("interface", "b1", "error") == "[]"
+    assert ovs.get("interface", "b1", "ofport") != "-1"
+
+
+def test_a_port_and_its_interface_have_names_of_their_own(ovs):
+    """The OpenFlow port has the interface's name; VLANs, which are the port's, change without adding it anew."""
+    ovs.start()
+    dummy_bridge(ovs)
+    ovs.vsctl("--id=@i", "create", "interface", "name=i1", "type=dummy", "--",
+              "--id=@p", "create", "port", "name=port1", "interfaces=@i", "tag=7", "--",
+              "add", "bridge", "br0", "ports", "@p")
+    number = ovs.get("interface", "i1", "ofport")
+    assert f" {number}(i1)" in ovs.ofctl("show", "br0")
+    ovs.vsctl("set", "port", "port1", "tag=8")
+    assert ovs.get("interface", "i1", "ofport") == number
+    assert ovs.log().count("added interface i1") == 1
+    ovs.vsctl("remove", "bridge", "br0", "ports", ovs.get("port", "port1", "_uuid"))
+    assert "(i1)" not in ovs.ofctl("show", "br0")
 
 
 def test_dummy_datapath(ovs):

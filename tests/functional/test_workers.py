@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from conftest import WEIR, until
@@ -282,3 +283,25 @@ def test_queues_are_assigned_as_told(ovs):  # noqa: F811
     assign(isolate="false")
     cores, isolated = shown()
     assert cores[2] == 1 and sorted(cores) == [0, 0, 1, 1] and isolated == []
+
+
+@pytest.mark.skipif(os.cpu_count() < 2, reason="needs two cores")
+def test_a_worker_for_whose_thread_there_is_no_room_changes_nothing(ovs):  # noqa: F811
+    """The limit is of address space, since one of processes does not bind root: a thread's stack does not fit below it."""
+    ovs.expect("cannot start .*worker")
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1", "p2")
+    pid, shown = ovs.pid(), lambda: ovs.appctl("dpif-netdev/pmd-rxq-show").splitlines()[0]
+    before = shown()
+    in_use = int(re.search(r"VmSize:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) << 10
+    run("prlimit", f"--pid={pid}", f"--as={in_use + (1 << 20)}:unlimited")
+    ovs.vsctl("--no-wait", "set", "open", ".", "other_config:pmd-cpu-mask=3")
+    until(lambda: re.search("cannot start .*worker", ovs.log()), what="the error")
+    assert shown() == before
+    ovs.appctl("netdev-dummy/receive", "p1", "020000000100" "020000000200" "88b5" + "00" * 46)
+    assert "packets received: 1\n" in ovs.appctl("dpif-netdev/pmd-stats-show"), "the worker that there was goes on"
+    run("prlimit", f"--pid={pid}", "--as=unlimited:unlimited")
+    ovs.vsctl("set", "open", ".", "other_config:pmd-cpu-mask=1")
+    ovs.vsctl("set", "open", ".", "other_config:pmd-cpu-mask=3")
+    cores = re.findall(r"pmd thread numa_id \d+ core_id (\d+)", ovs.appctl("dpif-netdev/pmd-rxq-show"))
+    assert cores == ["0", "1"]

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Loop, Rules, Sink};
+use common::{Before, Loop, Rules, Sink};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::sync::clock::MonotonicClock;
 use packet::{BATCH_SIZE, Batch, Time};
@@ -52,6 +52,18 @@ fn forward(c: &mut Criterion) {
         ("five-tuples, 1 flow", 1, Some(Rules::Tuples)),
         ("five-tuples, 10000 flows", 10_000, Some(Rules::Tuples)),
         ("five-tuples, 100000 flows", 100_000, Some(Rules::Tuples)),
+        ("hash, 1 flow", 1, Some(Rules::Before(Before::Hash, false))),
+        ("hash and again, 1 flow", 1, Some(Rules::Before(Before::Hash, true))),
+        ("hash, 10000 flows", 10_000, Some(Rules::Before(Before::Hash, false))),
+        ("hash and again, 10000 flows", 10_000, Some(Rules::Before(Before::Hash, true))),
+        ("pop_mpls, 1 flow", 1, Some(Rules::Before(Before::PopMpls, false))),
+        ("pop_mpls and again, 1 flow", 1, Some(Rules::Before(Before::PopMpls, true))),
+        ("pop_mpls, 10000 flows", 10_000, Some(Rules::Before(Before::PopMpls, false))),
+        ("pop_mpls and again, 10000 flows", 10_000, Some(Rules::Before(Before::PopMpls, true))),
+        ("metadata, 1 flow", 1, Some(Rules::Before(Before::Mark, false))),
+        ("metadata and again, 1 flow", 1, Some(Rules::Before(Before::Mark, true))),
+        ("metadata, 10000 flows", 10_000, Some(Rules::Before(Before::Mark, false))),
+        ("metadata and again, 10000 flows", 10_000, Some(Rules::Before(Before::Mark, true))),
     ] {
         // As criterion has it: only what is named on the command line.
         if std::env::args().skip(1).any(|arg| !arg.starts_with('-') && !name.contains(&*arg)) {
@@ -89,7 +101,7 @@ fn floor(flows: usize) -> Rounds {
     let batches = (flows / BATCH_SIZE).max(10_000);
     let body = move || {
         threads::prefer("floor", common::last_core()).expect("the thread is there");
-        let mut source: Box<dyn RxQueue> = Box::new(Loop { name: "source", flows }.source());
+        let mut source: Box<dyn RxQueue> = Box::new(Loop { name: "source", flows, labelled: false }.source());
         let mut sink: Box<dyn TxQueue> = Box::new(Sink);
         let mut batch = Batch::new();
         Rounds::of(|| {

@@ -70,7 +70,7 @@ fn check((dp, batches): (Arc<Datapath>, usize)) {
 type Floor = (Box<dyn RxQueue>, Box<dyn TxQueue>, Batch);
 
 fn ready_floor(flows: usize) -> Floor {
-    (Box::new(Loop { name: "source", flows }.source()), Box::new(Sink), Batch::new())
+    (Box::new(Loop { name: "source", flows, labelled: false }.source()), Box::new(Sink), Batch::new())
 }
 
 // The same source and sink without a switch between them.

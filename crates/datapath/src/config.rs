@@ -11,8 +11,8 @@ pub struct Config {
     /// Most workers that there can be at a time, those included that are about to end while others take
     /// over. Each costs some memory for each port and mask, even before it exists.
     pub max_workers: usize,
-    /// Threads that call [`Upcall`](crate::Upcall). At least one; more than there are workers is of
-    /// no use, since the misses of a worker are handled in order by one thread.
+    /// Threads that call [`Upcall`](crate::Upcall): at least one, and at most [`max_workers`](Config::max_workers). More than
+    /// there are workers are of no use, since the misses of a worker are handled in order by one thread.
     pub handlers: usize,
     /// Longest sleep of an idle worker that has a receive queue without a descriptor to wait for.
     /// Zero: workers never sleep.

@@ -66,6 +66,7 @@ macro_rules! reasons {
 reasons! {
     Receive {
         InPortDown "in_port_down" "The input port is administratively down, or does not receive.";
+        IngressFilter "ingress_filter" "The input port's ingress filter refuses the packet.";
     }
     SlowPath {
         UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";

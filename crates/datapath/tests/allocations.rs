@@ -66,6 +66,32 @@ fn hits_do_not_allocate() {
     assert!(worker.exact_hits > 0 && worker.megaflow_hits > 0 && worker.recirculated > 0);
 }
 
+/// Packets that go round again take all their metadata with them: that in the common block of their keys, and that in others.
+#[test]
+fn packets_with_metadata_go_round_without_allocations() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let set = |field, value: u128| Action::Set(Arc::new(Rewrite::field(field, value)));
+    let written = [(Field::PktMark, 7), (Field::TunId, 8), (Field::TunDst, 9), (Field::TunIpv6Src, 10)];
+    let mut actions: Vec<Action> = written.iter().map(|&(field, value)| set(field, value)).collect();
+    actions.extend([Action::Hash { basis: 1 }, Action::Recirc(1)]);
+    dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
+    // By the header cache; and by keys, for what the line has no room for.
+    dp.install(flow(p[0].0, 1, &written[..2], vec![set(Field::TunId, 9), Action::Recirc(2)])).unwrap();
+    dp.install(flow(p[0].0, 2, &[&written[2..], &[(Field::TunId, 9)]].concat(), vec![Action::Output(p[1].0)])).unwrap();
+    let mut packets: Vec<Packet> = (0..64).map(|n| Packet::from_slice(&udp(n, 1, 3, 4))).collect();
+    for round in 0..50 {
+        p[0].1.queues[0].lock().unwrap().extend(packets.drain(..));
+        let before = ALLOCATIONS.with(Cell::get);
+        assert_eq!(dp.poll() + dp.poll(), 64);
+        let allocated = ALLOCATIONS.with(Cell::get) - before;
+        assert!(round < 3 || allocated == 0, "{allocated} allocations in round {round}");
+        packets.append(&mut p[1].1.sent.lock().unwrap());
+        assert_eq!(packets.len(), 64, "round {round}");
+    }
+    let worker = &dp.stats().workers[0];
+    assert!(worker.recirculated == 50 * 128 && worker.exact_hits > 0, "{worker:?}");
+}
+
 /// A clone has a packet of its own, which these tests have on the heap, and where it writes metadata a key of its own.
 #[test]
 fn clones_do_not_allocate_keys() {

@@ -6,12 +6,13 @@
 //! on a tokio runtime of one thread.
 //!
 //! ```text
-//! socket ─▶ jsonrpc::Framer ─▶ Session ─▶ Replica ─▶ Event::Changed(ChangeSet)
+//! socket ─▶ framing::Framer ─▶ Session ─▶ Replica ─▶ Event::Changed(ChangeSet)
 //!        ◀────────────────────        ◀─ Transaction
 //! ```
 
 pub mod change;
 pub mod client;
+pub mod framing;
 pub mod fuzz;
 pub mod jsonrpc;
 pub mod replica;

@@ -1,19 +1,19 @@
-//! The connections to one listener, of which there are only so many: who says nothing makes room.
+//! Limits the number of connections to one listener: above the limit, a silent connection is closed for a new one.
 //!
-//! A peer costs a descriptor and memory from the moment it has connected, whether it asks for anything or not. So
-//! for a connection above the limit another one is closed. In this order:
+//! A peer costs a descriptor and memory from the moment it has connected, whether it sends anything or not. The
+//! connection to close is chosen in this order:
 //!
-//! 1. of those that have not said a whole message in a second, the oldest: a byte now and then keeps nobody here;
-//! 2. of those that have said none yet, the oldest, where they are more than half of all: a flood of them does not
-//!    drive out the others, and a few that come at once don't drive out each other;
+//! 1. the oldest of those that have not sent a whole message within a second, even if single bytes still arrive;
+//! 2. if more than half of all connections have not sent a message yet: the oldest of these. So a flood of new
+//!    connections does not displace the others, and a few that come at once do not displace each other;
 //! 3. of those whose requests are all answered, the one that has been silent for longest;
-//! 4. of those that have said none yet, the oldest;
-//! 5. of those that have taken nothing of their answers for a second, the one that did so for longest.
+//! 4. the oldest of those that have not sent a message yet;
+//! 5. of those that have read nothing of their answers for a second, the one that stalled first.
 //!
-//! Nobody is closed whose request is under way, or who takes the answer. Where there are only such, a new one
-//! waits in the socket's queue.
+//! A connection is never closed while its request is being worked on, nor while it reads the answer. If all are in
+//! that state, a new connection waits in the socket's queue.
 //!
-//! All of it stays on one thread.
+//! Everything here is used by one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,43 +23,43 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long a peer may take to say what it wants, and to take some of its answer, before it is silent.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A peer that has neither completed a message nor read any of its answer for this long counts as silent.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// The connections to a listener.
-pub struct Connections(Rc<Table>);
+pub struct Connections(Rc<Slots>);
 
-struct Table {
+struct Slots {
     limit: usize,
-    /// By when they came.
+    /// In the order in which they connected.
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
-    /// Counts what happens, to tell what was later.
+    /// Number of the last event: orders connecting and becoming idle in time.
     events: Cell<u64>,
-    /// Somebody has left, or has become one that could.
+    /// Notified when a connection has ended, or may be closed from now on.
     changed: Notify,
 }
 
 struct Peer {
-    standing: Cell<Standing>,
+    activity: Cell<Activity>,
     closing: Notify,
 }
 
 /// What a peer does.
 #[derive(Clone, Copy, Debug)]
-enum Standing {
-    /// It has not said anything whole since it came.
+enum Activity {
+    /// It has not sent a whole message since it connected, at this time.
     New(Instant),
-    /// Everything that it has asked for is answered. The number is that of the event since when.
+    /// All its requests are answered, since the event of this number.
     Idle(u64),
-    /// It is being answered, and took something last at this time.
+    /// It is being answered, and last read some of the answer at this time.
     Answered(Instant),
-    /// What it has asked for is being done.
+    /// Its request is being worked on.
     Working,
 }
 
 /// In which order peers are closed; within a step, the lowest number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum ClosingOrder {
     Silent(u64),
     OfMany(u64),
     Idle(u64),
@@ -67,17 +67,18 @@ enum Turn {
     Stalled(Instant),
 }
 
-impl Standing {
-    /// When it is the turn of a peer that came with this number; `None` for never. `flood`: most are new.
-    fn turn(self, number: u64, flood: bool, now: Instant) -> Option<Turn> {
-        let patient = |since| now.saturating_duration_since(since) < PATIENCE;
+impl Activity {
+    /// Where a peer that connected with this event number is in the order; `None`: it is not to be closed. `flood`:
+    /// most connections are new.
+    fn closing_order(self, number: u64, flood: bool, now: Instant) -> Option<ClosingOrder> {
+        let is_recent = |since| now.saturating_duration_since(since) < SILENCE;
         match self {
-            Standing::New(since) if !patient(since) => Some(Turn::Silent(number)),
-            Standing::New(_) if flood => Some(Turn::OfMany(number)),
-            Standing::New(_) => Some(Turn::New(number)),
-            Standing::Idle(event) => Some(Turn::Idle(event)),
-            Standing::Answered(since) if !patient(since) => Some(Turn::Stalled(since)),
-            Standing::Answered(_) | Standing::Working => None,
+            Activity::New(since) if !is_recent(since) => Some(ClosingOrder::Silent(number)),
+            Activity::New(_) if flood => Some(ClosingOrder::OfMany(number)),
+            Activity::New(_) => Some(ClosingOrder::New(number)),
+            Activity::Idle(event) => Some(ClosingOrder::Idle(event)),
+            Activity::Answered(since) if !is_recent(since) => Some(ClosingOrder::Stalled(since)),
+            Activity::Answered(_) | Activity::Working => None,
         }
     }
 }
@@ -86,14 +87,14 @@ impl Connections {
     /// None yet, and never more than `limit`.
     pub fn new(limit: usize) -> Connections {
         let (peers, events, changed) = (RefCell::default(), Cell::default(), Notify::new());
-        Connections(Rc::new(Table { limit, peers, events, changed }))
+        Connections(Rc::new(Slots { limit, peers, events, changed }))
     }
 
     /// Waits until another connection can be taken.
     pub async fn room(&self) {
         while self.is_full() && self.0.closable(Instant::now()).is_none() {
-            // Nobody tells when a peer has begun to stall.
-            let _ = timeout(PATIENCE, self.0.changed.notified()).await;
+            // No event marks the moment at which a peer has stalled for long enough.
+            let _ = timeout(SILENCE, self.0.changed.notified()).await;
         }
     }
 
@@ -101,77 +102,78 @@ impl Connections {
         self.0.peers.borrow().len() >= self.0.limit
     }
 
-    /// A place for a new connection, for which another one is told to close, where need be. `None` where there
-    /// is no [`room`](Connections::room).
-    pub fn admit(&self) -> Option<Place> {
+    /// A slot for a new connection. If all are taken, another connection is told to close. `None` if there is no
+    /// [`room`](Connections::room).
+    pub fn admit(&self) -> Option<Slot> {
         self.admit_at(Instant::now())
     }
 
-    fn admit_at(&self, now: Instant) -> Option<Place> {
+    fn admit_at(&self, now: Instant) -> Option<Slot> {
         if self.is_full() {
             let number = self.0.closable(now)?;
-            // It is as good as gone: its task ends when it is next its turn.
+            // It counts as closed from now on: its task ends when it next runs.
             let leaves = self.0.peers.borrow_mut().remove(&number);
             leaves.inspect(|peer| peer.closing.notify_one());
         }
         let number = self.0.event();
-        let peer = Rc::new(Peer { standing: Cell::new(Standing::New(now)), closing: Notify::new() });
+        let peer = Rc::new(Peer { activity: Cell::new(Activity::New(now)), closing: Notify::new() });
         self.0.peers.borrow_mut().insert(number, peer.clone());
-        Some(Place { table: self.0.clone(), number, peer })
+        Some(Slot { slots: self.0.clone(), number, peer })
     }
 }
 
-impl Table {
+impl Slots {
     fn event(&self) -> u64 {
         self.events.set(self.events.get() + 1);
         self.events.get()
     }
 
-    /// Whose turn it is to be closed.
+    /// The connection to close next.
     fn closable(&self, now: Instant) -> Option<u64> {
         let peers = self.peers.borrow();
-        let is_new = |peer: &&Rc<Peer>| matches!(peer.standing.get(), Standing::New(_));
+        let is_new = |peer: &&Rc<Peer>| matches!(peer.activity.get(), Activity::New(_));
         let flood = peers.values().filter(is_new).count() > self.limit / 2;
-        let turns =
-            peers.iter().filter_map(|(&number, peer)| Some((peer.standing.get().turn(number, flood, now)?, number)));
-        turns.min().map(|(_, number)| number)
+        let candidates = peers
+            .iter()
+            .filter_map(|(&number, peer)| Some((peer.activity.get().closing_order(number, flood, now)?, number)));
+        candidates.min().map(|(_, number)| number)
     }
 }
 
-/// A connection's place. Dropping it gives the place to another.
-pub struct Place {
-    table: Rc<Table>,
+/// A connection's slot. Dropping it frees the slot.
+pub struct Slot {
+    slots: Rc<Slots>,
     number: u64,
     peer: Rc<Peer>,
 }
 
-impl Place {
+impl Slot {
     /// Returns when the connection is to be closed, to make room.
     pub async fn lost(&self) {
         self.peer.closing.notified().await;
     }
 
-    /// The peer has said something whole, and has what it asked for.
+    /// The peer has sent a message, and has its answer.
     pub fn idle(&self) {
-        self.peer.standing.set(Standing::Idle(self.table.event()));
-        self.table.changed.notify_one();
+        self.peer.activity.set(Activity::Idle(self.slots.event()));
+        self.slots.changed.notify_one();
     }
 
-    /// What the peer has asked for is being done.
+    /// The peer's request is being worked on.
     pub fn working(&self) {
-        self.peer.standing.set(Standing::Working);
+        self.peer.activity.set(Activity::Working);
     }
 
-    /// An answer begins, or the peer has taken some of it.
+    /// An answer begins, or the peer has read some of it.
     pub fn answered(&self) {
-        self.peer.standing.set(Standing::Answered(Instant::now()));
+        self.peer.activity.set(Activity::Answered(Instant::now()));
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.table.peers.borrow_mut().remove(&self.number);
-        self.table.changed.notify_one();
+        self.slots.peers.borrow_mut().remove(&self.number);
+        self.slots.changed.notify_one();
     }
 }
 
@@ -179,37 +181,37 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    /// Which of the places are told to close.
-    fn lost(places: &[Place]) -> Vec<usize> {
-        let numbers = |(at, place): (usize, &Place)| (!is_in(place)).then_some(at);
-        places.iter().enumerate().filter_map(numbers).collect()
+    /// Which of the slots are told to close.
+    fn lost(slots: &[Slot]) -> Vec<usize> {
+        let numbers = |(at, slot): (usize, &Slot)| (!is_in(slot)).then_some(at);
+        slots.iter().enumerate().filter_map(numbers).collect()
     }
 
-    fn is_in(place: &Place) -> bool {
-        place.table.peers.borrow().contains_key(&place.number)
+    fn is_in(slot: &Slot) -> bool {
+        slot.slots.peers.borrow().contains_key(&slot.number)
     }
 
     #[test]
     fn the_silent_make_room_in_order() {
         let connections = Connections::new(6);
-        let places: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
-        places[4].idle();
-        places[3].idle();
-        places[4].idle();
-        places[2].answered();
-        places[1].working();
+        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        slots[4].idle();
+        slots[3].idle();
+        slots[4].idle();
+        slots[2].answered();
+        slots[1].working();
         let soon = Instant::now();
-        let late = soon + 2 * PATIENCE;
+        let late = soon + 2 * SILENCE;
         let mut new = Vec::new();
         for (now, expected) in [(late, vec![0]), (soon, vec![0, 3]), (soon, vec![0, 3, 4]), (soon, vec![0, 3, 4, 5])] {
             new.push(connections.admit_at(now).unwrap());
             new.last().unwrap().working();
-            assert_eq!(lost(&places), expected);
+            assert_eq!(lost(&slots), expected);
         }
         assert!(connections.admit_at(soon).is_none(), "it takes its answer");
         new.push(connections.admit_at(late).unwrap());
         new[4].working();
-        assert_eq!(lost(&places), [0, 2, 3, 4, 5]);
+        assert_eq!(lost(&slots), [0, 2, 3, 4, 5]);
         assert!(connections.admit_at(late).is_none(), "a request that is under way is not given up");
         assert!(new.iter().all(is_in));
         drop(new.pop());
@@ -219,17 +221,17 @@ mod tests {
     #[test]
     fn a_flood_takes_half_and_a_few_take_turns() {
         let connections = Connections::new(6);
-        let places: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
-        places.iter().for_each(Place::idle);
+        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        slots.iter().for_each(Slot::idle);
         let now = Instant::now();
         let flood: Vec<_> = (0..100).map(|_| connections.admit_at(now).unwrap()).collect();
-        assert_eq!(lost(&places), [0, 1, 2, 3]);
+        assert_eq!(lost(&slots), [0, 1, 2, 3]);
         assert_eq!(lost(&flood).len(), 96);
         assert!(flood[96..].iter().all(is_in), "the last ones have time to speak");
     }
 
     #[test]
-    fn who_has_lost_the_place_takes_nobody_elses() {
+    fn a_closed_connection_does_not_free_the_slot_of_another() {
         let connections = Connections::new(1);
         let first = connections.admit().unwrap();
         let second = connections.admit().unwrap();

@@ -1,8 +1,21 @@
 //! Weir: an OpenFlow virtual switch in user space.
 //!
-//! Configuration sources ([`config`]) make a desired state, [`reconfigure`] brings the switch to it;
-//! [`daemon`] runs it, [`unixctl`] and [`report`] tell about it, [`vlog`] logs,
-//! [`doctor`] examines the machine, [`cli`] is the command line.
+//! A source of the configuration ([`source`]) makes a desired state ([`config`]); the [`daemon`] has [`reconfigure`]
+//! bring the switch to it.
+//!
+//! - [`cli`]: the command line
+//! - [`config`]: the desired state, and what is wrong with it
+//! - [`connections`]: how many peers a listener has, and who makes room
+//! - [`daemon`]: runs the switch, whatever the source
+//! - [`doctor`]: examines the machine
+//! - [`flow_text`]: flows of the configuration, as text
+//! - [`reconfigure`]: from what runs to what is wanted
+//! - [`report`]: what the daemon tells about itself
+//! - [`rundir`]: the run directory, pidfiles and sockets
+//! - [`source`]: where the desired state comes from: a file or a database
+//! - [`timer`]: sleeping by the daemon's clock
+//! - [`unixctl`]: the control socket
+//! - [`vlog`]: the log
 
 pub mod cli;
 pub mod config;
@@ -13,6 +26,7 @@ pub mod flow_text;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;
+pub mod source;
+pub mod timer;
 pub mod unixctl;
 pub mod vlog;
-pub mod vswitchd;

@@ -99,7 +99,7 @@ pub enum Error {
 /// A pidfile, held by a lock for as long as the process lives: OVS's tools take a pidfile without a
 /// lock for a stale one. Dropping it removes the file.
 ///
-/// It is written under another name and linked to its own, so that nobody sees it without its number and its
+/// It is written under another name and linked to its own, so that no process sees it without its number and its
 /// lock, and no other file is written to.
 #[derive(Debug)]
 pub struct Pidfile {
@@ -164,7 +164,7 @@ impl Draft {
     fn write(path: &Path) -> io::Result<(File, Draft)> {
         let pid = std::process::id();
         let mut options = OpenOptions::new();
-        // Never through a link, nor to a file that somebody else has put there.
+        // Never through a link, nor to a file of another process.
         options.write(true).create_new(true).mode(0o666);
         let name = |n: u32| {
             let mut name = path.as_os_str().to_owned();
@@ -204,7 +204,7 @@ fn open_pidfile(path: &Path) -> Result<Option<File>, Error> {
         Err(_) => return Err(Error::ForeignFile { path: path.into() }),
     };
     let is_short = file.metadata().is_ok_and(|facts| facts.is_file() && facts.len() <= MAX_PIDFILE);
-    // Read at a place, for the one who reads the number afterwards.
+    // Read at an offset, so that the file's position stays at the beginning for the caller.
     let mut bytes = [0; MAX_PIDFILE as usize];
     let read = if is_short { file.read_at(&mut bytes, 0).unwrap_or(0) } else { 0 };
     match is_short && bytes[..read].iter().all(|b| b.is_ascii_digit() || b.is_ascii_whitespace()) {
@@ -268,7 +268,7 @@ mod tests {
             std::fs::write(&path, stale).unwrap();
             let pidfile = Pidfile::create_at(&path, false).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
-            // Whoever replaces it keeps what is there.
+            // The process that replaces it keeps what is there.
             std::fs::rename(&precious, &path).unwrap();
             drop(pidfile);
             std::fs::rename(&path, &precious).unwrap();

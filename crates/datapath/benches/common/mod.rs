@@ -39,6 +39,8 @@ struct Buffer {
 pub struct Loop {
     pub name: &'static str,
     pub flows: usize,
+    /// Frames have an MPLS label.
+    pub labelled: bool,
 }
 
 pub struct Source {
@@ -95,7 +97,7 @@ impl Loop {
     pub fn source(&self) -> Source {
         // A trace of at least 1024 packets.
         let count = self.flows.next_multiple_of(1024);
-        let mut trace: Vec<[u8; 64]> = (0..count).map(|n| frame((n % self.flows) as u32)).collect();
+        let mut trace: Vec<[u8; 64]> = (0..count).map(|n| frame((n % self.flows) as u32, self.labelled)).collect();
         let mut state = 88_172_645_463_325_252u64;
         for i in (1..count).rev() {
             state ^= state << 13;
@@ -148,8 +150,20 @@ impl Port for Loop {
     }
 }
 
-/// A UDP frame.
-fn frame(flow: u32) -> [u8; 64] {
+/// A UDP frame, perhaps with a label.
+fn frame(flow: u32, labelled: bool) -> [u8; 64] {
+    let plain = plain_frame(flow);
+    if !labelled {
+        return plain;
+    }
+    let mut f = [0; 64];
+    f[..12].copy_from_slice(&plain[..12]);
+    f[12..18].copy_from_slice(&[0x88, 0x47, 0, 1, 1, 64]);
+    f[18..].copy_from_slice(&plain[14..60]);
+    f
+}
+
+fn plain_frame(flow: u32) -> [u8; 64] {
     let mut f = [0u8; 64];
     f[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
     (f[14], f[17], f[20], f[22], f[23], f[37], f[39]) = (0x45, 46, 0x40, 64, 17, 53, 26);
@@ -178,6 +192,75 @@ pub enum Rules {
     Tuples,
     /// Each flow by its source, and packets get a VLAN tag.
     SourcesPush,
+    /// All packets, by a prefix of the destination, and this is done with them before they are sent: at once, or by way of
+    /// another stage, whose flows look at the prefix and at what was done.
+    Before(Before, bool),
+}
+
+/// What sends packets to another stage.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Before {
+    /// A hash of their headers is computed, which spreads them over eight flows, as bonds do.
+    Hash,
+    /// A label is taken off.
+    PopMpls,
+    /// Metadata is written.
+    Mark,
+}
+
+/// The recirculation id of the other stage.
+const STAGE: u32 = 7;
+
+impl Before {
+    fn action(self) -> Action {
+        match self {
+            Before::Hash => Action::Hash { basis: 3 },
+            Before::PopMpls => Action::PopMpls { ethertype: 0x0800 },
+            Before::Mark => Action::Set(Arc::new(Rewrite::field(Field::TunId, 9))),
+        }
+    }
+
+    /// The flows of the other stage.
+    fn later(self, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
+        let buckets = if self == Before::Hash { 8 } else { 1 };
+        let spec = |bucket: u128| {
+            let (mut key, mut mask) = (Key::new(), Mask::wildcard());
+            key.set(Field::InPortOxm, source.0.into());
+            key.set(Field::RecircId, STAGE.into());
+            prefix(&mut key, &mut mask);
+            match self {
+                Before::Hash => {
+                    key.set(Field::DpHash, bucket);
+                    mask.add(Field::DpHash, 7);
+                }
+                Before::PopMpls => {}
+                Before::Mark => {
+                    key.set(Field::TunId, 9);
+                    mask.set_exact(Field::TunId);
+                }
+            }
+            FlowSpec {
+                key: Box::new(key),
+                mask: Box::new(mask),
+                actions: vec![Action::Output(sink)],
+                tag: Arc::new(()),
+            }
+        };
+        (0..buckets).map(spec).collect()
+    }
+}
+
+/// UDP over IPv4 to a prefix.
+fn prefix(key: &mut Key, mask: &mut Mask) {
+    for (field, value, bits) in [
+        (Field::DlType, 0x0800, 0xffff),
+        (Field::NwProto, 17, 0xff),
+        (Field::NwFrag, 0, 3),
+        (Field::NwDst, 0xc612_0000, 0xfffe_0000),
+    ] {
+        key.set(field, value);
+        mask.add(field, bits);
+    }
 }
 
 fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
@@ -187,19 +270,14 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
         key.set(Field::InPortOxm, source.0.into());
         match rules {
             Rules::Port | Rules::Drop | Rules::Push | Rules::Readdress => {}
-            Rules::Prefix => {
-                for (field, value, bits) in [
-                    (Field::DlType, 0x0800, 0xffff),
-                    (Field::NwProto, 17, 0xff),
-                    (Field::NwFrag, 0, 3),
-                    (Field::NwDst, 0xc612_0000, 0xfffe_0000),
-                ] {
-                    key.set(field, value);
-                    mask.add(field, bits);
-                }
+            Rules::Prefix => prefix(&mut key, &mut mask),
+            Rules::Before(Before::PopMpls, _) => {
+                key.set(Field::DlType, 0x8847);
+                mask.set_exact(Field::DlType);
             }
+            Rules::Before(..) => prefix(&mut key, &mut mask),
             Rules::Tuples => {
-                extract(&frame(flow as u32), &mut key);
+                extract(&frame(flow as u32, false), &mut key);
                 key.set(Field::InPortOxm, source.0.into());
                 for field in [Field::DlType, Field::NwFrag, Field::NwProto, Field::NwSrc, Field::NwDst] {
                     mask.set_exact(field);
@@ -225,11 +303,18 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
             Rules::Readdress => {
                 vec![Action::Set(Arc::new(Rewrite::field(Field::NwDst, 0xc612_0002))), Action::Output(sink)]
             }
+            Rules::Before(before, again) => {
+                vec![before.action(), if again { Action::Recirc(STAGE) } else { Action::Output(sink) }]
+            }
             _ => vec![Action::Output(sink)],
         };
         FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) }
     };
-    (0..number).map(spec).collect()
+    let later = match rules {
+        Rules::Before(before, true) => before.later(source, sink),
+        _ => vec![],
+    };
+    (0..number).map(spec).chain(later).collect()
 }
 
 /// The core that what is measured runs on: the last one.
@@ -243,8 +328,14 @@ pub fn datapath(rules: Rules, flows: usize, clock: Arc<dyn Clock>, passes: usize
     let (max_flows, exact_entries) = (5_000_000, 1 << 23);
     let config = Config { workers: vec![last_core()], max_flows, exact_entries, ..Config::default() };
     let dp = Datapath::new(config, clock);
-    let source = dp.add_port(Arc::new(Loop { name: "source", flows })).expect("the port");
-    let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0 })).expect("the port");
+    let source = dp
+        .add_port(Arc::new(Loop {
+            name: "source",
+            flows,
+            labelled: matches!(rules, Rules::Before(Before::PopMpls, _)),
+        }))
+        .expect("the port");
+    let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0, labelled: false })).expect("the port");
     for spec in specs(rules, flows, source, sink) {
         dp.install(spec).expect("below the limits");
     }

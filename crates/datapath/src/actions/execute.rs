@@ -1,4 +1,4 @@
-//! Stage 6: a program at work on a packet.
+//! RecircStage 6: a program at work on a packet.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::action::PortNo;
 use crate::actions::program::{Needs, Program, Step, Use};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
-use crate::pipeline::recirculation::{Pass, Recirculation, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
@@ -226,11 +226,8 @@ impl Executor {
         self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
         if let Err(error) = result {
             let out_of_buffers = error == OffloadError::NoBuffer;
-            self.outputs.retire_parts(
-                1,
-                if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed },
-                in_port,
-            );
+            let reason = if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed };
+            self.outputs.retire_parts(1, reason, in_port);
         }
     }
 
@@ -247,7 +244,7 @@ impl Executor {
                 if let Some(reason) = self.refuses(next) {
                     return self.outputs.retire_one(packet, reason, view.in_port());
                 }
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {

@@ -1,4 +1,4 @@
-//! Stage 6 for runs: a program's steps are each done with all packets of a run before the next.
+//! RecircStage 6 for runs: a program's steps are each done with all packets of a run before the next.
 //!
 //! No flow of the port tells the packets of a run apart, so they have the same headers in the same places: what
 //! a program needs to know of them is found out once. Packets of a run leave each output in their order.
@@ -13,7 +13,7 @@ use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
-use crate::pipeline::recirculation::{Pass, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
 
 /// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
@@ -136,7 +136,7 @@ impl Executor {
             }
             Use::Run(program) => self.run_all(program, packets, view, next),
             Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
-                let stage = Stage { in_port: view.in_port(), recirc_id: *id };
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push_run(stage, next, packets.drain(..), view.key);
             }
             end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),

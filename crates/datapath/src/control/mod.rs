@@ -9,18 +9,18 @@
 //! - `pool`: the workers; knows nothing of ports;
 //! - `handlers`: the threads of the slow path and whose channels they serve;
 //! - `maintenance`: what is due now and then;
-//! - `runtime`: who drives workers and handlers: threads, or whoever calls;
+//! - `runtime`: what drives workers and handlers: threads, or the callers of the datapath;
 //! - `queues`: how queues change hands between workers;
 //! - `plane`: the changes themselves, one at a time.
 //!
 //! # The order of locks
 //!
-//! Whoever needs several takes them in this order, and none that comes before one that it has:
-//! 1. [`ControlPlane`](plane::ControlPlane), for the whole of a change. Who has it may wait for workers, and in some changes
-//!    for handlers, which may be in an upcall: so it is not taken in an upcall, but for the methods of `Datapath` that say
-//!    otherwise, and with nothing locked that upcalls lock.
-//! 2. [`PortTable`](ports::PortTable). Who has it may wait for workers, which never take it, but not for handlers, whose
-//!    upcalls may.
+//! A thread that needs several takes them in this order:
+//! 1. [`ControlPlane`](plane::ControlPlane), for the whole of a change. Its holder may wait for workers, and in some changes
+//!    for handlers, which may be in an upcall. So an upcall must not take it, and a caller that takes it must not hold a
+//!    lock that upcalls take.
+//! 2. [`PortTable`](ports::PortTable). Its holder may wait for workers, which never take it, but not for handlers, whose
+//!    upcalls may take it.
 //! 3. [`WorkerPool`](pool::WorkerPool), in the same way.
 //! 4. The locks of a single part, inside its methods: a mailbox, a handler's list of channels, times of the maintenance,
 //!    the flow table's own. Nothing is waited for with one of these.

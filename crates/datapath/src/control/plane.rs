@@ -25,7 +25,8 @@ use crate::worker::waker::Waker;
 /// What the control plane changes, and others look at.
 pub type Parts = (Resources, Arc<Mutex<PortTable>>, Arc<RwLock<WorkerPool>>, Arc<Maintenance>);
 
-/// What only who changes the workers, handlers or ports has: one at a time.
+/// What a change of workers, handlers or ports needs. There is one for each datapath, behind a lock, so that there is one
+/// change at a time.
 pub struct ControlPlane {
     /// Settings as they are now.
     pub config: Config,
@@ -42,8 +43,8 @@ pub struct ControlPlane {
 
 /// Set up and shut down.
 impl ControlPlane {
-    /// A control plane of `parts` without ports, with a worker on each of `cores` and with [`Config::handlers`], which whoever
-    /// calls drives. There can be as many handlers as there are `readers` for them.
+    /// A control plane of `parts` without ports, with a worker on each of `cores` and with [`Config::handlers`]. Its callers
+    /// drive them until [`start`](ControlPlane::start). There can be as many handlers as there are `readers` for them.
     pub fn new(
         config: Config,
         parts: Parts,
@@ -121,7 +122,7 @@ impl ControlPlane {
 
 #[cfg(test)]
 impl ControlPlane {
-    /// Whom the caller drives.
+    /// The runtime, where no threads run.
     pub fn inline(&mut self) -> &mut Inline {
         self.runtime.inline()
     }

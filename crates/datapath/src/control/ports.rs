@@ -205,7 +205,7 @@ impl PortTable {
         self.ports.values().flat_map(|port| port.rx.iter().map(|rx| rx.assignment)).collect()
     }
 
-    /// Takes note of who polls them from now on. Returns what has to change hands for that.
+    /// Records who polls them from now on. Returns which queues have to change hands for that.
     pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
         let mut assignments = assignments.into_iter();
         let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Who drives workers and handlers: threads of their own, or whoever calls [`Datapath::poll`](crate::Datapath::poll).
+//! What drives workers and handlers: threads of their own, or the callers of [`Datapath::poll`](crate::Datapath::poll).
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -19,7 +19,7 @@ use crate::worker::waker::Waker;
 /// To add one has two steps: what can fail comes first and changes nothing, and is done before the worker or handler
 /// exists; what comes second cannot fail.
 pub trait Runtime: Send {
-    /// Whether whoever calls drives them.
+    /// Whether workers and handlers run only when a method is called.
     fn is_inline(&self) -> bool;
 
     /// Makes ready for the worker of this number, which is to be woken by `waker` and pinned to `core`.
@@ -52,10 +52,10 @@ pub trait Runtime: Send {
     /// As [`serve`](Runtime::serve), until no packet is in the slow path any more.
     fn settle(&mut self);
 
-    /// Runs one turn of everybody and returns how many packets were received. `None` where they run by themselves.
+    /// Runs one turn of each worker, with what the handlers answer, and returns how many packets were received. `None` where threads drive them.
     fn poll(&mut self) -> Option<usize>;
 
-    /// Drives nobody any longer, and gives out whom it has driven, by number. Who has panicked is left out.
+    /// Stops driving, and gives out the workers and handlers, by number. Those that have panicked are left out.
     fn release(&mut self) -> (Vec<Worker>, Vec<Handler>);
 
     /// The runtime of a test that looks into it.
@@ -65,7 +65,7 @@ pub trait Runtime: Send {
     }
 }
 
-/// Workers and handlers are driven by whoever calls: nothing happens but then, and always in the same order.
+/// Workers and handlers run in the thread of the caller, when a method is called, and always in the same order.
 #[derive(Default)]
 pub struct Inline {
     /// By number.
@@ -122,7 +122,7 @@ impl Runtime for Inline {
         for worker in self.workers.values_mut() {
             worker.reader.quiescent();
             worker.executor.now = worker.clock.now();
-            worker.obey();
+            worker.handle_commands();
             worker.executor.outputs.end_of_batch(worker.executor.now);
             worker.reader.offline();
         }
@@ -134,7 +134,7 @@ impl Runtime for Inline {
         loop {
             let answered = self.answer();
             self.take_returned();
-            self.workers.values_mut().for_each(Worker::let_go);
+            self.workers.values_mut().for_each(Worker::hand_over);
             if answered == 0 {
                 break;
             }
@@ -257,7 +257,7 @@ impl Runtime for Threads {
     }
 }
 
-/// A thread, and how to end it. It returns `None` where nobody has taken the seat.
+/// A thread that runs a worker or a handler, and how to end it. It returns `None` where it was given none.
 struct Thread<T> {
     stop: Arc<AtomicBool>,
     wake: Box<dyn Fn() + Send>,
@@ -270,15 +270,15 @@ impl<T> Thread<T> {
         (self.wake)();
     }
 
-    /// Waits for its end, and gives out who has worked there. A thread that has panicked is gone with whom it had.
+    /// Ends the thread and gives out its worker or handler, which a panic takes with it.
     fn end(self) -> Option<T> {
         self.stop();
         self.handle.join().ok()?
     }
 }
 
-/// A thread that waits for who is to work there. Where there is none to be had, nothing is lost by that; one that
-/// nobody takes ends.
+/// A thread that waits for its worker or handler. Threads are started before anything else changes, so that nothing has to
+/// be undone where the system has none left. A seat that is dropped ends its thread.
 pub struct Seat<T> {
     thread: Thread<T>,
     entrance: mpsc::SyncSender<T>,
@@ -297,18 +297,18 @@ impl<T: Send + 'static> Seat<T> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let body = move || {
-            let mut who = entered.recv().ok()?;
-            work(&mut who, &stopped);
-            Some(who)
+            let mut driven = entered.recv().ok()?;
+            work(&mut driven, &stopped);
+            Some(driven)
         };
         let handle = std::thread::Builder::new().name(name.clone()).spawn(body).map_err(error)?;
         Ok(Seat { thread: Thread { stop, wake: Box::new(wake), handle }, entrance })
     }
 
-    /// Has somebody work there.
-    fn take(self, who: T) -> Thread<T> {
+    /// Gives the thread what it is to run.
+    fn take(self, driven: T) -> Thread<T> {
         // The thread waits for nothing else, and there is room for one.
-        let _ = self.entrance.send(who);
+        let _ = self.entrance.send(driven);
         self.thread
     }
 }

@@ -29,7 +29,8 @@ impl Datapath {
     }
 
     /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
-    /// [`barrier`](Datapath::barrier).
+    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their way
+    /// back.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)

@@ -105,9 +105,9 @@ impl Datapath {
 
     /// Returns when all packets that came in before the call have gone their way, through the slow path
     /// too: a worker has had a turn without work since then, and no packet of it is up. `false` where
-    /// traffic goes on for longer than `patience`. Not to be called from an upcall.
-    pub fn settle(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// traffic goes on for longer than `timeout`. Not to be called from an upcall.
+    pub fn settle(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         // The first answers say that a turn has begun that sees what came in; its end comes later.
         let mut idle = self.reports(deadline).map(|_| false);
         while idle == Some(false) && Instant::now() < deadline {

@@ -7,6 +7,7 @@ use ports::{Port, RxQueue};
 use crate::action::PortNo;
 use crate::datapath::Datapath;
 use crate::error::Error;
+use crate::pipeline::ingress::Ingress;
 use crate::pipeline::port::PortShared;
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
@@ -68,6 +69,25 @@ impl Datapath {
         if pinned {
             control.schedule();
         }
+    }
+
+    /// Puts optional stages before classification in each receive queue that the port has now, as `make` makes them for the
+    /// queue's number; or takes them away, where it makes none. When this returns, the queues' workers have them before they
+    /// receive again. Not to be called from an upcall.
+    pub fn set_ingress(&self, port: PortNo, make: impl Fn(usize) -> Option<Box<Ingress>>) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        let queues = self.ports.lock().rx_assignments();
+        self.port(port).ok_or(Error::NoSuchPort(port))?;
+        {
+            let pool = self.pool.read();
+            for RxAssignment { queue, worker, .. } in queues.into_iter().filter(|of| of.port == port) {
+                if let Some(worker) = pool.get(worker) {
+                    worker.mailbox.post(Command::SetIngress { port, queue, ingress: make(queue) });
+                }
+            }
+        }
+        control.serve();
+        Ok(())
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that

@@ -12,7 +12,7 @@ use crate::classify::cache::headers::{Found, Probes};
 use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{FastAction, FlowRef};
 use crate::pipeline::metadata::Metadata;
-use crate::pipeline::recirculation::{Pass, RecirculatedBatch, Stage};
+use crate::pipeline::recirculation::{Pass, RecircStage, RecirculatedBatch};
 
 /// A batch on its way through the stages.
 pub struct InFlight {
@@ -41,7 +41,7 @@ pub struct BatchMeta {
     pub found: [Found; BATCH_SIZE],
     /// For the header cache.
     pub probes: Probes,
-    stage: Stage,
+    stage: RecircStage,
     pass: Pass,
     /// What travels beside packets that go round again: see `again`.
     metadata: Metadata,
@@ -67,7 +67,7 @@ impl Default for BatchMeta {
             headers: MaskedHeaders::default(),
             found: [Found::MISS; BATCH_SIZE],
             probes: Probes::default(),
-            stage: Stage { in_port: PortNo(0), recirc_id: 0 },
+            stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
             metadata: Metadata::new(),
             again: false,
@@ -85,7 +85,7 @@ impl BatchMeta {
     /// Nothing is known of packets that a port has received.
     #[inline(always)]
     pub fn begin(&mut self, in_port: PortNo) {
-        (self.stage, self.pass, self.again) = (Stage { in_port, recirc_id: 0 }, Pass::FIRST, false);
+        (self.stage, self.pass, self.again) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
         self.forget(0);
     }
 
@@ -115,7 +115,7 @@ impl BatchMeta {
 impl BatchMeta {
     /// The stage that its packets are in.
     #[inline(always)]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> RecircStage {
         self.stage
     }
 

@@ -75,7 +75,7 @@ impl Worker {
         received
     }
 
-    /// Stage 1. Returns how many packets were received.
+    /// RecircStage 1. Returns how many packets were received.
     #[inline(always)]
     fn receive(&mut self, queue: usize) -> usize {
         let Worker { rx, in_flight, executor, .. } = self;
@@ -87,11 +87,13 @@ impl Worker {
         executor.counters.received.add(received as u64);
         if !rx.port.is_up() {
             executor.outputs.retire_batch(packets, DropReason::InPortDown, rx.port.no);
+        } else if let Some(ingress) = &mut rx.ingress {
+            ingress.apply(packets, &executor.outputs, rx.port.no, executor.now);
         }
         received
     }
 
-    /// Stage 3, for packets that a port has received: finds their flows. What is not needed of a key is not extracted.
+    /// RecircStage 3, for packets that a port has received: finds their flows. What is not needed of a key is not extracted.
     #[inline(always)]
     fn classify<S: Simd>(&mut self, simd: S, queue: usize) {
         let Worker { number, reader, table, caches, rx, in_flight, executor, .. } = self;
@@ -107,7 +109,7 @@ impl Worker {
         count(executor, classify(simd, at, packets, caches, meta, &mut rx.recent));
     }
 
-    /// Stage 3, for packets that go round again.
+    /// RecircStage 3, for packets that go round again.
     #[inline(always)]
     fn classify_again<S: Simd>(&mut self, simd: S) {
         let Worker { number, reader, table, caches, in_flight, executor, .. } = self;

@@ -4,6 +4,8 @@
 pub mod batch;
 /// The stages, in the order in which they happen.
 pub(crate) mod forward;
+/// Optional stages before anything is parsed.
+pub mod ingress;
 /// What travels beside packets that go round again.
 pub mod metadata;
 /// A port as the workers share it.

@@ -29,7 +29,7 @@ const SPARE: usize = 16;
 
 /// Where packets are classified: those of one stage look at the same flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stage {
+pub struct RecircStage {
     /// The port that they have come in on.
     pub in_port: PortNo,
     /// Zero where that is all.
@@ -74,7 +74,7 @@ impl Pass {
 /// Packets of one stage that are to be classified together.
 pub struct RecirculatedBatch {
     /// Where.
-    pub stage: Stage,
+    pub stage: RecircStage,
     /// Which pass they come to.
     pub pass: Pass,
     /// The packets.
@@ -87,14 +87,14 @@ pub struct RecirculatedBatch {
 
 impl RecirculatedBatch {
     fn new() -> Box<RecirculatedBatch> {
-        let stage = Stage { in_port: PortNo(0), recirc_id: 0 };
+        let stage = RecircStage { in_port: PortNo(0), recirc_id: 0 };
         let (packets, metadata) = (Batch::new(), Metadata::new());
         Box::new(RecirculatedBatch { stage, pass: Pass::FIRST, packets, metadata, counted: 0 })
     }
 
     /// Whether another packet may join.
     #[inline(always)]
-    fn takes(&self, stage: Stage, pass: Pass) -> bool {
+    fn takes(&self, stage: RecircStage, pass: Pass) -> bool {
         !self.packets.is_full() && self.stage == stage && self.pass == pass
     }
 
@@ -147,7 +147,7 @@ impl Recirculation {
 
     /// Has a packet classified again behind the others, with the metadata of its key but for the stage.
     #[inline(always)]
-    pub fn push(&mut self, stage: Stage, pass: Pass, packet: Packet, key: &Key) {
+    pub fn push(&mut self, stage: RecircStage, pass: Pass, packet: Packet, key: &Key) {
         self.waiting += 1;
         // Only the last batch takes more: packets of a connection must not overtake each other, also where they go to
         // different stages.
@@ -158,7 +158,7 @@ impl Recirculation {
     }
 
     /// As [`push`](Recirculation::push), for packets of a run, which have all their metadata in common.
-    pub fn push_run(&mut self, stage: Stage, pass: Pass, packets: impl Iterator<Item = Packet>, key: &Key) {
+    pub fn push_run(&mut self, stage: RecircStage, pass: Pass, packets: impl Iterator<Item = Packet>, key: &Key) {
         for packet in packets {
             self.push(stage, pass, packet, key);
         }
@@ -167,7 +167,7 @@ impl Recirculation {
     /// As [`push`](Recirculation::push), for a packet that has waited by itself. Returns the key that it had, if any.
     pub fn push_packet(&mut self, recirculated: RecirculatedPacket) -> Option<Box<Key>> {
         let RecirculatedPacket { packet, metadata, pass, counted } = recirculated;
-        let stage = Stage { in_port: metadata.in_port(), recirc_id: metadata.recirc_id() };
+        let stage = RecircStage { in_port: metadata.in_port(), recirc_id: metadata.recirc_id() };
         metadata.start(&mut self.key);
         self.waiting += 1;
         let key = std::mem::take(&mut self.key);
@@ -181,14 +181,14 @@ impl Recirculation {
     }
 
     /// A batch for packets of a stage, at the end of the queue.
-    fn open(&mut self, stage: Stage, pass: Pass) -> &mut RecirculatedBatch {
+    fn open(&mut self, stage: RecircStage, pass: Pass) -> &mut RecirculatedBatch {
         let batch = self.empty(stage, pass);
         self.queue.push_back(batch);
         self.queue.back_mut().expect("it was put there")
     }
 
     /// A batch without packets.
-    pub fn empty(&mut self, stage: Stage, pass: Pass) -> Box<RecirculatedBatch> {
+    pub fn empty(&mut self, stage: RecircStage, pass: Pass) -> Box<RecirculatedBatch> {
         let mut batch = self.spare.pop().unwrap_or_else(RecirculatedBatch::new);
         (batch.stage, batch.pass, batch.counted) = (stage, pass, 0);
         batch

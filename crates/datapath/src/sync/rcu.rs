@@ -46,11 +46,7 @@ impl Domain {
     /// Starts a grace period: whatever was unlinked before is unused once this epoch has
     /// [`passed`](Domain::passed).
     pub fn begin(&self) -> u64 {
-        self.advance()
-    }
-
-    fn advance(&self) -> u64 {
-        // Orders the unlinking before the look at the slots, against the fence in `Reader::announce`.
+        // Orders the unlinking before the look at the slots, against the fence in `Reader::quiescent`.
         fence(Ordering::SeqCst);
         let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         fence(Ordering::SeqCst);
@@ -67,7 +63,7 @@ impl Domain {
 
     /// Waits until every reader has announced a quiescent state. Must not be called by an online reader.
     pub fn synchronize(&self) {
-        let epoch = self.advance();
+        let epoch = self.begin();
         let mut spins = 0u32;
         while !self.passed(epoch) {
             spins += 1;
@@ -77,7 +73,7 @@ impl Domain {
 
     /// Drops `object`, which has been unlinked, after a grace period.
     pub fn retire(&self, object: Box<dyn Send>) {
-        let epoch = self.advance();
+        let epoch = self.begin();
         self.garbage.lock().push((epoch, object));
     }
 
@@ -166,7 +162,8 @@ impl<'a> Guard<'a> {
     /// the guard's domain that starts after it was unlinked.
     #[inline(always)]
     pub unsafe fn protect<T>(self, object: *const T) -> &'a T {
-        // SAFETY: the caller promises that it outlives this turn, which outlives 'a.
+        // SAFETY: the caller promises that the object is retired through this guard's domain before it is freed. The reader
+        // announces no quiescent state while the guard borrows it, so the object is not freed during 'a.
         unsafe { &*object }
     }
 }
@@ -189,7 +186,8 @@ impl<T: Send + Sync + 'static> Protected<T> {
     #[inline(always)]
     pub fn load<'a>(&self, guard: Guard<'a>) -> Option<&'a T> {
         let object = self.pointer.load(Ordering::Acquire);
-        // SAFETY: the object was reachable just now, and `replace` retires it through the domain.
+        // SAFETY: the pointer was loaded while the guard's reader was online, and `replace` retires what it unlinks through
+        // the domain, so the object lives at least as long as the guard.
         (!object.is_null()).then(|| unsafe { guard.protect(object) })
     }
 
@@ -197,7 +195,8 @@ impl<T: Send + Sync + 'static> Protected<T> {
     pub fn replace(&self, object: Option<Box<T>>, domain: &Domain) {
         let old = self.pointer.swap(into_raw(object), Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: `old` came from a box, and no new reader can reach it.
+            // SAFETY: `old` came from `Box::into_raw`, it is unlinked, so no new reader can reach it, and it is made a box again
+            // only here. The domain drops it after those readers that may still use it have passed a quiescent state.
             domain.retire(unsafe { Box::from_raw(old) });
         }
     }
@@ -208,7 +207,7 @@ impl<T: Send + Sync + 'static> Protected<T> {
     /// Nobody calls [`replace`](Protected::replace) while the reference lives.
     pub unsafe fn for_writer(&self) -> Option<&T> {
         let object = self.pointer.load(Ordering::Acquire);
-        // SAFETY: not retired while it is not replaced.
+        // SAFETY: the object is retired only when it is replaced, and the caller promises that nobody replaces it meanwhile.
         (!object.is_null()).then(|| unsafe { &*object })
     }
 }
@@ -217,7 +216,8 @@ impl<T: Send + Sync + 'static> Drop for Protected<T> {
     fn drop(&mut self) {
         let object = self.pointer.load(Ordering::Relaxed);
         if !object.is_null() {
-            // SAFETY: it came from a box, and exclusive access to the owner means that no reader is left.
+            // SAFETY: the pointer came from `Box::into_raw`. Its owner is dropped when no reader can reach it: it was never
+            // shared, or it was retired through the domain and every reader has passed a quiescent state since.
             drop(unsafe { Box::from_raw(object) });
         }
     }

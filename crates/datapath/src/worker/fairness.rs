@@ -1,15 +1,17 @@
-//! A worker's time, shared between its receive queues when some of them ask too much of the flow table.
+//! Fair shares of a worker's time among its receive queues, by deficits as in deficit round robin.
 //!
-//! Every turn polls each queue that has packets, so a queue whose batches cost much takes time from the others. Most
-//! costs are what the operator asks for. Those of packets that no flow matches, those of a port whose
-//! packets ask for more masks than it may have, and those of super-frames that are cut into tiny segments are
-//! whoever's who sends them. So a batch of such a queue is
-//! *charged*: what it costs above the cheapest batch of other queues, and a quarter of that, is a deficit, and so is all that
-//! is done with its packets when they come back from the slow path. While the queue owes a turn or more, it is not polled; each turn of the others pays off as much as the cheapest of them
-//! has cost. So such a queue never gets much more time than another that has traffic, and what it cannot have
-//! is lost at its own device. Where the others have nothing to do, deficits are forgiven: time is never wasted.
+//! Every turn polls each queue that has packets, so a queue whose batches cost much takes time from the others. Most costs
+//! are what the operator asks for. Some are what a sender causes: packets that no flow matches, packets of a port that asks
+//! for more masks than it may have, and super-frames that are cut into tiny segments. A batch with such packets is
+//! *charged* to its queue: what it costs above the cheapest batch of the other queues, and a quarter of that, is added to the
+//! queue's deficit. So is all that is done with its packets when they come back from the slow path.
 //!
-//! Other queues pay one comparison.
+//! A queue with a deficit of a turn or more is passed over. Each turn in which that happens lowers its deficit by the cost of
+//! the cheapest batch of the others. So such a queue never gets much more time than another that has traffic, and the
+//! packets for which there is no time are lost at its own device. Where only queues with a deficit have packets, all
+//! deficits are reset: no time is left unused.
+//!
+//! A queue without a deficit pays for this with one comparison in each turn.
 
 /// Turns in which a queue is passed over at most.
 const MOST_TURNS: u64 = 32;
@@ -18,14 +20,16 @@ const MOST_TURNS: u64 = 32;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deficit(u64);
 
-/// One worker's measure of what is fair.
+/// What one worker compares its queues by.
 #[derive(Debug, Default)]
 pub struct Fairness {
-    /// The cheapest batch that was not charged, of the last turn that had one, and of this turn so far; zero: there was none.
+    /// Cost of the cheapest batch that was not charged, in the last turn that had one; zero: there was none.
     before: u64,
+    /// The same, in this turn so far.
     cheapest: u64,
-    /// Whether a queue was passed over in this turn, and whether another had packets.
+    /// Whether a queue was passed over in this turn.
     passed_over: bool,
+    /// Whether another had packets.
     polled: bool,
 }
 
@@ -52,7 +56,7 @@ impl Fairness {
         self.before + self.before / 4
     }
 
-    /// Takes note of what a batch has cost, and whether it is to be charged.
+    /// Records what a batch has cost, and charges it to its queue where it is to be `charged`.
     #[inline(always)]
     pub fn record_batch(&mut self, deficit: &mut Deficit, cycles: u64, charged: bool) {
         self.polled = true;
@@ -63,14 +67,15 @@ impl Fairness {
         }
     }
 
-    /// Adds to a deficit, where there is a queue to compare with; and an eighth, for what this has pushed out of the caches.
+    /// Charges cycles to a queue, and an eighth of them for what this has pushed out of the caches. Without another queue to
+    /// compare with, the deficit stays zero.
     #[inline(always)]
     pub fn charge(&self, deficit: &mut Deficit, cycles: u64) {
-        // A batch that the system interrupted has cost nothing of the kind.
+        // A batch during which the system has interrupted the worker may have taken any time.
         deficit.0 = (deficit.0 + cycles + cycles / 8).min(MOST_TURNS * self.before);
     }
 
-    /// Ends the turn. Returns whether the deficits are to be forgiven: only those have packets that were passed over.
+    /// Ends the turn. Returns whether the deficits are to be reset: only queues that were passed over have packets.
     #[inline(always)]
     pub fn end_of_turn(&mut self) -> bool {
         let polled = std::mem::take(&mut self.polled);
@@ -83,7 +88,7 @@ impl Fairness {
 }
 
 impl Deficit {
-    /// Forgives it.
+    /// Sets it to zero.
     pub fn reset(&mut self) {
         self.0 = 0;
     }
@@ -124,7 +129,7 @@ mod tests {
         assert_eq!(victim, 10_000);
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
         assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
-        assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: nothing is owed");
+        assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: no deficit");
     }
 
     #[test]
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_is_no_debt() {
+    fn an_interruption_makes_a_bounded_deficit() {
         let (mut fairness, mut deficit) = (Fairness::default(), Deficit::default());
         fairness.record_batch(&mut Deficit::default(), 3_000, false);
         fairness.end_of_turn();

@@ -1,47 +1,49 @@
-//! How long an idle worker goes on polling before it sleeps.
+//! When an idle worker stops polling and sleeps.
 //!
-//! To be woken costs tens of microseconds, which a request and its answer pay again and again. So it always polls
-//! for about as long as that takes: whatever comes next, that is at most twice the better choice of the two, and
-//! an answer that follows its request finds the worker awake. And it learns: a sleep that a packet ended within
-//! some limit of the one before was a mistake, and the next time it polls for twice as long as that took; a longer
-//! one was right. Packets that come more often than that thus keep it awake, and an idle switch sleeps.
+//! To wake a worker costs tens of microseconds, and a request and its answer would pay that again and again. So a worker
+//! always polls for about as long as a wake-up takes: whatever comes next, that costs at most twice what the better of
+//! polling and sleeping would have cost, and an answer that follows its request finds the worker awake.
 //!
-//! The limit is small for a worker that shares its core with others, who could use the time. One that was given a
-//! core is to answer at once: packets as rare as those of a ping, one in a second, keep it awake.
+//! It also learns. A sleep that a packet ended soon, within a limit since the last work, was a mistake: the next time, the
+//! worker polls for twice as long as that took. A longer sleep was right. So packets that come more often than the limit
+//! keep a worker awake, and an idle switch sleeps.
+//!
+//! The limit is small for a worker that shares its core with others, which could use the time. A worker that has a core to
+//! itself is to answer at once: packets as rare as those of a ping, one in a second, keep it awake.
 
 use std::time::Duration;
 
 use packet::Time;
 
-/// The least that it polls: what a sleep and the way out of it cost.
+/// The shortest time that a worker polls in vain: what a sleep and a wake-up cost.
 const WAKE_UP: Duration = Duration::from_micros(100);
 
-/// The longest that a worker polls in vain which may run on any core.
-const SHARED: Duration = Duration::from_millis(1);
+/// The longest time for a worker that may run on any core.
+const SHARED_LIMIT: Duration = Duration::from_millis(1);
 
-/// The same of one that was given a core.
-const DEDICATED: Duration = Duration::from_millis(1250);
+/// The longest time for a worker with a core to itself.
+const DEDICATED_LIMIT: Duration = Duration::from_millis(1250);
 
-/// What one worker has learnt.
+/// One worker's policy, with what it has learnt.
 pub struct IdlePolicy {
-    /// When there was something to do last.
+    /// When there was last something to do.
     worked: Time,
-    /// Whether it has slept since.
+    /// Whether the worker has slept since.
     slept: bool,
-    /// How long it polls from then on.
+    /// How long the worker polls from then on.
     polls: Duration,
-    /// The longest that it polls.
+    /// The longest that the worker polls.
     limit: Duration,
 }
 
 impl IdlePolicy {
-    /// Of a worker that knows nothing yet. `dedicated`: it was given a core.
+    /// The policy of a new worker. `dedicated`: it has a core to itself.
     pub fn new(dedicated: bool) -> IdlePolicy {
-        let limit = if dedicated { DEDICATED } else { SHARED };
+        let limit = if dedicated { DEDICATED_LIMIT } else { SHARED_LIMIT };
         IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit }
     }
 
-    /// There is something to do.
+    /// Records that there is something to do.
     #[inline]
     pub fn on_work(&mut self, now: Time) {
         if self.slept {
@@ -57,12 +59,12 @@ impl IdlePolicy {
         self.polls = if gap < self.limit { (2 * gap).clamp(WAKE_UP, self.limit) } else { WAKE_UP };
     }
 
-    /// Whether it has polled for long enough.
+    /// Whether the worker has polled in vain for long enough.
     pub fn may_sleep(&self, now: Time) -> bool {
         now.since(self.worked) >= self.polls
     }
 
-    /// It goes to sleep.
+    /// Records that the worker goes to sleep.
     pub fn on_sleep(&mut self) {
         self.slept = true;
     }

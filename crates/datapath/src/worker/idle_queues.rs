@@ -1,13 +1,14 @@
 //! Idle receive queues, which a worker leaves alone until they have frames.
 //!
-//! A look at a queue costs little, at a thousand too much. So a queue that has been empty for a while, and has a
-//! descriptor that says all ([`ports::RxQueue::can_park`]), is *parked*: the worker does not poll it, and asks the
-//! kernel for all parked ones at once (epoll(7)), as often as it would have looked at one of them. A queue that has
-//! frames is polled from then on, in no other way than before.
+//! To poll one empty queue costs little; to poll a thousand costs too much. So a queue that has been empty for a while, and
+//! whose descriptor is readable whenever it has frames ([`ports::RxQueue::can_park`]), is *parked*: the worker stops
+//! polling it, and asks the kernel about all parked queues at once (epoll(7)), as often as it would have polled one of
+//! them. A queue that is found to have frames is polled again.
 //!
-//! Who sends to a parked queue pays for telling the worker, as with a worker that sleeps. Not so for a busy one:
-//! - its descriptor is armed for one event (EPOLLONESHOT), and again when it is parked again;
-//! - when it stays busy, it is taken out.
+//! Whoever sends to a parked queue pays for the notification, as with a worker that sleeps. Whoever sends to a busy queue
+//! does not:
+//! - a descriptor is armed for one event (EPOLLONESHOT), and armed again when its queue is parked again;
+//! - the descriptor of a queue that stays busy is taken out of the epoll instance.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,8 +31,8 @@ const FOUND: usize = 64;
 pub struct IdleQueues {
     /// Made when it is needed.
     epoll: Option<OwnedFd>,
-    /// By what events are marked with. A place stays its queue's until that is taken out.
-    places: Vec<Option<Rx>>,
+    /// By what events carry. A slot stays its queue's until the queue is taken out.
+    slots: Vec<Option<Rx>>,
     free: Vec<usize>,
     parked: usize,
     /// When a look found something last, and when the next one is worth it beside busy queues.
@@ -46,34 +47,34 @@ impl IdleQueues {
         if !rx.queue.can_park() {
             return Err(rx);
         }
-        let place = match rx.registration.place {
-            Some(place) => place,
+        let slot = match rx.registration.slot {
+            Some(slot) => slot,
             None => self.free.pop().unwrap_or_else(|| {
-                self.places.push(None);
-                self.places.len() - 1
+                self.slots.push(None);
+                self.slots.len() - 1
             }),
         };
-        if !self.arm(&rx, place) {
-            if rx.registration.place.take().is_none() {
-                self.free.push(place);
+        if !self.arm(&rx, slot) {
+            if rx.registration.slot.take().is_none() {
+                self.free.push(slot);
             }
             return Err(rx);
         }
-        rx.registration.place = Some(place);
-        self.places[place] = Some(rx);
+        rx.registration.slot = Some(slot);
+        self.slots[slot] = Some(rx);
         self.parked += 1;
         Ok(())
     }
 
     /// Has the kernel tell of the queue's next frames, or those that it has already.
-    fn arm(&mut self, rx: &Rx, place: usize) -> bool {
+    fn arm(&mut self, rx: &Rx, slot: usize) -> bool {
         if self.epoll.is_none() {
             self.epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
         }
         let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) else { return false };
         let (data, flags) =
-            (epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
-        match rx.registration.place {
+            (epoll::EventData::new_u64(slot as u64), epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
+        match rx.registration.slot {
             Some(_) => epoll::modify(epoll, fd, data, flags).is_ok(),
             None => epoll::add(epoll, fd, data, flags).is_ok(),
         }
@@ -97,8 +98,8 @@ impl IdleQueues {
         let events =
             epoll::wait(epoll, &mut events, Some(&Timespec::default())).map_or(&mut [][..], |(events, _)| events);
         for event in &*events {
-            let place = event.data.u64() as usize;
-            if let Some(mut rx) = self.places.get_mut(place).and_then(Option::take) {
+            let slot = event.data.u64() as usize;
+            if let Some(mut rx) = self.slots.get_mut(slot).and_then(Option::take) {
                 self.parked -= 1;
                 rx.registration.found = now;
                 rx.awaits_frames();
@@ -143,8 +144,8 @@ impl IdleQueues {
 
     /// Takes a queue's descriptor out.
     pub fn forget(&mut self, rx: &mut Rx) {
-        let Some(place) = rx.registration.place.take() else { return };
-        self.free.push(place);
+        let Some(slot) = rx.registration.slot.take() else { return };
+        self.free.push(slot);
         // One without a descriptor has lost its device, which will not be heard of again.
         if let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) {
             let _ = epoll::delete(epoll, fd);
@@ -153,8 +154,8 @@ impl IdleQueues {
 
     /// Has the queues of a port polled, whether they have frames or not.
     pub fn recall(&mut self, port: PortNo, into: &mut Vec<Rx>, now: Time) {
-        for place in &mut self.places {
-            if let Some(mut rx) = place.take_if(|rx| rx.port.no == port) {
+        for slot in &mut self.slots {
+            if let Some(mut rx) = slot.take_if(|rx| rx.port.no == port) {
                 self.parked -= 1;
                 rx.registration.found = now;
                 into.push(rx);
@@ -164,8 +165,8 @@ impl IdleQueues {
 
     /// Takes the queues of a port out.
     pub fn take(&mut self, port: PortNo) -> Vec<Rx> {
-        let of_port = |place: &mut Option<Rx>| place.take_if(|rx| rx.port.no == port);
-        let mut taken: Vec<Rx> = self.places.iter_mut().filter_map(of_port).collect();
+        let of_port = |slot: &mut Option<Rx>| slot.take_if(|rx| rx.port.no == port);
+        let mut taken: Vec<Rx> = self.slots.iter_mut().filter_map(of_port).collect();
         self.parked -= taken.len();
         taken.iter_mut().for_each(|rx| self.forget(rx));
         taken
@@ -273,9 +274,9 @@ mod tests {
         assert!(idle_queues.park(polled.pop().unwrap()).is_ok());
         let moved = idle_queues.take(PortNo(2));
         assert!(ports(&moved) == [2] && !moved[0].registration.is_known() && idle_queues.is_empty());
-        // Their places are free for others.
+        // Their slots are free for others.
         assert!(polled.into_iter().chain(moved).all(|rx| idle_queues.park(rx).is_ok()));
-        assert_eq!(idle_queues.places.len(), 2);
+        assert_eq!(idle_queues.slots.len(), 2);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What others want of a worker: commands, which they leave in its mailbox.
 //!
-//! A worker looks between its turns, and in long ones between batches; a look costs one load.
+//! A worker reads its mail between its turns, and in long turns between batches. To see that there is none costs one load.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{PortShared, Queue, SharedQueue};
 use crate::slowpath::queue::Notifier;
@@ -36,7 +37,9 @@ pub enum Command {
     Drain { reply: Sender<()> },
     /// Give the queues of ports back.
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
-    /// Wake another handler from now on.
+    /// Put optional stages before classification in a receive queue of a port, or take them away.
+    SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
+    /// Wake this handler from now on, and at once: its channel has moved there.
     SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },

@@ -1,4 +1,4 @@
-//! A receive queue as the worker has it that polls it.
+//! A receive queue, with what the worker that polls it knows of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,18 @@ use packet::Time;
 use ports::RxQueue;
 
 use crate::classify::mixed::RunHistory;
+use crate::pipeline::ingress::Ingress;
 use crate::pipeline::port::PortShared;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
 
-/// The share of the time for which a queue has been empty that passes before another look at it, if that is
-/// costly and the worker busy; and the most.
+/// A busy worker polls an empty queue that is costly to poll after this fraction of the time for which it has been empty.
 const POLL_FRACTION: u32 = 16;
+
+/// The longest such interval.
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How long a busy worker does not look at what has been empty for so long, and is costly to look at.
+/// How long a busy worker waits before it polls again what is costly to poll and has been empty for so long.
 pub fn poll_interval(empty_for: Duration) -> Duration {
     (empty_for / POLL_FRACTION).min(LONGEST_POLL_INTERVAL)
 }
@@ -24,8 +26,8 @@ pub fn poll_interval(empty_for: Duration) -> Duration {
 /// What a worker's idle queues note of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Registration {
-    /// Its place, while its descriptor is known there.
-    pub place: Option<usize>,
+    /// Its slot there, while its descriptor is in the epoll instance.
+    pub slot: Option<usize>,
     /// When it was found with frames.
     pub found: Time,
 }
@@ -33,7 +35,7 @@ pub struct Registration {
 impl Registration {
     /// Whether its descriptor is known.
     pub fn is_known(&self) -> bool {
-        self.place.is_some()
+        self.slot.is_some()
     }
 }
 
@@ -47,18 +49,20 @@ pub struct Rx {
     pub queue: Box<dyn RxQueue>,
     /// Cycles spent on its packets. Written by the worker that has the queue.
     pub cycles: Arc<Counter>,
-    /// What it owes to the worker's other queues.
+    /// How much more than its share of the worker's time it has had.
     pub deficit: Deficit,
     /// What its last batches were like.
     pub recent: RunHistory,
-    /// It was empty when it was looked at last.
+    /// Optional stages for what it receives.
+    pub ingress: Option<Box<Ingress>>,
+    /// It was empty when it was polled last.
     empty: bool,
-    /// To look at it when it is empty may cost a system call: there is a descriptor to wait for.
+    /// To poll it when it is empty may cost a system call: there is a descriptor to wait for.
     costly: bool,
     /// When it was not empty last.
     received: Time,
-    /// When an empty one that is costly is worth another look.
-    next_look: Time,
+    /// When to poll it again while it is empty and costly to poll.
+    next_poll: Time,
     /// What the idle queues of its worker note of it.
     pub registration: Registration,
 }
@@ -67,7 +71,7 @@ impl Rx {
     /// A queue of a port, not yet looked at.
     pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let costly = queue.wait_fd().is_some();
-        let (received, next_look) = (Time(0), Time(0));
+        let (received, next_poll) = (Time(0), Time(0));
         let (deficit, recent, empty) = (Deficit::default(), RunHistory::default(), false);
         let registration = Registration::default();
         Rx {
@@ -77,15 +81,16 @@ impl Rx {
             cycles,
             deficit,
             recent,
+            ingress: None,
             empty,
             costly,
             received,
-            next_look,
+            next_poll,
             registration,
         }
     }
 
-    /// There are frames to be expected in it.
+    /// Frames are expected in it, so it is polled in the next turn.
     pub fn awaits_frames(&mut self) {
         self.empty = false;
     }
@@ -100,7 +105,7 @@ impl Rx {
         self.received
     }
 
-    /// To look at it when it is empty may cost a system call.
+    /// To poll it when it is empty may cost a system call.
     pub fn is_costly_to_poll(&self) -> bool {
         self.costly
     }
@@ -113,17 +118,17 @@ impl Rx {
         if !self.empty {
             return true;
         }
-        if self.costly { look && (!busy || now >= self.next_look) } else { look || !busy }
+        if self.costly { look && (!busy || now >= self.next_poll) } else { look || !busy }
     }
 
-    /// Takes note of what a poll has found.
+    /// Records how many packets a poll has found.
     #[inline(always)]
     pub fn looked(&mut self, count: usize, now: Time) {
         self.empty = count == 0;
         if !self.empty {
             self.received = now;
         } else if self.costly {
-            self.next_look = now + poll_interval(now.since(self.received));
+            self.next_poll = now + poll_interval(now.since(self.received));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! How often a worker looks at clocks: they cost as much as several packets.
+//! How often a worker reads clocks, which costs as much as several packets.
 //!
-//! Where turns follow each other, one ends when the next begins, so the cycle counter is read once for each
-//! receive queue that is polled. The time of day is read again when some microseconds have passed since.
-//! Whoever drives a worker turn by turn gets both read in each.
+//! In a thread, one turn begins when the last one ends, so the cycle counter is read once for each receive queue that is
+//! polled. The time of day is read again when some microseconds have passed since it was read. Where a caller drives a
+//! worker turn by turn, both are read in each turn.
 
 use crate::sync::tsc;
 
 /// Cycles for which a reading of the clock is good enough: some microseconds.
 const FRESH: u64 = 10_000;
 
-/// A worker's.
+/// When one worker has read its clocks.
 #[derive(Debug, Default)]
 pub struct TimeCache {
-    /// Turns follow each other.
+    /// Turns follow each other without a pause.
     runs: bool,
     /// When the last turn ended; `None` where something else was done since.
     ended: Option<u64>,

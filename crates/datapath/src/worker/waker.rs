@@ -11,8 +11,8 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// Whether a thread sleeps, so that others need not wake it where it does not.
 ///
-/// The sleeper raises `sleeping`, looks once more for work, and sleeps; others first leave the work and
-/// then look at `sleeping`. With both in sequentially consistent order, one of the two sees the other.
+/// The sleeper sets `sleeping`, checks once more for work, and sleeps; others first leave the work and
+/// then read `sleeping`. Both are sequentially consistent, so at least one of the two sees the other.
 #[derive(Default)]
 struct SleepFlag {
     sleeping: AtomicBool,

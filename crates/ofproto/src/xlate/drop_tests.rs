@@ -1,11 +1,12 @@
 //! Every reason to drop a packet is raised by one, and counted once.
 
+use datapath::pipeline::ingress::{Filter, Ingress};
 use datapath::{Config, DropReason};
 use openflow::text::parse_flow_mod;
 use openflow::{FlowModCommand, FragHandling, OfPort, PortConfig, PortFeatures, PortMod, SwitchConfig};
 use packet::flow::text::NoNames;
 use packet::wire::build;
-use packet::{Offload, Packet, Pool, PoolConfig};
+use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
 
 use crate::bridge::BridgeConfig;
@@ -63,6 +64,15 @@ fn repeat(action: &str, times: usize) -> String {
     format!("actions={}", vec![action; times].join(","))
 }
 
+/// An ingress filter.
+struct RefuseAll;
+
+impl Filter for RefuseAll {
+    fn refused(&mut self, _: &[Packet], _: Time) -> u32 {
+        u32::MAX
+    }
+}
+
 /// What raises a reason.
 fn raise(reason: DropReason) -> Bed {
     match reason {
@@ -70,6 +80,14 @@ fn raise(reason: DropReason) -> Bed {
         DropReason::InPortDown => {
             let bed = bed(&["actions=output:2"]);
             configure(&bed, 1, PortConfig::NO_RECV);
+            ends(bed, &udp())
+        }
+        DropReason::IngressFilter => {
+            let bed = bed(&["actions=output:2"]);
+            for (port, _) in bed.datapath.ports() {
+                let ingress = |_| Some(Box::new(Ingress { tap: None, filter: Some(Box::new(RefuseAll)) }));
+                bed.datapath.set_ingress(port, ingress).unwrap();
+            }
             ends(bed, &udp())
         }
         DropReason::UpcallQueueFull => {

@@ -27,7 +27,7 @@ pub struct Args {
 
     /// What to do
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 const AFTER_HELP: &str = "\
@@ -41,7 +41,7 @@ Examples:
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run the switch with a configuration, in the foreground
     ///
     /// SIGHUP reads the configuration again, as 'weir reload' does. SIGTERM and SIGINT end the switch
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn ctl_takes_options_as_arguments() {
         let args = Args::try_parse_from(["weir", "ctl", "dpctl/dump-flows", "-m", "--names"]).unwrap();
-        let Command::Ctl { name, args } = args.command else { panic!("not ctl") };
+        let CliCommand::Ctl { name, args } = args.command else { panic!("not ctl") };
         assert_eq!((name.as_str(), args), ("dpctl/dump-flows", vec!["-m".to_string(), "--names".to_string()]));
     }
 }

@@ -1,4 +1,8 @@
 //! The command line: parses it and does what it says.
+//!
+//! - [`args`]: the commands and their options
+//! - [`run`]: `weir run`, the daemon with its configuration in a file
+//! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -10,15 +14,17 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::config::{self, check};
-use crate::daemon::{self, Options, PROGRAM};
+use crate::daemon;
 use crate::doctor;
 use crate::report::{self, Flows, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
+use crate::source::toml;
 use crate::unixctl::{Client, client};
-use crate::vswitchd;
 
 pub mod args;
-use args::{Args, Command};
+pub mod run;
+pub mod vswitchd;
+use args::{Args, CliCommand};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
 pub fn main() -> ExitCode {
@@ -63,7 +69,7 @@ enum Error {
     #[error("weir: {0}")]
     Daemon(#[from] daemon::Error),
     #[error("weir: vswitchd comes first: weir vswitchd [OPTIONS] [DATABASE]")]
-    Place,
+    VswitchdNotFirst,
     #[error("weir: this machine is not ready; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -71,31 +77,31 @@ enum Error {
 }
 
 fn dispatch(args: Args) -> Result<(), Error> {
-    let daemon = Daemon { rundir: Rundir::choose(args.rundir), socket: args.socket, json: args.json };
+    let daemon = RunningDaemon { rundir: Rundir::choose(args.rundir), socket: args.socket, json: args.json };
     match args.command {
-        Command::Run { config, log } => Ok(daemon::run(Options { config, rundir: daemon.rundir, log })?),
-        Command::Vswitchd { .. } => Err(Error::Place),
-        Command::Show => daemon.report("weir/show", &[], |r: &Show| report::text::show(r)),
-        Command::Flows { bridge, table, openflow_only, datapath_only } => {
+        CliCommand::Run { config, log } => Ok(run::run(config, daemon.rundir, &log)?),
+        CliCommand::Vswitchd { .. } => Err(Error::VswitchdNotFirst),
+        CliCommand::Show => daemon.report("weir/show", &[], |r: &Show| report::text::show(r)),
+        CliCommand::Flows { bridge, table, openflow_only, datapath_only } => {
             daemon.report("weir/flows", &flows_arguments(bridge, table, openflow_only, datapath_only), |r: &Flows| {
                 report::text::flows(r)
             })
         }
-        Command::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
-        Command::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
-        Command::Trace { bridge, flow, packet, generate, names } => {
+        CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
+        CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        CliCommand::Trace { bridge, flow, packet, generate, names } => {
             let mut arguments = vec![bridge, flow];
             arguments.extend(packet);
             arguments.extend(generate.then(|| "-generate".to_string()));
             arguments.extend(names.then(|| "--names".to_string()));
             daemon.report("weir/trace", &arguments, report::trace::trace)
         }
-        Command::Reload => daemon.ctl("reload", &[]),
-        Command::Check { config } => check(&config, args.json),
-        Command::Doctor => doctor(args.json),
-        Command::Ctl { name, args } => daemon.ctl(&name, &args),
-        Command::Version => version(args.json),
-        Command::Completions { shell } => {
+        CliCommand::Reload => daemon.ctl("reload", &[]),
+        CliCommand::Check { config } => check(&config, args.json),
+        CliCommand::Doctor => doctor(args.json),
+        CliCommand::Ctl { name, args } => daemon.ctl(&name, &args),
+        CliCommand::Version => version(args.json),
+        CliCommand::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "weir", &mut std::io::stdout());
             Ok(())
         }
@@ -112,17 +118,17 @@ fn flows_arguments(bridge: Option<String>, table: Option<u8>, openflow: bool, da
 }
 
 /// The daemon that commands are sent to.
-struct Daemon {
+struct RunningDaemon {
     rundir: Rundir,
     socket: Option<PathBuf>,
     json: bool,
 }
 
-impl Daemon {
+impl RunningDaemon {
     fn call(&self, command: &str, arguments: &[String]) -> Result<String, Error> {
         let socket = match &self.socket {
             Some(socket) => socket.clone(),
-            None => self.rundir.running_control_socket(PROGRAM)?,
+            None => self.rundir.running_control_socket(run::PROGRAM)?,
         };
         Ok(Client::connect(&socket)?.call(command, arguments)?)
     }
@@ -149,7 +155,7 @@ impl Daemon {
 }
 
 fn check(config: &Path, json: bool) -> Result<(), Error> {
-    let loaded = config::toml::load(config)?;
+    let loaded = toml::load(config)?;
     let problems = check::environment(&loaded);
     if !problems.0.is_empty() {
         return Err(problems.into());
@@ -160,7 +166,7 @@ fn check(config: &Path, json: bool) -> Result<(), Error> {
 fn doctor(json: bool) -> Result<(), Error> {
     let findings = doctor::examine(&doctor::Machine::at("/"));
     print(&if json { serde_json::to_string_pretty(&findings)? } else { doctor::text(&findings) })?;
-    if findings.iter().any(|finding| finding.level == doctor::Level::Problem) { Err(Error::Unready) } else { Ok(()) }
+    if findings.iter().any(|finding| finding.level == doctor::Severity::Problem) { Err(Error::Unready) } else { Ok(()) }
 }
 
 fn version(json: bool) -> Result<(), Error> {

@@ -7,9 +7,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::desired::{Desired, Port};
+use super::desired::{Desired, Interface};
 use super::error::{ConfigError, ConfigErrors};
-use super::toml::{Loaded, Origins, port_key};
+use super::origins::{Loaded, Origins, port_key};
 
 /// `AF_XDP` (linux/socket.h).
 const AF_XDP: u16 = 44;
@@ -27,10 +27,9 @@ pub fn environment(loaded: &Loaded) -> ConfigErrors {
         {
             errors.push(loaded.origins.error(&format!("bridge.{bridge_name}"), format!("LOCAL port: {problem}")));
         }
-        for (name, port) in &bridge.ports {
-            if let Some(problem) = port_problem(name, port) {
-                errors.push(loaded.origins.error(&port_key(bridge_name, name), problem));
-            }
+        for (port_name, port) in &bridge.ports {
+            let problems = port.interfaces.iter().filter_map(|(name, interface)| interface_problem(name, interface));
+            errors.extend(problems.map(|problem| loaded.origins.error(&port_key(bridge_name, port_name), problem)));
         }
     }
     ConfigErrors(errors)
@@ -61,15 +60,15 @@ pub fn missing_cores(cores: &BTreeSet<u32>) -> BTreeSet<u32> {
     cores.iter().copied().filter(|&core| !usable(core)).collect()
 }
 
-fn port_problem(name: &str, port: &Port) -> Option<String> {
-    match port.interface.kind.as_str() {
+fn interface_problem(name: &str, interface: &Interface) -> Option<String> {
+    match interface.kind.as_str() {
         "tap" | "internal" => tap_problem().map(str::to_owned),
-        kind @ ("system" | "afpacket" | "afxdp") => interface_problem(name, kind),
+        kind @ ("system" | "afpacket" | "afxdp") => device_problem(name, kind),
         _ => None,
     }
 }
 
-fn interface_problem(name: &str, kind: &str) -> Option<String> {
+fn device_problem(name: &str, kind: &str) -> Option<String> {
     if !Path::new("/sys/class/net").join(name).exists() {
         return Some(format!("no such interface; create it first, or set type = \"tap\" to have Weir create {name}"));
     }
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let loaded = crate::config::toml::parse(Path::new("t.toml"), text).unwrap();
+        let loaded = crate::source::toml::parse(Path::new("t.toml"), text).unwrap();
         environment(&loaded).0.iter().map(ToString::to_string).collect()
     }
 

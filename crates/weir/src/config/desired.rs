@@ -107,8 +107,7 @@ pub struct Datapath {
     pub exact_cache_memory: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
-    /// Somebody is filling the flow tables: until that is done, nothing is forwarded by them
-    /// (`flow-restore-wait`).
+    /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
     pub flow_restore_wait: bool,
 }
 
@@ -139,6 +138,14 @@ pub struct Bridge {
     pub controllers: BTreeMap<Target, Controller>,
     /// Flows in the tables from the start.
     pub flows: BTreeSet<FlowText>,
+}
+
+impl Bridge {
+    /// The interface of this name. Most ports have the name of their interface.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        let same_name = self.ports.get(name).and_then(|port| port.interfaces.get(name));
+        same_name.or_else(|| self.ports.values().find_map(|port| port.interfaces.get(name)))
+    }
 }
 
 /// What belongs to a bridge itself.
@@ -231,11 +238,30 @@ pub enum FailMode {
 pub struct Port {
     /// Which VLANs it carries, and how.
     pub vlans: Vlans,
-    /// The device behind it.
-    pub interface: Interface,
+    /// The devices behind it by name: one, or those of a bond.
+    pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// The device behind a port.
+/// Why a port of several interfaces cannot be had.
+pub const NO_BONDS: &str = "ports of several interfaces (bonds) are not supported yet";
+
+impl Port {
+    /// A port of one interface, whose name it has.
+    pub fn single(name: &str, interface: Interface, vlans: Vlans) -> Port {
+        Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]) }
+    }
+
+    /// The name of its interface and what that is to be; an error where it has not just one.
+    pub fn only_interface(&self) -> Result<(&str, &Interface), &'static str> {
+        let mut interfaces = self.interfaces.iter();
+        match (interfaces.next(), interfaces.next()) {
+            (Some((name, interface)), None) => Ok((name, interface)),
+            _ => Err(NO_BONDS),
+        }
+    }
+}
+
+/// A device behind a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interface {
     /// Type, as the column `type` has it; empty is "system".
@@ -334,7 +360,7 @@ impl VlanMode {
 pub struct Controller {
     /// The longest pause between two attempts to connect (`max_backoff`).
     pub max_backoff: Duration,
-    /// After how long a silence the peer is asked for a sign of life (`inactivity_probe`); zero never.
+    /// A peer that has been silent for this long is sent an echo request (`inactivity_probe`); zero: never.
     pub inactivity_probe: Duration,
 }
 

@@ -49,7 +49,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The candidate that `word` is most likely a slip of the pen for.
+/// The candidate that `word` is most likely a misspelling of.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > 64 {
         return None;

@@ -1,10 +1,16 @@
-//! The configuration: one desired state ([`desired`]), whatever the source ([`toml`]).
+//! The configuration: one desired state, whatever the source ([`crate::source`]).
+//!
+//! - [`check`]: what a configuration needs of the machine
+//! - [`desired`]: the desired state
+//! - [`error`]: what is wrong with a configuration
+//! - [`origins`]: where in its source each part stands
+//! - [`target`]: addresses of controllers
 
 pub mod check;
 pub mod desired;
 pub mod error;
+pub mod origins;
 pub mod target;
-pub mod toml;
 
 pub use desired::{Bridge, Desired, FailMode, Interface, Port, VlanMode, Vlans, Workers};
 pub use error::{ConfigError, ConfigErrors};

@@ -12,29 +12,29 @@ use ports::registry;
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
 use super::missing::Seen;
-use super::openflow::Requests;
+use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::desired::{
     BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::flow_text;
-use crate::reconfigure::{Apply, Numbers, Step};
+use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
-/// The switch as a target of steps.
-pub struct Target {
+/// The running switch, on which steps are taken.
+pub struct LiveSwitch {
     /// The switch.
     pub engine: Engine,
     /// Where sockets are made.
     pub rundir: PathBuf,
     /// The OpenFlow sockets, on the management thread.
-    pub openflow: Requests,
+    pub openflow: SocketRequests,
     /// What the workers and caches are set to.
     pub workers: Workers,
     /// What the caches are set to.
     pub datapath: Datapath,
 }
 
-type Outcome = Result<(), String>;
+type StepResult = Result<(), String>;
 
 /// A port whose device has gone.
 pub struct Lost {
@@ -46,53 +46,67 @@ pub struct Lost {
     pub port: OfPort,
     /// Type.
     pub kind: String,
-    /// Why it has no other.
+    /// Why it has no other device.
     pub error: String,
     /// Which interface has its name now.
     pub seen: Seen,
 }
 
-impl Apply for Target {
-    fn apply(&mut self, step: &Step) -> Outcome {
+impl Apply for LiveSwitch {
+    fn apply(&mut self, step: &ReconfigureStep) -> StepResult {
         tracing::debug!(?step, "reconfigure");
         match step {
-            Step::SetWorkers(workers) => self.set_workers(workers),
-            Step::SetDatapath(datapath) => self.set_datapath(datapath),
-            Step::StartDpdk(settings) => {
+            ReconfigureStep::SetWorkers(workers) => self.set_workers(workers),
+            ReconfigureStep::SetDatapath(datapath) => self.set_datapath(datapath),
+            ReconfigureStep::StartDpdk(settings) => {
                 ports::vhost::configure(settings, &self.rundir);
-                // What fails is in the log, and in the errors of the ports that need it.
+                // A failure is logged, and reported as the error of each port that needs DPDK.
                 ports::dpdk::initialise(settings);
                 Ok(())
             }
-            Step::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
-            Step::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
-            Step::RemoveBridge { bridge } => self.remove_bridge(bridge),
-            Step::AddLocal { bridge, settings } => self.add_local(bridge, settings),
-            Step::RemoveLocal { .. } | Step::RemovePort { .. } => {
+            ReconfigureStep::AddBridge { bridge, settings } => self.add_bridge(bridge, settings),
+            ReconfigureStep::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
+            ReconfigureStep::RemoveBridge { bridge } => self.remove_bridge(bridge),
+            ReconfigureStep::AddLocal { bridge, settings } => self.add_local(bridge, settings),
+            ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
-            Step::AddPort { bridge, port, wanted } => self.add_port(bridge, port, wanted),
-            Step::SetVlans { bridge, port, vlans } => self.set_vlans(bridge, port, vlans),
-            Step::SetInterface { bridge, port, interface } => self.set_interface(bridge, port, interface),
-            Step::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
-            Step::RemoveFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::DeleteStrict),
-            Step::AddController { bridge, target, controller } => {
+            ReconfigureStep::AddPort { bridge, wanted, .. } => self.add_port(bridge, wanted),
+            ReconfigureStep::SetVlans { bridge, interfaces, vlans, .. } => self.set_vlans(bridge, interfaces, vlans),
+            ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
+                self.set_interface(bridge, interface, wanted)
+            }
+            ReconfigureStep::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
+            ReconfigureStep::RemoveFlow { bridge, flow } => {
+                self.change_flow(bridge, flow, FlowModCommand::DeleteStrict)
+            }
+            ReconfigureStep::AddController { bridge, target, controller } => {
                 self.openflow.add_controller(bridge, target.clone(), controller.clone())
             }
-            Step::RemoveController { bridge, target } => self.openflow.remove_controller(bridge, target.clone()),
+            ReconfigureStep::RemoveController { bridge, target } => {
+                self.openflow.remove_controller(bridge, target.clone())
+            }
         }
     }
 
-    fn take_away(&mut self, steps: &[Step]) -> Vec<Outcome> {
-        let names = steps.iter().filter_map(|step| match step {
-            Step::RemovePort { bridge, port } => Some((bridge, port)),
-            Step::RemoveLocal { bridge } => Some((bridge, bridge)),
+    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<StepResult> {
+        let parts = steps.iter().filter_map(|step| match step {
+            ReconfigureStep::RemovePort { bridge, interfaces, .. } => Some((bridge, &interfaces[..])),
+            ReconfigureStep::RemoveLocal { bridge } => Some((bridge, std::slice::from_ref(bridge))),
             _ => None,
         });
-        let (bridges, names): (Vec<_>, Vec<_>) = names.unzip();
+        let (bridges, interfaces): (Vec<_>, Vec<_>) = parts.unzip();
         match bridges.first().map(|name| self.bridge(name)) {
-            Some(Ok(bridge)) => remove_ports(&bridge, &names),
-            Some(Err(error)) => vec![Err(error); names.len()],
+            Some(Ok(bridge)) => {
+                let names: Vec<_> = interfaces.iter().copied().flatten().collect();
+                let mut removed = remove_ports(&bridge, &names).into_iter();
+                // A port has gone when all its interfaces have.
+                interfaces
+                    .iter()
+                    .map(|names| removed.by_ref().take(names.len()).fold(Ok(()), StepResult::and))
+                    .collect()
+            }
+            Some(Err(error)) => vec![Err(error); steps.len()],
             None => Vec::new(),
         }
     }
@@ -111,8 +125,8 @@ impl Apply for Target {
     }
 }
 
-impl Target {
-    fn set_workers(&mut self, workers: &Workers) -> Outcome {
+impl LiveSwitch {
+    fn set_workers(&mut self, workers: &Workers) -> StepResult {
         let (datapath, have) = (&self.engine.datapath, &self.workers);
         if workers.tx_flush_interval != have.tx_flush_interval {
             datapath.set_tx_flush_interval(workers.tx_flush_interval);
@@ -122,7 +136,7 @@ impl Target {
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
-        // Last, for it can fail.
+        // Last, because it can fail.
         if workers.cores != have.cores {
             datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;
         }
@@ -130,7 +144,7 @@ impl Target {
         Ok(())
     }
 
-    fn set_datapath(&mut self, datapath: &Datapath) -> Outcome {
+    fn set_datapath(&mut self, datapath: &Datapath) -> StepResult {
         self.engine.datapath.set_max_flows(datapath.flow_limit as usize);
         self.engine.datapath.set_max_flow_memory(flow_memory(datapath));
         self.engine.datapath.set_max_masks(datapath.mask_limit as usize);
@@ -142,7 +156,7 @@ impl Target {
         }
         if datapath.vlan_limit != self.datapath.vlan_limit {
             set_vlan_limit(datapath.vlan_limit.into());
-            // No flow that was made from keys of the other kind is left.
+            // Flows that were made under the old limit would match the wrong packets.
             self.engine.switch.purge();
         }
         self.engine.switch.set_settings(switch_settings(datapath));
@@ -150,7 +164,7 @@ impl Target {
         Ok(())
     }
 
-    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         self.openflow.add_bridge(name, bridge).inspect_err(|_| {
@@ -159,7 +173,7 @@ impl Target {
         })
     }
 
-    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_config(bridge_config(name, settings));
@@ -173,13 +187,13 @@ impl Target {
         }
     }
 
-    fn remove_bridge(&self, name: &str) -> Outcome {
+    fn remove_bridge(&self, name: &str) -> StepResult {
         self.engine.local_mtus.forget(name);
         self.openflow.remove_bridge(name)?;
         self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
     }
 
-    fn add_local(&self, name: &str, settings: &BridgeSettings) -> Outcome {
+    fn add_local(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
         let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
@@ -214,12 +228,12 @@ impl Target {
         self.engine.switch.bridges().iter().flat_map(of_bridge).collect()
     }
 
-    /// Opens the device that has the name of a port whose own has gone, with the settings of `running`.
-    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> Outcome {
+    /// Opens a new device for a port whose device has gone, with the settings of `running`.
+    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> StepResult {
         let bridge = self.bridge(&lost.bridge)?;
-        let wanted = running.ports.get(&lost.name);
+        let wanted = running.interface(&lost.name);
         let device = match wanted {
-            Some(wanted) => match self.open(&lost.name, &wanted.interface)? {
+            Some(wanted) => match self.open(&lost.name, wanted)? {
                 Device::Datapath(device) => device,
                 Device::Patch { .. } => return Ok(()),
             },
@@ -228,25 +242,26 @@ impl Target {
         bridge.replace_device(lost.port, device).map_err(|e| e.to_string())?;
         let (name, number) = (&lost.name, short_number(lost.port));
         tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
-        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, &wanted.interface))
+        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&self, bridge: &str, name: &str, wanted: &Port) -> Outcome {
+    fn add_port(&self, bridge: &str, wanted: &Port) -> StepResult {
+        let (name, interface) = wanted.only_interface()?;
         let spec = PortSpec {
             name: name.to_owned(),
-            device: self.open(name, &wanted.interface)?,
-            request: wanted.interface.ofport_request.map(|n| OfPort(n.into())),
+            device: self.open(name, interface)?,
+            request: interface.ofport_request.map(|n| OfPort(n.into())),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
         log_added(bridge.name(), name, port);
-        self.pin(&bridge, port, &wanted.interface)
+        self.pin(&bridge, port, interface)
     }
 
-    /// Has the cores that the configuration names poll the receive queues of a new port.
-    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> Outcome {
+    /// Pins the receive queues of a new port to the cores that the configuration names.
+    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
         if interface.rx_affinity.is_empty() {
             return Ok(());
         }
@@ -254,7 +269,7 @@ impl Target {
         number.map_or(Ok(()), |number| self.set_affinity(number, interface))
     }
 
-    fn set_affinity(&self, port: PortNo, interface: &Interface) -> Outcome {
+    fn set_affinity(&self, port: PortNo, interface: &Interface) -> StepResult {
         self.engine.datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())
     }
 
@@ -266,17 +281,19 @@ impl Target {
         registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }
 
-    fn set_vlans(&self, bridge: &str, name: &str, vlans: &Vlans) -> Outcome {
+    fn set_vlans(&self, bridge: &str, interfaces: &[String], vlans: &Vlans) -> StepResult {
         let bridge = self.bridge(bridge)?;
-        let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
-        bridge.set_port_vlan(port, port_vlan(vlans)).map_err(|e| e.to_string())
+        interfaces.iter().try_for_each(|name| {
+            let port = bridge.port_by_name(name).ok_or_else(|| format!("{name}: no such port"))?;
+            bridge.set_port_vlan(port, port_vlan(vlans)).map_err(|e| e.to_string())
+        })
     }
 
-    fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> Outcome {
+    fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
-        // The device that takes the place of one that has gone is opened with the settings of then.
+        // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {
             device.set_mtu(mtu).map_err(|e| e.to_string())?;
@@ -293,7 +310,7 @@ impl Target {
         }
     }
 
-    fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> Outcome {
+    fn change_flow(&self, bridge: &str, flow: &FlowText, command: FlowModCommand) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let change = flow_text::parse(&flow.0, command, &bridge).map_err(|e| format!("flow \"{flow}\": {e}"))?;
         bridge.flow_mod(&change).map_err(|e| format!("flow \"{flow}\": {e}"))
@@ -304,8 +321,8 @@ impl Target {
     }
 }
 
-/// Takes ports away. Says of each whether that has succeeded.
-fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<Outcome> {
+/// Removes ports. Returns one result for each.
+fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<StepResult> {
     let found: Vec<Option<OfPort>> = names.iter().map(|name| bridge.port_by_name(name)).collect();
     let going: Vec<OfPort> = found.iter().flatten().copied().collect();
     let removed = bridge.remove_ports(&going).map_err(|e| e.to_string());
@@ -360,7 +377,7 @@ fn mac_of(datapath_id: u64) -> ports::Mac {
 /// A locally administered address that is the same at every start, on this machine, for this name.
 fn stable_mac(name: &str) -> ports::Mac {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    // FNV-1a: it has to be the same in every version, and nothing else.
+    // FNV-1a: the address has to stay the same in every version of Weir.
     let hash = machine
         .bytes()
         .chain(name.bytes())

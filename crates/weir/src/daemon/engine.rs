@@ -1,4 +1,4 @@
-//! The switch without its management: datapath, OpenFlow tables, and the thread that revalidates.
+//! The datapath, the OpenFlow tables and the revalidator thread.
 
 use packet::flow::extract::set_vlan_limit;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use packet::Clock;
 use ports::{pools, registry};
 
 use super::Error;
-use super::limits;
+use super::links::Links;
 use super::mtu::LocalMtus;
-use super::timer::Timer;
-use super::watch::Links;
+use super::process::{exit, limits};
 use crate::config::desired::{self, Workers};
+use crate::timer::Timer;
 
-/// The longest that the revalidator waits: it notices within this time that it is to end.
+/// The longest that the revalidator waits, and so the longest that it takes to notice that it is to end.
 const REVALIDATOR_WAIT: Duration = Duration::from_millis(200);
 
-/// What every part of the daemon works on.
+/// The switch. Cheap to clone: every part of the daemon has one.
 #[derive(Clone)]
 pub struct Engine {
     /// Bridges and OpenFlow tables.
@@ -32,7 +32,7 @@ pub struct Engine {
     pub env: ports::registry::Env,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// The same, for those who sleep.
+    /// The same clock, for sleeping.
     pub timer: Timer,
     /// The links of the ports as they were seen last.
     pub links: Arc<Links>,
@@ -74,17 +74,18 @@ impl Engine {
     }
 }
 
-/// How long packets that are under way at the end have to arrive.
+/// How long the end waits for packets that are under way.
 const LAST_PACKETS: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// The end, when all ports are gone: stops the threads, and says what became of the packets. What is missing then,
-    /// packets or buffers, has been lost by a mistake of the program.
+    /// Stops the threads, when all ports are gone, and logs the account of packets and buffers. If one is missing
+    /// there, that is a bug.
     pub fn end(&self) {
         self.datapath.settle(LAST_PACKETS);
         self.datapath.stop();
-        // One after the other, as the system does it at the end of a process, takes minutes for a thousand ports.
-        ports::afpacket::finish_closing(super::EXIT_TIMEOUT);
+        // In parallel: the kernel closes them one after the other at the end of a process, which takes minutes for a
+        // thousand ports.
+        ports::afpacket::finish_closing(exit::TIMEOUT);
         let account = self.datapath.account();
         if account.came() == account.went() {
             tracing::info!("packets: {account}");
@@ -131,19 +132,19 @@ pub fn cores(workers: &Workers) -> Vec<usize> {
     workers.cores.iter().map(|&core| core as usize).collect()
 }
 
-/// One worker on each core that this process may use, and the one that is on no particular core: all
-/// of them exist for a moment when one set takes over from the other.
+/// One worker on each core that this process may use, and one that is not pinned: while one set of workers replaces
+/// another, all of them exist at once.
 fn max_workers() -> usize {
     let cores = rustix::thread::sched_getaffinity(None).map_or(0, |cores| cores.count() as usize);
     cores.max(1) + 1
 }
 
-/// A secret for the hash functions, so that nobody outside can aim at collisions.
+/// A secret for the hash functions, so that no peer can construct collisions.
 fn random_seed() -> [u64; 2] {
     let mut bytes = [0; 16];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == bytes.len() => {}
-        // Not to be expected of a kernel since 3.17; the pid and the time are better than a constant.
+        // No kernel since 3.17 is expected to come here; the pid and the time are better than a constant.
         _ => {
             let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             bytes = (time.as_nanos() ^ u128::from(std::process::id()) << 64).to_ne_bytes();

@@ -1,9 +1,9 @@
 //! Ports that wait for a device: one that was not there when the port was to be opened, or has gone since.
 //!
-//! The configurator notes them, with the interface that had the name when it tried last. The watch looks for
-//! another one, and has the configurator try again when there is. So a device that is not there costs a look at the
-//! table of interfaces, one that cannot be used is not tried again and again, and one that comes and goes all the
-//! time is tried once for each round of the watch.
+//! The configurator keeps a list of them, each with the interface that had its name at the last attempt. The watch
+//! compares the list with the table of interfaces, and has the configurator try again when there is a difference. So
+//! a missing device costs one look-up, an unusable one is not tried again and again, and one that flaps is tried once
+//! for each round of the watch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use ports::link::{LinkId, LinkTable};
 
-/// Which interface had a port's name at a moment; `None`: there was none.
+/// Which interface had a certain name at a certain time; `None`: there was none.
 pub type Seen = Option<LinkId>;
 
 /// The interfaces of the daemon's network namespace, by name.
@@ -24,7 +24,7 @@ impl Interfaces {
         Interfaces(table.inspect_err(|e| tracing::warn!("cannot follow the network interfaces: {e}")).ok())
     }
 
-    /// Which one has this name now.
+    /// The one that has this name now.
     pub fn find(&self, name: &str) -> Seen {
         self.0.as_ref()?.find(name)
     }
@@ -35,17 +35,17 @@ impl Interfaces {
 pub struct Missing(Mutex<BTreeMap<String, Seen>>);
 
 impl Missing {
-    /// These wait now, and no others.
+    /// Replaces the list.
     pub fn set(&self, ports: BTreeMap<String, Seen>) {
         *self.0.lock() = ports;
     }
 
-    /// Whether a port waits that was tried when its name had this interface: trying again would not help.
+    /// Whether this port's last attempt was with this same interface: another one would fail, too.
     pub fn was_tried(&self, port: &str, seen: Seen) -> bool {
         self.0.lock().get(port) == Some(&seen)
     }
 
-    /// Whether an interface has come, or gone, under the name of one that waits.
+    /// Whether an interface of a waiting port's name has come or gone since the last attempt.
     pub fn has_news(&self, interfaces: &Interfaces) -> bool {
         self.0.lock().iter().any(|(port, &seen)| interfaces.find(port) != seen)
     }

@@ -1,63 +1,86 @@
-//! The daemon: `weir run`.
+//! The daemon, whatever the source of its configuration.
 //!
 //! ```text
-//! management (main)  control socket, OpenFlow, signals: one task for each connection, none waits for work
-//! configurator       reads the configuration, opens devices, applies steps
+//! management (main)  control socket, OpenFlow, signals, the source: one task for each, none waits for work
+//! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
 //! port-watch         notices what happens to the ports' devices
 //! handlers, workers  belong to the datapath
 //! ```
 //!
 //! The management thread only ever does short work: what takes time is handed to the configurator.
+//!
+//! A configuration's way: a [`ConfigSource`](crate::source::ConfigSource) brings a desired state; `follow` hands it to
+//! the `configurator`, which has [`reconfigure`](crate::reconfigure) work out the steps and takes them on the switch
+//! (`apply`); the source is told what runs then.
+//!
+//! - `apply`: takes the steps of a reconfiguration on the real switch
+//! - `commands`: what the control socket takes
+//! - `configurator`: the thread that brings the switch to what is wanted
+//! - `engine`: the switch without its management
+//! - `follow`: follows the source of the configuration
+//! - `links`: the ports' devices as they were seen last
+//! - `missing`: ports that wait for a device
+//! - `mtu`: the MTU of LOCAL ports
+//! - `openflow`: the OpenFlow sockets
+//! - `process`: the daemon as a process of the system
+//! - `reload`: asks for the configuration to be read again
+//! - `watch`: the thread that watches the ports' devices
 
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::LocalSet;
 
-use crate::config::{self, ConfigErrors, check, toml::Loaded};
-use crate::rundir::{self, Pidfile, Rundir};
+use crate::config::ConfigErrors;
+use crate::config::origins::Loaded;
+use crate::rundir::{self, Rundir};
+use crate::source::ConfigSource;
+use crate::timer::Timer;
+use crate::unixctl::Commands;
 use crate::unixctl::server::Server;
-use crate::vlog::{self, Logger};
+use crate::vlog::Logger;
 
-pub(crate) mod apply;
-pub(crate) mod commands;
-pub(crate) mod configurator;
-pub(crate) mod engine;
-mod limits;
-pub(crate) mod missing;
-pub(crate) mod mtu;
-pub(crate) mod openflow;
-pub(crate) mod panic;
-pub(crate) mod timer;
-pub(crate) mod watch;
+mod apply;
+mod commands;
+mod configurator;
+mod engine;
+mod follow;
+mod links;
+mod missing;
+mod mtu;
+mod openflow;
+pub mod process;
+mod reload;
+mod watch;
 
-use apply::Target;
-use commands::Context;
+use apply::LiveSwitch;
+use commands::{Context, waiting};
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
-use timer::Timer;
+use process::{exit, panic};
+use reload::{Asker, Reloader};
 use watch::Watch;
 
-/// The name of the program, as `ovs-appctl -t` has it.
-pub const PROGRAM: &str = "weir";
-
-/// How long the end may take before the process is ended the hard way.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the command line says about a daemon to be started.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The configuration file.
-    pub config: PathBuf,
-    /// Where sockets and the pidfile go.
+/// How a daemon runs.
+pub struct Settings {
+    /// What it answers to who asks for its version.
+    pub version: String,
+    /// Where sockets go.
     pub rundir: Rundir,
-    /// What to log.
-    pub log: String,
+    /// The control socket, if there is to be one.
+    pub control_socket: Option<PathBuf>,
+    /// What is logged where.
+    pub log: Arc<Logger>,
+    /// The clock.
+    pub timer: Timer,
+    /// Called when the first state is in force.
+    pub ready: Box<dyn FnOnce()>,
 }
 
 /// Why the daemon did not start, or ended.
@@ -91,12 +114,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// There is no such way to the system's log.
+    /// The log cannot be started as it is wanted.
     #[error("{0}")]
     LogMethod(String),
     /// The user of `--user` cannot be changed to.
     #[error(transparent)]
-    User(#[from] crate::vswitchd::UserError),
+    User(#[from] process::user::Error),
     /// The address of the database makes no sense.
     #[error("{0}")]
     Database(String),
@@ -105,127 +128,200 @@ pub enum Error {
     Panicked,
 }
 
-/// Runs the switch until it is told to end.
-pub fn run(options: Options) -> Result<(), Error> {
-    let log = init_logging(&options.log)?;
-    let loaded = load(&options)?;
-    let rundir = &options.rundir;
-    rundir.create().map_err(|source| rundir::Error::Io { path: rundir.path().into(), source })?;
-    let _pidfile = Pidfile::create(rundir, PROGRAM)?;
+/// Runs the switch until it is told to end. The source is made on the management thread, within its tokio runtime.
+pub fn run<S: ConfigSource>(settings: Settings, source: impl FnOnce() -> S) -> Result<(), Error> {
     panic::report();
-    let engine = Engine::start(&loaded.desired.workers, &loaded.desired.datapath, Timer::system())?;
-    let revalidator = Revalidator::start(&engine)?;
-
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| Error::Io { what: "cannot start the management thread".into(), source })?;
-    let outcome = LocalSet::new().block_on(&runtime, manage(&options, engine.clone(), loaded, log));
+    let runtime = runtime.map_err(io("cannot start the management thread"))?;
+    let outcome = LocalSet::new().block_on(&runtime, async { Daemon::new(settings, source())?.run().await });
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();
-    drop(revalidator);
-    engine.end();
-    tracing::info!("ended");
     outcome
 }
 
-fn load(options: &Options) -> Result<Loaded, Error> {
-    let loaded = config::toml::load(&options.config)?;
-    match check::cores(&loaded.desired, &loaded.origins) {
-        missing if missing.is_empty() => Ok(loaded),
-        missing => Err(ConfigErrors(missing).into()),
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// What the management thread has before there is a switch.
+struct Daemon<S> {
+    settings: Settings,
+    source: S,
+    socket: ControlSocket,
+    outside: Outside,
+    reloader: Reloader,
+    askers: UnboundedReceiver<Asker>,
+}
+
+impl<S: ConfigSource> Daemon<S> {
+    fn new(settings: Settings, source: S) -> Result<Daemon<S>, Error> {
+        let (reloader, askers) = Reloader::channel();
+        // A source that brings its states by itself is asked for none.
+        let reload = (!source.pushes()).then(|| reloader.clone());
+        let outside = Outside::new(settings.log.clone(), reload)?;
+        let mut socket = ControlSocket { path: settings.control_socket.clone(), server: None };
+        if source.pushes() {
+            socket.bind()?;
+        }
+        Ok(Daemon { settings, source, socket, outside, reloader, askers })
+    }
+
+    /// Waits for the first state, runs the switch, and ends it.
+    async fn run(mut self) -> Result<(), Error> {
+        let waiting = Rc::new(waiting::WaitingContext {
+            exit: self.outside.exit.clone(),
+            log: self.settings.log.clone(),
+            version: self.settings.version.clone(),
+        });
+        let first = tokio::select! {
+            first = self.source.first() => first,
+            () = self.socket.serve(waiting::TABLE, waiting) => return Ok(()),
+            outcome = self.outside.end() => return outcome,
+        };
+        let Loaded { desired, .. } = &first;
+        let engine = Engine::start(&desired.workers, &desired.datapath, self.settings.timer.clone())?;
+        let outcome = self.run_switch(&engine, first).await;
+        engine.end();
+        outcome
+    }
+
+    /// Runs the switch from its first state until it is told to end. No port is left then.
+    async fn run_switch(self, engine: &Engine, first: Loaded) -> Result<(), Error> {
+        let Daemon { settings, mut source, mut socket, mut outside, reloader, askers } = self;
+        let _revalidator = Revalidator::start(engine)?;
+        let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone()));
+        let (requests, queue) = openflow::requests();
+        tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
+        let configurator = Configurator::start(LiveSwitch {
+            engine: engine.clone(),
+            rundir: settings.rundir.path().into(),
+            openflow: requests,
+            workers: first.desired.workers.clone(),
+            datapath: first.desired.datapath.clone(),
+        })?;
+        let watch = Watch::start(engine, configurator.jobs())?;
+        let context = Rc::new(Context {
+            engine: engine.clone(),
+            configurator,
+            openflow,
+            exit: outside.exit.clone(),
+            log: settings.log,
+            coverage: commands::coverage::History::default(),
+            reloader,
+            location: source.location().to_owned(),
+            version: settings.version,
+            started: Instant::now(),
+        });
+        commands::coverage::watch(&context);
+        let first_in_force = Notify::new();
+        let serving = async {
+            if !socket.is_bound() {
+                first_in_force.notified().await;
+                socket.bind()?;
+                tracing::info!(socket = ?socket.path, "running");
+            }
+            socket.serve(commands::TABLE, context.clone()).await;
+            Ok(())
+        };
+        let in_force = || {
+            first_in_force.notify_one();
+            (settings.ready)();
+        };
+        let outcome = tokio::select! {
+            () = follow::follow(&mut source, first, &context, askers, in_force) => Ok(()),
+            outcome = serving => outcome,
+            outcome = outside.end() => outcome,
+        };
+        exit::bound();
+        let _ = context.configurator.remove_all().await;
+        context.openflow.close();
+        drop(watch);
+        outcome
     }
 }
 
-/// The management thread: applies the configuration, then serves until the end.
-async fn manage(options: &Options, engine: Engine, loaded: Loaded, log: Arc<Logger>) -> Result<(), Error> {
-    let openflow = Rc::new(openflow::Manager::new(options.rundir.clone(), engine.timer.clone()));
-    let (requests, queue) = openflow::requests();
-    tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
-    let target = Target {
-        engine: engine.clone(),
-        rundir: options.rundir.path().into(),
-        openflow: requests,
-        workers: loaded.desired.workers.clone(),
-        datapath: loaded.desired.datapath.clone(),
-    };
-    let configurator = Configurator::start(Some(options.config.clone()), target)?;
-    let watch = Watch::start(&engine, configurator.requests())?;
-    // What failed is in the log and in `weir show`; the rest is in force.
-    let _ = configurator.apply(loaded).await;
-
-    let exit = Rc::new(Notify::new());
-    let context = Rc::new(Context {
-        engine,
-        configurator,
-        openflow,
-        exit: exit.clone(),
-        log,
-        coverage: commands::coverage::History::default(),
-        config: options.config.clone(),
-        version: format!("weir {}", env!("CARGO_PKG_VERSION")),
-        started: Instant::now(),
-    });
-    commands::coverage::watch(&context);
-    let outcome = serve(options, &context, &exit).await;
-    bound_the_end();
-    let _ = context.configurator.remove_all().await;
-    context.openflow.close();
-    drop(watch);
-    outcome
+/// The control socket. It is there from the start where the first state may be long in coming, and otherwise once that
+/// is in force.
+struct ControlSocket {
+    path: Option<PathBuf>,
+    server: Option<Server>,
 }
 
-/// Ends the process when the end takes too long. Without a thread for that, the end takes as long as it takes.
-pub(crate) fn bound_the_end() {
-    let watch = std::thread::Builder::new().name("end".into()).spawn(|| {
-        std::thread::sleep(EXIT_TIMEOUT);
-        tracing::error!("the end takes too long; a thread hangs");
-        std::process::exit(1);
-    });
-    if let Err(e) = watch {
-        tracing::warn!("cannot start a thread that watches the end: {e}");
+impl ControlSocket {
+    /// Whether there is nothing to wait for: it listens, or there is to be none.
+    fn is_bound(&self) -> bool {
+        self.server.is_some() || self.path.is_none()
     }
-}
 
-/// Serves the control socket and signals until one of them says that this is the end.
-async fn serve(options: &Options, context: &Rc<Context>, exit: &Notify) -> Result<(), Error> {
-    let path = options.rundir.control_socket(PROGRAM, std::process::id());
-    let io = |what: &str| {
-        let what = what.to_string();
-        move |source| Error::Io { what, source }
-    };
-    let server = Server::bind(&path).map_err(io(&format!("control socket {}", path.display())))?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("SIGINT"))?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(io("SIGHUP"))?;
-    tracing::info!(socket = %path.display(), "running");
-    let serving = server.serve(commands::TABLE, context.clone());
-    tokio::pin!(serving);
-    loop {
-        tokio::select! {
-            () = &mut serving => {}
-            () = exit.notified() => {
-                // The reply to "exit" is on its way; give it the moment that it needs.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                return Ok(());
-            }
-            () = panic::happened() => return Err(Error::Panicked),
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => {
-                tracing::info!("SIGHUP: reading the configuration again");
-                let reloading = context.configurator.reload();
-                tokio::task::spawn_local(async move {
-                    // What fails while applying has been logged; a file with mistakes has not.
-                    if let Ok(Err(problem)) = reloading.await {
-                        tracing::error!("reload: {problem}");
-                    }
-                });
-            }
+    fn bind(&mut self) -> Result<(), Error> {
+        if let Some(path) = &self.path {
+            self.server = Some(Server::bind(path).map_err(io(format!("control socket {}", path.display())))?);
+        }
+        Ok(())
+    }
+
+    /// Serves for ever.
+    async fn serve<C: 'static>(&self, table: Commands<C>, context: Rc<C>) {
+        match &self.server {
+            Some(server) => server.serve(table, context).await,
+            None => std::future::pending().await,
         }
     }
 }
 
-/// Logs to standard error.
-fn init_logging(filter: &str) -> Result<Arc<Logger>, Error> {
-    let changes = vlog::parse_filter(filter).map_err(|problem| Error::Log { filter: filter.into(), problem })?;
-    vlog::init(PROGRAM, &vlog::Config { changes, ..vlog::Config::default() }).map_err(Error::LogMethod)
+/// What ends the daemon or asks something of it from outside.
+struct Outside {
+    exit: Rc<Notify>,
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    log: Arc<Logger>,
+    /// Where SIGHUP asks for the configuration to be read again.
+    reload: Option<Reloader>,
+}
+
+impl Outside {
+    fn new(log: Arc<Logger>, reload: Option<Reloader>) -> Result<Outside, Error> {
+        Ok(Outside {
+            exit: Rc::new(Notify::new()),
+            terminate: signal(SignalKind::terminate()).map_err(io("SIGTERM"))?,
+            interrupt: signal(SignalKind::interrupt()).map_err(io("SIGINT"))?,
+            hangup: signal(SignalKind::hangup()).map_err(io("SIGHUP"))?,
+            log,
+            reload,
+        })
+    }
+
+    /// Returns when the daemon is to end.
+    async fn end(&mut self) -> Result<(), Error> {
+        loop {
+            tokio::select! {
+                () = self.exit.notified() => {
+                    // The reply to "exit" is on its way; give it the moment that it needs.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    return Ok(());
+                }
+                () = panic::happened() => return Err(Error::Panicked),
+                _ = self.terminate.recv() => return Ok(()),
+                _ = self.interrupt.recv() => return Ok(()),
+                _ = self.hangup.recv() => self.hangup(),
+            }
+        }
+    }
+
+    /// Opens the log file anew, and has the configuration read again.
+    fn hangup(&self) {
+        // What fails is in the log, or would be.
+        let _ = self.log.reopen();
+        let Some(reloader) = &self.reload else { return };
+        tracing::info!("SIGHUP: reading the configuration again");
+        let reloading = reloader.reload();
+        tokio::task::spawn_local(async move {
+            // What fails while applying has been logged; a file with mistakes has not.
+            if let Ok(Err(problem)) = reloading.await {
+                tracing::error!("reload: {problem}");
+            }
+        });
+    }
 }

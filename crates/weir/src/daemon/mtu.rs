@@ -17,7 +17,7 @@ const DEFAULT: u32 = 1500;
 pub struct LocalMtus(Mutex<BTreeMap<String, Option<u32>>>);
 
 impl LocalMtus {
-    /// Notes what is wanted for a bridge's LOCAL port; `None`: to follow the other ports.
+    /// Sets the MTU that is wanted for a bridge's LOCAL port; `None`: that of the other ports.
     pub fn want(&self, bridge: &str, mtu: Option<u32>) {
         self.0.lock().insert(bridge.to_owned(), mtu);
     }
@@ -27,7 +27,7 @@ impl LocalMtus {
         self.0.lock().remove(bridge);
     }
 
-    /// Sets the MTUs that are not as they should be.
+    /// Changes the MTUs of devices that differ from what is wanted.
     pub fn apply(&self, switch: &Arc<Switch>, datapath: &Datapath) {
         let wanted = self.0.lock();
         for bridge in switch.bridges() {

@@ -3,6 +3,12 @@
 //!
 //! [`Machine`] reads facts, all of them from files below one root, so that tests examine machines that
 //! they make up; each check makes a [`Finding`] of them; [`examine`] puts these in order.
+//!
+//! - `machine`: the files that facts are read from
+//! - `memory`: hugepages and locked memory
+//! - `pci`: network cards and their drivers
+//! - `processor`: instructions, cores and what takes them away
+//! - `system`: the kernel and what it offers
 
 mod machine;
 mod memory;
@@ -17,7 +23,7 @@ pub use machine::Machine;
 /// How much a finding matters. The order is the one in which to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum Severity {
     /// Something does not work.
     Problem,
     /// It works, but slower or less safely than it could.
@@ -30,7 +36,7 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How much it matters.
-    pub level: Level,
+    pub level: Severity,
     /// What was looked at: "hugepages", "isolated cores", ...
     pub area: &'static str,
     /// What was found, and what follows from it.
@@ -41,16 +47,16 @@ pub struct Finding {
 
 impl Finding {
     fn ok(area: &'static str, found: impl Into<String>) -> Finding {
-        Finding { level: Level::Ok, area, found: found.into(), commands: Vec::new() }
+        Finding { level: Severity::Ok, area, found: found.into(), commands: Vec::new() }
     }
 
     fn advice(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
-        Finding { level: Level::Advice, ..Finding::problem(area, found, commands) }
+        Finding { level: Severity::Advice, ..Finding::problem(area, found, commands) }
     }
 
     fn problem(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
         let commands = commands.iter().map(|c| c.to_string()).collect();
-        Finding { level: Level::Problem, area, found: found.into(), commands }
+        Finding { level: Severity::Problem, area, found: found.into(), commands }
     }
 }
 
@@ -91,9 +97,9 @@ pub fn text(findings: &[Finding]) -> String {
     let mut out = String::new();
     for Finding { level, area, found, commands } in findings {
         let level = match level {
-            Level::Problem => "PROBLEM",
-            Level::Advice => "advice",
-            Level::Ok => "ok",
+            Severity::Problem => "PROBLEM",
+            Severity::Advice => "advice",
+            Severity::Ok => "ok",
         };
         out += &format!("{level:<7}  {area:<width$}  {found}\n");
         for command in commands {
@@ -101,7 +107,7 @@ pub fn text(findings: &[Finding]) -> String {
         }
     }
     let count = |level| findings.iter().filter(|f| f.level == level).count();
-    out += &match (count(Level::Problem), count(Level::Advice)) {
+    out += &match (count(Severity::Problem), count(Severity::Advice)) {
         (0, 0) => "This machine is ready.\n".to_owned(),
         (problems, advice) => format!("{problems} to mend, {advice} to consider; from top to bottom.\n"),
     };

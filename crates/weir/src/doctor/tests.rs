@@ -50,8 +50,8 @@ impl Made {
     }
 
     /// What is to be done, with the areas.
-    fn todo(&self) -> Vec<(Level, &'static str)> {
-        self.findings().iter().filter(|f| f.level != Level::Ok).map(|f| (f.level, f.area)).collect()
+    fn todo(&self) -> Vec<(Severity, &'static str)> {
+        self.findings().iter().filter(|f| f.level != Severity::Ok).map(|f| (f.level, f.area)).collect()
     }
 
     fn of(&self, area: &str) -> Finding {
@@ -74,22 +74,26 @@ fn a_machine_that_lacks_nothing_is_ready() {
 #[test]
 fn each_lack_is_named_with_a_command() {
     type Break = fn(&Made);
-    let cases: &[(Level, &str, Break)] = &[
-        (Level::Advice, "kernel", |m| m.set("proc/sys/kernel/osrelease", "5.4.0-1\n")),
-        (Level::Problem, "capabilities", |m| m.set("proc/self/status", "CapEff:\t0000000000001000\n")),
-        (Level::Advice, "AF_XDP", |m| m.set("proc/net/protocols", "protocol\nTCP 1\n")),
-        (Level::Problem, "TAP devices", |m| m.remove("dev/net/tun")),
-        (Level::Advice, "open files", |m| m.set("proc/self/limits", "Max open files  1024  1024  files\n")),
-        (Level::Advice, "hugepages", |m| m.set("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0")),
-        (Level::Advice, "hugepages", |m| m.remove("sys/kernel/mm/hugepages")),
-        (Level::Advice, "transparent hugepages", |m| {
+    let cases: &[(Severity, &str, Break)] = &[
+        (Severity::Advice, "kernel", |m| m.set("proc/sys/kernel/osrelease", "5.4.0-1\n")),
+        (Severity::Problem, "capabilities", |m| m.set("proc/self/status", "CapEff:\t0000000000001000\n")),
+        (Severity::Advice, "AF_XDP", |m| m.set("proc/net/protocols", "protocol\nTCP 1\n")),
+        (Severity::Problem, "TAP devices", |m| m.remove("dev/net/tun")),
+        (Severity::Advice, "open files", |m| m.set("proc/self/limits", "Max open files  1024  1024  files\n")),
+        (Severity::Advice, "hugepages", |m| m.set("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0")),
+        (Severity::Advice, "hugepages", |m| m.remove("sys/kernel/mm/hugepages")),
+        (Severity::Advice, "transparent hugepages", |m| {
             m.set("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
         }),
-        (Level::Advice, "processor", |m| m.set("proc/cpuinfo", "flags : constant_tsc nonstop_tsc")),
-        (Level::Advice, "cycle counter", |m| m.set("proc/cpuinfo", "flags : bmi1 bmi2 abm popcnt avx2 constant_tsc")),
-        (Level::Advice, "isolated cores", |m| m.set("sys/devices/system/cpu/isolated", "\n")),
-        (Level::Advice, "clock rate", |m| m.set("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave")),
-        (Level::Advice, "NUMA balancing", |m| m.set("proc/sys/kernel/numa_balancing", "1")),
+        (Severity::Advice, "processor", |m| m.set("proc/cpuinfo", "flags : constant_tsc nonstop_tsc")),
+        (Severity::Advice, "cycle counter", |m| {
+            m.set("proc/cpuinfo", "flags : bmi1 bmi2 abm popcnt avx2 constant_tsc")
+        }),
+        (Severity::Advice, "isolated cores", |m| m.set("sys/devices/system/cpu/isolated", "\n")),
+        (Severity::Advice, "clock rate", |m| {
+            m.set("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave")
+        }),
+        (Severity::Advice, "NUMA balancing", |m| m.set("proc/sys/kernel/numa_balancing", "1")),
     ];
     for (level, area, lacks) in cases {
         let made = Made::good();
@@ -107,8 +111,8 @@ fn problems_come_before_advice_and_advice_before_the_rest() {
     let made = Made::good();
     made.set("proc/sys/kernel/osrelease", "5.4.0-1\n");
     made.remove("dev/net/tun");
-    let levels: Vec<Level> = made.findings().iter().map(|f| f.level).collect();
-    assert_eq!(levels[..2], [Level::Problem, Level::Advice]);
+    let levels: Vec<Severity> = made.findings().iter().map(|f| f.level).collect();
+    assert_eq!(levels[..2], [Severity::Problem, Severity::Advice]);
     assert!(levels.is_sorted());
     assert!(text(&made.findings()).ends_with("1 to mend, 1 to consider; from top to bottom.\n"));
 }
@@ -117,9 +121,9 @@ fn problems_come_before_advice_and_advice_before_the_rest() {
 fn memory_that_can_be_locked_matters_to_old_kernels() {
     let made = Made::good();
     made.set("proc/self/limits", "Max locked memory  65536  65536  bytes\n");
-    assert_eq!(made.of("locked memory").level, Level::Ok);
+    assert_eq!(made.of("locked memory").level, Severity::Ok);
     made.set("proc/sys/kernel/osrelease", "5.10.0-1\n");
-    assert_eq!(made.of("locked memory").level, Level::Problem);
+    assert_eq!(made.of("locked memory").level, Severity::Problem);
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn cards_are_named_with_the_way_to_use_them() {
     made.set("sys/bus/pci/devices/0000:3b:00.0/net/ens1f0/mtu", "1500");
     made.nic("0000:3b:00.1", "vfio-pci");
     made.set("sys/bus/pci/devices/0000:00:01.0/class", "0x030000");
-    assert_eq!(made.todo(), [(Level::Advice, "IOMMU"), (Level::Advice, "vfio-pci")]);
+    assert_eq!(made.todo(), [(Severity::Advice, "IOMMU"), (Severity::Advice, "vfio-pci")]);
     assert!(made.of("IOMMU").commands[0].contains("intel_iommu=on"));
     let text = text(&made.findings());
     assert!(text.contains("0000:3b:00.0 with ice is ens1f0: type=afxdp"), "{text}");
@@ -147,7 +151,7 @@ fn nodes_without_hugepages_are_named() {
         made.set(&format!("sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/free_hugepages"), free);
     }
     let findings = made.findings();
-    let advice: Vec<_> = findings.iter().filter(|f| f.level == Level::Advice).collect();
+    let advice: Vec<_> = findings.iter().filter(|f| f.level == Severity::Advice).collect();
     assert!(advice.len() == 1 && advice[0].found.starts_with("node1 has none free"), "{advice:?}");
 }
 

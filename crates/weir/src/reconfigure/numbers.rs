@@ -1,13 +1,13 @@
-//! Which ports have to get another OpenFlow port number, which takes adding them anew.
+//! Which interfaces have to get another OpenFlow port number, which takes adding their ports anew.
 //!
-//! A port keeps its number for as long as it can: until another number is requested for it, or its number
-//! for another port. Of several ports that request one number, the one that has it keeps it.
+//! An interface keeps its number for as long as it can: until another number is requested for it, or its number
+//! for another one. Of several that request one number, the one that has it keeps it.
 
 use std::collections::BTreeMap;
 
 use crate::config::desired::{Bridge, Interface};
 
-/// The numbers that ports have: by bridge and port.
+/// The numbers that interfaces have: by bridge and interface.
 pub type Numbers = BTreeMap<String, BTreeMap<String, u16>>;
 
 /// The numbers that are requested in a bridge, and who is to have them.
@@ -21,26 +21,27 @@ impl<'a> Owners<'a> {
     pub fn of(name: &str, wanted: &'a Bridge, numbers: &'a Numbers) -> Owners<'a> {
         let numbers = numbers.get(name);
         let mut by_number = BTreeMap::new();
-        for (port, number) in wanted.ports.iter().filter_map(|(name, p)| Some((name, p.interface.ofport_request?))) {
-            let has_it = numbers.and_then(|numbers| numbers.get(port)) == Some(&number);
+        let interfaces = wanted.ports.values().flat_map(|port| &port.interfaces);
+        for (name, number) in interfaces.filter_map(|(name, interface)| Some((name, interface.ofport_request?))) {
+            let has_it = numbers.and_then(|numbers| numbers.get(name)) == Some(&number);
             if has_it || !by_number.contains_key(&number) {
-                by_number.insert(number, port.as_str());
+                by_number.insert(number, name.as_str());
             }
         }
         Owners { by_number, numbers }
     }
 
-    /// Whether a port is to have the number that it requests.
-    pub fn grants(&self, port: &str, interface: &Interface) -> bool {
-        interface.ofport_request.is_some_and(|number| self.by_number.get(&number) == Some(&port))
+    /// Whether the interface called `name` is to have the number that it requests.
+    pub fn grants(&self, name: &str, interface: &Interface) -> bool {
+        interface.ofport_request.is_some_and(|number| self.by_number.get(&number) == Some(&name))
     }
 
-    /// Whether a port has to be added anew.
-    pub fn renumbers(&self, port: &str, have: &Interface, want: &Interface) -> bool {
-        let Some(&number) = self.numbers.and_then(|numbers| numbers.get(port)) else {
+    /// Whether the interface called `name` has to be added anew.
+    pub fn renumbers(&self, name: &str, have: &Interface, want: &Interface) -> bool {
+        let Some(&number) = self.numbers.and_then(|numbers| numbers.get(name)) else {
             return want.ofport_request.is_some() && have.ofport_request != want.ofport_request;
         };
-        if self.grants(port, want) {
+        if self.grants(name, want) {
             return want.ofport_request != Some(number);
         }
         self.by_number.contains_key(&number)
@@ -50,16 +51,16 @@ impl<'a> Owners<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::desired::Port;
+    use crate::config::desired::{Port, Vlans};
 
     /// Which of p1 and p2, which have the numbers 1 and 2, have to be added anew.
     fn renumbered(p1: Option<u16>, p2: Option<u16>) -> [bool; 2] {
         let interface = |ofport_request| Interface { ofport_request, ..Interface::default() };
-        let port = |name: &str, request| (name.to_owned(), Port { interface: interface(request), ..Port::default() });
+        let port = |name: &str, request| (name.to_owned(), Port::single(name, interface(request), Vlans::default()));
         let wanted = Bridge { ports: [port("p1", p1), port("p2", p2)].into(), ..Bridge::default() };
         let numbers = [("br0".to_owned(), [("p1".to_owned(), 1), ("p2".to_owned(), 2)].into())].into();
         let owners = Owners::of("br0", &wanted, &numbers);
-        ["p1", "p2"].map(|name| owners.renumbers(name, &Interface::default(), &wanted.ports[name].interface))
+        ["p1", "p2"].map(|name| owners.renumbers(name, &Interface::default(), &wanted.ports[name].interfaces[name]))
     }
 
     #[test]

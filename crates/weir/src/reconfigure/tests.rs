@@ -11,13 +11,14 @@ use crate::config::FailMode;
 struct Model {
     bridges: BTreeMap<String, ModelBridge>,
     devices: BTreeSet<String>,
-    fail: fn(&Step) -> bool,
+    fail: fn(&ReconfigureStep) -> bool,
 }
 
 #[derive(Default)]
 struct ModelBridge {
     local: bool,
-    ports: BTreeSet<String>,
+    /// The interfaces of each.
+    ports: BTreeMap<String, BTreeSet<String>>,
     controllers: BTreeSet<Target>,
     flows: BTreeSet<FlowText>,
 }
@@ -37,63 +38,81 @@ impl ModelBridge {
 impl Model {
     fn new(state: &Desired) -> Model {
         let bridges = state.bridges.iter().map(|(name, b)| {
-            let (ports, controllers) = (b.ports.keys().cloned().collect(), b.controllers.keys().cloned().collect());
+            let ports = b.ports.iter().map(|(name, port)| (name.clone(), port.interfaces.keys().cloned().collect()));
+            let (ports, controllers) = (ports.collect(), b.controllers.keys().cloned().collect());
             (name.clone(), ModelBridge { local: b.settings.local, ports, controllers, flows: b.flows.clone() })
         });
         let locals = state.bridges.iter().filter(|(_, b)| b.settings.local).map(|(name, _)| name.clone());
-        let devices = state.bridges.values().flat_map(|b| b.ports.keys().cloned()).chain(locals).collect();
+        let interfaces = state.bridges.values().flat_map(|b| b.ports.values()).flat_map(|port| port.interfaces.keys());
+        let devices = interfaces.cloned().chain(locals).collect();
         Model { bridges: bridges.collect(), devices, fail: |_| false }
     }
 }
 
 impl Apply for Model {
-    fn apply(&mut self, step: &Step) -> Result<(), String> {
+    fn apply(&mut self, step: &ReconfigureStep) -> Result<(), String> {
         if (self.fail)(step) {
             return Err("told to fail".into());
         }
         let no = |what: &str| Err(format!("{step:?}: {what}"));
         let model_bridge = match step {
-            Step::SetWorkers(_) | Step::SetDatapath(_) | Step::StartDpdk(_) => return Ok(()),
-            Step::AddBridge { bridge, .. } => match self.bridges.insert(bridge.clone(), ModelBridge::default()) {
-                None => return Ok(()),
-                Some(_) => return no("exists"),
-            },
-            Step::RemoveBridge { bridge } => match self.bridges.remove(bridge) {
+            ReconfigureStep::SetWorkers(_) | ReconfigureStep::SetDatapath(_) | ReconfigureStep::StartDpdk(_) => {
+                return Ok(());
+            }
+            ReconfigureStep::AddBridge { bridge, .. } => {
+                match self.bridges.insert(bridge.clone(), ModelBridge::default()) {
+                    None => return Ok(()),
+                    Some(_) => return no("exists"),
+                }
+            }
+            ReconfigureStep::RemoveBridge { bridge } => match self.bridges.remove(bridge) {
                 Some(b) if !b.local && b.ports.is_empty() && b.controllers.is_empty() => return Ok(()),
                 _ => return no("not there, or not empty"),
             },
-            Step::SetBridge { bridge, .. }
-            | Step::AddLocal { bridge, .. }
-            | Step::RemoveLocal { bridge }
-            | Step::AddPort { bridge, .. }
-            | Step::RemovePort { bridge, .. }
-            | Step::SetVlans { bridge, .. }
-            | Step::SetInterface { bridge, .. }
-            | Step::AddFlow { bridge, .. }
-            | Step::RemoveFlow { bridge, .. }
-            | Step::AddController { bridge, .. }
-            | Step::RemoveController { bridge, .. } => self.bridges.get_mut(bridge),
+            ReconfigureStep::SetBridge { bridge, .. }
+            | ReconfigureStep::AddLocal { bridge, .. }
+            | ReconfigureStep::RemoveLocal { bridge }
+            | ReconfigureStep::AddPort { bridge, .. }
+            | ReconfigureStep::RemovePort { bridge, .. }
+            | ReconfigureStep::SetVlans { bridge, .. }
+            | ReconfigureStep::SetInterface { bridge, .. }
+            | ReconfigureStep::AddFlow { bridge, .. }
+            | ReconfigureStep::RemoveFlow { bridge, .. }
+            | ReconfigureStep::AddController { bridge, .. }
+            | ReconfigureStep::RemoveController { bridge, .. } => self.bridges.get_mut(bridge),
         };
         let Some(b) = model_bridge else { return no("no bridge") };
         let done = match step {
-            Step::AddLocal { bridge, .. } => {
+            ReconfigureStep::AddLocal { bridge, .. } => {
                 !std::mem::replace(&mut b.local, true) && self.devices.insert(bridge.clone())
             }
-            Step::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
-            Step::AddPort { port, .. } => self.devices.insert(port.clone()) && b.ports.insert(port.clone()),
-            Step::RemovePort { port, .. } => b.ports.remove(port) && self.devices.remove(port),
-            Step::SetVlans { port, .. } | Step::SetInterface { port, .. } => b.ports.contains(port),
-            Step::AddFlow { flow, .. } => {
+            ReconfigureStep::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
+            ReconfigureStep::AddPort { port, wanted, .. } => {
+                let interfaces: BTreeSet<_> = wanted.interfaces.keys().cloned().collect();
+                interfaces.iter().all(|name| self.devices.insert(name.clone()))
+                    && b.ports.insert(port.clone(), interfaces).is_none()
+            }
+            ReconfigureStep::RemovePort { port, interfaces, .. } => {
+                b.ports.remove(port).is_some_and(|have| have.iter().eq(interfaces))
+                    && interfaces.iter().all(|name| self.devices.remove(name))
+            }
+            ReconfigureStep::SetVlans { port, interfaces, .. } => {
+                b.ports.get(port).is_some_and(|have| have.iter().eq(interfaces))
+            }
+            ReconfigureStep::SetInterface { port, interface, .. } => {
+                b.ports.get(port).is_some_and(|have| have.contains(interface))
+            }
+            ReconfigureStep::AddFlow { flow, .. } => {
                 b.flows.retain(|f| f.selector() != flow.selector());
                 b.flows.insert(flow.clone())
             }
-            Step::RemoveFlow { flow, .. } => b.flows.remove(flow),
-            Step::AddController { target, .. } => b.change_controllers(|all| {
+            ReconfigureStep::RemoveFlow { flow, .. } => b.flows.remove(flow),
+            ReconfigureStep::AddController { target, .. } => b.change_controllers(|all| {
                 // One that is there already gets new settings.
                 all.insert(target.clone());
                 true
             }),
-            Step::RemoveController { target, .. } => b.change_controllers(|all| all.remove(target)),
+            ReconfigureStep::RemoveController { target, .. } => b.change_controllers(|all| all.remove(target)),
             _ => true,
         };
         if done { Ok(()) } else { no("not possible now") }
@@ -113,8 +132,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn port()(tag in prop::option::of(1u16..3), interface in interface()) -> Port {
-        Port { vlans: Vlans { tag, ..Vlans::default() }, interface }
+    /// A port with an interface of its name, or with two.
+    fn port(name: &'static str)(
+        tag in prop::option::of(1u16..3), interface in interface(), second in prop::option::of(interface()),
+    ) -> (String, Port) {
+        let mut port = Port::single(name, interface, Vlans { tag, ..Vlans::default() });
+        port.interfaces.extend(second.map(|second| (format!("{name}2"), second)));
+        (name.into(), port)
     }
 }
 
@@ -122,11 +146,12 @@ prop_compose! {
     fn bridge()(
         local in any::<bool>(),
         secure in any::<bool>(),
-        ports in btree_map("[pq]", port(), 0..3),
+        ports in (prop::option::of(port("p")), prop::option::of(port("q"))),
         controllers in btree_map((1u16..3).prop_map(|n| Target::PassiveTcp(n, None)), backoff(), 0..2),
         flows in btree_map("in_port=[12]", "[12]", 0..3),
     ) -> Bridge {
         let fail_mode = if secure { FailMode::Secure } else { FailMode::Standalone };
+        let ports = [ports.0, ports.1].into_iter().flatten().collect();
         let flows = flows.into_iter().map(|(of, to)| FlowText(format!("{of},actions=output:{to}"))).collect();
         Bridge { settings: BridgeSettings { local, fail_mode, ..BridgeSettings::default() }, ports, controllers, flows }
     }
@@ -161,13 +186,13 @@ fn ports(state: &Desired) -> impl Iterator<Item = (&String, &String, &Port)> {
 }
 
 /// Every step that names this port.
-fn touches(step: &Step, in_bridge: &str, name: &str) -> bool {
+fn touches(step: &ReconfigureStep, in_bridge: &str, name: &str) -> bool {
     match step {
-        Step::AddPort { bridge, port, .. }
-        | Step::RemovePort { bridge, port }
-        | Step::SetVlans { bridge, port, .. }
-        | Step::SetInterface { bridge, port, .. } => bridge == in_bridge && port == name,
-        Step::RemoveBridge { bridge } | Step::AddBridge { bridge, .. } => bridge == in_bridge,
+        ReconfigureStep::AddPort { bridge, port, .. }
+        | ReconfigureStep::RemovePort { bridge, port, .. }
+        | ReconfigureStep::SetVlans { bridge, port, .. }
+        | ReconfigureStep::SetInterface { bridge, port, .. } => bridge == in_bridge && port == name,
+        ReconfigureStep::RemoveBridge { bridge } | ReconfigureStep::AddBridge { bridge, .. } => bridge == in_bridge,
         _ => false,
     }
 }
@@ -200,7 +225,7 @@ proptest! {
     #[test]
     fn a_failed_port_is_tried_again_and_nothing_else(a in state(), b in state()) {
         let mut model = Model::new(&a);
-        model.fail = |step| matches!(step, Step::AddPort { port, .. } if port == "p");
+        model.fail = |step| matches!(step, ReconfigureStep::AddPort { port, .. } if port == "p");
         let mut running = a.clone();
         let failures = apply(&mut model, &mut running, plan(&a, &b, &Numbers::new()));
         let again = plan(&running, &b, &Numbers::new());
@@ -219,14 +244,15 @@ fn changed_actions_replace_the_flow_without_a_gap() {
         Desired { bridges, ..Desired::default() }
     };
     let steps = plan(&with("drop"), &with("NORMAL"), &Numbers::new());
-    assert!(matches!(&steps[..], [Step::AddFlow { .. }]), "{steps:?}");
+    assert!(matches!(&steps[..], [ReconfigureStep::AddFlow { .. }]), "{steps:?}");
 }
 
 #[test]
 fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
     let bridge = Bridge { ports: BTreeMap::from([("p".to_string(), Port::default())]), ..Bridge::default() };
     let desired = Desired { bridges: BTreeMap::from([("br0".to_string(), bridge)]), ..Desired::default() };
-    let mut model = Model { fail: |step| matches!(step, Step::AddBridge { .. }), ..Model::new(&Desired::default()) };
+    let mut model =
+        Model { fail: |step| matches!(step, ReconfigureStep::AddBridge { .. }), ..Model::new(&Desired::default()) };
     let mut running = Desired::default();
     let failures = apply(&mut model, &mut running, plan(&Desired::default(), &desired, &Numbers::new()));
     assert_eq!(failures.len(), 3, "the bridge, its LOCAL port and its port: {failures:?}");
@@ -243,16 +269,18 @@ struct Waits {
 }
 
 impl Apply for Waits {
-    fn apply(&mut self, step: &Step) -> Result<(), String> {
+    fn apply(&mut self, step: &ReconfigureStep) -> Result<(), String> {
         match step {
-            Step::RemovePort { .. } | Step::RemoveLocal { .. } => self.leaving += 1,
-            Step::AddPort { .. } | Step::AddLocal { .. } => assert_eq!(self.leaving, 0, "it may get a number in use"),
+            ReconfigureStep::RemovePort { .. } | ReconfigureStep::RemoveLocal { .. } => self.leaving += 1,
+            ReconfigureStep::AddPort { .. } | ReconfigureStep::AddLocal { .. } => {
+                assert_eq!(self.leaving, 0, "it may get a number in use")
+            }
             _ => {}
         }
         Ok(())
     }
 
-    fn take_away(&mut self, steps: &[Step]) -> Vec<Result<(), String>> {
+    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<Result<(), String>> {
         self.taken.push(steps.len());
         steps.iter().map(|step| self.apply(step)).collect()
     }

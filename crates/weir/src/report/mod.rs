@@ -1,5 +1,9 @@
-//! What the daemon tells about itself, as data: the JSON of `--json`, and what the tables for people
-//! ([`text`]) are made from. Keys are only ever added.
+//! What the daemon tells about itself, as data: the JSON of `--json`, from which the text for people is made, too. Keys
+//! are only ever added.
+//!
+//! - [`table`]: plain tables
+//! - [`text`]: the reports as tables for people
+//! - [`trace`]: `weir trace`
 
 use std::collections::BTreeMap;
 
@@ -224,4 +228,40 @@ pub struct WorkerStats {
     pub slept_s: f64,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// Counters of a port by the names that the column `statistics` has, those that it keeps.
+pub fn statistics(stats: &ports::Stats) -> BTreeMap<String, u64> {
+    let ports::Stats {
+        rx_packets,
+        rx_bytes,
+        rx_dropped,
+        rx_errors,
+        rx_frame_err,
+        rx_over_err,
+        rx_crc_err,
+        tx_packets,
+        tx_bytes,
+        tx_dropped,
+        tx_errors,
+        collisions,
+    } = *stats;
+    [
+        ("rx_packets", rx_packets),
+        ("rx_bytes", rx_bytes),
+        ("rx_dropped", rx_dropped),
+        ("rx_errors", rx_errors),
+        ("rx_frame_err", rx_frame_err),
+        ("rx_over_err", rx_over_err),
+        ("rx_crc_err", rx_crc_err),
+        ("tx_packets", tx_packets),
+        ("tx_bytes", tx_bytes),
+        ("tx_dropped", tx_dropped),
+        ("tx_errors", tx_errors),
+        ("collisions", collisions),
+    ]
+    .into_iter()
+    .filter(|(_, n)| *n != ports::Stats::UNKNOWN)
+    .map(|(name, n)| (name.to_owned(), n))
+    .collect()
 }

@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::jsonrpc::{self, Decoder, Request};
+use ovsdb::framing::{FrameError, Framer};
+
+use super::jsonrpc::{self, Request};
 
 /// How long the daemon may take to answer. Applying a configuration opens devices and takes the
 /// longest.
@@ -39,7 +41,7 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
         /// What is wrong.
-        source: jsonrpc::Error,
+        source: FrameError,
     },
     /// The command failed: the daemon's words.
     #[error("{}", .0.trim_end())]
@@ -50,7 +52,7 @@ pub enum Error {
 pub struct Client {
     path: PathBuf,
     stream: UnixStream,
-    decoder: Decoder,
+    framer: Framer,
 }
 
 impl Client {
@@ -60,7 +62,7 @@ impl Client {
         let stream = UnixStream::connect(path).map_err(failed)?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-        Ok(Client { path: path.into(), stream, decoder: Decoder::new(MAX_REPLY) })
+        Ok(Client { path: path.into(), stream, framer: jsonrpc::framer(MAX_REPLY) })
     }
 
     /// Runs a command and returns its text.
@@ -75,12 +77,12 @@ impl Client {
         self.stream.write_all(request).map_err(|e| io(&self.path, e))?;
         let mut chunk = vec![0; 1 << 16];
         loop {
-            if let Some(message) = self.decoder.next_message().map_err(|e| protocol(&self.path, e))? {
+            if let Some(message) = self.framer.next_object().map_err(|e| protocol(&self.path, e))? {
                 return jsonrpc::parse_reply(message).map_err(|e| protocol(&self.path, e));
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(io(&self.path, std::io::ErrorKind::UnexpectedEof.into())),
-                Ok(n) => self.decoder.push(&chunk[..n]),
+                Ok(n) => self.framer.push(&chunk[..n]),
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(io(&self.path, e)),
             }

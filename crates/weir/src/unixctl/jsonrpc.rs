@@ -1,107 +1,14 @@
-//! JSON-RPC 1.0 messages on a byte stream, without I/O.
+//! The JSON-RPC 1.0 messages of the control socket, without I/O.
 
+use ovsdb::framing::{FrameError, Framer, Limits};
 use serde_json::{Map, Value, json};
 
 /// The longest request that a server takes: a frame of 64 KiB in hexadecimal fits many times over.
 pub const MAX_REQUEST: usize = 4 << 20;
 
-/// What is wrong with a peer's bytes. The stream cannot be used any more.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// The bytes are not JSON.
-    #[error("malformed JSON: {0}")]
-    Syntax(String),
-    /// JSON, but not the message that is expected here.
-    #[error("unexpected message: {0}")]
-    Message(String),
-    /// A message is longer than the limit.
-    #[error("message of more than {limit} bytes")]
-    TooLong {
-        /// Bytes.
-        limit: usize,
-    },
-}
-
-/// Cuts a stream of bytes into JSON objects. Each byte is looked at once, however the stream arrives.
-#[derive(Debug)]
-pub struct Decoder {
-    buffer: Vec<u8>,
-    /// How far the scan has come in `buffer`.
-    scanned: usize,
-    /// Open brackets and braces.
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-    limit: usize,
-}
-
-impl Decoder {
-    /// A decoder that takes messages of up to `limit` bytes.
-    pub fn new(limit: usize) -> Decoder {
-        Decoder { buffer: Vec::new(), scanned: 0, depth: 0, in_string: false, escaped: false, limit }
-    }
-
-    /// Adds what was received.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// Takes the next whole message; `None` until more bytes arrive.
-    pub fn next_message(&mut self) -> Result<Option<Map<String, Value>>, Error> {
-        if self.depth == 0 && !self.skip_to_object()? {
-            return Ok(None);
-        }
-        while let Some(&byte) = self.buffer.get(self.scanned) {
-            self.scanned += 1;
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_string => self.escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth -= 1;
-                    if self.depth == 0 {
-                        return self.take().map(Some);
-                    }
-                }
-                _ => {}
-            }
-        }
-        if self.buffer.len() > self.limit {
-            return Err(Error::TooLong { limit: self.limit });
-        }
-        Ok(None)
-    }
-
-    /// Whether a message has begun and not ended.
-    pub fn is_partial(&self) -> bool {
-        self.depth > 0
-    }
-
-    /// Drops white space before a message. Whether an object starts.
-    fn skip_to_object(&mut self) -> Result<bool, Error> {
-        let blank = self.buffer.iter().take_while(|b| b.is_ascii_whitespace()).count();
-        self.buffer.drain(..blank);
-        self.scanned = 0;
-        match self.buffer.first() {
-            None => Ok(false),
-            Some(b'{') => Ok(true),
-            Some(&other) => Err(Error::Syntax(format!("expected '{{', got {:?}", char::from(other)))),
-        }
-    }
-
-    fn take(&mut self) -> Result<Map<String, Value>, Error> {
-        if self.scanned > self.limit {
-            return Err(Error::TooLong { limit: self.limit });
-        }
-        let message = serde_json::from_slice(&self.buffer[..self.scanned]);
-        self.buffer.drain(..self.scanned);
-        self.scanned = 0;
-        // What a long message took is not kept for as long as the connection is.
-        self.buffer.shrink_to(1 << 16);
-        message.map_err(|e| Error::Syntax(e.to_string()))
-    }
+/// Cuts the stream of a peer that may send messages of up to `size` bytes.
+pub fn framer(size: usize) -> Framer {
+    Framer::new(Limits { size, ..Limits::default() })
 }
 
 /// A client's request.
@@ -123,8 +30,8 @@ impl Request {
     }
 
     /// The request in `message`.
-    pub fn parse(mut message: Map<String, Value>) -> Result<Request, Error> {
-        let wrong = |what: &str| Error::Message(what.to_string());
+    pub fn parse(mut message: Map<String, Value>) -> Result<Request, FrameError> {
+        let wrong = |what: &str| FrameError::Message(what.to_string());
         let method = match message.remove("method") {
             Some(Value::String(method)) => method,
             Some(_) => return Err(wrong("\"method\" is not a string")),
@@ -167,22 +74,22 @@ pub fn encode_reply(id: &Value, outcome: Result<String, String>) -> Vec<u8> {
 }
 
 /// The outcome in a reply: the command's text or its error.
-pub fn parse_reply(mut message: Map<String, Value>) -> Result<Result<String, String>, Error> {
+pub fn parse_reply(mut message: Map<String, Value>) -> Result<Result<String, String>, FrameError> {
     match (message.remove("result"), message.remove("error")) {
         (Some(Value::String(text)), None | Some(Value::Null)) => Ok(Ok(text)),
         (None | Some(Value::Null), Some(Value::String(text))) => Ok(Err(text)),
-        _ => Err(Error::Message("a reply has a string as \"result\" or as \"error\"".into())),
+        _ => Err(FrameError::Message("a reply has a string as \"result\" or as \"error\"".into())),
     }
 }
 
 /// Entry point for fuzzing: any bytes, in pieces whose size the first byte chooses.
 pub fn fuzz(data: &[u8]) {
     let Some((&piece, stream)) = data.split_first() else { return };
-    let mut decoder = Decoder::new(1 << 16);
+    let mut framer = framer(1 << 16);
     for bytes in stream.chunks(usize::from(piece).max(1)) {
-        decoder.push(bytes);
+        framer.push(bytes);
         loop {
-            match decoder.next_message() {
+            match framer.next_object() {
                 Ok(Some(message)) => {
                     if let Ok(request) = Request::parse(message.clone()) {
                         let _ = request.arguments();
@@ -201,46 +108,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decode_all(decoder: &mut Decoder) -> Vec<Map<String, Value>> {
-        std::iter::from_fn(|| decoder.next_message().unwrap()).collect()
-    }
-
-    #[test]
-    fn messages_need_no_framing() {
-        let mut decoder = Decoder::new(1000);
-        decoder.push(b" {\"a\":\"}{\\\"\"}{\"b\":[{}]}\n{\"c\"");
-        let got = decode_all(&mut decoder);
-        assert_eq!(got.len(), 2);
-        assert_eq!(got[0]["a"], "}{\"");
-        assert!(decoder.is_partial());
-        decoder.push(b":1}");
-        assert_eq!(decode_all(&mut decoder)[0]["c"], 1);
-        assert!(!decoder.is_partial());
-    }
-
-    #[test]
-    fn garbage_is_an_error() {
-        for bytes in [&b"x"[..], b"[1]", b"{]", b"{\"a\" 1}", b"\"", b"{\"\xff\":1}"] {
-            let mut decoder = Decoder::new(100);
-            decoder.push(bytes);
-            assert!(matches!(decoder.next_message(), Err(Error::Syntax(_))), "{bytes:?}");
-        }
+    fn objects(framer: &mut Framer) -> Vec<Map<String, Value>> {
+        std::iter::from_fn(|| framer.next_object().unwrap()).collect()
     }
 
     #[test]
     fn deep_nesting_is_an_error_not_a_stack_overflow() {
-        let mut decoder = Decoder::new(1 << 20);
+        let mut framer = framer(1 << 20);
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        decoder.push(deep.as_bytes());
-        assert!(matches!(decoder.next_message(), Err(Error::Syntax(_))));
-    }
-
-    #[test]
-    fn a_message_has_a_limit() {
-        let mut decoder = Decoder::new(100);
-        decoder.push(b"{\"a\":\"");
-        decoder.push(&[b'x'; 200]);
-        assert_eq!(decoder.next_message(), Err(Error::TooLong { limit: 100 }));
+        framer.push(deep.as_bytes());
+        assert!(matches!(framer.next_object(), Err(FrameError::TooDeep(_))));
     }
 
     #[test]
@@ -254,7 +131,7 @@ mod tests {
             r#"{"method":"x","params":[],"id":null}"#,
             r#"{"method":"x","params":[]}"#,
         ] {
-            assert!(matches!(parse(bad), Err(Error::Message(_))), "{bad}");
+            assert!(matches!(parse(bad), Err(FrameError::Message(_))), "{bad}");
         }
         assert_eq!(parse(r#"{"method":"x","params":["a",1],"id":7}"#).unwrap().arguments(), None);
     }
@@ -274,11 +151,11 @@ mod tests {
             method in ".*", args in prop::collection::vec(".*", 0..4), piece in 1usize..9, many in 1usize..4
         ) {
             let request = Request::new(&method, &args);
-            let mut decoder = Decoder::new(MAX_REQUEST);
+            let mut framer = framer(MAX_REQUEST);
             let mut got = Vec::new();
             for bytes in request.encode().repeat(many).chunks(piece) {
-                decoder.push(bytes);
-                got.extend(decode_all(&mut decoder));
+                framer.push(bytes);
+                got.extend(objects(&mut framer));
             }
             prop_assert_eq!(got.len(), many);
             for message in got {

@@ -4,8 +4,10 @@
 //! framing: `{"method": "list-commands", "params": [], "id": 0}`. Parameters and results are strings.
 //! An error is a string in the reply's `error`.
 //!
-//! [`jsonrpc`] is the protocol without I/O, [`command`] the table of commands, [`server`] and
-//! [`client`] the two ends.
+//! - [`client`]: the client's end, blocking
+//! - [`command`]: the table of commands
+//! - [`jsonrpc`]: the messages, without I/O
+//! - [`server`]: the daemon's end
 
 pub mod client;
 pub mod command;

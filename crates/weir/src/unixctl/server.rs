@@ -1,8 +1,8 @@
 //! The daemon's end of the control socket.
 //!
-//! One task for each connection on the management thread. A client that stalls holds up nobody but
-//! itself: its task waits, a reply of which it takes nothing is given up after [`WRITE_TIMEOUT`], and it makes room
-//! where others want to connect (see [`Connections`]).
+//! Each connection has a task on the management thread. A client that stalls delays no other: its task waits, a reply
+//! of which it reads nothing is given up after [`WRITE_TIMEOUT`], and its connection may be closed for a new one (see
+//! [`Connections`]).
 
 use std::io;
 use std::path::Path;
@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ovsdb::framing::FrameError;
 use ports::files::{self, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::command::{Commands, Reply};
-use super::jsonrpc::{self, Decoder, MAX_REQUEST, Request};
-use crate::connections::{Connections, Place};
+use super::jsonrpc::{self, MAX_REQUEST, Request};
+use crate::connections::{Connections, Slot};
 
 /// Requests that have come.
 pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -24,7 +25,7 @@ pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
 /// Requests that were answered.
 pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
-/// How long a client may take nothing of a reply.
+/// How long a client may read nothing of a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connections at a time.
@@ -50,22 +51,22 @@ impl Server {
             connections.room().await;
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(place) = connections.admit() else { continue };
+                    let Some(slot) = connections.admit() else { continue };
                     let context = context.clone();
                     tokio::task::spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection(stream, &place, commands, &context) => ended,
-                            () = place.lost() => Err(Error::MadeRoom),
+                            ended = connection(stream, &slot, commands, &context) => ended,
+                            () = slot.lost() => Err(Error::MadeRoom),
                         };
                         if let Err(e) = ended {
                             tracing::debug!("control socket: {e}");
                         }
                     });
-                    // What it has said already is heard before others come.
+                    // Its task runs, and reads what has arrived, before another connection is taken.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => {
-                    // Out of descriptors, most likely: try again when some may have been closed.
+                    // Most likely there are no descriptors left. Some may be free soon.
                     tracing::warn!("control socket: cannot accept a connection: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -81,13 +82,13 @@ pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// Answers the requests of one client, in order.
-async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands<C>, context: &C) -> Result<(), Error> {
-    let mut decoder = Decoder::new(MAX_REQUEST);
+async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C>, context: &C) -> Result<(), Error> {
+    let mut framer = jsonrpc::framer(MAX_REQUEST);
     let mut chunk = vec![0; 4096];
     loop {
-        while let Some(message) = decoder.next_message()? {
+        while let Some(message) = framer.next_object()? {
             let request = Request::parse(message)?;
-            place.working();
+            slot.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
             let outcome = match commands.run(context, &request.method, request.arguments()) {
@@ -103,22 +104,22 @@ async fn connection<C>(mut stream: UnixStream, place: &Place, commands: Commands
             };
             tracing::debug!("replying with {verdict}, id={}: {}", request.id, json(body));
             let reply = jsonrpc::encode_reply(&request.id, outcome);
-            write(&mut stream, place, &reply).await?;
-            place.idle();
+            write(&mut stream, slot, &reply).await?;
+            slot.idle();
         }
         match stream.read(&mut chunk).await? {
-            0 if decoder.is_partial() => return Err(Error::Truncated),
+            0 if framer.pending() > 0 => return Err(Error::Truncated),
             0 => return Ok(()),
-            n => decoder.push(&chunk[..n]),
+            n => framer.push(&chunk[..n]),
         }
     }
 }
 
-/// Writes a reply, for as long as the client takes some of it.
-async fn write(stream: &mut UnixStream, place: &Place, reply: &[u8]) -> Result<(), Error> {
+/// Writes a reply, as long as the client reads some of it.
+async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8]) -> Result<(), Error> {
     let mut rest = reply;
     while !rest.is_empty() {
-        place.answered();
+        slot.answered();
         let written = tokio::time::timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
         rest = &rest[written..];
     }
@@ -135,7 +136,7 @@ enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Protocol(#[from] jsonrpc::Error),
+    Protocol(#[from] FrameError),
     #[error("the client ended in the middle of a request")]
     Truncated,
     #[error("the client does not read its reply")]

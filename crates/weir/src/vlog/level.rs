@@ -114,7 +114,7 @@ const FACILITIES: &[(&str, u8)] = &[
 /// One change of what is logged where; `None` is all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Change {
+pub enum LogChange {
     Level { module: Option<Module>, destination: Option<Destination>, level: Level },
     Pattern { destination: Option<Destination>, pattern: String },
     Facility(u8),
@@ -143,21 +143,21 @@ pub enum SpecError {
 /// What separates the words of a change.
 const SEPARATORS: [char; 4] = [' ', ',', ':', '\t'];
 
-impl Change {
+impl LogChange {
     /// Everything everywhere, as `-v` and `vlog/set` without an argument say.
-    pub const ALL: Change = Change::Level { module: None, destination: None, level: Level::Dbg };
+    pub const ALL: LogChange = LogChange::Level { module: None, destination: None, level: Level::Dbg };
 
     /// Reads `MODULE:DESTINATION:LEVEL`, of which each part may be left out and the order is free,
     /// `PATTERN:DESTINATION:PATTERN`, or `FACILITY:NAME`.
-    pub fn parse(spec: &str) -> Result<Change, SpecError> {
+    pub fn parse(spec: &str) -> Result<LogChange, SpecError> {
         match next_word(spec) {
-            (Some(word), rest) if word.eq_ignore_ascii_case("PATTERN") => Change::pattern(rest),
-            (Some(word), rest) if word.eq_ignore_ascii_case("FACILITY") => Change::facility(rest),
-            _ => Change::level(spec),
+            (Some(word), rest) if word.eq_ignore_ascii_case("PATTERN") => LogChange::pattern(rest),
+            (Some(word), rest) if word.eq_ignore_ascii_case("FACILITY") => LogChange::facility(rest),
+            _ => LogChange::level(spec),
         }
     }
 
-    fn level(spec: &str) -> Result<Change, SpecError> {
+    fn level(spec: &str) -> Result<LogChange, SpecError> {
         let (mut module, mut destination, mut level) = (None, None, None);
         for word in spec.split(SEPARATORS).filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("ANY")) {
             if let Some(found) = Destination::find(word) {
@@ -176,10 +176,10 @@ impl Change {
                 return Err(SpecError::Unknown(word.to_owned()));
             }
         }
-        Ok(Change::Level { module, destination, level: level.unwrap_or(Level::Dbg) })
+        Ok(LogChange::Level { module, destination, level: level.unwrap_or(Level::Dbg) })
     }
 
-    fn pattern(rest: &str) -> Result<Change, SpecError> {
+    fn pattern(rest: &str) -> Result<LogChange, SpecError> {
         let (word, pattern) = next_word(rest);
         let word = word.ok_or(SpecError::NoDestination)?;
         let destination = match Destination::find(word) {
@@ -187,12 +187,12 @@ impl Change {
             None => return Err(SpecError::UnknownDestination(word.to_owned())),
             found => found,
         };
-        Ok(Change::Pattern { destination, pattern: pattern.to_owned() })
+        Ok(LogChange::Pattern { destination, pattern: pattern.to_owned() })
     }
 
-    fn facility(rest: &str) -> Result<Change, SpecError> {
+    fn facility(rest: &str) -> Result<LogChange, SpecError> {
         let found = FACILITIES.iter().find(|(name, _)| name.eq_ignore_ascii_case(rest));
-        found.map(|&(_, number)| Change::Facility(number)).ok_or(SpecError::Facility)
+        found.map(|&(_, number)| LogChange::Facility(number)).ok_or(SpecError::Facility)
     }
 }
 
@@ -207,26 +207,26 @@ fn next_word(text: &str) -> (Option<&str>, &str) {
 mod tests {
     use super::*;
 
-    fn level(module: Option<&str>, destination: Option<Destination>, level: Level) -> Result<Change, SpecError> {
-        Ok(Change::Level { module: module.and_then(Module::find), destination, level })
+    fn level(module: Option<&str>, destination: Option<Destination>, level: Level) -> Result<LogChange, SpecError> {
+        Ok(LogChange::Level { module: module.and_then(Module::find), destination, level })
     }
 
     #[test]
     fn parts_in_any_order() {
         use Destination::*;
-        assert_eq!(Change::parse("bridge:file:warn"), level(Some("bridge"), Some(File), Level::Warn));
-        assert_eq!(Change::parse("WARN,Console bridge"), level(Some("bridge"), Some(Console), Level::Warn));
-        assert_eq!(Change::parse("ANY:syslog:off"), level(None, Some(Syslog), Level::Off));
-        assert_eq!(Change::parse("Netdev_Dummy"), level(Some("netdev_dummy"), None, Level::Dbg));
-        assert_eq!(Change::parse(""), Ok(Change::ALL));
+        assert_eq!(LogChange::parse("bridge:file:warn"), level(Some("bridge"), Some(File), Level::Warn));
+        assert_eq!(LogChange::parse("WARN,Console bridge"), level(Some("bridge"), Some(Console), Level::Warn));
+        assert_eq!(LogChange::parse("ANY:syslog:off"), level(None, Some(Syslog), Level::Off));
+        assert_eq!(LogChange::parse("Netdev_Dummy"), level(Some("netdev_dummy"), None, Level::Dbg));
+        assert_eq!(LogChange::parse(""), Ok(LogChange::ALL));
     }
 
     #[test]
     fn patterns_and_facilities() {
-        let pattern = |destination, pattern: &str| Ok(Change::Pattern { destination, pattern: pattern.into() });
-        assert_eq!(Change::parse("PATTERN:file:%c: %m"), pattern(Some(Destination::File), "%c: %m"));
-        assert_eq!(Change::parse("pattern:ANY:"), pattern(None, ""));
-        assert_eq!(Change::parse("FACILITY:local3"), Ok(Change::Facility(19)));
+        let pattern = |destination, pattern: &str| Ok(LogChange::Pattern { destination, pattern: pattern.into() });
+        assert_eq!(LogChange::parse("PATTERN:file:%c: %m"), pattern(Some(Destination::File), "%c: %m"));
+        assert_eq!(LogChange::parse("pattern:ANY:"), pattern(None, ""));
+        assert_eq!(LogChange::parse("FACILITY:local3"), Ok(LogChange::Facility(19)));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
             ("PATTERN:x:y", "unknown destination \"x\""),
             ("FACILITY:x", "invalid facility"),
         ] {
-            assert_eq!(Change::parse(spec).unwrap_err().to_string(), says, "{spec}");
+            assert_eq!(LogChange::parse(spec).unwrap_err().to_string(), says, "{spec}");
         }
     }
 }

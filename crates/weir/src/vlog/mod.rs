@@ -10,6 +10,13 @@
 //! ```text
 //! tracing::warn!(target: "bridge", ...) ─▶ [subscriber] ─▶ Logger ─▶ [pattern] ─▶ stderr, [sink]
 //! ```
+//!
+//! - [`level`]: levels, destinations, and the syntax in which they are set
+//! - [`limit`]: how often one place in the code may warn
+//! - [`module`]: the parts of the daemon that have levels of their own
+//! - [`pattern`]: how a message becomes a line
+//! - [`sink`]: the log file and the system's log
+//! - `subscriber`: takes events of `tracing`
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -26,7 +33,7 @@ pub mod pattern;
 pub mod sink;
 mod subscriber;
 
-pub use level::{Change, Destination, Level};
+pub use level::{Destination, Level, LogChange};
 use limit::Verdict;
 pub use module::Module;
 use pattern::Message;
@@ -57,7 +64,7 @@ struct Outputs {
 }
 
 /// A message.
-struct Record<'a> {
+struct LogMessage<'a> {
     module: Module,
     level: Level,
     /// Tells places in the code apart.
@@ -71,7 +78,7 @@ pub struct Config {
     /// The log file.
     pub file: Option<PathBuf>,
     /// Changes of what is logged, in their order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LogChange>,
     /// No more than warnings on standard error.
     pub quiet_console: bool,
     /// How to reach the system's log.
@@ -106,7 +113,7 @@ pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, Strin
 }
 
 impl Logger {
-    /// A logger with OVS's levels and patterns, which nothing is connected to.
+    /// A logger with OVS's levels and patterns, without destinations.
     pub fn new(program: &'static str, syslog: Method) -> Logger {
         let patterns = [
             "ovs|%05N|%c%T|%p|%m",
@@ -136,27 +143,27 @@ impl Logger {
     }
 
     /// Makes a change, for messages from now on.
-    pub fn apply(&self, change: &Change) {
+    pub fn apply(&self, change: &LogChange) {
         self.set(change);
         tracing::callsite::rebuild_interest_cache();
     }
 
-    fn set(&self, change: &Change) {
+    fn set(&self, change: &LogChange) {
         match change {
-            Change::Level { module, destination, level } => {
+            LogChange::Level { module, destination, level } => {
                 for at in Module::all().filter(|at| module.is_none_or(|only| only == *at)) {
                     for to in Destination::ALL.into_iter().filter(|to| destination.is_none_or(|only| only == *to)) {
                         self.set_level(at, to, *level);
                     }
                 }
             }
-            Change::Pattern { destination, pattern } => {
+            LogChange::Pattern { destination, pattern } => {
                 let mut outputs = self.outputs.lock();
                 for to in Destination::ALL.into_iter().filter(|to| destination.is_none_or(|only| only == *to)) {
                     outputs.patterns[to as usize].clone_from(pattern);
                 }
             }
-            Change::Facility(number) => self.outputs.lock().facility = *number,
+            LogChange::Facility(number) => self.outputs.lock().facility = *number,
         }
     }
 
@@ -204,20 +211,20 @@ impl Logger {
     }
 
     /// Logs, unless the place has used up its budget.
-    fn log(&self, record: &Record<'_>) {
+    fn log(&self, record: &LogMessage<'_>) {
         if record.level <= Level::Warn && self.is_limited(record.module) {
             let now = Instant::now();
             let taken = self.limiter.lock().take(record.place, now);
             match taken {
                 Verdict::Drop => return,
-                Verdict::LogAfter(dropped) => self.write(&Record { text: &dropped.text(now), ..*record }),
+                Verdict::LogAfter(dropped) => self.write(&LogMessage { text: &dropped.text(now), ..*record }),
                 Verdict::Log => {}
             }
         }
         self.write(record);
     }
 
-    fn write(&self, record: &Record<'_>) {
+    fn write(&self, record: &LogMessage<'_>) {
         let thread = std::thread::current();
         let mut message = Message {
             program: self.program,
@@ -311,10 +318,10 @@ impl Logger {
 
 /// Reads what `weir run --log` takes: levels by commas, of all modules or as NAME=LEVEL, where the name
 /// is of a module or of a crate. Only standard error is logged to.
-pub fn parse_filter(filter: &str) -> Result<Vec<Change>, String> {
+pub fn parse_filter(filter: &str) -> Result<Vec<LogChange>, String> {
     let mut changes = vec![
-        Change::Level { module: None, destination: Some(Destination::Syslog), level: Level::Off },
-        Change::Level { module: None, destination: Some(Destination::File), level: Level::Off },
+        LogChange::Level { module: None, destination: Some(Destination::Syslog), level: Level::Off },
+        LogChange::Level { module: None, destination: Some(Destination::File), level: Level::Off },
     ];
     for part in filter.split(',').filter(|part| !part.is_empty()) {
         let (name, word) = part.split_once('=').map_or((None, part), |(name, word)| (Some(name), word));
@@ -332,7 +339,7 @@ pub fn parse_filter(filter: &str) -> Result<Vec<Change>, String> {
             return Err(format!("{:?} is neither a module nor a crate", name.unwrap_or_default()));
         }
         let console = Some(Destination::Console);
-        changes.extend(modules.into_iter().map(|module| Change::Level { module, destination: console, level }));
+        changes.extend(modules.into_iter().map(|module| LogChange::Level { module, destination: console, level }));
     }
     Ok(changes)
 }
@@ -341,7 +348,7 @@ pub fn parse_filter(filter: &str) -> Result<Vec<Change>, String> {
 /// than its conversions can be wide.
 pub fn fuzz(text: &str) {
     let _ = parse_filter(text);
-    if let Ok(Change::Pattern { pattern, .. }) = Change::parse(text) {
+    if let Ok(LogChange::Pattern { pattern, .. }) = LogChange::parse(text) {
         let mut line = String::new();
         let time = Duration::from_secs(1_700_000_000 + pattern.len() as u64 * 86_400);
         let (program, module, thread) = ("weir", "bridge", "worker 1");
@@ -370,14 +377,14 @@ mod tests {
     }
 
     fn log(logger: &Logger, name: &str, level: Level, text: &str) {
-        logger.log(&Record { module: module(name), level, place: text.len(), text });
+        logger.log(&LogMessage { module: module(name), level, place: text.len(), text });
     }
 
     /// A logger with a file alone, whose lines are `module|level|text`.
     fn to_file(path: &Path) -> Logger {
         let logger = Logger::new("test", Method::Null);
         for spec in ["console:off", "PATTERN:file:%c|%p|%m"] {
-            logger.set(&Change::parse(spec).unwrap());
+            logger.set(&LogChange::parse(spec).unwrap());
         }
         logger.open_file(path).unwrap();
         logger
@@ -388,8 +395,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let logger = to_file(&path);
-        logger.set(&Change::parse("bridge:file:dbg").unwrap());
-        logger.set(&Change::parse("vconn:warn").unwrap());
+        logger.set(&LogChange::parse("bridge:file:dbg").unwrap());
+        logger.set(&LogChange::parse("vconn:warn").unwrap());
         for name in ["bridge", "vconn", "unixctl"] {
             for level in [Level::Warn, Level::Info, Level::Dbg] {
                 if logger.is_enabled(module(name), level) {

@@ -43,11 +43,10 @@ impl Module {
     }
 }
 
-/// The module of messages from code that no path is of.
+/// The module of messages from code that no path covers.
 const OTHER: &str = "weir";
 
-/// Which module messages are of that name none, by the path of the code that has them. The longest
-/// path counts.
+/// The module of messages that name none, by the path of the code that logs them. The longest path that fits counts.
 const PATHS: &[(&str, &str)] = &[
     ("datapath", "dpif_netdev"),
     ("ofproto", "ofproto"),
@@ -67,13 +66,13 @@ const PATHS: &[(&str, &str)] = &[
     ("ports::pcap", "pcap"),
     ("ports::tap", "netdev_linux"),
     ("weir", "weir"),
+    ("weir::cli::vswitchd", "vswitchd"),
     ("weir::daemon::apply", "bridge"),
     ("weir::daemon::configurator", "bridge"),
     ("weir::daemon::openflow", "rconn"),
+    ("weir::source::ovsdb", "bridge"),
     ("weir::unixctl", "unixctl"),
     ("weir::vlog", "vlog"),
-    ("weir::vswitchd", "vswitchd"),
-    ("weir::vswitchd::follow", "bridge"),
 ];
 
 /// Names of the modules, in the order of their bytes.

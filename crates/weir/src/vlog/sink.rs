@@ -1,5 +1,5 @@
-//! Where lines end up: the log file and the system's log. Neither ever makes the daemon wait for a
-//! reader, nor fail: what cannot be written is lost.
+//! The log file and the system's log. Neither makes the daemon wait for a reader, or fail: lines that cannot be
+//! written are lost.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -11,14 +11,14 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::level::Level;
 use super::module::Module;
-use super::{Logger, Record};
+use super::{LogMessage, Logger};
 
 /// The process's subscriber.
 pub struct ToLogger(pub Arc<Logger>);
 
 impl Subscriber for ToLogger {
-    /// A place that nothing is logged of costs one comparison: the answer is remembered, until
-    /// [`Logger::apply`] has it asked for again.
+    /// A place whose messages go nowhere costs one comparison: the answer is cached until [`Logger::apply`] changes
+    /// something.
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.enabled(metadata) { Interest::always() } else { Interest::never() }
     }
@@ -43,7 +43,7 @@ impl Subscriber for ToLogger {
         let metadata = event.metadata();
         let mut text = Text::default();
         event.record(&mut text);
-        self.0.log(&Record {
+        self.0.log(&LogMessage {
             module: Module::of_target(metadata.target()),
             level: Level::from(*metadata.level()),
             place: std::ptr::from_ref(metadata).addr(),

@@ -20,7 +20,7 @@ use packet::{Field, Mask, Time};
 use super::arena::FlowRef;
 use super::record::Records;
 use super::subtable::Subtable;
-use crate::pipeline::recirculation::Stage;
+use crate::pipeline::recirculation::RecircStage;
 
 /// How long a port is under pressure at least.
 const PRESSED: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(in crate::classify) const SPARE: usize = 8;
 /// The flows of a list.
 pub(in crate::classify) struct ListFlows {
     /// Whose they are; of a port's list, the port's.
-    pub stage: Stage,
+    pub stage: RecircStage,
     /// Most useful first.
     pub members: Vec<Member>,
     /// How many may be evicted.
@@ -73,7 +73,7 @@ pub(in crate::classify) enum Fit {
 
 impl ListFlows {
     /// No flows yet, in a list that is made for one of this stage.
-    pub fn new(stage: Stage) -> ListFlows {
+    pub fn new(stage: RecircStage) -> ListFlows {
         let (members, asked) = (Vec::new(), HashMap::new());
         ListFlows { stage, members, evictable: 0, pressure: None, asked }
     }

@@ -30,7 +30,7 @@ use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{Fit, ListFlows, Member};
 use crate::classify::table::stages::{FreeLists, LISTS, Stages};
 use crate::error::Error;
-use crate::pipeline::recirculation::Stage;
+use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::{Domain, Guard, Protected};
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
@@ -88,7 +88,7 @@ pub(in crate::classify) struct Writer {
     pub lists: BTreeMap<u16, ListFlows>,
     free_lists: FreeLists,
     /// How many flows each later stage has in its port's list, for want of one of its own.
-    unlisted: HashMap<Stage, usize>,
+    unlisted: HashMap<RecircStage, usize>,
     pub records: Records,
     /// Live flows, and the bytes that they take.
     pub count: usize,
@@ -195,7 +195,7 @@ impl Table {
 
     /// The subtables for packets of a stage; `None` where no flow is for them.
     #[inline(always)]
-    pub fn list<'a>(&self, stage: Stage, guard: Guard<'a>) -> Option<&'a FlowList> {
+    pub fn list<'a>(&self, stage: RecircStage, guard: Guard<'a>) -> Option<&'a FlowList> {
         let own = is_later(stage).then(|| self.stages.find(stage)).flatten();
         self.lists[usize::from(own.unwrap_or_else(|| list_index(stage.in_port)))].load(guard)
     }
@@ -284,7 +284,7 @@ impl Table {
     }
 
     /// The list for flows of a stage, which gets one of its own if it can.
-    fn list_for(&self, writer: &mut Writer, stage: Stage) -> u16 {
+    fn list_for(&self, writer: &mut Writer, stage: RecircStage) -> u16 {
         if !is_later(stage) || writer.unlisted.contains_key(&stage) {
             return list_index(stage.in_port);
         }
@@ -298,7 +298,7 @@ impl Table {
         &self,
         writer: &mut Writer,
         list: u16,
-        stage: Stage,
+        stage: RecircStage,
         key: &Key,
         mask: Box<Mask>,
         (actions, program): (Arc<[Action]>, Program),
@@ -465,7 +465,13 @@ impl Table {
         }
     }
 
-    fn join_list(&self, writer: &mut Writer, (list, stage): (u16, Stage), subtable: &Arc<Subtable>, flow: FlowRef) {
+    fn join_list(
+        &self,
+        writer: &mut Writer,
+        (list, stage): (u16, RecircStage),
+        subtable: &Arc<Subtable>,
+        flow: FlowRef,
+    ) {
         let Writer { lists, records, unlisted, .. } = writer;
         if is_later(stage) && usize::from(list) < MAX_PORTS {
             *unlisted.entry(stage).or_default() += 1;
@@ -495,7 +501,7 @@ impl Table {
     }
 
     /// A flow of a port's list goes, which may be of a later stage.
-    fn leave_unlisted(&self, unlisted: &mut HashMap<Stage, usize>, flow: FlowRef) {
+    fn leave_unlisted(&self, unlisted: &mut HashMap<RecircStage, usize>, flow: FlowRef) {
         let Some(stage) = self.arena.key_for_writer(flow).map(|key| stage_of(&key)) else { return };
         if let Some(count) = unlisted.get_mut(&stage) {
             *count -= 1;
@@ -662,11 +668,11 @@ fn list_index(in_port: PortNo) -> u16 {
 }
 
 /// The stage in which packets have this key.
-pub fn stage_of(key: &Key) -> Stage {
-    Stage { in_port: crate::upcall::in_port(key), recirc_id: key.common().recirc_id.get() }
+pub fn stage_of(key: &Key) -> RecircStage {
+    RecircStage { in_port: crate::upcall::in_port(key), recirc_id: key.common().recirc_id.get() }
 }
 
 /// Whether a stage may have a list of its own: packets with an input port that does not exist are few.
-fn is_later(stage: Stage) -> bool {
+fn is_later(stage: RecircStage) -> bool {
     stage.recirc_id != 0 && list_index(stage.in_port) != 0
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::classify::mem::region::{Region, Zero};
-use crate::pipeline::recirculation::Stage;
+use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Domain;
 
 use super::megaflow::MAX_PORTS;
@@ -52,11 +52,11 @@ pub struct FreeLists {
 }
 
 /// A place's word: the list's number, the input port, the recirculation id. Never zero, for the number is not.
-fn word(stage: Stage, list: u16) -> u64 {
+fn word(stage: RecircStage, list: u16) -> u64 {
     u64::from(list) << 48 | key(stage)
 }
 
-fn key(stage: Stage) -> u64 {
+fn key(stage: RecircStage) -> u64 {
     u64::from(stage.in_port.0 as u16) << 32 | u64::from(stage.recirc_id)
 }
 
@@ -69,7 +69,7 @@ impl Stages {
     }
 
     #[inline(always)]
-    fn set(&self, stage: Stage) -> &Set {
+    fn set(&self, stage: RecircStage) -> &Set {
         // Ids are given by the layer above, and no packet chooses among more of them than it has made.
         let hash = key(stage).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.sets.slice()[hash as usize % SETS]
@@ -77,14 +77,14 @@ impl Stages {
 
     /// The list of a later stage, if it has one.
     #[inline(always)]
-    pub fn find(&self, stage: Stage) -> Option<u16> {
+    pub fn find(&self, stage: RecircStage) -> Option<u16> {
         let key = key(stage);
         let words = self.set(stage).0.iter().map(|place| place.load(Ordering::Acquire));
         words.into_iter().find(|word| word & KEY == key && *word != 0).map(|word| (word >> 48) as u16)
     }
 
     /// Gives a list to a stage that has none. `None` where there is no more, or its set is full.
-    pub fn assign(&self, stage: Stage, lists: &mut FreeLists, domain: &Domain) -> Option<u16> {
+    pub fn assign(&self, stage: RecircStage, lists: &mut FreeLists, domain: &Domain) -> Option<u16> {
         let place = self.set(stage).0.iter().find(|place| place.load(Ordering::Relaxed) == 0)?;
         let list = lists.take(domain)?;
         place.store(word(stage, list), Ordering::Release);
@@ -92,7 +92,7 @@ impl Stages {
     }
 
     /// Takes the list of a stage away, which has no flows any more.
-    pub fn release(&self, stage: Stage, lists: &mut FreeLists, domain: &Domain) {
+    pub fn release(&self, stage: RecircStage, lists: &mut FreeLists, domain: &Domain) {
         let Some(list) = self.find(stage) else { return };
         let word = word(stage, list);
         let place = self.set(stage).0.iter().find(|place| place.load(Ordering::Relaxed) == word);
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use crate::action::PortNo;
 
-    fn stage(n: u32) -> Stage {
-        Stage { in_port: PortNo(n % 7 + 1), recirc_id: n + 1 }
+    fn stage(n: u32) -> RecircStage {
+        RecircStage { in_port: PortNo(n % 7 + 1), recirc_id: n + 1 }
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         for n in 0..many {
             assert_eq!(stages.find(stage(n)), given[n as usize]);
         }
-        let other = Stage { in_port: PortNo(8), recirc_id: 1 };
+        let other = RecircStage { in_port: PortNo(8), recirc_id: 1 };
         assert_eq!(stages.find(other), None);
     }
 

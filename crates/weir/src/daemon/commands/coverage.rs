@@ -1,4 +1,4 @@
-//! `coverage/...`: counters of events, with how often they came lately.
+//! `coverage/...`: counters of events, and their recent rates.
 //!
 //! Names are those of OVS where an event is the same. What the datapath drops has one for each reason.
 
@@ -72,7 +72,7 @@ fn push(values: &mut VecDeque<Vec<u64>>, latest: Vec<u64>, most: usize) {
     }
 }
 
-/// Looks at the counters as long as there is a daemon. On the management thread.
+/// Samples the counters for as long as the daemon runs, on the management thread.
 pub fn watch(context: &Rc<Context>) {
     let context = Rc::downgrade(context);
     tokio::task::spawn_local(async move {
@@ -128,6 +128,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::NoBuffer => "datapath_drop_no_buffer",
         DropReason::TtlExceeded => "datapath_drop_ttl_exceeded",
         DropReason::InPortDown => "datapath_drop_in_port_down",
+        DropReason::IngressFilter => "datapath_drop_ingress_filter",
         DropReason::PipelineDepth => "drop_action_recursion_too_deep",
         DropReason::TooManyResubmits => "drop_action_too_many_resubmit",
         DropReason::StackTooDeep => "drop_action_stack_too_deep",

@@ -97,7 +97,7 @@ fn dump_flows(context: &Context, args: &[String]) -> Outcome {
     {
         return Ok(String::new());
     }
-    // The flows are everybody's: there is no dump for each thread.
+    // The workers share one flow table: there is no dump for each thread.
     if pmd.is_some_and(|number| number.parse::<i32>().is_err()) {
         return Err(error(context, "Invalid argument"));
     }
@@ -136,36 +136,36 @@ fn has_type(context: &Context, list: &str) -> Result<bool, String> {
 
 /// What to do with a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum FlowChange {
     Add,
     Modify,
     Delete,
 }
 
 fn add_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, Change::Add, &after_datapath(context, &words(args), 2)?)
+    change_flow(context, FlowChange::Add, &after_datapath(context, &words(args), 2)?)
 }
 
 fn mod_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, Change::Modify, &after_datapath(context, &words(args), 2)?)
+    change_flow(context, FlowChange::Modify, &after_datapath(context, &words(args), 2)?)
 }
 
 fn del_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, Change::Delete, &after_datapath(context, &words(args), 1)?)
+    change_flow(context, FlowChange::Delete, &after_datapath(context, &words(args), 1)?)
 }
 
 /// `words` are a flow and, unless it is to be deleted, its actions.
-fn change_flow(context: &Context, change: Change, words: &[&str]) -> Outcome {
+fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
     let (text, actions) = match (change, words) {
-        (Change::Delete, [flow]) => (flow, ""),
-        (Change::Add | Change::Modify, [flow, actions]) => (flow, *actions),
+        (FlowChange::Delete, [flow]) => (flow, ""),
+        (FlowChange::Add | FlowChange::Modify, [flow, actions]) => (flow, *actions),
         _ => return Err(error(context, "a flow and its actions are needed (Invalid argument)")),
     };
     let datapath = &context.engine.datapath;
     let names = Names::of_datapath(datapath);
     let (key, mask) = datapath::text::parse_key(text, &names)
         .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
-    if change == Change::Delete {
+    if change == FlowChange::Delete {
         let found = parse_ufid(text.trim_end_matches(',')).or_else(|| find_flow(context, &key, mask));
         return match found.is_some_and(|id| context.engine.switch.remove_datapath_flow(id)) {
             true => Ok(String::new()),
@@ -183,8 +183,8 @@ fn change_flow(context: &Context, change: Change, words: &[&str]) -> Outcome {
         return Err(refused("Invalid argument"));
     }
     match (change, find_flow(context, &key, mask.clone())) {
-        (Change::Add, Some(_)) => Err(refused("File exists")),
-        (Change::Add, None) => {
+        (FlowChange::Add, Some(_)) => Err(refused("File exists")),
+        (FlowChange::Add, None) => {
             let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) };
             datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
             Ok(String::new())
@@ -205,11 +205,11 @@ fn find_flow(context: &Context, key: &Key, mut mask: Mask) -> Option<datapath::F
 }
 
 fn add_flows(context: &Context, args: &[String]) -> Outcome {
-    change_flows(context, Change::Add, &words(args))
+    change_flows(context, FlowChange::Add, &words(args))
 }
 
 fn mod_flows(context: &Context, args: &[String]) -> Outcome {
-    change_flows(context, Change::Modify, &words(args))
+    change_flows(context, FlowChange::Modify, &words(args))
 }
 
 /// Of one argument, it is a datapath if there is one of this name, and else a file.
@@ -225,12 +225,12 @@ fn del_flows(context: &Context, args: &[String]) -> Outcome {
         context.engine.datapath.flush();
         return Ok(String::new());
     }
-    change_flows(context, Change::Delete, &words)
+    change_flows(context, FlowChange::Delete, &words)
 }
 
 /// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of
 /// `change`.
-fn change_flows(context: &Context, change: Change, words: &[&str]) -> Outcome {
+fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
     let file = after_datapath(context, words, 1)?.pop().unwrap_or_default();
     let text = std::fs::read_to_string(file)
         .map_err(|e| error(context, &format!("Opening file '{file}' failed ({})", e.kind())))?;
@@ -238,9 +238,9 @@ fn change_flows(context: &Context, change: Change, words: &[&str]) -> Outcome {
         let mut parts: Vec<_> = line.split_whitespace().collect();
         let change = match parts.first() {
             None => continue,
-            Some(&"add") => Change::Add,
-            Some(&"modify") => Change::Modify,
-            Some(&"delete") => Change::Delete,
+            Some(&"add") => FlowChange::Add,
+            Some(&"modify") => FlowChange::Modify,
+            Some(&"delete") => FlowChange::Delete,
             Some(_) => {
                 parts.insert(0, "");
                 change

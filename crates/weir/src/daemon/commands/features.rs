@@ -17,15 +17,15 @@ pub const COMMANDS: &[Command<Context>] = commands! {
 };
 
 /// A feature's name, title and value.
-type Feature = (&'static str, &'static str, Value);
+type Feature = (&'static str, &'static str, FeatureValue);
 
 #[derive(Clone, Copy)]
-enum Value {
+enum FeatureValue {
     Flag(bool),
     Number(u32),
 }
 
-use Value::{Flag, Number};
+use FeatureValue::{Flag, Number};
 
 /// In the order in which OVS lists them.
 const FEATURES: &[Feature] = &[

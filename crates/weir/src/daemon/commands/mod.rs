@@ -1,4 +1,20 @@
 //! The commands of the control socket, in one table.
+//!
+//! - `coverage`: `coverage/...`
+//! - `dpctl`: `dpctl/...`
+//! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
+//! - `dummy`: `netdev-dummy/...`
+//! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
+//! - `flows`: `weir/flows`, and the commands that list flows
+//! - `pmd`: `dpif-netdev/pmd-...`
+//! - `ports`: bridges, ports and learnt addresses
+//! - `reports`: `weir/show`, `weir/ports`
+//! - `slow_path`: `upcall/...`, `revalidator/...`, `memory/show`
+//! - `stats`: `weir/stats`
+//! - `time`: `time/stop`, `time/warp`
+//! - `trace`: `ofproto/trace...`
+//! - `vlog`: `vlog/...`
+//! - `waiting`: the commands until the first configuration has come
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,6 +25,7 @@ use tokio::sync::Notify;
 use super::configurator::Configurator;
 use super::engine::Engine;
 use super::openflow;
+use super::reload::Reloader;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
@@ -27,7 +44,7 @@ macro_rules! now {
     };
 }
 
-pub(crate) mod coverage;
+pub mod coverage;
 mod dpctl;
 mod dpdk;
 mod dummy;
@@ -35,12 +52,13 @@ mod features;
 mod flows;
 mod pmd;
 mod ports;
-pub(crate) mod reports;
+mod reports;
 mod slow_path;
 mod stats;
 mod time;
 mod trace;
-pub(crate) mod vlog;
+mod vlog;
+pub mod waiting;
 
 /// What commands work on.
 pub struct Context {
@@ -56,8 +74,10 @@ pub struct Context {
     pub log: Arc<Logger>,
     /// How often events came lately.
     pub coverage: coverage::History,
-    /// The configuration file.
-    pub config: std::path::PathBuf,
+    /// Has the configuration read again.
+    pub reloader: Reloader,
+    /// Where the configuration comes from.
+    pub location: String,
     /// What it answers to who asks for its version.
     pub version: String,
     /// When the daemon started.
@@ -102,7 +122,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "help" "[COMMAND]" (0, 1) now!(help), "Says what a command does, or lists all.";
     "version" "" (0, 0) now!(version), "Prints the version of the daemon.";
     "exit" "[--cleanup]" (0, 1) now!(exit), "Ends the daemon, and removes its sockets and devices.";
-    "reload" "" (0, 0) |context, _| Reply::Later(context.configurator.reload()),
+    "reload" "" (0, 0) |context, _| Reply::Later(context.reloader.reload()),
         "Reads the configuration again and applies what changed.";
 
     "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";

@@ -13,14 +13,14 @@ const LONGEST: u64 = 60;
 
 /// What all of these commands take.
 #[derive(Default)]
-struct Arguments {
+struct PmdArguments {
     /// Only the worker on this core.
     core: Option<usize>,
     /// How many seconds to look back.
     seconds: Option<u64>,
 }
 
-impl Arguments {
+impl PmdArguments {
     /// Parses `[-pmd CORE] [-secs SECONDS] [OTHER NUMBER]... [FLAG]... [DP]`. What `others` names has no
     /// meaning here.
     fn parse(
@@ -29,8 +29,8 @@ impl Arguments {
         seconds: bool,
         others: &[&str],
         flags: &[&str],
-    ) -> Result<Arguments, String> {
-        let mut out = Arguments::default();
+    ) -> Result<PmdArguments, String> {
+        let mut out = PmdArguments::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut number = || {
@@ -69,7 +69,7 @@ fn per(n: u64, of: u64) -> f64 {
 /// `dpif-netdev/pmd-stats-show`.
 pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
     let mut text = String::new();
-    for w in Arguments::parse(context, args, false, &[], &[])?.workers(context) {
+    for w in PmdArguments::parse(context, args, false, &[], &[])?.workers(context) {
         let passes = w.received + w.recirculated;
         let cycles = w.busy_cycles + w.idle_cycles;
         let mut line = |args: std::fmt::Arguments| {
@@ -106,14 +106,14 @@ pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpif-netdev/pmd-stats-clear`. The counters of all workers start again, whichever is named.
 pub fn stats_clear(context: &Context, args: &[String]) -> Outcome {
-    Arguments::parse(context, args, false, &[], &[])?;
+    PmdArguments::parse(context, args, false, &[], &[])?;
     context.engine.datapath.reset_stats();
     Ok(String::new())
 }
 
 /// `dpif-netdev/pmd-rxq-show`.
 pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
-    let arguments = Arguments::parse(context, args, true, &[], &[])?;
+    let arguments = PmdArguments::parse(context, args, true, &[], &[])?;
     let seconds = match arguments.seconds {
         None | Some(0) => LONGEST,
         Some(seconds) => seconds.min(LONGEST).next_multiple_of(5),
@@ -162,7 +162,7 @@ pub fn rxq_rebalance(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpif-netdev/pmd-perf-show`. There are no histograms: the fast path does not gather them.
 pub fn perf_show(context: &Context, args: &[String]) -> Outcome {
-    let arguments = Arguments::parse(context, args, false, &["-it", "-ms"], &["-nh"])?;
+    let arguments = PmdArguments::parse(context, args, false, &["-it", "-ms"], &["-nh"])?;
     let frequency = context.engine.datapath.stats().cycles_per_second as f64;
     let mut text = String::new();
     for w in arguments.workers(context) {

@@ -209,7 +209,7 @@ pub fn fdb_flush(context: &Context, args: &[String]) -> Outcome {
 /// `fdb/add`.
 pub fn fdb_add(context: &Context, args: &[String]) -> Outcome {
     let bridge = context.bridge(&args[0])?;
-    let port = find_port(&bridge, &args[1])?;
+    let port = bridge_port(&bridge, &args[1])?;
     bridge.add_static_mac(mac_key(&args[2], &args[3])?, port.port).map_err(|e| e.to_string())?;
     Ok(String::new())
 }
@@ -223,7 +223,7 @@ pub fn fdb_del(context: &Context, args: &[String]) -> Outcome {
     }
 }
 
-fn find_port(bridge: &ofproto::Bridge, text: &str) -> Result<PortInfo, String> {
+fn bridge_port(bridge: &ofproto::Bridge, text: &str) -> Result<PortInfo, String> {
     let number = text.parse().ok().map(OfPort::from_u16);
     let found = bridge.ports().into_iter().find(|p| p.name == text || Some(p.port) == number);
     found.ok_or_else(|| format!("bridge {} has no port {text}", bridge.name()))

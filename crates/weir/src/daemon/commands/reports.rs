@@ -1,34 +1,32 @@
 //! `weir/show` and `weir/ports`.
 
-use std::collections::BTreeMap;
-
 use ofproto::PortInfo;
 
 use super::Context;
 use crate::config::desired::format_mac;
-use crate::daemon::configurator::Status;
-use crate::report::{BridgeShow, ControllerShow, PortShow, Ports, Show};
+use crate::reconfigure::unapplied::Unapplied;
+use crate::report::{BridgeShow, ControllerShow, PortShow, Ports, Show, statistics};
 use crate::unixctl::command::Outcome;
 
 /// `weir/show`.
 pub fn show(context: &Context, _: &[String]) -> Outcome {
-    let status = context.configurator.status();
+    let unapplied = context.configurator.unapplied();
     let bridges = context.engine.switch.bridges();
     json(&Show {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        config: context.config.display().to_string(),
+        config: context.location.clone(),
         uptime_s: context.started.elapsed().as_secs(),
-        bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &status)).collect(),
-        errors: status.errors.clone(),
+        bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &unapplied)).collect(),
+        errors: unapplied.errors.clone(),
     })
 }
 
 /// `weir/ports`.
 pub fn ports(context: &Context, _: &[String]) -> Outcome {
-    let status = context.configurator.status();
+    let unapplied = context.configurator.unapplied();
     let bridges = context.engine.switch.bridges();
-    json(&Ports { ports: bridges.iter().flat_map(|bridge| bridge_ports(context, bridge, &status)).collect() })
+    json(&Ports { ports: bridges.iter().flat_map(|bridge| bridge_ports(context, bridge, &unapplied)).collect() })
 }
 
 /// A report as JSON.
@@ -36,7 +34,7 @@ pub fn json(report: &impl serde::Serialize) -> Outcome {
     serde_json::to_string(report).map_err(|e| e.to_string())
 }
 
-fn show_bridge(context: &Context, bridge: &ofproto::Bridge, status: &Status) -> BridgeShow {
+fn show_bridge(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplied) -> BridgeShow {
     let config = bridge.config();
     let controllers = context.openflow.controllers(bridge.name());
     BridgeShow {
@@ -48,27 +46,27 @@ fn show_bridge(context: &Context, bridge: &ofproto::Bridge, status: &Status) -> 
         },
         controllers: controllers
             .into_iter()
-            .map(|(target, state)| ControllerShow {
+            .map(|(target, status)| ControllerShow {
                 target: target.to_string(),
-                connections: state.connections.get(),
-                error: state.error.borrow().clone(),
+                connections: status.connections,
+                error: status.error,
             })
             .collect(),
-        ports: bridge_ports(context, bridge, status),
+        ports: bridge_ports(context, bridge, unapplied),
         flows: bridge.table_stats().iter().map(|table| u64::from(table.active_count)).sum(),
         macs: bridge.macs().len(),
     }
 }
 
 /// The ports of a bridge, those that could not be opened last.
-fn bridge_ports(context: &Context, bridge: &ofproto::Bridge, status: &Status) -> Vec<PortShow> {
+fn bridge_ports(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplied) -> Vec<PortShow> {
     let drops = context.engine.datapath.stats().ports;
     let mut ports: Vec<_> = bridge.ports().iter().map(|info| show_port(bridge.name(), info)).collect();
     for port in &mut ports {
         let of_port = drops.iter().find(|(number, _)| Some(number.0) == port.dp_port);
         port.drops = of_port.map(|(_, d)| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default();
     }
-    for failed in status.ports.iter().filter(|failed| failed.bridge == bridge.name()) {
+    for failed in unapplied.ports.iter().filter(|failed| failed.bridge == bridge.name()) {
         match ports.iter_mut().find(|port| port.name == failed.name) {
             Some(port) => port.error = Some(failed.error.clone()),
             None => ports.push(PortShow {
@@ -111,40 +109,4 @@ fn show_port(bridge: &str, info: &PortInfo) -> PortShow {
         port.tx_drops = device.tx_drops().named().into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
     }
     port
-}
-
-/// Counters of a port by the names that the column `statistics` has, those that it keeps.
-pub fn statistics(stats: &::ports::Stats) -> BTreeMap<String, u64> {
-    let ::ports::Stats {
-        rx_packets,
-        rx_bytes,
-        rx_dropped,
-        rx_errors,
-        rx_frame_err,
-        rx_over_err,
-        rx_crc_err,
-        tx_packets,
-        tx_bytes,
-        tx_dropped,
-        tx_errors,
-        collisions,
-    } = *stats;
-    [
-        ("rx_packets", rx_packets),
-        ("rx_bytes", rx_bytes),
-        ("rx_dropped", rx_dropped),
-        ("rx_errors", rx_errors),
-        ("rx_frame_err", rx_frame_err),
-        ("rx_over_err", rx_over_err),
-        ("rx_crc_err", rx_crc_err),
-        ("tx_packets", tx_packets),
-        ("tx_bytes", tx_bytes),
-        ("tx_dropped", tx_dropped),
-        ("tx_errors", tx_errors),
-        ("collisions", collisions),
-    ]
-    .into_iter()
-    .filter(|(_, n)| *n != ::ports::Stats::UNKNOWN)
-    .map(|(name, n)| (name.to_owned(), n))
-    .collect()
 }

@@ -8,11 +8,10 @@ use super::Context;
 use crate::daemon::engine::Engine;
 use crate::unixctl::command::{Outcome, Reply};
 
-/// How long packets under way, or what the step before has made due, may delay a step.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a step waits for packets under way, or for what the step before has made due.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What connections and others on the management thread get of the system's time to do what a step has
-/// made due.
+/// How long a step leaves the management thread to its other tasks, so that they do what is due.
 const PAUSE: Duration = Duration::from_millis(1);
 
 const NO_DUMMIES: &str = "the clock is the system's; only a daemon started with --enable-dummy has one to stop";
@@ -39,11 +38,11 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
             take(&engine, step);
             let began = Instant::now();
             tokio::time::sleep(PAUSE).await;
-            while engine.timer.is_working() && began.elapsed() < PATIENCE {
+            while engine.timer.is_working() && began.elapsed() < SETTLE_TIMEOUT {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         let _ = reply.send(Ok("warped".into()));
     });
     Reply::Later(answer)
@@ -52,11 +51,11 @@ pub fn warp(context: &Context, args: &[String]) -> Reply {
 /// Moves the clock and does what that makes due.
 fn take(engine: &Engine, step: Duration) {
     let Some(clock) = engine.timer.warp_clock() else { return };
-    // What came in before is of the time before.
-    engine.datapath.settle(PATIENCE);
+    // Packets that came before the warp are handled at the old time.
+    engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
     engine.switch.run(engine.timer.now());
-    engine.datapath.settle(PATIENCE);
+    engine.datapath.settle(SETTLE_TIMEOUT);
 }
 
 /// The steps of a warp, in milliseconds.

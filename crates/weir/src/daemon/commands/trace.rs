@@ -37,7 +37,7 @@ pub fn report(context: &Context, args: &[String]) -> Outcome {
 
 /// `actions` are those of a packet-out, instead of the tables.
 fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result<Trace, String> {
-    let arguments = Arguments::parse(args)?;
+    let arguments = TraceArguments::parse(args)?;
     let (bridge, mut key) = find_flow(context, &arguments.words)?;
     let frame = match (arguments.generate, arguments.frame) {
         (true, _) => Some(compose(&key, &arguments.payload)),
@@ -69,7 +69,7 @@ fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result
 
 /// The arguments without options, and the packet taken off their end.
 #[derive(Debug, Default)]
-struct Arguments<'a> {
+struct TraceArguments<'a> {
     words: Vec<&'a str>,
     generate: bool,
     names: bool,
@@ -77,9 +77,9 @@ struct Arguments<'a> {
     frame: Option<Vec<u8>>,
 }
 
-impl Arguments<'_> {
-    fn parse(args: &[String]) -> Result<Arguments<'_>, String> {
-        let mut out = Arguments::default();
+impl TraceArguments<'_> {
+    fn parse(args: &[String]) -> Result<TraceArguments<'_>, String> {
+        let mut out = TraceArguments::default();
         let mut rest = args.iter();
         while let Some(arg) = rest.next() {
             let mut value = || rest.next().ok_or_else(|| format!("Missing argument for option {arg}"));
@@ -211,20 +211,20 @@ mod tests {
     #[test]
     fn forms_of_the_arguments() {
         let args = strings(&["br0", "in_port=1", PACKET, "--names"]);
-        let parsed = Arguments::parse(&args).unwrap();
+        let parsed = TraceArguments::parse(&args).unwrap();
         assert_eq!((parsed.words, parsed.names), (vec!["br0", "in_port=1"], true));
         assert_eq!(parsed.frame.unwrap().len(), PACKET.len() / 2);
         let args = strings(&["in_port(1)", PACKET]);
-        assert_eq!(Arguments::parse(&args).unwrap().words, ["in_port(1)"]);
+        assert_eq!(TraceArguments::parse(&args).unwrap().words, ["in_port(1)"]);
         let args = strings(&["br0", "-generate", "in_port=1", "--l7", "0aff"]);
-        let parsed = Arguments::parse(&args).unwrap();
+        let parsed = TraceArguments::parse(&args).unwrap();
         assert_eq!((parsed.words, parsed.generate), (vec!["br0", "in_port=1"], true));
         assert_eq!(parsed.payload, [10, 255]);
     }
 
     #[test]
     fn mistakes_in_the_arguments() {
-        let error = |args: &[&str]| Arguments::parse(&strings(args)).unwrap_err();
+        let error = |args: &[&str]| TraceArguments::parse(&strings(args)).unwrap_err();
         assert_eq!(error(&["br0", "in_port=1", "garbage"]), "Trailing garbage in packet data");
         assert_eq!(error(&["br0", "a", "b", "c"]), "too many arguments");
         assert_eq!(error(&["br0", "a", "--nope"]), "--nope: unknown option");

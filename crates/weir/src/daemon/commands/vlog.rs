@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
-use crate::vlog::{Change, Destination, Logger, Module};
+use crate::vlog::{Destination, LogChange, Logger, Module};
 
 /// A context that commands can change the logging of.
 pub trait Logs {
@@ -74,10 +74,10 @@ pub const fn commands<C: Logs>() -> [Command<C>; 7] {
 /// The changes before one with a mistake are made.
 fn set(log: &Logger, args: &[String]) -> Outcome {
     if args.is_empty() {
-        log.apply(&Change::ALL);
+        log.apply(&LogChange::ALL);
     }
     for spec in args {
-        log.apply(&Change::parse(spec).map_err(|e| e.to_string())?);
+        log.apply(&LogChange::parse(spec).map_err(|e| e.to_string())?);
     }
     Ok(String::new())
 }

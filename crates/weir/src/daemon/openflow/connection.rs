@@ -9,22 +9,26 @@ use std::time::Duration;
 
 use ofproto::connection::{Kind, Session, Settings};
 use openflow::stats::SwitchDesc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::listener::Stream;
 use super::{ControllerState, Peers};
-use crate::connections::Place;
-use crate::daemon::timer::Timer;
+use crate::connections::Slot;
+use crate::timer::Timer;
 
-/// How long a peer may take nothing of what it is sent.
+/// How long a peer may read nothing while there is something to read.
 const STALL: Duration = Duration::from_secs(30);
 
-/// How long a peer may take for its hello.
+/// How long a peer may take to send its hello.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Speaks OpenFlow until the peer goes. An error says why, in words. `probe`: after how long a silence
-/// the peer is asked for a sign of life; zero is never. `place`: where it is told what the peer does.
+/// A stream of either family.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+/// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for `probe` is
+/// sent an echo request; zero is never. `slot` is told what the peer does.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
@@ -32,7 +36,7 @@ pub async fn run(
     kind: Kind,
     state: &ControllerState,
     probe: Duration,
-    place: Option<&Place>,
+    slot: Option<&Slot>,
 ) -> Result<(), String> {
     let settings = Settings {
         kind,
@@ -46,7 +50,7 @@ pub async fn run(
     session.set_waker(Arc::new(move || waker.notify_one()));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, place).await;
+    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, slot).await;
     match &ended {
         Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
@@ -65,7 +69,7 @@ fn description(bridge: &str) -> SwitchDesc {
     }
 }
 
-/// Keeps the numbers of connections right, also when the task is ended from outside.
+/// Counts the connection while it lasts, also if its task is aborted.
 struct Counted<'a> {
     peers: &'a Peers,
     kind: Kind,
@@ -78,18 +82,20 @@ impl Counted<'_> {
     fn update(&mut self, session: &Session) {
         let now = session.version().map(|_| session.wants_misses());
         if now.is_some() {
-            self.state.role.set(Some(session.role()));
+            self.state.change(|status| status.role = Some(session.role()));
         }
         if now == self.up {
             return;
         }
         if self.up.is_none() {
-            self.state.connected.set(Some(self.peers.timer.now()));
+            self.state.change(|status| status.connected = Some(self.peers.timer.now()));
         }
         self.leave();
         if let Some(wants_misses) = now {
-            self.state.connections.set(self.state.connections.get() + 1);
-            *self.state.error.borrow_mut() = None;
+            self.state.change(|status| {
+                status.connections += 1;
+                status.error = None;
+            });
             self.peers.count(self.kind, wants_misses, true);
         }
         self.up = now;
@@ -97,7 +103,7 @@ impl Counted<'_> {
 
     fn leave(&mut self) {
         if let Some(wanted_misses) = self.up.take() {
-            self.state.connections.set(self.state.connections.get().saturating_sub(1));
+            self.state.change(|status| status.connections = status.connections.saturating_sub(1));
             self.peers.count(self.kind, wanted_misses, false);
         }
     }
@@ -106,7 +112,7 @@ impl Counted<'_> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if self.up.is_some() {
-            self.state.disconnected.set(Some(self.peers.timer.now()));
+            self.state.change(|status| status.disconnected = Some(self.peers.timer.now()));
         }
         self.leave();
     }
@@ -118,7 +124,7 @@ async fn pump(
     wake: &Notify,
     timer: &Timer,
     counted: &mut Counted<'_>,
-    place: Option<&Place>,
+    slot: Option<&Slot>,
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
@@ -136,14 +142,14 @@ async fn pump(
             return Err(reason.to_string());
         }
         let next = session.next_timeout();
-        // A millisecond at least, so that a time that has come does not keep the thread busy.
+        // A millisecond at least, so that a timeout that is due does not make this a busy loop.
         let due = next.unwrap_or(now + Duration::from_secs(60)).max(now + Duration::from_millis(1));
         let waiting = !session.output().is_empty();
         if !waiting {
             progress = tokio::time::Instant::now();
         }
-        if let Some(place) = place {
-            tell(place, &session, &mut known);
+        if let Some(slot) = slot {
+            tell(slot, &session, &mut known);
         }
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
@@ -155,10 +161,10 @@ async fn pump(
                 Ok(n) => {
                     session.sent(n);
                     progress = tokio::time::Instant::now();
-                    if let Some(place) = place.filter(|_| known.1) {
-                        place.answered();
+                    if let Some(slot) = slot.filter(|_| known.1) {
+                        slot.answered();
                     }
-                    // A peer that reads a long answer as fast as it is made leaves others their turn.
+                    // Other tasks run, even if the peer reads a long answer as fast as it is made.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => return closed(e),
@@ -175,22 +181,22 @@ async fn pump(
     }
 }
 
-/// Tells the place what the peer does: how many messages it has sent, and whether it has yet to take some. Before
-/// the hello, nothing keeps it there.
-fn tell(place: &Place, session: &Session, known: &mut (u64, bool)) {
+/// Tells the slot what the peer does, from the number of messages that it has sent and from whether it has output to
+/// read. Before the hello, the slot stays that of a new connection.
+fn tell(slot: &Slot, session: &Session, known: &mut (u64, bool)) {
     let (messages, waiting) = (session.messages(), !session.output().is_empty());
     if session.version().is_none() || (messages, waiting) == *known {
         return;
     }
     if !waiting {
-        place.idle();
+        slot.idle();
     } else if !known.1 {
-        place.answered();
+        slot.answered();
     }
     *known = (messages, waiting);
 }
 
-/// A peer that ends is nothing special: tools do it after each command.
+/// A peer that closes the connection is no error: tools do so after each command.
 fn closed(e: io::Error) -> Result<(), String> {
     match e.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(()),

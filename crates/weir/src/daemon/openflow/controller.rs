@@ -9,8 +9,7 @@ use ofproto::connection::Kind;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
-use super::connection;
-use super::listener::Stream;
+use super::connection::{self, Stream};
 use super::{ControllerState, Peers, Task};
 use crate::config::Target;
 use crate::config::desired::Controller;
@@ -21,7 +20,7 @@ const MIN_BACKOFF: Duration = Duration::from_secs(1);
 /// How long one attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many inactivity probes long no controller may be there until a standalone bridge helps itself
+/// After how many probe intervals without a controller a standalone bridge becomes a learning switch
 /// (ovs-vswitchd.conf.db(5), fail_mode).
 const FAIL_OPEN_PROBES: u32 = 3;
 
@@ -41,14 +40,14 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
             lost_since = timer.now();
         }
         tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
-        *state.error.borrow_mut() = Some(error);
-        // Where the moment to help itself falls within the pause, it is not missed.
-        let patience = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
+        state.change(|status| status.error = Some(error));
+        // The bridge may have to fail open within the pause.
+        let until_fail_open = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();
-        if patience <= pause {
-            timer.sleep(patience).await;
+        if until_fail_open <= pause {
+            timer.sleep(until_fail_open).await;
             peers.controller_lost();
-            timer.sleep(pause - patience).await;
+            timer.sleep(pause - until_fail_open).await;
         } else {
             timer.sleep(pause).await;
         }
@@ -66,7 +65,7 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     let (name, probe) = (target.to_string(), controller.inactivity_probe);
     let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe, None).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
-    // A peer that hangs up at once is not to be called more often than one that does not answer.
+    // A peer that hangs up at once is tried no more often than one that does not answer.
     (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
@@ -82,8 +81,8 @@ async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {
     }
 }
 
-/// The addresses of a host, which a thread of its own looks up where it has a name: tokio's own thread for that is
-/// not to be had where the system refuses one, and panics.
+/// The addresses of a host. A name is looked up on a thread of its own: tokio's function for that panics if the system
+/// refuses it a thread.
 async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -91,7 +90,7 @@ async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let (reply, answer) = oneshot::channel();
     let host = host.to_owned();
     std::thread::Builder::new().name("resolver".into()).spawn(move || {
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         let _ = reply.send((host, port).to_socket_addrs().map(Iterator::collect));
     })?;
     answer.await.unwrap_or_else(|_| Err(io::ErrorKind::NotFound.into()))

@@ -1,4 +1,4 @@
-//! Sockets on which peers come in: each bridge's management socket, `ptcp:` and `punix:`.
+//! Listening sockets: each bridge's management socket, `ptcp:` and `punix:`.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -7,11 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ofproto::connection::Kind;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
-use super::connection;
+use super::connection::{self, Stream};
 use super::{ControllerState, Peers, Task};
 use crate::config::desired::Controller;
 use crate::connections::Connections;
@@ -20,8 +19,7 @@ use crate::unixctl::server::bind_unix;
 /// Connections to one listener at a time.
 const MAX_CONNECTIONS: usize = 128;
 
-/// After how long a silence whoever uses the management socket is asked for a sign of life: a tool that
-/// only listens does not want to hear of it.
+/// The probe interval on the management socket. It is long, because tools that only listen print what they receive.
 const SERVICE_PROBE: Duration = Duration::from_secs(60);
 
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
@@ -73,11 +71,6 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-/// A stream of either family.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
-
 impl Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, String)> {
         match self {
@@ -105,21 +98,21 @@ async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<Cont
         tokio::select! {
             accepted = next() => match accepted {
                 Ok((stream, name)) => {
-                    let Some(place) = connections.admit() else { continue };
+                    let Some(slot) = connections.admit() else { continue };
                     let (peers, state) = (peers.clone(), state.clone());
                     let probe = controller.inactivity_probe;
                     tasks.spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&place)) => ended,
-                            () = place.lost() => Err(made_room(&peers, &name)),
+                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&slot)) => ended,
+                            () = slot.lost() => Err(made_room(&peers, &name)),
                         };
-                        *state.error.borrow_mut() = ended.err();
+                        state.change(|status| status.error = ended.err());
                     });
-                    // What it has said already is heard before others come.
+                    // Its task runs, and reads what has arrived, before another connection is taken.
                     tokio::task::yield_now().await;
                 }
                 Err(e) => {
-                    // Out of descriptors, most likely: try again when some may have been closed.
+                    // Most likely there are no descriptors left. Some may be free soon.
                     tracing::warn!(bridge = peers.bridge.name(), "cannot accept an OpenFlow connection: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }

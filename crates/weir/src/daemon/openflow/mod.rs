@@ -5,7 +5,11 @@
 //! has accepted.
 //!
 //! Sharing between threads: [`Manager`] stays on the management thread. The configurator sends it
-//! requests through [`Requests`] and waits for the answers.
+//! requests through [`SocketRequests`] and waits for the answers.
+//!
+//! - `connection`: one OpenFlow connection
+//! - `controller`: controllers that Weir connects to
+//! - `listener`: listening sockets
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,14 +19,14 @@ use std::sync::Arc;
 
 use ofproto::connection::{Kind, Roles};
 use ofproto::{Bridge, Controllers};
-use packet::Time;
 use ports::files::SocketFile;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
 use crate::config::desired::Controller;
-use crate::daemon::timer::Timer;
 use crate::rundir::Rundir;
+use crate::source::ControllerStatus;
+use crate::timer::Timer;
 
 mod connection;
 mod controller;
@@ -31,48 +35,46 @@ mod listener;
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
 /// management thread itself.
 #[derive(Clone)]
-pub struct Requests(mpsc::UnboundedSender<Request>);
+pub struct SocketRequests(mpsc::UnboundedSender<SocketRequest>);
 
-type Outcome = Result<(), String>;
-
-enum Change {
+enum SocketChange {
     AddBridge(Bridge),
     RemoveBridge,
     AddController(Target, Controller),
     RemoveController(Target),
 }
 
-struct Request {
+struct SocketRequest {
     bridge: String,
-    change: Change,
-    reply: oneshot::Sender<Outcome>,
+    change: SocketChange,
+    reply: oneshot::Sender<Result<(), String>>,
 }
 
-impl Requests {
+impl SocketRequests {
     /// Opens the management sockets of a bridge.
-    pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Outcome {
-        self.ask(name, Change::AddBridge(bridge))
+    pub fn add_bridge(&self, name: &str, bridge: Bridge) -> Result<(), String> {
+        self.ask(name, SocketChange::AddBridge(bridge))
     }
 
     /// Closes every socket of a bridge.
-    pub fn remove_bridge(&self, name: &str) -> Outcome {
-        self.ask(name, Change::RemoveBridge)
+    pub fn remove_bridge(&self, name: &str) -> Result<(), String> {
+        self.ask(name, SocketChange::RemoveBridge)
     }
 
     /// Connects to a controller, or listens for one.
-    pub fn add_controller(&self, bridge: &str, target: Target, controller: Controller) -> Outcome {
-        self.ask(bridge, Change::AddController(target, controller))
+    pub fn add_controller(&self, bridge: &str, target: Target, controller: Controller) -> Result<(), String> {
+        self.ask(bridge, SocketChange::AddController(target, controller))
     }
 
     /// Closes a controller's connections.
-    pub fn remove_controller(&self, bridge: &str, target: Target) -> Outcome {
-        self.ask(bridge, Change::RemoveController(target))
+    pub fn remove_controller(&self, bridge: &str, target: Target) -> Result<(), String> {
+        self.ask(bridge, SocketChange::RemoveController(target))
     }
 
-    fn ask(&self, bridge: &str, change: Change) -> Outcome {
+    fn ask(&self, bridge: &str, change: SocketChange) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let ended = || "the management thread has ended".to_string();
-        self.0.send(Request { bridge: bridge.to_owned(), change, reply }).map_err(|_| ended())?;
+        self.0.send(SocketRequest { bridge: bridge.to_owned(), change, reply }).map_err(|_| ended())?;
         answer.blocking_recv().unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -98,26 +100,18 @@ struct ControllerTask {
     _task: Task,
 }
 
-/// What is known about a controller. Written by its task, read by reports.
+/// What is known of a controller. Its tasks write, reports read.
 #[derive(Debug, Default)]
-pub struct ControllerState {
-    /// Connections that speak OpenFlow now.
-    pub connections: Cell<usize>,
-    /// The role that the last one has.
-    pub role: Cell<Option<openflow::Role>>,
-    /// What went wrong last.
-    pub error: RefCell<Option<String>>,
-    /// When a connection came about last.
-    pub connected: Cell<Option<Time>>,
-    /// When a connection ended last.
-    pub disconnected: Cell<Option<Time>>,
-}
+pub struct ControllerState(RefCell<ControllerStatus>);
 
 impl ControllerState {
-    /// When it came and went last, by the names of the column `status`: seconds since then.
-    pub fn history(&self) -> impl Iterator<Item = (&'static str, Time)> {
-        let connected = self.connected.get().map(|at| ("sec_since_connect", at));
-        connected.into_iter().chain(self.disconnected.get().map(|at| ("sec_since_disconnect", at)))
+    /// A copy.
+    fn status(&self) -> ControllerStatus {
+        self.0.borrow().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ControllerStatus)) {
+        change(&mut self.0.borrow_mut());
     }
 }
 
@@ -128,18 +122,18 @@ impl Manager {
     }
 
     /// Does what is asked for.
-    fn change(&self, name: &str, change: Change) -> Outcome {
+    fn change(&self, name: &str, change: SocketChange) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
         match change {
-            Change::AddBridge(bridge) => {
+            SocketChange::AddBridge(bridge) => {
                 bridges.insert(name.to_owned(), self.open(name, bridge)?);
                 Ok(())
             }
-            Change::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
-            Change::AddController(target, controller) => {
+            SocketChange::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
+            SocketChange::AddController(target, controller) => {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.add_controller(target, controller)
             }
-            Change::RemoveController(target) => {
+            SocketChange::RemoveController(target) => {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.remove_controller(&target);
                 Ok(())
             }
@@ -155,14 +149,14 @@ impl Manager {
     }
 
     /// The controllers of a bridge and what is known about them.
-    pub fn controllers(&self, bridge: &str) -> Vec<(Target, Rc<ControllerState>)> {
+    pub fn controllers(&self, bridge: &str) -> Vec<(Target, ControllerStatus)> {
         let bridges = self.bridges.borrow();
         let controllers = bridges.get(bridge).into_iter().flat_map(|b| &b.controllers);
-        controllers.map(|(target, c)| (target.clone(), c.state.clone())).collect()
+        controllers.map(|(target, c)| (target.clone(), c.state.status())).collect()
     }
 
-    /// Makes the connections to a bridge's controllers anew.
-    pub fn reconnect(&self, bridge: &str) -> Outcome {
+    /// Closes the connections to a bridge's controllers, and connects again.
+    pub fn reconnect(&self, bridge: &str) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
         let sockets = bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?;
         let controllers: Vec<_> = sockets.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
@@ -175,8 +169,8 @@ impl Manager {
     }
 }
 
-/// Does what the configurator asks for, as long as there is one.
-pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
+/// Serves the configurator's requests until it ends.
+pub async fn serve(manager: Rc<Manager>, mut requests: SocketRequestQueue) {
     while let Some(request) = requests.0.recv().await {
         let outcome = manager.change(&request.bridge, request.change);
         // The configurator may have died meanwhile.
@@ -184,13 +178,13 @@ pub async fn serve(manager: Rc<Manager>, mut requests: RequestQueue) {
     }
 }
 
-/// The receiving end of [`Requests`].
-pub struct RequestQueue(mpsc::UnboundedReceiver<Request>);
+/// The receiving end of [`SocketRequests`].
+pub struct SocketRequestQueue(mpsc::UnboundedReceiver<SocketRequest>);
 
 /// A channel from the configurator to the manager.
-pub fn requests() -> (Requests, RequestQueue) {
+pub fn requests() -> (SocketRequests, SocketRequestQueue) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Requests(sender), RequestQueue(receiver))
+    (SocketRequests(sender), SocketRequestQueue(receiver))
 }
 
 fn no_bridge(name: &str) -> String {
@@ -198,7 +192,7 @@ fn no_bridge(name: &str) -> String {
 }
 
 impl BridgeSockets {
-    fn add_controller(&mut self, target: Target, controller: Controller) -> Outcome {
+    fn add_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
         // A controller whose settings changed is connected anew.
         self.controllers.remove(&target);
         let state = Rc::new(ControllerState::default());
@@ -227,16 +221,16 @@ impl BridgeSockets {
     }
 }
 
-/// A bridge and all who speak OpenFlow with it.
+/// A bridge and its OpenFlow connections.
 pub struct Peers {
     bridge: Bridge,
     timer: Timer,
-    /// Who of them is the primary.
+    /// Which of them is the primary.
     roles: Arc<Roles>,
     configured: Cell<bool>,
     /// Controllers that are connected.
     connected: Cell<usize>,
-    /// No controller has been there for too long.
+    /// No controller has been connected for too long.
     fail_open: Cell<bool>,
     /// Connections of OpenFlow 1.0 to 1.2, which get packets that miss.
     want_misses: Cell<usize>,
@@ -275,7 +269,7 @@ impl Peers {
         self.tell();
     }
 
-    /// A controller has not been there for too long.
+    /// A controller has not been connected for too long.
     fn controller_lost(&self) {
         if self.connected.get() == 0 {
             self.fail_open.set(true);

@@ -1,8 +1,8 @@
 //! Which files the database may name.
 //!
-//! Whoever may write to the database is not root, but this process often is. So a name that would have files
-//! made, written to, read or connected to has to lie in the run directory, as far as OVS does not do the same for
-//! any name (`vhost-server-path`). What is there already is another matter: see [`ports::files`].
+//! A client that may write to the database need not be root, while this process often is. So a file that would be
+//! made, written to, read or connected to has to be in the run directory, unless OVS accepts any
+//! (`vhost-server-path`). [`ports::files`] deals with what is there already.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,20 +1,19 @@
 //! Going to the background.
 //!
-//! The daemon is started again as a process of its own instead of forked: what it inherits is a pipe as
-//! standard output, on which it says that the configuration is in force, and nothing of memory, locks or
-//! threads. The first process waits for that word and ends.
+//! The daemon is started again as a new process instead of forked, so it inherits no memory, locks or threads. Its
+//! standard output is a pipe, on which it says that the configuration is in force. The first process waits for that
+//! message and ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Says in the environment of a process what it is: one in the background, or one that is monitored.
+/// Environment variables that tell a process that it is the one in the background, or that it is monitored.
 const BACKGROUND: &str = "WEIR_DETACHED";
 const MONITORED: &str = "WEIR_MONITORED";
 
-/// The word on the pipe. Libraries print there too, what is wrong with their options say: it is one that
-/// nobody else says.
+/// The message on the pipe. Libraries print to standard output, too, so it is one that they never print.
 const READY: &[u8] = b"\0weir is ready\0";
 
 /// Exit status after an internal error (`EX_SOFTWARE` of sysexits.h): the monitor starts another process.
@@ -33,7 +32,7 @@ pub fn is_monitored() -> bool {
     std::env::var_os(MONITORED).is_some()
 }
 
-/// This program again, as a process that is told what it is.
+/// Starts this program again, with an environment variable set.
 fn spawn(mark: &str) -> io::Result<Child> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "weir".into());
@@ -55,7 +54,7 @@ fn is_ready(child: &mut Child) -> bool {
         if said.windows(READY.len()).any(|window| window == READY) {
             return true;
         }
-        // As much as may be the beginning of the word is kept.
+        // The end of what was read may be the beginning of the message.
         said.drain(..said.len().saturating_sub(READY.len()));
     }
 }
@@ -73,7 +72,7 @@ pub fn start() -> io::Result<ExitCode> {
 }
 
 /// Runs the daemon as a process of its own, and starts it again when it crashes (`--monitor`). Returns
-/// when it has ended in good order. `background`: somebody waits for the word.
+/// when it has ended without a crash. `background`: another process waits for the message.
 pub fn monitor(background: bool) -> io::Result<ExitCode> {
     leave_session();
     let mut first = true;
@@ -96,7 +95,7 @@ pub fn monitor(background: bool) -> io::Result<ExitCode> {
     }
 }
 
-/// Whether a process ended by its own fault, rather than because somebody wanted so.
+/// Whether a process crashed, rather than being told to end.
 fn crashed(status: ExitStatus) -> bool {
     let by_signal = status.signal().is_some_and(|signal| {
         [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGXCPU, libc::SIGXFSZ]
@@ -111,14 +110,14 @@ pub fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Tells whoever started this process that all is well.
+/// Tells the process that started this one that the configuration is in force.
 pub fn ready() {
     let mut out = io::stdout().lock();
-    // Nobody may wait any more: after a crash, say.
+    // After a crash, for example, no process waits any more.
     let _ = out.write_all(READY).and_then(|()| out.flush());
 }
 
-/// Lets go of the terminal.
+/// Replaces the terminal by /dev/null.
 pub fn leave_terminal() -> io::Result<()> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::vlog::Change;
-
-/// The version of Open vSwitch whose place Weir takes, for tools that ask.
-pub const OVS_VERSION: &str = "3.1.0";
+use crate::source::ovsdb::OVS_VERSION;
+use crate::source::ovsdb::read::Dummy;
+use crate::vlog::LogChange;
 
 /// The name under which tools look for the daemon.
 pub const PROGRAM: &str = "ovs-vswitchd";
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum Invocation {
     /// To run.
     Run(Box<Options>),
     /// The help text.
@@ -41,7 +40,7 @@ pub struct Options {
     /// The log file.
     pub log_file: Option<PathBuf>,
     /// What to log where: changes to the defaults, in their order.
-    pub verbosity: Vec<Change>,
+    pub verbosity: Vec<LogChange>,
     /// How to reach the system's log.
     pub syslog: Option<String>,
     /// The control socket: `none`, a name in the run directory, or a path.
@@ -58,18 +57,6 @@ pub struct Options {
     pub tls: Tls,
     /// Options that are accepted and mean nothing to Weir.
     pub ignored: Vec<String>,
-}
-
-/// Which interfaces become dummy ports (`--enable-dummy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dummy {
-    /// Those that say so.
-    #[default]
-    Explicit,
-    /// Those of the type `system` too.
-    System,
-    /// All but patch ports.
-    Override,
 }
 
 /// Files for TLS.
@@ -101,7 +88,7 @@ impl Dirs {
 
 /// Whether an option has a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Value {
+enum TakesValue {
     No,
     /// Only as `--name=value`.
     Optional,
@@ -111,15 +98,15 @@ enum Value {
 struct Def {
     name: &'static str,
     short: Option<char>,
-    value: Value,
+    value: TakesValue,
     help: &'static str,
 }
 
-const fn def(name: &'static str, short: Option<char>, value: Value, help: &'static str) -> Def {
+const fn def(name: &'static str, short: Option<char>, value: TakesValue, help: &'static str) -> Def {
     Def { name, short, value, help }
 }
 
-use Value::{Needed, No, Optional};
+use TakesValue::{Needed, No, Optional};
 
 const DEFS: &[Def] = &[
     def("pidfile", None, Optional, "write a pidfile, by default RUNDIR/ovs-vswitchd.pid"),
@@ -178,7 +165,7 @@ pub fn version() -> String {
 }
 
 /// Reads the arguments after the program's name.
-pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
+pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Invocation, String> {
     let database = format!("unix:{}", dirs.run.join("db.sock").display());
     let mut options = Options {
         database,
@@ -245,7 +232,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Request, String> {
         [database] => options.database = database.to_owned(),
         _ => return Err("at most one argument, the database, is accepted; use --help for usage".into()),
     }
-    Ok(Request::Run(Box::new(options)))
+    Ok(Invocation::Run(Box::new(options)))
 }
 
 /// The option of this name, or of this unambiguous beginning.
@@ -262,12 +249,12 @@ fn find(name: &str) -> Result<&'static Def, String> {
 }
 
 impl Options {
-    fn set(&mut self, name: &str, value: Option<&str>) -> Result<Option<Request>, String> {
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<Option<Invocation>, String> {
         let within = |dir: &Path, default: &str| dir.join(value.unwrap_or(default));
         let path = || value.map(PathBuf::from);
         match name {
-            "help" => return Ok(Some(Request::Help)),
-            "version" => return Ok(Some(Request::Version)),
+            "help" => return Ok(Some(Invocation::Help)),
+            "version" => return Ok(Some(Invocation::Version)),
             "pidfile" => self.pidfile = Some(within(&self.dirs.run, &format!("{PROGRAM}.pid"))),
             "overwrite-pidfile" => self.overwrite_pidfile = true,
             "detach" => self.detach = true,
@@ -275,7 +262,7 @@ impl Options {
             "monitor" => self.monitor = true,
             "log-file" => self.log_file = Some(within(&self.dirs.log, &format!("{PROGRAM}.log"))),
             "verbose" => {
-                let change = value.map_or(Ok(Change::ALL), Change::parse);
+                let change = value.map_or(Ok(LogChange::ALL), LogChange::parse);
                 self.verbosity.push(change.map_err(|e| format!("processing {:?}: {e}", value.unwrap_or_default()))?);
             }
             "syslog-method" => self.syslog = value.map(str::to_owned),
@@ -320,7 +307,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<Box<Options>, String> {
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
         match parse(&arguments, dirs())? {
-            Request::Run(options) => Ok(options),
+            Invocation::Run(options) => Ok(options),
             other => Err(format!("{other:?}")),
         }
     }
@@ -387,8 +374,8 @@ mod tests {
     #[test]
     fn version_and_help() {
         assert!(version().starts_with("ovs-vswitchd (Open vSwitch) 3.1.0\n"));
-        assert_eq!(parse(&["-V".into()], dirs()), Ok(Request::Version));
-        assert_eq!(parse(&["--help".into()], dirs()), Ok(Request::Help));
+        assert_eq!(parse(&["-V".into()], dirs()), Ok(Invocation::Version));
+        assert_eq!(parse(&["--help".into()], dirs()), Ok(Invocation::Help));
         assert!(DEFS.iter().all(|d| help().contains(d.name)));
     }
 }

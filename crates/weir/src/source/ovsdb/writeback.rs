@@ -6,19 +6,20 @@ use ofproto::PortInfo;
 use openflow::{OfPort, Role};
 use ovsdb::transaction::Values;
 use ovsdb::{Atom, Datum, Replica, Row, Transaction};
+use packet::Time;
 use ports::{dpdk, registry};
 
-use super::options::OVS_VERSION;
-use super::source::Source;
+use super::OVS_VERSION;
+use super::read::DatabaseState;
 use crate::config::Target;
 use crate::config::desired::format_mac;
-use crate::daemon::commands::Context;
-use crate::daemon::commands::reports::statistics;
-use crate::daemon::configurator::FailedPort;
+use crate::reconfigure::unapplied::FailedPort;
+use crate::report::statistics;
+use crate::source::{ControllerStatus, Running};
 
 /// How much to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Extent {
     /// What changes seldom.
     Status,
     /// Statistics too.
@@ -31,11 +32,16 @@ const OFPORT_LOCAL: i64 = 0xfffe;
 /// The number of a port that is not there.
 const OFPORT_NONE: i64 = -1;
 
-/// What has to change in the database now that `source` is in force.
-pub fn transaction(replica: &Replica, source: &Source, context: &Context, what: What) -> Transaction {
-    let status = context.configurator.status();
-    let failed = status.ports.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
-    let mut writer = Writer { replica, source, context, what, failed, out: Transaction::new() };
+/// What has to change in the database now that `state` has been applied.
+pub fn transaction(
+    replica: &Replica,
+    state: &DatabaseState,
+    running: &Running<'_>,
+    now: Time,
+    extent: Extent,
+) -> Transaction {
+    let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
+    let mut writer = Writer { replica, state, running, now, extent, failed, out: Transaction::new() };
     writer.root();
     for row in replica.rows("Bridge") {
         writer.bridge(row);
@@ -45,10 +51,11 @@ pub fn transaction(replica: &Replica, source: &Source, context: &Context, what: 
 
 struct Writer<'a> {
     replica: &'a Replica,
-    source: &'a Source,
-    context: &'a Context,
-    what: What,
-    /// By bridge and name.
+    state: &'a DatabaseState,
+    running: &'a Running<'a>,
+    now: Time,
+    extent: Extent,
+    /// By bridge and interface.
     failed: HashMap<(&'a str, &'a str), &'a FailedPort>,
     out: Transaction,
 }
@@ -69,7 +76,7 @@ impl Writer<'_> {
         let names = registry::KINDS.iter().flat_map(|kind| kind.names).copied();
         let kinds = names.filter(|name| dpdk_ready || !name.starts_with("dpdk")).chain(["patch"]);
         let columns = [
-            ("cur_cfg", self.source.next_cfg.into()),
+            ("cur_cfg", self.state.next_cfg.into()),
             ("ovs_version", OVS_VERSION.into()),
             ("iface_types", Datum::set(kinds)),
             ("datapath_types", Datum::set(["dummy", "netdev", "system"])),
@@ -81,7 +88,7 @@ impl Writer<'_> {
 
     fn bridge(&mut self, row: &Row) {
         let Some(name) = row.string("name") else { return };
-        let bridge = self.context.engine.switch.bridge(name);
+        let bridge = self.running.switch.bridge(name);
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
@@ -93,34 +100,38 @@ impl Writer<'_> {
             // one has left there is not true any more.
             self.update(port, [("status", nothing())]);
         }
-        let interfaces = rows
-            .iter()
-            .flat_map(|port| port.references("interfaces"))
-            .filter_map(|uuid| self.replica.row("Interface", uuid));
-        for interface in interfaces.collect::<Vec<_>>() {
-            let device = interface.string("name").unwrap_or_default();
-            match (ports.get(device), &bridge) {
-                (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
-                _ => self.missing(interface, name, device),
+        for port in rows {
+            let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
+            for interface in interfaces.collect::<Vec<_>>() {
+                let device = interface.string("name").unwrap_or_default();
+                match (ports.get(device), &bridge) {
+                    (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
+                    _ => self.missing(interface, name, port, device),
+                }
             }
         }
-        let known = self.context.openflow.controllers(name);
+        let known = (self.running.controllers)(name);
         for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
             let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
-            let state = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, state)| state);
-            let connected = state.is_some_and(|state| state.connections.get() > 0);
-            let mut facts = vec![("state", if connected { "ACTIVE" } else { "BACKOFF" }.to_owned())];
-            facts.extend(state.and_then(|state| state.error.borrow().clone()).map(|e| ("last_error", e)));
-            for (name, at) in state.into_iter().flat_map(|state| state.history()) {
-                // Written with the statistics: these change all the time.
-                let held = controller.map_string("status", name).filter(|_| self.what == What::Status);
-                let seconds = || self.context.engine.timer.now().since(at).as_secs().to_string();
-                facts.push((name, held.map_or_else(seconds, str::to_owned)));
-            }
-            let role = state.filter(|_| connected).and_then(|state| state.role.get()).map(role_name);
-            let columns = [("is_connected", connected.into()), ("role", optional(role)), ("status", Datum::map(facts))];
-            self.update(controller, columns);
+            let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
+            self.controller(controller, status);
         }
+    }
+
+    fn controller(&mut self, row: &Row, status: Option<&ControllerStatus>) {
+        let connected = status.is_some_and(|status| status.connections > 0);
+        let mut facts = vec![("state", if connected { "ACTIVE" } else { "BACKOFF" }.to_owned())];
+        facts.extend(status.and_then(|status| status.error.clone()).map(|e| ("last_error", e)));
+        let times = status
+            .map(|status| [("sec_since_connect", status.connected), ("sec_since_disconnect", status.disconnected)]);
+        for (name, at) in times.into_iter().flatten().filter_map(|(name, at)| Some((name, at?))) {
+            // Written with the statistics: these change all the time.
+            let held = row.map_string("status", name).filter(|_| self.extent == Extent::Status);
+            facts.push((name, held.map_or_else(|| self.now.since(at).as_secs().to_string(), str::to_owned)));
+        }
+        let role = status.filter(|_| connected).and_then(|status| status.role).map(role_name);
+        let columns = [("is_connected", connected.into()), ("role", optional(role)), ("status", Datum::map(facts))];
+        self.update(row, columns);
     }
 
     /// An interface whose port is there.
@@ -151,7 +162,7 @@ impl Writer<'_> {
             ("status", Datum::map(device.status())),
         ];
         self.update(row, columns);
-        if self.what == What::StatusAndStatistics {
+        if self.extent == Extent::StatusAndStatistics {
             let mut counters = statistics(&device.stats());
             counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
             let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
@@ -160,14 +171,12 @@ impl Writer<'_> {
     }
 
     /// An interface whose port is not there.
-    fn missing(&mut self, row: &Row, bridge: &str, name: &str) {
-        let reason = match (self.source.problems.get(name), self.failure(bridge, name)) {
+    fn missing(&mut self, row: &Row, bridge: &str, port: &Row, name: &str) {
+        let reason = match (self.state.problems.get(name), self.failure(bridge, name)) {
             (Some(problem), _) => problem.clone(),
             (None, Some(failed)) => in_words(failed),
             // Neither there nor failed: the interface came after the configuration that is in force.
-            (None, None) if self.source.desired.bridges.get(bridge).is_none_or(|b| !b.ports.contains_key(name)) => {
-                return;
-            }
+            (None, None) if !self.is_wanted(bridge, port, name) => return,
             (None, None) => format!("could not add network device {name} to bridge {bridge}"),
         };
         let empty = Datum::default;
@@ -186,6 +195,13 @@ impl Writer<'_> {
             ("statistics", nothing()),
         ];
         self.update(row, columns);
+    }
+
+    /// Whether the state that has been applied wants an interface.
+    fn is_wanted(&self, bridge: &str, port: &Row, interface: &str) -> bool {
+        let bridge = self.state.desired.bridges.get(bridge);
+        let port = bridge.zip(port.string("name")).and_then(|(bridge, port)| bridge.ports.get(port));
+        port.is_some_and(|port| port.interfaces.contains_key(interface))
     }
 
     fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {

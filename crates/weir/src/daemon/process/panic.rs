@@ -1,5 +1,5 @@
-//! A panic in any thread is reported, and ends the daemon in good order: a switch with a dead worker
-//! looks alive and forwards nothing, while a service manager can start one that ended again.
+//! A panic in any thread is reported, and ends the daemon as SIGTERM would: a switch with a dead worker seems to run
+//! and forwards nothing, while a service manager restarts a process that has ended.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};

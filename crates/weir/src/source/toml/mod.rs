@@ -17,25 +17,88 @@
 //! tag = 10
 //! ```
 //!
-//! The whole file is read before anything is reported, so that one run shows every mistake.
+//! The whole file is read before anything is reported, so that one run shows every mistake. A file says nothing by
+//! itself: it is read again on request.
+//!
+//! - `reader`: typed values out of a document, with the line of each
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use datapath::AutoBalance;
+use ports::{dpdk, registry};
+use tokio::sync::oneshot;
 
-use super::desired::{
+use super::{ConfigSource, Running, SourceEvent};
+use crate::config::Target;
+use crate::config::check;
+use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, POLICIES, Port, VlanMode,
     Vlans, Workers, parse_mac,
 };
-use super::error::{ConfigError, ConfigErrors, nearest};
-use super::target::Target;
-
+use crate::config::error::{ConfigError, ConfigErrors, nearest};
+use crate::config::origins::{Loaded, Origins, port_key};
 use crate::flow_text;
-use ports::{dpdk, registry};
 
 mod reader;
 use reader::{Document, Item, Section};
+
+/// A file.
+pub struct TomlSource {
+    path: PathBuf,
+    location: String,
+    first: Loaded,
+}
+
+impl TomlSource {
+    /// Reads the file at `path`, and looks whether this machine has the cores that it names.
+    pub fn open(path: PathBuf) -> Result<TomlSource, ConfigErrors> {
+        Ok(TomlSource { first: load_for_this_machine(&path)?, location: path.display().to_string(), path })
+    }
+}
+
+impl ConfigSource for TomlSource {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn pushes(&self) -> bool {
+        false
+    }
+
+    async fn first(&mut self) -> Loaded {
+        std::mem::take(&mut self.first)
+    }
+
+    async fn next(&mut self) -> SourceEvent {
+        std::future::pending().await
+    }
+
+    /// Reads the file on a thread of its own: a file system may keep it waiting.
+    async fn reread(&mut self) -> Result<Loaded, String> {
+        let (reply, answer) = oneshot::channel();
+        let path = self.path.clone();
+        let reading = std::thread::Builder::new().name("config-reader".into()).spawn(move || {
+            // The receiver may have been dropped.
+            let _ = reply.send(load_for_this_machine(&path));
+        });
+        reading.map_err(|e| format!("cannot start a thread that reads the configuration: {e}"))?;
+        match answer.await {
+            Ok(loaded) => loaded.map_err(|errors| errors.to_string()),
+            Err(_) => Err("the thread that reads the configuration has ended".into()),
+        }
+    }
+
+    async fn applied(&mut self, _: &Running<'_>) {}
+}
+
+fn load_for_this_machine(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let loaded = load(path)?;
+    match check::cores(&loaded.desired, &loaded.origins) {
+        missing if missing.is_empty() => Ok(loaded),
+        missing => Err(ConfigErrors(missing)),
+    }
+}
 
 /// The longest name of a Linux interface, without the terminating zero (`IFNAMSIZ`).
 const MAX_INTERFACE_NAME: usize = 15;
@@ -43,42 +106,8 @@ const MAX_INTERFACE_NAME: usize = 15;
 /// The highest OpenFlow port number of a port (OpenFlow 1.0 section 5.2.1; higher ones are reserved).
 const MAX_OFPORT: i64 = 0xfeff;
 
-/// A configuration and where its parts stand in the file.
-#[derive(Clone, Debug)]
-pub struct Loaded {
-    /// The state that the file wants.
-    pub desired: Desired,
-    /// Where it says so.
-    pub origins: Origins,
-}
-
 /// What a VLAN id is, for errors (IEEE 802.1Q table 9-2).
 const VLAN: &str = "the number of a VLAN (4095 is reserved)";
-
-/// Where the keys of a configuration stand.
-#[derive(Clone, Debug, Default)]
-pub struct Origins {
-    file: PathBuf,
-    lines: HashMap<String, usize>,
-}
-
-impl Origins {
-    /// Those of a source that has no lines, a database say.
-    pub fn named(name: &str) -> Origins {
-        Origins { file: name.into(), lines: HashMap::new() }
-    }
-
-    /// An error about a key that was read without one: a port that cannot be opened, say.
-    pub fn error(&self, key: &str, problem: impl Into<String>) -> ConfigError {
-        let line = self.lines.get(key).copied();
-        ConfigError { file: self.file.clone(), line, key: key.into(), problem: problem.into() }
-    }
-}
-
-/// The key under which the origin of a port is noted.
-pub fn port_key(bridge: &str, port: &str) -> String {
-    format!("bridge.{bridge}.port.{port}")
-}
 
 /// Reads the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
@@ -104,9 +133,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Loaded, ConfigErrors> {
     check_across_bridges(&document, &desired);
     let lines = document.lines();
     match document.into_errors() {
-        ConfigErrors(errors) if errors.is_empty() => {
-            Ok(Loaded { desired, origins: Origins { file: file.into(), lines } })
-        }
+        ConfigErrors(errors) if errors.is_empty() => Ok(Loaded { desired, origins: Origins::new(file, lines) }),
         errors => Err(errors),
     }
 }
@@ -300,20 +327,18 @@ fn read_port(name: &str, mut s: Section) -> Port {
         s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
     }
     let kind = s.get("type").and_then(|item| read_kind(&item));
-    let port = Port {
-        vlans: read_vlans(&mut s),
-        interface: Interface {
-            kind: kind.unwrap_or_else(|| "system".into()),
-            options: s.map("options", |_, item| item.scalar_text()),
-            ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
-            mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
-            mac: s.mac("mac"),
-            rx_affinity: BTreeMap::new(),
-        },
+    let vlans = read_vlans(&mut s);
+    let interface = Interface {
+        kind: kind.unwrap_or_else(|| "system".into()),
+        options: s.map("options", |_, item| item.scalar_text()),
+        ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
+        mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
+        mac: s.mac("mac"),
+        rx_affinity: BTreeMap::new(),
     };
     s.finish();
-    check_options(&s, name, &port.interface);
-    port
+    check_options(&s, name, &interface);
+    Port::single(name, interface, vlans)
 }
 
 fn read_kind(item: &Item) -> Option<String> {
@@ -372,8 +397,9 @@ fn read_vlans(s: &mut Section) -> Vlans {
 
 fn check_ofports(s: &Section, ports: &BTreeMap<String, Port>) {
     let mut taken: HashMap<u16, &str> = HashMap::new();
-    for (name, port) in ports {
-        if let Some(number) = port.interface.ofport_request
+    let interfaces = ports.values().flat_map(|port| &port.interfaces);
+    for (name, interface) in interfaces {
+        if let Some(number) = interface.ofport_request
             && let Some(other) = taken.insert(number, name)
         {
             let key = format!("port.{name}.ofport");

@@ -1,8 +1,8 @@
 //! Reading typed values out of a TOML document, with the line of each for errors.
 //!
-//! A [`Section`] is a table whose keys are asked for one by one; what nobody asked for is a mistake,
-//! and what was asked for is what the suggestion is chosen from. A method that finds a mistake notes
-//! it in the [`Document`] and returns `None`.
+//! A [`Section`] is a table whose keys are asked for one by one. A key that was never asked for is a mistake; those
+//! that were asked for are candidates for the suggestion. A method that finds a mistake adds it to the [`Document`]
+//! and returns `None`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -82,8 +82,8 @@ impl<'a> Section<'a> {
         Section { document, key: String::new(), line: 1, table, known: Vec::new() }
     }
 
-    /// The value of `key`, if there is one. As in the Open_vSwitch schema, some are used to `fail_mode`
-    /// and some to `mac-aging-time`: `_` is taken for `-`.
+    /// The value of `key`, if there is one. The Open_vSwitch schema has both `fail_mode` and `mac-aging-time`, so
+    /// `_` is accepted for `-`.
     pub(super) fn get(&mut self, key: &'static str) -> Option<Item<'a>> {
         self.known.push(key);
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref().replace('_', "-") == key)?;
@@ -182,7 +182,7 @@ impl<'a> Section<'a> {
         self.document.push(Some(line), &key, problem);
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that were never asked for.
     pub(super) fn finish(&self) {
         let mut seen = Vec::new();
         for name in self.table.keys() {
@@ -231,7 +231,7 @@ impl<'a> Item<'a> {
         self.document.push(Some(self.line), &self.key, problem);
     }
 
-    /// Notes a mistake where there is no value.
+    /// Reports a mistake if there is no value.
     pub(super) fn require<T, M: Into<String>>(&self, value: Option<T>, problem: impl FnOnce() -> M) -> Option<T> {
         if value.is_none() {
             self.error(problem());

@@ -1,7 +1,7 @@
 //! Sleeping by the daemon's clock.
 //!
-//! The system's timers know nothing of a clock that is stopped or warped, so whoever waits on the
-//! management thread for something that the clock decides waits here.
+//! The system's timers know nothing of a clock that is stopped or warped, so tasks of the management thread that wait
+//! for a time of the daemon's clock wait here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use datapath::sync::clock::{MonotonicClock, WarpClock};
 use packet::{Clock, Time};
 use tokio::sync::watch;
 
-/// The daemon's clock, for those who sleep. Cheap to clone.
+/// The daemon's clock, for sleeping. Cheap to clone.
 #[derive(Clone)]
 pub struct Timer {
     clock: Arc<dyn Clock>,
@@ -22,10 +22,10 @@ pub struct Timer {
     working: Arc<AtomicUsize>,
 }
 
-/// A task does what is due. See [`Timer::work`].
-pub struct Work(Arc<AtomicUsize>);
+/// A task does what is due. See [`Timer::begin_due_work`].
+pub struct DueWork(Arc<AtomicUsize>);
 
-impl Drop for Work {
+impl Drop for DueWork {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
@@ -89,14 +89,14 @@ impl Timer {
         }
     }
 
-    /// Says that the caller does what a warp has made due, until it drops what it gets. To be called
-    /// without waiting for anything after it was woken.
-    pub fn work(&self) -> Work {
+    /// Marks the caller as doing what a warp has made due, until the value is dropped. To be called right after waking,
+    /// before anything is awaited.
+    pub fn begin_due_work(&self) -> DueWork {
         self.working.fetch_add(1, SeqCst);
-        Work(self.working.clone())
+        DueWork(self.working.clone())
     }
 
-    /// Whether somebody is at [`work`](Timer::work).
+    /// Whether a task does what is due.
     pub fn is_working(&self) -> bool {
         self.working.load(SeqCst) > 0
     }
@@ -150,7 +150,7 @@ mod tests {
         run(async {
             let worker = async {
                 timer.warped().await;
-                let _work = timer.work();
+                let _work = timer.begin_due_work();
                 done.notified().await;
             };
             let warper = async {

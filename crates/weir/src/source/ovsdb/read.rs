@@ -1,9 +1,10 @@
-//! The Open_vSwitch database as a source of the desired state (ovs-vswitchd.conf.db(5)).
+//! From the rows of the database to the desired state.
 //!
 //! What a database cannot say right (its schema sees to most of that), or what Weir does not do, is a
 //! problem of the one interface or bridge that it concerns; the rest is in force.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::AutoBalance;
@@ -14,17 +15,16 @@ use ports::registry;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
-use super::options::Dummy;
 use super::unsupported;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, POLICIES, Port,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, NO_BONDS, POLICIES, Port,
     PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
 /// What the database says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct DatabaseState {
     /// The state that it wants.
     pub desired: Desired,
     /// Interfaces that cannot be had, by name, and why.
@@ -35,6 +35,18 @@ pub struct Source {
     pub warnings: BTreeSet<String>,
     /// The number of the configuration (`next_cfg`).
     pub next_cfg: i64,
+}
+
+/// Which interfaces become dummy ports (`--enable-dummy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dummy {
+    /// Those that say so.
+    #[default]
+    Explicit,
+    /// Those of the type `system` too.
+    System,
+    /// All but patch ports.
+    Override,
 }
 
 /// What the command line makes of the database.
@@ -50,32 +62,32 @@ pub struct Rules {
 ///
 /// With `may_wait`, `flow-restore-wait` is obeyed: until it is over, controllers are not known. It counts
 /// only from the start of the daemon until it is over for the first time.
-pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> Source {
-    let Some(root) = replica.rows("Open_vSwitch").next() else { return Source::default() };
-    let mut source = Source { next_cfg: root.integer("next_cfg").unwrap_or(0), ..Source::default() };
-    source.notes = unsupported::notes(replica);
-    source.desired.workers = source.workers(root);
-    source.desired.datapath = source.datapath(root);
-    source.desired.dpdk = dpdk(root);
+pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
+    let Some(root) = replica.rows("Open_vSwitch").next() else { return DatabaseState::default() };
+    let mut state = DatabaseState { next_cfg: root.integer("next_cfg").unwrap_or(0), ..DatabaseState::default() };
+    state.notes = unsupported::notes(replica);
+    state.desired.workers = state.workers(root);
+    state.desired.datapath = state.datapath(root);
+    state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
-    source.desired.datapath.flow_restore_wait = waits;
+    state.desired.datapath.flow_restore_wait = waits;
     for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
         let Some(name) = row.string("name") else { continue };
         // Sockets and devices bear the bridge's name: it has to be a file's.
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
-            source.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
+            state.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
             continue;
         }
-        let mut bridge = source.bridge(replica, row, name, rules);
+        let mut bridge = state.bridge(replica, row, name, rules);
         if waits {
             bridge.controllers.clear();
         }
-        source.desired.bridges.insert(name.to_owned(), bridge);
+        state.desired.bridges.insert(name.to_owned(), bridge);
     }
-    source
+    state
 }
 
-impl Source {
+impl DatabaseState {
     fn warn(&mut self, what: String) {
         self.warnings.insert(what);
     }
@@ -188,25 +200,17 @@ impl Source {
         for port in row.references("ports").filter_map(|uuid| replica.row("Port", uuid)) {
             let interfaces: Vec<_> =
                 port.references("interfaces").filter_map(|uuid| replica.row("Interface", uuid)).collect();
-            let [interface] = interfaces[..] else {
-                for interface in interfaces {
-                    let name = interface.string("name").unwrap_or_default().to_owned();
-                    self.problems.insert(name, "ports of several interfaces (bonds) are not supported yet".into());
-                }
-                continue;
-            };
-            let Some(device) = interface.string("name") else { continue };
-            if device == name {
+            if let [interface] = interfaces[..]
+                && interface.string("name") == Some(name)
+            {
                 bridge.settings.local = true;
                 bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
                 continue;
             }
-            match self.interface(interface, device, dummies, rules) {
-                Ok(interface) => {
-                    bridge.ports.insert(device.to_owned(), Port { vlans: vlans(port), interface });
-                }
-                Err(problem) => drop(self.problems.insert(device.to_owned(), problem)),
+            let Some(port_name) = port.string("name") else { continue };
+            if let Some(interfaces) = self.interfaces(&interfaces, dummies, rules) {
+                bridge.ports.insert(port_name.to_owned(), Port { vlans: vlans(port), interfaces });
             }
         }
         for mirror in row.references("mirrors").filter_map(|uuid| replica.row("Mirror", uuid)) {
@@ -262,6 +266,29 @@ impl Source {
                 None
             }
         }
+    }
+
+    /// The interfaces of a port; `None` where there are none, or where one cannot be had, as a bond is not to become
+    /// a port of what is left of it.
+    fn interfaces(&mut self, rows: &[&Arc<Row>], dummies: bool, rules: &Rules) -> Option<BTreeMap<String, Interface>> {
+        let mut interfaces = BTreeMap::new();
+        let mut complete = true;
+        for row in rows {
+            let name = row.string("name")?;
+            match self.interface(row, name, dummies, rules) {
+                Ok(interface) => drop(interfaces.insert(name.to_owned(), interface)),
+                Err(problem) => {
+                    self.problems.insert(name.to_owned(), problem);
+                    complete = false;
+                }
+            }
+        }
+        if !complete {
+            for name in interfaces.keys() {
+                self.problems.insert(name.clone(), NO_BONDS.into());
+            }
+        }
+        (complete && !interfaces.is_empty()).then_some(interfaces)
     }
 
     /// What an interface is to be, or why it cannot be had.

@@ -59,9 +59,9 @@ fn everything_is_read() {
     assert_eq!(bridge.flows.len(), 2);
     assert_eq!(bridge.controllers[&Target::PassiveTcp(6653, None)].max_backoff, Duration::from_secs(2));
     assert_eq!(bridge.ports["p1"].vlans.effective_mode(), VlanMode::Access);
-    assert_eq!(bridge.ports["p1"].interface.ofport_request, Some(7));
-    assert_eq!(bridge.ports["p2"].interface.kind, "system");
-    assert_eq!(bridge.ports["p2"].interface.options["n_rxq"], "2");
+    assert_eq!(bridge.ports["p1"].interfaces["p1"].ofport_request, Some(7));
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].kind, "system");
+    assert_eq!(bridge.ports["p2"].interfaces["p2"].options["n_rxq"], "2");
     assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
     assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
     let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
@@ -166,5 +166,28 @@ proptest! {
         let piece = text[at..end].to_string();
         text.replace_range(at..end, &if twice { piece.repeat(2) } else { String::new() });
         fuzz(text.as_bytes());
+    }
+}
+
+#[test]
+fn a_file_is_read_again_when_somebody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    write("[[bridge]]\nname = 'br0'");
+    let mut source = TomlSource::open(path.clone()).unwrap();
+    assert_eq!(source.location(), path.to_str().unwrap());
+    let bridges = |loaded: Loaded| loaded.desired.bridges.into_keys().collect::<Vec<_>>();
+    assert_eq!(bridges(runtime.block_on(source.first())), ["br0"]);
+    write("[[bridge]]\nname = 'br1'");
+    assert_eq!(bridges(runtime.block_on(source.reread()).unwrap()), ["br1"]);
+    for (text, says) in [
+        ("[[bridge]]\nname = 'br1'\nlocl = true", "weir.toml:3:"),
+        ("[workers]\ncores = [4095]", "core 4095 does not exist"),
+    ] {
+        write(text);
+        let problem = runtime.block_on(source.reread()).unwrap_err();
+        assert!(problem.contains(says), "{problem}");
     }
 }

@@ -1,12 +1,12 @@
-//! What Weir does with each column of the database, declared once: what is asked of the server, the notes in the log about
-//! what has no effect, and the check of docs/deviations/configuration.md all come from here.
+//! What Weir does with each column of the database, declared once: what is asked of the server, the notes in the log
+//! about what has no effect, and the check of docs/deviations/configuration.md all come from here.
 //!
 //! What is declared nowhere is not asked for, so nothing can read it.
 
 use ovsdb::Selection;
 
 /// A table of the database.
-pub struct Table {
+pub struct TableColumns {
     /// Its name.
     pub name: &'static str,
     /// Columns that say what is wanted.
@@ -20,8 +20,8 @@ pub struct Table {
 }
 
 /// The tables that Weir reads and writes.
-pub const TABLES: &[Table] = &[
-    Table {
+pub const TABLES: &[TableColumns] = &[
+    TableColumns {
         name: "Open_vSwitch",
         read: &["bridges", "next_cfg", "other_config"],
         written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
@@ -59,7 +59,7 @@ pub const TABLES: &[Table] = &[
             "vlan-limit",
         ],
     },
-    Table {
+    TableColumns {
         name: "Bridge",
         read: &[
             "controller",
@@ -85,7 +85,7 @@ pub const TABLES: &[Table] = &[
         ],
         keys: &["datapath-id", "hwaddr", "mac-aging-time", "mac-table-size"],
     },
-    Table {
+    TableColumns {
         name: "Port",
         read: &["cvlans", "interfaces", "name", "other_config", "tag", "trunks", "vlan_mode"],
         written: &["status"],
@@ -102,7 +102,7 @@ pub const TABLES: &[Table] = &[
         ],
         keys: &["priority-tags", "qinq-ethtype"],
     },
-    Table {
+    TableColumns {
         name: "Interface",
         read: &["mac", "mtu_request", "name", "ofport_request", "options", "other_config", "type"],
         written: &[
@@ -130,7 +130,7 @@ pub const TABLES: &[Table] = &[
         ],
         keys: &["pmd-rxq-affinity"],
     },
-    Table {
+    TableColumns {
         name: "Controller",
         read: &["inactivity_probe", "max_backoff", "other_config", "target"],
         written: &["is_connected", "role", "status"],
@@ -147,7 +147,7 @@ pub const TABLES: &[Table] = &[
         ],
         keys: &[],
     },
-    Table {
+    TableColumns {
         name: "Mirror",
         read: &[
             "name",
@@ -163,7 +163,7 @@ pub const TABLES: &[Table] = &[
         without_effect: &[],
         keys: &[],
     },
-    Table {
+    TableColumns {
         name: "Flow_Table",
         read: &["flow_limit", "groups", "name", "overflow_policy", "prefixes"],
         written: &[],
@@ -186,7 +186,7 @@ mod tests {
 
     /// The code that reads `other_config`.
     const READERS: [&str; 3] =
-        [include_str!("source.rs"), include_str!("follow.rs"), include_str!("../../../ports/src/dpdk/settings.rs")];
+        [include_str!("read.rs"), include_str!("mod.rs"), include_str!("../../../../ports/src/dpdk/settings.rs")];
 
     #[test]
     fn every_key_that_is_read_is_declared() {

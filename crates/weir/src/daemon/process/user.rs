@@ -1,7 +1,9 @@
 //! Running as another user than root (`--user`).
 //!
-//! What a switch needs of root stays: network devices and raw sockets, XDP programs, locked memory, ports
-//! below 1024. Everything else is given up before anything is opened.
+//! The capabilities that a switch needs are kept: network devices and raw sockets, XDP programs, locked memory, ports
+//! below 1024. All others are dropped before anything is opened.
+//!
+//! Users and groups come from the system's name service, which may be more than /etc/passwd.
 
 use nix::unistd::{Gid, Group, Uid, User, geteuid, getuid, initgroups, setgid, setuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
@@ -31,8 +33,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Finds out who is meant by `USER`, `USER:GROUP` or `:GROUP`. Without a user it is the one that runs,
-    /// without a group the user's own.
+    /// Looks up `USER`, `USER:GROUP` or `:GROUP`. The default is the user of this process, and that user's own group.
     pub fn find(spec: &str) -> Result<Identity, Error> {
         let (user, group) = spec.trim().split_once(':').unwrap_or((spec.trim(), ""));
         let (user_name, group_name) = (user.trim(), group.trim());
@@ -53,7 +54,8 @@ impl Identity {
         Ok(Identity { name: user.name, uid: user.uid, gid })
     }
 
-    /// Becomes that user. To be called while there is one thread, which all later ones inherit from.
+    /// Becomes that user. To be called while there is one thread only: capabilities belong to a thread, and later ones
+    /// inherit them.
     pub fn assume(&self) -> Result<(), Error> {
         if !geteuid().is_root() || !getuid().is_root() {
             return Err(Error::NotRoot);

@@ -1,36 +1,38 @@
-//! The commands of the control socket while the daemon waits for the database or for its lock.
+//! The commands of the control socket while the daemon waits for the first configuration: for the database, or for its
+//! lock.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::options;
-use crate::daemon::commands::vlog;
-use crate::unixctl::command::{Outcome, Reply};
+use super::vlog;
+use crate::unixctl::command::Reply;
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
 /// What the commands work on.
-pub struct Context {
+pub struct WaitingContext {
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
     /// What is logged where.
     pub log: Arc<Logger>,
+    /// What it answers to who asks for its version.
+    pub version: String,
 }
 
-impl vlog::Logs for Context {
+impl vlog::Logs for WaitingContext {
     fn log(&self) -> &Logger {
         &self.log
     }
 }
 
 /// The table for servers.
-pub const TABLE: Commands<Context> = Commands(GROUPS);
+pub const TABLE: Commands<WaitingContext> = Commands(GROUPS);
 
-static GROUPS: &[&[Command<Context>]] = &[COMMANDS, &vlog::commands()];
+static GROUPS: &[&[Command<WaitingContext>]] = &[COMMANDS, &vlog::commands()];
 
-static COMMANDS: &[Command<Context>] = &[
+static COMMANDS: &[Command<WaitingContext>] = &[
     Command {
         name: "exit",
         usage: "[--cleanup]",
@@ -53,10 +55,6 @@ static COMMANDS: &[Command<Context>] = &[
         usage: "",
         args: (0, 0),
         help: "Prints the version of the daemon.",
-        run: |_, _| Reply::Now(version()),
+        run: |context, _| Reply::Now(Ok(context.version.clone())),
     },
 ];
-
-fn version() -> Outcome {
-    Ok(options::version().trim_end().to_owned())
-}

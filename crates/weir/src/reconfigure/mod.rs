@@ -1,4 +1,7 @@
-//! From what runs to what is wanted.
+//! From what runs to the desired state.
+//!
+//! - `numbers`: which interfaces get another OpenFlow port number
+//! - [`unapplied`]: what is not in force after the steps were taken
 //!
 //! [`plan`] compares two states and lists the steps between them; it touches nothing. [`apply`] is the
 //! only place where steps are taken. A part that did not change has no step, so that a reload never
@@ -9,6 +12,7 @@ use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desir
 use crate::config::{Target, Workers};
 
 mod numbers;
+pub mod unapplied;
 
 pub use numbers::Numbers;
 use numbers::Owners;
@@ -16,7 +20,7 @@ use numbers::Owners;
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Step {
+pub enum ReconfigureStep {
     /// Changes the threads that forward.
     SetWorkers(Workers),
     /// Changes the flow caches.
@@ -33,14 +37,14 @@ pub enum Step {
     AddLocal { bridge: String, settings: BridgeSettings },
     /// Takes the LOCAL port from a bridge.
     RemoveLocal { bridge: String },
-    /// Opens a device and adds it to a bridge.
+    /// Opens the devices of a port and adds it to a bridge.
     AddPort { bridge: String, port: String, wanted: Port },
     /// Changes the VLANs of a port.
-    SetVlans { bridge: String, port: String, vlans: Vlans },
-    /// Changes MTU or Ethernet address of a port.
-    SetInterface { bridge: String, port: String, interface: Interface },
-    /// Takes a port from its bridge and closes its device.
-    RemovePort { bridge: String, port: String },
+    SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
+    /// Changes MTU or Ethernet address of an interface.
+    SetInterface { bridge: String, port: String, interface: String, wanted: Interface },
+    /// Takes a port from its bridge and closes its devices.
+    RemovePort { bridge: String, port: String, interfaces: Vec<String> },
     /// Adds a flow, or replaces the actions of the one with the same match.
     AddFlow { bridge: String, flow: FlowText },
     /// Removes a flow.
@@ -54,10 +58,10 @@ pub enum Step {
 /// What steps are taken on: the switch, or a model of it in tests.
 pub trait Apply {
     /// Takes one step. An error says what failed, in words.
-    fn apply(&mut self, step: &Step) -> Result<(), String>;
+    fn apply(&mut self, step: &ReconfigureStep) -> Result<(), String>;
 
     /// Takes steps that each take a port of one bridge away, and says of each what [`apply`](Apply::apply) would.
-    fn take_away(&mut self, steps: &[Step]) -> Vec<Result<(), String>> {
+    fn take_away(&mut self, steps: &[ReconfigureStep]) -> Vec<Result<(), String>> {
         steps.iter().map(|step| self.apply(step)).collect()
     }
 
@@ -74,7 +78,7 @@ pub trait Apply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The step.
-    pub step: Step,
+    pub step: ReconfigureStep,
     /// Why.
     pub error: String,
 }
@@ -85,19 +89,19 @@ pub struct Failure {
 /// another. Flows come after the ports that they name. Controllers come before both: a bridge loses
 /// all its flows when the first controller is configured and when the last one goes, so new ones come
 /// before old ones go, and the flows of the configuration are added after that.
-pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Step> {
+pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<ReconfigureStep> {
     let mut steps = Vec::new();
     for (name, old) in &running.bridges {
         plan_removals(name, old, desired.bridges.get(name), numbers, &mut steps);
     }
     if running.workers != desired.workers {
-        steps.push(Step::SetWorkers(desired.workers.clone()));
+        steps.push(ReconfigureStep::SetWorkers(desired.workers.clone()));
     }
     if running.datapath != desired.datapath {
-        steps.push(Step::SetDatapath(desired.datapath.clone()));
+        steps.push(ReconfigureStep::SetDatapath(desired.datapath.clone()));
     }
     if running.dpdk != desired.dpdk {
-        steps.push(Step::StartDpdk(desired.dpdk.clone()));
+        steps.push(ReconfigureStep::StartDpdk(desired.dpdk.clone()));
     }
     for (name, new) in &desired.bridges {
         plan_additions(name, running.bridges.get(name), new, numbers, &mut steps);
@@ -105,42 +109,43 @@ pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Step
     steps
 }
 
-fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbers, steps: &mut Vec<Step>) {
+fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbers, steps: &mut Vec<ReconfigureStep>) {
     let bridge = || name.to_owned();
     if let Some(new) = new {
         for flow in old.flows.iter().filter(|f| !new.flows.iter().any(|g| g.selector() == f.selector())) {
-            steps.push(Step::RemoveFlow { bridge: bridge(), flow: flow.clone() });
+            steps.push(ReconfigureStep::RemoveFlow { bridge: bridge(), flow: flow.clone() });
         }
     }
     let owners = new.map(|new| Owners::of(name, new, numbers));
     for (port, have) in &old.ports {
         let wanted = owners.as_ref().zip(new.and_then(|new| new.ports.get(port)));
-        if wanted.is_none_or(|(owners, want)| needs_adding_anew(port, &have.interface, &want.interface, owners)) {
-            steps.push(Step::RemovePort { bridge: bridge(), port: port.clone() });
+        if wanted.is_none_or(|(owners, want)| needs_adding_anew(have, want, owners)) {
+            let interfaces = have.interfaces.keys().cloned().collect();
+            steps.push(ReconfigureStep::RemovePort { bridge: bridge(), port: port.clone(), interfaces });
         }
     }
     if old.settings.local && new.is_none_or(|n| !n.settings.local || n.settings.local_kind != old.settings.local_kind) {
-        steps.push(Step::RemoveLocal { bridge: bridge() });
+        steps.push(ReconfigureStep::RemoveLocal { bridge: bridge() });
     }
     if new.is_none() {
         for target in old.controllers.keys() {
-            steps.push(Step::RemoveController { bridge: bridge(), target: target.clone() });
+            steps.push(ReconfigureStep::RemoveController { bridge: bridge(), target: target.clone() });
         }
-        steps.push(Step::RemoveBridge { bridge: bridge() });
+        steps.push(ReconfigureStep::RemoveBridge { bridge: bridge() });
     }
 }
 
-fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numbers, steps: &mut Vec<Step>) {
+fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numbers, steps: &mut Vec<ReconfigureStep>) {
     let bridge = || name.to_owned();
     match old {
-        None => steps.push(Step::AddBridge { bridge: bridge(), settings: new.settings.clone() }),
+        None => steps.push(ReconfigureStep::AddBridge { bridge: bridge(), settings: new.settings.clone() }),
         Some(old) if without_local(&old.settings) != without_local(&new.settings) => {
-            steps.push(Step::SetBridge { bridge: bridge(), settings: new.settings.clone() });
+            steps.push(ReconfigureStep::SetBridge { bridge: bridge(), settings: new.settings.clone() });
         }
         Some(_) => {}
     }
     if new.settings.local && old.is_none_or(|o| !o.settings.local || o.settings.local_kind != new.settings.local_kind) {
-        steps.push(Step::AddLocal { bridge: bridge(), settings: new.settings.clone() });
+        steps.push(ReconfigureStep::AddLocal { bridge: bridge(), settings: new.settings.clone() });
     }
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
@@ -148,38 +153,39 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     let owners = Owners::of(name, new, numbers);
     // Ports without a claim to a number take what the others leave.
     let mut ports: Vec<_> = new.ports.iter().collect();
-    ports.sort_by_key(|(port, want)| !owners.grants(port, &want.interface));
+    ports.sort_by_key(|(_, want)| !want.interfaces.iter().any(|(name, interface)| owners.grants(name, interface)));
     for (port, want) in ports {
         let port = port.clone();
-        let kept = |have: &&Port| !needs_adding_anew(&port, &have.interface, &want.interface, &owners);
+        let kept = |have: &&Port| !needs_adding_anew(have, want, &owners);
         let have = old.ports.get(&port).filter(kept);
         let Some(have) = have else {
-            steps.push(Step::AddPort { bridge: bridge(), port, wanted: want.clone() });
+            steps.push(ReconfigureStep::AddPort { bridge: bridge(), port, wanted: want.clone() });
             continue;
         };
-        if have.interface != want.interface {
-            let interface = want.interface.clone();
-            steps.push(Step::SetInterface { bridge: bridge(), port: port.clone(), interface });
+        for (name, wanted) in want.interfaces.iter().filter(|(name, want)| have.interfaces.get(*name) != Some(want)) {
+            let (bridge, port, interface) = (bridge(), port.clone(), name.clone());
+            steps.push(ReconfigureStep::SetInterface { bridge, port, interface, wanted: wanted.clone() });
         }
         if have.vlans != want.vlans {
-            steps.push(Step::SetVlans { bridge: bridge(), port, vlans: want.vlans.clone() });
+            let interfaces = want.interfaces.keys().cloned().collect();
+            steps.push(ReconfigureStep::SetVlans { bridge: bridge(), port, interfaces, vlans: want.vlans.clone() });
         }
     }
     let flushed = old.controllers.is_empty() != new.controllers.is_empty();
     for flow in new.flows.iter().filter(|f| flushed || !old.flows.contains(f)) {
-        steps.push(Step::AddFlow { bridge: bridge(), flow: flow.clone() });
+        steps.push(ReconfigureStep::AddFlow { bridge: bridge(), flow: flow.clone() });
     }
 }
 
-fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<Step>) {
+fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<ReconfigureStep>) {
     for (target, controller) in &new.controllers {
         if old.controllers.get(target) != Some(controller) {
             let (target, controller) = (target.clone(), controller.clone());
-            steps.push(Step::AddController { bridge: name.to_owned(), target, controller });
+            steps.push(ReconfigureStep::AddController { bridge: name.to_owned(), target, controller });
         }
     }
     for target in old.controllers.keys().filter(|t| !new.controllers.contains_key(t)) {
-        steps.push(Step::RemoveController { bridge: name.to_owned(), target: target.clone() });
+        steps.push(ReconfigureStep::RemoveController { bridge: name.to_owned(), target: target.clone() });
     }
 }
 
@@ -189,8 +195,12 @@ fn without_local(settings: &BridgeSettings) -> BridgeSettings {
 }
 
 /// Whether a port has to be taken away and added again.
-fn needs_adding_anew(port: &str, have: &Interface, want: &Interface, owners: &Owners) -> bool {
-    needs_reopening(have, want) || owners.renumbers(port, have, want)
+fn needs_adding_anew(have: &Port, want: &Port, owners: &Owners) -> bool {
+    let anew = |(name, want): (&String, &Interface)| {
+        let have = have.interfaces.get(name);
+        have.is_none_or(|have| needs_reopening(have, want) || owners.renumbers(name, have, want))
+    };
+    have.interfaces.len() != want.interfaces.len() || want.interfaces.iter().any(anew)
 }
 
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
@@ -205,10 +215,11 @@ fn needs_reopening(have: &Interface, want: &Interface) -> bool {
 }
 
 /// Takes the steps, and notes in `running` those that succeeded. Returns those that failed.
-pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -> Vec<Failure> {
+pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<ReconfigureStep>) -> Vec<Failure> {
     let mut failures = Vec::new();
     let mut taken_away = false;
-    let together = |a: &Step, b: &Step| takes_away(a).is_some_and(|bridge| takes_away(b) == Some(bridge));
+    let together =
+        |a: &ReconfigureStep, b: &ReconfigureStep| takes_away(a).is_some_and(|bridge| takes_away(b) == Some(bridge));
     for steps in steps.chunk_by(together) {
         // Ports that go do so together, and are waited for before others come, which may get their numbers.
         let takes_away = takes_away(&steps[0]).is_some();
@@ -233,61 +244,61 @@ pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Step>) -
 }
 
 /// The bridge that a step takes a port from.
-fn takes_away(step: &Step) -> Option<&str> {
+fn takes_away(step: &ReconfigureStep) -> Option<&str> {
     match step {
-        Step::RemovePort { bridge, .. } | Step::RemoveLocal { bridge } => Some(bridge),
+        ReconfigureStep::RemovePort { bridge, .. } | ReconfigureStep::RemoveLocal { bridge } => Some(bridge),
         _ => None,
     }
 }
 
 /// Notes a step that was taken.
-fn note(running: &mut Desired, step: &Step) {
+fn note(running: &mut Desired, step: &ReconfigureStep) {
     let bridges = &mut running.bridges;
     match step.clone() {
-        Step::SetWorkers(workers) => running.workers = workers,
-        Step::SetDatapath(datapath) => running.datapath = datapath,
-        Step::StartDpdk(settings) => running.dpdk = settings,
-        Step::AddBridge { bridge, settings } => {
+        ReconfigureStep::SetWorkers(workers) => running.workers = workers,
+        ReconfigureStep::SetDatapath(datapath) => running.datapath = datapath,
+        ReconfigureStep::StartDpdk(settings) => running.dpdk = settings,
+        ReconfigureStep::AddBridge { bridge, settings } => {
             bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });
         }
-        Step::RemoveBridge { bridge } => {
+        ReconfigureStep::RemoveBridge { bridge } => {
             bridges.remove(&bridge);
         }
-        Step::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
             b.settings = BridgeSettings { local: b.settings.local, ..settings };
         }),
-        Step::AddLocal { bridge, .. } => in_bridge(bridges, &bridge, |b| b.settings.local = true),
-        Step::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| b.settings.local = false),
-        Step::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::AddLocal { bridge, .. } => in_bridge(bridges, &bridge, |b| b.settings.local = true),
+        ReconfigureStep::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| b.settings.local = false),
+        ReconfigureStep::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
             b.ports.insert(port, wanted);
         }),
-        Step::SetVlans { bridge, port, vlans } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::SetVlans { bridge, port, vlans, .. } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
                 port.vlans = vlans;
             }
         }),
-        Step::SetInterface { bridge, port, interface } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::SetInterface { bridge, port, interface, wanted } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
-                port.interface = interface;
+                port.interfaces.insert(interface, wanted);
             }
         }),
-        Step::RemovePort { bridge, port } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::RemovePort { bridge, port, .. } => in_bridge(bridges, &bridge, |b| {
             b.ports.remove(&port);
         }),
-        Step::AddFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::AddFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
             b.flows.retain(|f| f.selector() != flow.selector());
             b.flows.insert(flow);
         }),
-        Step::RemoveFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::RemoveFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
             b.flows.remove(&flow);
         }),
-        Step::AddController { bridge, target, controller } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::AddController { bridge, target, controller } => in_bridge(bridges, &bridge, |b| {
             if b.controllers.is_empty() {
                 b.flows.clear();
             }
             b.controllers.insert(target, controller);
         }),
-        Step::RemoveController { bridge, target } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::RemoveController { bridge, target } => in_bridge(bridges, &bridge, |b| {
             if b.controllers.remove(&target).is_some() && b.controllers.is_empty() {
                 b.flows.clear();
             }
@@ -297,13 +308,13 @@ fn note(running: &mut Desired, step: &Step) {
 
 /// Notes a step that failed. What could not be removed was gone already or is beyond repair: trying
 /// again would not help. What could not be added or changed stays out or as it was, to be tried again.
-fn note_failure(running: &mut Desired, step: &Step) {
+fn note_failure(running: &mut Desired, step: &ReconfigureStep) {
     match step {
-        Step::RemoveBridge { .. }
-        | Step::RemoveLocal { .. }
-        | Step::RemovePort { .. }
-        | Step::RemoveFlow { .. }
-        | Step::RemoveController { .. } => note(running, step),
+        ReconfigureStep::RemoveBridge { .. }
+        | ReconfigureStep::RemoveLocal { .. }
+        | ReconfigureStep::RemovePort { .. }
+        | ReconfigureStep::RemoveFlow { .. }
+        | ReconfigureStep::RemoveController { .. } => note(running, step),
         _ => {}
     }
 }

@@ -1,0 +1,88 @@
+//! What comes back to a worker from the slow path.
+
+use crate::action::PortNo;
+use crate::actions::execute::KeyView;
+use crate::drop::DropReason;
+use crate::pipeline::storm::SLICE;
+use crate::slowpath::queue::{Answer, Answered, CameBack};
+use crate::sync::tsc;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
+    #[inline(never)]
+    pub fn take_returned(&mut self) -> usize {
+        let mut count = 0;
+        let (mut since, mut of) = (tsc::cycles(), None);
+        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculation) {
+            if let Some(before) = of.replace(returned.in_port)
+                && before != returned.in_port
+            {
+                since = self.charge_port(before, since);
+            }
+            match returned.what {
+                CameBack::Answered(answered) => {
+                    count += 1;
+                    self.act_on_answer(answered);
+                }
+                CameBack::Punted(key) => {
+                    self.executor.counters.punted.add(1);
+                    self.executor.misses.reuse(key);
+                }
+            }
+            if self.is_waited_for() {
+                if let Some(last) = of.take() {
+                    self.charge_port(last, since);
+                }
+                count += self.handle_waiting();
+                since = tsc::cycles();
+            }
+        }
+        if let Some(last) = of {
+            since = self.charge_port(last, since);
+        }
+        if count > 0 {
+            // Those that have waited for what came back, too.
+            let before = self.executor.counters.recirculated.get();
+            while self.executor.counters.recirculated.get() - before < SLICE
+                && let Some(in_port) = self.recirculate_batch()
+            {
+                since = self.charge_port(in_port, since);
+            }
+            self.defer();
+            self.executor.misses.notify();
+        }
+        count
+    }
+
+    /// Charges the queues of a port, in equal parts, for what was done since then. Returns what time it is.
+    pub fn charge_port(&mut self, in_port: PortNo, since: u64) -> u64 {
+        let until = tsc::cycles();
+        let queues = self.rx.iter().filter(|rx| rx.port.no == in_port).count().max(1);
+        let cycles = until.wrapping_sub(since) / queues as u64;
+        for rx in self.rx.iter_mut().filter(|rx| rx.port.no == in_port) {
+            rx.cycles.add(cycles);
+            self.fairness.charge(&mut rx.deficit, cycles);
+        }
+        until
+    }
+
+    fn act_on_answer(&mut self, answered: Answered) {
+        let executor = &mut self.executor;
+        let Answered { packet, mut key, layers, pass, answer } = answered;
+        let in_port = crate::upcall::in_port(&key);
+        match answer {
+            Answer::Drop(reason) => {
+                let counter =
+                    if reason == DropReason::UpcallError { &executor.counters.lost } else { &executor.counters.misses };
+                counter.add(1);
+                executor.outputs.retire_one(packet, reason, in_port);
+            }
+            Answer::Run(program) => {
+                executor.counters.misses.add(1);
+                executor.run(&program, packet, &mut KeyView::new(&mut key, layers), pass.of(&program));
+            }
+        }
+        executor.misses.reuse(key);
+    }
+}

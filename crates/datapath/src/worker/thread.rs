@@ -1,0 +1,69 @@
+//! A worker's thread: turn after turn, and sleep where there is nothing to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::worker::Worker;
+use crate::worker::time_cache::TimeCache;
+use crate::worker::turn::HOUSEKEEP;
+
+/// Turns without a packet before a worker sleeps.
+const EMPTY_TURNS: u32 = 64;
+
+impl Worker {
+    /// Runs until `stop`: the body of a worker's thread.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        self.time_cache = TimeCache::new(true);
+        while !stop.load(Ordering::Relaxed) {
+            self.turn();
+            if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
+                self.rest(stop);
+            }
+        }
+        self.executor.outputs.flush(self.executor.now);
+        self.reader.offline();
+    }
+
+    /// Whether there is nothing to stay awake for.
+    fn may_rest(&self) -> bool {
+        let outputs = &self.executor.outputs;
+        let awaited =
+            !outputs.stands_still() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
+        !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
+    }
+
+    /// Sleeps until there is something to do.
+    fn rest(&mut self, stop: &AtomicBool) {
+        self.idle_policy.on_sleep();
+        // Nothing is stuck while the worker sleeps.
+        self.executor.outputs.flush(self.executor.now);
+        let sent_lately = self.executor.outputs.sent_lately;
+        self.executor.outputs.housekeep(self.executor.now);
+        self.housekept = self.executor.now;
+
+        let polled = self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none());
+        let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
+        let limits = [
+            polled.then_some(self.max_sleep),
+            due.map(|due| due.since(self.executor.now)),
+            sent_lately.then_some(HOUSEKEEP),
+        ];
+        let timeout = limits.into_iter().flatten().min();
+
+        let start = self.clock.now();
+        // Counted before, for a sleep may be long.
+        self.executor.counters.sleeps.add(1);
+        self.reader.offline();
+        let (mailbox, channel) = (&self.mailbox, &self.channel);
+        let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.idle_queues.wait_fd());
+        mailbox
+            .waker
+            .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
+        self.reader.quiescent();
+        // What is sent next does not wait for a turn as long as this sleep.
+        self.executor.now = self.clock.now();
+        self.executor.counters.slept_nanos.add(self.executor.now.since(start).as_nanos() as u64);
+        self.time_cache = TimeCache::new(true);
+        // One look at each queue, and back to sleep if there is nothing.
+        self.empty_turns = EMPTY_TURNS - 1;
+    }
+}

@@ -1,0 +1,56 @@
+//! Optional stages before classification.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{by_hand, flow, udp};
+use datapath::pipeline::ingress::{Filter, Ingress, Tap};
+use datapath::{Action, Config, DropReason};
+use packet::{Packet, Time};
+
+/// Refuses frames from odd addresses.
+struct Even;
+
+impl Filter for Even {
+    fn refused(&mut self, packets: &[Packet], _: Time) -> u32 {
+        packets.iter().enumerate().fold(0, |set, (i, packet)| set | u32::from(packet.data()[29] & 1) << i)
+    }
+}
+
+/// Counts what passes.
+struct Count(Arc<AtomicUsize>);
+
+impl Tap for Count {
+    fn see(&mut self, packets: &[Packet], _: Time) {
+        self.0.fetch_add(packets.len(), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_a_filter_refuses_is_seen_by_the_tap_and_never_classified() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let id = dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[1].0)])).unwrap();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let send = |sources: std::ops::Range<u32>| {
+        sources.for_each(|n| p[0].1.give(&udp(n, 2, 3, 4)));
+        dp.poll();
+        p[1].1.take().iter().map(|frame| frame[29]).collect::<Vec<u8>>()
+    };
+    assert_eq!(send(0..4), [0, 1, 2, 3]);
+    let ingress =
+        |_| Some(Box::new(Ingress { tap: Some(Box::new(Count(seen.clone()))), filter: Some(Box::new(Even)) }));
+    dp.set_ingress(p[0].0, ingress).unwrap();
+    assert_eq!(send(0..32), (0..32).step_by(2).collect::<Vec<u8>>());
+    assert_eq!(send(5..6), [0; 0], "the whole batch");
+    let stats = dp.stats();
+    assert_eq!((seen.load(Ordering::SeqCst), dp.flow_stats(id).unwrap().packets), (33, 20));
+    assert_eq!(stats.workers[0].drops.get(DropReason::IngressFilter), 17);
+    assert_eq!(stats.ports[&p[0].0].get(DropReason::IngressFilter), 17);
+    let account = dp.account();
+    assert_eq!(account.came(), account.went(), "{account}");
+    dp.set_ingress(p[0].0, |_| None).unwrap();
+    assert_eq!(send(0..4), [0, 1, 2, 3]);
+    assert!(dp.set_ingress(datapath::PortNo(99), |_| None).is_err());
+}

@@ -1,0 +1,64 @@
+//! The ports' devices as they were seen last: a link that comes or goes, an MTU or address that somebody else has
+//! changed. Controllers are told by a port-status message, the datapath takes the change over.
+//!
+//! What happens between two looks counts once: a device that flaps makes one change for each look.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use datapath::{Datapath, PortNo};
+use ofproto::{Bridge, Switch};
+use openflow::OfPort;
+use openflow::port::PortReason;
+use parking_lot::Mutex;
+use ports::Port;
+
+/// What can change of a device without Weir's doing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct DeviceStatus {
+    up: bool,
+    admin_up: bool,
+    mtu: u32,
+    mac: ports::Mac,
+    gone: bool,
+}
+
+/// The devices as they were seen last. A device of the same number that is another one counts as new.
+#[derive(Default)]
+pub struct Links(Mutex<HashMap<PortNo, Watched>>);
+
+/// A device, which is only remembered, and what it was like.
+type Watched = (Weak<dyn Port>, DeviceStatus);
+
+impl Links {
+    /// Looks at the devices and tells of what has changed since the last look: the thread does it now and
+    /// then, and whoever has made a change that is to be noticed at once. Returns whether some have gone since.
+    pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) -> bool {
+        let mut some_went = false;
+        let mut seen = self.0.lock();
+        let mut now = HashMap::new();
+        for bridge in switch.bridges() {
+            for info in bridge.ports() {
+                let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
+                let link = device.link();
+                let (mtu, mac, gone) = (device.mtu(), device.mac(), device.is_gone());
+                let status = DeviceStatus { up: link.up, admin_up: link.admin_up, mtu, mac, gone };
+                let same = |old: &Weak<dyn Port>| old.as_ptr().addr() == Arc::as_ptr(device).addr();
+                let before = seen.get(&number).filter(|(old, _)| same(old)).map(|(_, before)| before);
+                if before.is_some_and(|before| *before != status) {
+                    changed(&bridge, info.port, number, datapath);
+                }
+                some_went |= gone && before.is_none_or(|before| !before.gone);
+                now.insert(number, (Arc::downgrade(device), status));
+            }
+        }
+        *seen = now;
+        some_went
+    }
+}
+
+fn changed(bridge: &Bridge, port: OfPort, number: PortNo, datapath: &Datapath) {
+    // The port may have gone since it was listed.
+    let _ = datapath.refresh_port(number);
+    bridge.port_changed(port, PortReason::Modify);
+}

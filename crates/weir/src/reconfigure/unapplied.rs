@@ -1,0 +1,123 @@
+//! What of a configuration is not in force after its steps were taken, in words.
+
+use super::{Failure, ReconfigureStep};
+use crate::config::origins::{Origins, port_key};
+
+/// What of the configuration is not in force.
+#[derive(Clone, Debug, Default)]
+pub struct Unapplied {
+    /// Interfaces whose ports could not be opened or changed.
+    pub ports: Vec<FailedPort>,
+    /// Other steps that failed, in words.
+    pub errors: Vec<String>,
+}
+
+/// An interface whose port could not be opened or changed.
+#[derive(Clone, Debug)]
+pub struct FailedPort {
+    /// Bridge.
+    pub bridge: String,
+    /// Name of the interface.
+    pub name: String,
+    /// Type; empty where the device is not what failed.
+    pub kind: String,
+    /// Why.
+    pub error: String,
+}
+
+/// The interfaces whose devices a step opens.
+pub fn opened_by(step: &ReconfigureStep) -> Vec<&str> {
+    match step {
+        ReconfigureStep::AddPort { wanted, .. } => wanted.interfaces.keys().map(String::as_str).collect(),
+        ReconfigureStep::AddLocal { bridge, .. } => vec![bridge],
+        _ => Vec::new(),
+    }
+}
+
+/// A failure with the place in the configuration that asked for it.
+pub fn describe(failure: &Failure, origins: &Origins) -> String {
+    let key = match &failure.step {
+        ReconfigureStep::SetWorkers(_) => "workers".into(),
+        ReconfigureStep::SetDatapath(_) => "datapath".into(),
+        ReconfigureStep::StartDpdk(_) => "dpdk".into(),
+        ReconfigureStep::AddPort { bridge, port, .. }
+        | ReconfigureStep::SetVlans { bridge, port, .. }
+        | ReconfigureStep::SetInterface { bridge, port, .. }
+        | ReconfigureStep::RemovePort { bridge, port, .. } => port_key(bridge, port),
+        ReconfigureStep::AddFlow { bridge, .. } | ReconfigureStep::RemoveFlow { bridge, .. } => {
+            format!("bridge.{bridge}.flows")
+        }
+        ReconfigureStep::AddController { bridge, .. } | ReconfigureStep::RemoveController { bridge, .. } => {
+            format!("bridge.{bridge}.controllers")
+        }
+        ReconfigureStep::AddBridge { bridge, .. }
+        | ReconfigureStep::SetBridge { bridge, .. }
+        | ReconfigureStep::RemoveBridge { bridge }
+        | ReconfigureStep::AddLocal { bridge, .. }
+        | ReconfigureStep::RemoveLocal { bridge } => format!("bridge.{bridge}"),
+    };
+    origins.error(&key, &failure.error).to_string()
+}
+
+impl Unapplied {
+    /// What follows from these failures, which `lines` describe.
+    pub fn new(failures: &[Failure], lines: &[String]) -> Unapplied {
+        let mut unapplied = Unapplied::default();
+        for (failure, line) in failures.iter().zip(lines) {
+            let failed = failed_ports(failure);
+            if failed.is_empty() {
+                unapplied.errors.push(line.clone());
+            }
+            unapplied.ports.extend(failed);
+        }
+        unapplied
+    }
+}
+
+/// The interfaces that a failed step leaves without a port, or with one that is not as it is wanted.
+fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
+    let failed = |bridge: &String, name: &String, kind: &str| {
+        let (bridge, name, error) = (bridge.clone(), name.clone(), failure.error.clone());
+        FailedPort { bridge, name, kind: kind.to_owned(), error }
+    };
+    match &failure.step {
+        ReconfigureStep::AddPort { bridge, wanted, .. } => {
+            // The devices of a bond have not been tried.
+            let tried = wanted.only_interface().is_ok();
+            let kind = |kind| if tried { kind } else { "" };
+            wanted.interfaces.iter().map(|(name, interface)| failed(bridge, name, kind(&interface.kind))).collect()
+        }
+        ReconfigureStep::AddLocal { bridge, settings } => vec![failed(bridge, bridge, settings.local_kind.name())],
+        ReconfigureStep::SetVlans { bridge, interfaces, .. } => {
+            interfaces.iter().map(|name| failed(bridge, name, "")).collect()
+        }
+        ReconfigureStep::SetInterface { bridge, interface, .. } => vec![failed(bridge, interface, "")],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Port;
+    use crate::config::desired::{Interface, NO_BONDS, Vlans};
+
+    #[test]
+    fn each_interface_of_a_port_that_failed_has_the_reason() {
+        let interface = |kind: &str| Interface { kind: kind.into(), ..Interface::default() };
+        let single = Port::single("p", interface("tap"), Vlans::default());
+        let mut bond = single.clone();
+        bond.interfaces.insert("q".into(), interface("dummy"));
+        let failed = |wanted: &Port, error: &str| {
+            let step = ReconfigureStep::AddPort { bridge: "br0".into(), port: "b".into(), wanted: wanted.clone() };
+            let failure = Failure { step, error: error.into() };
+            let line = describe(&failure, &Origins::named("Open_vSwitch"));
+            assert_eq!(line, format!("Open_vSwitch: bridge.br0.port.b: {error}"));
+            let unapplied = Unapplied::new(&[failure], &[line]);
+            assert!(unapplied.errors.is_empty());
+            unapplied.ports.into_iter().map(|failed| (failed.name, failed.kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(&single, "no such device"), [("p".into(), "tap".into())]);
+        assert_eq!(failed(&bond, NO_BONDS), [("p".into(), String::new()), ("q".into(), String::new())]);
+    }
+}

@@ -1,0 +1,230 @@
+//! The Open_vSwitch database as a source of the desired state (ovs-vswitchd.conf.db(5)).
+//!
+//! ```text
+//! ovsdb-server ──▶ replica ──▶ read ──▶ Desired ──▶ daemon
+//!              ◀─────────── writeback ◀── what runs ◀──┘
+//! ```
+//!
+//! The database is followed only while this process holds its lock, which one ovs-vswitchd of several has. While there
+//! is no connection, everything stays as it is.
+//!
+//! - `columns`: what is done with each column
+//! - [`files`]: which files the database may name
+//! - `flow_tables`: the table Flow_Table
+//! - `mirror`: the table Mirror
+//! - [`read`]: from the rows to the desired state
+//! - `unsupported`: what the database asks for and Weir does not do
+//! - `writeback`: writes what runs to the database
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ovsdb::client::Events;
+use ovsdb::transport::TlsFiles;
+use ovsdb::{Client, Config, Remote};
+use packet::Time;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::{ConfigSource, Running, SourceEvent};
+use crate::config::origins::{Loaded, Origins};
+use crate::timer::{DueWork, Timer};
+
+mod columns;
+pub mod files;
+mod flow_tables;
+mod mirror;
+pub mod read;
+mod unsupported;
+mod writeback;
+
+use read::{DatabaseState, Rules};
+use writeback::Extent;
+
+/// The version of Open vSwitch whose place Weir takes, for tools that ask.
+pub const OVS_VERSION: &str = "3.1.0";
+
+/// How often links and addresses are looked at.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often statistics are written at most (`other_config:stats-update-interval`).
+const MIN_STATS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Where a database is, and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Database {
+    /// As the command line has it.
+    pub location: String,
+    /// The servers.
+    pub remotes: Vec<Remote>,
+    /// Files for TLS.
+    pub tls: Option<TlsFiles>,
+}
+
+/// A database.
+pub struct OvsdbSource {
+    location: String,
+    events: Events,
+    rules: Rules,
+    timer: Timer,
+    tick: Interval,
+    /// The state that the daemon has been given last; none while another process holds the lock.
+    given: Option<DatabaseState>,
+    /// Warnings and notes that are in the log already.
+    told: BTreeSet<String>,
+    /// How much is to be written when the daemon says what runs.
+    extent: Extent,
+    /// When statistics were written last.
+    stats_written: Option<Time>,
+    /// A warp of the clock has made writing due.
+    due: Option<DueWork>,
+}
+
+impl OvsdbSource {
+    /// Starts to connect. To be called within a tokio runtime, which goes on with it.
+    pub fn connect(database: Database, rules: Rules, timer: Timer) -> OvsdbSource {
+        let Database { location, remotes, tls } = database;
+        let config = Config::new("Open_vSwitch", columns::selection()).with_lock("ovs_vswitchd");
+        let mut tick = interval(STATUS_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        OvsdbSource {
+            location,
+            events: Client::new(config, remotes, tls).spawn(),
+            rules,
+            timer,
+            tick,
+            given: None,
+            told: BTreeSet::new(),
+            extent: Extent::Status,
+            stats_written: None,
+            due: None,
+        }
+    }
+
+    /// Gives a state to the daemon. What is wrong with it is logged once.
+    fn give(&mut self, state: DatabaseState) -> Loaded {
+        for warning in state.warnings.difference(&self.told) {
+            tracing::warn!("{warning}");
+        }
+        for note in state.notes.difference(&self.told) {
+            tracing::info!("{note}");
+        }
+        self.told = &state.warnings | &state.notes;
+        let loaded = Loaded { desired: state.desired.clone(), origins: Origins::named("Open_vSwitch") };
+        self.given = Some(state);
+        loaded
+    }
+
+    /// What the database asks for now; none while there is no connection.
+    fn catch_up(&mut self) -> Option<SourceEvent> {
+        let state = self.events.state();
+        if !state.synced {
+            return None;
+        }
+        if !state.has_lock {
+            self.given.take()?;
+            tracing::error!("another process has taken the lock of the database; removing all bridges");
+            return Some(SourceEvent::Withdrawn);
+        }
+        let waits = self.given.as_ref().is_some_and(|given| given.desired.datapath.flow_restore_wait);
+        let wanted = read::read(&state.replica, &self.rules, waits);
+        self.extent = Extent::Status;
+        if self.given.as_ref() == Some(&wanted) {
+            return Some(SourceEvent::Nothing);
+        }
+        Some(SourceEvent::Wanted(Box::new(self.give(wanted))))
+    }
+
+    fn is_writable(&self) -> bool {
+        let state = self.events.state();
+        state.synced && state.has_lock
+    }
+
+    /// Has written what changes by itself: statistics, when it is time for them, or else only the status.
+    fn write_what_changed(&mut self) -> SourceEvent {
+        let now = self.timer.now();
+        self.extent = Extent::Status;
+        if self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval()) {
+            self.stats_written = Some(now);
+            self.extent = Extent::StatusAndStatistics;
+        }
+        SourceEvent::Nothing
+    }
+
+    fn stats_interval(&self) -> Duration {
+        let state = self.events.state();
+        let root = state.replica.rows("Open_vSwitch").next();
+        let wanted = root.and_then(|root| root.map_string("other_config", "stats-update-interval")?.parse().ok());
+        wanted.map_or(MIN_STATS_INTERVAL, |ms| Duration::from_millis(ms).max(MIN_STATS_INTERVAL))
+    }
+
+    async fn write_back(&mut self, running: &Running<'_>) {
+        let Some(given) = &self.given else { return };
+        if !self.is_writable() {
+            return;
+        }
+        let replica = &self.events.state().replica;
+        let transaction = writeback::transaction(replica, given, running, self.timer.now(), self.extent);
+        if transaction.is_empty() {
+            return;
+        }
+        // What was not written differs next time too, and is tried again.
+        if let Err(e) = self.events.handle().transact(transaction).await {
+            tracing::warn!("cannot write to the database: {e}");
+        }
+    }
+}
+
+impl ConfigSource for OvsdbSource {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn pushes(&self) -> bool {
+        true
+    }
+
+    /// Waits for the database and its lock.
+    async fn first(&mut self) -> Loaded {
+        let mut told = false;
+        loop {
+            let state = self.events.state();
+            if state.synced && state.has_lock {
+                let wanted = read::read(&state.replica, &self.rules, true);
+                return self.give(wanted);
+            } else if state.synced && !told {
+                let pid = std::process::id();
+                tracing::error!(
+                    "another ovs-vswitchd process is running, disabling this process (pid {pid}) until it goes away"
+                );
+                told = true;
+            }
+            self.events.next().await;
+        }
+    }
+
+    async fn next(&mut self) -> SourceEvent {
+        loop {
+            tokio::select! {
+                _ = self.events.next() => if let Some(change) = self.catch_up() {
+                    return change;
+                },
+                _ = self.tick.tick() => if self.is_writable() {
+                    return self.write_what_changed();
+                },
+                () = self.timer.warped() => if self.is_writable() {
+                    self.due = Some(self.timer.begin_due_work());
+                    return self.write_what_changed();
+                },
+            }
+        }
+    }
+
+    async fn reread(&mut self) -> Result<Loaded, String> {
+        Err("the configuration is in a database, which is followed as it changes".into())
+    }
+
+    async fn applied(&mut self, running: &Running<'_>) {
+        self.write_back(running).await;
+        self.due = None;
+    }
+}
