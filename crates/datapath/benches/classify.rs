@@ -7,10 +7,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use datapath::classify::batch::{Hits, LookupContext};
-use datapath::classify::cpu::level::{Leveled, at_best};
+use datapath::classify::batch::Hits;
 use datapath::classify::cpu::simd::Simd;
+use datapath::classify::cpu::{Leveled, at_best};
 use datapath::classify::mixed::RunHistory;
+use datapath::classify::table::megaflow::LookupContext;
 use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
 use datapath::pipeline::batch::BatchMeta;
 use datapath::sync::rcu::Domain;

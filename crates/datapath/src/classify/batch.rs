@@ -10,7 +10,7 @@
 //!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
 use packet::flow::extract::{VlanLimit, extract, simple_mark};
-use packet::{BATCH_SIZE, Key, Packet, Time};
+use packet::{BATCH_SIZE, Key, Packet};
 
 use super::bits;
 use super::mixed::{self, MixedBatch, RunHistory};
@@ -20,10 +20,10 @@ use super::scan::scan;
 use crate::classify::cache::headers::{Found, HeaderCache};
 use crate::classify::cache::keys::ExactCache;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::{FastAction, FlowRef};
-use crate::classify::table::megaflow::{FlowList, Table};
+use crate::classify::table::arena::FastAction;
+use crate::classify::table::flow_ref::FlowRef;
+use crate::classify::table::megaflow::{LookupContext, Table};
 use crate::pipeline::batch::{BatchMeta, all, end_of_run};
-use crate::sync::rcu::Guard;
 
 /// A worker's caches.
 pub struct Caches {
@@ -72,21 +72,6 @@ pub struct Hits {
     pub megaflow: u32,
     /// Subtables that tier 2 visited, summed over the leaders.
     pub visited: u32,
-}
-
-/// Where packets of one stage are looked up, and by whom.
-#[derive(Clone, Copy)]
-pub struct LookupContext<'a> {
-    /// The subtables for packets of their stage.
-    pub list: &'a FlowList,
-    /// All flows.
-    pub table: &'a Table,
-    /// The worker's number.
-    pub worker: usize,
-    /// The worker's leave to look.
-    pub guard: Guard<'a>,
-    /// What time it is, where packets may be counted as soon as their flow is known.
-    pub count_at: Option<Time>,
 }
 
 /// Batches that are taken to be mixed, after one that was.

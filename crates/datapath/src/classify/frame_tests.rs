@@ -7,14 +7,15 @@ use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
-use super::batch::{Hits, LookupContext};
+use super::batch::Hits;
 use super::mixed::RunHistory;
 use super::plan::is_simple;
 use super::table::flow_counters;
+use super::table::megaflow::LookupContext;
 use super::*;
 use crate::action::{Action, PortNo};
-use crate::classify::cpu::level::{Leveled, at_best, at_every};
 use crate::classify::cpu::simd::Simd;
+use crate::classify::cpu::{Leveled, at_best, at_every};
 use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, start_key};
 use crate::sync::rcu::{Domain, Guard};

@@ -17,10 +17,10 @@ use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
 use super::{bits, prefetch};
 use crate::classify::cache::headers::{CacheReader, Fact, Found, HeaderCache, Probes};
-use crate::classify::cpu::level::Leveled;
+use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::FlowRef;
 use crate::classify::table::flow_counters::FlowCounters;
+use crate::classify::table::flow_ref::FlowRef;
 use crate::pipeline::batch::all;
 
 /// What the last batches of a receive queue were like.

@@ -33,7 +33,8 @@ pub use batch::{Caches, classify};
 pub use cache::headers::{Found, HeaderCache};
 pub use cache::keys::ExactCache;
 pub use packet::buffer::prefetch;
-pub use table::arena::{CompiledAction, FastAction, FastActionKind, FlowRef, Live};
+pub use table::arena::{CompiledAction, FastAction, FastActionKind, Live};
+pub use table::flow_ref::FlowRef;
 pub use table::megaflow::{By, FlowList, Installed, Table};
 
 /// The numbers of the set bits, ascending.

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use proptest::prelude::*;
 
-use super::batch::{LookupContext, classify_keys};
+use super::batch::classify_keys;
 use super::table::flow_counters;
+use super::table::megaflow::LookupContext;
 use super::*;
 use crate::action::{Action, PortNo};
 use crate::pipeline::batch::BatchMeta;

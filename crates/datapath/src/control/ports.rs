@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ports::{Port, RxQueue, TxQueue};
 
 use crate::action::PortNo;
-use crate::classify::table::megaflow::MAX_PORTS;
+use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, QueueLoad};
 use crate::error::Error;

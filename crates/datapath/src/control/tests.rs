@@ -295,7 +295,7 @@ fn what_is_left_of_a_storm_is_counted_when_its_worker_ends() {
     let (_, mut worker) = control.inline().workers.pop_first().unwrap();
     worker.turn();
     let counters = worker.executor.counters.clone();
-    let deferred = worker.deferred.iter().map(|of_port| of_port.packets() as u64).sum::<u64>();
+    let deferred = worker.deferred.iter().map(|of_port| of_port.packets as u64).sum::<u64>();
     let account = || Account::of(std::iter::once(&counters.read()));
     let before = account();
     assert!(deferred > 0 && before.came() - before.went() == deferred, "{deferred} are deferred: {before}");

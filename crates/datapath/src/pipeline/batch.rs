@@ -10,7 +10,8 @@ use crate::action::PortNo;
 use crate::classify::bits;
 use crate::classify::cache::headers::{Found, Probes};
 use crate::classify::scan::MaskedHeaders;
-use crate::classify::table::arena::{FastAction, FlowRef};
+use crate::classify::table::arena::FastAction;
+use crate::classify::table::flow_ref::FlowRef;
 use crate::pipeline::metadata::Metadata;
 use crate::pipeline::recirculation::{Pass, RecircStage, RecirculatedBatch};
 

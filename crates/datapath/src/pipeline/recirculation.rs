@@ -224,6 +224,23 @@ impl Recirculation {
     }
 }
 
+/// What is to be recirculated in later turns, of one input port.
+pub struct Deferred {
+    /// The port. While it has some, it is not polled.
+    pub in_port: PortNo,
+    /// Them, in their order.
+    pub batches: VecDeque<Box<RecirculatedBatch>>,
+    /// How many there are.
+    pub packets: usize,
+}
+
+impl Deferred {
+    /// None yet.
+    pub fn new(in_port: PortNo) -> Deferred {
+        Deferred { in_port, batches: VecDeque::new(), packets: 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

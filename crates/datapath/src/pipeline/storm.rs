@@ -1,33 +1,15 @@
 //! Packets that become many by recirculation: a slice of them in each turn, so that other ports have theirs.
 
-use std::collections::VecDeque;
-
 use packet::BATCH_SIZE;
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::recirculation::{MAX_WAITING, RecirculatedBatch};
+use crate::pipeline::recirculation::{Deferred, MAX_WAITING};
 use crate::worker::Worker;
 
 /// Recirculated packets that are handled in one go, before other ports have their turn: more than a batch becomes that does
 /// not multiply.
 pub const SLICE: u64 = 8 * BATCH_SIZE as u64;
-
-/// What is to be recirculated in later turns, of one input port.
-pub struct Deferred {
-    /// The port. While it has some, it is not polled.
-    pub in_port: PortNo,
-    batches: VecDeque<Box<RecirculatedBatch>>,
-    packets: usize,
-}
-
-impl Deferred {
-    /// How many there are.
-    #[cfg(test)]
-    pub fn packets(&self) -> usize {
-        self.packets
-    }
-}
 
 impl Worker {
     /// Takes recirculated packets, which `received` packets of one port have become, through the stages: all of them,
@@ -62,7 +44,7 @@ impl Worker {
         while let Some(mut batch) = executor.recirculation.pop() {
             let in_port = batch.stage.in_port;
             let at = deferred.iter().position(|of_port| of_port.in_port == in_port).unwrap_or_else(|| {
-                deferred.push(Deferred { in_port, batches: VecDeque::new(), packets: 0 });
+                deferred.push(Deferred::new(in_port));
                 deferred.len() - 1
             });
             let of_port = &mut deferred[at];

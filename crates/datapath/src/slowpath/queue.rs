@@ -336,7 +336,7 @@ impl MissQueue {
 
 /// Ports that do not exist (a controller's, none) share index zero.
 fn port_index(in_port: PortNo) -> usize {
-    if (in_port.0 as usize) < crate::classify::table::megaflow::MAX_PORTS { in_port.0 as usize } else { 0 }
+    if (in_port.0 as usize) < crate::classify::table::stages::MAX_PORTS { in_port.0 as usize } else { 0 }
 }
 
 /// How the channels of a handler change: workers come and go, and a channel can move from one handler to another.

@@ -27,7 +27,7 @@ use crate::actions::execute::Executor;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::pipeline::batch::InFlight;
-use crate::pipeline::storm::Deferred;
+use crate::pipeline::recirculation::Deferred;
 use crate::slowpath::queue::Channel;
 use crate::sync::rcu::Reader;
 use crate::worker::commands::Leaving;

@@ -26,8 +26,9 @@ use crate::classify::mem::region::{Region, Zero};
 use crate::classify::plan::{Aligned, Core, Origin};
 use crate::classify::prefetch;
 use crate::classify::scan::MaskedHeaders;
-use crate::classify::table::arena::{FastAction, FlowRef};
+use crate::classify::table::arena::FastAction;
 use crate::classify::table::flow_counters::FlowCounters;
+use crate::classify::table::flow_ref::FlowRef;
 
 const WAYS: usize = 16;
 

@@ -6,10 +6,10 @@
 
 use packet::{BATCH_SIZE, Key};
 
-use crate::classify::batch::LookupContext;
 use crate::classify::cache::insertion::InsertionPolicy;
 use crate::classify::cpu::simd::equal_tags;
-use crate::classify::table::arena::FlowRef;
+use crate::classify::table::flow_ref::FlowRef;
+use crate::classify::table::megaflow::LookupContext;
 use crate::classify::table::megaflow::Table;
 use crate::classify::table::subtable::tag;
 use crate::classify::{bits, prefetch};

@@ -1,10 +1,10 @@
 //! Whole lines of 64 bytes, and the ways of a set, at once: for each level of the processor, all tested equal.
 //!
-//! A value of a level's type is proof that the processor has it; only [`level`](super::level) makes them.
+//! A value of a level's type is proof that the processor has it; only [`cpu`](super) makes them.
 
 use std::fmt::Debug;
 
-use super::level::Leveled;
+use super::Leveled;
 
 /// Eight words: a cache line.
 pub type Line = [u64; 8];
@@ -141,7 +141,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{KEY, Line, Simd, Ways};
-    use crate::classify::cpu::level::{self, Leveled};
+    use crate::classify::cpu::{self, Leveled};
 
     /// The lanes of 32 bits of [`KEY`], the lowest first.
     const KEY_LANES: u16 = {
@@ -237,7 +237,7 @@ mod x86 {
         #[inline(always)]
         fn apart<W: Leveled>(self, work: W) -> W::Output {
             // SAFETY: see above.
-            unsafe { level::avx512::run(work) }
+            unsafe { cpu::avx512::run(work) }
         }
     }
 
@@ -349,7 +349,7 @@ mod x86 {
         #[inline(always)]
         fn apart<W: Leveled>(self, work: W) -> W::Output {
             // SAFETY: see above.
-            unsafe { level::avx2::run(work) }
+            unsafe { cpu::avx2::run(work) }
         }
     }
 }
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::classify::cpu::level::{Leveled, at_every};
+    use crate::classify::cpu::{Leveled, at_every};
 
     /// All operations on some operands.
     struct All {

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use packet::Key;
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
 
+use super::flow_ref::{CHUNK, CHUNK_BITS, FlowRef};
 use super::shape::Shape;
 use crate::action::PortNo;
 use crate::actions::program::Program;
@@ -27,55 +28,6 @@ use crate::classify::table::flow_counters::{FlowCounters, WorkerFlowCounters};
 use crate::drop::DropReason;
 use crate::sync::rcu::{Domain, Guard};
 use crate::upcall::{FlowId, FlowStats};
-
-const CHUNK_BITS: u32 = 14;
-/// Entries in a chunk. With one block, a chunk is 2 MiB.
-const CHUNK: usize = 1 << CHUNK_BITS;
-
-/// Number of an entry. [`FlowRef::NONE`] and any number that was ever handed out lead to an entry, live
-/// or dead, of the arena that handed it out; a process has one arena for each datapath, and no number
-/// goes from one to another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(transparent)]
-pub struct FlowRef(u32);
-
-impl FlowRef {
-    /// An entry that is never live.
-    pub const NONE: FlowRef = FlowRef(0);
-
-    fn chunk(self) -> usize {
-        (self.0 >> CHUNK_BITS) as usize
-    }
-
-    fn slot(self) -> usize {
-        self.0 as usize % CHUNK
-    }
-
-    /// The number.
-    pub(in crate::classify) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The entry of a number that was handed out.
-    pub(in crate::classify) fn at(index: usize) -> FlowRef {
-        FlowRef(index as u32)
-    }
-}
-
-/// A [`FlowRef`] in memory that is shared.
-#[derive(Default)]
-pub struct AtomicFlowRef(AtomicU32);
-
-impl AtomicFlowRef {
-    #[inline(always)]
-    pub(in crate::classify) fn load(&self) -> FlowRef {
-        FlowRef(self.0.load(Ordering::Acquire))
-    }
-
-    pub(in crate::classify) fn store(&self, flow: FlowRef) {
-        self.0.store(flow.0, Ordering::Release);
-    }
-}
 
 /// First line of an entry.
 #[repr(C, align(64))]

@@ -11,7 +11,7 @@
 
 use std::ops::Bound;
 
-use super::arena::FlowRef;
+use super::flow_ref::FlowRef;
 use super::megaflow::{Dying, LOCKED, Table, Writer};
 use crate::upcall::RemovedFlow;
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use packet::Time;
 
-use super::arena::FlowRef;
+use super::flow_ref::FlowRef;
 use crate::classify::mem::region::{Region, Zero};
 use crate::upcall::FlowStats;
 

@@ -17,7 +17,7 @@ use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Field, Mask, Time};
 
-use super::arena::FlowRef;
+use super::flow_ref::FlowRef;
 use super::record::Records;
 use super::subtable::Subtable;
 use crate::pipeline::recirculation::RecircStage;

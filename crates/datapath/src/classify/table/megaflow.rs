@@ -17,26 +17,22 @@ use packet::flow::hash::Hasher;
 use packet::{BATCH_SIZE, Field, Key, Mask, Time};
 use parking_lot::Mutex;
 
-use super::arena::{Arena, FlowRef, Free};
+use super::arena::{Arena, Free};
+use super::flow_ref::FlowRef;
 use super::record::{Record, Records};
 use super::shape::Shape;
 use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
-use crate::classify::batch::LookupContext;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{Fit, ListFlows, Member};
-use crate::classify::table::stages::{FreeLists, LISTS, Stages};
+use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::{Domain, Guard, Protected};
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
-
-/// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
-/// of port zero, which does not exist.
-pub const MAX_PORTS: usize = 1 << 15;
 
 /// Flows that there is room for at least, whatever the limit is at first: it can be raised.
 const CAPACITY: usize = 1 << 22;
@@ -130,6 +126,21 @@ pub enum By {
 /// measurement.
 const fn bytes_of(blocks: usize, workers: usize) -> usize {
     BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * COUNTERS_BYTES + 600
+}
+
+/// Where packets of one stage are looked up, and by whom.
+#[derive(Clone, Copy)]
+pub struct LookupContext<'a> {
+    /// The subtables for packets of their stage.
+    pub list: &'a FlowList,
+    /// All flows.
+    pub table: &'a Table,
+    /// The worker's number.
+    pub worker: usize,
+    /// The worker's leave to look.
+    pub guard: Guard<'a>,
+    /// What time it is, where packets may be counted as soon as their flow is known.
+    pub count_at: Option<Time>,
 }
 
 /// A flow that [`Table::install`] has made or found.

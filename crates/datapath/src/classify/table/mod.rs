@@ -3,6 +3,7 @@
 pub mod arena;
 mod evict;
 pub mod flow_counters;
+pub mod flow_ref;
 mod masks;
 pub mod megaflow;
 mod record;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use packet::Time;
 
-use super::arena::FlowRef;
+use super::flow_ref::FlowRef;
 use super::subtable::Subtable;
 use crate::action::Action;
 use crate::upcall::{FlowStats, FlowTag};

@@ -16,7 +16,9 @@ use crate::classify::mem::region::{Region, Zero};
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Domain;
 
-use super::megaflow::MAX_PORTS;
+/// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
+/// of port zero, which does not exist.
+pub const MAX_PORTS: usize = 1 << 15;
 
 /// Lists of later stages, which have the numbers behind those of ports.
 const STAGES: usize = MAX_PORTS;

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 use packet::{Key, Mask};
 
-use super::arena::{Arena, AtomicFlowRef, FlowRef, Live};
+use super::arena::{Arena, Live};
+use super::flow_ref::{AtomicFlowRef, FlowRef};
 use super::shape::Shape;
 use crate::classify::cpu::simd::equal_tags;
 use crate::classify::{bits, prefetch};
