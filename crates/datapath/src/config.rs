@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use packet::flow::VlanLimit;
+
 /// Settings of a [`Datapath`](crate::Datapath) at its start. Those for which it has a setter can change
 /// while packets flow.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Config {
     pub upcall_queue: usize,
     /// Times that one packet may be recirculated.
     pub max_depth: u8,
+    /// How many VLAN tags of a frame are parsed.
+    pub vlan_limit: VlanLimit,
     /// Secret of the hash functions, drawn at start by the caller; fixed in tests.
     pub seed: [u64; 2],
 }
@@ -64,6 +68,7 @@ impl Default for Config {
             upcall_queue: 2048,
             // As in OVS.
             max_depth: 6,
+            vlan_limit: VlanLimit::default(),
             seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],
         }
     }

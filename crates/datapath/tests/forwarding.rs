@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::{ToPort, by_hand, flow, packet_in, udp};
 use datapath::{Action, Config, DropReason, Rewrite};
+use packet::flow::VlanLimit;
 use packet::{Field, Packet, Pool, PoolConfig};
 
 #[test]
@@ -40,6 +41,35 @@ fn a_flow_forwards_and_counts() {
     dp.poll();
     assert_eq!(p[1].1.sent(), 0);
     assert_eq!(dp.stats().workers[0].drops.get(DropReason::UpcallError), 1, "there is no slow path");
+}
+
+#[test]
+fn two_datapaths_have_vlan_limits_of_their_own() {
+    let plain = udp(1, 2, 3, 53);
+    let tagged = [&plain[..12], &[0x81, 0, 0, 100, 0x81, 0, 0, 200], &plain[12..]].concat();
+    // A field more makes it another way of looking flows up than by what all frames have.
+    for more in [&[][..], &[(Field::DlSrc, 0x0200_0000_0001)]] {
+        let both = [VlanLimit::Two, VlanLimit::One].map(|vlan_limit| {
+            let (dp, clock, p) = by_hand(Config { vlan_limit, ..Config::default() }, 3);
+            for (dl_type, to) in [(0x0800, p[1].0), (0x8100, p[2].0)] {
+                let key = [&[(Field::DlType, dl_type)], more].concat();
+                dp.install(flow(p[0].0, 0, &key, vec![Action::Recirc(7)])).unwrap();
+                dp.install(flow(p[0].0, 7, &key, vec![Action::Output(to)])).unwrap();
+            }
+            (dp, clock, p)
+        });
+        let sent = || {
+            both.each_ref().map(|(dp, _, p)| {
+                p[0].1.give(&tagged);
+                dp.poll();
+                [1, 2].map(|port: usize| p[port].1.take().len())
+            })
+        };
+        assert_eq!(sent(), [[1, 0], [0, 1]], "two tags are parsed, and one");
+        both[0].0.set_vlan_limit(VlanLimit::One);
+        both[1].0.set_vlan_limit(VlanLimit::Two);
+        assert_eq!(sent(), [[0, 1], [1, 0]], "and the other way round");
+    }
 }
 
 #[test]

@@ -47,7 +47,8 @@ fn what_a_filter_refuses_is_seen_by_the_tap_and_never_classified() {
     let stats = dp.stats();
     assert_eq!((seen.load(Ordering::SeqCst), dp.flow_stats(id).unwrap().packets), (33, 20));
     assert_eq!(stats.workers[0].drops.get(DropReason::IngressFilter), 17);
-    assert_eq!(stats.ports[&p[0].0].get(DropReason::IngressFilter), 17);
+    let (_, of_port) = stats.ports.iter().find(|(no, _)| *no == p[0].0).unwrap();
+    assert_eq!(of_port.get(DropReason::IngressFilter), 17);
     let account = dp.account();
     assert_eq!(account.came(), account.went(), "{account}");
     dp.set_ingress(p[0].0, |_| None).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{by_hand, flow, udp};
 use datapath::{Action, Config, DropReason, FlowSpec, PortNo, Rewrite};
-use packet::flow::extract::extract;
+use packet::flow::extract::{VlanLimit, extract};
 use packet::{Field, Key, Packet};
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn later() -> impl Strategy<Value = Later> {
 /// What the flows do with a packet, one after the other: ports and frames.
 fn reference(flows: &[FlowSpec], frame: Vec<u8>, metadata: &Key, depth: u8, out: &mut Vec<(PortNo, Vec<u8>)>) {
     let mut key = metadata.clone();
-    extract(&frame, &mut key);
+    extract(&frame, &mut key, VlanLimit::default());
     // An extraction leaves metadata alone.
     let matches = |flow: &&FlowSpec| {
         let always = [Field::InPortOxm, Field::RecircId].into_iter().all(|f| flow.key.get(f) == key.get(f));

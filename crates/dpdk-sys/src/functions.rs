@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::AtomicPtr;
 
 /// A function that is called through `address`.
-pub struct Place {
+pub struct FunctionSlot {
     /// Its name, with a zero behind it.
     pub name: &'static str,
     /// Before it is loaded, that of a function that ends the process.
@@ -36,7 +36,8 @@ macro_rules! functions {
                 let address = places::$name.load(::std::sync::atomic::Ordering::Relaxed);
                 // SAFETY: in the place is a function of this type: at first `absent`, later the one that C declares so.
                 let function = unsafe { ::std::mem::transmute::<*mut ::std::ffi::c_void, Function>(address) };
-                // SAFETY: by this function's contract.
+                // SAFETY: the caller has made sure that DPDK is loaded and that the arguments are as it wants
+                // them (contract of this function).
                 unsafe { function($($argument),*) }
             }
         )*
@@ -57,8 +58,8 @@ macro_rules! functions {
         }
 
         /// The places of the functions that are declared here.
-        pub(crate) static PLACES: &[$crate::functions::Place] = &[$(
-            $crate::functions::Place { name: concat!(stringify!($name), "\0"), address: &places::$name },
+        pub(crate) static PLACES: &[$crate::functions::FunctionSlot] = &[$(
+            $crate::functions::FunctionSlot { name: concat!(stringify!($name), "\0"), address: &places::$name },
         )*];
     };
 }

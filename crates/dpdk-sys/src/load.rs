@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use crate::functions::Place;
+use crate::functions::FunctionSlot;
 use crate::{bindings, shim, vhost};
 
 /// What the build script found.
@@ -65,7 +65,7 @@ pub fn load() -> Result<(), LoadError> {
     Ok(())
 }
 
-fn places() -> impl Iterator<Item = &'static Place> {
+fn places() -> impl Iterator<Item = &'static FunctionSlot> {
     [bindings::PLACES, shim::PLACES, vhost::PLACES].into_iter().flatten()
 }
 
@@ -89,7 +89,7 @@ fn open(shim: &[u8]) -> Result<Library, LoadError> {
 struct Library(*mut c_void);
 
 impl Library {
-    fn find(&self, place: &Place) -> Result<*mut c_void, LoadError> {
+    fn find(&self, place: &FunctionSlot) -> Result<*mut c_void, LoadError> {
         let name = CStr::from_bytes_with_nul(place.name.as_bytes()).expect("the macro puts a zero behind it");
         // SAFETY: `name` is a string, and the library is loaded.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
@@ -104,7 +104,8 @@ fn last_error() -> String {
     if text.is_null() {
         return "the dynamic linker does not say why".into();
     }
-    // SAFETY: as above.
+    // SAFETY: the linker's text is a string that lives until this thread calls the linker again, which it does
+    // not do here.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

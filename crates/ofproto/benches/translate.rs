@@ -44,7 +44,7 @@ fn measure(c: &mut Criterion, name: &str, switch: &Switch) {
     let make = || {
         let packet = Packet::from_slice(&frame());
         let mut key = Box::new(Key::new());
-        let layers = packet::flow::extract(packet.data(), &mut key);
+        let layers = packet::flow::extract(packet.data(), &mut key, Default::default());
         key.common_mut().in_port = 1.into();
         [Miss { packet, key, layers, hash: 0, verdict: Verdict::Pending }]
     };

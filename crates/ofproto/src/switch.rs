@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use datapath::{Action, Datapath, PortNo, RemovedFlow};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
+use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -44,6 +45,8 @@ pub struct SwitchSettings {
     pub hold_misses: bool,
     /// Threads that share a round over the datapath's flows, that of [`Switch::run`] included.
     pub revalidators: usize,
+    /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
+    pub vlan_limit: VlanLimit,
 }
 
 impl Default for SwitchSettings {
@@ -53,6 +56,7 @@ impl Default for SwitchSettings {
             revalidate_interval: Duration::from_millis(500),
             hold_misses: false,
             revalidators: 1,
+            vlan_limit: VlanLimit::default(),
         }
     }
 }

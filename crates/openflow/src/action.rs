@@ -7,10 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use packet::{Field, Key};
 
-use crate::flow_mod::FlowModFlags;
 use crate::matching::Subfield;
-use crate::packet_msg::PacketInReason;
-use crate::types::{Cookie, EthAddr, GroupId, OfPort, TableId};
+use crate::types::{Cookie, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId};
 
 /// An action. Values of fields are right-aligned numbers, as in [`Key::get`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::instruction::Instructions;
 use crate::matching::Match;
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId};
+use crate::types::{Cookie, CookieFilter, FlowModFlags, GroupId, OfPort, TableId};
 
 /// What a flow-mod does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,23 +20,6 @@ pub enum FlowModCommand {
     Delete = 3,
     /// Delete the flow of equal match and priority.
     DeleteStrict = 4,
-}
-
-bitflags::bitflags! {
-    /// Flags of a flow; bits as in OpenFlow 1.3.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-    pub struct FlowModFlags: u16 {
-        /// Send a flow-removed when the flow expires or is deleted.
-        const SEND_FLOW_REM = 1;
-        /// Refuse to add a flow that overlaps one of equal priority.
-        const CHECK_OVERLAP = 1 << 1;
-        /// Set the counters to zero. Always set in an add of OpenFlow 1.0 and 1.1.
-        const RESET_COUNTS = 1 << 2;
-        /// Packets need not be counted.
-        const NO_PKT_COUNTS = 1 << 3;
-        /// Bytes need not be counted.
-        const NO_BYT_COUNTS = 1 << 4;
-    }
 }
 
 /// A change to the flow tables.

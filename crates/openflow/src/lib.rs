@@ -2,6 +2,28 @@
 //! the Nicira extensions, and the text syntax of flows.
 //!
 //! This crate does no I/O and reads no clock.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`action`] | Actions |
+//! | [`bundle`] | Bundles of messages |
+//! | [`codec`] | Messages as bytes, and back |
+//! | [`error`] | Errors and their numbers |
+//! | [`flow_mod`] | Changes of flow tables, and flow-removed |
+//! | [`group`] | Groups |
+//! | [`instruction`] | Instructions of a flow |
+//! | [`matching`] | Matches, and parts of fields |
+//! | [`message`] | A message: version, transaction, body |
+//! | [`meter`] | Meters |
+//! | [`packet_msg`] | Packet-in and packet-out |
+//! | [`port`] | Ports: description, changes, statistics |
+//! | [`queue`] | Queues of ports |
+//! | [`stats`] | Multipart requests and replies |
+//! | [`switch`] | Features, configuration, roles |
+//! | [`table`] | Flow tables: description and configuration |
+//! | [`text`] | The syntax of ovs-ofctl, in both directions |
+//! | [`tlv`] | Which tunnel options tun_metadata fields stand for |
+//! | [`types`] | Versions, identifiers, reserved numbers, flags |
 
 pub mod action;
 pub mod bundle;
@@ -26,17 +48,19 @@ pub mod types;
 pub use action::Action;
 pub use bundle::{BundleAdd, BundleControl};
 pub use error::{ErrorCode, ErrorMsg, OfError};
-pub use flow_mod::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason};
+pub use flow_mod::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason};
 pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};
 pub use instruction::{Instructions, WriteMetadata};
 pub use matching::{Match, Subfield};
 pub use message::{Body, Dialect, Message};
 pub use meter::{MeterConfig, MeterMod, MeterStats};
-pub use packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
+pub use packet_msg::{PacketIn, PacketInFormat, PacketOut};
 pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStats, PortStatus};
 pub use queue::QueueConfig;
 pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
 pub use switch::{AsyncChange, AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
 pub use table::{TableDesc, TableMiss, TableMod};
 pub use tlv::{TlvMap, TlvTable, TlvTableMod};
-pub use types::{Cookie, CookieFilter, EthAddr, GroupId, OfPort, TableId, Version, Versions};
+pub use types::{
+    Cookie, CookieFilter, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId, Version, Versions,
+};

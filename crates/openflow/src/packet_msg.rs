@@ -2,41 +2,7 @@
 
 use crate::action::Action;
 use crate::matching::Match;
-use crate::types::{Cookie, OfPort, TableId};
-
-/// Why a packet goes to the controller (`enum ofp_packet_in_reason`). What an older version cannot say
-/// is sent as [`Action`](PacketInReason::Action).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PacketInReason {
-    /// No flow matches; in OpenFlow 1.3 and later, the table-miss flow says so.
-    NoMatch = 0,
-    /// An action says so.
-    Action = 1,
-    /// TTL is used up.
-    InvalidTtl = 2,
-    /// An action of the action set says so (OpenFlow 1.4).
-    ActionSet = 3,
-    /// An action of a group says so (OpenFlow 1.4).
-    Group = 4,
-    /// An action of a packet-out says so (OpenFlow 1.4).
-    PacketOut = 5,
-    /// No flow matches, and no table-miss flow exists: OVS's own distinction, sent as NoMatch.
-    ImplicitMiss = 6,
-}
-
-impl PacketInReason {
-    /// Every reason with its name in `controller(reason=...)`.
-    pub const NAMES: &'static [(PacketInReason, &'static str)] = &[
-        (PacketInReason::NoMatch, "no_match"),
-        (PacketInReason::Action, "action"),
-        (PacketInReason::InvalidTtl, "invalid_ttl"),
-        (PacketInReason::ActionSet, "action_set"),
-        (PacketInReason::Group, "group"),
-        (PacketInReason::PacketOut, "packet_out"),
-        (PacketInReason::ImplicitMiss, "implicit_miss"),
-    ];
-}
+use crate::types::{Cookie, OfPort, PacketInReason, TableId};
 
 /// How packet-ins are encoded (NXT_SET_PACKET_IN_FORMAT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use packet::flow::field::Oxm;
 
-use crate::flow_mod::FlowModFlags;
 use crate::group::{GroupDesc, GroupStats};
 use crate::instruction::Instructions;
 use crate::matching::Match;
@@ -12,7 +11,7 @@ use crate::meter::{MeterConfig, MeterStats};
 use crate::port::{PortDesc, PortStats, QueueStats};
 use crate::queue::QueueConfig;
 use crate::table::{TableDesc, TableMiss};
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId};
+use crate::types::{Cookie, CookieFilter, FlowModFlags, GroupId, OfPort, TableId};
 
 /// A multipart request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Versions, identifiers and reserved numbers.
+//! Versions, identifiers, reserved numbers, and what messages and actions have in common.
 
 use std::fmt;
 
@@ -263,4 +263,55 @@ impl fmt::Debug for EthAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+bitflags::bitflags! {
+    /// Flags of a flow; bits as in OpenFlow 1.3.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct FlowModFlags: u16 {
+        /// Send a flow-removed when the flow expires or is deleted.
+        const SEND_FLOW_REM = 1;
+        /// Refuse to add a flow that overlaps one of equal priority.
+        const CHECK_OVERLAP = 1 << 1;
+        /// Set the counters to zero. Always set in an add of OpenFlow 1.0 and 1.1.
+        const RESET_COUNTS = 1 << 2;
+        /// Packets need not be counted.
+        const NO_PKT_COUNTS = 1 << 3;
+        /// Bytes need not be counted.
+        const NO_BYT_COUNTS = 1 << 4;
+    }
+}
+
+/// Why a packet goes to the controller (`enum ofp_packet_in_reason`). What an older version cannot say
+/// is sent as [`Action`](PacketInReason::Action).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PacketInReason {
+    /// No flow matches; in OpenFlow 1.3 and later, the table-miss flow says so.
+    NoMatch = 0,
+    /// An action says so.
+    Action = 1,
+    /// TTL is used up.
+    InvalidTtl = 2,
+    /// An action of the action set says so (OpenFlow 1.4).
+    ActionSet = 3,
+    /// An action of a group says so (OpenFlow 1.4).
+    Group = 4,
+    /// An action of a packet-out says so (OpenFlow 1.4).
+    PacketOut = 5,
+    /// No flow matches, and no table-miss flow exists: OVS's own distinction, sent as NoMatch.
+    ImplicitMiss = 6,
+}
+
+impl PacketInReason {
+    /// Every reason with its name in `controller(reason=...)`.
+    pub const NAMES: &'static [(PacketInReason, &'static str)] = &[
+        (PacketInReason::NoMatch, "no_match"),
+        (PacketInReason::Action, "action"),
+        (PacketInReason::InvalidTtl, "invalid_ttl"),
+        (PacketInReason::ActionSet, "action_set"),
+        (PacketInReason::Group, "group"),
+        (PacketInReason::PacketOut, "packet_out"),
+        (PacketInReason::ImplicitMiss, "implicit_miss"),
+    ];
 }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use packet::time::{Clock, Time};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
+use weir_time::{Clock, Time};
 
 use crate::replica::Replica;
 use crate::session::{Config, Event, Reason, Session, TxnId};
@@ -307,13 +307,13 @@ impl Client {
     pub fn spawn(mut self) -> Events {
         let inbox = Arc::new(Inbox::default());
         let handle = self.handle();
-        let (sender, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(Snapshot::default());
         let task = tokio::spawn({
             let inbox = inbox.clone();
             async move {
                 loop {
                     let event = self.next().await;
-                    sender.send_replace(State {
+                    sender.send_replace(Snapshot {
                         replica: self.replica().clone(),
                         synced: self.is_synced(),
                         has_lock: self.has_lock(),
@@ -328,7 +328,7 @@ impl Client {
 
 /// What is known of the database: a snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub struct Snapshot {
     /// The copy of the database.
     pub replica: Replica,
     /// True while it follows the database.
@@ -360,7 +360,7 @@ impl Inbox {
 /// The receiving end of a client that a task drives. The task ends when this is dropped.
 pub struct Events {
     inbox: Arc<Inbox>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<Snapshot>,
     handle: Handle,
     task: JoinHandle<()>,
 }
@@ -377,12 +377,12 @@ impl Events {
     }
 
     /// The state of the moment, which may be ahead of the events.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> Snapshot {
         self.state.borrow().clone()
     }
 
     /// Sees the state from elsewhere.
-    pub fn watch(&self) -> watch::Receiver<State> {
+    pub fn watch(&self) -> watch::Receiver<Snapshot> {
         self.state.clone()
     }
 

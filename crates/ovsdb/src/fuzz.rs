@@ -1,7 +1,7 @@
 //! Entry for fuzzing: bytes from a server, to a session in each of its stages.
 
-use packet::time::Time;
 use serde_json::json;
+use weir_time::Time;
 
 use crate::replica::Selection;
 use crate::session::{Config, Session};

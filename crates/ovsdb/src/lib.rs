@@ -9,6 +9,20 @@
 //! socket ─▶ framing::Framer ─▶ Session ─▶ Replica ─▶ Event::Changed(ChangeSet)
 //!        ◀────────────────────        ◀─ Transaction
 //! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`change`] | What an update changed |
+//! | [`client`] | A session on a socket, driven by tokio |
+//! | [`fuzz`] | Entry for fuzzing |
+//! | [`jsonrpc`] | JSON-RPC on a byte stream |
+//! | [`replica`] | The copy of the database |
+//! | [`row`] | Typed access to a row |
+//! | [`schema`] | Tables, columns and their types |
+//! | [`session`] | The protocol: connect, monitor, transact, reconnect |
+//! | [`transaction`] | Transactions and their results |
+//! | [`transport`] | Unix, TCP and TLS connections |
+//! | [`types`] | Values: atoms, sets, maps |
 
 pub mod change;
 pub mod client;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use criterion::measurement::{Measurement, ValueFormatter};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use packet::flow::{Field, Hasher, Key, Mask, extract, simple_mark};
+use packet::flow::{Field, Hasher, Key, Mask, VlanLimit, extract, simple_mark};
 use packet::wire::build;
 
 /// The time stamp counter. It counts at a constant rate, which is not that of the core under turbo.
@@ -123,16 +123,17 @@ fn bench_batch(c: &mut Criterion<Cycles>, name: &str, frame: &[u8], f: impl Fn(&
 }
 
 fn benches(c: &mut Criterion<Cycles>) {
+    let limit = VlanLimit::default();
     let hasher = Hasher::new([0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321]);
     for (name, frame) in frames() {
         bench_batch(c, &format!("extract/{name}"), &frame, |frame, key| {
             key.reset();
-            black_box(extract(frame, key));
+            black_box(extract(frame, key, black_box(limit)));
         });
     }
     for (name, frame) in frames() {
         bench_batch(c, &format!("simple_mark/{name}"), &frame, |frame, _| {
-            black_box(simple_mark(frame));
+            black_box(simple_mark(frame, black_box(limit)));
         });
     }
     let mut mask = Mask::wildcard();
@@ -140,7 +141,7 @@ fn benches(c: &mut Criterion<Cycles>) {
     mask.set_exact(Field::DlType);
     for (name, frame) in frames().into_iter().filter(|(name, _)| matches!(*name, "udp4" | "tcp6")) {
         let mut key = Key::new();
-        extract(&frame, &mut key);
+        extract(&frame, &mut key, limit);
         bench_batch(c, &format!("hash_key/{name}"), &frame, |_, _| {
             black_box(hasher.hash_key(black_box(&key)));
         });
@@ -149,7 +150,7 @@ fn benches(c: &mut Criterion<Cycles>) {
         });
         bench_batch(c, &format!("extract_and_hash/{name}"), &frame, |frame, key| {
             key.reset();
-            extract(frame, key);
+            extract(frame, key, black_box(limit));
             black_box(hasher.hash_key(key));
         });
     }

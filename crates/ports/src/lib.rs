@@ -4,6 +4,32 @@
 //! worker at a time, so that the fast path takes no lock. This crate knows nothing of flows.
 //!
 //! [`registry::open`] makes a port of any kind from its declaration; each backend is one module.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`afpacket`] | Type `afpacket`: an interface of the kernel, by packet sockets |
+//! | [`afxdp`] | Type `afxdp`: an interface of the kernel, by AF_XDP |
+//! | [`dpdk`] | Type `dpdk`: a device that a driver of DPDK polls |
+//! | [`dummy`] | Type `dummy`: frames from and to tests |
+//! | [`null`] | Type `null`: a source of identical frames, and a sink |
+//! | [`pcap`] | Type `pcap`: replay and recording of capture files |
+//! | [`system`] | Type `system`: `afpacket` or `afxdp`, as suits the interface |
+//! | [`tap`] | Types `tap` and `internal`: an interface that is made here |
+//! | [`tunnel`] | Tunnel types, which are there and carry nothing yet |
+//! | [`vhost`] | Types `dpdkvhostuser` and `dpdkvhostuserclient`: a virtual machine |
+//! | [`registry`] | All kinds of ports, and how one is opened |
+//! | [`kind`] | What a kind of port is |
+//! | [`spec`] | The declaration of a port |
+//! | [`options`] | Options of ports |
+//! | [`mod@drop`] | Why a frame was not sent |
+//! | [`link`] | Interfaces of the kernel: facts, changes, settings |
+//! | [`offload`] | Checksums and segmentation that a port leaves to software |
+//! | [`vnet`] | The virtio header beside a frame |
+//! | [`files`] | Files and sockets with names from outside |
+//! | [`pools`] | The packet memory of this process |
+//! | [`stats`] | Counters of a port |
+//! | `sys` | Small wrappers of system calls |
+//! | `virtual_port` | What ports without an interface keep by themselves |
 
 pub mod afpacket;
 pub mod afxdp;
@@ -11,11 +37,13 @@ pub mod dpdk;
 pub mod drop;
 pub mod dummy;
 pub mod files;
+pub mod kind;
 pub mod null;
 pub mod offload;
 pub mod options;
 pub mod pcap;
 pub mod registry;
+pub mod spec;
 pub mod stats;
 pub mod system;
 pub mod tap;
@@ -35,7 +63,8 @@ use std::os::fd::BorrowedFd;
 use packet::{Batch, Time};
 
 pub use drop::{TxDrop, TxDrops};
-pub use registry::{Env, PortSpec};
+pub use kind::Env;
+pub use spec::PortSpec;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];

@@ -8,8 +8,9 @@ use std::time::Duration;
 use packet::{Batch, Memory, Time};
 use parking_lot::Mutex;
 
+use crate::kind::{Env, Kind};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::virtual_port::{VirtualPort, mac_from_name};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};

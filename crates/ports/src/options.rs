@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::registry::PortSpec;
+use crate::spec::PortSpec;
 use crate::{Error, Mac};
 
 /// Declaration of an option.

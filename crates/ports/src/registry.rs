@@ -1,74 +1,11 @@
 //! The kinds of ports there are, and how one is opened by its declaration.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use packet::Memory;
-use packet::buffer::heap::HEAP;
-
-use crate::options::{OptionDef, Options};
-use crate::{Error, Mac, Port};
-
-/// Declaration of a port, as a row of the Interface table or a `[[port]]` of the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortSpec {
-    /// Name of the port; for ports on kernel interfaces also the interface's.
-    pub name: String,
-    /// Kind, one of [`KINDS`]. Empty means "system".
-    pub kind: String,
-    /// `options:NAME=VALUE` pairs.
-    pub options: BTreeMap<String, String>,
-    /// MTU to set, in bytes of L3 packet.
-    pub mtu: Option<u32>,
-    /// Ethernet address to set.
-    pub mac: Option<Mac>,
-}
-
-impl PortSpec {
-    /// A declaration without options.
-    pub fn new(name: &str, kind: &str) -> PortSpec {
-        PortSpec { name: name.into(), kind: kind.into(), ..PortSpec::default() }
-    }
-
-    /// The same with options added.
-    pub fn with(mut self, options: &[(&str, &str)]) -> PortSpec {
-        self.options.extend(options.iter().map(|(k, v)| (k.to_string(), v.to_string())));
-        self
-    }
-}
-
-/// What ports need from the process.
-#[derive(Clone)]
-pub struct Env {
-    /// Where received frames are put.
-    pub memory: &'static Memory,
-    /// Where received frames of up to 64 KiB are put, which a buffer of `memory` can't hold.
-    pub large: &'static Memory,
-    /// The dummy ports of this process, so that commands and tests find them by name.
-    pub dummies: crate::dummy::Directory,
-}
-
-impl Default for Env {
-    fn default() -> Env {
-        Env { memory: &HEAP, large: &HEAP, dummies: Default::default() }
-    }
-}
-
-/// Opens a port whose options have been checked.
-pub type Open = fn(&PortSpec, &Options, &Env) -> Result<Arc<dyn Port>, Error>;
-
-/// A kind of port.
-#[derive(Clone, Copy)]
-pub struct Kind {
-    /// Names, the preferred one first.
-    pub names: &'static [&'static str],
-    /// One sentence for help.
-    pub doc: &'static str,
-    /// The options it takes.
-    pub options: &'static [OptionDef],
-    /// Opens a port of this kind.
-    pub open: Open,
-}
+pub use crate::kind::{Env, Kind, Open};
+use crate::options::Options;
+pub use crate::spec::PortSpec;
+use crate::{Error, Port};
 
 /// Every kind of port.
 pub const KINDS: &[&Kind] = &[

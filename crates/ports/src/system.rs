@@ -3,17 +3,18 @@
 //! | interface | backend | why |
 //! |---|---|---|
 //! | veth, tap, bridge, any virtual one | afpacket | The stack at the other end leaves checksums unfinished and frames uncut. AF_XDP can't carry that: the kernel cuts frames for it, Weir joins them again, and TCP has half of AF_PACKET's rate (docs/decisions/0011). |
-//! | hardware | afxdp, if that kind is there and opens | No copy, no allocation in the kernel, and the wire has no unfinished frames. |
+//! | hardware | afxdp, if it opens | No copy, no allocation in the kernel, and the wire has no unfinished frames. |
 //! | hardware, afxdp fails | afpacket | It works everywhere. |
 //!
 //! `options:backend` overrides this.
 
 use std::sync::Arc;
 
+use crate::kind::{Env, Kind};
 use crate::link::Interface;
 use crate::options::Options;
-use crate::registry::{self, Env, Kind, PortSpec};
-use crate::{Error, Port, afpacket};
+use crate::spec::PortSpec;
+use crate::{Error, Port, afpacket, afxdp};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -43,9 +44,7 @@ fn pays(name: &str) -> Result<bool, Error> {
 
 /// Opens the interface as type afxdp, with those of its options that this type knows.
 fn express(spec: &PortSpec, env: &Env) -> Result<Arc<dyn Port>, Error> {
-    let unsupported = || Error::Unsupported { port: spec.name.clone(), what: "backend=afxdp" };
-    let kind = registry::kind("afxdp").ok_or_else(unsupported)?;
     let mut spec = PortSpec { kind: "afxdp".into(), ..spec.clone() };
-    spec.options.retain(|name, _| kind.options.iter().any(|o| o.name == name));
-    registry::open(&spec, env)
+    spec.options.retain(|name, _| afxdp::KIND.options.iter().any(|option| option.name == name));
+    (afxdp::KIND.open)(&spec, &Options::check(&spec, afxdp::KIND.options)?, env)
 }

@@ -27,9 +27,10 @@ use packet::{Batch, Memory, Packet, Time};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
+use crate::kind::{Env, Kind};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::system;
 use crate::virtual_port::{MAX_FRAME, fits};

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use packet::{Batch, Time};
 
+use crate::kind::{Env, Kind};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, TxCounters};
 use crate::virtual_port::{VirtualPort, mac_from_name};
 use crate::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};

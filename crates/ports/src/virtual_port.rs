@@ -6,7 +6,7 @@ use packet::buffer::heap::HEADROOM;
 use packet::{Batch, Memory, Packet};
 use parking_lot::Mutex;
 
-use crate::registry::PortSpec;
+use crate::spec::PortSpec;
 use crate::{Error, Link, Mac};
 
 /// Smallest MTU, which every IPv4 link has.

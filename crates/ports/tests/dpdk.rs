@@ -10,7 +10,7 @@ use packet::buffer::heap::HEAP;
 use packet::{BATCH_SIZE, Batch, Offload, Packet};
 use ports::dpdk::mbuf;
 use ports::dpdk::mempool::{self, PoolRef};
-use ports::dpdk::{Init, Settings, State, initialise, thread};
+use ports::dpdk::{EalState, Init, Settings, initialise, thread};
 
 /// Starts DPDK; one test at a time counts mbufs.
 fn dpdk() -> MutexGuard<'static, ()> {
@@ -18,7 +18,7 @@ fn dpdk() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let extra = "--no-huge --no-pci --no-telemetry -m 256";
     let settings = Settings { init: Init::On, extra: Some(extra.into()), ..Settings::default() };
-    assert_eq!(initialise(&settings), State::Ready);
+    assert_eq!(initialise(&settings), EalState::Ready);
     turn
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
-use packet::flow::extract::extract;
+use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
 
@@ -175,6 +175,7 @@ fn plain_frame(flow: u32) -> [u8; 64] {
 
 /// What is matched, and what is done.
 #[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "each benchmark uses what it needs")]
 pub enum Rules {
     /// The input port only, and packets are forwarded.
     Port,
@@ -199,6 +200,7 @@ pub enum Rules {
 
 /// What sends packets to another stage.
 #[derive(Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "each benchmark uses what it needs")]
 pub enum Before {
     /// A hash of their headers is computed, which spreads them over eight flows, as bonds do.
     Hash,
@@ -277,7 +279,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
             }
             Rules::Before(..) => prefix(&mut key, &mut mask),
             Rules::Tuples => {
-                extract(&frame(flow as u32, false), &mut key);
+                extract(&frame(flow as u32, false), &mut key, VlanLimit::default());
                 key.set(Field::InPortOxm, source.0.into());
                 for field in [Field::DlType, Field::NwFrag, Field::NwProto, Field::NwSrc, Field::NwDst] {
                     mask.set_exact(field);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use packet::flow::extract::{Layers, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::flow::hash::Hasher;
 use packet::flow::{Block, BlockId, Blocks};
 use packet::{Key, Offload, Packet, Time};
@@ -79,11 +79,11 @@ impl<'a> KeyView<'a> {
     }
 
     /// Extracts again, unless what is needed is known.
-    fn refresh(&mut self, frame: &[u8], values: bool) {
+    fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
         if self.known == Known::Nothing || values && self.known == Known::Headers {
             // What comes from the frame goes.
             self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
-            self.layers = extract(frame, self.key);
+            self.layers = extract(frame, self.key, vlan_limit);
             self.known = Known::All;
         }
     }
@@ -131,6 +131,8 @@ pub struct Executor {
     pub now: Time,
     /// Most recirculations of a packet.
     pub max_depth: u8,
+    /// VLAN tags that are parsed.
+    pub vlan_limit: VlanLimit,
     /// Keys for clones; as many as were needed at once.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub scratch: Vec<Box<Key>>,
@@ -167,7 +169,7 @@ impl Executor {
                 }
             }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
-                view.refresh(packet.data(), false);
+                view.refresh(packet.data(), false, self.vlan_limit);
                 return step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
@@ -177,7 +179,7 @@ impl Executor {
             }
             Step::Hash { basis } => {
                 let hash = self.aside(view, |executor, view| {
-                    view.refresh(packet.data(), true);
+                    view.refresh(packet.data(), true, executor.vlan_limit);
                     flow_hash(&executor.hasher, view.key, *basis)
                 });
                 view.key.common_mut().dp_hash.set(hash);
@@ -248,7 +250,7 @@ impl Executor {
                 self.recirculation.push(stage, next, packet, view.key);
             }
             Use::Punt(punt) => {
-                view.refresh(packet.data(), true);
+                view.refresh(packet.data(), true, self.vlan_limit);
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
             Use::Run(program) => self.run(program, packet, view, next),

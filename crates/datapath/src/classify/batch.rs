@@ -9,7 +9,7 @@
 //! 3. For what it does not know, and for packets with unusual headers, the key is extracted: tier 2, the
 //!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
 
-use packet::flow::extract::{extract, simple_mark};
+use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet, Time};
 
 use super::bits;
@@ -223,10 +223,10 @@ fn look_further(
         // A mark stands for the key: the flows look at nothing else.
         for i in bits(both) {
             let frame = packets[i].data();
-            let mark = simple_mark(frame);
+            let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(meta.start_key(i), mark);
             if open.odd >> i & 1 != 0 {
-                meta.headers.flags[i] = odd_flags(mark.dl_type, frame);
+                meta.headers.flags[i] = odd_flags(mark.dl_type, frame, meta.vlan_limit);
             }
         }
         let (found, visited) = Table::lookup(at, &meta.keys[..count], both, &mut flows);
@@ -263,12 +263,12 @@ fn look_further(
 }
 
 /// The TCP flags of a packet whose headers are unusual.
-fn odd_flags(dl_type: u16, frame: &[u8]) -> u16 {
+fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
     if !matches!(dl_type, 0x0800 | 0x86dd) {
         return 0;
     }
     let mut key = Key::new();
-    extract(frame, &mut key);
+    extract(frame, &mut key, vlan_limit);
     key.common().tcp_flags.get()
 }
 
@@ -302,10 +302,9 @@ pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache
     let keys = &meta.keys[..count];
     let (known, found, visited) = look_up_keys(at, keys, starts, &mut flows, exact);
     let mut missed = 0;
-    for i in 0..count {
-        let live = at.table.arena.live(flows[i], at.guard);
-        meta.found[i] =
-            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
+    for (i, &flow) in flows.iter().enumerate().take(count) {
+        let live = at.table.arena.live(flow, at.guard);
+        meta.found[i] = live.map_or(Found::MISS, |live| Found { flow, action: FastAction::of(live.action()) });
         missed |= u32::from(live.is_none()) << i;
     }
     meta.set_missed(missed);

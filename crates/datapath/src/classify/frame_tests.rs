@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use packet::flow::extract::extract;
+use packet::flow::extract::{VlanLimit, extract};
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
@@ -126,7 +126,7 @@ fn mask(choice: u16) -> Mask {
 fn key_of(frame: &[u8]) -> Key {
     let mut key = Key::new();
     start_key(&mut key, IN_PORT);
-    extract(frame, &mut key);
+    extract(frame, &mut key, VlanLimit::default());
     key
 }
 

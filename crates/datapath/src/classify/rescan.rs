@@ -68,8 +68,8 @@ fn line(plan: &Plan, pattern: &Pattern, packet: &Packet, i: usize, metadata: &Me
         }
     };
     let (words, _) = bytes.as_chunks::<8>();
-    for n in 0..WINDOW_WORDS {
-        line.0[n] |= u64::from_ne_bytes(words[n]) & pattern.mask.0[n];
+    for ((word, bytes), mask) in line.0.iter_mut().zip(words).zip(&pattern.mask.0).take(WINDOW_WORDS) {
+        *word |= u64::from_ne_bytes(*bytes) & mask;
     }
     if !plan.metadata.is_empty() {
         let bytes: &mut [u8; 64] = zerocopy::transmute_mut!(&mut line.0);

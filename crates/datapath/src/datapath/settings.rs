@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use packet::flow::VlanLimit;
+
 use crate::action::PortNo;
 #[cfg(doc)]
 use crate::config::Config;
@@ -90,6 +92,17 @@ impl Datapath {
         let mut control = self.control.lock();
         control.config.exact_one_in = one_in;
         control.tell(|| Command::SetExactOneIn(one_in));
+    }
+
+    /// Changes how many VLAN tags of a frame are parsed. What a worker receives after the return is read in the new way;
+    /// flows that were made in the old way stay. Not to be called from an upcall.
+    pub fn set_vlan_limit(&self, limit: VlanLimit) {
+        let mut control = self.control.lock();
+        control.config.vlan_limit = limit;
+        control.tell(|| Command::SetVlanLimit(limit));
+        drop(control);
+        // A worker reads its mail after it has said that it is between two batches.
+        self.barrier();
     }
 
     /// Changes how many flows each exact-match cache can remember at most ([`Config::exact_entries`]).

@@ -3,7 +3,7 @@
 //! A *run* is packets that follow each other and that no flow of their stage tells apart. What is known of a run is kept
 //! for its first packet. A set is a number with a bit for each packet.
 
-use packet::flow::extract::{Layers, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
@@ -23,9 +23,9 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// No packets.
-    pub fn new() -> InFlight {
-        InFlight { packets: Batch::new(), meta: BatchMeta::default() }
+    /// No packets. Of those that come, so many VLAN tags are parsed.
+    pub fn new(vlan_limit: VlanLimit) -> InFlight {
+        InFlight { packets: Batch::new(), meta: BatchMeta { vlan_limit, ..BatchMeta::default() } }
     }
 }
 
@@ -41,6 +41,8 @@ pub struct BatchMeta {
     pub found: [Found; BATCH_SIZE],
     /// For the header cache.
     pub probes: Probes,
+    /// How many VLAN tags are parsed: the worker's setting, for all batches until it changes.
+    pub vlan_limit: VlanLimit,
     stage: RecircStage,
     pass: Pass,
     /// What travels beside packets that go round again: see `again`.
@@ -67,9 +69,10 @@ impl Default for BatchMeta {
             headers: MaskedHeaders::default(),
             found: [Found::MISS; BATCH_SIZE],
             probes: Probes::default(),
+            vlan_limit: VlanLimit::default(),
             stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
-            metadata: Metadata::new(),
+            metadata: Metadata::default(),
             again: false,
             extracted: 0,
             starts: 0,
@@ -163,8 +166,9 @@ impl BatchMeta {
     pub fn extract(&mut self, i: usize, packet: &Packet) {
         if self.extracted >> i & 1 == 0 {
             self.extracted |= 1 << i;
+            let vlan_limit = self.vlan_limit;
             let key = self.start_key(i);
-            let layers = extract(packet.data(), key);
+            let layers = extract(packet.data(), key, vlan_limit);
             self.layers[i] = layers;
         }
     }

@@ -41,12 +41,14 @@ pub struct Metadata {
     blocks: Option<Box<[CarriedBlocks; BATCH_SIZE]>>,
 }
 
-impl Metadata {
+impl Default for Metadata {
     /// Of a batch without packets.
-    pub fn new() -> Metadata {
+    fn default() -> Metadata {
         Metadata { common: [[0; COMMON_WORDS]; BATCH_SIZE], present: [Blocks::COMMON; BATCH_SIZE], blocks: None }
     }
+}
 
+impl Metadata {
     /// Takes the metadata of a packet's key, with another recirculation id.
     #[inline(always)]
     pub fn take(&mut self, i: usize, key: &Key, recirc_id: u32) {
@@ -158,7 +160,7 @@ fn no_blocks() -> Box<[CarriedBlocks; BATCH_SIZE]> {
 #[inline(always)]
 fn half(word: u64, number: usize) -> u32 {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    u32::from_ne_bytes(if number % 2 == 0 { [a, b, c, d] } else { [e, f, g, h] })
+    u32::from_ne_bytes(if number.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
 }
 
 /// The half words of a mask's metadata, numbered as those of packets are, but for the input port and the recirculation id,
@@ -255,7 +257,7 @@ mod tests {
         /// A key that was started with what was taken of another equals it in all metadata, and says the new stage.
         #[test]
         fn what_is_taken_comes_back(values: [u8; 8], before: [u8; 8], i in 0..BATCH_SIZE, id: u32) {
-            let mut metadata = Metadata::new();
+            let mut metadata = Metadata::default();
             metadata.take(i, &key(&before), 1);
             metadata.take(i, &key(&values), id);
             let own = OwnMetadata::of(&key(&values), &mut Vec::new());
@@ -276,7 +278,7 @@ mod tests {
         fn half_words_are_the_fields(a: [u8; 8], b: [u8; 8], matched: [bool; 8]) {
             let mut mask = Mask::wildcard();
             FIELDS.into_iter().zip(matched).filter(|m| m.1).for_each(|(field, _)| mask.set_exact(field));
-            let mut metadata = Metadata::new();
+            let mut metadata = Metadata::default();
             metadata.take(0, &key(&a), 7);
             metadata.take(1, &key(&b), 7);
             let same = half_words_of(&mask)

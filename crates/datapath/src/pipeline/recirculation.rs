@@ -88,7 +88,7 @@ pub struct RecirculatedBatch {
 impl RecirculatedBatch {
     fn new() -> Box<RecirculatedBatch> {
         let stage = RecircStage { in_port: PortNo(0), recirc_id: 0 };
-        let (packets, metadata) = (Batch::new(), Metadata::new());
+        let (packets, metadata) = (Batch::new(), Metadata::default());
         Box::new(RecirculatedBatch { stage, pass: Pass::FIRST, packets, metadata, counted: 0 })
     }
 

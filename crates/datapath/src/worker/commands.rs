@@ -78,6 +78,9 @@ impl Worker {
                 }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
+                Command::SetVlanLimit(limit) => {
+                    (self.in_flight.meta.vlan_limit, self.executor.vlan_limit) = (limit, limit);
+                }
                 Command::SetExactEntries(entries) => self.caches.resize(entries),
             }
         }
@@ -128,7 +131,7 @@ impl Worker {
         self.executor.counters.injected.add(1);
         let mut key = self.executor.misses.spare_keys().pop().unwrap_or_default();
         metadata.start(&mut key);
-        let layers = extract(packet.data(), &mut key);
+        let layers = extract(packet.data(), &mut key, self.executor.vlan_limit);
         self.executor.run(program, packet, &mut KeyView::new(&mut key, layers), Pass::FIRST.of(program));
         self.executor.misses.reuse(key);
         self.executor.misses.notify();

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use packet::Packet;
+use packet::flow::VlanLimit;
 use parking_lot::Mutex;
 
 use crate::action::PortNo;
@@ -52,6 +53,8 @@ pub enum Command {
     SetMaxSleep(Duration),
     /// Change how many flows the exact-match cache remembers.
     SetExactOneIn(u32),
+    /// Change how many VLAN tags are parsed.
+    SetVlanLimit(VlanLimit),
     /// Change how many flows it can remember at most. What it remembered is forgotten.
     SetExactEntries(usize),
 }

@@ -50,6 +50,7 @@ impl Worker {
             counters,
             now: clock.now(),
             max_depth: config.max_depth,
+            vlan_limit: config.vlan_limit,
             scratch: Vec::new(),
             hasher: table.hasher.clone(),
         };
@@ -60,7 +61,7 @@ impl Worker {
             reader,
             table: table.clone(),
             caches,
-            in_flight: InFlight::new(),
+            in_flight: InFlight::new(config.vlan_limit),
             executor,
             deferred: Vec::new(),
             storms: 0,

@@ -119,7 +119,7 @@ impl Bridge {
         checked.unwrap_or(Ok(()))?;
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
-        packet::flow::extract(packet.data(), &mut key);
+        packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
         add_metadata(&mut key, &message.metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
@@ -136,7 +136,7 @@ impl Bridge {
         }
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
-        packet::flow::extract(packet.data(), &mut key);
+        packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
         add_metadata(&mut key, &message.metadata);
         key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
         key.common_mut().in_port = message.in_port().0.into();

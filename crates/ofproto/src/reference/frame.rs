@@ -3,7 +3,7 @@
 //! Checksums are corrected for what was changed, word by word, as RFC 1624 has it: one that was wrong before
 //! stays wrong. Headers that are cut short are left alone, but the tables see what would have been written.
 
-use packet::flow::{block::Common, extract::Layers, frag};
+use packet::flow::{VlanLimit, block::Common, extract::Layers, frag};
 use packet::{Field, Key};
 
 /// A frame that can be changed.
@@ -81,7 +81,7 @@ impl Frame {
             seen[at..at + 2].copy_from_slice(&OPAQUE.to_be_bytes());
         }
         let mut key = Key::new();
-        let mut layers = packet::flow::extract(&seen, &mut key);
+        let mut layers = packet::flow::extract(&seen, &mut key, VlanLimit::default());
         if let Some(tpid) = payload {
             key.common_mut().dl_type = tpid.into();
         }

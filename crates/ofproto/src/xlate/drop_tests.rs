@@ -205,3 +205,43 @@ fn every_reason_is_raised() {
         assert_eq!(bed.datapath.stats().workers[0].drops, account.drops);
     }
 }
+
+/// The datapath actions of the only flow, as `dpctl/dump-flows` shows them.
+fn shown(bed: &Bed) -> String {
+    let flows: Vec<_> = bed.datapath.flows().collect();
+    assert_eq!(flows.len(), 1);
+    let mut text = String::new();
+    let context = datapath::text::Context::default();
+    datapath::text::format_actions(&mut text, &flows[0].actions, &flows[0].key, &context);
+    text
+}
+
+#[test]
+fn reasons_do_not_show_in_actions() {
+    assert_eq!(shown(&raise(DropReason::Rule)), "drop");
+    assert_eq!(shown(&ends(bed(&["actions=output:1"]), &udp())), "drop");
+    assert_eq!(shown(&raise(DropReason::VlanNotAllowed)), "drop");
+    // The controller is told, and the packet ends here all the same.
+    let bed = raise(DropReason::TtlExceeded);
+    let text = shown(&bed);
+    assert!(text.starts_with("userspace(") && !text.contains("drop"), "{text}");
+    let account = bed.datapath.account();
+    assert_eq!((account.punted, account.drops.total(), account.copied), (1, 1, 1));
+}
+
+#[test]
+fn what_goes_anywhere_is_not_dropped() {
+    for (flow, sent) in [
+        ("actions=output:1,output:2", vec![2]),
+        ("actions=NORMAL,output:1", vec![2, 3]),
+        ("ip,actions=output:2,set_field:1->nw_ttl,dec_ttl,output:3", vec![2]),
+    ] {
+        let bed = bed(&[flow]);
+        let ports: Vec<_> = bed.receive(OfPort(1), &udp()).into_iter().map(|(port, _)| port.0).collect();
+        assert_eq!((ports, bed.datapath.account().drops.total()), (sent, 0), "{flow}");
+    }
+    // Each branch of a choice by length has its own end.
+    let bed = bed(&["actions=check_pkt_larger(100)->NXM_NX_REG0[0],output:1"]);
+    let drops = ends(bed, &udp()).datapath.account().drops;
+    assert_eq!((drops.get(DropReason::Reflection), drops.total()), (1, 1));
+}

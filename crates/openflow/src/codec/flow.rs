@@ -1,15 +1,13 @@
 //! Flow-mod and flow-removed: the standard forms and Nicira's for OpenFlow 1.0.
 
-use std::time::Duration;
-
 use super::oxs::{self, Oxs};
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use super::{DecodeOptions, instruction, match10, match11, oxm};
 use crate::error::OfError::{self, *};
 use crate::flow_mod::*;
 use crate::matching::Match;
 use crate::message::Dialect;
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId, Version};
+use crate::types::{Cookie, CookieFilter, FlowModFlags, GroupId, OfPort, TableId, Version};
 
 /// A buffer id: all ones for none.
 pub(super) fn pull_buffer(r: &mut Reader) -> Result<Option<u32>, OfError> {
@@ -28,17 +26,6 @@ pub(super) fn pull_port16(r: &mut Reader) -> Result<OfPort, OfError> {
 
 pub(super) fn port16(port: OfPort) -> u16 {
     port.to_u16().unwrap_or(0xffff)
-}
-
-/// A point of time in seconds and nanoseconds.
-pub(super) fn pull_duration(r: &mut Reader) -> Result<Duration, OfError> {
-    let (seconds, nanos) = (r.u32()?, r.u32()?);
-    Ok(Duration::from_secs(seconds.into()) + Duration::from_nanos(nanos.into()))
-}
-
-pub(super) fn put_duration(out: &mut Vec<u8>, d: Duration) {
-    out.u32(d.as_secs().min(u32::MAX.into()) as u32);
-    out.u32(d.subsec_nanos());
 }
 
 /// Reads the match of a version after OpenFlow 1.0.

@@ -4,10 +4,9 @@
 use std::collections::HashSet;
 
 use super::action::{self, Within};
-use super::flow::{pull_duration, put_duration};
-use super::oxm::{self, Place};
+use super::oxm::{self, FieldUse};
 use super::prop;
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
 use crate::group::*;
 use crate::types::{GroupId, OfPort, Version};
@@ -209,8 +208,8 @@ fn pull_selection(v: &mut Reader) -> Result<Selection, OfError> {
     }
     while !v.is_empty() {
         let header = oxm::pull_header(v)?;
-        let field = oxm::header_field(header, Place::Match)?;
-        let entry = oxm::pull_payload(v, header, field, Place::Match)?;
+        let field = oxm::header_field(header, FieldUse::Match)?;
+        let entry = oxm::pull_payload(v, header, field, FieldUse::Match)?;
         if selection.fields.iter().any(|&(other, _)| other == entry.field) {
             return Err(OFPBMC_DUP_FIELD);
         }

@@ -1,7 +1,6 @@
 //! Meters: changes, configuration, counters (OpenFlow 1.3 sections 7.3.4.5 and 7.3.5.8).
 
-use super::flow::{pull_duration, put_duration};
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
 use crate::meter::*;
 

@@ -16,7 +16,7 @@ use crate::types::{CookieFilter, OfPort, Version};
 
 /// Whether an entry is in a match or in an action: the same faults have different errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum FieldUse {
     Match,
     Action,
 }
@@ -89,13 +89,13 @@ pub(crate) fn wire_field(field: Field) -> Field {
 }
 
 /// The field that a header is for, if its length fits.
-pub(crate) fn header_field(header: Header, place: Place) -> Result<Field, OfError> {
-    let unknown = if place == Place::Match { OFPBMC_BAD_FIELD } else { OFPBAC_BAD_SET_TYPE };
+pub(crate) fn header_field(header: Header, place: FieldUse) -> Result<Field, OfError> {
+    let unknown = if place == FieldUse::Match { OFPBMC_BAD_FIELD } else { OFPBAC_BAD_SET_TYPE };
     let field = field_by_number(header.oxm).ok_or(unknown)?;
     let wire = usize::from(field.info().wire) * if header.masked { 2 } else { 1 };
     if header.payload == wire {
         Ok(field)
-    } else if place == Place::Match {
+    } else if place == FieldUse::Match {
         Err(OFPBMC_BAD_LEN)
     } else {
         Err(OFPBAC_BAD_SET_LEN)
@@ -104,7 +104,7 @@ pub(crate) fn header_field(header: Header, place: Place) -> Result<Field, OfErro
 
 /// A decoded entry: a field with its value and mask as [`Match`] holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct DecodedField {
     pub field: Field,
     pub value: u128,
     pub mask: u128,
@@ -112,15 +112,20 @@ pub(crate) struct Entry {
 }
 
 /// Reads the payload of a known field.
-pub(crate) fn pull_payload(r: &mut Reader, header: Header, field: Field, place: Place) -> Result<Entry, OfError> {
+pub(crate) fn pull_payload(
+    r: &mut Reader,
+    header: Header,
+    field: Field,
+    place: FieldUse,
+) -> Result<DecodedField, OfError> {
     let info = field.info();
     let wire = usize::from(info.wire);
     let all = u128::MAX >> (128 - 8 * wire);
     let value = r.uint(wire)?;
     let mask = if header.masked { r.uint(wire)? } else { all };
     let (bad_mask, bad_wildcards, bad_value) = match place {
-        Place::Match => (OFPBMC_BAD_MASK, OFPBMC_BAD_WILDCARDS, OFPBMC_BAD_VALUE),
-        Place::Action => (OFPBAC_BAD_SET_MASK, OFPBAC_BAD_SET_ARGUMENT, OFPBAC_BAD_SET_ARGUMENT),
+        FieldUse::Match => (OFPBMC_BAD_MASK, OFPBMC_BAD_WILDCARDS, OFPBMC_BAD_VALUE),
+        FieldUse::Action => (OFPBAC_BAD_SET_MASK, OFPBAC_BAD_SET_ARGUMENT, OFPBAC_BAD_SET_ARGUMENT),
     };
     if value & !mask != 0 {
         return Err(bad_wildcards);
@@ -130,7 +135,7 @@ pub(crate) fn pull_payload(r: &mut Reader, header: Header, field: Field, place: 
     if info.maskable == Maskable::No && bits != 0 && bits != max {
         return Err(bad_mask);
     }
-    Ok(Entry { field, value, mask: bits, masked: header.masked })
+    Ok(DecodedField { field, value, mask: bits, masked: header.masked })
 }
 
 /// From the wire's form of a value to the key's. `None`: not a value of the field.
@@ -238,14 +243,14 @@ pub(crate) fn pull_entries(
             pull_cookie(&mut r, header.masked, filter)?;
             continue;
         }
-        let field = match header_field(header, Place::Match) {
+        let field = match header_field(header, FieldUse::Match) {
             Err(OFPBMC_BAD_FIELD) if loose => {
                 r.skip(header.payload)?;
                 continue;
             }
             other => other?,
         };
-        let entry = pull_payload(&mut r, header, field, Place::Match)?;
+        let entry = pull_payload(&mut r, header, field, FieldUse::Match)?;
         if !loose && !prereq_met(&out, field.info().prereq) {
             return Err(OFPBMC_BAD_PREREQ);
         }

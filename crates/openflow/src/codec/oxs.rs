@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::flow::{pull_duration, put_duration};
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
 
 /// OFPXSC_OPENFLOW_BASIC.

@@ -5,8 +5,8 @@ use super::wire::{Put, Reader};
 use super::{action, action::Within, oxm, prop};
 use crate::error::OfError::{self, *};
 use crate::matching::Match;
-use crate::packet_msg::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
-use crate::types::{Cookie, CookieFilter, OfPort, TableId, Version};
+use crate::packet_msg::{PacketIn, PacketInFormat, PacketOut};
+use crate::types::{Cookie, CookieFilter, OfPort, PacketInReason, TableId, Version};
 
 /// The reason with this number; one that the version does not know counts as an action.
 fn known_reason(version: Version, n: u8) -> PacketInReason {

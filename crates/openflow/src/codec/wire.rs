@@ -1,5 +1,7 @@
 //! Reading and writing big-endian bytes. Nothing here panics, whatever the bytes are.
 
+use std::time::Duration;
+
 use crate::error::OfError;
 
 /// The rest of some bytes, and the error to give when there are too few of them.
@@ -156,4 +158,16 @@ impl Put for Vec<u8> {
     fn set_u16(&mut self, at: usize, value: u16) {
         self[at..at + 2].copy_from_slice(&value.to_be_bytes());
     }
+}
+
+/// Reads a time in seconds and nanoseconds.
+pub(crate) fn pull_duration(r: &mut Reader) -> Result<Duration, OfError> {
+    let (seconds, nanos) = (r.u32()?, r.u32()?);
+    Ok(Duration::from_secs(seconds.into()) + Duration::from_nanos(nanos.into()))
+}
+
+/// Writes a time in seconds and nanoseconds.
+pub(crate) fn put_duration(out: &mut Vec<u8>, d: Duration) {
+    out.u32(d.as_secs().min(u32::MAX.into()) as u32);
+    out.u32(d.subsec_nanos());
 }

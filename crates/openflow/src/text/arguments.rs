@@ -8,8 +8,7 @@ use crate::action::{
     Action, Bundle, BundleAlgorithm, Controller, Encap, EncapProp, HashFields, Multipath, MultipathAlgorithm, Sample,
     SampleDirection,
 };
-use crate::packet_msg::PacketInReason;
-use crate::types::{OfPort, TableId};
+use crate::types::{OfPort, PacketInReason, TableId};
 
 /// Formats each element, with commas between.
 pub(super) fn join<T>(out: &mut String, list: &[T], mut format: impl FnMut(&mut String, &T)) {

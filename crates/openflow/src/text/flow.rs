@@ -8,11 +8,11 @@ use packet::put;
 use super::actions::{format_instructions, parse_instructions};
 use super::matching::{Parser, format_match};
 use super::{Error, integer, integer16};
-use crate::flow_mod::{FlowMod, FlowModCommand, FlowModFlags};
+use crate::flow_mod::{FlowMod, FlowModCommand};
 use crate::instruction::Instructions;
 use crate::matching::Match;
 use crate::stats::{FlowStats, FlowStatsRequest};
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId};
+use crate::types::{Cookie, CookieFilter, FlowModFlags, GroupId, OfPort, TableId};
 
 /// The names of the commands, as a line of a flow file may begin with one.
 pub const COMMANDS: &[(&str, FlowModCommand)] = &[

@@ -6,9 +6,7 @@
 
 pub mod actions;
 mod arguments;
-mod ct;
 pub mod flow;
-mod learn;
 pub mod matching;
 pub mod subfield;
 #[cfg(test)]

@@ -12,12 +12,11 @@ use proptest::prelude::*;
 use super::flow::format_bridge_flow;
 use super::*;
 use crate::action::*;
-use crate::flow_mod::{FlowModCommand, FlowModFlags};
+use crate::flow_mod::FlowModCommand;
 use crate::instruction::{Instructions, WriteMetadata};
 use crate::matching::{Match, Subfield};
-use crate::packet_msg::PacketInReason;
 use crate::stats::FlowStats;
-use crate::types::{Cookie, CookieFilter, EthAddr, GroupId, OfPort, TableId};
+use crate::types::{Cookie, CookieFilter, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId};
 
 #[path = "verified.rs"]
 mod verified;

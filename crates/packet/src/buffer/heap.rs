@@ -92,7 +92,7 @@ unsafe fn release(raw: RawPacket) {
 
 /// [`Memory::release_all`] of the heap.
 unsafe fn release_all(raw: &[RawPacket]) {
-    // SAFETY: as this function's contract has it for each.
+    // SAFETY: the caller gives up each of these packets of the heap, as `release` asks for.
     raw.iter().for_each(|&raw| unsafe { release(raw) });
 }
 

@@ -218,7 +218,8 @@ impl Packet {
     /// The frame for writing.
     #[inline(always)]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `data`, and `&mut self` makes the access exclusive.
+        // SAFETY: `len` bytes from `data` are initialised and owned (contract of `from_raw`), and `&mut self`
+        // makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr(), self.0.len as usize) }
     }
 

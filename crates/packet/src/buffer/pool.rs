@@ -100,7 +100,8 @@ pub struct Pool {
 // SAFETY: `base` is a plain address of memory that lives for ever; who may use which part of it is told
 // by the ownership of chunks (see the head of this file). Everything else is `Send` by itself.
 unsafe impl Send for Pool {}
-// SAFETY: as above; the shared list is behind a mutex, the other fields are never written.
+// SAFETY: the free list is behind a mutex, and no other field is ever written, so that references may be
+// shared.
 unsafe impl Sync for Pool {}
 
 impl Pool {
@@ -527,7 +528,7 @@ mod tests {
             // SAFETY: all chunks were taken above.
             assert!(unsafe { pool.packet(address, len) }.is_none(), "{address} {len}");
         }
-        // SAFETY: as above.
+        // SAFETY: `take_bulk` has handed over every chunk, so the last one is owned here.
         assert!(unsafe { pool.packet(7 * 2048, 2048) }.is_some());
     }
 
@@ -565,7 +566,7 @@ mod tests {
                     let mut bulk = [0; 40];
                     let n = pool.take_bulk(&mut bulk[..(round % 41) as usize]);
                     drop(receiver.try_recv());
-                    // SAFETY: taken above.
+                    // SAFETY: `take_bulk` has handed over these chunks, and nothing refers to them.
                     unsafe { pool.give_bulk(&bulk[..n]) };
                 }
             })
@@ -631,7 +632,8 @@ mod tests {
                     }
                     Op::Give(n) => {
                         let rest = taken.len() - n.min(taken.len());
-                        // SAFETY: taken before, and removed from `taken` here.
+                        // SAFETY: these chunks were taken before, and `split_off` removes them from the list of
+                        // what is held.
                         unsafe { pool.give_bulk(&taken.split_off(rest)) };
                     }
                 }

@@ -137,7 +137,7 @@ fn arp(key: &Key) -> Vec<u8> {
 
 /// The labels up to the bottom of the stack; all of them where none is the bottom.
 fn mpls(key: &Key) -> Vec<u8> {
-    let stack = key.encap().mpls_lse.map(|lse| mpls::Entry(lse.get()));
+    let stack = key.encap().mpls_lse.map(|lse| mpls::LabelStackEntry(lse.get()));
     let depth = stack.iter().position(|lse| lse.bottom()).map_or(stack.len(), |at| at + 1);
     build::mpls(&stack[..depth], &[])
 }

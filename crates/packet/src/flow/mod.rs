@@ -1,4 +1,17 @@
-//! The flow key: layout ([`block`]), fields ([`field`]), key and mask ([`key`]), text of values ([`text`]).
+//! The flow key: what is known of a packet, and what flows look at.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`block`] | How the key lies in memory |
+//! | [`compose`] | A frame that has a given key |
+//! | [`mod@extract`] | From frame to key |
+//! | [`field`] | The table of all fields that can be matched |
+//! | [`hash`] | Hashes of keys |
+//! | [`key`] | Key and mask |
+//! | [`prereq`] | Which fields a field needs beside it |
+//! | [`reference`] | A second extractor, to test the first by |
+//! | [`template`] | Frames whose key can be compared without extracting it |
+//! | [`text`] | Fields and values as text |
 
 pub mod block;
 pub mod compose;
@@ -13,7 +26,7 @@ pub mod text;
 
 pub use block::{BLOCK_SIZE, BLOCKS, Block, BlockId};
 pub use compose::compose;
-pub use extract::{Layers, extract, simple_mark};
+pub use extract::{Layers, VlanLimit, extract, simple_mark};
 pub use field::{Field, FieldInfo};
 pub use hash::Hasher;
 pub use key::{Blocks, Key, Mask};

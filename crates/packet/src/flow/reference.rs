@@ -4,7 +4,7 @@
 //! header, into a key that is cleared first. [`check`] is the entry for fuzzing and property tests.
 
 use super::block::Vlan;
-use super::extract::{self, Layers, MAX_EXTENSION_HEADERS, MAX_LABEL_STACK, MAX_LABELS, MAX_VLANS, SimpleMark};
+use super::extract::{self, Layers, MAX_EXTENSION_HEADERS, MAX_LABEL_STACK, MAX_LABELS, SimpleMark, VlanLimit};
 use super::key::{Blocks, Key};
 use super::{DL_TYPE_NONE, VLAN_PRESENT, exthdr, frag};
 use crate::wire::{
@@ -12,8 +12,8 @@ use crate::wire::{
 };
 
 /// The key of a frame, with all metadata zero, and where its headers are.
-pub fn extract(frame: &[u8]) -> (Key, Layers) {
-    let mut out = Extraction { frame, key: Key::new(), layers: Layers::EMPTY };
+pub fn extract(frame: &[u8], vlan_limit: VlanLimit) -> (Key, Layers) {
+    let mut out = Extraction { frame, vlan_limit, key: Key::new(), layers: Layers::EMPTY };
     if let Ok(ethernet) = ethernet::Frame::new_checked(frame) {
         out.ethernet(&ethernet);
     }
@@ -21,18 +21,22 @@ pub fn extract(frame: &[u8]) -> (Key, Layers) {
 }
 
 /// Compares the fast extractor and [`simple_mark`](extract::simple_mark) with this one on a frame of any
-/// content.
+/// content, under each limit of VLAN tags.
 ///
 /// # Panics
 /// Where they differ, or where the fast extractor touches what is not the packet's.
 pub fn check(frame: &[u8]) {
-    let (want, layers) = extract(frame);
+    VlanLimit::ALL.iter().for_each(|&vlan_limit| check_with(frame, vlan_limit));
+}
+
+fn check_with(frame: &[u8], vlan_limit: VlanLimit) {
+    let (want, layers) = extract(frame, vlan_limit);
     // The caller's key is full of another packet's data, and of metadata that has to stay.
     let mut key = dirty();
     key.reset();
     key.regs_mut().reg[3] = 7.into();
     let metadata: [u64; 3] = key.common_words()[5..].try_into().expect("three words");
-    assert_eq!(extract::extract(frame, &mut key), layers, "layers of {frame:02x?}");
+    assert_eq!(extract::extract(frame, &mut key, vlan_limit), layers, "layers of {frame:02x?}");
     assert_eq!(key.common_words()[5..], metadata, "metadata of {frame:02x?}");
     key.common_words_mut()[5..].fill(0);
     assert_eq!(key.regs().reg[3].get(), 7);
@@ -45,7 +49,7 @@ pub fn check(frame: &[u8]) {
         vlan_tci: want.common().vlan[0].tci.get(),
         nw_frag: want.common().nw_frag,
     };
-    assert_eq!(extract::simple_mark(frame), mark, "mark of {frame:02x?}");
+    assert_eq!(extract::simple_mark(frame, vlan_limit), mark, "mark of {frame:02x?}");
 }
 
 /// A key with every bit of every block set.
@@ -59,6 +63,7 @@ fn dirty() -> Key {
 
 struct Extraction<'a> {
     frame: &'a [u8],
+    vlan_limit: VlanLimit,
     key: Key,
     layers: Layers,
 }
@@ -74,7 +79,7 @@ impl<'a> Extraction<'a> {
         common.dl_dst = ethernet.dst();
         common.dl_src = ethernet.src();
         let (mut kind, mut rest) = (ethernet.ethertype(), ethernet.payload());
-        for i in 0..MAX_VLANS {
+        for i in 0..self.vlan_limit.tags() {
             if kind != ethertype::VLAN && kind != ethertype::SVLAN {
                 break;
             }
@@ -141,7 +146,7 @@ impl<'a> Extraction<'a> {
         l3.ipv6_src = ip.src().octets();
         l3.ipv6_dst = ip.dst().octets();
         let Ok(steps) = ip.headers().collect::<Result<Vec<_>, _>>() else { return true };
-        let extension = |step: &&ipv6::Step| !matches!(step, ipv6::Step::Upper(..));
+        let extension = |step: &&ipv6::ChainedHeader| !matches!(step, ipv6::ChainedHeader::Upper(..));
         if steps.iter().filter(extension).count() > MAX_EXTENSION_HEADERS {
             return true;
         }
@@ -150,7 +155,7 @@ impl<'a> Extraction<'a> {
         common.nw_tos = ip.traffic_class();
         common.nw_ttl = ip.hop_limit();
         for step in &steps {
-            if let ipv6::Step::Fragment(fragment) = step
+            if let ipv6::ChainedHeader::Fragment(fragment) = step
                 && fragment.offset_flags.get() != 0
             {
                 common.nw_frag |= frag::ANY;
@@ -160,7 +165,7 @@ impl<'a> Extraction<'a> {
             }
         }
         match steps.last() {
-            Some(&ipv6::Step::Upper(proto, payload)) => {
+            Some(&ipv6::ChainedHeader::Upper(proto, payload)) => {
                 common.nw_proto = proto;
                 self.upper(proto, payload);
             }
@@ -253,7 +258,7 @@ impl<'a> Extraction<'a> {
     fn mpls(&mut self, bytes: &'a [u8]) {
         let mut rest = bytes;
         for i in 0..MAX_LABEL_STACK {
-            let Ok((entry, behind)) = mpls::Entry::new_checked(rest) else { break };
+            let Ok((entry, behind)) = mpls::LabelStackEntry::new_checked(rest) else { break };
             rest = behind;
             self.layers.l2_5 = self.offset(bytes);
             if i < MAX_LABELS {
@@ -294,15 +299,15 @@ impl<'a> Extraction<'a> {
 
 /// The pseudo-field of OpenFlow 1.3 section 7.2.3.8: which headers came, whether one came too often, and
 /// whether they came in another order than RFC 8200 section 4.1 has.
-fn extension_header_bits(steps: &[ipv6::Step]) -> u16 {
+fn extension_header_bits(steps: &[ipv6::ChainedHeader]) -> u16 {
     use ip_proto::{AUTH, DEST_OPTIONS, ESP, FRAGMENT, HOP_BY_HOP, NO_NEXT, ROUTING};
     const ORDER: [u8; 8] = [HOP_BY_HOP, DEST_OPTIONS, ROUTING, FRAGMENT, AUTH, ESP, DEST_OPTIONS, NO_NEXT];
 
     let protos: Vec<u8> = steps
         .iter()
         .map(|step| match *step {
-            ipv6::Step::Extension(proto, _) | ipv6::Step::Upper(proto, _) => proto,
-            ipv6::Step::Fragment(_) => FRAGMENT,
+            ipv6::ChainedHeader::Extension(proto, _) | ipv6::ChainedHeader::Upper(proto, _) => proto,
+            ipv6::ChainedHeader::Fragment(_) => FRAGMENT,
         })
         .filter(|proto| ORDER.contains(proto))
         .collect();

@@ -203,7 +203,7 @@ fn fill_checksum(proto: u8, pseudo: Sum, message: &mut [u8]) {
 }
 
 /// A label stack around `payload`. The bottom-of-stack bits are those of the entries.
-pub fn mpls(stack: &[mpls::Entry], payload: &[u8]) -> Vec<u8> {
+pub fn mpls(stack: &[mpls::LabelStackEntry], payload: &[u8]) -> Vec<u8> {
     let mut packet: Vec<u8> = stack.iter().flat_map(|entry| entry.0.to_be_bytes()).collect();
     packet.extend(payload);
     packet
@@ -260,7 +260,7 @@ mod tests {
         let spec = Ipv6 { proto: 58, extensions: &extensions, ..Ipv6::default() };
         let bytes = spec.packet(icmpv6(128, 0, [0; 4], &[1, 2, 3]));
         let packet = ipv6::Packet::new_checked(&bytes).unwrap();
-        let Some(Ok(ipv6::Step::Upper(58, upper))) = packet.headers().last() else { panic!("no upper layer") };
+        let Some(Ok(ipv6::ChainedHeader::Upper(58, upper))) = packet.headers().last() else { panic!("no upper layer") };
         let message = icmpv6::Packet::new_checked(upper).unwrap();
         assert!(message.verify_checksum(packet.src(), packet.dst()));
     }

@@ -1,4 +1,4 @@
-//! CRC32c, SCTP's checksum (RFC 9260 appendix A): the Castagnoli polynomial, reflected.
+//! CRC-32C, SCTP's checksum (RFC 9260 appendix A): the Castagnoli polynomial, reflected.
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 

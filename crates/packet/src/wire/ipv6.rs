@@ -102,9 +102,9 @@ impl fmt::Display for Packet<'_> {
     }
 }
 
-/// One step of the chain.
+/// One header of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum ChainedHeader<'a> {
     /// An extension header other than the fragment header: its protocol number and bytes.
     Extension(u8, &'a [u8]),
     /// The fragment header.
@@ -113,7 +113,7 @@ pub enum Step<'a> {
     Upper(u8, &'a [u8]),
 }
 
-/// Iterator over the chain of headers. The last item is [`Step::Upper`], an error, or the fragment header of
+/// Iterator over the chain of headers. The last item is [`ChainedHeader::Upper`], an error, or the fragment header of
 /// a fragment other than the first.
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
@@ -122,7 +122,7 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    type Item = Result<Step<'a>, Error>;
+    type Item = Result<ChainedHeader<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let proto = self.next.take()?;
@@ -131,22 +131,22 @@ impl<'a> Iterator for Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    fn step(&mut self, proto: u8) -> Result<Step<'a>, Error> {
+    fn step(&mut self, proto: u8) -> Result<ChainedHeader<'a>, Error> {
         const LAYER: &str = "IPv6 extension header";
         if proto == ip_proto::FRAGMENT {
             let (fragment, rest) = split::<Fragment>(LAYER, self.rest)?;
             *self = Headers { next: (fragment.offset() == 0).then_some(fragment.next), rest };
-            return Ok(Step::Fragment(fragment));
+            return Ok(ChainedHeader::Fragment(fragment));
         }
         let start = || take(LAYER, self.rest, 8);
         let len = match proto {
             ip_proto::HOP_BY_HOP | ip_proto::ROUTING | ip_proto::DEST_OPTIONS => (usize::from(start()?[1]) + 1) * 8,
             ip_proto::AUTH => (usize::from(start()?[1]) + 2) * 4,
-            _ => return Ok(Step::Upper(proto, self.rest)),
+            _ => return Ok(ChainedHeader::Upper(proto, self.rest)),
         };
         let header = take(LAYER, self.rest, len)?;
         *self = Headers { next: Some(header[0]), rest: &self.rest[len..] };
-        Ok(Step::Extension(proto, header))
+        Ok(ChainedHeader::Extension(proto, header))
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         let bytes = packet(17, &[1, 2, 3]);
         let ip = Packet::new_checked(&bytes).unwrap();
         assert_eq!((ip.traffic_class(), ip.flow_label(), ip.hop_limit()), (0xb8, 0x12345, 64));
-        assert_eq!(ip.headers().collect::<Vec<_>>(), [Ok(Step::Upper(17, &[1, 2, 3]))]);
+        assert_eq!(ip.headers().collect::<Vec<_>>(), [Ok(ChainedHeader::Upper(17, &[1, 2, 3]))]);
         assert!(ip.to_string().starts_with("IPv6 ::1 -> fefe:"));
         assert!(Packet::new_checked(&bytes[..42]).is_err());
     }
@@ -197,16 +197,16 @@ mod tests {
         let bytes = packet(0, &payload);
         let steps: Vec<_> = Packet::new_checked(&bytes).unwrap().headers().map(Result::unwrap).collect();
         assert_eq!(steps.len(), 4);
-        assert_eq!(steps[1], Step::Extension(51, &payload[8..20]));
-        assert!(matches!(steps[2], Step::Fragment(f) if f.more() && f.offset() == 0 && f.id.get() == 9));
-        assert_eq!(steps[3], Step::Upper(6, &[7; 4]));
+        assert_eq!(steps[1], ChainedHeader::Extension(51, &payload[8..20]));
+        assert!(matches!(steps[2], ChainedHeader::Fragment(f) if f.more() && f.offset() == 0 && f.id.get() == 9));
+        assert_eq!(steps[3], ChainedHeader::Upper(6, &[7; 4]));
     }
 
     #[test]
     fn stops_at_later_fragments_and_broken_headers() {
         let bytes = packet(44, &[6, 0, 0, 8, 0, 0, 0, 0, 1]);
         let steps: Vec<_> = Packet::new_checked(&bytes).unwrap().headers().collect();
-        assert!(matches!(steps[..], [Ok(Step::Fragment(f))] if f.offset() == 8));
+        assert!(matches!(steps[..], [Ok(ChainedHeader::Fragment(f))] if f.offset() == 8));
         let bytes = packet(60, &[6, 1, 0, 0, 0, 0, 0, 0]);
         let steps: Vec<_> = Packet::new_checked(&bytes).unwrap().headers().collect();
         assert!(matches!(steps[..], [Err(Error::Truncated { need: 16, have: 8, .. })]));

@@ -22,14 +22,14 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Something to be done by some thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-struct State {
+struct JobQueue {
     waiting: VecDeque<Job>,
     threads: usize,
     /// Threads that wait for a job.
     idle: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { waiting: VecDeque::new(), threads: 0, idle: 0 });
+static STATE: Mutex<JobQueue> = Mutex::new(JobQueue { waiting: VecDeque::new(), threads: 0, idle: 0 });
 /// There is something to do.
 static POSTED: Condvar = Condvar::new();
 /// A thread has nothing to do.

@@ -21,7 +21,7 @@
 //! - The kernel's own stack also gets the frames that are received: as in OVS, an interface that is
 //!   given to the switch should have no IP address (`ip addr flush dev NAME`).
 //!
-//! Sharing between threads: [`Shared`] by everybody; a receive socket by its queue and, for its
+//! Sharing between threads: [`Netdev`] by everybody; a receive socket by its queue and, for its
 //! statistics, by the management thread; a transmit socket by its queue alone. Sockets are closed in the
 //! background ([`background`]).
 
@@ -41,9 +41,10 @@ use parking_lot::Mutex;
 
 use reception::Reception;
 
+use crate::kind::{Env, Kind};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, TxCounters};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue};
 
@@ -83,7 +84,7 @@ pub(crate) const OPTIONS: &[OptionDef] = &[
 const SLOTS: usize = 1024;
 
 /// What the queues and the port share.
-struct Shared {
+struct Netdev {
     name: String,
     ifindex: u32,
     /// The MTU, refreshed whenever the management thread asks for the state of the port.
@@ -91,7 +92,7 @@ struct Shared {
 }
 
 struct AfPacket {
-    shared: Arc<Shared>,
+    shared: Arc<Netdev>,
     interface: Interface,
     counters: PortCounters,
     receptions: Vec<Arc<Reception>>,
@@ -116,7 +117,7 @@ impl AfPacket {
         if let Some(mac) = spec.mac.filter(|&mac| mac != facts.mac) {
             interface.set_mac(mac)?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Netdev {
             name: port.into(),
             ifindex: interface.index(),
             mtu: AtomicU32::new(spec.mtu.unwrap_or(facts.mtu)),
@@ -171,7 +172,7 @@ pub(crate) fn super_frames(
 ) -> Result<Box<dyn TxQueue>, Error> {
     let name = interface.name().to_string();
     let socket = socket::open_tx(&name, interface.index(), false)?;
-    let shared = Shared { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
+    let shared = Netdev { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
     Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, memory, counters)))
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::Shared;
+use super::Netdev;
 use super::background;
 use super::socket::{RxSocket, Share, Socket, ring_size};
 use crate::Error;
@@ -35,7 +35,7 @@ static MEMORY: AtomicUsize = AtomicUsize::new(0);
 
 /// What a queue and its port share.
 pub struct Reception {
-    shared: Arc<Shared>,
+    shared: Arc<Netdev>,
     slots: usize,
     state: AtomicU8,
     /// The group that the sockets have joined.
@@ -53,7 +53,7 @@ pub struct Reception {
 /// Growth so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum State {
+enum Growth {
     Plain,
     Growing,
     Ready,
@@ -77,24 +77,24 @@ impl Drop for Reserved {
 
 impl Reception {
     /// A queue with a plain socket, which receives from now on.
-    pub fn open(shared: &Arc<Shared>, slots: usize) -> Result<(Arc<Reception>, Arc<Socket>), Error> {
+    pub fn open(shared: &Arc<Netdev>, slots: usize) -> Result<(Arc<Reception>, Arc<Socket>), Error> {
         let socket = Arc::new(Socket::new(&shared.name)?);
         socket.prepare_plain(&shared.name)?;
         socket.listen(&shared.name, shared.ifindex)?;
         // Before Linux 6.11 not while the interface is down: then when it grows.
         let group = socket.join(&shared.name, Share::ToOne, None).ok();
-        Ok((Arc::new(Reception::new(shared, slots, State::Plain, group, socket.clone())), socket))
+        Ok((Arc::new(Reception::new(shared, slots, Growth::Plain, group, socket.clone())), socket))
     }
 
     /// A queue with a ring, which receives from now on.
-    pub fn with_ring(shared: &Arc<Shared>, slots: usize) -> Result<(Arc<Reception>, RxSocket), Error> {
+    pub fn with_ring(shared: &Arc<Netdev>, slots: usize) -> Result<(Arc<Reception>, RxSocket), Error> {
         let socket = Arc::new(Socket::new(&shared.name)?);
         let ring = RxSocket::make(&shared.name, socket.clone(), slots, shared.mtu.load(Ordering::Relaxed))?;
         socket.listen(&shared.name, shared.ifindex)?;
-        Ok((Arc::new(Reception::new(shared, slots, State::Ready, None, socket)), ring))
+        Ok((Arc::new(Reception::new(shared, slots, Growth::Ready, None, socket)), ring))
     }
 
-    fn new(shared: &Arc<Shared>, slots: usize, state: State, group: Option<u16>, socket: Arc<Socket>) -> Reception {
+    fn new(shared: &Arc<Netdev>, slots: usize, state: Growth, group: Option<u16>, socket: Arc<Socket>) -> Reception {
         Reception {
             shared: shared.clone(),
             slots,
@@ -115,7 +115,7 @@ impl Reception {
     /// Has a ring made, unless it is on its way. It is to be looked for with [`grown`](Reception::grown).
     #[cold]
     pub fn grow(self: &Arc<Reception>) {
-        let (plain, growing) = (State::Plain as u8, State::Growing as u8);
+        let (plain, growing) = (Growth::Plain as u8, Growth::Growing as u8);
         if self.state.compare_exchange(plain, growing, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
         }
@@ -132,7 +132,7 @@ impl Reception {
         let job = move || match reception.make(socket) {
             Ok(ring) => {
                 *reception.next.lock() = Some((ring, memory));
-                reception.state.store(State::Ready as u8, Ordering::Release);
+                reception.state.store(Growth::Ready as u8, Ordering::Release);
             }
             Err(problem) => reception.fail(problem),
         };
@@ -165,12 +165,12 @@ impl Reception {
         if !self.complained.swap(true, Ordering::Relaxed) {
             tracing::info!("{}: stays without a receive ring for now: {problem}", self.shared.name);
         }
-        self.state.store(State::Plain as u8, Ordering::Release);
+        self.state.store(Growth::Plain as u8, Ordering::Release);
     }
 
     /// The ring that was asked for, once it is there: from now on, it gets the frames.
     pub fn grown(&self) -> Option<(RxSocket, Reserved)> {
-        if self.state.load(Ordering::Acquire) != State::Ready as u8 {
+        if self.state.load(Ordering::Acquire) != Growth::Ready as u8 {
             return None;
         }
         let (ring, memory) = self.next.lock().take()?;
@@ -196,6 +196,6 @@ impl Reception {
 
     /// Whether frames come by a ring.
     pub fn has_ring(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == State::Ready as u8
+        self.state.load(Ordering::Relaxed) == Growth::Ready as u8
     }
 }

@@ -12,7 +12,7 @@ use super::plain::Plain;
 use super::reception::{Reception, Reserved};
 use super::socket::{RxSocket, Slot};
 use crate::RxQueue;
-use crate::registry::Env;
+use crate::kind::Env;
 use crate::stats::RxCounters;
 use crate::virtual_port::{MAX_FRAME, copy};
 use crate::vnet;

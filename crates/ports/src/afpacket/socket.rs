@@ -83,7 +83,8 @@ pub struct RxSocket {
 // SAFETY: the mapping lives as long as this value. Its bytes are only touched through `slot`, whose
 // caller is the one owner of the queue.
 unsafe impl Send for RxSocket {}
-// SAFETY: as above; everything else is system calls on the descriptor.
+// SAFETY: the bytes of the mapping are only touched through `slot`, by the one owner of the queue; everything
+// else is system calls on the descriptor, which any thread may make.
 unsafe impl Sync for RxSocket {}
 
 /// A frame in a slot of the ring, which it occupies until [`Slot::release`].

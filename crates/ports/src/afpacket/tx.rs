@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use packet::{BATCH_SIZE, Batch, Memory, Packet, Time};
 
-use super::{Shared, socket};
+use super::{Netdev, socket};
 use crate::stats::TxCounters;
 use crate::virtual_port::fits;
 use crate::{Offloads, TxDrop, TxQueue, offload, vnet};
 
 pub struct Tx {
     socket: socket::Socket,
-    shared: Arc<Shared>,
+    shared: Arc<Netdev>,
     offloads: Offloads,
     /// Where segments are made.
     memory: &'static Memory,
@@ -25,7 +25,7 @@ pub struct Tx {
 impl Tx {
     pub fn new(
         socket: socket::Socket,
-        shared: Arc<Shared>,
+        shared: Arc<Netdev>,
         offloads: Offloads,
         memory: &'static Memory,
         counters: Arc<TxCounters>,

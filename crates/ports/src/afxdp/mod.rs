@@ -74,9 +74,9 @@ use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::afpacket::{self, kernel_knows_uso};
+use crate::kind::Kind;
 use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::Kind;
 use crate::stats::PortCounters;
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue, pools};
 use program::{Attachment, Hook, Program};
@@ -279,10 +279,10 @@ fn open_best(
     count: u32,
     settings: &Settings,
     pool: &'static Pool,
-) -> Result<(Arc<Shared>, Mode), Error> {
+) -> Result<(Arc<Binding>, Mode), Error> {
     let attempts = settings.mode.attempts();
     for (index, &(hook, copying)) in attempts.iter().enumerate() {
-        match Shared::open(interface, count, settings, hook, copying, pool) {
+        match Binding::open(interface, count, settings, hook, copying, pool) {
             Ok(shared) => {
                 let mode = match hook {
                     Hook::Generic => Mode::Generic,
@@ -314,7 +314,7 @@ fn is_final(error: &io::Error) -> bool {
 struct Afxdp {
     interface: Arc<Interface>,
     tx_queues: usize,
-    shared: Arc<Shared>,
+    shared: Arc<Binding>,
     mode: Mode,
     counters: PortCounters,
     /// The interface's counters when it was opened.
@@ -325,7 +325,7 @@ struct Afxdp {
 
 /// What port and queues share, and release when the last of them is dropped. Nothing in it changes
 /// but the rings, which are here while no queue object has them.
-struct Shared {
+struct Binding {
     pool: &'static Pool,
     /// Longest frame in bytes that can be sent, which is the longest that can be received.
     max_frame: usize,
@@ -342,7 +342,7 @@ struct Queue {
     tx: Mutex<Option<TxRings>>,
 }
 
-impl Shared {
+impl Binding {
     /// Attaches the program and opens `count` sockets.
     fn open(
         interface: &Arc<Interface>,
@@ -351,7 +351,7 @@ impl Shared {
         hook: Hook,
         copying: Copying,
         pool: &'static Pool,
-    ) -> Result<Shared, socket::Failure> {
+    ) -> Result<Binding, socket::Failure> {
         let config = SocketConfig {
             copying,
             need_wakeup: settings.need_wakeup,
@@ -363,7 +363,7 @@ impl Shared {
         let attachment = program.attach(interface, hook).map_err(|e| ("attach an XDP program", e))?;
         let max_frame = pool.chunk_size() - KERNEL_HEADROOM;
         let from_stack = interface.leads_to_stack();
-        let mut shared = Shared { pool, max_frame, from_stack, queues: Vec::new(), attachment: Some(attachment) };
+        let mut shared = Binding { pool, max_frame, from_stack, queues: Vec::new(), attachment: Some(attachment) };
         for index in 0..count {
             let (socket, mut rx, tx) = Socket::open(interface.index(), index, pool, &config)?;
             rx.refill(pool);
@@ -384,7 +384,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Binding {
     fn drop(&mut self) {
         // 1. No more frames come in.
         self.attachment = None;

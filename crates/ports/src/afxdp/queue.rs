@@ -10,7 +10,7 @@ use std::sync::Arc;
 use packet::{BATCH_SIZE, Batch, Packet, Pool, Time};
 use rustix::io::Errno;
 
-use super::Shared;
+use super::Binding;
 use super::merge::Merger;
 use super::ring::Descriptor;
 use super::socket::{RxRings, Socket, TxRings};
@@ -30,7 +30,7 @@ const ETHERNET_HEADER: usize = 14;
 
 /// A receive queue.
 pub(super) struct Receiver {
-    shared: Arc<Shared>,
+    shared: Arc<Binding>,
     index: usize,
     counters: Arc<RxCounters>,
     /// Present until the drop.
@@ -43,7 +43,7 @@ pub(super) struct Receiver {
 const MERGE: usize = 8 * BATCH_SIZE;
 
 impl Receiver {
-    pub fn new(shared: &Arc<Shared>, index: usize, counters: Arc<RxCounters>) -> Option<Receiver> {
+    pub fn new(shared: &Arc<Binding>, index: usize, counters: Arc<RxCounters>) -> Option<Receiver> {
         let rings = shared.queues[index].rx.lock().take();
         // Without memory for them there are no super-frames.
         let large = if shared.from_stack { pools::large_frames().ok() } else { None };
@@ -138,7 +138,7 @@ impl RxRings {
 
 /// A transmit queue.
 pub(super) struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<Binding>,
     index: usize,
     counters: Arc<TxCounters>,
     /// Present until the drop.
@@ -155,7 +155,7 @@ pub(super) struct Sender {
 
 impl Sender {
     pub fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<Binding>,
         index: usize,
         counters: Arc<TxCounters>,
         large: Option<Box<dyn TxQueue>>,

@@ -68,12 +68,14 @@ impl<T: Copy> Ring<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: valid as long as the ring is.
+        // SAFETY: the index lies in the mapping, which lives as long as the ring, and is only accessed as an
+        // atomic.
         unsafe { self.producer.as_ref() }
     }
 
     fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: valid as long as the ring is.
+        // SAFETY: the index lies in the mapping, which lives as long as the ring, and is only accessed as an
+        // atomic.
         unsafe { self.consumer.as_ref() }
     }
 
@@ -83,7 +85,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn needs_wakeup(&self) -> bool {
-        // SAFETY: valid as long as the ring is.
+        // SAFETY: the flags lie in the mapping, which lives as long as the ring, and are only accessed as an
+        // atomic.
         self.flags.is_none_or(|flags| unsafe { flags.as_ref() }.load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0)
     }
 }
@@ -222,17 +225,17 @@ mod tests {
     use std::sync::Arc;
 
     /// Memory of a ring whose both ends are in this process.
-    struct Shared {
+    struct RingMemory {
         indexes: [AtomicU32; 2],
         flags: AtomicU32,
         descriptors: std::cell::UnsafeCell<[u64; 8]>,
     }
 
     // SAFETY: the ring's protocol says who may access the descriptors.
-    unsafe impl Sync for Shared {}
+    unsafe impl Sync for RingMemory {}
 
-    fn ends(start: u32) -> (Producer<u64>, Consumer<u64>, Arc<Shared>) {
-        let shared = Arc::new(Shared {
+    fn ends(start: u32) -> (Producer<u64>, Consumer<u64>, Arc<RingMemory>) {
+        let shared = Arc::new(RingMemory {
             indexes: [AtomicU32::new(start), AtomicU32::new(start)],
             flags: AtomicU32::new(0),
             descriptors: [0; 8].into(),

@@ -196,7 +196,8 @@ fn name_field(name: &str) -> [u8; NAME_LEN] {
 /// # Safety
 /// As [`bpf`], and the command's answer is a new descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: contract of this function.
+    // SAFETY: `attributes` are those of the command, whose answer is a new descriptor that nobody else owns
+    // (contract of this function).
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attributes)?)) }
 }
 
@@ -204,7 +205,8 @@ unsafe fn bpf_fd<T>(command: libc::c_long, attributes: &mut T) -> io::Result<Own
 /// `T` is what `union bpf_attr` is for the command, without padding, and addresses in it are valid as
 /// the command needs them.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: contract of this function.
+    // SAFETY: `attributes` are those of the command, and the addresses in them are valid as the kernel needs
+    // them (contract of this function).
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
 }

@@ -282,7 +282,7 @@ impl Opening<'_> {
             attempt("choose the numbers of descriptors", sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, rx, tx))?;
         }
         self.set_up_queues()?;
-        // SAFETY: as above.
+        // SAFETY: the device is there and configured, and the lock of devices is held.
         unsafe {
             attempt("start the device", sys::rte_eth_dev_start(id))?;
             // A device that cannot do these receives everything anyway, or says so in the log.
@@ -304,7 +304,8 @@ impl Opening<'_> {
         }
         for queue in 0..granted.rx_queues {
             let (descriptors, pool) = (granted.rx_descriptors, self.pool.raw());
-            // SAFETY: as above. The device keeps its reference to the pool.
+            // SAFETY: the device is there and configured for so many queues, and it keeps its reference to the
+            // pool as long as the queue is set up.
             let code = unsafe { sys::rte_eth_rx_queue_setup(id, queue, descriptors, socket, std::ptr::null(), pool) };
             attempt(&format!("set up receive queue {queue}"), code)?;
         }
@@ -399,6 +400,6 @@ unsafe extern "C" fn removed(
 /// # Safety
 /// `text` is null, or a string that lives long enough.
 pub unsafe fn text(text: *const std::ffi::c_char) -> Option<String> {
-    // SAFETY: by this function's contract.
+    // SAFETY: a `text` that is not null is a string that lives long enough (contract of this function).
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }

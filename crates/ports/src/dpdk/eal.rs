@@ -11,12 +11,12 @@ use std::path::Path;
 use parking_lot::Mutex;
 
 use super::arguments::{Arguments, Machine};
-use super::{Init, Settings, State, log};
+use super::{EalState, Init, Settings, log};
 
 /// What has become of DPDK in this process.
 #[derive(Clone, Debug)]
 struct Started {
-    state: State,
+    state: EalState,
     memory: Memory,
 }
 
@@ -30,16 +30,16 @@ pub struct Memory {
 }
 
 static STARTED: Mutex<Started> =
-    Mutex::new(Started { state: State::Off, memory: Memory { ordinary: false, given: false } });
+    Mutex::new(Started { state: EalState::Off, memory: Memory { ordinary: false, given: false } });
 
 /// Starts DPDK if the settings want it and nobody has started it yet, and says how it is. Whatever goes wrong is in the
 /// log; the process goes on without DPDK. EAL can be started once, whatever comes of it; libraries that are missing
 /// are looked for again when this is called again.
-pub fn initialise(settings: &Settings) -> State {
+pub fn initialise(settings: &Settings) -> EalState {
     let mut started = STARTED.lock();
-    if !matches!(started.state, State::Ready | State::Failed(_)) {
+    if !matches!(started.state, EalState::Ready | EalState::Failed(_)) {
         *started = match settings.init {
-            Init::Off => Started { state: State::Off, memory: Memory::default() },
+            Init::Off => Started { state: EalState::Off, memory: Memory::default() },
             init => start(settings, init),
         };
     }
@@ -47,7 +47,7 @@ pub fn initialise(settings: &Settings) -> State {
 }
 
 /// How DPDK is.
-pub fn state() -> State {
+pub fn state() -> EalState {
     STARTED.lock().state.clone()
 }
 
@@ -65,7 +65,7 @@ pub fn version() -> Option<String> {
         return Some(version.to_string_lossy().into_owned());
     }
     match state() {
-        State::Absent(_) => None,
+        EalState::Absent(_) => None,
         _ => dpdk_sys::BUILT_WITH.map(|version| format!("DPDK {version}")),
     }
 }
@@ -81,7 +81,7 @@ fn start(settings: &Settings, init: Init) -> Started {
     if let Err(error) = dpdk_sys::load() {
         let why = error.to_string();
         complain(init, &why);
-        return Started { state: State::Absent(why), memory: Memory::default() };
+        return Started { state: EalState::Absent(why), memory: Memory::default() };
     }
     // SAFETY: DPDK is loaded, and this returns a static string.
     let version = unsafe { CStr::from_ptr(dpdk_sys::rte_version()) };
@@ -105,12 +105,12 @@ fn start(settings: &Settings, init: Init) -> Started {
     let state = match result {
         Ok(()) => {
             tracing::info!(target: "dpdk", "DPDK Enabled - initialized");
-            State::Ready
+            EalState::Ready
         }
         Err(error) => {
             let why = explain(&error, &complaints, &arguments);
             complain(init, &why);
-            State::Failed(why)
+            EalState::Failed(why)
         }
     };
     Started { state, memory }

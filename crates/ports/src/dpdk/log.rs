@@ -59,7 +59,7 @@ pub fn cause(complaints: &[String]) -> Option<&str> {
 /// # Safety
 /// `length` bytes from `text` can be read.
 unsafe extern "C" fn write(level: u32, text: *const c_char, length: usize) {
-    // SAFETY: by this function's contract.
+    // SAFETY: `length` bytes from `text` can be read (contract of this function).
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
     let text = String::from_utf8_lossy(text);
     // A panic must not reach C.

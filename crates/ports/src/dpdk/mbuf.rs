@@ -80,7 +80,8 @@ pub unsafe fn to_packets(
 /// The caller alone owns the mbuf, which a driver has filled, and gives it up.
 #[inline(always)]
 unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mut rte_mbuf) -> Packet {
-    // SAFETY: by this function's contract. A frame lies within its buffer, whose address is not null.
+    // SAFETY: the caller alone owns the mbuf (contract of this function), whose frame lies within its buffer,
+    // at an address that is not null.
     unsafe {
         let m = &*mbuf;
         let data = NonNull::new_unchecked(m.buf_addr.cast::<u8>().add(m.data_off.into()));
@@ -107,7 +108,8 @@ unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mu
 /// As for [`to_packet`], but for others that only read.
 #[inline(never)]
 unsafe fn to_other(pool: &'static Mempool, large: &'static Memory, mbuf: *mut rte_mbuf) -> Option<Packet> {
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller owns a reference to the mbuf and gives it up (contract of this function), which is
+    // what the functions called here ask for.
     unsafe {
         if !(*mbuf).is_single() {
             return to_copy(large, mbuf);
@@ -124,7 +126,8 @@ unsafe fn to_other(pool: &'static Mempool, large: &'static Memory, mbuf: *mut rt
 /// As for [`to_packet`], but for others that only read.
 #[cold]
 unsafe fn to_copy(large: &'static Memory, mbuf: *mut rte_mbuf) -> Option<Packet> {
-    // SAFETY: by this function's contract; the copy has room for the frame.
+    // SAFETY: the caller owns a reference to the mbuf (contract of this function), which keeps its segments;
+    // the copy has room for the whole frame.
     unsafe {
         let m = &*mbuf;
         let mut copy = (large.allocate)(large, dpdk_sys::mbuf::HEADROOM.into(), m.pkt_len as usize);
@@ -269,7 +272,7 @@ fn copy(pool: &Mempool, chains: bool, frame: &[u8]) -> Result<*mut rte_mbuf, TxD
             m.next = segments.get(index + 1).copied().unwrap_or(std::ptr::null_mut());
         }
     }
-    // SAFETY: as above.
+    // SAFETY: there is at least one segment, and all of them were allocated here and are owned by nobody else.
     unsafe {
         (*segments[0]).pkt_len = frame.len() as u32;
         (*segments[0]).nb_segs = count as u16;

@@ -156,7 +156,7 @@ fn create(buffer: u16, socket: i32, mut count: u32) -> Result<*mut rte_mempool, 
             tracing::debug!(target: "dpdk", "made a mempool of {count} mbufs of {buffer} bytes on NUMA node {socket}");
             return Ok(raw);
         }
-        // SAFETY: set by what just failed.
+        // SAFETY: DPDK is loaded, and the call that has just failed in this thread has set the number.
         let errno = unsafe { dpdk_sys::weir_errno() };
         if errno != libc::ENOMEM || count / 2 < MIN_MBUFS {
             return Err(no_room(buffer, socket, count, errno, &complaints));
@@ -189,7 +189,8 @@ fn sweep(pools: &[&'static Mempool]) {
         // SAFETY: the pool is there.
         if unsafe { dpdk_sys::weir_mempool_full(raw) } != 0 {
             pool.raw.store(std::ptr::null_mut(), Ordering::Release);
-            // SAFETY: as above; nobody has a use of it.
+            // SAFETY: the pool is there and has all of its mbufs back, so that nobody refers to its memory any
+            // more.
             unsafe { dpdk_sys::rte_mempool_free(raw) };
             tracing::debug!(target: "dpdk", "freed a mempool on NUMA node {}", pool.socket);
         }

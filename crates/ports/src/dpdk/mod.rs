@@ -8,8 +8,8 @@
 //! Nothing of DPDK is loaded or runs, and no memory is taken, before [`initialise`] is called. Where its libraries are
 //! missing, or were when Weir was compiled, that fails, and all else works.
 
+use crate::kind::Kind;
 use crate::options::{Form, OptionDef};
-use crate::registry::Kind;
 
 pub mod arguments;
 mod device;
@@ -66,7 +66,7 @@ const OPTIONS: &[OptionDef] = &[
 
 /// How DPDK is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum EalState {
     /// Nobody has asked for it.
     Off,
     /// It was asked for and is not here, for this reason: its libraries are missing, or were when this was compiled.
@@ -77,20 +77,20 @@ pub enum State {
     Ready,
 }
 
-impl State {
+impl EalState {
     /// Whether ports of DPDK can be opened.
     pub fn is_ready(&self) -> bool {
-        *self == State::Ready
+        *self == EalState::Ready
     }
 
     /// Why no port of DPDK can be opened, and what would help; `None` where they can.
     pub fn problem(&self) -> Option<String> {
         match self {
-            State::Off => {
+            EalState::Off => {
                 Some("DPDK is not initialised; set other_config:dpdk-init=true (in TOML: [dpdk] init = true)".into())
             }
-            State::Absent(why) | State::Failed(why) => Some(format!("DPDK could not be initialised: {why}")),
-            State::Ready => None,
+            EalState::Absent(why) | EalState::Failed(why) => Some(format!("DPDK could not be initialised: {why}")),
+            EalState::Ready => None,
         }
     }
 }

@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use super::device::{self, Device, FlowControl, Wanted};
 use super::queue::{Receiver, Sender};
 use super::{eal, state, version};
+use crate::kind::Env;
 use crate::options::Options;
-use crate::registry::{Env, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{RxCounters, TxCounters};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrop, TxDrops, TxQueue};
 

@@ -84,7 +84,8 @@ pub struct Sender {
     prepares: bool,
 }
 
-// SAFETY: as for `Receiver`; the mbufs are ours.
+// SAFETY: the table that `functions` points into belongs to the process, the queue it leads to may be used by
+// any one thread at a time, and the mbufs are owned by this value.
 unsafe impl Send for Sender {}
 
 impl Sender {
@@ -123,7 +124,8 @@ impl Sender {
         self.prepares = false;
         let mut at = 0;
         while at < self.mbufs.len() {
-            // SAFETY: as for `send`.
+            // SAFETY: the device is there while `self.device` is, this is the only user of the queue, and the
+            // mbufs are owned here.
             let good = unsafe {
                 let functions = &*self.functions;
                 let Some(prepare): Option<Burst> = functions.tx_pkt_prepare else { return };

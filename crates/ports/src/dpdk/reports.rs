@@ -10,19 +10,20 @@ use super::{device, mempool, state};
 
 /// DPDK's threads: `dpdk/lcore-list`.
 pub fn lcore_list() -> Result<String, String> {
-    // SAFETY: EAL is initialised, and the stream is open.
+    // SAFETY: `written` calls this only while EAL is initialised, with a stream that is open.
     written(|stream| unsafe { sys::rte_lcore_dump(stream) })
 }
 
 /// DPDK's log levels: `dpdk/log-list`.
 pub fn log_list() -> Result<String, String> {
-    // SAFETY: as above.
+    // SAFETY: `written` calls this only while EAL is initialised, with a stream that is open.
     written(|stream| unsafe { sys::rte_log_dump(stream) })
 }
 
 /// DPDK's heaps: `dpdk/get-malloc-stats`.
 pub fn malloc_stats() -> Result<String, String> {
-    // SAFETY: as above; a null pointer is for all types.
+    // SAFETY: `written` calls this only while EAL is initialised, with a stream that is open; a null pointer
+    // stands for all types.
     written(|stream| unsafe { sys::rte_malloc_dump_stats(stream, std::ptr::null()) })
 }
 
@@ -31,11 +32,13 @@ pub fn mempool_info(port: Option<&str>) -> Result<String, String> {
     let Some(port) = port else {
         // Pools come and go meanwhile only when this lets them.
         let _pools = mempool::all();
-        // SAFETY: as above.
+        // SAFETY: `written` calls this only while EAL is initialised, with a stream that is open, and the lock
+        // keeps every pool.
         return written(|stream| unsafe { sys::rte_mempool_list_dump(stream) });
     };
     let pool = device::pool_of(port).ok_or("Not a DPDK Interface")?;
-    // SAFETY: as above; the pool is there while we refer to it.
+    // SAFETY: `written` calls this only while EAL is initialised, with a stream that is open; our reference
+    // keeps the pool.
     let mut text = written(|stream| unsafe { sys::rte_mempool_dump(stream, pool.raw()) })?;
     let (all, free) = pool.count();
     text += &format!("    count: avail ({free}), in use ({})\n", all - free);

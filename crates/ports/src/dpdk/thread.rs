@@ -104,7 +104,7 @@ pub unsafe fn give_back(mbuf: *mut rte_mbuf) {
     });
     if gathered.is_err() {
         // The thread is ending.
-        // SAFETY: by this function's contract.
+        // SAFETY: the caller owns the mbuf and gives it up (contract of this function).
         unsafe { dpdk_sys::weir_pktmbuf_free(mbuf) };
     }
 }

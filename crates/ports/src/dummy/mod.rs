@@ -7,12 +7,12 @@
 
 mod patch;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
@@ -22,10 +22,11 @@ use packet::{Batch, Packet, Time};
 use parking_lot::{Condvar, Mutex};
 
 use self::patch::Patch;
+use crate::kind::{Directory, Env, Kind};
 use crate::offload;
 use crate::options::{Form, OptionDef, Options};
 use crate::pcap::Recorder;
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::Doorbell;
 use crate::virtual_port::{VirtualPort, copy};
@@ -65,26 +66,10 @@ const SENT_LEN: usize = 4096;
 const ARP_REQUEST: u16 = 1;
 const ARP_REPLY: u16 = 2;
 
-/// The dummy ports of a process, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Directory {
-    ports: Arc<Mutex<HashMap<String, Weak<Dummy>>>>,
-    made: Arc<AtomicUsize>,
-}
-
 impl Directory {
     /// The open dummy port called `name`.
     pub fn find(&self, name: &str) -> Option<Arc<Dummy>> {
-        self.ports.lock().get(name)?.upgrade()
-    }
-
-    /// Names of the open dummy ports, sorted.
-    pub fn names(&self) -> Vec<String> {
-        let mut ports = self.ports.lock();
-        ports.retain(|_, port| port.strong_count() > 0);
-        let mut names: Vec<_> = ports.keys().cloned().collect();
-        names.sort();
-        names
+        self.get(name)?.downcast().ok()
     }
 }
 
@@ -130,7 +115,7 @@ impl Injected {
 impl Dummy {
     fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<Dummy>, Error> {
         // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n.
-        let n = env.dummies.made.fetch_add(1, Relaxed);
+        let n = env.dummies.number();
         let mac = [0xaa, 0x55, 0xaa, 0x55, (n >> 8) as u8, n as u8];
         let rx: Vec<Arc<Injected>> = (0..options.number("n_rxq").unwrap_or(1))
             .map(|_| {
@@ -171,7 +156,7 @@ impl Dummy {
             tx_recorder,
             myself: myself.clone(),
         });
-        env.dummies.ports.lock().insert(spec.name.clone(), Arc::downgrade(&port));
+        env.dummies.add(&spec.name, port.myself.clone());
         Ok(port)
     }
 

@@ -5,7 +5,7 @@
 //! connects again when the connection ends. At most [`MAX_PEERS`] are connected: for another one, the one makes
 //! room that has never sent a frame, or has sent none for longest.
 //!
-//! Sharing between threads: workers put frames into [`Shared::outgoing`] and ring the bell; a thread of the
+//! Sharing between threads: workers put frames into [`PatchLink::outgoing`] and ring the bell; a thread of the
 //! port's own does everything with the sockets, and puts what comes in into the port's receive queue.
 
 use std::io::ErrorKind;
@@ -78,14 +78,14 @@ impl Target {
 /// A port's patch sockets. Dropping it closes them and ends their thread.
 #[derive(Debug)]
 pub(super) struct Patch {
-    shared: Arc<Shared>,
+    shared: Arc<PatchLink>,
     /// It connects, rather than listens.
     active: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PatchLink {
     outgoing: ArrayQueue<Vec<u8>>,
     bell: Doorbell,
     stop: AtomicBool,
@@ -119,7 +119,7 @@ impl Patch {
             return Err(wrong(expected));
         }
         let listener = Listener::open(&target).map_err(|e| system(port, format!("listen on {text}"), e))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PatchLink {
             outgoing: ArrayQueue::new(QUEUE_LEN),
             bell: Doorbell::new(port)?,
             stop: AtomicBool::new(false),
@@ -233,7 +233,7 @@ fn connect(target: &Target) -> std::io::Result<OwnedFd> {
 
 /// What the thread works on.
 struct Pump {
-    shared: Arc<Shared>,
+    shared: Arc<PatchLink>,
     target: Target,
     listener: Option<Listener>,
     peers: Vec<Peer>,

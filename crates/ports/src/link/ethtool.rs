@@ -145,7 +145,8 @@ impl Socket {
             return Err(io::Error::other("too many link modes"));
         }
         info.cmd = ETHTOOL_GLINKSETTINGS;
-        // SAFETY: as above, and `maps` has room for three maps of `map_words` words.
+        // SAFETY: `LinkSettings` is the structure of this command, and `maps` has room for three maps of
+        // `map_words` words.
         unsafe { self.ioctl(name, &mut info)? };
         // SPEED_UNKNOWN is all ones.
         let speed = if info.speed > i32::MAX as u32 { 0 } else { info.speed };

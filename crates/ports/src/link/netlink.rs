@@ -1,45 +1,53 @@
 //! Requests for interfaces over rtnetlink(7), and the kernel's word of their changes.
 //!
-//! Everything is in host byte order, and attributes are padded to four bytes (netlink(7)).
+//! Messages are written and read by netlink-packet-route. Of an interface's sixty attributes, the dozen in
+//! [`WANTED`] is parsed, each for itself: one that is passed over costs nothing, and one that a newer kernel has
+//! changed does not cost the others.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use netlink_packet_core::{
+    ErrorBuffer, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    NetlinkMessage, NlasIterator, ParseableParametrized,
+};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkMessage, LinkXdp, Stats64, XdpAttached,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
 
 use super::{Facts, XdpAttachment};
 use crate::{Mac, Stats};
 
-/// Length of `struct nlmsghdr`.
-const HEADER: usize = 16;
-/// Length of `struct ifinfomsg`.
-const IFINFO: usize = 16;
 /// Room for one datagram at first. The kernel sends an interface in one message, by far the longest part of
 /// which are the virtual functions of a NIC, and those only to who asks for them.
 const BUFFER: usize = 64 * 1024;
-/// Marks an attribute that holds attributes.
-const NESTED: u16 = libc::NLA_F_NESTED as u16;
+/// Length of `struct ifinfomsg`.
+const LINK_HEADER: usize = 16;
+/// Messages start at multiples of it (NLMSG_ALIGNTO).
+const ALIGNMENT: usize = 4;
 
 // linux/if_link.h, where libc lacks them.
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
 const IFLA_MAX_MTU: u16 = 51;
-const IFLA_XDP_FD: u16 = 1;
-const IFLA_XDP_ATTACHED: u16 = 2;
-const IFLA_XDP_FLAGS: u16 = 3;
-const IFLA_XDP_PROG_ID: u16 = 4;
-const IFLA_XDP_DRV_PROG_ID: u16 = 5;
-const IFLA_XDP_SKB_PROG_ID: u16 = 6;
-const IFLA_XDP_EXPECTED_FD: u16 = 8;
 const IFLA_INFO_KIND: u16 = 1;
 
-/// A message of this flag belongs to a dump during which the table has changed.
-const DUMP_INTERRUPTED: u16 = libc::NLM_F_DUMP_INTR as u16;
-/// Leaves the counters out of an answer, of which they are the larger part.
-const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+/// The attributes that are parsed by netlink-packet-route. Besides, there are the two names, which it takes as UTF-8
+/// only.
+const WANTED: [u16; 7] = [
+    libc::IFLA_ADDRESS,
+    libc::IFLA_MTU,
+    libc::IFLA_STATS64,
+    IFLA_NUM_TX_QUEUES,
+    IFLA_NUM_RX_QUEUES,
+    IFLA_XDP,
+    IFLA_MAX_MTU,
+];
+
 /// How often a dump is asked for again because the table has changed meanwhile. Whoever wants to know of later
 /// changes listens to [`Events`] anyway.
 const DUMPS: usize = 3;
@@ -51,26 +59,22 @@ pub(super) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
 
 /// A blocking NETLINK_ROUTE socket with one request under way at most.
 pub(super) struct Netlink {
-    socket: OwnedFd,
+    socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
 impl Netlink {
     pub fn open() -> io::Result<Netlink> {
-        // NETLINK_ROUTE is protocol 0.
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Ok(Netlink { socket, sequence: 0, buffer: vec![0; BUFFER] })
+        Ok(Netlink { socket: Socket::new(NETLINK_ROUTE)?, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
     pub fn get(&mut self, index: u32) -> io::Result<Facts> {
-        self.get_link(Request::new(libc::RTM_GETLINK, index))
+        self.get_link(about(index, Vec::new()))
     }
 
     pub fn get_by_name(&mut self, name: &str) -> io::Result<Facts> {
-        let mut request = Request::new(libc::RTM_GETLINK, 0);
-        request.attribute(libc::IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
-        self.get_link(request)
+        self.get_link(about(0, vec![LinkAttribute::IfName(name.into())]))
     }
 
     /// Every interface of the namespace, by one request. The counters are left out.
@@ -85,26 +89,26 @@ impl Netlink {
 
     /// One dump. `None`: the table has changed under it.
     fn dump(&mut self) -> io::Result<Option<Vec<Facts>>> {
-        let mut request = Request::new(libc::RTM_GETLINK, 0);
-        request.attribute(libc::IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
-        self.send(request, libc::NLM_F_DUMP as u16)?;
+        // The counters are the larger part of an answer.
+        let request = about(0, vec![LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])]);
+        self.send(RouteNetlinkMessage::GetLink(request), NLM_F_DUMP)?;
         let (mut all, mut whole) = (Vec::new(), true);
         loop {
             let len = self.receive()?;
             for message in Messages(&self.buffer[..len]) {
-                let Message { kind, flags, sequence, body } = message?;
-                if sequence != self.sequence {
+                let message = message?;
+                if message.sequence_number() != self.sequence {
                     continue;
                 }
-                whole &= flags & DUMP_INTERRUPTED == 0;
-                match kind {
+                whole &= message.flags() & NLM_F_DUMP_INTR == 0;
+                match message.message_type() {
                     libc::RTM_NEWLINK => {
                         let mut facts = Facts::default();
-                        parse_link(body, &mut facts).ok_or_else(cut_short)?;
+                        parse_link(message.payload(), &mut facts).ok_or_else(cut_short)?;
                         all.push(facts);
                     }
-                    DONE => return Ok(whole.then_some(all)),
-                    ERROR => error_of(body)?,
+                    NLMSG_DONE => return Ok(whole.then_some(all)),
+                    NLMSG_ERROR => error_of(message.payload())?,
                     _ => {}
                 }
             }
@@ -112,53 +116,43 @@ impl Netlink {
     }
 
     pub fn set_up(&mut self, index: u32, up: bool) -> io::Result<()> {
-        let mut request = Request::new(libc::RTM_NEWLINK, index);
-        let flag = libc::IFF_UP as u32;
-        request.flags(if up { flag } else { 0 }, flag);
-        self.change(request)
+        let mut request = about(index, Vec::new());
+        request.header.flags.set(LinkFlags::Up, up);
+        request.header.change_mask = LinkFlags::Up;
+        self.change(RouteNetlinkMessage::NewLink(request))
     }
 
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> io::Result<()> {
-        let mut request = Request::new(libc::RTM_NEWLINK, index);
-        request.attribute(libc::IFLA_MTU, &mtu.to_ne_bytes());
-        self.change(request)
+        self.change(RouteNetlinkMessage::NewLink(about(index, vec![LinkAttribute::Mtu(mtu)])))
     }
 
     pub fn set_mac(&mut self, index: u32, mac: Mac) -> io::Result<()> {
-        let mut request = Request::new(libc::RTM_NEWLINK, index);
-        request.attribute(libc::IFLA_ADDRESS, &mac);
-        self.change(request)
+        self.change(RouteNetlinkMessage::NewLink(about(index, vec![LinkAttribute::Address(mac.to_vec())])))
     }
 
     pub fn set_xdp(&mut self, index: u32, program: i32, flags: u32, expected: Option<i32>) -> io::Result<()> {
-        let mut xdp = Vec::new();
-        push_attribute(&mut xdp, IFLA_XDP_FD, &program.to_ne_bytes());
-        push_attribute(&mut xdp, IFLA_XDP_FLAGS, &flags.to_ne_bytes());
-        if let Some(expected) = expected {
-            push_attribute(&mut xdp, IFLA_XDP_EXPECTED_FD, &expected.to_ne_bytes());
-        }
-        let mut request = Request::new(libc::RTM_SETLINK, index);
-        request.attribute(IFLA_XDP | NESTED, &xdp);
-        self.change(request)
+        let mut xdp = vec![LinkXdp::Fd(program), LinkXdp::Flags(flags)];
+        xdp.extend(expected.map(|program| LinkXdp::ExpectedFd(program as u32)));
+        self.change(RouteNetlinkMessage::SetLink(about(index, vec![LinkAttribute::Xdp(xdp)])))
     }
 
-    fn get_link(&mut self, request: Request) -> io::Result<Facts> {
-        self.send(request, 0)?;
+    fn get_link(&mut self, request: LinkMessage) -> io::Result<Facts> {
+        self.send(RouteNetlinkMessage::GetLink(request), 0)?;
         let Some(body) = self.answer()? else { return Err(io::Error::other("netlink answer without an interface")) };
         let mut facts = Facts::default();
         parse_link(&self.buffer[body], &mut facts).ok_or_else(cut_short)?;
         Ok(facts)
     }
 
-    fn change(&mut self, request: Request) -> io::Result<()> {
-        self.send(request, libc::NLM_F_ACK as u16)?;
+    fn change(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
+        self.send(request, NLM_F_ACK)?;
         self.answer().map(|_| ())
     }
 
-    fn send(&mut self, request: Request, flags: u16) -> io::Result<()> {
+    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = request.finish(self.sequence, flags | libc::NLM_F_REQUEST as u16);
-        rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, &bytes, SendFlags::empty()))?;
+        let bytes = message(request, flags | NLM_F_REQUEST, self.sequence);
+        retry(|| self.socket.send(&bytes, 0))?;
         SENT.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -178,23 +172,50 @@ impl Netlink {
 
     /// Waits for a datagram and takes it, however long it is.
     fn receive(&mut self) -> io::Result<usize> {
-        let len = receive(&self.socket, &mut [], RecvFlags::PEEK)?;
+        let len = receive(&self.socket, &mut [], libc::MSG_PEEK)?;
         if len > self.buffer.len() {
             self.buffer.resize(len.next_power_of_two(), 0);
         }
-        let len = receive(&self.socket, &mut self.buffer, RecvFlags::empty())?;
+        let len = receive(&self.socket, &mut self.buffer, 0)?;
         RECEIVED.fetch_add(1, Relaxed);
         Ok(len.min(self.buffer.len()))
     }
+}
+
+/// A message about an interface; `index` is zero where an attribute says which one, or all are meant.
+fn about(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header = LinkHeader { index, ..LinkHeader::default() };
+    message.attributes = attributes;
+    message
+}
+
+/// A message as bytes.
+fn message(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
+    let mut message = NetlinkMessage::from(body);
+    (message.header.flags, message.header.sequence_number) = (flags, sequence);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
 }
 
 /// Where the body of a message is, if it is more than an acknowledgement.
 type Body = Option<std::ops::Range<usize>>;
 
 /// Receives a datagram and returns its whole length, which may be more than there is room for.
-fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
-    let (_, len) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buffer, flags | RecvFlags::TRUNC))?;
-    Ok(len)
+fn receive(socket: &Socket, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+    retry(|| socket.recv(&mut &mut *buffer, flags | libc::MSG_TRUNC))
+}
+
+/// Calls a system call again that a signal has interrupted.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }
 
 /// A change that the kernel tells of.
@@ -218,7 +239,7 @@ impl Event<'_> {
 
 /// A socket that gets the changes of all interfaces of a namespace.
 pub(super) struct Events {
-    socket: OwnedFd,
+    socket: Socket,
     buffer: Vec<u8>,
 }
 
@@ -228,21 +249,19 @@ const EVENTS_BUFFER: usize = 8 << 20;
 
 impl Events {
     pub fn open() -> io::Result<Events> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
         // Past the limit of the system only with CAP_NET_ADMIN: without, it is as much as that allows.
         if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, EVENTS_BUFFER).is_err() {
             let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, EVENTS_BUFFER);
         }
         // With an address of its own, which the kernel chooses: to a socket without, nothing is told.
-        let address = SocketAddrNetlink::new(0, 1 << (libc::RTNLGRP_LINK - 1));
-        rustix::net::bind(&socket, &address)?;
+        socket.bind(&SocketAddr::new(0, 1 << (libc::RTNLGRP_LINK - 1)))?;
         Ok(Events { socket, buffer: vec![0; BUFFER] })
     }
 
     /// Calls `each` with the changes of one datagram. `false`: none waits.
     pub fn next(&mut self, mut each: impl FnMut(Event<'_>)) -> bool {
-        let len = match receive(&self.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
+        let len = match receive(&self.socket, &mut self.buffer, libc::MSG_DONTWAIT) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(len) if len <= self.buffer.len() => len,
             // ENOBUFS, or one that was too long, of which the kernel knows none.
@@ -254,15 +273,18 @@ impl Events {
         };
         RECEIVED.fetch_add(1, Relaxed);
         for message in Messages(&self.buffer[..len]) {
-            let Ok(Message { kind, body, .. }) = message else {
+            let Ok(message) = message else {
                 each(Event::Overflow);
                 break;
             };
+            let body = message.payload();
+            let Ok(LinkHeader { interface_family, index, .. }) = LinkHeader::parse(body) else { continue };
             // A bridge of the kernel tells of its ports by the same messages, in its own address family: that
             // one of those goes does not mean that the interface does.
-            let about_interface = body.first() == Some(&(libc::AF_UNSPEC as u8));
-            let Some(index) = u32_at(body, 4).filter(|_| about_interface) else { continue };
-            match kind {
+            if interface_family != AddressFamily::Unspec {
+                continue;
+            }
+            match message.message_type() {
                 libc::RTM_NEWLINK => each(Event::Link(index, body)),
                 libc::RTM_DELLINK => each(Event::Gone(index)),
                 _ => {}
@@ -272,32 +294,22 @@ impl Events {
     }
 }
 
-const ERROR: u16 = libc::NLMSG_ERROR as u16;
-const DONE: u16 = libc::NLMSG_DONE as u16;
-
-/// A message of a datagram.
-struct Message<'a> {
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    body: &'a [u8],
-}
-
 /// The messages in a datagram. One of impossible length is the last.
 struct Messages<'a>(&'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = io::Result<Message<'a>>;
+    type Item = io::Result<NetlinkBuffer<&'a [u8]>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (rest, len) = (self.0, u32_at(self.0.get(..HEADER)?, 0)? as usize);
-        let Some(body) = rest.get(HEADER..len) else {
-            self.0 = &[];
-            return Some(Err(io::Error::other("netlink message of impossible length")));
-        };
-        self.0 = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-        let (kind, flags, sequence) = (u16_at(rest, 4)?, u16_at(rest, 6)?, u32_at(rest, 8)?);
-        Some(Ok(Message { kind, flags, sequence, body }))
+        let bytes = std::mem::take(&mut self.0);
+        if bytes.is_empty() {
+            return None;
+        }
+        let message = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other);
+        if let Ok(message) = &message {
+            self.0 = bytes.get((message.length() as usize).next_multiple_of(ALIGNMENT)..).unwrap_or_default();
+        }
+        Some(message)
     }
 }
 
@@ -307,93 +319,120 @@ fn cut_short() -> io::Error {
 
 /// The error that a message of that kind reports; zero is an acknowledgement.
 fn error_of(body: &[u8]) -> io::Result<()> {
-    match u32_at(body, 0).ok_or_else(cut_short)? as i32 {
-        0 => Ok(()),
-        code => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
+    match ErrorBuffer::new_checked(body).map_err(io::Error::other)?.code() {
+        None => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(code.get().wrapping_neg())),
     }
 }
 
 /// Finds the message with this sequence number and says where its body is, or what error it reports.
 fn find_answer(bytes: &[u8], sequence: u32) -> Option<io::Result<Body>> {
     for message in Messages(bytes) {
-        match message {
-            Ok(message) if message.sequence != sequence => {}
-            Ok(Message { kind: ERROR, body, .. }) => return Some(error_of(body).map(|()| None)),
-            Ok(Message { body, .. }) => {
-                let start = body.as_ptr().addr() - bytes.as_ptr().addr();
-                return Some(Ok(Some(start..start + body.len())));
-            }
+        let message = match message {
+            Ok(message) if message.sequence_number() != sequence => continue,
+            Ok(message) => message,
             Err(error) => return Some(Err(error)),
+        };
+        let body = message.payload();
+        if message.message_type() == NLMSG_ERROR {
+            return Some(error_of(body).map(|()| None));
         }
+        let start = body.as_ptr().addr() - bytes.as_ptr().addr();
+        return Some(Ok(Some(start..start + body.len())));
     }
     None
 }
 
-/// `struct ifinfomsg` and its attributes. What is not there stays as it is.
+/// `struct ifinfomsg` and its attributes. What is not there, or not as it should be, stays as it is.
 fn parse_link(body: &[u8], facts: &mut Facts) -> Option<()> {
-    let flags = u32_at(body, 8)? as i32;
-    let carrier = libc::IFF_RUNNING | libc::IFF_LOWER_UP;
-    facts.hardware = u16_at(body, 2)?;
-    facts.index = u32_at(body, 4)?;
-    facts.admin_up = flags & libc::IFF_UP != 0;
-    facts.carrier = flags & carrier == carrier;
-    facts.loopback = flags & libc::IFF_LOOPBACK != 0;
-    for (kind, value) in Attributes(body.get(IFINFO..)?) {
-        let number = u32_at(value, 0);
-        match kind {
-            libc::IFLA_IFNAME => facts.name = text(value),
-            libc::IFLA_ADDRESS => facts.mac = value.try_into().unwrap_or_default(),
-            libc::IFLA_MTU => facts.mtu = number?,
-            IFLA_MAX_MTU => facts.max_mtu = number?,
-            IFLA_NUM_RX_QUEUES => facts.rx_queues = number?,
-            IFLA_NUM_TX_QUEUES => facts.tx_queues = number?,
-            libc::IFLA_STATS64 => facts.stats = parse_stats(value),
-            libc::IFLA_LINKINFO => {
-                let kind = Attributes(value).find(|&(kind, _)| kind == IFLA_INFO_KIND);
-                facts.kind = kind.map(|(_, value)| text(value)).unwrap_or_default();
+    let header = LinkHeader::parse(body).ok()?;
+    facts.hardware = header.link_layer_type.into();
+    facts.index = header.index;
+    facts.admin_up = header.flags.contains(LinkFlags::Up);
+    facts.carrier = header.flags.contains(LinkFlags::Running | LinkFlags::LowerUp);
+    facts.loopback = header.flags.contains(LinkFlags::Loopback);
+    for attribute in NlasIterator::new(body.get(LINK_HEADER..)?).map_while(Result::ok) {
+        match attribute.kind() {
+            libc::IFLA_IFNAME => facts.name = text(attribute.value()),
+            libc::IFLA_LINKINFO => facts.kind = kind_of(attribute.value()),
+            kind if WANTED.contains(&kind) => {
+                if let Ok(parsed) = LinkAttribute::parse_with_param(&attribute, header.interface_family) {
+                    take_over(parsed, facts);
+                }
             }
-            IFLA_XDP => facts.xdp = parse_xdp(value),
             _ => {}
         }
     }
     Some(())
 }
 
-/// `struct rtnl_link_stats64`: 64-bit counters, to which newer kernels have appended.
-fn parse_stats(value: &[u8]) -> Stats {
-    let at = |index: usize| {
-        let bytes = value.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(0, u64::from_ne_bytes)
-    };
-    Stats {
-        rx_packets: at(0),
-        tx_packets: at(1),
-        rx_bytes: at(2),
-        tx_bytes: at(3),
-        rx_errors: at(4),
-        tx_errors: at(5),
-        rx_dropped: at(6),
-        tx_dropped: at(7),
-        collisions: at(9),
-        rx_over_err: at(11),
-        rx_crc_err: at(12),
-        rx_frame_err: at(13),
+/// Takes over one of the attributes that are [`WANTED`].
+fn take_over(attribute: LinkAttribute, facts: &mut Facts) {
+    match attribute {
+        LinkAttribute::Address(mac) => facts.mac = mac.try_into().unwrap_or_default(),
+        LinkAttribute::Mtu(mtu) => facts.mtu = mtu,
+        LinkAttribute::MaxMtu(mtu) => facts.max_mtu = mtu,
+        LinkAttribute::NumRxQueues(count) => facts.rx_queues = count,
+        LinkAttribute::NumTxQueues(count) => facts.tx_queues = count,
+        LinkAttribute::Stats64(stats) => facts.stats = stats_of(&stats),
+        LinkAttribute::Xdp(xdp) => facts.xdp = attachment(&xdp),
+        _ => {}
     }
 }
 
-fn parse_xdp(value: &[u8]) -> XdpAttachment {
+/// The kind in IFLA_LINKINFO, without the data of that kind, which is of no use here.
+fn kind_of(info: &[u8]) -> String {
+    let mut attributes = NlasIterator::new(info).map_while(Result::ok);
+    attributes.find(|attribute| attribute.kind() == IFLA_INFO_KIND).map_or(String::new(), |kind| text(kind.value()))
+}
+
+fn stats_of(stats: &Stats64) -> Stats {
+    Stats {
+        rx_packets: stats.rx_packets,
+        tx_packets: stats.tx_packets,
+        rx_bytes: stats.rx_bytes,
+        tx_bytes: stats.tx_bytes,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        rx_dropped: stats.rx_dropped,
+        tx_dropped: stats.tx_dropped,
+        collisions: stats.collisions,
+        rx_over_err: stats.rx_over_errors,
+        rx_crc_err: stats.rx_crc_errors,
+        rx_frame_err: stats.rx_frame_errors,
+    }
+}
+
+fn attachment(attributes: &[LinkXdp]) -> XdpAttachment {
     let mut xdp = XdpAttachment::default();
-    for (kind, value) in Attributes(value) {
-        let number = u32_at(value, 0).unwrap_or(0);
-        match kind {
-            IFLA_XDP_ATTACHED => xdp.mode = value.first().copied().unwrap_or(0),
-            IFLA_XDP_PROG_ID => xdp.program = number,
-            IFLA_XDP_DRV_PROG_ID => xdp.native_program = number,
-            IFLA_XDP_SKB_PROG_ID => xdp.generic_program = number,
+    for attribute in attributes {
+        match *attribute {
+            LinkXdp::Attached(mode) => xdp.mode = mode_number(mode),
+            LinkXdp::ProgId(program) => xdp.program = program,
+            LinkXdp::DrvProgId(program) => xdp.native_program = program,
+            LinkXdp::SkbProgId(program) => xdp.generic_program = program,
             _ => {}
         }
     }
     xdp
+}
+
+/// `XDP_ATTACHED_*`.
+fn mode_number(mode: XdpAttached) -> u8 {
+    match mode {
+        XdpAttached::Driver => 1,
+        XdpAttached::SocketBuffer => 2,
+        XdpAttached::Hardware => 3,
+        XdpAttached::Multiple => 4,
+        XdpAttached::Other(mode) => mode,
+        _ => 0,
+    }
+}
+
+/// Names are any bytes but zero.
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
 /// For fuzzing: the number that an answer is looked for by, and what a kernel could send. Whatever it is, what is
@@ -409,105 +448,106 @@ pub(super) fn fuzz(bytes: &[u8]) {
     assert!(facts.name.len() + facts.kind.len() <= 3 * datagram.len(), "text that was not sent");
 }
 
-/// A request under construction: `struct nlmsghdr`, `struct ifinfomsg`, attributes.
-struct Request(Vec<u8>);
-
-impl Request {
-    fn new(kind: u16, index: u32) -> Request {
-        let mut bytes = vec![0; HEADER + IFINFO];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[HEADER + 4..HEADER + 8].copy_from_slice(&index.to_ne_bytes());
-        Request(bytes)
-    }
-
-    /// Sets the interface flags that `change` names.
-    fn flags(&mut self, flags: u32, change: u32) {
-        self.0[HEADER + 8..HEADER + 12].copy_from_slice(&flags.to_ne_bytes());
-        self.0[HEADER + 12..HEADER + 16].copy_from_slice(&change.to_ne_bytes());
-    }
-
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        push_attribute(&mut self.0, kind, value);
-    }
-
-    fn finish(mut self, sequence: u32, flags: u16) -> Vec<u8> {
-        let len = self.0.len() as u32;
-        self.0[0..4].copy_from_slice(&len.to_ne_bytes());
-        self.0[6..8].copy_from_slice(&flags.to_ne_bytes());
-        self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
-        self.0
-    }
-}
-
-fn push_attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    bytes.extend_from_slice(&(value.len() as u16 + 4).to_ne_bytes());
-    bytes.extend_from_slice(&kind.to_ne_bytes());
-    bytes.extend_from_slice(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-}
-
-/// The attributes in a message or in another attribute: (type without flags, value).
-struct Attributes<'a>(&'a [u8]);
-
-impl<'a> Iterator for Attributes<'a> {
-    type Item = (u16, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let len = u16_at(self.0, 0)? as usize;
-        let kind = u16_at(self.0, 2)? & libc::NLA_TYPE_MASK as u16;
-        let value = self.0.get(4..len)?;
-        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use netlink_packet_core::{DefaultNla, ErrorMessage, NetlinkHeader, NetlinkPayload};
+    use netlink_packet_route::link::{InfoKind, LinkInfo, LinkLayerType};
     use proptest::prelude::*;
+
+    use super::*;
+
+    /// An error as the kernel reports it, in an answer to request 7.
+    fn error_message(code: i32) -> Vec<u8> {
+        let mut error = ErrorMessage::default();
+        (error.code, error.header) = (std::num::NonZeroI32::new(code), vec![0; 16]);
+        let mut message =
+            NetlinkMessage::<RouteNetlinkMessage>::new(NetlinkHeader::default(), NetlinkPayload::Error(error));
+        message.header.sequence_number = 7;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    /// The body of a message about interface 5.
+    fn link_body(flags: LinkFlags, attributes: Vec<LinkAttribute>) -> Vec<u8> {
+        let mut link = about(5, attributes);
+        (link.header.flags, link.header.link_layer_type) = (flags, LinkLayerType::Ether);
+        message(RouteNetlinkMessage::NewLink(link), 0, 1)[16..].to_vec()
+    }
 
     #[test]
     fn error_answers_become_errors() {
-        let mut message = Request::new(libc::NLMSG_ERROR as u16, 0).finish(7, 0);
-        message[HEADER..HEADER + 4].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
+        let message = error_message(-libc::EPERM);
         let error = find_answer(&message, 7).unwrap().unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         assert!(find_answer(&message, 8).is_none());
+        assert!(matches!(find_answer(&error_message(0), 7), Some(Ok(None))));
     }
 
     #[test]
     fn an_error_number_without_a_positive_form_is_an_error() {
-        let mut message = Request::new(libc::NLMSG_ERROR as u16, 0).finish(7, 0);
-        message[HEADER..HEADER + 4].copy_from_slice(&i32::MIN.to_ne_bytes());
-        assert!(find_answer(&message, 7).unwrap().is_err());
+        assert!(find_answer(&error_message(i32::MIN), 7).unwrap().is_err());
     }
 
     #[test]
     fn link_message_is_parsed() {
-        let mut request = Request::new(libc::RTM_NEWLINK, 5);
-        request.flags((libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32, 0);
-        request.attribute(libc::IFLA_IFNAME, b"eth0\0");
-        request.attribute(libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
-        let mut info = Vec::new();
-        push_attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
-        request.attribute(libc::IFLA_LINKINFO | NESTED, &info);
+        let body = link_body(
+            LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp,
+            vec![
+                LinkAttribute::IfName("eth0".into()),
+                LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1]),
+                LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth)]),
+                LinkAttribute::NumRxQueues(4),
+                LinkAttribute::NumTxQueues(2),
+                LinkAttribute::MaxMtu(9000),
+                LinkAttribute::Xdp(vec![LinkXdp::Attached(XdpAttached::Multiple), LinkXdp::DrvProgId(7)]),
+            ],
+        );
         let mut facts = Facts::default();
-        parse_link(&request.finish(1, 0)[HEADER..], &mut facts).unwrap();
+        parse_link(&body, &mut facts).unwrap();
         assert_eq!((facts.index, facts.name.as_str(), facts.kind.as_str()), (5, "eth0", "veth"));
         assert_eq!((facts.admin_up, facts.carrier, facts.mac), (true, true, [2, 0, 0, 0, 0, 1]));
+        assert_eq!((facts.rx_queues, facts.tx_queues, facts.max_mtu, facts.hardware), (4, 2, 9000, 1));
+        assert_eq!(facts.xdp, XdpAttachment { mode: 4, native_program: 7, ..XdpAttachment::default() });
+    }
+
+    #[test]
+    fn counters_of_older_and_newer_kernels_are_read() {
+        for words in [24u64, 25, 30] {
+            let counters = (1..=words).flat_map(u64::to_ne_bytes).collect();
+            let stats = LinkAttribute::Other(DefaultNla::new(libc::IFLA_STATS64, counters));
+            let mut facts = Facts::default();
+            parse_link(&link_body(LinkFlags::empty(), vec![stats]), &mut facts).unwrap();
+            let Stats { rx_packets, tx_bytes, collisions, rx_frame_err, .. } = facts.stats;
+            assert_eq!((rx_packets, tx_bytes, collisions, rx_frame_err), (1, 4, 10, 14), "{words} counters");
+        }
+    }
+
+    #[test]
+    fn an_attribute_that_a_newer_kernel_has_changed_costs_no_other() {
+        let changed = |kind| LinkAttribute::Other(DefaultNla::new(kind, vec![1, 2, 3, 4, 5, 6, 7, 8]));
+        let body = link_body(
+            LinkFlags::empty(),
+            vec![
+                changed(libc::IFLA_MTU),
+                changed(IFLA_XDP),
+                changed(libc::IFLA_AF_SPEC),
+                LinkAttribute::IfName("eth0".into()),
+                LinkAttribute::MaxMtu(9000),
+            ],
+        );
+        let mut facts = Facts { mtu: 1500, ..Facts::default() };
+        parse_link(&body, &mut facts).unwrap();
+        assert_eq!((facts.name.as_str(), facts.mtu, facts.max_mtu), ("eth0", 1500, 9000));
+    }
+
+    #[test]
+    fn names_need_not_be_utf8() {
+        let name = LinkAttribute::Other(DefaultNla::new(libc::IFLA_IFNAME, b"eth\xff\0".to_vec()));
+        let mut facts = Facts::default();
+        parse_link(&link_body(LinkFlags::empty(), vec![name]), &mut facts).unwrap();
+        assert_eq!(facts.name, "eth\u{fffd}");
     }
 
     #[test]
@@ -523,9 +563,7 @@ mod tests {
     #[test]
     fn an_event_with_a_part_only_keeps_the_rest() {
         let mut facts = Facts { mtu: 9000, name: "wlan0".into(), ..Facts::default() };
-        let mut request = Request::new(libc::RTM_NEWLINK, 5);
-        request.flags(libc::IFF_UP as u32, 0);
-        Event::update(&request.finish(1, 0)[HEADER..], &mut facts);
+        Event::update(&link_body(LinkFlags::Up, Vec::new()), &mut facts);
         assert_eq!((facts.mtu, facts.name.as_str(), facts.admin_up), (9000, "wlan0", true));
     }
 

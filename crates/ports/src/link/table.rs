@@ -38,7 +38,7 @@ const BETWEEN_DUMPS: Duration = Duration::from_millis(50);
 pub struct LinkId(u64);
 
 /// An interface from its coming to its going.
-pub(super) struct Entry {
+pub(super) struct TrackedLink {
     pub id: LinkId,
     pub index: u32,
     facts: Mutex<Arc<Facts>>,
@@ -51,11 +51,11 @@ pub(super) struct Entry {
     gone: AtomicBool,
 }
 
-impl Entry {
-    fn new(facts: Facts) -> Arc<Entry> {
+impl TrackedLink {
+    fn new(facts: Facts) -> Arc<TrackedLink> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (id, index) = (LinkId(NEXT.fetch_add(1, Relaxed)), facts.index);
-        Arc::new(Entry {
+        Arc::new(TrackedLink {
             id,
             index,
             facts: Mutex::new(Arc::new(facts)),
@@ -88,7 +88,7 @@ impl Entry {
 
 /// The interfaces of one network namespace. There is one table for each, as long as somebody uses it.
 pub struct LinkTable {
-    state: Mutex<State>,
+    state: Mutex<KnownLinks>,
     requests: Mutex<Netlink>,
     /// Both sockets, and this one, fix the namespace.
     pub(super) ethtool: ethtool::Socket,
@@ -97,10 +97,10 @@ pub struct LinkTable {
 /// Device and inode of a network namespace's file.
 type NamespaceId = (u64, u64);
 
-struct State {
+struct KnownLinks {
     events: Events,
-    by_index: HashMap<u32, Arc<Entry>>,
-    by_name: HashMap<String, Arc<Entry>>,
+    by_index: HashMap<u32, Arc<TrackedLink>>,
+    by_name: HashMap<String, Arc<TrackedLink>>,
     /// When what waited was taken over last.
     caught_up: Instant,
     /// When all interfaces were asked for last.
@@ -131,7 +131,7 @@ impl LinkTable {
         // Listening before asking: what changes in between is told.
         let events = Events::open()?;
         let (by_index, by_name) = (HashMap::new(), HashMap::new());
-        let state = State { events, by_index, by_name, caught_up: Instant::now(), dumped: None, behind: true };
+        let state = KnownLinks { events, by_index, by_name, caught_up: Instant::now(), dumped: None, behind: true };
         let requests = Mutex::new(Netlink::open()?);
         let table = LinkTable { state: Mutex::new(state), requests, ethtool: ethtool::Socket::open()? };
         table.state.lock().ask_for_all(&mut table.requests())?;
@@ -146,7 +146,7 @@ impl LinkTable {
 
     /// The interface of this name. One that is not in the table is asked for: the name may be one of the other
     /// names of an interface.
-    pub(super) fn find_or_ask(&self, name: &str) -> io::Result<Option<Arc<Entry>>> {
+    pub(super) fn find_or_ask(&self, name: &str) -> io::Result<Option<Arc<TrackedLink>>> {
         self.catch_up(true);
         let found = self.state.lock().by_name.get(name).cloned();
         if found.is_some() {
@@ -178,7 +178,7 @@ impl LinkTable {
     }
 }
 
-impl State {
+impl KnownLinks {
     fn take_over(&mut self, requests: &Mutex<Netlink>) {
         self.read_events();
         if self.behind
@@ -191,7 +191,7 @@ impl State {
     }
 
     fn read_events(&mut self) {
-        let State { events, by_index, by_name, behind, .. } = self;
+        let KnownLinks { events, by_index, by_name, behind, .. } = self;
         while events.next(|event| match event {
             Event::Link(index, body) => {
                 let entry = by_index.get(&index).cloned();
@@ -222,11 +222,11 @@ impl State {
     }
 }
 
-type ByIndex = HashMap<u32, Arc<Entry>>;
-type ByName = HashMap<String, Arc<Entry>>;
+type ByIndex = HashMap<u32, Arc<TrackedLink>>;
+type ByName = HashMap<String, Arc<TrackedLink>>;
 
 /// Notes what is known of an interface that is there; of a new one where it has no entry.
-fn put(by_index: &mut ByIndex, by_name: &mut ByName, entry: Option<Arc<Entry>>, facts: Facts) {
+fn put(by_index: &mut ByIndex, by_name: &mut ByName, entry: Option<Arc<TrackedLink>>, facts: Facts) {
     let (name, index) = (facts.name.clone(), facts.index);
     let entry = match entry {
         Some(entry) => {
@@ -238,7 +238,7 @@ fn put(by_index: &mut ByIndex, by_name: &mut ByName, entry: Option<Arc<Entry>>, 
             entry
         }
         None => {
-            let entry = Entry::new(facts);
+            let entry = TrackedLink::new(facts);
             by_index.insert(index, entry.clone());
             entry
         }
@@ -257,7 +257,7 @@ fn remove(by_index: &mut ByIndex, by_name: &mut ByName, index: u32) {
 }
 
 /// Another interface may have taken the name since.
-fn forget_name(by_name: &mut ByName, name: &str, entry: &Entry) {
+fn forget_name(by_name: &mut ByName, name: &str, entry: &TrackedLink) {
     if by_name.get(name).is_some_and(|other| other.id == entry.id) {
         by_name.remove(name);
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     impl Model {
-        fn put(&mut self, index: u32, name: &str) -> Arc<Entry> {
+        fn put(&mut self, index: u32, name: &str) -> Arc<TrackedLink> {
             let entry = self.by_index.get(&index).cloned();
             put(&mut self.by_index, &mut self.by_name, entry, facts(index, name));
             self.by_index[&index].clone()

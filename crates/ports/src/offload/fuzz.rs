@@ -61,7 +61,8 @@ fn check_checksum(frame: &[u8], offload: Offload, out: &[Packet]) {
         assert_eq!(packet.data(), frame);
         return;
     }
-    let is_crc = offload.csum_offset == 8 && Place::find(frame).is_some_and(|p| (p.l4, p.protocol) == (start, 132));
+    let is_crc =
+        offload.csum_offset == 8 && HeaderOffsets::find(frame).is_some_and(|p| (p.l4, p.protocol) == (start, 132));
     let end = at + if is_crc { 4 } else { 2 };
     assert_eq!((&packet.data()[..at], &packet.data()[end..]), (&frame[..at], &frame[end..]));
     if !is_crc && (at - start).is_multiple_of(2) {
@@ -72,14 +73,14 @@ fn check_checksum(frame: &[u8], offload: Offload, out: &[Packet]) {
 
 /// Segments: each is a packet with lengths and checksums of its own, and together they have the payload.
 fn check_segments(frame: &[u8], offload: Offload, out: &[Packet]) {
-    let whole = Place::find(frame).expect("headers of what was cut");
+    let whole = HeaderOffsets::find(frame).expect("headers of what was cut");
     let mut payload = Vec::new();
     for (index, segment) in out.iter().enumerate() {
         let mut packet = Packet::from_slice(segment.data());
         *packet.offload_mut() = *segment.offload();
         complete_checksum(&mut packet).expect("a checksum within the segment");
         let segment = packet.data();
-        let place = Place::find(segment).expect("headers of a segment");
+        let place = HeaderOffsets::find(segment).expect("headers of a segment");
         assert_eq!((place.l3, place.l4, place.payload), (whole.l3, whole.l4, whole.payload));
         place.check(segment);
         let part = &segment[place.payload..];
@@ -99,7 +100,7 @@ fn check_segments(frame: &[u8], offload: Offload, out: &[Packet]) {
 }
 
 /// Where the headers of a TCP, UDP or SCTP packet are: a plain walk over them.
-struct Place {
+struct HeaderOffsets {
     l3: usize,
     l4: usize,
     payload: usize,
@@ -109,8 +110,8 @@ struct Place {
     protocol: u8,
 }
 
-impl Place {
-    fn find(frame: &[u8]) -> Option<Place> {
+impl HeaderOffsets {
+    fn find(frame: &[u8]) -> Option<HeaderOffsets> {
         let mut l3 = 14;
         let mut kind = word_at(frame, 12)?;
         while kind == 0x8100 || kind == 0x88a8 {
@@ -143,12 +144,12 @@ impl Place {
             6 => l4 + usize::from(frame.get(l4 + 12)? / 16) * 4,
             _ => l4 + 8,
         };
-        Some(Place { l3, l4, payload, end, ipv6: kind == 0x86dd, protocol })
+        Some(HeaderOffsets { l3, l4, payload, end, ipv6: kind == 0x86dd, protocol })
     }
 
     /// Lengths and checksums of a finished packet.
     fn check(&self, frame: &[u8]) {
-        let Place { l3, l4, .. } = *self;
+        let HeaderOffsets { l3, l4, .. } = *self;
         let addresses = match self.ipv6 {
             true => {
                 assert_eq!(word(frame, l3 + 4), frame.len() - l3 - 40, "IPv6 length");

@@ -9,7 +9,7 @@ use packet::{Batch, Time};
 use super::file::{Capture, ClassicHeader};
 use super::{Pace, Replay, Timing, lap_time};
 use crate::RxQueue;
-use crate::registry::PortSpec;
+use crate::spec::PortSpec;
 use crate::stats::PortCounters;
 use crate::virtual_port::VirtualPort;
 

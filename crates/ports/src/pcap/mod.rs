@@ -15,10 +15,11 @@ use std::time::Duration;
 use packet::{Batch, Memory, Time};
 use parking_lot::Mutex;
 
+use crate::kind::{Env, Kind};
 use crate::null::Pace;
 use crate::offload;
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::stats::{PortCounters, RxCounters, TxCounters};
 use crate::sys::system;
 use crate::virtual_port::{VirtualPort, copy, mac_from_name};

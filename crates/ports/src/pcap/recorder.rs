@@ -31,11 +31,11 @@ pub struct Recorder {
     path: PathBuf,
     header: ClassicHeader,
     stamps: Stamps,
-    state: Mutex<State>,
+    state: Mutex<Recording>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Recording {
     /// `None` after a failure.
     out: Option<BufWriter<File>>,
     /// Time since 1970 of `Time(0)`.
@@ -74,7 +74,7 @@ impl Recorder {
                 .map_err(|e| system(port, format!("write {}", path.display()), e))?;
         }
         let epoch = (stamps == Stamps::Clock).then_some(Duration::ZERO);
-        Ok(Recorder { path: path.into(), header, stamps, state: Mutex::new(State { out: Some(out), epoch }) })
+        Ok(Recorder { path: path.into(), header, stamps, state: Mutex::new(Recording { out: Some(out), epoch }) })
     }
 
     /// Adds a frame. `false` where the recording has ended after a failure.
@@ -101,7 +101,7 @@ impl Recorder {
         }
     }
 
-    fn check(&self, state: &mut State, result: std::io::Result<()>) -> bool {
+    fn check(&self, state: &mut Recording, result: std::io::Result<()>) -> bool {
         if let Err(error) = &result {
             tracing::warn!("{}: {error}; the recording ends here", self.path.display());
             // Not flushed again: that would fail again.

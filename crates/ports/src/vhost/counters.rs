@@ -106,7 +106,8 @@ fn read(vid: c_int, pairs: u16) -> Vec<(String, u64)> {
         let Ok(count) = usize::try_from(count) else { continue };
         let mut names = vec![rte_vhost_stat_name { name: [0 as c_char; 64] }; count];
         let mut values = vec![rte_vhost_stat { id: 0, value: 0 }; count];
-        // SAFETY: as above; the arrays have as many elements as are said.
+        // SAFETY: the caller keeps the guest from going, and both arrays have as many elements as the library
+        // is told.
         let read = unsafe {
             let named = dpdk_sys::rte_vhost_vring_stats_get_names(vid, ring, names.as_mut_ptr(), count as u32);
             named.min(dpdk_sys::rte_vhost_vring_stats_get(vid, ring, values.as_mut_ptr(), count as u32))

@@ -22,7 +22,7 @@ static GUESTS: LazyLock<Mutex<HashMap<CString, Arc<Guest>>>> = LazyLock::new(Mut
 
 struct Calls(rte_vhost_device_ops);
 
-// SAFETY: functions and null pointers, which nobody changes.
+// SAFETY: the table holds functions and null pointers only, and nobody writes to it.
 unsafe impl Sync for Calls {}
 
 static CALLS: Calls = Calls(rte_vhost_device_ops {

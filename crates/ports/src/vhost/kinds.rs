@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::kind::{Env, Kind};
 use crate::options::{Form, OptionDef, Options};
-use crate::registry::{Env, Kind, PortSpec};
+use crate::spec::PortSpec;
 use crate::{Error, Port};
 
 use super::port;
-
-/// How often a burst that makes progress is tried again, where nothing is said.
-pub const TX_RETRIES: u8 = 8;
 
 const RETRIES: OptionDef = OptionDef {
     name: "tx-retries-max",

@@ -11,15 +11,18 @@ use parking_lot::Mutex;
 
 use super::driver::Registration;
 use super::guest::Guest;
-use super::kinds::TX_RETRIES;
 use super::rx::Rx;
 use super::tx::Tx;
 use super::{settings, socket};
 use crate::dpdk::mempool;
+use crate::kind::Env;
 use crate::options::Options;
-use crate::registry::{Env, PortSpec};
+use crate::spec::PortSpec;
 use crate::virtual_port::{VirtualPort, mac_from_name};
 use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue};
+
+/// How often a burst that makes progress is tried again, where nothing is said.
+const TX_RETRIES: u8 = 8;
 
 /// A port and its registration, which ends before the guest's state does.
 struct Vhost {

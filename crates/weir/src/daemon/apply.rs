@@ -1,6 +1,5 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
-use packet::flow::extract::set_vlan_limit;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use datapath::PortNo;
 use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
 use openflow::{FlowModCommand, OfPort};
+use packet::flow::VlanLimit;
 use ports::registry;
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
@@ -155,7 +155,7 @@ impl LiveSwitch {
             self.engine.datapath.set_exact_entries(exact_entries(datapath));
         }
         if datapath.vlan_limit != self.datapath.vlan_limit {
-            set_vlan_limit(datapath.vlan_limit.into());
+            self.engine.datapath.set_vlan_limit(VlanLimit::of(datapath.vlan_limit));
             // Flows that were made under the old limit would match the wrong packets.
             self.engine.switch.purge();
         }

@@ -1,6 +1,5 @@
 //! The datapath, the OpenFlow tables and the revalidator thread.
 
-use packet::flow::extract::set_vlan_limit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use datapath::Datapath;
 use ofproto::{Switch, SwitchSettings};
 use packet::Clock;
+use packet::flow::VlanLimit;
 use ports::{pools, registry};
 
 use super::Error;
@@ -55,10 +55,10 @@ impl Engine {
             max_masks: caches.mask_limit as usize,
             exact_entries: exact_entries(caches),
             exact_one_in: caches.emc_insert_inv_prob,
+            vlan_limit: VlanLimit::of(caches.vlan_limit),
             seed: random_seed(),
             ..datapath::Config::default()
         };
-        set_vlan_limit(caches.vlan_limit.into());
         let datapath = Datapath::new(config, clock.clone());
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
@@ -125,6 +125,7 @@ pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
         revalidate_interval: caches.max_revalidator,
         hold_misses: caches.flow_restore_wait,
         revalidators: caches.revalidators as usize,
+        vlan_limit: VlanLimit::of(caches.vlan_limit),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Internet checksums, corrected for what was changed rather than computed anew (RFC 1624), and CRC-32C.
+//! Internet checksums, corrected for what was changed rather than computed anew (RFC 1624).
 
 /// The change of a one's complement sum.
 #[derive(Clone, Copy, Default, Debug)]
@@ -72,28 +72,6 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// CRC-32C (RFC 9260, appendix A), as SCTP has it in its header: in the byte order of the processor when
-/// read as little endian.
-pub fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
-    !bytes.fold(!0, |crc, byte| crc >> 8 ^ CRC32C[(crc as u8 ^ byte) as usize])
-}
-
-static CRC32C: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 != 0 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-            bit += 1;
-        }
-        table[i] = crc;
-        i += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,10 +104,5 @@ mod tests {
             prop_assert_eq!(of_word.apply(full(&bytes)), full(&one));
             prop_assert_eq!(delta.apply(full(&bytes)), full(&one));
         }
-    }
-
-    #[test]
-    fn crc_of_the_check_string() {
-        assert_eq!(crc32c(b"123456789".iter().copied()), 0xe306_9283);
     }
 }

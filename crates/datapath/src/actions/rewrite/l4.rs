@@ -3,8 +3,9 @@
 use packet::Packet;
 use packet::flow::block::Common;
 use packet::flow::extract::Layers;
+use packet::wire::sctp;
 
-use super::checksum::{Delta, crc32c, store};
+use super::checksum::{Delta, store};
 use super::{ICMP, ICMPV6, IPV4, IPV6, Rewriter, SCTP, TCP, UDP};
 
 /// Where the checksum lies in the L4 header, for protocols with an Internet checksum.
@@ -78,7 +79,7 @@ fn set_sctp(packet: &mut Packet, common: &Common, layers: &Layers, value: [u8; 4
     let at = layers.l4 as usize;
     let Some(end) = l3_end(packet.data(), common.dl_type.get(), layers.l3 as usize) else { return };
     let Some(message) = packet.data_mut().get_mut(at..end).filter(|m| m.len() >= 12) else { return };
-    let crc = |m: &[u8]| crc32c(m.iter().enumerate().map(|(i, &b)| if (8..12).contains(&i) { 0 } else { b }));
+    let crc = |m: &[u8]| sctp::Packet::new_checked(m).map_or(0, |m| u32::from_le_bytes(m.compute_checksum()));
     let complete = !(offload.needs_csum() && offload.csum_start == layers.l4);
     let before = if complete { crc(message) } else { 0 };
     store(&mut message[..4], &value, &mask, &mut []);

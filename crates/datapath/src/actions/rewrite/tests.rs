@@ -1,12 +1,12 @@
 //! Every rewrite leaves a frame whose key has the wanted values and nothing else changed, and whose
 //! checksums are those of a computation from scratch.
 
-use packet::flow::extract::{Layers, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::wire::build;
+use packet::wire::crc32c::crc32c;
 use packet::{Field, Key, Mask, Offload, Packet};
 use proptest::prelude::*;
 
-use super::checksum::crc32c;
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,7 @@ impl Shape {
 fn complete(frame: &mut [u8], with_udp: bool) -> bool {
     let before = frame.to_vec();
     let mut key = Key::new();
-    let layers = extract(frame, &mut key);
+    let layers = extract(frame, &mut key, VlanLimit::default());
     let (l3, l4, proto) = (layers.l3 as usize, layers.l4 as usize, key.common().nw_proto);
     let v6 = key.common().dl_type.get() == IPV6;
     let end = l4::l3_end(frame, key.common().dl_type.get(), l3).unwrap();
@@ -173,7 +173,7 @@ fn complete(frame: &mut [u8], with_udp: bool) -> bool {
         ICMP => (2, 0),
         _ => {
             frame[l4 + 8..l4 + 12].fill(0);
-            let crc = crc32c(frame[l4..end].iter().copied());
+            let crc = crc32c(&frame[l4..end]);
             frame[l4 + 8..l4 + 12].copy_from_slice(&crc.to_le_bytes());
             return before == frame;
         }
@@ -198,7 +198,7 @@ fn rewrite(field: Field, value: u128, bits: u128) -> Rewrite {
 
 fn apply(rewrite: &Rewrite, packet: &mut Packet) -> (Key, Key) {
     let mut key = Key::new();
-    let layers = extract(packet.data(), &mut key);
+    let layers = extract(packet.data(), &mut key, VlanLimit::default());
     let mut want = key.clone();
     for info in packet::flow::field::FIELDS {
         let bits = rewrite.mask.get(info.field);
@@ -211,7 +211,7 @@ fn apply(rewrite: &Rewrite, packet: &mut Packet) -> (Key, Key) {
     // As the executor does: metadata stays, the rest is extracted.
     let metadata = crate::pipeline::metadata::OwnMetadata::of(&key, &mut Vec::new());
     metadata.start(&mut fresh);
-    extract(packet.data(), &mut fresh);
+    extract(packet.data(), &mut fresh, VlanLimit::default());
     (fresh, want)
 }
 
@@ -224,7 +224,7 @@ proptest! {
     ) {
         let frame = shape.build();
         let mut key = Key::new();
-        prop_assert_ne!(extract(&frame, &mut key).l4, Layers::NONE);
+        prop_assert_ne!(extract(&frame, &mut key, VlanLimit::default()).l4, Layers::NONE);
         let fields = shape.fields();
         let field = fields[pick.index(fields.len())];
         let mut value = value & field.info().max();
@@ -290,13 +290,13 @@ proptest! {
         for info in packet::flow::field::FIELDS.iter().filter(|i| i.writable) {
             let mut packet = Packet::from_slice(&bytes);
             let mut key = Key::new();
-            let layers = extract(packet.data(), &mut key);
+            let layers = extract(packet.data(), &mut key, VlanLimit::default());
             Rewriter::new(&rewrite(info.field, value & info.max(), u128::MAX)).apply(&mut packet, &mut key, &layers);
             prop_assert_eq!(packet.len(), bytes.len());
             pop_vlan(&mut packet);
-            let layers = extract(packet.data(), &mut key);
+            let layers = extract(packet.data(), &mut key, VlanLimit::default());
             assert!(push_mpls(&mut packet, &layers, 0x8847, 1));
-            let layers = extract(packet.data(), &mut key);
+            let layers = extract(packet.data(), &mut key, VlanLimit::default());
             pop_mpls(&mut packet, &layers, 0x800);
         }
     }
@@ -337,7 +337,7 @@ fn mpls_labels() {
     let frame = shape.build();
     let mut packet = Packet::from_slice(&frame);
     let mut key = Key::new();
-    let layers = extract(packet.data(), &mut key);
+    let layers = extract(packet.data(), &mut key, VlanLimit::default());
     assert!(push_mpls(&mut packet, &layers, 0x8847, 0x0001_1140));
     for (field, value) in [(Field::MplsLabel, 0x12345), (Field::MplsTc, 5), (Field::MplsTtl, 9)] {
         let (got, want) = apply(&rewrite(field, value, u128::MAX), &mut packet);
@@ -347,7 +347,7 @@ fn mpls_labels() {
     let labelled = packet.data().to_vec();
     apply(&rewrite(Field::NwSrc, 1, u128::MAX), &mut packet);
     assert_eq!(packet.data(), labelled);
-    let layers = extract(packet.data(), &mut key);
+    let layers = extract(packet.data(), &mut key, VlanLimit::default());
     pop_mpls(&mut packet, &layers, 0x0800);
     assert_eq!(packet.data(), frame);
 }
@@ -379,10 +379,10 @@ fn a_network_service_header_is_written_in_place() {
         rewrite.mask.set_exact(field);
     }
     let mut old = Key::new();
-    let layers = extract(packet.data(), &mut old);
+    let layers = extract(packet.data(), &mut old, VlanLimit::default());
     Rewriter::new(&rewrite).apply(&mut packet, &mut old, &layers);
     let mut new = Key::new();
-    extract(packet.data(), &mut new);
+    extract(packet.data(), &mut new, VlanLimit::default());
     for (field, value) in before.into_iter().chain(written) {
         assert_eq!(new.get(field), value, "{field:?}");
     }
@@ -430,7 +430,7 @@ fn rewrites_leave_headers_alone_that_are_cut_short() {
     for len in 0..18 {
         let frame = vec![0x81; len];
         let mut packet = Packet::from_slice(&frame);
-        let layers = extract(packet.data(), &mut Key::new());
+        let layers = extract(packet.data(), &mut Key::new(), VlanLimit::default());
         pop_vlan(&mut packet);
         pop_mpls(&mut packet, &layers, 0x0800);
         apply(&rewrite(Field::VlanTci, 0x1fff, 0xffff), &mut packet);

@@ -155,7 +155,7 @@ impl Table {
             arena,
             hasher: Hasher::new(seed),
             lists: (0..LISTS).map(|_| Protected::new(None)).collect(),
-            stages: Stages::new(),
+            stages: Stages::default(),
             domain,
             writer: Mutex::new(Writer { free, ..Writer::default() }),
             limits,

@@ -62,12 +62,14 @@ fn key(stage: RecircStage) -> u64 {
 
 const KEY: u64 = (1 << 48) - 1;
 
-impl Stages {
+impl Default for Stages {
     /// No later stages.
-    pub fn new() -> Stages {
+    fn default() -> Stages {
         Stages { sets: Region::new(SETS) }
     }
+}
 
+impl Stages {
     #[inline(always)]
     fn set(&self, stage: RecircStage) -> &Set {
         // Ids are given by the layer above, and no packet chooses among more of them than it has made.
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_stage_has_a_list_of_its_own_until_there_are_no_more() {
-        let (stages, mut lists, domain) = (Stages::new(), FreeLists::default(), Domain::new(1));
+        let (stages, mut lists, domain) = (Stages::default(), FreeLists::default(), Domain::new(1));
         let many = if cfg!(miri) { 300 } else { 2 * STAGES as u32 };
         let given: Vec<_> = (0..many).map(|n| stages.assign(stage(n), &mut lists, &domain)).collect();
         let numbers: HashSet<u16> = given.iter().flatten().copied().collect();
@@ -146,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_number_is_given_again_only_when_no_worker_can_be_using_it() {
-        let (stages, mut lists, domain) = (Stages::new(), FreeLists::default(), std::sync::Arc::new(Domain::new(1)));
+        let (stages, mut lists, domain) =
+            (Stages::default(), FreeLists::default(), std::sync::Arc::new(Domain::new(1)));
         let mut reader = domain.readers().pop().unwrap();
         reader.quiescent();
         let first = stages.assign(stage(0), &mut lists, &domain).unwrap();

@@ -3,7 +3,6 @@
 mod nested;
 mod nicira;
 mod put;
-mod set_field;
 mod standard;
 mod subfield;
 
@@ -13,8 +12,7 @@ use crate::error::OfError::{self, *};
 use crate::instruction::WriteMetadata;
 use crate::types::{OfPort, Version};
 
-pub(crate) use put::put_actions;
-pub(crate) use set_field::settled;
+pub(crate) use put::{put_actions, settled};
 
 /// How deep actions can hold actions.
 const MAX_DEPTH: u8 = 32;

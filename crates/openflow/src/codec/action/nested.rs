@@ -6,9 +6,8 @@ use super::super::wire::Reader;
 use super::{Context, MAX_DEPTH, Within, pull_list, subfield};
 use crate::action::*;
 use crate::error::OfError::{self, *};
-use crate::flow_mod::FlowModFlags;
 use crate::matching::Subfield;
-use crate::types::{Cookie, TableId};
+use crate::types::{Cookie, FlowModFlags, TableId};
 
 /// The rest of `r` as the actions of an outer one.
 pub(super) fn pull_inner(r: &mut Reader, ctx: Context, within: Within) -> Result<Vec<Action>, OfError> {

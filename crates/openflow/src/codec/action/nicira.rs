@@ -13,8 +13,7 @@ use crate::action::*;
 use crate::error::OfError::{self, *};
 use crate::instruction::WriteMetadata;
 use crate::matching::Subfield;
-use crate::packet_msg::PacketInReason;
-use crate::types::{OfPort, TableId, Version};
+use crate::types::{OfPort, PacketInReason, TableId, Version};
 
 /// Reads the argument of a Nicira action.
 pub(super) fn pull(subtype: u16, mut r: Reader, ctx: Context) -> Result<Item, OfError> {

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use packet::Field;
 
-use super::super::oxm::{self, Place};
+use super::super::oxm::{self, FieldUse};
 use super::super::wire::Reader;
 use super::{Context, Within, check_output, pull_port16, pull_port32, subfield};
 use crate::action::Action;
@@ -112,8 +112,8 @@ fn pull_set_field(r: &mut Reader, ctx: Context) -> Result<Action, OfError> {
 pub(super) fn pull_set(r: &mut Reader) -> Result<(Field, u128, u128, bool), OfError> {
     let short = |e| if matches!(e, OFPBAC_BAD_LEN | OFPBMC_BAD_LEN) { OFPBAC_BAD_SET_LEN } else { e };
     let header = oxm::pull_header(r).map_err(short)?;
-    let field = oxm::header_field(header, Place::Action)?;
-    let entry = oxm::pull_payload(r, header, field, Place::Action).map_err(short)?;
+    let field = oxm::header_field(header, FieldUse::Action)?;
+    let entry = oxm::pull_payload(r, header, field, FieldUse::Action).map_err(short)?;
     r.rest_zeros(OFPBAC_BAD_SET_ARGUMENT)?;
     if !field.info().writable || entry.mask == 0 {
         return Err(OFPBAC_BAD_SET_ARGUMENT);

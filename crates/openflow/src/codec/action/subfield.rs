@@ -5,7 +5,7 @@
 
 use packet::Field;
 
-use super::super::oxm::{self, Place};
+use super::super::oxm::{self, FieldUse};
 use super::super::wire::{Put, Reader};
 use crate::error::OfError::{self, *};
 use crate::matching::Subfield;
@@ -17,7 +17,7 @@ pub(super) fn pull_field(r: &mut Reader) -> Result<Field, OfError> {
     if header.masked {
         return Err(OFPBAC_BAD_SET_TYPE);
     }
-    oxm::header_field(header, Place::Action)
+    oxm::header_field(header, FieldUse::Action)
 }
 
 /// The subfield that `ofs` and `n_bits` name in the wire's terms.

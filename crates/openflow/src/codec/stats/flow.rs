@@ -1,14 +1,13 @@
 //! Flows in multipart messages: which ones are asked for, each of them, sums over them.
 
-use crate::codec::flow::{port16, pull_duration, pull_match, pull_port16, pull_port32, put_duration, put_match};
+use crate::codec::flow::{port16, pull_match, pull_port16, pull_port32, put_match};
 use crate::codec::oxs::{self, Oxs};
-use crate::codec::wire::{Put, Reader};
+use crate::codec::wire::{Put, Reader, pull_duration, put_duration};
 use crate::codec::{instruction, match10, oxm};
 use crate::error::OfError;
-use crate::flow_mod::FlowModFlags;
 use crate::message::Dialect;
 use crate::stats::*;
-use crate::types::{Cookie, CookieFilter, GroupId, TableId, Version};
+use crate::types::{Cookie, CookieFilter, FlowModFlags, GroupId, TableId, Version};
 
 /// Reads which flows a request is about.
 pub(super) fn pull_flow_request(

@@ -1,7 +1,7 @@
 //! The general path: any frame, read front to back, each header checked before it is used.
 
 use super::load::{be16, be32, chunk, copy};
-use super::{Layers, MAX_LABEL_STACK, MAX_LABELS, MAX_VLANS, SimpleMark};
+use super::{Layers, MAX_LABEL_STACK, MAX_LABELS, MAX_VLANS, SimpleMark, VlanLimit};
 use super::{ipv6, l4};
 use crate::flow::block::Vlan;
 use crate::flow::{DL_TYPE_NONE, Key, VLAN_PRESENT, frag};
@@ -11,13 +11,13 @@ const ETHERTYPE_MIN: u16 = 0x0600;
 
 /// [`extract`](super::extract) for everything that is not plain.
 #[inline(never)]
-pub fn ethernet(frame: &[u8], key: &mut Key) -> Layers {
+pub fn ethernet(frame: &[u8], key: &mut Key, vlan_limit: VlanLimit) -> Layers {
     clear(key);
     let Some(header) = chunk::<14>(frame, 0) else { return Layers::EMPTY };
     let common = key.common_mut();
     common.dl_dst = copy(header, 0);
     common.dl_src = copy(header, 6);
-    let l2 = vlans_and_type(frame);
+    let l2 = vlans_and_type(frame, vlan_limit);
     common.vlan = l2.vlan;
     let layers = Layers { vlans: l2.vlans, ..Layers::EMPTY };
     layer3(frame, l2.end, l2.dl_type, layers, key)
@@ -31,11 +31,11 @@ pub fn without_ethernet(packet: &[u8], ethertype: u16, key: &mut Key) -> Layers 
 
 /// [`simple_mark`](super::simple_mark) for everything that is not plain.
 #[inline(never)]
-pub fn simple_mark(frame: &[u8]) -> SimpleMark {
+pub fn simple_mark(frame: &[u8], vlan_limit: VlanLimit) -> SimpleMark {
     if frame.len() < 14 {
         return SimpleMark::default();
     }
-    let l2 = vlans_and_type(frame);
+    let l2 = vlans_and_type(frame, vlan_limit);
     let nw_frag = match l2.dl_type {
         0x0800 => Ipv4::parse(frame, l2.end).map_or(0, |ip| ip.nw_frag),
         0x86dd => ipv6::parse(frame, l2.end).and_then(|ip| ip.upper).map_or(0, |upper| upper.nw_frag),
@@ -63,12 +63,10 @@ struct L2 {
 /// A tag counts only if the type behind it is there too. The CFI bit is set for every tag, so that a tag
 /// with VLAN id and priority zero differs from no tag (ovs-fields(7), "VLAN Fields").
 #[inline(always)]
-fn vlans_and_type(frame: &[u8]) -> L2 {
+fn vlans_and_type(frame: &[u8], vlan_limit: VlanLimit) -> L2 {
     let mut vlan = [Vlan { tpid: 0.into(), tci: 0.into() }; MAX_VLANS];
     let (mut vlans, mut end) = (0, 12);
-    // At least one: the plain cases do not ask.
-    let limit = super::vlan_limit().max(1);
-    while vlans < limit
+    while vlans < vlan_limit.tags()
         && let Some(tag) = chunk::<6>(frame, end)
         && matches!(be16(tag, 0), 0x8100 | 0x88a8)
     {

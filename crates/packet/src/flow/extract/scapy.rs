@@ -41,7 +41,7 @@ fn agrees_with_scapy() {
             set(&mut want, field, number(value));
         }
         let mut key = Key::new();
-        extract(&frame, &mut key);
+        extract(&frame, &mut key, VlanLimit::default());
         assert_eq!(key, want, "{name}");
         crate::flow::reference::check(&frame);
         count += 1;

@@ -80,7 +80,7 @@ fn other() -> impl Strategy<Value = (u16, Vec<u8>)> {
             .prop_map(|(ty, op)| (ty, build::arp(op, SRC, [10, 0, 0, 1].into(), DST, [10, 0, 0, 2].into()))),
         (select(vec![0x8847, 0x8848]), vec(any::<u32>(), 0..20), vec(any::<u8>(), 0..20)).prop_map(
             |(ty, lses, data)| {
-                let stack: Vec<_> = lses.into_iter().map(mpls::Entry).collect();
+                let stack: Vec<_> = lses.into_iter().map(mpls::LabelStackEntry).collect();
                 (ty, build::mpls(&stack, &data))
             }
         ),
@@ -145,7 +145,7 @@ proptest! {
     /// invalid header do not survive.
     #[test]
     fn composes_what_it_extracts(frame in frame()) {
-        let (key, layers) = reference::extract(&frame);
+        let (key, layers) = reference::extract(&frame, VlanLimit::Two);
         let common = key.common();
         let known = match common.dl_type.get() {
             0x0800 | 0x86dd => layers.l4 != Layers::NONE || common.nw_frag & frag::LATER != 0,
@@ -160,7 +160,7 @@ proptest! {
         let nd = matches!(key.get(Field::Icmpv6Type), 135 | 136) && key.common().nw_proto == 58;
         prop_assume!(!nd || key.common().dl_type.get() == 0x86dd && key.l3().nd_target != [0; 16]);
         prop_assume!(!nd || key.l3().arp_sha == [0; 6] || key.l3().arp_tha == [0; 6]);
-        let again = reference::extract(&compose(&key, &[])).0;
+        let again = reference::extract(&compose(&key, &[]), VlanLimit::Two).0;
         prop_assert_eq!(&again, &key);
         // Zeros at the end are data, but where a neighbour discovery message has its options.
         let len = compose(&key, &[]).len();
@@ -168,7 +168,7 @@ proptest! {
         let padded = compose_sized(&key, len + 17).unwrap();
         prop_assert_eq!(padded.len(), len + 17);
         if !nd {
-            prop_assert_eq!(reference::extract(&padded).0, key);
+            prop_assert_eq!(reference::extract(&padded, VlanLimit::Two).0, key);
         }
     }
 }
@@ -221,7 +221,24 @@ fn repeated_link_layer_option_clears_target_and_addresses() {
     let frame = build::ethernet(DST, SRC, &[], 0x86dd, &packet);
     reference::check(&frame);
     let mut key = Key::new();
-    extract(&frame, &mut key);
+    extract(&frame, &mut key, VlanLimit::default());
     assert_eq!((key.get(Field::NdTarget), key.get(Field::NdSll)), (0, 0));
     assert_eq!((key.get(Field::Icmpv6Type), key.get(Field::NdOptionsType)), (135, 1));
+}
+
+#[test]
+fn a_tag_beyond_the_limit_is_payload() {
+    let packet = build::Ipv4 { proto: 17, ..build::Ipv4::default() }.packet(build::udp(1, 2, &[]));
+    let frame = build::ethernet(DST, SRC, &[(0x88a8, 5), (0x8100, 6)], 0x0800, &packet);
+    let read = |limit| {
+        let mut key = Key::new();
+        let layers = extract(&frame, &mut key, limit);
+        let tags = key.common().vlan.map(|tag| (tag.tpid.get(), tag.tci.get()));
+        assert_eq!(simple_mark(&frame, limit).dl_type, key.common().dl_type.get());
+        (tags, key.get(Field::DlType), key.get(Field::UdpDst), layers)
+    };
+    let both = Layers { l2_5: Layers::NONE, l3: 22, l4: 42, vlans: 2 };
+    assert_eq!(read(VlanLimit::Two), ([(0x88a8, 0x1005), (0x8100, 0x1006)], 0x0800, 2, both));
+    let outer = Layers { l2_5: Layers::NONE, l3: 18, l4: Layers::NONE, vlans: 1 };
+    assert_eq!(read(VlanLimit::One), ([(0x88a8, 0x1005), (0, 0)], 0x8100, 0, outer));
 }

@@ -3,7 +3,7 @@
 use datapath::PortNo;
 use ofproto::trace::{Request, Trace};
 use packet::flow::text::{Items, NoNames};
-use packet::flow::{VLAN_PRESENT, compose, extract};
+use packet::flow::{VLAN_PRESENT, VlanLimit, compose, extract};
 use packet::{Field, Key, Packet};
 
 use super::Context;
@@ -42,7 +42,7 @@ fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result
     let frame = match (arguments.generate, arguments.frame) {
         (true, _) => Some(compose(&key, &arguments.payload)),
         (false, Some(frame)) => {
-            key = of_frame(&frame, &key);
+            key = of_frame(&frame, &key, context.engine.switch.settings().vlan_limit);
             Some(frame)
         }
         (false, None) => None,
@@ -180,10 +180,10 @@ fn bridge_flow(text: &str, names: &Names) -> Result<Key, String> {
 }
 
 /// The key of a frame, with the metadata of `key`.
-fn of_frame(frame: &[u8], key: &Key) -> Key {
+fn of_frame(frame: &[u8], key: &Key, vlan_limit: VlanLimit) -> Key {
     use packet::flow::BlockId;
     let mut out = Key::new();
-    extract(frame, &mut out);
+    extract(frame, &mut out, vlan_limit);
     for field in [Field::InPortOxm, Field::PktMark, Field::SkbPriority, Field::RecircId, Field::DpHash] {
         out.set(field, key.get(field));
     }
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(key.common().vlan[0].tpid.get(), 0x8100);
         assert_eq!(key.common().in_port.get(), openflow::OfPort::ANY.0);
         let frame = parse_hex(PACKET).unwrap();
-        let key = of_frame(&frame, &bridge_flow("in_port=2,pkt_mark=1,reg0=7", &names).unwrap());
+        let key = of_frame(&frame, &bridge_flow("in_port=2,pkt_mark=1,reg0=7", &names).unwrap(), VlanLimit::default());
         assert_eq!((key.get(Field::InPortOxm), key.get(Field::PktMark), key.get(Field::Reg0)), (2, 1, 7));
         assert_eq!(key.common().dl_type.get(), 0x0806);
     }

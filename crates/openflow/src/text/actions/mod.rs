@@ -1,11 +1,14 @@
 //! Actions and instructions: `set_field:5->reg0,output:2`, `write_metadata:5,goto_table:3`.
 
+mod ct;
+mod learn;
+
 use std::net::Ipv4Addr;
 
 use packet::flow::text::{self, Item, Items, PortNames, number, port};
 use packet::put;
 
-use super::{Error, MAX_DEPTH, arguments, ct, integer, integer16, integer32, learn, subfield};
+use super::{Error, MAX_DEPTH, arguments, integer, integer16, integer32, subfield};
 use crate::action::Action;
 use crate::instruction::{Instructions, WriteMetadata};
 use crate::matching::Subfield;
@@ -106,27 +109,27 @@ pub fn parse_actions(text: &str, ports: &dyn PortNames) -> Result<Vec<Action>, E
 /// Parses what follows `actions=` in a flow.
 pub fn parse_instructions(text: &str, ports: &dyn PortNames) -> Result<Instructions, Error> {
     let mut instructions = Instructions::default();
-    let mut step = Step::Start;
+    let mut step = InstructionKind::Start;
     let mut dropped = false;
     for item in Items::new(text) {
         let item = item?;
         let name = item.key.to_ascii_lowercase();
-        let (next, value) = (Step::of(&name), item.value);
+        let (next, value) = (InstructionKind::of(&name), item.value);
         // Apply-actions may go on; every other instruction comes once, in its order.
-        if next < step || next == step && next != Step::Apply {
+        if next < step || next == step && next != InstructionKind::Apply {
             let problem = "out of order; the order is meter, actions, clear_actions, write_actions, write_metadata, \
                            goto_table, each but actions once";
             return Err(Error::argument(&name, problem));
         }
         step = next;
         match next {
-            Step::Meter => instructions.meter = Some(integer32("meter", value)?),
-            Step::Clear => instructions.clear = true,
-            Step::Write => instructions.write = parse_list(value, ports, 1)?,
-            Step::Metadata => instructions.metadata = Some(parse_metadata(value)?),
-            Step::Goto => instructions.goto = Some(TableId(integer("goto_table", value, 254)? as u8)),
-            Step::Start | Step::Apply if name == "drop" => dropped = true,
-            Step::Start | Step::Apply => instructions.apply.push(parse_action(&item, ports, 0)?),
+            InstructionKind::Meter => instructions.meter = Some(integer32("meter", value)?),
+            InstructionKind::Clear => instructions.clear = true,
+            InstructionKind::Write => instructions.write = parse_list(value, ports, 1)?,
+            InstructionKind::Metadata => instructions.metadata = Some(parse_metadata(value)?),
+            InstructionKind::Goto => instructions.goto = Some(TableId(integer("goto_table", value, 254)? as u8)),
+            InstructionKind::Start | InstructionKind::Apply if name == "drop" => dropped = true,
+            InstructionKind::Start | InstructionKind::Apply => instructions.apply.push(parse_action(&item, ports, 0)?),
         }
     }
     if dropped && !instructions.is_empty() {
@@ -137,7 +140,7 @@ pub fn parse_instructions(text: &str, ports: &dyn PortNames) -> Result<Instructi
 
 /// The order of instructions (OpenFlow 1.3.5 section 5.9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum InstructionKind {
     Start,
     Meter,
     Apply,
@@ -147,15 +150,15 @@ enum Step {
     Goto,
 }
 
-impl Step {
-    fn of(name: &str) -> Step {
+impl InstructionKind {
+    fn of(name: &str) -> InstructionKind {
         match name {
-            "meter" => Step::Meter,
-            "clear_actions" => Step::Clear,
-            "write_actions" => Step::Write,
-            "write_metadata" => Step::Metadata,
-            "goto_table" => Step::Goto,
-            _ => Step::Apply,
+            "meter" => InstructionKind::Meter,
+            "clear_actions" => InstructionKind::Clear,
+            "write_actions" => InstructionKind::Write,
+            "write_metadata" => InstructionKind::Metadata,
+            "goto_table" => InstructionKind::Goto,
+            _ => InstructionKind::Apply,
         }
     }
 }
@@ -293,7 +296,7 @@ fn ipv4(name: &str, text: &str) -> Result<Ipv4Addr, Error> {
 }
 
 /// `VALUE->FIELD`.
-pub(super) fn split_arrow<'a>(action: &str, text: &'a str) -> Result<(&'a str, &'a str), Error> {
+fn split_arrow<'a>(action: &str, text: &'a str) -> Result<(&'a str, &'a str), Error> {
     match text.split_once("->") {
         Some((source, target)) if !source.is_empty() && !target.is_empty() => Ok((source, target)),
         _ => Err(Error::argument(action, format!("{text:?} is not of the form SOURCE->TARGET"))),

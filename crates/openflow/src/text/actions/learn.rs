@@ -3,12 +3,12 @@
 use packet::flow::text::{self, Item, Items, PortNames, number};
 use packet::put;
 
-use super::actions::split_arrow;
-use super::{Error, integer, integer16, integer32, subfield};
+use super::split_arrow;
 use crate::action::{Action, Learn, LearnDst, LearnSpec, LearnSrc};
-use crate::flow_mod::{FlowMod, FlowModFlags};
+use crate::flow_mod::FlowMod;
 use crate::matching::Subfield;
-use crate::types::{Cookie, TableId};
+use crate::text::{Error, integer, integer16, integer32, subfield};
+use crate::types::{Cookie, FlowModFlags, TableId};
 
 pub(super) fn parse(text: &str, ports: &dyn PortNames) -> Result<Action, Error> {
     let mut learn = Learn {

@@ -13,8 +13,6 @@ mod ipv6;
 mod l4;
 mod load;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::VLAN_PRESENT;
 use super::key::Key;
 use load::{le16, le32, le64};
@@ -22,19 +20,31 @@ use load::{le16, le32, le64};
 /// The most VLAN tags that are parsed into the key; a further tag's TPID becomes dl_type.
 pub const MAX_VLANS: usize = 2;
 
-/// See [`set_vlan_limit`].
-static VLAN_LIMIT: AtomicUsize = AtomicUsize::new(MAX_VLANS);
-
-/// Sets how many VLAN tags are parsed into the key, [`MAX_VLANS`] at most, by the whole process
-/// (`vlan-limit` of the database). A further tag is payload, as OVS has it. Only frames with two tags are
-/// read in another way; keys that were extracted before stay as they are.
-pub fn set_vlan_limit(limit: usize) {
-    VLAN_LIMIT.store(limit.min(MAX_VLANS), Ordering::Relaxed);
+/// How many VLAN tags of a frame are parsed into its key (`vlan-limit` of the database). A further tag is payload, as
+/// OVS has it. Only frames with two tags are read differently under different limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum VlanLimit {
+    /// The outer tag only.
+    One = 1,
+    /// [`MAX_VLANS`].
+    #[default]
+    Two = 2,
 }
 
-/// How many VLAN tags are parsed.
-fn vlan_limit() -> usize {
-    VLAN_LIMIT.load(Ordering::Relaxed)
+impl VlanLimit {
+    /// Every limit there is.
+    pub const ALL: [VlanLimit; 2] = [VlanLimit::One, VlanLimit::Two];
+
+    /// The limit that `vlan-limit` sets: zero is for as many as there can be.
+    pub const fn of(tags: u8) -> VlanLimit {
+        if tags == 1 { VlanLimit::One } else { VlanLimit::Two }
+    }
+
+    /// How many tags.
+    #[inline(always)]
+    pub const fn tags(self) -> usize {
+        self as usize
+    }
 }
 
 /// The most MPLS label stack entries that are parsed into the key.
@@ -74,21 +84,21 @@ impl Layers {
 }
 
 /// Fills in all members of `key` that come from the packet itself, for a frame that starts with an
-/// Ethernet header, and says where its headers are.
+/// Ethernet header, and says where its headers are. VLAN tags beyond `vlan_limit` are payload.
 ///
 /// The caller has called [`Key::reset`] and sets the metadata (in_port, recirc_id, packet_type, dp_hash,
 /// pkt_mark, skb_priority, and the blocks Ct, Tunnel, Pipeline, Regs, TunMeta) before or after: these are
 /// neither read nor written. The packet's part of the common block is overwritten whole, with zeros where
 /// the frame has no such header. The L3 and Encap blocks become present only where the frame needs them.
 #[inline]
-pub fn extract(frame: &[u8], key: &mut Key) -> Layers {
+pub fn extract(frame: &[u8], key: &mut Key, vlan_limit: VlanLimit) -> Layers {
     let plain = match frame.first_chunk() {
         Some(head) => plain_untagged(head, frame.len(), key),
         None => None,
     };
     match plain.or_else(|| plain_tagged(frame, key)) {
         Some(layers) => layers,
-        None => general::ethernet(frame, key),
+        None => general::ethernet(frame, key, vlan_limit),
     }
 }
 
@@ -110,7 +120,7 @@ pub struct SimpleMark {
 
 /// The dl_type, outer vlan_tci and nw_frag that [`extract`] would find, for less work.
 #[inline]
-pub fn simple_mark(frame: &[u8]) -> SimpleMark {
+pub fn simple_mark(frame: &[u8], vlan_limit: VlanLimit) -> SimpleMark {
     // An IPv4 header whose fragment word is zero has no fragment bits, be it valid or not.
     if let Some(head) = frame.first_chunk::<26>() {
         if le16(head, 12) == IPV4 && le16(head, 20) & FRAGMENT == 0 {
@@ -120,7 +130,7 @@ pub fn simple_mark(frame: &[u8]) -> SimpleMark {
             return SimpleMark { dl_type: 0x0800, vlan_tci: le16(head, 14).swap_bytes() | VLAN_PRESENT, nw_frag: 0 };
         }
     }
-    general::simple_mark(frame)
+    general::simple_mark(frame, vlan_limit)
 }
 
 // Constants as little-endian loads see them.

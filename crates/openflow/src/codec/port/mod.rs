@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::flow::{port16, pull_duration, pull_port16, put_duration};
+use super::flow::{port16, pull_port16};
 use super::prop;
-use super::wire::{Put, Reader};
+use super::wire::{Put, Reader, pull_duration, put_duration};
 use crate::error::OfError::{self, *};
 use crate::port::*;
 use crate::types::{EthAddr, OfPort, Version};

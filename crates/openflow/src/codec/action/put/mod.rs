@@ -3,18 +3,21 @@
 //! What a version has no standard form for is written as Nicira's extension. What it has no form for at
 //! all (an action of a later version) is left out, as the text of a flow on an older version leaves it out.
 
+mod set_field;
+
 use packet::Field;
 
-use super::super::wire::Put;
+use self::set_field::{as_set_field, put_move, put_reg_load, put_set_field, unpushed};
 use super::nested::{NEXT_PROTO, ct_flags, ed, learn_bits, nat_flags};
-use super::set_field::{as_set_field, put_move, put_reg_load, put_set_field, unpushed};
 use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
 use crate::action::*;
+use crate::codec::prop;
+use crate::codec::wire::Put;
 use crate::error::vendor;
-use crate::flow_mod::FlowModFlags;
 use crate::matching::Subfield;
-use crate::packet_msg::PacketInReason;
-use crate::types::{EthAddr, OfPort, TableId, Version};
+use crate::types::{EthAddr, FlowModFlags, OfPort, PacketInReason, TableId, Version};
+
+pub(crate) use set_field::settled;
 
 /// Writes actions.
 pub(crate) fn put_actions(out: &mut Vec<u8>, version: Version, actions: &[Action]) {
@@ -24,7 +27,7 @@ pub(crate) fn put_actions(out: &mut Vec<u8>, version: Version, actions: &[Action
 }
 
 /// A standard action: header, argument, padding.
-pub(super) fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8>)) {
+fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8>)) {
     let start = out.here();
     out.u16(kind);
     out.u16(0);
@@ -33,7 +36,7 @@ pub(super) fn of(out: &mut Vec<u8>, kind: u16, argument: impl FnOnce(&mut Vec<u8
 }
 
 /// A Nicira action of at least `min` bytes.
-pub(super) fn nx(out: &mut Vec<u8>, subtype: u16, min: usize, argument: impl FnOnce(&mut Vec<u8>)) {
+fn nx(out: &mut Vec<u8>, subtype: u16, min: usize, argument: impl FnOnce(&mut Vec<u8>)) {
     let start = out.here();
     out.u16(0xffff);
     out.u16(0);
@@ -50,7 +53,7 @@ fn finish(out: &mut Vec<u8>, start: usize, min: usize) {
     out.close(start, 2);
 }
 
-pub(super) fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
+fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
     use Action::*;
     let v10 = version == Version::V1_0;
     // The standard number in OpenFlow 1.0 and in later versions.
@@ -278,7 +281,7 @@ fn put_controller(out: &mut Vec<u8>, c: &Controller) {
     }
     nx(out, 37, 16, |o| {
         o.zeros(6);
-        let mut prop = |kind: u16, value: &[u8]| super::super::prop::put(o, kind, value);
+        let mut prop = |kind: u16, value: &[u8]| prop::put(o, kind, value);
         if c.max_len != 0xffff {
             prop(0, &c.max_len.to_be_bytes());
         }

@@ -7,8 +7,7 @@
 //!
 //! State and addresses come by rtnetlink(7), from the [`LinkTable`] of the namespace, which asks the kernel once
 //! for all interfaces and is told of changes from then on; counters by a request of their own; speed, driver and
-//! channels by the ethtool ioctl. Attributes are read by hand rather than with a crate: a dozen out of sixty are
-//! wanted, and one that a newer kernel has made longer must not fail the whole message.
+//! channels by the ethtool ioctl.
 
 mod ethtool;
 mod netlink;
@@ -21,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, Features, Link, Mac, Stats};
 
 pub use ethtool::Channels;
-use table::Entry;
+use table::TrackedLink;
 pub use table::{LinkId, LinkTable};
 
 /// A network interface of the kernel.
 pub struct Interface {
     name: String,
     table: Arc<LinkTable>,
-    entry: Arc<Entry>,
+    entry: Arc<TrackedLink>,
     /// The carrier as last seen, and how often it has changed.
     was_up: AtomicBool,
     resets: AtomicU64,
@@ -256,7 +255,7 @@ impl Interface {
     }
 }
 
-/// Entry point for fuzzing: what the kernel answers, as any bytes behind the number of the request.
+/// TrackedLink point for fuzzing: what the kernel answers, as any bytes behind the number of the request.
 pub fn fuzz(bytes: &[u8]) {
     netlink::fuzz(bytes);
 }

@@ -19,9 +19,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use packet::time::Time;
 use serde_json::{Value, json};
 use thiserror::Error;
+use weir_time::Time;
 
 use crate::change::ChangeSet;
 use crate::jsonrpc::{FrameError, Framer, Limits, Message};
@@ -176,7 +176,7 @@ struct Online {
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectionState {
     Waiting { until: Time },
     Connecting { since: Time },
     Online(Box<Online>),
@@ -188,7 +188,7 @@ enum State {
 #[derive(Debug)]
 pub struct Session {
     config: Config,
-    state: State,
+    state: ConnectionState,
     backoff: Duration,
     replica: Replica,
     schema: Option<DatabaseSchema>,
@@ -206,7 +206,7 @@ impl Session {
         Session {
             backoff: config.min_backoff,
             config,
-            state: State::Waiting { until: now },
+            state: ConnectionState::Waiting { until: now },
             replica: Replica::new(),
             schema: None,
             missing: Vec::new(),
@@ -235,13 +235,13 @@ impl Session {
 
     /// True while the replica follows the database.
     pub fn is_synced(&self) -> bool {
-        matches!(&self.state, State::Online(online) if matches!(online.stage, Stage::Running(_)))
+        matches!(&self.state, ConnectionState::Online(online) if matches!(online.stage, Stage::Running(_)))
     }
 
     /// The way in which the server reports changes, once it does.
     pub fn method(&self) -> Option<Method> {
         match &self.state {
-            State::Online(online) => match online.stage {
+            ConnectionState::Online(online) => match online.stage {
                 Stage::Running(method) => Some(method),
                 _ => None,
             },
@@ -256,29 +256,29 @@ impl Session {
 
     /// True while there is a connection for the driver to serve.
     pub fn is_connected(&self) -> bool {
-        matches!(self.state, State::Online(_))
+        matches!(self.state, ConnectionState::Online(_))
     }
 
     /// True if the driver is to connect now.
     pub fn wants_connection(&self, now: Time) -> bool {
-        matches!(self.state, State::Waiting { until } if until <= now)
+        matches!(self.state, ConnectionState::Waiting { until } if until <= now)
     }
 
     /// True between [`connecting`](Session::connecting) and its outcome.
     pub fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting { .. })
+        matches!(self.state, ConnectionState::Connecting { .. })
     }
 
     /// The driver has begun to connect.
     pub fn connecting(&mut self, now: Time) {
-        self.state = State::Connecting { since: now };
+        self.state = ConnectionState::Connecting { since: now };
     }
 
     /// The driver has connected.
     pub fn connected(&mut self, now: Time) {
         self.output.clear();
         self.written = 0;
-        self.state = State::Online(Box::new(Online {
+        self.state = ConnectionState::Online(Box::new(Online {
             stage: Stage::Schema,
             since: now,
             stage_since: now,
@@ -292,14 +292,14 @@ impl Session {
 
     /// Ends the connection, or the attempt to make one.
     pub fn disconnect(&mut self, now: Time, reason: Reason) {
-        let pause = match std::mem::replace(&mut self.state, State::Waiting { until: now }) {
+        let pause = match std::mem::replace(&mut self.state, ConnectionState::Waiting { until: now }) {
             // It was over before.
-            State::Waiting { until } => {
-                self.state = State::Waiting { until };
+            ConnectionState::Waiting { until } => {
+                self.state = ConnectionState::Waiting { until };
                 return;
             }
-            State::Connecting { .. } => self.double_backoff(),
-            State::Online(online) => {
+            ConnectionState::Connecting { .. } => self.double_backoff(),
+            ConnectionState::Online(online) => {
                 for (id, pending) in online.pending {
                     if matches!(pending, Pending::Transaction(_)) {
                         self.events.push_back(Event::Transacted(TxnId(id), Err(TransactError::Lost)));
@@ -314,7 +314,7 @@ impl Session {
                 }
             }
         };
-        self.state = State::Waiting { until: now + pause };
+        self.state = ConnectionState::Waiting { until: now + pause };
         self.output.clear();
         self.written = 0;
         self.set_lock(false);
@@ -354,9 +354,9 @@ impl Session {
     /// When [`tick`](Session::tick) is due; none if only the driver can bring news.
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
-            State::Waiting { until } => Some(*until),
-            State::Connecting { since } => Some(*since + self.config.connect_timeout),
-            State::Online(online) => {
+            ConnectionState::Waiting { until } => Some(*until),
+            ConnectionState::Connecting { since } => Some(*since + self.config.connect_timeout),
+            ConnectionState::Online(online) => {
                 let probe = self.config.probe.map(|probe| online.probed.unwrap_or(online.received) + probe);
                 let step = match online.stage {
                     Stage::Running(_) => None,
@@ -370,10 +370,10 @@ impl Session {
     /// Does what is due.
     pub fn tick(&mut self, now: Time) {
         match &self.state {
-            State::Connecting { since } if now >= *since + self.config.connect_timeout => {
+            ConnectionState::Connecting { since } if now >= *since + self.config.connect_timeout => {
                 self.disconnect(now, Reason::ConnectTimeout(self.config.connect_timeout));
             }
-            State::Online(online) => {
+            ConnectionState::Online(online) => {
                 let step = match online.stage {
                     Stage::Schema => Some("get_schema"),
                     Stage::Monitor => Some("monitor"),
@@ -389,7 +389,7 @@ impl Session {
                     Some(probed) if now >= probed + probe => self.disconnect(now, Reason::Probe(probe)),
                     None if now >= online.received + probe => {
                         self.request("echo", json!([]), Pending::Probe);
-                        if let State::Online(online) = &mut self.state {
+                        if let ConnectionState::Online(online) = &mut self.state {
                             online.probed = Some(now);
                         }
                     }
@@ -402,11 +402,11 @@ impl Session {
 
     /// Takes bytes that the server sent.
     pub fn received(&mut self, now: Time, bytes: &[u8]) {
-        let State::Online(online) = &mut self.state else { return };
+        let ConnectionState::Online(online) = &mut self.state else { return };
         online.received = now;
         online.probed = None;
         online.framer.push(bytes);
-        while let State::Online(online) = &mut self.state {
+        while let ConnectionState::Online(online) = &mut self.state {
             let done = match online.framer.next_message() {
                 Ok(None) => return,
                 Ok(Some(message)) => self.handle(now, message),
@@ -420,7 +420,7 @@ impl Session {
 
     /// Sends a transaction. Its result comes as [`Event::Transacted`], after the changes that it made.
     pub fn transact(&mut self, transaction: &Transaction) -> Result<TxnId, TransactError> {
-        let (State::Online(online), Some(schema)) = (&self.state, &self.schema) else {
+        let (ConnectionState::Online(online), Some(schema)) = (&self.state, &self.schema) else {
             return Err(TransactError::NotConnected);
         };
         if !matches!(online.stage, Stage::Running(_)) {
@@ -441,7 +441,7 @@ impl Session {
         let id = self.next_id;
         self.next_id += 1;
         Message::request(method, params, id).emit(&mut self.output);
-        if let State::Online(online) = &mut self.state {
+        if let ConnectionState::Online(online) = &mut self.state {
             online.pending.insert(id, pending);
         }
         id
@@ -459,7 +459,7 @@ impl Session {
             }
             Message::Notification { method, params } => self.handle_notification(&method, &params),
             Message::Reply { result, id } => {
-                let State::Online(online) = &mut self.state else { return Ok(()) };
+                let ConnectionState::Online(online) = &mut self.state else { return Ok(()) };
                 match id.as_u64().and_then(|id| online.pending.remove(&id).map(|p| (id, p))) {
                     Some((id, pending)) => self.handle_reply(now, id, pending, result),
                     None => Err(Reason::Protocol(format!("reply to a request {} that was not made", describe(&id)))),
@@ -572,7 +572,7 @@ impl Session {
     }
 
     fn enter(&mut self, now: Time, stage: Stage) {
-        if let State::Online(online) = &mut self.state {
+        if let ConnectionState::Online(online) = &mut self.state {
             online.stage = stage;
             online.stage_since = now;
         }

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
-use super::super::oxm;
-use super::super::wire::Put;
-use super::put::{nx, of, put};
-use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
+use super::super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
+use super::{nx, of, put};
 use crate::action::Action;
+use crate::codec::oxm;
+use crate::codec::wire::Put;
 use crate::matching::{Match, Subfield};
 use crate::types::{EthAddr, Version};
 

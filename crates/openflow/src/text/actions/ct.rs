@@ -3,9 +3,9 @@
 use packet::flow::text::{Items, PortNames, number};
 use packet::put;
 
-use super::actions::{format_actions, parse_list};
-use super::{Error, integer, integer16, subfield};
+use super::{format_actions, parse_list};
 use crate::action::{Action, Ct, CtZone, Nat, NatAddrs, NatKind};
+use crate::text::{Error, integer, integer16, subfield};
 use crate::types::TableId;
 
 /// Helpers and the ports that stand for them.

@@ -14,6 +14,7 @@ pub mod fuzz;
 use std::cell::Cell;
 
 use packet::buffer::heap::HEADROOM;
+use packet::wire::crc32c::crc32c;
 use packet::{Memory, Offload, Packet};
 
 use crate::{Offloads, pools};
@@ -413,26 +414,6 @@ fn fold(mut total: u64) -> u16 {
 /// Zero means "no checksum" in UDP; its other form means zero in every protocol (RFC 768).
 fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
-}
-
-/// CRC32c (Castagnoli), as SCTP uses it (RFC 9260 appendix A).
-fn crc32c(data: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let mut crc = i as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-                bit += 1;
-            }
-            table[i] = crc;
-            i += 1;
-        }
-        table
-    };
-    !data.iter().fold(!0, |crc, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
 
 #[cfg(test)]

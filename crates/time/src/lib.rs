@@ -1,4 +1,4 @@
-//! Points in time, passed in by whoever drives the code. Nothing in this crate reads a clock.
+//! Points in time, and where they come from. Whoever drives the code passes the time in: nothing here reads a clock.
 
 use std::time::Duration;
 
