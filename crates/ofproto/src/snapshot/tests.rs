@@ -192,7 +192,7 @@ fn snapshot(bed: &Bed) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 100, ..ProptestConfig::default() })]
     /// A switch that forwards, learns and forgets is put into another one, which goes on as the first does.
     #[test]
     fn a_restored_switch_goes_on_as_the_first_one(
@@ -206,11 +206,19 @@ proptest! {
         new.clock.advance(Duration::from_secs(1_000_000 + later));
         elsewhere.iter().for_each(|event| drop(happen(&new, event)));
         before.iter().for_each(|event| drop(happen(&old, event)));
+        // They differ by a multiple of the 2 ms to which the datapath counts times, so that ages can be compared.
+        let apart = old.clock.now().0.wrapping_sub(new.clock.now().0) % (1 << 21);
+        new.clock.advance(Duration::from_nanos(apart));
         let bytes = snapshot(&old);
         new.switch.restore(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
         prop_assert_eq!(seen(&new), seen(&old));
-        prop_assert_eq!(snapshot(&new), bytes, "the same bytes come out again");
+        prop_assert_eq!(wire::sorted(&snapshot(&new)), wire::sorted(&bytes), "the same comes out again");
+        // The datapath's flows are not part of a snapshot. They count times to 2 ms, which shows in ages.
+        old.switch.purge();
         for event in &after {
+            // What has changed is in force before the next packet, also where there are datapath flows from before.
+            old.bridge.barrier();
+            new.bridge.barrier();
             prop_assert_eq!(happen(&new, event), happen(&old, event), "{:?}", event);
         }
         prop_assert_eq!(seen(&new), seen(&old));
@@ -257,7 +265,8 @@ fn a_snapshot_of_an_earlier_day_is_taken() {
     bed.clock.advance(Duration::from_secs(100));
     let restored = bed.switch.restore(&wire::seal(FORMAT_1)).unwrap();
     assert_eq!((restored.flows, restored.groups, restored.meters, restored.macs), (12, 2, 1, 1));
-    assert_eq!(snapshot(&bed)[16..][..FORMAT_1.len()], *FORMAT_1, "and is what is written");
+    let written = wire::sorted(&snapshot(&bed));
+    assert!(written.len() > 15 && written == wire::sorted(&wire::seal(FORMAT_1)), "and is what is written");
     fuzz(FORMAT_1);
 }
 

@@ -98,6 +98,15 @@ pub(super) fn seal(body: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The sections of a snapshot, in an order of their own: flows come in that of their tables' hashes.
+#[cfg(any(test, fuzzing))]
+pub(super) fn sorted(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let sections = open(bytes).into_iter().flatten().flatten();
+    let mut sections: Vec<_> = sections.map(|section| (section.kind, section.rest().to_vec())).collect();
+    sections.sort_unstable();
+    sections
+}
+
 /// A section's body, which is read from its beginning.
 #[derive(Clone)]
 pub(super) struct Body<'a> {
