@@ -10,7 +10,7 @@ use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
-use crate::actions::program::{Needs, Program, Step, Use};
+use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
 use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
@@ -20,7 +20,7 @@ use crate::sync::counters::WorkerCounters;
 
 /// How well a key describes its frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum KeyValidity {
     /// Entirely.
     All,
     /// It says which headers there are, and the layers where; other values have been rewritten, or are those of
@@ -36,24 +36,24 @@ pub struct KeyView<'a> {
     pub key: &'a mut Key,
     /// Where the headers are.
     pub layers: Layers,
-    known: Known,
+    known: KeyValidity,
 }
 
 impl<'a> KeyView<'a> {
     /// The view right after extraction.
     pub fn new(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: Known::All }
+        KeyView { key, layers, known: KeyValidity::All }
     }
 
     /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
     /// common.
     pub fn of_run(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: Known::Headers }
+        KeyView { key, layers, known: KeyValidity::Headers }
     }
 
     /// The same view for another packet, whose headers may move without moving those of the next.
     #[inline(always)]
-    pub fn again(&mut self) -> KeyView<'_> {
+    pub fn for_next(&mut self) -> KeyView<'_> {
         KeyView { key: self.key, layers: self.layers, known: self.known }
     }
 
@@ -64,27 +64,27 @@ impl<'a> KeyView<'a> {
             Step::Copy(_) | Step::Hash { .. } => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
             // An extraction does not look behind the last tag that it knows: there may be headers now.
-            Step::PopVlan if self.layers.l3 == Layers::NONE => Known::Nothing,
-            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => Known::Headers,
+            Step::PopVlan if self.layers.l3 == Layers::NONE => KeyValidity::Nothing,
+            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => KeyValidity::Headers,
             Step::PushMpls { ethertype, .. } => {
                 self.key.common_mut().dl_type.set(*ethertype);
-                Known::Headers
+                KeyValidity::Headers
             }
-            Step::PopMpls { .. } => Known::Nothing,
+            Step::PopMpls { .. } => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
-        if self.known != Known::Nothing {
+        if self.known != KeyValidity::Nothing {
             self.known = known;
         }
     }
 
     /// Extracts again, unless what is needed is known.
     fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
-        if self.known == Known::Nothing || values && self.known == Known::Headers {
+        if self.known == KeyValidity::Nothing || values && self.known == KeyValidity::Headers {
             // What comes from the frame goes.
             self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key, vlan_limit);
-            self.known = Known::All;
+            self.known = KeyValidity::All;
         }
     }
 
@@ -157,15 +157,15 @@ impl Executor {
     #[must_use]
     pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> bool {
         match step {
-            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+            Step::Copy(Disposition::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // As if it had been made, and dropped.
                 self.counters.copied.add(1);
-                self.outputs.retire_parts(1, reason, view.in_port());
+                self.outputs.count_drops(1, reason, view.in_port());
             }
             // Without a copy, only what would be done with it is left out: the packet goes on.
             Step::Copy(what) => {
                 if let Some(copy) = self.copy(packet, view.in_port()) {
-                    self.use_copy(what, copy, view, next);
+                    self.dispose_of_copy(what, copy, view, next);
                 }
             }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
@@ -173,12 +173,12 @@ impl Executor {
                 return step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
-            Step::Hash { basis } if view.known == Known::All => {
+            Step::Hash { basis } if view.known == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
             Step::Hash { basis } => {
-                let hash = self.aside(view, |executor, view| {
+                let hash = self.with_key_copy(view, |executor, view| {
                     view.refresh(packet.data(), true, executor.vlan_limit);
                     flow_hash(&executor.hasher, view.key, *basis)
                 });
@@ -190,10 +190,10 @@ impl Executor {
 
     /// Does with a copy what is to be done with it.
     #[inline(always)]
-    fn use_copy(&mut self, what: &Use, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
+    fn dispose_of_copy(&mut self, what: &Disposition, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
         match what {
-            Use::Run(program) => self.run_clone(program, copy, view, next),
-            Use::RunByLength { size, longer, others } => {
+            Disposition::Run(program) => self.run_clone(program, copy, view, next),
+            Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 if copy.offload().is_gso() && copy.len() > (*size).into() {
                     self.run_segments(copy, choose, view, next);
@@ -201,7 +201,9 @@ impl Executor {
                     self.run_clone(choose(&copy), copy, view, next);
                 }
             }
-            end @ Use::Punt(_) => self.aside(view, |executor, view| executor.finish(end, copy, view, next)),
+            end @ Disposition::Punt(_) => {
+                self.with_key_copy(view, |executor, view| executor.finish(end, copy, view, next))
+            }
             end => self.finish(end, copy, view, next),
         }
     }
@@ -217,58 +219,58 @@ impl Executor {
         self.counters.copied.add(1);
         let copy = packet.duplicate();
         if copy.is_none() {
-            self.outputs.retire_parts(1, DropReason::NoBuffer, in_port);
+            self.outputs.count_drops(1, DropReason::NoBuffer, in_port);
         }
         copy
     }
 
     /// Takes note that a frame has become `parts` others, and of what is left of it where it could not be cut to the
     /// end: that is one more packet, which is dropped.
-    fn divided(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
+    fn count_segments(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
         self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
         if let Err(error) = result {
             let out_of_buffers = error == OffloadError::NoBuffer;
             let reason = if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed };
-            self.outputs.retire_parts(1, reason, in_port);
+            self.outputs.count_drops(1, reason, in_port);
         }
     }
 
     /// Gives the packet away.
-    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+    pub fn finish(&mut self, end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         match end {
-            Use::Output { port, max_len } => {
+            Disposition::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
-                    return self.output_cut(*port, packet, *max_len as usize, view.in_port());
+                    return self.output_truncated(*port, packet, *max_len as usize, view.in_port());
                 }
                 self.outputs.push(*port, packet, view.in_port(), self.now);
             }
-            Use::Recirc(id) => {
+            Disposition::Recirc(id) => {
                 if let Some(reason) = self.refuses(next) {
                     return self.outputs.retire_one(packet, reason, view.in_port());
                 }
                 let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push(stage, next, packet, view.key);
             }
-            Use::Punt(punt) => {
+            Disposition::Punt(punt) => {
                 view.refresh(packet.data(), true, self.vlan_limit);
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
-            Use::Run(program) => self.run(program, packet, view, next),
-            Use::RunByLength { size, longer, others } => {
+            Disposition::Run(program) => self.run(program, packet, view, next),
+            Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 if packet.offload().is_gso() && packet.len() > (*size).into() {
                     return self.run_segments(packet, choose, view, next);
                 }
                 self.run(choose(&packet), packet, view, next);
             }
-            Use::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
+            Disposition::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
         }
     }
 
     /// Sends the first bytes of a frame. What they hold of it is what they would without offloads: the
     /// frame is finished before it is cut short.
     #[cold]
-    fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
+    fn output_truncated(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
         let Executor { outputs, now, .. } = self;
         let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
@@ -277,7 +279,7 @@ impl Executor {
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
-        self.divided(parts, result, in_port);
+        self.count_segments(parts, result, in_port);
     }
 
     /// Runs for each of a super-frame's segments the program that is right for it.
@@ -294,21 +296,21 @@ impl Executor {
             parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
-        self.divided(parts, result, view.in_port());
+        self.count_segments(parts, result, view.in_port());
     }
 
     /// A clone's changes to the key must not be seen by what comes behind it.
     fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         if program.needs() != Needs::Key && !program.writes_metadata() {
             // It changes nothing in the key.
-            return self.run(program, packet, &mut view.again(), next);
+            return self.run(program, packet, &mut view.for_next(), next);
         }
-        self.aside(view, |executor, view| executor.run(program, packet, view, next));
+        self.with_key_copy(view, |executor, view| executor.run(program, packet, view, next));
     }
 
     /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
     /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
-    fn aside<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
+    fn with_key_copy<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
         let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);

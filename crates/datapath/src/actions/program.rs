@@ -33,17 +33,17 @@ pub struct Program {
     /// It changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
-    /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
+    /// Done in order. A step that is a [`Disposition`] works on a copy. Most programs have one at most: they are one line.
     pub steps: SmallVec<[Step; 1]>,
     /// What becomes of the packet.
-    pub end: Use,
+    pub end: Disposition,
 }
 
 /// An operation that leaves the packet with the program.
 #[derive(Debug)]
 pub enum Step {
     /// Use a copy.
-    Copy(Use),
+    Copy(Disposition),
     /// Rewrite header fields and metadata.
     Rewrite(Box<Rewriter>),
     /// Push a VLAN tag.
@@ -76,7 +76,7 @@ pub enum Step {
 
 /// An operation that needs a packet of its own.
 #[derive(Debug)]
-pub enum Use {
+pub enum Disposition {
     /// Send.
     Output {
         /// To this port.
@@ -123,7 +123,7 @@ impl Program {
             let step = match action {
                 Action::Output(port) => {
                     let max_len = std::mem::replace(&mut max_len, u32::MAX);
-                    Step::Copy(Use::Output { port: *port, max_len })
+                    Step::Copy(Disposition::Output { port: *port, max_len })
                 }
                 Action::Truncate { max_len: limit } => {
                     max_len = *limit;
@@ -136,22 +136,22 @@ impl Program {
                 Action::PopVlan => Step::PopVlan,
                 Action::PushMpls { ethertype, lse } => Step::PushMpls { ethertype: *ethertype, lse: *lse },
                 Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
-                Action::Recirc(id) => Step::Copy(Use::Recirc(*id)),
+                Action::Recirc(id) => Step::Copy(Disposition::Recirc(*id)),
                 Action::Hash { basis } => Step::Hash { basis: *basis },
-                Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
-                Action::Clone(actions) => Step::Copy(Use::Run(nested(actions))),
+                Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
+                Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
                 Action::CheckLength { size, longer, others } => {
-                    Step::Copy(Use::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
+                    Step::Copy(Disposition::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
                 }
-                Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
+                Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
-            let ends = matches!(step, Step::Copy(Use::Drop(_)));
+            let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
             steps.push(step);
             if ends {
                 break;
             }
         }
-        let mut end = Use::Drop(DropReason::Rule);
+        let mut end = Disposition::Drop(DropReason::Rule);
         while let Some(step) = steps.pop() {
             if let Step::Copy(last) = step {
                 end = last;
@@ -188,7 +188,7 @@ impl Program {
     #[inline(always)]
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
-            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
+            Disposition::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
                 let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
                 (!copies).then_some(port)
             }
@@ -204,7 +204,7 @@ impl Program {
     /// The port, if all that the program does is to send there.
     pub fn single_output(&self) -> Option<PortNo> {
         match self.end {
-            Use::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
+            Disposition::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
             _ => None,
         }
     }
@@ -212,7 +212,7 @@ impl Program {
     /// The reason, if all that the program does is to drop.
     pub fn single_drop(&self) -> Option<DropReason> {
         match self.end {
-            Use::Drop(reason) if self.steps.is_empty() => Some(reason),
+            Disposition::Drop(reason) if self.steps.is_empty() => Some(reason),
             _ => None,
         }
     }
@@ -262,32 +262,32 @@ impl Step {
     }
 }
 
-impl Use {
+impl Disposition {
     fn needs(&self) -> Needs {
         match self {
-            Use::Output { .. } | Use::Recirc(_) | Use::Drop(_) => Needs::Nothing,
-            Use::Run(program) => program.needs,
+            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Drop(_) => Needs::Nothing,
+            Disposition::Run(program) => program.needs,
             // Packets of a run may go different ways here, and change the metadata that they have in common.
-            Use::RunByLength { .. } if self.writes_metadata() => Needs::Key,
-            Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
-            Use::Punt(_) => Needs::Key,
+            Disposition::RunByLength { .. } if self.writes_metadata() => Needs::Key,
+            Disposition::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
+            Disposition::Punt(_) => Needs::Key,
         }
     }
 
     fn writes_metadata(&self) -> bool {
         match self {
-            Use::Run(program) => program.writes_metadata,
-            Use::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
-            Use::Output { .. } | Use::Recirc(_) | Use::Punt(_) | Use::Drop(_) => false,
+            Disposition::Run(program) => program.writes_metadata,
+            Disposition::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
+            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Punt(_) | Disposition::Drop(_) => false,
         }
     }
 
     fn recirculations(&self) -> u16 {
         match self {
-            Use::Recirc(_) => 1,
-            Use::Run(program) => program.recirculations,
-            Use::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
-            Use::Output { .. } | Use::Punt(_) | Use::Drop(_) => 0,
+            Disposition::Recirc(_) => 1,
+            Disposition::Run(program) => program.recirculations,
+            Disposition::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
+            Disposition::Output { .. } | Disposition::Punt(_) | Disposition::Drop(_) => 0,
         }
     }
 }
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn the_last_output_takes_the_packet() {
         let program = Program::compile(&[output(1), Action::PopVlan, output(2), Action::PopVlan]);
-        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
-        assert!(matches!(program.end, Use::Output { port: PortNo(2), .. }));
+        assert!(matches!(program.steps[..], [Step::Copy(Disposition::Output { port: PortNo(1), .. }), Step::PopVlan]));
+        assert!(matches!(program.end, Disposition::Output { port: PortNo(2), .. }));
         assert_eq!(program.single_output(), None);
         assert_eq!(Program::compile(&[output(7)]).single_output(), Some(PortNo(7)));
     }
@@ -314,17 +314,17 @@ mod tests {
         for actions in [vec![], vec![Action::PopVlan], vec![Action::Truncate { max_len: 10 }]] {
             let program = Program::compile(&actions);
             assert!(program.steps.is_empty());
-            assert!(matches!(program.end, Use::Drop(DropReason::Rule)));
+            assert!(matches!(program.end, Disposition::Drop(DropReason::Rule)));
         }
         let program = Program::compile(&[Action::Drop(DropReason::Reflection), output(1)]);
-        assert!(matches!(program.end, Use::Drop(DropReason::Reflection)));
+        assert!(matches!(program.end, Disposition::Drop(DropReason::Reflection)));
     }
 
     #[test]
     fn truncation_is_for_one_output() {
         let program = Program::compile(&[Action::Truncate { max_len: 60 }, output(1), output(2)]);
-        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
-        assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
+        assert!(matches!(program.steps[..], [Step::Copy(Disposition::Output { port: PortNo(1), max_len: 60 })]));
+        assert!(matches!(program.end, Disposition::Output { port: PortNo(2), max_len: u32::MAX }));
         assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
     }
 

@@ -8,7 +8,7 @@ use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, KeyView, follow};
-use crate::actions::program::{Needs, Program, Step, Use};
+use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
@@ -131,15 +131,17 @@ impl Executor {
             view.follow(step);
         }
         match &program.end {
-            Use::Output { port, max_len: u32::MAX } => {
+            Disposition::Output { port, max_len: u32::MAX } => {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
-            Use::Run(program) => self.run_all(program, packets, view, next),
-            Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
+            Disposition::Run(program) => self.run_all(program, packets, view, next),
+            Disposition::Recirc(id)
+                if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() =>
+            {
                 let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push_run(stage, next, packets.drain(..), view.key);
             }
-            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
+            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.for_next(), next)),
         }
     }
 

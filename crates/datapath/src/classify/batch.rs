@@ -18,7 +18,7 @@ use super::plan::set_mark;
 use super::rescan::rescan;
 use super::scan::scan;
 use crate::classify::cache::headers::{Found, HeaderCache};
-use crate::classify::cache::keys::ExactCache;
+use crate::classify::cache::keys::KeyCache;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::arena::FastAction;
 use crate::classify::table::flow_ref::FlowRef;
@@ -30,18 +30,18 @@ pub struct Caches {
     /// Of headers.
     pub headers: HeaderCache,
     /// Of keys.
-    pub exact: ExactCache,
+    pub exact: KeyCache,
     seed: [u64; 2],
     one_in: u32,
 }
 
 /// Entries of the cache of keys: unusual headers are rare.
-const UNUSUAL: usize = 1 << 14;
+const KEY_CACHE_ENTRIES: usize = 1 << 14;
 
 impl Caches {
     /// Caches that grow to about `entries` flows. `seed` is the secret of their hashes.
     pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
-        let (headers, exact) = (HeaderCache::new(entries, seed), ExactCache::new(entries.min(UNUSUAL)));
+        let (headers, exact) = (HeaderCache::new(entries, seed), KeyCache::new(entries.min(KEY_CACHE_ENTRIES)));
         Caches { headers, exact, seed, one_in: 1 }
     }
 
@@ -75,10 +75,10 @@ pub struct Hits {
 }
 
 /// Batches that are taken to be mixed, after one that was.
-const MIXED: u8 = 63;
+const MIXED_BATCHES: u8 = 63;
 
 /// Least packets of a batch that may count as mixed.
-const FEW: usize = 4;
+const MIN_MIXED_PACKETS: usize = 4;
 
 /// Finds the flows of packets that a port has received. `recent` is the receive queue's.
 #[inline(always)]
@@ -95,7 +95,7 @@ pub fn classify<S: Simd>(
     let flow_counters = table.arena.flow_counters(worker);
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
-    let (known, leaders, odd);
+    let (known, leaders, unusual);
     if recent.mixed > 0
         && is_on
         && let Some(now) = count_at
@@ -105,27 +105,27 @@ pub fn classify<S: Simd>(
         let (plan, found) = (&list.plan, &mut found[..count]);
         let batch = MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found };
         let mixed = mixed::find(simd, batch, recent);
-        (known, leaders, odd) = (mixed.known, all(count) & !mixed.odd, mixed.odd);
-        meta.set_counted(mixed.known, mixed.alike);
+        (known, leaders, unusual) = (mixed.known, all(count) & !mixed.unusual, mixed.unusual);
+        meta.set_counted(mixed.known, mixed.uniform);
     } else {
         let BatchMeta { headers, probes, found, .. } = meta;
         let scan = scan(simd, &list.plan, packets, headers);
-        (leaders, odd) = (scan.leaders, scan.odd);
+        (leaders, unusual) = (scan.leaders, scan.unusual);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
         // Three of four packets have to start a run. Where every other one does, both ways cost the same; but where
         // one rule is for all and two protocols take turns, runs cost less (docs/performance.md). A few packets say
         // nothing.
-        let (starts, unusual) = ((leaders | odd).count_ones() as usize, odd.count_ones() as usize);
-        let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= FEW;
-        recent.mixed = if is_mixed { MIXED } else { 0 };
+        let (starts, unusual) = ((leaders | unusual).count_ones() as usize, unusual.count_ones() as usize);
+        let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= MIN_MIXED_PACKETS;
+        recent.mixed = if is_mixed { MIXED_BATCHES } else { 0 };
     }
-    finish(at, packets, Looked { known, leaders, odd }, caches, meta)
+    finish(at, packets, FirstLookup { known, leaders, unusual }, caches, meta)
 }
 
 /// Finds the flows of packets that go round again. Where their stage has no list of its own, it is by their keys alone: no
 /// line says which stage of the list they are in.
 #[inline(always)]
-pub fn classify_again<S: Simd>(
+pub fn classify_recirculated<S: Simd>(
     simd: S,
     at: LookupContext<'_>,
     packets: &[Packet],
@@ -146,18 +146,18 @@ pub fn classify_again<S: Simd>(
     } else {
         0
     };
-    finish(at, packets, Looked { known, leaders: scan.leaders, odd: scan.odd }, caches, meta)
+    finish(at, packets, FirstLookup { known, leaders: scan.leaders, unusual: scan.unusual }, caches, meta)
 }
 
 /// What a first look at a batch has found: sets of packets.
 #[derive(Clone, Copy)]
-struct Looked {
+struct FirstLookup {
     /// Those that the header cache knows.
     known: u32,
     /// Those that it can know.
     leaders: u32,
     /// Those with unusual headers.
-    odd: u32,
+    unusual: u32,
 }
 
 /// Counts what the header cache has found, and looks further for what it has not.
@@ -165,12 +165,12 @@ struct Looked {
 fn finish(
     at: LookupContext<'_>,
     packets: &[Packet],
-    looked: Looked,
+    first: FirstLookup,
     caches: &mut Caches,
     meta: &mut BatchMeta,
 ) -> Hits {
-    let Looked { known, leaders, odd } = looked;
-    let starts = leaders | odd;
+    let FirstLookup { known, leaders, unusual } = first;
+    let starts = leaders | unusual;
     meta.set_starts(starts);
     let mut hits = Hits::default();
     let of_cache = self::packets(known, starts, packets.len());
@@ -180,29 +180,29 @@ fn finish(
         hits.exact = of_cache;
     }
     if known != starts {
-        look_further(at, packets, Open { leaders: leaders & !known, odd }, caches, meta, &mut hits);
+        look_up_unresolved(at, packets, Unresolved { leaders: leaders & !known, unusual }, caches, meta, &mut hits);
     }
     hits
 }
 
 /// The packets that the cache of headers does not know.
 #[derive(Clone, Copy)]
-struct Open {
+struct Unresolved {
     leaders: u32,
-    odd: u32,
+    unusual: u32,
 }
 
 #[inline(never)]
-fn look_further(
+fn look_up_unresolved(
     at: LookupContext<'_>,
     packets: &[Packet],
-    open: Open,
+    unresolved: Unresolved,
     caches: &mut Caches,
     meta: &mut BatchMeta,
     hits: &mut Hits,
 ) {
     let LookupContext { list, table, worker, guard, .. } = at;
-    let (count, both, starts) = (packets.len(), open.leaders | open.odd, meta.starts());
+    let (count, both, starts) = (packets.len(), unresolved.leaders | unresolved.unusual, meta.starts());
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
         // A mark stands for the key: the flows look at nothing else.
@@ -210,8 +210,8 @@ fn look_further(
             let frame = packets[i].data();
             let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(meta.start_key(i), mark);
-            if open.odd >> i & 1 != 0 {
-                meta.headers.flags[i] = odd_flags(mark.dl_type, frame, meta.vlan_limit);
+            if unresolved.unusual >> i & 1 != 0 {
+                meta.headers.flags[i] = unusual_flags(mark.dl_type, frame, meta.vlan_limit);
             }
         }
         let (found, visited) = Table::lookup(at, &meta.keys[..count], both, &mut flows);
@@ -221,15 +221,16 @@ fn look_further(
         for i in bits(both) {
             meta.extract(i, &packets[i]);
         }
-        for i in bits(open.odd) {
+        for i in bits(unresolved.unusual) {
             meta.headers.flags[i] = meta.keys[i].common().tcp_flags.get();
         }
         let keys = &meta.keys[..count];
-        let (found, visited) = Table::lookup(at, keys, open.leaders, &mut flows);
-        let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
+        let (found, visited) = Table::lookup(at, keys, unresolved.leaders, &mut flows);
+        let (known, of_unusual, visited_by_unusual) =
+            look_up_keys(at, keys, unresolved.unusual, &mut flows, &mut caches.exact);
         hits.exact += self::packets(known, starts, count);
-        hits.megaflow += self::packets(found | of_odd, starts, count);
-        hits.visited += visited + visited_by_odd;
+        hits.megaflow += self::packets(found | of_unusual, starts, count);
+        hits.visited += visited + visited_by_unusual;
     }
     let mut missed = 0;
     for i in bits(both) {
@@ -238,7 +239,7 @@ fn look_further(
         let live = table.arena.live(flows[i], guard);
         meta.found[i] =
             live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
-        if live.is_some() && open.leaders >> i & 1 != 0 {
+        if live.is_some() && unresolved.leaders >> i & 1 != 0 {
             let always = list.plan.simple;
             caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);
         }
@@ -248,7 +249,7 @@ fn look_further(
 }
 
 /// The TCP flags of a packet whose headers are unusual.
-fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
+fn unusual_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
     if !matches!(dl_type, 0x0800 | 0x86dd) {
         return 0;
     }
@@ -266,7 +267,7 @@ pub fn look_up_keys(
     keys: &[Key],
     want: u32,
     flows: &mut [FlowRef; BATCH_SIZE],
-    exact: &mut ExactCache,
+    exact: &mut KeyCache,
 ) -> (u32, u32, u32) {
     if want == 0 {
         return (0, 0, 0);
@@ -280,7 +281,7 @@ pub fn look_up_keys(
 }
 
 /// Finds the flows of packets whose keys are there, each a run by itself.
-pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache, meta: &mut BatchMeta) -> Hits {
+pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut KeyCache, meta: &mut BatchMeta) -> Hits {
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     let starts = all(count);
     meta.set_starts(starts);

@@ -16,7 +16,7 @@ use packet::{BATCH_SIZE, Packet, Time};
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
 use super::{bits, prefetch};
-use crate::classify::cache::headers::{CacheReader, Fact, Found, HeaderCache, Probes};
+use crate::classify::cache::headers::{CacheReader, CachedFlow, Found, HeaderCache, Probes};
 use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::flow_counters::FlowCounters;
@@ -28,19 +28,19 @@ pub struct RunHistory {
     /// So many batches are taken to be mixed.
     pub mixed: u8,
     /// In so many of them, packets are taken to have different patterns.
-    varied: u8,
+    several_patterns: u8,
     /// The line of a packet of the last batch where they had: those of the next batches are likely to have its pattern.
     line: Aligned,
 }
 
 impl Default for RunHistory {
     fn default() -> RunHistory {
-        RunHistory { mixed: 0, varied: 0, line: Aligned([0; 8]) }
+        RunHistory { mixed: 0, several_patterns: 0, line: Aligned([0; 8]) }
     }
 }
 
 /// Batches whose packets are taken to have different patterns, after one where they had.
-const VARIED: u8 = 63;
+const MIXED_PATTERN_BATCHES: u8 = 63;
 
 /// A batch, and where it is looked up.
 pub struct MixedBatch<'a> {
@@ -69,23 +69,24 @@ pub struct Mixed {
     pub known: u32,
     /// Packets that have none of the templates, or one that the port has no pattern for: each is to be looked at by
     /// itself.
-    pub odd: u32,
+    pub unusual: u32,
     /// All are known, and the same is to be done with them.
-    pub alike: bool,
+    pub uniform: bool,
 }
 
 /// Looks at the headers of a batch, looks for its packets, and counts those that are known for their flows.
 #[inline(always)]
 pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
-    if recent.varied > 0 {
-        recent.varied -= 1;
-    } else if let Some(likely) = Likely::again(simd, work.plan, &recent.line) {
+    if recent.several_patterns > 0 {
+        recent.several_patterns -= 1;
+    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line) {
         let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
-        let (are_alike, cores) = match likely.core_mask {
-            Some(mask) => {
-                (likely.scan::<S, true>(simd, view, work.packets, mask, headers, probes), all(work.packets.len()))
-            }
-            None => (likely.scan::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
+        let (are_alike, cores) = match expected.core_mask {
+            Some(mask) => (
+                expected.hash_lines::<S, true>(simd, view, work.packets, mask, headers, probes),
+                all(work.packets.len()),
+            ),
+            None => (expected.hash_lines::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
         };
         if are_alike {
             // The borrows one by one: behind a reference to all of them, each write might change any of them.
@@ -93,29 +94,29 @@ pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> 
             return look_up::<S, true>(
                 simd,
                 cache,
-                Lines { odd: 0, cores },
+                Lines { unusual: 0, cores },
                 headers,
                 probes,
                 found,
                 (flow_counters, now),
             );
         }
-        recent.varied = VARIED;
+        recent.several_patterns = MIXED_PATTERN_BATCHES;
     }
-    simd.apart(Varied { work, line: &mut recent.line })
+    simd.apart(WithoutExpectedPattern { work, line: &mut recent.line })
 }
 
 /// What was found out about the headers of a batch.
 #[derive(Clone, Copy)]
 struct Lines {
-    odd: u32,
+    unusual: u32,
     /// Packets whose origin has a core.
     cores: u32,
 }
 
 /// A pattern that packets are likely to have.
 #[derive(Clone, Copy)]
-struct Likely<R> {
+struct ExpectedPattern<R> {
     /// Where the line begins in the frame.
     at: usize,
     layout: Layout,
@@ -129,15 +130,15 @@ struct Likely<R> {
     core_mask: Option<Core>,
 }
 
-impl<R: Copy> Likely<R> {
+impl<R: Copy> ExpectedPattern<R> {
     /// The one that the packet of this line had, if it is still one of the plan's.
     #[inline(always)]
-    fn again<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<Likely<R>> {
+    fn of_line<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<ExpectedPattern<R>> {
         let origin = Origin::of(&line.0);
         let pattern = plan.pattern_of(origin)?;
         let core_mask = origin.core(&pattern.mask.0);
         let Pattern { mask, parse, salt, at, layout, .. } = pattern;
-        Some(Likely {
+        Some(ExpectedPattern {
             at: *at as usize,
             layout: *layout,
             // Not in a closure, which would not be compiled for the level.
@@ -153,7 +154,7 @@ impl<R: Copy> Likely<R> {
     /// Looks at the headers of a batch, and hashes them. Returns false, and nothing of use, if a packet has not the
     /// pattern. `CORE`: its lines have a core, of which the mask leaves this.
     #[inline(always)]
-    fn scan<S: Simd<Reg = R>, const CORE: bool>(
+    fn hash_lines<S: Simd<Reg = R>, const CORE: bool>(
         &self,
         simd: S,
         view: CacheReader<'_, R>,
@@ -195,20 +196,20 @@ fn longest(bytes: &[u32]) -> u32 {
 }
 
 /// [`find`] where nothing is known of the packets' patterns.
-struct Varied<'a> {
+struct WithoutExpectedPattern<'a> {
     work: MixedBatch<'a>,
     /// To the line of the last one that has a pattern.
     line: &'a mut Aligned,
 }
 
-impl Leveled for Varied<'_> {
+impl Leveled for WithoutExpectedPattern<'_> {
     type Output = Mixed;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Mixed {
         let MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found } = self.work;
-        let lines = scan(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
-        if let Some(last) = (all(packets.len()) & !lines.odd).checked_ilog2() {
+        let lines = mask_and_hash(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
+        if let Some(last) = (all(packets.len()) & !lines.unusual).checked_ilog2() {
             *self.line = headers.lines[last as usize];
         }
         look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
@@ -217,7 +218,7 @@ impl Leveled for Varied<'_> {
 
 /// Looks at the headers of a batch, and hashes them.
 #[inline(always)]
-fn scan<S: Simd>(
+fn mask_and_hash<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
@@ -226,7 +227,7 @@ fn scan<S: Simd>(
     hashes: &mut [u64; BATCH_SIZE],
 ) -> Lines {
     let count = packets.len().min(BATCH_SIZE);
-    let (mut odd, mut cores) = (0u32, 0u32);
+    let (mut unusual, mut cores) = (0u32, 0u32);
     for i in 0..count {
         if let Some(later) = packets.get(i + AHEAD) {
             prefetch(later.data().as_ptr());
@@ -236,7 +237,7 @@ fn scan<S: Simd>(
         let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             cold_path();
-            odd |= 1 << i;
+            unusual |= 1 << i;
             // What is done with all lines must not see an older one.
             (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
             continue;
@@ -262,13 +263,13 @@ fn scan<S: Simd>(
         hashes[i] = view.hash_whole(simd, simd.load(&headers.lines[i].0));
         view.prefetch_set(hashes[i]);
     }
-    Lines { odd, cores }
+    Lines { unusual, cores }
 }
 
-/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `ALIKE`: they
+/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `SAME_ORIGIN`: they
 /// have the same origin.
 #[inline(always)]
-fn look_up<S: Simd, const ALIKE: bool>(
+fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     simd: S,
     cache: &HeaderCache,
     lines: Lines,
@@ -278,30 +279,30 @@ fn look_up<S: Simd, const ALIKE: bool>(
     (flow_counters, now): (FlowCounters<'_>, Time),
 ) -> Mixed {
     let Probes { hashes, at } = probes;
-    let (view, Lines { odd, cores }) = (cache.view(simd), lines);
+    let (view, Lines { unusual, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
     let one = Origin::of(&headers.lines[0].0);
     // 2. Compare the tags; ask for the entries.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
-        view.prefetch(at[i], if ALIKE { cores != 0 } else { cores >> i & 1 != 0 });
+        view.prefetch(at[i], if SAME_ORIGIN { cores != 0 } else { cores >> i & 1 != 0 });
     }
     // 3. Compare the lines; ask for the counters.
     let (mut other, core_at) = (0, one.core_at());
-    let mut note = |at: &mut [u32; BATCH_SIZE], i: usize, (fact, same): (&Fact, bool)| {
+    let mut note = |at: &mut [u32; BATCH_SIZE], i: usize, (cached, same): (&CachedFlow, bool)| {
         if !same {
             cold_path();
             other |= 1 << i;
         }
-        found[i] = fact.found;
-        at[i] = fact.epoch;
-        prefetch(flow_counters.of(fact.found.flow));
+        found[i] = cached.found;
+        at[i] = cached.epoch;
+        prefetch(flow_counters.of(cached.found.flow));
     };
-    if ALIKE && cores != 0 {
+    if SAME_ORIGIN && cores != 0 {
         for i in 0..count {
             note(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
         }
-    } else if ALIKE {
+    } else if SAME_ORIGIN {
         for i in 0..count {
             note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
@@ -315,10 +316,10 @@ fn look_up<S: Simd, const ALIKE: bool>(
             note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     }
-    let mut none = odd;
-    for i in bits(other & !odd) {
+    let mut none = unusual;
+    for i in bits(other & !unusual) {
         match view.other(hashes[i], &headers.lines[i].0) {
-            Some(fact) => (found[i], at[i]) = (fact.found, fact.epoch),
+            Some(cached) => (found[i], at[i]) = (cached.found, cached.epoch),
             None => none |= 1 << i,
         }
     }
@@ -340,5 +341,5 @@ fn look_up<S: Simd, const ALIKE: bool>(
     for i in bits(stale) {
         found[i] = Found::MISS;
     }
-    Mixed { known: all(count) & !stale, odd, alike: stale == 0 && differ == 0 }
+    Mixed { known: all(count) & !stale, unusual, uniform: stale == 0 && differ == 0 }
 }

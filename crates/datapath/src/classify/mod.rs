@@ -31,11 +31,11 @@ mod tests;
 
 pub use batch::{Caches, classify};
 pub use cache::headers::{Found, HeaderCache};
-pub use cache::keys::ExactCache;
+pub use cache::keys::KeyCache;
 pub use packet::buffer::prefetch;
 pub use table::arena::{CompiledAction, FastAction, FastActionKind, Live};
 pub use table::flow_ref::FlowRef;
-pub use table::megaflow::{By, FlowList, Installed, Table};
+pub use table::megaflow::{FlowList, Installed, Requester, Table};
 
 /// The numbers of the set bits, ascending.
 #[inline(always)]

@@ -15,7 +15,7 @@ use crate::pipeline::metadata::Metadata;
 
 /// Looks at a batch. Packets of `counted` make no run with others.
 pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32, headers: &mut MaskedHeaders) -> Scan {
-    let mut scan = Scan { leaders: 0, odd: 0 };
+    let mut scan = Scan { leaders: 0, unusual: 0 };
     // Of the packet before, if it was not odd; and of the present run.
     let mut before = Aligned([0; 8]);
     let mut first = 0;
@@ -32,7 +32,7 @@ pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32
         let template = Template::of(packet.data()).filter(|_| metadata.is_ethernet(i));
         let pattern = template.and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
-            scan.odd |= 1 << i;
+            scan.unusual |= 1 << i;
             (headers.bytes[i], headers.flags[i]) = (length, 0);
             before = Aligned([0; 8]);
             continue;

@@ -46,13 +46,13 @@ pub struct Scan {
     pub leaders: u32,
     /// Packets that have none of the templates, or one that the port has no pattern for: each is to be
     /// looked at by itself.
-    pub odd: u32,
+    pub unusual: u32,
 }
 
 /// Looks at a batch.
 #[inline(always)]
 pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut MaskedHeaders) -> Scan {
-    let mut scan = Scan { leaders: 0, odd: 0 };
+    let mut scan = Scan { leaders: 0, unusual: 0 };
     let mut pattern: Option<&Pattern> = None;
     let nothing = simd.load(&[0; 8]);
     let (mut mask, mut parse, mut salt, mut before) = (nothing, nothing, nothing, nothing);
@@ -110,7 +110,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
                 simd.store(line, &mut headers.lines[i].0);
                 before = line;
             }
-            None => scan.odd |= 1 << i,
+            None => scan.unusual |= 1 << i,
         }
         // Without a run before, this is written over right away.
         (headers.bytes[first], headers.flags[first]) = (bytes, flags);

@@ -21,7 +21,7 @@ fn table(readers: usize, max_masks: usize) -> (Arc<Domain>, Vec<Reader>, Table) 
     let domain = Arc::new(Domain::new(readers));
     let readers = domain.readers();
     let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, max_masks, 2, [1, 2], domain.clone());
-    table.enlist(1);
+    table.add_worker(1);
     (domain, readers, table)
 }
 
@@ -49,17 +49,17 @@ fn mask(choice: u8) -> Mask {
 
 fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
     let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
-    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), By::Management).unwrap().id
+    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), Requester::Management).unwrap().id
 }
 
 /// The budget has the counters of each worker, also of those that come after a flow and are there when it goes.
 #[test]
 fn a_flow_takes_with_it_what_it_was_counted_for() {
     let table = Table::new(1000, 10, 3, [1, 2], Arc::new(Domain::new(1)));
-    table.enlist(0);
+    table.add_worker(0);
     let ids: Vec<FlowId> = (1..9u8).map(|n| install(&table, &key(&[n % 4, n / 4, 0, 0, 0, 0, 0]), &mask(3))).collect();
     let of_one_worker = table.bytes();
-    table.enlist(2);
+    table.add_worker(2);
     assert_eq!(table.bytes() - of_one_worker, 2 * flow_counters::COUNTERS_BYTES * ids.len());
     let each = table.bytes() / ids.len();
     table.remove(&ids[..5]);
@@ -67,7 +67,7 @@ fn a_flow_takes_with_it_what_it_was_counted_for() {
 }
 
 /// What the tiers find, as a worker asks them.
-fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
+fn classify(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
     let guard = reader.pin();
     keys.chunks(BATCH_SIZE)
         .flat_map(|keys| {
@@ -94,7 +94,7 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
 }
 
 /// What whole batches of one port find, the packets in order of their ports, as recirculated ones are looked up.
-fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
+fn in_batches(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
     let guard = reader.pin();
     let mut found = Vec::new();
     let mut meta = BatchMeta::default();
@@ -127,7 +127,7 @@ proptest! {
         runs in proptest::collection::vec(1..5usize, 40),
     ) {
         let (domain, mut readers, table) = table(1, 1000);
-        let mut exact = ExactCache::new(16);
+        let mut exact = KeyCache::new(16);
         let mut linear: Vec<(Key, Mask, FlowId)> = Vec::new();
         let packets: Vec<Key> = packets.iter().map(key).collect();
         let in_runs: Vec<Key> = packets.iter().zip(runs).flat_map(|(k, n)| vec![k.clone(); n]).collect();
@@ -189,7 +189,7 @@ fn many_flows_of_one_mask() {
         .collect();
     let ids: Vec<FlowId> = keys.iter().map(|k| install(&table, k, &wanted)).collect();
     readers[0].quiescent();
-    let found = classify(&table, &mut ExactCache::new(64), &keys, &readers[0]);
+    let found = classify(&table, &mut KeyCache::new(64), &keys, &readers[0]);
     assert!(found.iter().zip(&ids).all(|(f, id)| *f == Some(*id)));
     readers[0].offline();
     assert_eq!(table.remove(&ids).len(), ids.len());
@@ -202,7 +202,8 @@ fn masks_of_a_port_are_limited() {
     install(&table, &key(&[1; 7]), &mask(1));
     install(&table, &key(&[1; 7]), &mask(2));
     let actions: Arc<[Action]> = Arc::new([]);
-    let refused = table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1), By::Management);
+    let refused =
+        table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1), Requester::Management);
     assert!(matches!(refused, Err(crate::Error::TooManyMasks { port: PortNo(2), limit: 2 })), "{refused:?}");
     install(&table, &key(&[2; 7]), &mask(4));
     install(&table, &key(&[5, 5, 5, 5, 5, 5, 1]), &mask(1));
@@ -233,7 +234,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         for (worker, reader) in readers.iter_mut().enumerate() {
             let (table, stop, checked) = (&table, &stop, &checked);
             scope.spawn(move || {
-                let mut exact = ExactCache::new(256);
+                let mut exact = KeyCache::new(256);
                 let mut n = worker as u32;
                 while !stop.load(Ordering::Relaxed) {
                     reader.quiescent();
@@ -267,7 +268,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
             let (key, mask) = spec(n);
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(n + 1))]);
             installed.push_back(
-                table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1), By::Management).unwrap().id,
+                table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1), Requester::Management).unwrap().id,
             );
             if installed.len() > FLOWS as usize / 2 {
                 let ids: Vec<_> = installed.drain(..3).collect();

@@ -175,7 +175,7 @@ impl ControlPlane {
         let reader = self.pool.write().take_place(number)?;
 
         let Resources { table, clock, .. } = &self.resources;
-        table.enlist(number);
+        table.add_worker(number);
         let handler = self.handlers.of_worker(number);
         let notifier = handler.notifier.clone();
         let setup = WorkerSetup { number, reader, waker, notifier, dedicated: core.is_some() };

@@ -11,7 +11,7 @@ use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, QueueLoad};
 use crate::error::Error;
-use crate::pipeline::port::{PortShared, Queue};
+use crate::pipeline::port::{DpPort, Queue};
 use crate::stats::{Drops, RxAssignment};
 use crate::sync::counters::Counter;
 use crate::worker::rx_queue::Rx;
@@ -29,7 +29,7 @@ pub struct PortTable {
 /// A port, as the control plane knows it.
 pub struct ManagedPort {
     /// What the workers know of it.
-    pub shared: Arc<PortShared>,
+    pub shared: Arc<DpPort>,
     /// Who sends to it, and how.
     pub tx: TxQueues,
     /// Its receive queues, by number.
@@ -49,7 +49,7 @@ struct ManagedRxQueue {
 /// What workers are to be given of a port.
 pub struct NewPort {
     /// The port.
-    pub shared: Arc<PortShared>,
+    pub shared: Arc<DpPort>,
     /// By worker.
     pub tx: BTreeMap<usize, Queue>,
     /// By worker.
@@ -76,7 +76,7 @@ impl PortTable {
         }
         let number = self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
         let (tx, queues) = TxQueues::make(&*port, workers)?;
-        let shared = PortShared::new(number, port, max_workers);
+        let shared = DpPort::new(number, port, max_workers);
         let managed = ManagedPort { shared: shared.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.ports.insert(number, managed);
         self.last = number.0;
@@ -87,7 +87,7 @@ impl PortTable {
     /// Adds receive queues of a port, each for the worker with the fewest. None where the port has gone.
     pub fn add_rx_queues(
         &mut self,
-        shared: &Arc<PortShared>,
+        shared: &Arc<DpPort>,
         queues: Vec<Box<dyn RxQueue>>,
         workers: &[usize],
     ) -> BTreeMap<usize, Vec<Rx>> {
@@ -153,12 +153,12 @@ impl PortTable {
 /// Which there are.
 impl PortTable {
     /// The part of a port that workers know, too.
-    pub fn get(&self, port: PortNo) -> Option<&Arc<PortShared>> {
+    pub fn get(&self, port: PortNo) -> Option<&Arc<DpPort>> {
         self.ports.get(&port).map(|port| &port.shared)
     }
 
     /// The same of every port, in the order of their numbers.
-    pub fn all(&self) -> Vec<Arc<PortShared>> {
+    pub fn all(&self) -> Vec<Arc<DpPort>> {
         self.ports.values().map(|port| port.shared.clone()).collect()
     }
 

@@ -4,7 +4,7 @@ use packet::{Key, Packet};
 
 use crate::action::Action;
 use crate::actions::program::Program;
-use crate::classify::By;
+use crate::classify::Requester;
 use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::metadata::OwnMetadata;
@@ -18,7 +18,8 @@ impl Datapath {
     /// contradict each other: of those that match a packet, any may be taken.
     pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
         let FlowSpec { key, mask, actions, tag } = spec;
-        let installed = self.resources.table.install(&key, mask, actions.into(), tag, self.now(), By::Management)?;
+        let installed =
+            self.resources.table.install(&key, mask, actions.into(), tag, self.now(), Requester::Management)?;
         if !installed.existed
             && flow_log::is_on()
             && let Some(flow) = self.flow(installed.id)

@@ -8,7 +8,7 @@ use crate::action::PortNo;
 use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::ingress::Ingress;
-use crate::pipeline::port::PortShared;
+use crate::pipeline::port::DpPort;
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
 use crate::worker::mailbox::{Command, GivenBack};
@@ -53,7 +53,7 @@ impl Datapath {
         }
     }
 
-    fn add_rx_queues(&self, shared: &Arc<PortShared>, queues: Vec<Box<dyn RxQueue>>) {
+    fn add_rx_queues(&self, shared: &Arc<DpPort>, queues: Vec<Box<dyn RxQueue>>) {
         let mut control = self.control.lock();
         let pinned = {
             let mut ports = self.ports.lock();

@@ -49,15 +49,15 @@ pub struct BatchMeta {
     /// What travels beside packets that go round again: see `again`.
     metadata: Metadata,
     /// They do.
-    again: bool,
+    recirculated: bool,
     extracted: u32,
     starts: u32,
     /// The first packets of the runs that have been counted for their flows.
     counted: u32,
     /// All have been counted, and the same is to be done with all packets.
-    alike: bool,
+    uniform: bool,
     /// Some have a flow, and others have none.
-    divided: bool,
+    partly_missed: bool,
 }
 
 const _: () = assert!(size_of::<Layers>() == 8 && size_of::<Key>() == 768);
@@ -74,12 +74,12 @@ impl Default for BatchMeta {
             stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
             metadata: Metadata::default(),
-            again: false,
+            recirculated: false,
             extracted: 0,
             starts: 0,
             counted: 0,
-            alike: false,
-            divided: false,
+            uniform: false,
+            partly_missed: false,
         }
     }
 }
@@ -89,22 +89,22 @@ impl BatchMeta {
     /// Nothing is known of packets that a port has received.
     #[inline(always)]
     pub fn begin(&mut self, in_port: PortNo) {
-        (self.stage, self.pass, self.again) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
-        self.forget(0);
+        (self.stage, self.pass, self.recirculated) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
+        self.reset(0);
     }
 
     /// As [`begin`](BatchMeta::begin), for packets that go round again, whose metadata is taken. Some have been counted
     /// already.
     #[inline(always)]
-    pub fn begin_again(&mut self, batch: &mut RecirculatedBatch) {
-        (self.stage, self.pass, self.again) = (batch.stage, batch.pass, true);
+    pub fn begin_recirculated(&mut self, batch: &mut RecirculatedBatch) {
+        (self.stage, self.pass, self.recirculated) = (batch.stage, batch.pass, true);
         std::mem::swap(&mut self.metadata, &mut batch.metadata);
-        self.forget(batch.counted);
+        self.reset(batch.counted);
     }
 
     #[inline(always)]
-    fn forget(&mut self, counted: u32) {
-        (self.extracted, self.counted, self.alike, self.divided) = (0, counted, false, false);
+    fn reset(&mut self, counted: u32) {
+        (self.extracted, self.counted, self.uniform, self.partly_missed) = (0, counted, false, false);
     }
 
     /// No packet has a flow: nobody has looked for one.
@@ -138,7 +138,7 @@ impl BatchMeta {
     /// What travels beside them, if they go round again.
     #[inline(always)]
     pub fn metadata(&self) -> Option<&Metadata> {
-        self.again.then_some(&self.metadata)
+        self.recirculated.then_some(&self.metadata)
     }
 
     /// For a scan of packets that go round again: their metadata, what they are looked up by, and who has been counted.
@@ -154,7 +154,7 @@ impl BatchMeta {
     #[inline(always)]
     pub fn start_key(&mut self, i: usize) -> &mut Key {
         let key = &mut self.keys[i];
-        if self.again {
+        if self.recirculated {
             self.metadata.start(i, key);
         } else {
             start_key(key, self.stage.in_port);
@@ -207,11 +207,11 @@ impl BatchMeta {
         end_of_run(self.starts, at, count)
     }
 
-    /// The runs of these first packets are counted for their flows; if `alike`, they are all that there are, and the same
+    /// The runs of these first packets are counted for their flows; if `uniform`, they are all that there are, and the same
     /// is to be done with all.
     #[inline(always)]
-    pub fn set_counted(&mut self, counted: u32, alike: bool) {
-        (self.counted, self.alike) = (counted, alike);
+    pub fn set_counted(&mut self, counted: u32, uniform: bool) {
+        (self.counted, self.uniform) = (counted, uniform);
     }
 
     /// Whether the run that starts with packet `at` has been counted.
@@ -222,20 +222,20 @@ impl BatchMeta {
 
     /// All have been counted, and the same is to be done with all packets.
     #[inline(always)]
-    pub fn is_alike(&self) -> bool {
-        self.alike
+    pub fn is_uniform(&self) -> bool {
+        self.uniform
     }
 
     /// Takes note of the runs that have no flow.
     #[inline(always)]
     pub fn set_missed(&mut self, missed: u32) {
-        self.divided = missed != 0 && missed != self.starts;
+        self.partly_missed = missed != 0 && missed != self.starts;
     }
 
     /// Some packets have a flow, and others have none.
     #[inline(always)]
-    pub fn is_divided(&self) -> bool {
-        self.divided
+    pub fn is_partly_missed(&self) -> bool {
+        self.partly_missed
     }
 
     /// The same is to be done with all runs.

@@ -8,7 +8,7 @@ use packet::{BATCH_SIZE, Packet};
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
 use crate::actions::runs::{act_on_run, rewrite_runs};
-use crate::classify::batch::{Hits, classify, classify_again};
+use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
@@ -37,16 +37,16 @@ impl Leveled for Poll<'_> {
 }
 
 /// A batch that goes round again.
-struct Again<'a> {
+struct RecirculatedRound<'a> {
     worker: &'a mut Worker,
 }
 
-impl Leveled for Again<'_> {
+impl Leveled for RecirculatedRound<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        self.worker.classify_again(simd);
+        self.worker.classify_recirculated(simd);
         self.worker.act();
     }
 }
@@ -112,13 +112,13 @@ impl Worker {
 
     /// RecircStage 3, for packets that go round again.
     #[inline(always)]
-    fn classify_again<S: Simd>(&mut self, simd: S) {
+    fn classify_recirculated<S: Simd>(&mut self, simd: S) {
         let Worker { number, reader, table, caches, in_flight, executor, .. } = self;
         let InFlight { packets, meta } = in_flight;
         let guard = reader.pin();
         let Some(list) = table.list(meta.stage(), guard) else { return meta.all_miss(packets.len()) };
         let at = LookupContext { list, table, worker: *number, guard, count_at: None };
-        count(executor, classify_again(simd, at, packets, caches, meta));
+        count(executor, classify_recirculated(simd, at, packets, caches, meta));
     }
 
     /// Stages 4 and 5 for packets that are classified: those without a flow go up, the others have their flow's program.
@@ -131,18 +131,18 @@ impl Worker {
         // What is still up there must not be overtaken (see `slowpath/queue.rs`), nor what goes up before others of its
         // batch.
         let mut waiting = 0;
-        if meta.is_divided() || executor.misses.has_outstanding(in_port) {
+        if meta.is_partly_missed() || executor.misses.has_outstanding(in_port) {
             waiting = hold_back(executor, packets, meta);
         }
 
         // Account for what has a flow, each run at once, unless the look-up has done so.
         let flow_counters = table.arena.flow_counters(*number);
         let first = meta.found[0];
-        let (mut alike, mut programs) = (true, meta.is_alike() && first.is_program());
-        if !meta.is_alike() {
+        let (mut uniform, mut programs) = (true, meta.is_uniform() && first.is_program());
+        if !meta.is_uniform() {
             for at in bits(meta.starts()) {
                 let found = meta.found[at];
-                alike &= found.action == first.action;
+                uniform &= found.action == first.action;
                 programs |= found.is_program();
                 if found.has_flow() && !meta.is_counted(at) {
                     let run = meta.end_of_run(at, count) - at;
@@ -152,10 +152,10 @@ impl Worker {
             }
         }
         if programs {
-            alike = rewrite_runs(table, guard, packets, meta);
+            uniform = rewrite_runs(table, guard, packets, meta);
         }
         // Most batches are handed over as they are.
-        if alike {
+        if uniform {
             match meta.found[0].action.kind() {
                 FastActionKind::Output(port) => {
                     let longest = meta.headers.longest;
@@ -208,10 +208,10 @@ impl Worker {
         let in_port = batch.stage.in_port;
         debug_assert!(packets.is_empty());
         std::mem::swap(packets, &mut batch.packets);
-        meta.begin_again(&mut batch);
+        meta.begin_recirculated(&mut batch);
         executor.counters.recirculated.add(packets.len() as u64);
         executor.recirculation.reuse(batch);
-        at_best(Again { worker: self });
+        at_best(RecirculatedRound { worker: self });
         Some(in_port)
     }
 }

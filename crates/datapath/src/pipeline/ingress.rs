@@ -47,6 +47,6 @@ impl Ingress {
             i += 1;
             refused >> (i - 1) & 1 == 0
         });
-        outputs.retire_parts((before - packets.len()) as u64, DropReason::IngressFilter, in_port);
+        outputs.count_drops((before - packets.len()) as u64, DropReason::IngressFilter, in_port);
     }
 }

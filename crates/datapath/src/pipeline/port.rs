@@ -16,7 +16,7 @@ use crate::sync::counters::DropCounters;
 const ETHERNET: u32 = 14;
 
 /// What all workers know of a port.
-pub struct PortShared {
+pub struct DpPort {
     /// Its number.
     pub no: PortNo,
     /// The port.
@@ -28,11 +28,11 @@ pub struct PortShared {
     pub drops: Box<[CachePadded<DropCounters>]>,
 }
 
-impl PortShared {
+impl DpPort {
     /// Shares a port among at most `max_workers`.
-    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<PortShared> {
+    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<DpPort> {
         let drops = (0..max_workers).map(|_| CachePadded::default()).collect();
-        let shared = PortShared { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
+        let shared = DpPort { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
         shared.refresh();
         Arc::new(shared)
     }

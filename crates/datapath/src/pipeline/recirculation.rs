@@ -42,12 +42,12 @@ pub struct Pass {
     /// Times that the packet has been recirculated.
     pub depth: u8,
     /// How many packets it may become.
-    pub share: u16,
+    pub budget: u16,
 }
 
 impl Pass {
     /// That of a packet as it was received.
-    pub const FIRST: Pass = Pass { depth: 0, share: MAX_PACKETS };
+    pub const FIRST: Pass = Pass { depth: 0, budget: MAX_PACKETS };
 
     /// The pass to which a program, which runs in this one, recirculates.
     #[inline(always)]
@@ -58,7 +58,7 @@ impl Pass {
 
     /// The pass of each of so many copies.
     fn next(self, copies: u16) -> Pass {
-        Pass { depth: self.depth.saturating_add(1), share: self.share / copies }
+        Pass { depth: self.depth.saturating_add(1), budget: self.budget / copies }
     }
 
     /// Why no packet may come to this pass, behind `waiting` others, if that is so.
@@ -66,7 +66,7 @@ impl Pass {
         if self.depth > max_depth {
             Some(DropReason::RecursionTooDeep)
         } else {
-            (self.share == 0 || waiting >= MAX_WAITING).then_some(DropReason::RecirculationStorm)
+            (self.budget == 0 || waiting >= MAX_WAITING).then_some(DropReason::RecirculationStorm)
         }
     }
 }
@@ -253,10 +253,10 @@ mod tests {
             pass = pass.next(3);
             packets *= 3;
         }
-        assert_eq!((pass.depth, pass.share, packets / 3), (7, 0, 729));
+        assert_eq!((pass.depth, pass.budget, packets / 3), (7, 0, 729));
         // One that does not fan out keeps all of it.
         let straight = (0..6).fold(Pass::FIRST, |pass, _| pass.next(1));
-        assert_eq!(straight, Pass { depth: 6, share: MAX_PACKETS });
+        assert_eq!(straight, Pass { depth: 6, budget: MAX_PACKETS });
         assert_eq!(straight.refusal(6, 0), None);
         assert_eq!(straight.next(1).refusal(6, 0), Some(DropReason::RecursionTooDeep));
         assert_eq!(straight.refusal(6, MAX_WAITING), Some(DropReason::RecirculationStorm));

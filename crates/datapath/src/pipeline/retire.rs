@@ -13,26 +13,26 @@ impl Outputs {
     #[inline]
     pub fn retire(&self, packets: impl Iterator<Item = Packet>, reason: DropReason, port: PortNo) {
         let count = packets.map(drop).count();
-        self.retire_parts(count as u64, reason, port);
+        self.count_drops(count as u64, reason, port);
     }
 
     /// As [`retire`](Outputs::retire), for a whole batch, which is given back to its memory at once.
     #[inline]
     pub fn retire_batch(&self, batch: &mut Batch, reason: DropReason, port: PortNo) {
-        self.retire_parts(batch.len() as u64, reason, port);
+        self.count_drops(batch.len() as u64, reason, port);
         packet::buffer::release(batch);
     }
 
     /// As [`retire`](Outputs::retire), for one packet.
     #[inline]
     pub fn retire_one(&self, packet: Packet, reason: DropReason, port: PortNo) {
-        self.retire_parts(1, reason, port);
+        self.count_drops(1, reason, port);
         drop(packet);
     }
 
     /// Counts packets that have ended already, or that could not be made.
     #[inline]
-    pub fn retire_parts(&self, count: u64, reason: DropReason, port: PortNo) {
+    pub fn count_drops(&self, count: u64, reason: DropReason, port: PortNo) {
         self.counters().drops.add(reason, count);
         if let Some(shared) = self.port(port) {
             shared.drops[self.worker()].add(reason, count);

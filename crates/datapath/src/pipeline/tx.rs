@@ -16,23 +16,23 @@ use packet::{Batch, Packet, Time};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::sync::counters::WorkerCounters;
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
 
 /// A worker with nothing else to do sends rather than poll for longer than this.
-const LONG: Duration = Duration::from_millis(1);
+const LONGEST_WAIT_AWAKE: Duration = Duration::from_millis(1);
 
 /// The ports, as one worker sends to them.
 pub struct Outputs {
     /// By port number.
-    slots: Vec<Option<Box<Slot>>>,
+    ports: Vec<Option<Box<OutputPort>>>,
     /// Ports with packets that wait.
     waiting: Vec<PortNo>,
     /// Ports whose queues want to be reaped: those of sockets do not, and there may be a thousand.
-    reaped: Vec<PortNo>,
+    housekept: Vec<PortNo>,
     /// How long a packet may wait. Zero: until the end of the batch.
     interval: Duration,
     /// How long the last turn took. Zero: the clock stands still.
@@ -43,8 +43,8 @@ pub struct Outputs {
     pub sent_lately: bool,
 }
 
-struct Slot {
-    shared: Arc<PortShared>,
+struct OutputPort {
+    port: Arc<DpPort>,
     queue: Queue,
     batch: Batch,
     /// When the first packet of `batch` came.
@@ -56,9 +56,9 @@ impl Outputs {
     pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
         let turn = Duration::ZERO;
         Outputs {
-            slots: Vec::new(),
+            ports: Vec::new(),
             waiting: Vec::new(),
-            reaped: Vec::new(),
+            housekept: Vec::new(),
             interval,
             turn,
             worker,
@@ -86,39 +86,39 @@ impl Outputs {
 
     /// Whether packets wait that are worth staying awake for.
     pub fn is_due_soon(&self) -> bool {
-        !self.waiting.is_empty() && self.interval <= LONG
+        !self.waiting.is_empty() && self.interval <= LONGEST_WAIT_AWAKE
     }
 
     /// Adds a port.
-    pub fn add(&mut self, shared: Arc<PortShared>, queue: Queue) {
-        let at = shared.no.0 as usize;
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
+    pub fn add(&mut self, port: Arc<DpPort>, queue: Queue) {
+        let at = port.no.0 as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
         }
-        self.waiting.reserve(self.slots.len());
+        self.waiting.reserve(self.ports.len());
         if queue.needs_housekeeping() {
-            self.reaped.push(shared.no);
+            self.housekept.push(port.no);
         }
-        self.slots[at] = Some(Box::new(Slot { shared, queue, batch: Batch::new(), since: Time(0) }));
+        self.ports[at] = Some(Box::new(OutputPort { port, queue, batch: Batch::new(), since: Time(0) }));
     }
 
     /// Sends what waits for a port, and takes it away.
     pub fn remove(&mut self, port: PortNo, now: Time) -> Option<Queue> {
         self.flush_port(port, now);
         self.waiting.retain(|&p| p != port);
-        self.reaped.retain(|&p| p != port);
-        self.slots.get_mut(port.0 as usize)?.take().map(|slot| slot.queue)
+        self.housekept.retain(|&p| p != port);
+        self.ports.get_mut(port.0 as usize)?.take().map(|output| output.queue)
     }
 
     /// Has another worker share the queue to a port.
     pub fn share(&mut self, port: PortNo) -> Option<SharedQueue> {
-        let mut shared = None;
+        let mut other_half = None;
         self.change_queue(port, |queue| {
             let (queue, other) = queue.share();
-            shared = Some(other);
+            other_half = Some(other);
             queue
         });
-        shared
+        other_half
     }
 
     /// Sends to a port by another queue.
@@ -129,30 +129,30 @@ impl Outputs {
 
     /// Forgets the locks of queues that no other worker shares any more.
     pub fn reclaim(&mut self) {
-        for port in 0..self.slots.len() {
+        for port in 0..self.ports.len() {
             self.change_queue(PortNo(port as u32), Queue::reclaim);
         }
     }
 
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
-        let Some(place) = self.slots.get_mut(port.0 as usize) else { return };
-        if let Some(slot) = place.take() {
-            let Slot { shared, queue, batch, since } = *slot;
-            *place = Some(Box::new(Slot { shared, queue: change(queue), batch, since }));
+        let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
+        if let Some(output) = entry.take() {
+            let OutputPort { port, queue, batch, since } = *output;
+            *entry = Some(Box::new(OutputPort { port, queue: change(queue), batch, since }));
         }
     }
 
     /// Takes all queues away, once everything is sent: the worker ends.
     pub fn dismantle(&mut self, now: Time) -> Vec<(PortNo, Queue)> {
         self.flush(now);
-        self.reaped.clear();
-        self.slots.drain(..).flatten().map(|slot| (slot.shared.no, slot.queue)).collect()
+        self.housekept.clear();
+        self.ports.drain(..).flatten().map(|output| (output.port.no, output.queue)).collect()
     }
 
     /// A port's shared part.
     #[inline(always)]
-    pub fn port(&self, port: PortNo) -> Option<&Arc<PortShared>> {
-        Some(&self.slots.get(port.0 as usize)?.as_ref()?.shared)
+    pub fn port(&self, port: PortNo) -> Option<&Arc<DpPort>> {
+        Some(&self.ports.get(port.0 as usize)?.as_ref()?.port)
     }
 
     /// The worker's counters.
@@ -170,22 +170,22 @@ impl Outputs {
     /// Queues a packet for a port. `in_port` is where it came from.
     #[inline(always)]
     pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
-        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) else {
+        let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else {
             return self.retire_one(packet, DropReason::NoSuchPort, in_port);
         };
-        if packet.len() > slot.shared.max_frame() && is_too_big(&packet, slot.shared.max_frame()) {
+        if packet.len() > output.port.max_frame() && is_too_big(&packet, output.port.max_frame()) {
             return self.retire_one(packet, DropReason::TooBig, port);
         }
-        if !slot.shared.is_up() {
+        if !output.port.is_up() {
             return self.retire_one(packet, DropReason::PortDown, port);
         }
-        if slot.batch.is_empty() {
-            slot.since = now;
+        if output.batch.is_empty() {
+            output.since = now;
             self.waiting.push(port);
         }
-        slot.batch.push(packet);
-        if slot.batch.is_full() {
-            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
+        output.batch.push(packet);
+        if output.batch.is_full() {
+            send(&mut output.queue, &mut output.batch, &self.counters, now);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -194,29 +194,29 @@ impl Outputs {
     /// Queues packets that follow each other for a port: as [`push`](Outputs::push) for each of them.
     #[inline(always)]
     pub fn push_all(&mut self, port: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
-        let up = self.port(port).is_some_and(|shared| shared.is_up());
-        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize).filter(|_| up) else {
+        let up = self.port(port).is_some_and(|port| port.is_up());
+        let Some(Some(output)) = self.ports.get_mut(port.0 as usize).filter(|_| up) else {
             return packets.for_each(|packet| self.push(port, packet, in_port, now));
         };
-        let max_frame = slot.shared.max_frame();
-        let waited = !slot.batch.is_empty();
+        let max_frame = output.port.max_frame();
+        let waited = !output.batch.is_empty();
         if !waited {
-            slot.since = now;
+            output.since = now;
         }
         for packet in packets {
             if packet.len() > max_frame && is_too_big(&packet, max_frame) {
                 self.counters.drops.add(DropReason::TooBig, 1);
-                slot.shared.drops[self.worker].add(DropReason::TooBig, 1);
+                output.port.drops[self.worker].add(DropReason::TooBig, 1);
                 continue;
             }
-            slot.batch.push(packet);
-            if slot.batch.is_full() {
-                send(&mut slot.queue, &mut slot.batch, &self.counters, now);
-                slot.since = now;
+            output.batch.push(packet);
+            if output.batch.is_full() {
+                send(&mut output.queue, &mut output.batch, &self.counters, now);
+                output.since = now;
                 self.sent_lately = true;
             }
         }
-        match (waited, slot.batch.is_empty()) {
+        match (waited, output.batch.is_empty()) {
             (false, false) => self.waiting.push(port),
             (true, true) => self.waiting.retain(|&p| p != port),
             _ => {}
@@ -227,13 +227,13 @@ impl Outputs {
     /// each packet. The batch is empty afterwards. Where nothing waits and nothing may, it is sent as it is.
     #[inline(always)]
     pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
-        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
-            && slot.shared.is_up()
-            && longest as usize <= slot.shared.max_frame()
-            && slot.batch.is_empty()
+        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
+            && output.port.is_up()
+            && longest as usize <= output.port.max_frame()
+            && output.batch.is_empty()
             && self.interval.is_zero()
         {
-            send(&mut slot.queue, batch, &self.counters, now);
+            send(&mut output.queue, batch, &self.counters, now);
             self.sent_lately = true;
             return;
         }
@@ -261,7 +261,7 @@ impl Outputs {
         let mut i = 0;
         while i < self.waiting.len() {
             let port = self.waiting[i];
-            let since = self.slots[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
+            let since = self.ports[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
             if now.since(since) + self.turn >= self.interval {
                 self.waiting.swap_remove(i);
                 self.flush_port(port, now);
@@ -272,10 +272,10 @@ impl Outputs {
     }
 
     fn flush_port(&mut self, port: PortNo, now: Time) {
-        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
-            && !slot.batch.is_empty()
+        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
+            && !output.batch.is_empty()
         {
-            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
+            send(&mut output.queue, &mut output.batch, &self.counters, now);
             self.sent_lately = true;
         }
     }
@@ -283,9 +283,9 @@ impl Outputs {
     /// Lets queues reap.
     pub fn housekeep(&mut self, now: Time) {
         self.sent_lately = false;
-        for port in &self.reaped {
-            if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) {
-                slot.queue.housekeep(now);
+        for port in &self.housekept {
+            if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
+                output.queue.housekeep(now);
             }
         }
     }

@@ -32,7 +32,7 @@ use ports::offload::complete;
 
 use crate::action::{Action, PortNo, Punt};
 use crate::actions::program::Program;
-use crate::classify::{By, Table};
+use crate::classify::{Requester, Table};
 use crate::drop::DropReason;
 use crate::pipeline::recirculation::{Pass, RecirculatedPacket, Recirculation};
 use crate::pipeline::tx::Outputs;
@@ -44,15 +44,15 @@ use crate::upcall::{Miss, Upcall, Verdict};
 use crate::worker::waker::Waker;
 
 /// What goes up.
-pub(crate) enum Up {
+pub(crate) enum ToHandler {
     Miss(Outstanding),
     Punt { packet: Packet, key: Box<Key>, punt: Arc<Punt> },
 }
 
-impl Up {
+impl ToHandler {
     /// The input port that it is counted for.
     pub(crate) fn port(&self) -> usize {
-        let (Up::Miss(Outstanding { key, .. }) | Up::Punt { key, .. }) = self;
+        let (ToHandler::Miss(Outstanding { key, .. }) | ToHandler::Punt { key, .. }) = self;
         port_index(crate::upcall::in_port(key))
     }
 }
@@ -75,11 +75,11 @@ pub struct Returned {
     pub in_port: PortNo,
     connection: Option<u32>,
     /// The packet, or of one that was punted, its key.
-    pub what: CameBack,
+    pub what: ReturnedItem,
 }
 
 /// What comes down of a packet.
-pub enum CameBack {
+pub enum ReturnedItem {
     /// It had missed.
     Answered(Answered),
     /// It was punted, and stays up. Its key is for others.
@@ -110,7 +110,7 @@ pub enum Answer {
 
 /// A worker's queues to and from its handler.
 pub struct Channel {
-    up: ArrayQueue<Up>,
+    up: ArrayQueue<ToHandler>,
     down: ArrayQueue<Returned>,
     /// Wakes the worker.
     worker: Arc<Waker>,
@@ -130,7 +130,7 @@ impl Channel {
     }
 
     /// Whether something waits for the handler.
-    pub fn has_risen(&self) -> bool {
+    pub fn has_upcalls(&self) -> bool {
         !self.up.is_empty()
     }
 }
@@ -181,7 +181,7 @@ pub struct MissQueue {
     /// Packets that missed, ever, whether they found room or not.
     pub missed: u64,
     /// Something was sent up since the notifier was rung.
-    pub risen: bool,
+    pub notify_pending: bool,
 }
 
 impl MissQueue {
@@ -189,7 +189,7 @@ impl MissQueue {
     pub fn new(channel: Arc<Channel>, notifier: Arc<Notifier>) -> MissQueue {
         let connections = ReorderGuard::new(channel.up.capacity());
         let (by_port, spare) = (Vec::new(), Vec::new());
-        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
+        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, notify_pending: false }
     }
 
     /// Whether packets from this port are up.
@@ -241,15 +241,15 @@ impl MissQueue {
         }
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
+        let up = ToHandler::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
         match self.channel.up.push(up) {
             Ok(()) => {
                 self.connections.add(connection);
                 self.count_up(in_port);
                 Ok(())
             }
-            Err(Up::Miss(miss)) => Err(miss.packet),
-            Err(Up::Punt { packet, .. }) => Err(packet),
+            Err(ToHandler::Miss(miss)) => Err(miss.packet),
+            Err(ToHandler::Punt { packet, .. }) => Err(packet),
         }
     }
 
@@ -261,9 +261,9 @@ impl MissQueue {
         }
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        match self.channel.up.push(Up::Punt { packet, key: own, punt }) {
+        match self.channel.up.push(ToHandler::Punt { packet, key: own, punt }) {
             Ok(()) => self.count_up(in_port),
-            Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
+            Err(ToHandler::Punt { packet, .. } | ToHandler::Miss(Outstanding { packet, .. })) => {
                 outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
             }
         }
@@ -282,7 +282,7 @@ impl MissQueue {
 
     fn count_up(&mut self, in_port: PortNo) {
         self.count(in_port);
-        self.risen = true;
+        self.notify_pending = true;
     }
 
     fn count(&mut self, in_port: PortNo) {
@@ -309,8 +309,8 @@ impl MissQueue {
     /// Wakes the handler if there is something new for it.
     #[inline]
     pub fn notify(&mut self) {
-        if self.risen {
-            self.risen = false;
+        if self.notify_pending {
+            self.notify_pending = false;
             self.notifier.notify();
         }
     }
@@ -377,7 +377,7 @@ impl ChannelList {
 pub struct Served {
     channel: Arc<Channel>,
     /// What was taken from it and waits for its turn.
-    backlog: RoundRobin<Up>,
+    backlog: RoundRobin<ToHandler>,
 }
 
 impl Served {
@@ -432,7 +432,7 @@ impl ProgramCache {
 impl Handler {
     /// Whether anything waits.
     pub fn has_work(&self) -> bool {
-        let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
+        let waits = |served: &Served| served.channel.has_upcalls() || !served.backlog.is_empty();
         self.channel_list.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
     }
 
@@ -485,16 +485,16 @@ impl Handler {
         {
             handled += 1;
             match up {
-                Up::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
+                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
                     let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
                     batch.push(Pending { miss: Some(miss), answer: None, pass, connection });
                 }
-                Up::Punt { packet, key, punt } => {
+                ToHandler::Punt { packet, key, punt } => {
                     if let Some(upcall) = self.upcall.get() {
                         hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
                     let in_port = crate::upcall::in_port(&key);
-                    let returned = Returned { in_port, connection: None, what: CameBack::Punted(key) };
+                    let returned = Returned { in_port, connection: None, what: ReturnedItem::Punted(key) };
                     let _ = channel.down.push(returned);
                 }
             }
@@ -513,7 +513,7 @@ impl Handler {
     /// Finds an answer for each.
     fn answer(&mut self, batch: &mut [Pending], now: Time) {
         // 1. Flows that were installed since the packet missed.
-        self.claim(batch, now);
+        self.answer_from_table(batch, now);
         // 2. One of each kind.
         let is_first = |batch: &[Pending], i: usize| {
             let miss = batch[i].miss.as_ref();
@@ -528,7 +528,7 @@ impl Handler {
         self.decide(batch, &first, now);
         // 3. The others, which now have flows unless the first one's verdict was for it alone.
         if first.len() < all {
-            self.claim(batch, now);
+            self.answer_from_table(batch, now);
             let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
             self.decide(batch, &rest, now);
         }
@@ -536,12 +536,12 @@ impl Handler {
 
     /// Answers those that have a flow. It counts them here and now, so that nothing is left to be asked of
     /// it when they are down again.
-    fn claim(&mut self, batch: &mut [Pending], now: Time) {
+    fn answer_from_table(&mut self, batch: &mut [Pending], now: Time) {
         self.reader.quiescent();
         let guard = self.reader.pin();
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let miss = pending.miss.as_ref().expect("there until it is returned");
-            let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
+            let actions = self.table.find_and_count(&miss.key, miss.packet.len() as u64, now, guard);
             pending.answer = actions.map(|actions| Answer::Run(self.recent.share(actions).1));
         }
         self.reader.offline();
@@ -572,7 +572,7 @@ impl Handler {
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let (actions, program) = self.recent.share(actions);
-                match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
+                match self.table.install(key, mask, actions.clone(), tag.clone(), now, Requester::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);
                         if !installed.existed
@@ -618,6 +618,6 @@ impl Pending {
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let in_port = crate::upcall::in_port(&key);
         let answered = Answered { packet, key, layers, pass: self.pass, answer };
-        Returned { in_port, connection: Some(self.connection), what: CameBack::Answered(answered) }
+        Returned { in_port, connection: Some(self.connection), what: ReturnedItem::Answered(answered) }
     }
 }

@@ -8,7 +8,7 @@ use crate::pipeline::recirculation::RecirculatedPacket;
 
 /// One connection.
 #[derive(Clone, Copy)]
-struct Slot {
+struct Connection {
     connection: u32,
     /// How many of its packets are up. Zero: nobody's place.
     up: u32,
@@ -17,7 +17,7 @@ struct Slot {
     last: u32,
 }
 
-const EMPTY: Slot = Slot { connection: 0, up: 0, first: NONE, last: NONE };
+const EMPTY: Connection = Connection { connection: 0, up: 0, first: NONE, last: NONE };
 
 /// No packet.
 const NONE: u32 = u32::MAX;
@@ -31,41 +31,41 @@ struct Waiting {
 
 /// What is up, by connection.
 pub struct ReorderGuard {
-    slots: Box<[Slot]>,
+    slots: Box<[Connection]>,
     waiting: Vec<Waiting>,
     free: u32,
 }
 
 impl ReorderGuard {
     /// For no more packets than this that are up.
-    pub fn new(most: usize) -> ReorderGuard {
-        let slots = vec![EMPTY; (2 * most).next_power_of_two().max(2)].into();
+    pub fn new(max_up: usize) -> ReorderGuard {
+        let slots = vec![EMPTY; (2 * max_up).next_power_of_two().max(2)].into();
         ReorderGuard { slots, waiting: Vec::new(), free: NONE }
     }
 
     /// Where a connection is, or would be.
-    fn place(&self, connection: u32) -> usize {
+    fn slot_of(&self, connection: u32) -> usize {
         let mut at = connection as usize & (self.slots.len() - 1);
         while self.slots[at].up != 0 && self.slots[at].connection != connection {
-            at = self.after(at);
+            at = self.next_slot(at);
         }
         at
     }
 
-    fn after(&self, at: usize) -> usize {
+    fn next_slot(&self, at: usize) -> usize {
         (at + 1) & (self.slots.len() - 1)
     }
 
     /// Whether a packet of this connection has to wait: one is up, and this one would come back before it, for it has a
     /// flow, or before another that waits.
     pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
-        let slot = &self.slots[self.place(connection)];
+        let slot = &self.slots[self.slot_of(connection)];
         slot.up != 0 && (has_flow || slot.first != NONE)
     }
 
     /// One more is up. There must be room for it.
     pub fn add(&mut self, connection: u32) {
-        let slot = &mut self.slots[self.place(connection)];
+        let slot = &mut self.slots[self.slot_of(connection)];
         slot.connection = connection;
         slot.up += 1;
     }
@@ -80,7 +80,7 @@ impl ReorderGuard {
                 self.waiting.len() as u32 - 1
             }
         };
-        let slot = self.place(connection);
+        let slot = self.slot_of(connection);
         let slot = &mut self.slots[slot];
         debug_assert!(slot.up > 0);
         let last = std::mem::replace(&mut slot.last, new);
@@ -93,7 +93,7 @@ impl ReorderGuard {
     /// One of a connection is down again. If it was the last one, those that have waited for it are handed over in
     /// their order.
     pub fn remove(&mut self, connection: u32, mut release: impl FnMut(RecirculatedPacket)) {
-        let at = self.place(connection);
+        let at = self.slot_of(connection);
         let slot = &mut self.slots[at];
         debug_assert!(slot.up > 0);
         slot.up -= 1;
@@ -101,7 +101,7 @@ impl ReorderGuard {
             return;
         }
         let mut next = slot.first;
-        self.close(at);
+        self.remove_slot(at);
         while let Some(place) = self.waiting.get_mut(next as usize) {
             place.packet.take().into_iter().for_each(&mut release);
             let at = std::mem::replace(&mut next, place.next);
@@ -111,13 +111,13 @@ impl ReorderGuard {
 
     /// Takes a connection out, and moves those behind it that would not be found any more (Knuth, "The Art of Computer
     /// Programming", 6.4, algorithm R).
-    fn close(&mut self, mut hole: usize) {
+    fn remove_slot(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut at = hole;
         loop {
             self.slots[hole] = EMPTY;
             loop {
-                at = self.after(at);
+                at = self.next_slot(at);
                 if self.slots[at].up == 0 {
                     return;
                 }
@@ -153,43 +153,43 @@ mod tests {
         }
     }
 
-    const MOST: usize = 12;
+    const MAX_UP: usize = 12;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum Event {
         Add(u32),
         Wait(u32),
         Remove(u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn event() -> impl Strategy<Value = Event> {
         // Many have the same home, the last one among them, from which probes go on at the first.
         let connection = prop_oneof![0..6u32, (0..4u32).prop_map(|n| n << 5 | 31), (0..4u32).prop_map(|n| n << 5)];
         (0..3, connection).prop_map(|(what, connection)| match what {
-            0 => Step::Add(connection),
-            1 => Step::Wait(connection),
-            _ => Step::Remove(connection),
+            0 => Event::Add(connection),
+            1 => Event::Wait(connection),
+            _ => Event::Remove(connection),
         })
     }
 
     proptest! {
         #[test]
-        fn as_a_map_of_queues(steps in proptest::collection::vec(step(), 1..200)) {
-            let mut connections = ReorderGuard::new(MOST);
+        fn as_a_map_of_queues(steps in proptest::collection::vec(event(), 1..200)) {
+            let mut connections = ReorderGuard::new(MAX_UP);
             let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u32;
                 let used = plain.values().map(|(up, waiting)| *up as usize + waiting.len()).sum::<usize>();
                 match step {
-                    Step::Add(connection) if used < MOST => {
+                    Event::Add(connection) if used < MAX_UP => {
                         connections.add(connection);
                         plain.entry(connection).or_default().0 += 1;
                     }
-                    Step::Wait(connection) if used < MOST && plain.contains_key(&connection) => {
+                    Event::Wait(connection) if used < MAX_UP && plain.contains_key(&connection) => {
                         connections.wait(connection, packet(number));
                         plain.get_mut(&connection).unwrap().1.push_back(number);
                     }
-                    Step::Remove(connection) if plain.contains_key(&connection) => {
+                    Event::Remove(connection) if plain.contains_key(&connection) => {
                         let mut released = Vec::new();
                         connections.remove(connection, |waited| {
                             released.push(u32::from_be_bytes(waited.packet.data().try_into().unwrap()));

@@ -167,7 +167,7 @@ fn sections_of(flow: &Key, mask: &Key) -> Vec<&'static Section> {
 }
 
 fn arg_is_wild(arg: &section::Arg, mask: &Key) -> bool {
-    matches!(arg.place, section::Place::Field(field) if mask.get(field) == 0)
+    matches!(arg.part, section::KeyPart::Field(field) if mask.get(field) == 0)
 }
 
 /// Parses actions; `drop` is [`DropReason::Rule`].

@@ -4,7 +4,7 @@ use crate::action::PortNo;
 use crate::actions::execute::KeyView;
 use crate::drop::DropReason;
 use crate::pipeline::storm::SLICE;
-use crate::slowpath::queue::{Answer, Answered, CameBack};
+use crate::slowpath::queue::{Answer, Answered, ReturnedItem};
 use crate::sync::tsc;
 use crate::worker::Worker;
 
@@ -21,11 +21,11 @@ impl Worker {
                 since = self.charge_port(before, since);
             }
             match returned.what {
-                CameBack::Answered(answered) => {
+                ReturnedItem::Answered(answered) => {
                     count += 1;
                     self.act_on_answer(answered);
                 }
-                CameBack::Punted(key) => {
+                ReturnedItem::Punted(key) => {
                     self.executor.counters.punted.add(1);
                     self.executor.misses.reuse(key);
                 }

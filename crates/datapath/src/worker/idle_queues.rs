@@ -188,7 +188,7 @@ mod tests {
     use rustix::io::{read, write};
 
     use super::*;
-    use crate::pipeline::port::PortShared;
+    use crate::pipeline::port::DpPort;
 
     struct Source(Arc<OwnedFd>);
 
@@ -210,7 +210,7 @@ mod tests {
         let make = |n| {
             let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
             let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
-            let port = PortShared::new(PortNo(n), port, 1);
+            let port = DpPort::new(PortNo(n), port, 1);
             (fd.clone(), Rx::new(&port, 0, Box::new(Source(fd)), Arc::default()))
         };
         (1..=count).map(make).unzip()

@@ -14,7 +14,7 @@ use crate::action::PortNo;
 use crate::actions::program::Program;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
-use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::slowpath::queue::Notifier;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::worker::rx_queue::Rx;
@@ -23,7 +23,7 @@ use crate::worker::waker::Waker;
 /// Something that a worker is asked to do.
 pub enum Command {
     /// Forward from and to a port.
-    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Rx> },
+    AddPort { port: Arc<DpPort>, tx: Queue, rx: Vec<Rx> },
     /// Receive from these queues, of a port that it sends to already.
     TakeRx { rx: Vec<Rx> },
     /// Give these receive queues of a port away, once none of its packets is up.

@@ -8,7 +8,7 @@ use ports::RxQueue;
 
 use crate::classify::mixed::RunHistory;
 use crate::pipeline::ingress::Ingress;
-use crate::pipeline::port::PortShared;
+use crate::pipeline::port::DpPort;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
 
@@ -42,7 +42,7 @@ impl Registration {
 /// A receive queue and its port.
 pub struct Rx {
     /// The port.
-    pub port: Arc<PortShared>,
+    pub port: Arc<DpPort>,
     /// The queue's number.
     pub index: usize,
     /// The queue.
@@ -69,7 +69,7 @@ pub struct Rx {
 
 impl Rx {
     /// A queue of a port, not yet looked at.
-    pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
+    pub fn new(port: &Arc<DpPort>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let costly = queue.wait_fd().is_some();
         let (received, next_poll) = (Time(0), Time(0));
         let (deficit, recent, empty) = (Deficit::default(), RunHistory::default(), false);
@@ -158,7 +158,7 @@ mod tests {
 
     fn rx(fd: Option<OwnedFd>) -> Rx {
         let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
-        Rx::new(&PortShared::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
+        Rx::new(&DpPort::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
     }
 
     #[test]

@@ -36,8 +36,8 @@ impl Worker {
         let mut turn = self.begin_turn();
         // What came back from the slow path goes before what is newer.
         turn.work = self.handle_commands();
-        self.take_what_came_back(&mut turn);
-        self.look_at_idle_queues(&mut turn);
+        self.take_early_answers(&mut turn);
+        self.check_idle_queues(&mut turn);
         let all_looked_at = turn.whole;
         loop {
             turn.whole = all_looked_at;
@@ -71,7 +71,7 @@ impl Worker {
 
     /// Takes what the slow path has answered before the first queue is polled.
     #[inline(always)]
-    fn take_what_came_back(&mut self, turn: &mut Turn) {
+    fn take_early_answers(&mut self, turn: &mut Turn) {
         if self.channel.has_returned() {
             turn.work += self.take_returned();
             turn.since = tsc::cycles();
@@ -82,7 +82,7 @@ impl Worker {
 
     /// Asks for the queues that are not polled one by one, now and then.
     #[inline(always)]
-    fn look_at_idle_queues(&mut self, turn: &mut Turn) {
+    fn check_idle_queues(&mut self, turn: &mut Turn) {
         turn.whole = self.idle_queues.is_empty();
         if turn.look && self.idle_queues.is_due(turn.busy, self.executor.now) {
             turn.whole = self.idle_queues.look(&mut self.rx, self.executor.now);
@@ -127,7 +127,7 @@ impl Worker {
             let charged = self.executor.misses.missed != missed
                 || self.storms != storms
                 || self.fairness.is_costly(cycles)
-                    && (fine_frames() != fine || self.is_pressed(self.rx[queue].port.no));
+                    && (fine_frames() != fine || self.is_under_pressure(self.rx[queue].port.no));
             self.fairness.record_batch(&mut self.rx[queue].deficit, cycles, charged);
         }
         turn.since = until;
@@ -190,7 +190,7 @@ impl Worker {
     }
 
     /// Whether packets of this port ask for more masks than it may have.
-    fn is_pressed(&self, in_port: PortNo) -> bool {
-        self.table.list_of_port(in_port, self.reader.pin()).is_some_and(|list| list.pressed)
+    fn is_under_pressure(&self, in_port: PortNo) -> bool {
+        self.table.list_of_port(in_port, self.reader.pin()).is_some_and(|list| list.under_pressure)
     }
 }

@@ -33,16 +33,16 @@ use crate::classify::table::flow_ref::FlowRef;
 const WAYS: usize = 16;
 
 /// Bytes of an entry, with its word in a set, where entries of both shapes have had its number.
-pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + size_of::<u32>();
+pub const ENTRY_BYTES: usize = size_of::<CachedLine>() + size_of::<CachedCore>() + size_of::<u32>();
 
 /// Most entries: 25 bits of a word are then their number, and 7 their tag.
-pub const MOST: usize = 1 << 24;
+pub const MAX_ENTRIES: usize = 1 << 24;
 
 /// Entries of a new cache: 144 KiB with their sets where all have a core, 272 KiB where none has.
-const FIRST: usize = 1 << 12;
+const INITIAL_ENTRIES: usize = 1 << 12;
 
 /// Evictions, as a share of the entries, that make the cache grow.
-const PRESSURE: usize = 16;
+const GROWTH_SHARE: usize = 16;
 
 /// A flow, and what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl Found {
 /// What a worker knows of the flow of a line.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in crate::classify) struct Fact {
+pub(in crate::classify) struct CachedFlow {
     pub found: Found,
     /// Of the flow, when the entry was made.
     pub epoch: u32,
@@ -73,42 +73,42 @@ pub(in crate::classify) struct Fact {
 /// What a worker knows of one line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Entry {
+struct CachedLine {
     header: [u64; 6],
-    fact: Fact,
+    cached: CachedFlow,
 }
 
 /// The same of a line that has a core: everything else is the same in all lines of its origin.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-struct CoreEntry {
+struct CachedCore {
     core: Core,
-    fact: Fact,
+    cached: CachedFlow,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && size_of::<CoreEntry>() == 32);
+const _: () = assert!(size_of::<CachedLine>() == 64 && size_of::<CachedCore>() == 32);
 const _: () = assert!(size_of::<Ways>() == 64 && size_of::<Found>() == 8);
 
 // Of an entry, header and origin are compared with a line.
 const _: () = {
     let key: [u8; 64] = zerocopy::transmute!(KEY);
-    let (fact, origin) = (std::mem::offset_of!(Entry, fact), std::mem::offset_of!(Entry, fact.origin));
+    let (cached, origin) = (std::mem::offset_of!(CachedLine, cached), std::mem::offset_of!(CachedLine, cached.origin));
     let mut at = 0;
     while at < key.len() {
-        let is_compared = at < fact || at >= origin && at < origin + size_of::<Origin>();
+        let is_compared = at < cached || at >= origin && at < origin + size_of::<Origin>();
         assert!(key[at] == if is_compared { 0xff } else { 0 });
         at += 1;
     }
 };
 
 // SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
-unsafe impl Zero for Entry {}
+unsafe impl Zero for CachedLine {}
 // SAFETY: as above.
-unsafe impl Zero for CoreEntry {}
+unsafe impl Zero for CachedCore {}
 // SAFETY: zeros are ways that were never used.
 unsafe impl Zero for Ways {}
 
-impl Entry {
+impl CachedLine {
     #[inline(always)]
     fn line(&self) -> &Line {
         // SAFETY: an entry is 64 bytes without padding, all of them plain numbers.
@@ -122,9 +122,9 @@ pub struct HeaderCache {
     /// before them.
     sets: Region<Ways>,
     /// By number, from 1 on. The first one is nobody's.
-    entries: Region<Entry>,
+    entries: Region<CachedLine>,
     /// Those of lines with a core.
-    cores: Region<CoreEntry>,
+    cores: Region<CachedCore>,
     /// Number of the last set in use, counted from the first one in use: a power of two less one.
     last: usize,
     /// The last entry's number that was given to a way.
@@ -138,7 +138,7 @@ pub struct HeaderCache {
     /// Evictions since it grew.
     evicted: usize,
     /// Which flows are remembered, and which way is overwritten.
-    sampler: InsertionPolicy,
+    insertion: InsertionPolicy,
 }
 
 /// What a look-up needs of the cache, to be read once: as far as the compiler knows, what is stored meanwhile might
@@ -146,8 +146,8 @@ pub struct HeaderCache {
 #[derive(Clone, Copy)]
 pub(in crate::classify) struct CacheReader<'a, R> {
     sets: &'a [Ways],
-    entries: &'a [Entry],
-    cores: &'a [CoreEntry],
+    entries: &'a [CachedLine],
+    cores: &'a [CachedCore],
     last: usize,
     /// The bits of a way that are its entry's number.
     number: u32,
@@ -221,7 +221,7 @@ impl<'a, R: Copy> CacheReader<'a, R> {
     /// What the entry of this number knows, and whether that is about this line, of this origin. The number is one
     /// that a way has.
     #[inline(always)]
-    pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
+    pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a CachedFlow, bool) {
         match origin.core(line) {
             Some(core) => self.read_core(number, core, origin),
             None => self.read_whole(simd, number, line),
@@ -230,34 +230,34 @@ impl<'a, R: Copy> CacheReader<'a, R> {
 
     /// As [`read`](CacheReader::read), of a line that has no core.
     #[inline(always)]
-    pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a Fact, bool) {
+    pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a CachedFlow, bool) {
         let number = number as usize;
         debug_assert!(number < self.entries.len());
         // SAFETY: the region has an entry for each way that there can be, and the first one.
         let entry = unsafe { self.entries.get_unchecked(number) };
-        (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
+        (&entry.cached, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
     }
 
     /// As [`read`](CacheReader::read), of a line with this core.
     #[inline(always)]
-    pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a Fact, bool) {
+    pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a CachedFlow, bool) {
         debug_assert!((number as usize) < self.cores.len());
         // SAFETY: the region has an entry for each way that there can be, and the first one.
         let entry = unsafe { self.cores.get_unchecked(number as usize) };
-        (&entry.fact, entry.core == core && entry.fact.origin == origin)
+        (&entry.cached, entry.core == core && entry.cached.origin == origin)
     }
 
     /// What is known of a line, if the entry of this number is about it.
     #[inline(always)]
-    fn get<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> Option<&'a Fact> {
-        let (fact, same) = self.read(simd, number, line, origin);
-        same.then_some(fact)
+    fn get<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> Option<&'a CachedFlow> {
+        let (cached, same) = self.read(simd, number, line, origin);
+        same.then_some(cached)
     }
 
     /// Looks at all of a set, for lines that the first candidate is not about.
     #[cold]
     #[inline(never)]
-    pub fn other(self, hash: u64, line: &Line) -> Option<&'a Fact> {
+    pub fn other(self, hash: u64, line: &Line) -> Option<&'a CachedFlow> {
         let (set, origin) = (self.set(hash), Origin::of(line));
         let mut ways = bits(Portable.equal_tags(set, self.tag(hash), !self.number));
         ways.find_map(|way| self.get(Portable, set.0[way] & self.number, line, origin))
@@ -275,14 +275,14 @@ pub struct Probes {
 impl HeaderCache {
     /// A cache that grows to about `entries` entries, of 36 or 68 bytes. `seed` is the secret of its hash.
     pub fn new(entries: usize, seed: [u64; 2]) -> HeaderCache {
-        let sets = entries.min(MOST).div_ceil(WAYS).next_power_of_two();
+        let sets = entries.min(MAX_ENTRIES).div_ceil(WAYS).next_power_of_two();
         let hasher = Hasher::new([seed[0] ^ 0x6865_6164, seed[1]]);
         let secret = Aligned(std::array::from_fn(|i| hasher.finish(i as u64 + 1)));
         HeaderCache {
             sets: Region::new(2 * sets),
             entries: Region::new(sets * WAYS + 1),
             cores: Region::new(sets * WAYS + 1),
-            last: sets.min(FIRST / WAYS) - 1,
+            last: sets.min(INITIAL_ENTRIES / WAYS) - 1,
             used: 0,
             last_line: Aligned([0; 8]),
             last_found: Found::MISS,
@@ -290,14 +290,14 @@ impl HeaderCache {
             secret,
             hasher,
             evicted: 0,
-            sampler: InsertionPolicy::new(),
+            insertion: InsertionPolicy::new(),
         }
     }
 
     /// Changes how many of the flows that other tiers have found are remembered: one in so many; zero:
     /// none, and what was remembered is forgotten.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.sampler.set_one_in(one_in);
+        self.insertion.set_one_in(one_in);
         if one_in == 0 {
             self.clear();
         }
@@ -306,7 +306,7 @@ impl HeaderCache {
     /// Whether it may know anything.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.sampler.is_on()
+        self.insertion.is_on()
     }
 
     /// How many entries there can be before it grows.
@@ -334,11 +334,11 @@ impl HeaderCache {
 
     fn clear(&mut self) {
         self.sets_mut().fill(Ways::default());
-        self.start_anew();
+        self.reset();
     }
 
     /// Forgets what does not lie in the sets, which are empty.
-    fn start_anew(&mut self) {
+    fn reset(&mut self) {
         (self.used, self.evicted) = (0, 0);
         // No line is all zeros.
         self.last_line = Aligned([0; 8]);
@@ -402,10 +402,10 @@ impl HeaderCache {
         for i in bits(want) {
             let line = &headers.lines[i].0;
             let first = view.get(simd, at[i], line, Origin::of(line));
-            let Some(fact) = first.or_else(|| view.other(hashes[i], line)) else { continue };
-            found[i] = fact.found;
-            at[i] = fact.epoch;
-            counters[i] = flow_counters.of(fact.found.flow);
+            let Some(cached) = first.or_else(|| view.other(hashes[i], line)) else { continue };
+            found[i] = cached.found;
+            at[i] = cached.epoch;
+            counters[i] = flow_counters.of(cached.found.flow);
             prefetch(counters[i]);
             known |= 1 << i;
         }
@@ -441,12 +441,12 @@ impl HeaderCache {
         epoch: u32,
         always: bool,
     ) {
-        if !(always || self.sampler.draw()) {
+        if !(always || self.insertion.should_insert()) {
             return;
         }
         let (hash, line) = (probes.hashes[i], &headers.lines[i].0);
         let origin = Origin::of(line);
-        let fact = Fact { found, epoch, origin };
+        let cached = CachedFlow { found, epoch, origin };
         let view = self.view(Portable);
         let (set, tag, number) = (view.set_number(hash), view.tag(hash), view.number);
         let ways = view.sets[set].0;
@@ -455,7 +455,7 @@ impl HeaderCache {
         let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(|&way| ways[way] == 0));
         let way = way.unwrap_or_else(|| {
             self.evicted += 1;
-            self.sampler.next() as usize >> 16 & (WAYS - 1)
+            self.insertion.next() as usize >> 16 & (WAYS - 1)
         });
         let at = match ways[way] & number {
             0 => {
@@ -466,13 +466,13 @@ impl HeaderCache {
         };
         self.sets_mut()[set].0[way] = tag | at;
         match origin.core(line) {
-            Some(core) => self.cores.slice_mut()[at as usize] = CoreEntry { core, fact },
+            Some(core) => self.cores.slice_mut()[at as usize] = CachedCore { core, cached },
             None => {
                 let [header @ .., _, _] = *line;
-                self.entries.slice_mut()[at as usize] = Entry { header, fact };
+                self.entries.slice_mut()[at as usize] = CachedLine { header, cached };
             }
         }
-        if self.evicted > self.ways() / PRESSURE && 2 * (self.last + 1) < self.sets.slice().len() {
+        if self.evicted > self.ways() / GROWTH_SHARE && 2 * (self.last + 1) < self.sets.slice().len() {
             self.grow();
         }
     }
@@ -483,6 +483,6 @@ impl HeaderCache {
         let count = self.last + 1;
         self.sets.release(count..2 * count);
         self.last = 2 * count - 1;
-        self.start_anew();
+        self.reset();
     }
 }

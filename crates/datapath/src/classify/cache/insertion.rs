@@ -26,7 +26,7 @@ impl InsertionPolicy {
 
     /// Whether to remember the next flow.
     #[inline(always)]
-    pub fn draw(&mut self) -> bool {
+    pub fn should_insert(&mut self) -> bool {
         if self.one_in <= 1 {
             return self.one_in == 1;
         }
@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_chosen() {
-        let mut sampler = InsertionPolicy::new();
+        let mut insertion = InsertionPolicy::new();
         let mut drawn = |one_in| {
-            sampler.set_one_in(one_in);
-            (0..10_000).filter(|_| sampler.draw()).count()
+            insertion.set_one_in(one_in);
+            (0..10_000).filter(|_| insertion.should_insert()).count()
         };
         assert_eq!((drawn(0), drawn(1)), (0, 10_000));
         assert!((800..1200).contains(&drawn(10)));

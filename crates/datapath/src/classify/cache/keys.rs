@@ -29,24 +29,24 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 /// A worker's cache.
-pub struct ExactCache {
+pub struct KeyCache {
     lines: Box<[Bucket]>,
     /// Which of the flows that tier 2 has found are remembered.
-    sampler: InsertionPolicy,
+    insertion: InsertionPolicy,
 }
 
-impl ExactCache {
+impl KeyCache {
     /// A cache with room for about `entries` flows.
-    pub fn new(entries: usize) -> ExactCache {
+    pub fn new(entries: usize) -> KeyCache {
         let lines = entries.div_ceil(WAYS).next_power_of_two();
         let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
-        ExactCache { lines: vec![empty; lines].into(), sampler: InsertionPolicy::new() }
+        KeyCache { lines: vec![empty; lines].into(), insertion: InsertionPolicy::new() }
     }
 
     /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
     /// what was remembered is forgotten.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.sampler.set_one_in(one_in);
+        self.insertion.set_one_in(one_in);
         if one_in == 0 {
             for line in &mut self.lines {
                 line.flows = [FlowRef::NONE; WAYS];
@@ -121,7 +121,7 @@ impl ExactCache {
         }
         let (found, visited) = Table::lookup(at, keys, want & !known, flows);
         for i in bits(found) {
-            if self.sampler.draw() {
+            if self.insertion.should_insert() {
                 self.insert(hashes[i], flows[i]);
             }
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_where_none_is_to_be() {
-        let mut cache = ExactCache::new(8);
+        let mut cache = KeyCache::new(8);
         let (arena, mut free) = Arena::new(100, 1);
         let flow = arena.allocate(&mut free, 1).unwrap();
         cache.insert(7 << 48, flow);
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn full_buckets_evict_the_oldest() {
         let (arena, mut free) = Arena::new(100, 1);
-        let mut cache = ExactCache::new(8);
+        let mut cache = KeyCache::new(8);
         let flows: Vec<FlowRef> = (0..20).map(|_| arena.allocate(&mut free, 1).unwrap()).collect();
         let hash = |n: usize| (n as u64) << 48;
         for (n, &flow) in flows.iter().enumerate() {

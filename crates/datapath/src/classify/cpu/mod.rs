@@ -26,7 +26,7 @@ macro_rules! level {
 
             /// Whether this processor has all of the features.
             #[inline(always)]
-            pub fn is_there() -> bool {
+            pub fn is_supported() -> bool {
                 true $(&& std::arch::is_x86_feature_detected!($feature))*
             }
 
@@ -50,11 +50,11 @@ level!(avx512: Avx512, "avx512f" "avx512bw" "avx512dq" "avx512vl" "bmi1" "bmi2" 
 pub fn at_best<W: Leveled>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        if avx512::is_there() {
+        if avx512::is_supported() {
             // SAFETY: the processor has all of the features.
             return unsafe { avx512::run(work) };
         }
-        if avx2::is_there() {
+        if avx2::is_supported() {
             // SAFETY: the processor has all of the features.
             return unsafe { avx2::run(work) };
         }
@@ -68,11 +68,11 @@ pub fn at_every<W: Leveled>(work: impl Fn() -> W) -> Vec<W::Output> {
     let mut results = vec![work().run(Portable)];
     #[cfg(target_arch = "x86_64")]
     {
-        if avx2::is_there() {
+        if avx2::is_supported() {
             // SAFETY: the processor has all of the features.
             results.push(unsafe { avx2::run(work()) });
         }
-        if avx512::is_there() {
+        if avx512::is_supported() {
             // SAFETY: the processor has all of the features.
             results.push(unsafe { avx512::run(work()) });
         }

@@ -154,7 +154,7 @@ pub struct Arena {
 
 impl Arena {
     /// An arena for at least `max_flows` entries and at most `max_workers`, of which there are none yet:
-    /// see [`enlist`](Arena::enlist).
+    /// see [`add_worker`](Arena::add_worker).
     pub fn new(max_flows: usize, max_workers: usize) -> (Arena, Free) {
         // One chunk more for each number of blocks, whose last chunk may be all but empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
@@ -269,7 +269,7 @@ impl Arena {
 impl Arena {
     /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
     /// its number goes on with that one's counters.
-    pub(in crate::classify) fn enlist(&self, worker: usize) {
+    pub(in crate::classify) fn add_worker(&self, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
         for of_worker in self.all_counters.iter().take(worker + 1).skip(workers) {
             of_worker.get_or_init(|| WorkerFlowCounters::new(self.chunks.len() * CHUNK));
@@ -298,8 +298,8 @@ impl Arena {
     ///
     /// # Safety
     /// `flow` came from [`allocate`](Arena::allocate) for `shape.count()` blocks and is dead; the caller
-    /// is the only writer; `shape` stays until a grace period after [`kill`](Arena::kill).
-    pub(in crate::classify) unsafe fn revive(
+    /// is the only writer; `shape` stays until a grace period after [`make_dead`](Arena::make_dead).
+    pub(in crate::classify) unsafe fn make_live(
         &self,
         flow: FlowRef,
         shape: &Shape,
@@ -324,15 +324,15 @@ impl Arena {
     }
 
     /// Makes a flow dead. Its entry may be freed after a grace period.
-    pub(in crate::classify) fn kill(&self, flow: FlowRef) {
+    pub(in crate::classify) fn make_dead(&self, flow: FlowRef) {
         self.header(flow).shape.store(ptr::null_mut(), Ordering::Release);
-        self.expire(flow);
+        self.invalidate_caches(flow);
     }
 
     /// Has caches forget what they know of a flow. Comes behind the change.
-    fn expire(&self, flow: FlowRef) {
+    fn invalidate_caches(&self, flow: FlowRef) {
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.flow_counters(worker).of(flow).expire();
+            self.flow_counters(worker).of(flow).invalidate_caches();
         }
     }
 
@@ -346,7 +346,7 @@ impl Arena {
     /// Replaces a live flow's program.
     pub(in crate::classify) fn set_program(&self, flow: FlowRef, program: Program, domain: &Domain) {
         let old = self.header(flow).program.swap(pack(program), Ordering::AcqRel);
-        self.expire(flow);
+        self.invalidate_caches(flow);
         retire(old, domain);
     }
 
@@ -402,19 +402,19 @@ pub struct Free {
     chunks: usize,
 }
 
-/// A program pointer with this bit is not a pointer: the bits above [`WORK_BITS`] are a port number, or,
-/// with [`DROPS`], a reason.
+/// A program pointer with this bit is not a pointer: the bits above [`ACTION_BITS`] are a port number, or,
+/// with [`DROP_BIT`], a reason.
 const IMMEDIATE: usize = 1;
-const DROPS: usize = 2;
-const WORK_BITS: u32 = 2;
+const DROP_BIT: usize = 2;
+const ACTION_BITS: u32 = 2;
 
 fn pack(program: Program) -> *mut Program {
     let immediate = |bits: usize| ptr::without_provenance_mut(bits | IMMEDIATE);
     if let Some(port) = program.single_output() {
-        return immediate((port.0 as usize) << WORK_BITS);
+        return immediate((port.0 as usize) << ACTION_BITS);
     }
     match program.single_drop() {
-        Some(reason) => immediate((reason as usize) << WORK_BITS | DROPS),
+        Some(reason) => immediate((reason as usize) << ACTION_BITS | DROP_BIT),
         None => Box::into_raw(Box::new(program)),
     }
 }
@@ -427,8 +427,8 @@ fn is_box(program: *mut Program) -> bool {
 fn unpack(program: *mut Program, guard: Guard<'_>) -> CompiledAction<'_> {
     let bits = program.addr();
     if bits & IMMEDIATE != 0 {
-        let value = bits >> WORK_BITS;
-        return if bits & DROPS != 0 {
+        let value = bits >> ACTION_BITS;
+        return if bits & DROP_BIT != 0 {
             CompiledAction::Drop(reason(value))
         } else {
             CompiledAction::Output(PortNo(value as u32))

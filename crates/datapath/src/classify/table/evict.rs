@@ -12,31 +12,31 @@
 use std::ops::Bound;
 
 use super::flow_ref::FlowRef;
-use super::megaflow::{Dying, LOCKED, Table, Writer};
+use super::megaflow::{LOCKED, Table, UnlinkedFlow, Writer};
 use crate::upcall::RemovedFlow;
 
 /// Ports that are looked at for one that has more than its share.
 const PORTS: usize = 16;
 /// Flows that are asked before one has to go in any case.
-const ASKED: usize = 8;
+const MAX_CONSIDERED: usize = 8;
 /// Flows that [`Table::thin`] evicts in one call.
-const EVICTED_AT_ONCE: usize = 8192;
+const MAX_EVICTED_AT_ONCE: usize = 8192;
 /// Evicted flows that may wait for the workers before no more are installed.
-pub(in crate::classify) const MAX_DYING: usize = 1 << 16;
+pub(in crate::classify) const MAX_UNLINKED: usize = 1 << 16;
 
 impl Table {
     /// Evicts a flow so that port list `list` can have another. Returns whether one could go.
     pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16) -> bool {
-        if writer.dying.len() >= MAX_DYING {
+        if writer.unlinked.len() >= MAX_UNLINKED {
             self.reap(writer);
-            if writer.dying.len() >= MAX_DYING {
+            if writer.unlinked.len() >= MAX_UNLINKED {
                 return false;
             }
         }
         let share = writer.count / writer.lists.len().max(1);
         let own = writer.lists.get(&list).map_or(0, |port| port.evictable);
         let own_list = (own > 0).then_some(list);
-        let from = if own > 0 && own >= share { own_list } else { fullest(writer, share).or(own_list) };
+        let from = if own > 0 && own >= share { own_list } else { find_fullest(writer, share).or(own_list) };
         let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
         self.evict(writer, flow);
         true
@@ -46,13 +46,13 @@ impl Table {
     fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
         let Writer { lists, records, .. } = writer;
         let members = lists.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
-        let member = members.max_by_key(|m| (m.condemned, m.evictable))?;
-        for asked in 0..=ASKED {
+        let member = members.max_by_key(|m| (m.phased_out, m.evictable))?;
+        for considered in 0..=MAX_CONSIDERED {
             let flow = member.oldest;
             let record = records.get_mut(flow)?;
-            let packets = self.arena.stats(flow).packets + record.claimed.as_ref().map_or(0, |c| c.packets);
+            let packets = self.arena.stats(flow).packets + record.slow_path_stats.as_ref().map_or(0, |c| c.packets);
             let used = std::mem::replace(&mut record.seen, packets as u32) != packets as u32;
-            if !used || member.condemned || asked == ASKED {
+            if !used || member.phased_out || considered == MAX_CONSIDERED {
                 return Some(flow);
             }
             member.spare_oldest(records);
@@ -64,17 +64,24 @@ impl Table {
         let id = self.arena.id(flow);
         let record = self.unlink(writer, flow);
         let epoch = self.domain.begin();
-        writer.dying.push_back(Dying { epoch, flow, id, tag: record.tag, claimed: record.claimed });
+        writer.unlinked.push_back(UnlinkedFlow {
+            epoch,
+            flow,
+            id,
+            tag: record.tag,
+            slow_path_stats: record.slow_path_stats,
+        });
         writer.evictions += 1;
     }
 
     /// Finishes those evictions that no worker can know of any more.
     pub(in crate::classify) fn reap(&self, writer: &mut Writer) {
-        while writer.dying.front().is_some_and(|dying| self.domain.passed(dying.epoch)) {
-            let Dying { flow, id, tag, claimed, .. } = writer.dying.pop_front().expect("there is one");
+        while writer.unlinked.front().is_some_and(|unlinked| self.domain.passed(unlinked.epoch)) {
+            let UnlinkedFlow { flow, id, tag, slow_path_stats, .. } =
+                writer.unlinked.pop_front().expect("there is one");
             let mut stats = self.arena.stats(flow);
-            if let Some(claimed) = claimed {
-                stats.add(&claimed);
+            if let Some(slow_path_stats) = slow_path_stats {
+                stats.add(&slow_path_stats);
             }
             self.arena.free(&mut writer.free, flow, &self.domain);
             writer.evicted.push(RemovedFlow { id, stats, tag });
@@ -91,7 +98,7 @@ impl Table {
     /// As [`take_evicted`](Table::take_evicted), for all flows that are out of sight by now. Must not be
     /// called by an online reader.
     pub fn take_all_evicted(&self) -> Vec<RemovedFlow> {
-        if !self.writer.lock().dying.is_empty() {
+        if !self.writer.lock().unlinked.is_empty() {
             self.domain.synchronize();
         }
         self.take_evicted()
@@ -100,17 +107,17 @@ impl Table {
     /// Whether evicted flows can be taken.
     pub fn has_evicted(&self) -> bool {
         let writer = self.writer.lock();
-        !writer.evicted.is_empty() || !writer.dying.is_empty()
+        !writer.evicted.is_empty() || !writer.unlinked.is_empty()
     }
 
     /// Evicts flows of condemned subtables, and those above the limits, a bounded number in each call.
     pub fn enforce_limits(&self) {
-        let mut left = EVICTED_AT_ONCE;
+        let mut left = MAX_EVICTED_AT_ONCE;
         while left > 0 {
             let mut writer = self.writer.lock();
             let before = left;
             for _ in 0..LOCKED.min(left) {
-                let flow = self.superfluous(&mut writer);
+                let flow = self.find_superfluous(&mut writer);
                 let Some(flow) = flow else { break };
                 self.evict(&mut writer, flow);
                 left -= 1;
@@ -122,26 +129,26 @@ impl Table {
         }
     }
 
-    fn superfluous(&self, writer: &mut Writer) -> Option<FlowRef> {
-        if writer.dying.len() >= MAX_DYING {
+    fn find_superfluous(&self, writer: &mut Writer) -> Option<FlowRef> {
+        if writer.unlinked.len() >= MAX_UNLINKED {
             return None;
         }
-        while let Some(&list) = writer.condemned.first() {
+        while let Some(&list) = writer.phased_out.first() {
             let port = writer.lists.get_mut(&list);
             let members = port.map(|port| &mut port.members);
-            let condemned = members.and_then(|m| m.iter_mut().find(|m| m.condemned));
-            if let Some(member) = condemned {
+            let phased_out = members.and_then(|m| m.iter_mut().find(|m| m.phased_out));
+            if let Some(member) = phased_out {
                 if member.evictable > 0 {
                     return Some(member.oldest);
                 }
                 // The management's flows stay, and with them their subtable.
-                member.condemned = false;
+                member.phased_out = false;
                 continue;
             }
-            writer.condemned.remove(&list);
+            writer.phased_out.remove(&list);
         }
         if self.is_over(writer) {
-            let from = fullest(writer, 0)?;
+            let from = find_fullest(writer, 0)?;
             return self.choose(writer, from);
         }
         None
@@ -150,12 +157,12 @@ impl Table {
 
 /// A port with more than `share` flows that may be evicted, or else the one with the most: of a few that are looked at in
 /// turn.
-fn fullest(writer: &mut Writer, share: usize) -> Option<u16> {
-    let Writer { lists, hand, .. } = writer;
-    let behind = lists.range((Bound::Excluded(*hand), Bound::Unbounded));
+fn find_fullest(writer: &mut Writer, share: usize) -> Option<u16> {
+    let Writer { lists, clock_hand, .. } = writer;
+    let behind = lists.range((Bound::Excluded(*clock_hand), Bound::Unbounded));
     let mut best = None;
-    for (&list, port) in behind.chain(lists.range(..=*hand)).take(PORTS) {
-        *hand = list;
+    for (&list, port) in behind.chain(lists.range(..=*clock_hand)).take(PORTS) {
+        *clock_hand = list;
         best = best.max((port.evictable > 0).then_some((port.evictable, list)));
         if share > 0 && port.evictable > share {
             break;

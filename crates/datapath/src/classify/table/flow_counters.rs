@@ -23,7 +23,7 @@ pub const COUNTERS_BYTES: usize = size_of::<Counters>() + size_of::<Totals>();
 /// The lower bits of what a worker has counted for a flow. Written by this worker alone, but for the epoch.
 #[repr(C, align(16))]
 pub struct Counters {
-    /// [`both`], lower 48 bits, above the TCP flags.
+    /// [`packed`], lower 48 bits, above the TCP flags.
     count_and_flags: AtomicU64,
     /// In [`TICK`]s.
     used: AtomicU32,
@@ -44,7 +44,7 @@ const TICK: u32 = 20;
 /// does nothing else.
 const AHEAD: u32 = 1 << 16;
 
-/// What was counted, in full, as of when [`carries`] said so last.
+/// What was counted, in full, as of when [`carry_is_due`] said so last.
 #[repr(C, align(16))]
 struct Totals {
     bytes: AtomicU64,
@@ -64,20 +64,20 @@ const FLAGS_BITS: u32 = 64 - BITS;
 
 /// The first number from `total` on whose lower `bits` bits are those of `low`.
 #[inline(always)]
-fn raised(total: u64, low: u64, bits: u32) -> u64 {
+fn extended(total: u64, low: u64, bits: u32) -> u64 {
     total + (low.wrapping_sub(total) & ((1 << bits) - 1))
 }
 
 /// Packets and bytes as one number, so that one addition counts both: bytes times 65 536, and packets.
 #[inline(always)]
-const fn both(packets: u64, bytes: u64) -> u64 {
+const fn packed(packets: u64, bytes: u64) -> u64 {
     packets.wrapping_add(bytes << PACKETS_BITS)
 }
 
 /// Whether the totals are to be noted when one such number, above TCP flags, becomes another: whenever the highest bit
 /// of its packets or of all of it changes.
 #[inline(always)]
-const fn carries(was: u64, is: u64) -> bool {
+const fn carry_is_due(was: u64, is: u64) -> bool {
     (was ^ is) & (1 << 63 | 1 << (FLAGS_BITS + PACKETS_BITS - 1)) != 0
 }
 
@@ -89,9 +89,9 @@ impl Counters {
     }
 
     /// Has caches forget what they know of the flow. The writer's.
-    pub(in crate::classify) fn expire(&self) {
+    pub(in crate::classify) fn invalidate_caches(&self) {
         #[cfg(test)]
-        WRITES.with(|work| work.expired.set(work.expired.get() + 1));
+        WRITES.with(|work| work.epochs_raised.set(work.epochs_raised.get() + 1));
         self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
@@ -160,11 +160,11 @@ impl<'a> FlowCounters<'a> {
         WRITES.with(|work| work.added.set(work.added.get() + 1));
         let counters = self.of(flow);
         let was = counters.count_and_flags.load(Ordering::Relaxed);
-        let count = was.wrapping_add(both(packets.into(), bytes.into()) << FLAGS_BITS);
+        let count = was.wrapping_add(packed(packets.into(), bytes.into()) << FLAGS_BITS);
         // Before the count: a reader who sees the flow's first packet sees when it was.
         counters.used.store((now.0 >> TICK) as u32, Ordering::Relaxed);
         counters.count_and_flags.store(count | u64::from(tcp_flags), Ordering::Release);
-        if carries(was, count) {
+        if carry_is_due(was, count) {
             self.all.carry(flow);
         }
     }
@@ -185,8 +185,8 @@ impl<'a> FlowCounters<'a> {
             // other is no matter.
             if noted() == (packets, bytes) {
                 let count = word >> FLAGS_BITS;
-                let packets = raised(packets, count, PACKETS_BITS);
-                let bytes = raised(bytes, count.wrapping_sub(packets) >> PACKETS_BITS, BITS - PACKETS_BITS);
+                let packets = extended(packets, count, PACKETS_BITS);
+                let bytes = extended(bytes, count.wrapping_sub(packets) >> PACKETS_BITS, BITS - PACKETS_BITS);
                 return (packets, bytes, word as u16);
             }
         }
@@ -226,8 +226,8 @@ impl<'a> FlowCounters<'a> {
 pub struct CounterWrites {
     /// By [`FlowCounters::add`].
     pub added: std::cell::Cell<usize>,
-    /// By [`Counters::expire`].
-    pub expired: std::cell::Cell<usize>,
+    /// By [`Counters::invalidate_caches`].
+    pub epochs_raised: std::cell::Cell<usize>,
 }
 
 #[cfg(test)]

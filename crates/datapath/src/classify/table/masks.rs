@@ -23,7 +23,7 @@ use super::subtable::Subtable;
 use crate::pipeline::recirculation::RecircStage;
 
 /// How long a port is under pressure at least.
-const PRESSED: Duration = Duration::from_secs(10);
+const MIN_PRESSURE_TIME: Duration = Duration::from_secs(10);
 
 /// Subtables above the limit that a port may have for a while: the wide one and those that it takes the
 /// place of.
@@ -39,7 +39,7 @@ pub(in crate::classify) struct ListFlows {
     pub evictable: usize,
     pub pressure: Option<Pressure>,
     /// The masks that were asked for by flows that have got the wide one: how many ask for each.
-    asked: HashMap<u32, u32>,
+    requested: HashMap<u32, u32>,
 }
 
 /// The flows of one mask.
@@ -52,7 +52,7 @@ pub(in crate::classify) struct Member {
     pub newest: FlowRef,
     pub oldest: FlowRef,
     /// Its flows are being evicted.
-    pub condemned: bool,
+    pub phased_out: bool,
 }
 
 /// The state of a port with too many masks.
@@ -62,7 +62,7 @@ pub(in crate::classify) struct Pressure {
 }
 
 /// Which mask a flow gets.
-pub(in crate::classify) enum Fit {
+pub(in crate::classify) enum MaskChoice {
     /// The one that it asks for.
     Own,
     /// The wide one, instead of the one with this number.
@@ -74,8 +74,8 @@ pub(in crate::classify) enum Fit {
 impl ListFlows {
     /// No flows yet, in a list that is made for one of this stage.
     pub fn new(stage: RecircStage) -> ListFlows {
-        let (members, asked) = (Vec::new(), HashMap::new());
-        ListFlows { stage, members, evictable: 0, pressure: None, asked }
+        let (members, requested) = (Vec::new(), HashMap::new());
+        ListFlows { stage, members, evictable: 0, pressure: None, requested }
     }
 
     pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
@@ -83,64 +83,64 @@ impl ListFlows {
     }
 
     /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
-    pub fn fit(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> Fit {
-        if self.members.iter().any(|m| !m.condemned && *m.subtable.mask == *mask) {
-            return Fit::Own;
+    pub fn choose_mask(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> MaskChoice {
+        if self.members.iter().any(|m| !m.phased_out && *m.subtable.mask == *mask) {
+            return MaskChoice::Own;
         }
         if self.pressure.is_none() && self.members.len() < limit {
-            return Fit::Own;
+            return MaskChoice::Own;
         }
         if self.pressure.is_none() {
-            self.press(limit, now);
+            self.start_pressure(limit, now);
         }
-        let Some(pressure) = &mut self.pressure else { return Fit::None };
+        let Some(pressure) = &mut self.pressure else { return MaskChoice::None };
         let wider = widened(&pressure.wide, mask);
         if wider != *pressure.wide {
             let old = std::mem::replace(&mut *pressure.wide, wider);
-            self.members.iter_mut().filter(|m| *m.subtable.mask == old).for_each(|m| m.condemned = true);
+            self.members.iter_mut().filter(|m| *m.subtable.mask == old).for_each(|m| m.phased_out = true);
         }
         let wide = &pressure.wide;
         if self.members.len() >= limit + SPARE && !self.members.iter().any(|m| *m.subtable.mask == **wide) {
-            return Fit::None;
+            return MaskChoice::None;
         }
-        Fit::Wide(wide.clone(), number)
+        MaskChoice::Wide(wide.clone(), number)
     }
 
-    fn press(&mut self, limit: usize, now: Time) {
+    fn start_pressure(&mut self, limit: usize, now: Time) {
         let mut wide = Mask::wildcard();
         for (rank, member) in self.members.iter_mut().enumerate() {
             wide = widened(&wide, &member.subtable.mask);
-            member.condemned |= rank >= limit / 4;
+            member.phased_out |= rank >= limit / 4;
         }
         self.pressure = Some(Pressure { wide: Box::new(wide), since: now });
     }
 
     /// Ends the pressure when few masks are asked for. Returns whether it did.
-    pub fn relax(&mut self, limit: usize, now: Time) -> bool {
+    pub fn end_pressure(&mut self, limit: usize, now: Time) -> bool {
         let Some(pressure) = &self.pressure else { return false };
         let wide = |m: &Member| *m.subtable.mask == *pressure.wide;
-        let own = self.members.iter().filter(|m| !m.condemned && !wide(m)).count();
-        if now.since(pressure.since) < PRESSED || own + self.asked.len() > limit / 2 {
+        let own = self.members.iter().filter(|m| !m.phased_out && !wide(m)).count();
+        if now.since(pressure.since) < MIN_PRESSURE_TIME || own + self.requested.len() > limit / 2 {
             return false;
         }
         for at in 0..self.members.len() {
-            self.members[at].condemned |= wide(&self.members[at]);
+            self.members[at].phased_out |= wide(&self.members[at]);
         }
         self.pressure = None;
         true
     }
 
     /// Takes in a flow as the newest one. Returns whether its subtable is new here.
-    pub fn join(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
+    pub fn insert(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
         let new = self.member(subtable).is_none();
         if new {
             let (newest, oldest) = (FlowRef::NONE, FlowRef::NONE);
             let member =
-                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, condemned: false };
+                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, phased_out: false };
             self.members.push(member);
         }
-        if let Some(asked) = records.get(flow).map(|r| r.asked).filter(|&asked| asked != 0) {
-            *self.asked.entry(asked).or_default() += 1;
+        if let Some(requested) = records.get(flow).map(|r| r.requested).filter(|&requested| requested != 0) {
+            *self.requested.entry(requested).or_default() += 1;
         }
         let evictable = records.get(flow).is_some_and(|r| !r.managed);
         self.evictable += usize::from(evictable);
@@ -154,13 +154,13 @@ impl ListFlows {
     }
 
     /// Lets a flow go that has a record still. Returns whether its subtable is empty here now.
-    pub fn leave(&mut self, flow: FlowRef, records: &mut Records) -> bool {
+    pub fn remove(&mut self, flow: FlowRef, records: &mut Records) -> bool {
         let Some(record) = records.get(flow) else { return false };
-        let (subtable, asked, managed) = (record.subtable.clone(), record.asked, record.managed);
-        if let Some(count) = self.asked.get_mut(&asked) {
+        let (subtable, requested, managed) = (record.subtable.clone(), record.requested, record.managed);
+        if let Some(count) = self.requested.get_mut(&requested) {
             *count -= 1;
             if *count == 0 {
-                self.asked.remove(&asked);
+                self.requested.remove(&requested);
             }
         }
         let Some(at) = self.members.iter().position(|m| Arc::ptr_eq(&m.subtable, &subtable)) else { return false };

@@ -27,7 +27,7 @@ use crate::actions::program::Program;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
-use crate::classify::table::masks::{Fit, ListFlows, Member};
+use crate::classify::table::masks::{ListFlows, MaskChoice, Member};
 use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
@@ -69,7 +69,7 @@ pub struct FlowList {
     /// The same, in terms of raw frames.
     pub plan: Plan,
     /// The stage's packets ask for more masks than it may have.
-    pub pressed: bool,
+    pub under_pressure: bool,
     /// Whether the list is for this stage alone. That of a port has flows of later stages as well, where these have no list of
     /// their own.
     pub is_of_later_stage: bool,
@@ -90,30 +90,30 @@ pub(in crate::classify) struct Writer {
     pub count: usize,
     bytes: usize,
     /// Lists that may have condemned subtables.
-    pub condemned: BTreeSet<u16>,
+    pub phased_out: BTreeSet<u16>,
     /// Flows out of sight whose entries some worker may be using still, oldest first.
-    pub dying: VecDeque<Dying>,
+    pub unlinked: VecDeque<UnlinkedFlow>,
     /// Flows that are gone and were not taken yet.
     pub evicted: Vec<RemovedFlow>,
     /// Flows that had to go, ever.
     pub evictions: u64,
     /// The list that was looked at last for a flow to go.
-    pub hand: u16,
+    pub clock_hand: u16,
 }
 
 /// A flow on its way out.
-pub(in crate::classify) struct Dying {
+pub(in crate::classify) struct UnlinkedFlow {
     /// That every worker has to reach first.
     pub epoch: u64,
     pub flow: FlowRef,
     pub id: FlowId,
     pub tag: FlowTag,
-    pub claimed: Option<Box<FlowStats>>,
+    pub slow_path_stats: Option<Box<FlowStats>>,
 }
 
 /// Who asks for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Requester {
     /// A missed packet: where there is no room, another flow goes; where there are too many masks, the flow
     /// gets a wider one.
     Miss,
@@ -191,10 +191,10 @@ impl Table {
     }
 
     /// Makes room for a worker's counters, before it comes into being.
-    pub fn enlist(&self, worker: usize) {
+    pub fn add_worker(&self, worker: usize) {
         let mut writer = self.writer.lock();
         let before = self.arena.workers();
-        self.arena.enlist(worker);
+        self.arena.add_worker(worker);
         writer.bytes += writer.count * (self.arena.workers() - before) * COUNTERS_BYTES;
     }
 
@@ -258,13 +258,13 @@ impl Table {
 
     /// Finds the flow of a packet that has been on its way to the slow path, counts the packet, and returns
     /// what is to be done with it. What the flow has counted at its end includes it.
-    pub fn claim(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
+    pub fn find_and_count(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
         let id = self.find(key, guard)?;
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id)?;
         let record = writer.records.get_mut(flow)?;
         let tcp_flags = key.common().tcp_flags.get();
-        record.claimed.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
+        record.slow_path_stats.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
         Some(record.actions.clone())
     }
 
@@ -276,7 +276,7 @@ impl Table {
         actions: Arc<[Action]>,
         tag: FlowTag,
         now: Time,
-        by: By,
+        requester: Requester,
     ) -> Result<Installed, Error> {
         for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
             mask.set_exact(field);
@@ -286,7 +286,7 @@ impl Table {
 
         let mut writer = self.writer.lock();
         let list = self.list_for(&mut writer, stage);
-        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, by);
+        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, requester);
         if installed.is_err() && is_later(stage) && !writer.lists.contains_key(&list) {
             let Writer { free_lists, .. } = &mut *writer;
             self.stages.release(stage, free_lists, &self.domain);
@@ -315,10 +315,10 @@ impl Table {
         (actions, program): (Arc<[Action]>, Program),
         tag: FlowTag,
         now: Time,
-        by: By,
+        requester: Requester,
     ) -> Result<Installed, Error> {
         // 1. With the mask that it may have: a flow that is there already,
-        let (mask, asked) = self.fit(writer, list, mask, stage.in_port, by, now)?;
+        let (mask, requested) = self.choose_mask(writer, list, mask, stage.in_port, requester, now)?;
         let known = writer.subtables.get(&*mask).cloned();
         let hash = self.hasher.hash_masked(key, &mask);
         if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
@@ -329,7 +329,7 @@ impl Table {
             return Ok(Installed { id, existed: true });
         }
         // 2. or a new one, for which there may have to be made room.
-        if self.is_full(writer) && (by == By::Management || !self.make_room(writer, list)) {
+        if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list)) {
             return Err(Error::TooManyFlows(self.max_flows()));
         }
         self.reap(writer);
@@ -346,54 +346,54 @@ impl Table {
         };
         // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
         // The subtable is retired when it is dropped, which is after the flow was killed.
-        unsafe { self.arena.revive(flow, &subtable.shape, key, hash, program) };
+        unsafe { self.arena.make_live(flow, &subtable.shape, key, hash, program) };
         subtable.insert(flow, hash, &self.arena, &self.domain);
         let record = Record {
             tag,
             actions,
             created: now,
             subtable: subtable.clone(),
-            claimed: None,
+            slow_path_stats: None,
             newer: FlowRef::NONE,
             older: FlowRef::NONE,
             seen: 0,
-            asked,
+            requested,
             list,
-            managed: by == By::Management,
+            managed: requester == Requester::Management,
         };
         writer.records.insert(flow, record);
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
-        self.join_list(writer, (list, stage), &subtable, flow);
+        self.insert_in_list(writer, (list, stage), &subtable, flow);
         Ok(Installed { id: self.arena.id(flow), existed: false })
     }
 
     /// The mask that a new flow gets, and the number of the one that it asked for if that is another.
-    fn fit(
+    fn choose_mask(
         &self,
         writer: &mut Writer,
         list: u16,
         mask: Box<Mask>,
         in_port: PortNo,
-        by: By,
+        requester: Requester,
         now: Time,
     ) -> Result<(Box<Mask>, u32), Error> {
         let limit = self.max_masks();
         let Some(port) = writer.lists.get_mut(&list) else { return Ok((mask, 0)) };
         let refused = Err(Error::TooManyMasks { port: in_port, limit });
-        if by == By::Management {
+        if requester == Requester::Management {
             let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
             return if listed || port.members.len() < limit { Ok((mask, 0)) } else { refused };
         }
         let number = self.hasher.hash_key(&mask.0) as u32 | 1;
-        let fit = port.fit(&mask, number, limit, now);
-        if port.members.iter().any(|m| m.condemned) {
-            writer.condemned.insert(list);
+        let choice = port.choose_mask(&mask, number, limit, now);
+        if port.members.iter().any(|m| m.phased_out) {
+            writer.phased_out.insert(list);
         }
-        match fit {
-            Fit::Own => Ok((mask, 0)),
-            Fit::Wide(wide, asked) => Ok((wide, asked)),
-            Fit::None => refused,
+        match choice {
+            MaskChoice::Own => Ok((mask, 0)),
+            MaskChoice::Wide(wide, requested) => Ok((wide, requested)),
+            MaskChoice::None => refused,
         }
     }
 
@@ -427,27 +427,27 @@ impl Table {
     /// Removes flows and waits until no worker uses them. Must not be called by an online reader.
     pub fn remove(&self, ids: &[FlowId]) -> Vec<RemovedFlow> {
         // 1. Out of sight.
-        let mut dying = Vec::with_capacity(ids.len());
+        let mut unlinked = Vec::with_capacity(ids.len());
         for ids in ids.chunks(LOCKED) {
             let mut writer = self.writer.lock();
             for &id in ids {
                 if let Some(flow) = self.arena.find(id) {
                     let record = self.unlink(&mut writer, flow);
-                    dying.push((flow, id, record.tag, record.claimed));
+                    unlinked.push((flow, id, record.tag, record.slow_path_stats));
                 }
             }
         }
-        if dying.is_empty() {
+        if unlinked.is_empty() {
             return Vec::new();
         }
         // 2. Out of use.
         self.domain.synchronize();
         // 3. Gone.
         let mut writer = self.writer.lock();
-        let gone = dying.into_iter().map(|(flow, id, tag, claimed)| {
+        let gone = unlinked.into_iter().map(|(flow, id, tag, slow_path_stats)| {
             let mut stats = self.arena.stats(flow);
-            if let Some(claimed) = claimed {
-                stats.add(&claimed);
+            if let Some(slow_path_stats) = slow_path_stats {
+                stats.add(&slow_path_stats);
             }
             self.arena.free(&mut writer.free, flow, &self.domain);
             RemovedFlow { id, stats, tag }
@@ -458,8 +458,8 @@ impl Table {
     /// Takes a live flow out of sight.
     pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
         let hash = self.arena.hash(flow);
-        self.arena.kill(flow);
-        self.leave_list(writer, flow);
+        self.arena.make_dead(flow);
+        self.remove_from_list(writer, flow);
         let record = writer.records.remove(flow).expect("every live flow has a record");
         record.subtable.remove(flow, hash);
         writer.count -= 1;
@@ -476,7 +476,7 @@ impl Table {
         }
     }
 
-    fn join_list(
+    fn insert_in_list(
         &self,
         writer: &mut Writer,
         (list, stage): (u16, RecircStage),
@@ -488,19 +488,19 @@ impl Table {
             *unlisted.entry(stage).or_default() += 1;
         }
         let of_list = lists.entry(list).or_insert_with(|| ListFlows::new(stage));
-        if of_list.join(subtable, flow, records) {
+        if of_list.insert(subtable, flow, records) {
             self.publish(list, of_list);
         }
     }
 
-    fn leave_list(&self, writer: &mut Writer, flow: FlowRef) {
+    fn remove_from_list(&self, writer: &mut Writer, flow: FlowRef) {
         let Writer { lists, records, unlisted, free_lists, .. } = writer;
         let Some(list) = records.get(flow).map(|record| record.list) else { return };
         if !unlisted.is_empty() && usize::from(list) < MAX_PORTS {
-            self.leave_unlisted(unlisted, flow);
+            self.forget_unlisted(unlisted, flow);
         }
         let Some(of_list) = lists.get_mut(&list) else { return };
-        if of_list.leave(flow, records) {
+        if of_list.remove(flow, records) {
             self.publish(list, of_list);
             if of_list.members.is_empty() {
                 if usize::from(list) >= MAX_PORTS {
@@ -512,7 +512,7 @@ impl Table {
     }
 
     /// A flow of a port's list goes, which may be of a later stage.
-    fn leave_unlisted(&self, unlisted: &mut HashMap<RecircStage, usize>, flow: FlowRef) {
+    fn forget_unlisted(&self, unlisted: &mut HashMap<RecircStage, usize>, flow: FlowRef) {
         let Some(stage) = self.arena.key_for_writer(flow).map(|key| stage_of(&key)) else { return };
         if let Some(count) = unlisted.get_mut(&stage) {
             *count -= 1;
@@ -534,8 +534,8 @@ impl Table {
                 _ if is_of_later_stage => Plan::of_later_stage(list, &union),
                 _ => Plan::new(list, &union),
             };
-            let pressed = of_list.pressure.is_some();
-            Box::new(FlowList { subtables, union: Shape::new(&union), plan, pressed, is_of_later_stage })
+            let under_pressure = of_list.pressure.is_some();
+            Box::new(FlowList { subtables, union: Shape::new(&union), plan, under_pressure, is_of_later_stage })
         });
         self.lists[usize::from(list)].replace(object, &self.domain);
     }
@@ -544,7 +544,7 @@ impl Table {
     /// pressure of lists whose masks have become few.
     pub fn rank(&self, now: Time) {
         let mut writer = self.writer.lock();
-        let Writer { subtables, lists, condemned, .. } = &mut *writer;
+        let Writer { subtables, lists, phased_out, .. } = &mut *writer;
         let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
         let limit = self.max_masks();
         for (&list, of_list) in lists {
@@ -553,8 +553,8 @@ impl Table {
                 of_list.members.sort_by_key(rank);
                 self.publish(list, of_list);
             }
-            if of_list.relax(limit, now) {
-                condemned.insert(list);
+            if of_list.end_pressure(limit, now) {
+                phased_out.insert(list);
                 self.publish(list, of_list);
             }
         }
@@ -599,8 +599,8 @@ impl Table {
 
     fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
         let mut stats = self.arena.stats(flow);
-        if let Some(claimed) = &record.claimed {
-            stats.add(claimed);
+        if let Some(slow_path_stats) = &record.slow_path_stats {
+            stats.add(slow_path_stats);
         }
         stats
     }

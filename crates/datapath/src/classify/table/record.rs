@@ -19,14 +19,14 @@ pub(in crate::classify) struct Record {
     pub created: Time,
     pub subtable: Arc<Subtable>,
     /// What was counted for packets that the slow path has answered by this flow.
-    pub claimed: Option<Box<FlowStats>>,
+    pub slow_path_stats: Option<Box<FlowStats>>,
     /// The neighbours among the flows of the same input port and mask that may be evicted.
     pub newer: FlowRef,
     pub older: FlowRef,
     /// Packets, truncated, when the eviction looked at it last.
     pub seen: u32,
     /// Which mask its translation asked for, as a number; zero where it has got that one.
-    pub asked: u32,
+    pub requested: u32,
     /// Index of the input port's list.
     pub list: u16,
     /// Whether it came from the management, which alone removes it again.

@@ -50,7 +50,7 @@ pub struct FreeLists {
     /// Free at once.
     free: Vec<u16>,
     /// Free when every worker has reached an epoch.
-    dying: VecDeque<(u64, u16)>,
+    pending: VecDeque<(u64, u16)>,
 }
 
 /// A place's word: the list's number, the input port, the recirculation id. Never zero, for the number is not.
@@ -102,15 +102,15 @@ impl Stages {
         let place = self.set(stage).0.iter().find(|place| place.load(Ordering::Relaxed) == word);
         if let Some(place) = place {
             place.store(0, Ordering::Release);
-            lists.dying.push_back((domain.begin(), list));
+            lists.pending.push_back((domain.begin(), list));
         }
     }
 }
 
 impl FreeLists {
     fn take(&mut self, domain: &Domain) -> Option<u16> {
-        while let Some(&(_, list)) = self.dying.front().filter(|(epoch, _)| domain.passed(*epoch)) {
-            self.dying.pop_front();
+        while let Some(&(_, list)) = self.pending.front().filter(|(epoch, _)| domain.passed(*epoch)) {
+            self.pending.pop_front();
             self.free.push(list);
         }
         self.free.pop().or_else(|| {
