@@ -1,5 +1,5 @@
-//! Frames as they are, through all tiers, against a linear scan of the flows by extracted keys: while flows
-//! come, go and change, at each level of the processor.
+//! Whole frames through all tiers, compared with a linear search of the flows by extracted keys, while flows are
+//! added, removed and changed, at each level of the processor.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn frame(choice: [u8; 8]) -> Vec<u8> {
     match tag & 7 {
         0 | 1 => f.extend([0x81, 0x00, tag & 0x30, src & 3]),
         2 => f.extend([0x88, 0xa8, 0, 1, 0x81, 0x00, 0, 2]),
-        // Another type of tag, or none that is known, where the rest is the same.
+        // Another type of tag, or an unknown one, with equal bytes otherwise.
         3 => f.extend([[0x88, 0xa8], [0x91, 0x00]][usize::from(tag >> 3 & 1)].into_iter().chain([tag & 0x30, src & 3])),
         _ => {}
     }
@@ -131,20 +131,20 @@ fn key_of(frame: &[u8]) -> Key {
     key
 }
 
-/// A batch as a worker classifies it.
+/// Classifies a batch as a worker does.
 struct OfBatch<'a, 'g> {
     packets: &'a [Packet],
     list: &'a FlowList,
     table: &'a Table,
     caches: std::cell::RefMut<'a, Caches>,
     guard: Guard<'g>,
-    /// It is taken to have no runs.
+    /// Whether it is treated as mixed.
     mixed: bool,
 }
 
-/// What was found.
+/// The result for a batch.
 struct OfPackets {
-    /// For each packet.
+    /// The result for each packet.
     found: Vec<Found>,
     hits: Hits,
     /// The bytes, the flags and the length of each run, and whether it has been counted.
@@ -152,14 +152,14 @@ struct OfPackets {
     longest: u32,
     /// The packets whose keys were extracted.
     extracted: u32,
-    /// All are counted, and the same is to be done with them.
+    /// Whether all are counted and have the same action.
     uniform: bool,
-    /// Batches that are taken to have no runs from now on.
+    /// How many of the next batches are treated as mixed.
     mixed: u8,
 }
 
 thread_local! {
-    /// One for all batches, whatever the plan is.
+    /// The history, shared by all batches, whatever their plan is.
     static RECENT: std::cell::RefCell<RunHistory> = std::cell::RefCell::default();
 }
 
@@ -195,7 +195,7 @@ impl Leveled for OfBatch<'_, '_> {
 /// When packets are counted.
 const NOW: Time = Time(7 << 20);
 
-/// What a flow does: told by its number.
+/// The actions of the flow with this number.
 fn actions(number: u32) -> Arc<[Action]> {
     match number % 4 {
         0 => Arc::new([]),
@@ -240,8 +240,8 @@ proptest! {
     fn frames_find_the_flows_of_their_keys(
         frames in frames(),
         steps in proptest::collection::vec(change(), 1..40),
-        // Only what a simple match may have: in no step, in all, or in most, so that the port changes between the
-        // simple match and the others.
+        // Only fields of the simple match: never, always, or mostly, so that the port changes between the simple
+        // match and the other tiers.
         only in prop_oneof![
             2 => Just([u16::MAX; 4]), 1 => Just([7u16; 4]), 1 => Just([0xfff; 4]), 2 => Just([7, 7, 7, u16::MAX]),
         ],
@@ -297,8 +297,8 @@ proptest! {
                     let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
-                    // The simple match is used exactly while all flows that there are qualify; what misses goes up
-                    // without a key.
+                    // The simple match is used exactly while all flows qualify for it. Then packets that miss have no
+                    // extracted key.
                     let simple = linear.iter().all(|flow| is_simple(&flow.1));
                     prop_assert_eq!(list.plan.simple, simple);
                     prop_assert!(!simple || hits.exact + hits.megaflow == 0 && extracted == 0);
@@ -354,7 +354,7 @@ fn caches_stay_within_their_memory() {
     assert!(!caches.headers.is_on() && caches.headers.ways() <= 1 << 14);
 }
 
-/// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
+/// The cache starts small and grows to hold the flows of a trace. In the end all packets hit.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of flows")]
 fn the_cache_grows_with_the_flows() {
@@ -408,8 +408,8 @@ fn one_flow(fields: &[Field], first: &[u8], entries: usize) -> (crate::sync::rcu
     (reader, table, Caches::new(entries, [5, 6]))
 }
 
-/// What no flow of the port looks at is neither hashed nor compared: packets that differ in nothing else share
-/// an entry of the cache.
+/// Fields that no flow of the port matches are neither hashed nor compared: packets that differ only there share an
+/// entry of the cache.
 #[test]
 fn fields_that_no_flow_looks_at_make_no_entry() {
     let frames: Vec<Vec<u8>> = (0..32u8).map(|n| frame([0, 7, 1, n, n, 0, 0, 2])).collect();
@@ -427,7 +427,7 @@ fn fields_that_no_flow_looks_at_make_no_entry() {
             exact += hits.exact;
             assert_eq!(found[0] != Found::MISS, expected > 7 || n % 4 == 0, "frame {n}");
         }
-        // Of the second frame's destination and ports, which vary, the first flow looks at none.
+        // The second frame's destination and ports vary, and the first flow matches none of them.
         assert_eq!(exact, expected, "{fields:?}");
     }
 }
@@ -446,14 +446,14 @@ fn a_run_is_looked_up_once() {
     let (packets, table, mixed) = (&packets, &table, false);
     for of_packets in at_every(|| OfBatch { packets, list, table, caches: caches.borrow_mut(), guard, mixed }) {
         let OfPackets { found, hits, runs, .. } = of_packets;
-        // The source address tells nothing here.
+        // No flow matches the source address here.
         assert_eq!((hits.visited, hits.megaflow, runs.len()), (1, 32, 1));
         assert!(found.iter().all(|f| *f != Found::MISS));
     }
 }
 
-/// Ports over IPv6 behind a tag lie so far that the tag's type is looked at aside: packets with another one are not of
-/// the flow.
+/// Ports over IPv6 behind a tag are so far from the Ethernet type of the tag that this is checked separately: packets
+/// with another type do not match.
 #[test]
 fn only_tagged_packets_are_of_a_tagged_flow() {
     for kind in [0x14, 0x15] {
@@ -478,7 +478,7 @@ fn only_tagged_packets_are_of_a_tagged_flow() {
     }
 }
 
-/// The packets of a batch without runs are counted as they are found, once each; those whose flow has gone are not.
+/// The packets of a mixed batch are counted in the look-up, once each. Those whose flow is gone are not counted.
 #[test]
 fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     let frames: Vec<Vec<u8>> = (0..8u8).map(|n| frame([0, 7, n, 0, 0, 0, 0, 2])).collect();
@@ -506,7 +506,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     };
     assert_eq!(look(), (vec![false; 8], false, 0, 0), "tier 2 finds them");
     assert_eq!(look(), (vec![true; 8], true, 8, 8));
-    // Another port for one, and one that goes.
+    // One flow gets another port, and one is removed.
     table.modify(ids[2], to(2).to_vec()).unwrap();
     let but = |missing: &[usize]| (0..8).map(|n| !missing.contains(&n)).collect::<Vec<_>>();
     assert_eq!(look(), (but(&[3]), false, 7, 7), "what was known of a flow that has changed is no longer");
@@ -541,12 +541,12 @@ fn batches_without_runs_are_told() {
     assert_eq!(after(unusual(5), false), 0, "most are");
 }
 
-/// To remove or change a flow is one write for each worker, however many lines the caches know of it, and all of them
-/// are forgotten.
+/// To remove or change a flow is one write for each worker, however many cache entries it has, all of which become
+/// invalid.
 #[test]
 fn a_flow_goes_with_one_write_for_each_worker() {
     for lines in [10u16, 500] {
-        // Ports tell packets apart, but not this flow's.
+        // Other flows match ports, but not this one.
         let of_port = |n: u16| {
             let mut f = frame([0, 7, 0, 0, 0, 0, 0, 2]);
             f[34..36].copy_from_slice(&n.to_be_bytes());
@@ -590,7 +590,7 @@ fn a_flow_goes_with_one_write_for_each_worker() {
     }
 }
 
-/// Whoever does not know the secret does not know which packets share a set of the cache.
+/// Without the secret it cannot be predicted which packets share a set of the cache.
 #[test]
 fn the_secret_decides_where_a_line_goes() {
     let lines: Vec<crate::classify::cpu::simd::Line> =

@@ -1,12 +1,12 @@
-//! Batches whose packets are of many flows: every packet is a run of its own.
+//! Mixed batches: their packets belong to many flows, and every packet is a run of its own.
 //!
-//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any,
-//! that is in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between;
-//! what is found is the same.
+//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any
+//! runs, that does not pay. Here, each step is done for all packets of the batch, one after the other. The results
+//! are the same.
 //!
-//! Mostly, all packets have the same pattern, that of the batch before: then nothing of it changes from packet to
-//! packet. Where they have not, each packet's pattern is found anew, without a branch that depends on what it is:
-//! packets of different protocols take turns by chance.
+//! Mostly, all packets have the pattern of the batch before. Then nothing of the pattern has to be read again from
+//! packet to packet. Otherwise the pattern of each packet is looked up, without a branch that depends on it, because
+//! packets of different protocols alternate unpredictably.
 
 use std::hint::cold_path;
 
@@ -23,13 +23,14 @@ use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
 use crate::pipeline::batch::all;
 
-/// What the last batches of a receive queue were like.
+/// What the last batches of a receive queue were like, from which those of the next ones are predicted.
 pub struct RunHistory {
-    /// So many batches are taken to be mixed.
+    /// How many of the next batches are treated as mixed.
     pub mixed: u8,
-    /// In so many of them, packets are taken to have different patterns.
+    /// In how many of those the packets are expected to have different patterns.
     several_patterns: u8,
-    /// The line of a packet of the last batch where they had: those of the next batches are likely to have its pattern.
+    /// The line of a packet of the last batch with different patterns. Packets of the next batches are expected to
+    /// have its pattern.
     line: Aligned,
 }
 
@@ -39,57 +40,57 @@ impl Default for RunHistory {
     }
 }
 
-/// Batches whose packets are taken to have different patterns, after one where they had.
+/// How many batches are expected to have different patterns after one that had.
 const MIXED_PATTERN_BATCHES: u8 = 63;
 
-/// A batch, and where it is looked up.
+/// A batch, and everything that its look-up reads and writes.
 pub struct MixedBatch<'a> {
     /// The packets.
     pub packets: &'a [Packet],
-    /// Of their port.
+    /// The plan of their port.
     pub plan: &'a Plan,
-    /// The worker's.
+    /// The worker's header cache.
     pub cache: &'a HeaderCache,
     /// The worker's counters.
     pub flow_counters: FlowCounters<'a>,
-    /// What time it is.
+    /// The present time.
     pub now: Time,
-    /// To what was found out about the frames.
+    /// Where masked headers, lengths and flags are written.
     pub headers: &'a mut MaskedHeaders,
-    /// To what they are looked up by.
+    /// Where hashes and candidates are written.
     pub probes: &'a mut Probes,
-    /// To what was found, for each packet.
+    /// Where the result for each packet is written.
     pub found: &'a mut [Found],
 }
 
-/// What was found of a batch.
+/// The result for a batch.
 #[derive(Clone, Copy)]
 pub struct Mixed {
-    /// The packets that are known.
+    /// Hits.
     pub known: u32,
-    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be looked at by
-    /// itself.
+    /// Packets without a template, or with one for which the port has no pattern: they are looked up by their keys.
     pub unusual: u32,
-    /// All are known, and the same is to be done with them.
+    /// Whether all are hits with the same action.
     pub uniform: bool,
 }
 
-/// Looks at the headers of a batch, looks for its packets, and counts those that are known for their flows.
+/// Masks the headers of a batch, looks the packets up, and counts the hits for their flows.
 #[inline(always)]
 pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
     if recent.several_patterns > 0 {
         recent.several_patterns -= 1;
     } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line) {
         let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
-        let (are_alike, cores) = match expected.core_mask {
+        let (have_pattern, cores) = match expected.core_mask {
             Some(mask) => (
                 expected.hash_lines::<S, true>(simd, view, work.packets, mask, headers, probes),
                 all(work.packets.len()),
             ),
             None => (expected.hash_lines::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
         };
-        if are_alike {
-            // The borrows one by one: behind a reference to all of them, each write might change any of them.
+        if have_pattern {
+            // Each member is borrowed by itself: behind one reference to all of them, the compiler would assume that
+            // each write may change any of them.
             let MixedBatch { cache, headers, probes, found, flow_counters, now, .. } = work;
             return look_up::<S, true>(
                 simd,
@@ -106,7 +107,7 @@ pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> 
     simd.apart(WithoutExpectedPattern { work, line: &mut recent.line })
 }
 
-/// What was found out about the headers of a batch.
+/// What was found out about the lines of a batch: sets of packets.
 #[derive(Clone, Copy)]
 struct Lines {
     unusual: u32,
@@ -114,7 +115,7 @@ struct Lines {
     cores: u32,
 }
 
-/// A pattern that packets are likely to have.
+/// The pattern that packets are expected to have.
 #[derive(Clone, Copy)]
 struct ExpectedPattern<R> {
     /// Where the line begins in the frame.
@@ -123,15 +124,15 @@ struct ExpectedPattern<R> {
     mask: R,
     parse: R,
     salt: R,
-    /// The line of a packet that has it.
+    /// A line with this pattern.
     first: R,
     origin: Origin,
-    /// What it leaves of the core, if its lines have one.
+    /// The mask of the core, if its lines have one.
     core_mask: Option<Core>,
 }
 
 impl<R: Copy> ExpectedPattern<R> {
-    /// The one that the packet of this line had, if it is still one of the plan's.
+    /// The pattern of this line, if the plan still has it.
     #[inline(always)]
     fn of_line<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<ExpectedPattern<R>> {
         let origin = Origin::of(&line.0);
@@ -141,7 +142,7 @@ impl<R: Copy> ExpectedPattern<R> {
         Some(ExpectedPattern {
             at: *at as usize,
             layout: *layout,
-            // Not in a closure, which would not be compiled for the level.
+            // Not in a closure, which would not be compiled for the processor's level.
             mask: simd.load(&mask.0),
             parse: simd.load(&parse.0),
             salt: simd.load(&salt.0),
@@ -151,8 +152,8 @@ impl<R: Copy> ExpectedPattern<R> {
         })
     }
 
-    /// Looks at the headers of a batch, and hashes them. Returns false, and nothing of use, if a packet has not the
-    /// pattern. `CORE`: its lines have a core, of which the mask leaves this.
+    /// Masks and hashes the headers of a batch. Returns false, and no usable result, if a packet has another pattern.
+    /// `CORE`: the lines have a core, of which `[a, b]` is the mask.
     #[inline(always)]
     fn hash_lines<S: Simd<Reg = R>, const CORE: bool>(
         &self,
@@ -178,7 +179,8 @@ impl<R: Copy> ExpectedPattern<R> {
             (headers.bytes[i], headers.flags[i]) = (packet.len() as u32, flags);
             simd.store(line, &mut headers.lines[i].0);
             probes.hashes[i] = if CORE {
-                // From the frame: to read a part of what was just stored would take as long as to store it.
+                // The core is read from the frame: to read a part of a line that was just stored would stall until
+                // the store is complete.
                 let Some(core) = self.origin.core_in(bytes) else { return false };
                 view.hash_core([core[0] & a, core[1] & b], self.origin)
             } else {
@@ -195,10 +197,10 @@ fn longest(bytes: &[u32]) -> u32 {
     bytes.iter().fold(0, |longest, &bytes| longest.max(bytes))
 }
 
-/// [`find`] where nothing is known of the packets' patterns.
+/// [`find`] without an expected pattern.
 struct WithoutExpectedPattern<'a> {
     work: MixedBatch<'a>,
-    /// To the line of the last one that has a pattern.
+    /// Where the line of the last packet with a pattern is written.
     line: &'a mut Aligned,
 }
 
@@ -216,7 +218,7 @@ impl Leveled for WithoutExpectedPattern<'_> {
     }
 }
 
-/// Looks at the headers of a batch, and hashes them.
+/// Masks and hashes the headers of a batch.
 #[inline(always)]
 fn mask_and_hash<S: Simd>(
     simd: S,
@@ -238,7 +240,7 @@ fn mask_and_hash<S: Simd>(
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             cold_path();
             unusual |= 1 << i;
-            // What is done with all lines must not see an older one.
+            // Steps that read all lines must not read one of an earlier batch.
             (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
             continue;
         };
@@ -252,7 +254,7 @@ fn mask_and_hash<S: Simd>(
         cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
     }
     headers.longest = longest(&headers.bytes[..count]);
-    // 1. Hash all; ask for the sets.
+    // 1. Hash all lines; prefetch the sets.
     for i in bits(cores) {
         let line = &headers.lines[i].0;
         let origin = Origin::of(line);
@@ -266,7 +268,7 @@ fn mask_and_hash<S: Simd>(
     Lines { unusual, cores }
 }
 
-/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `SAME_ORIGIN`: they
+/// Looks packets up by their lines, which are hashed, and counts the hits for their flows. `SAME_ORIGIN`: all lines
 /// have the same origin.
 #[inline(always)]
 fn look_up<S: Simd, const SAME_ORIGIN: bool>(
@@ -282,14 +284,14 @@ fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     let (view, Lines { unusual, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
     let one = Origin::of(&headers.lines[0].0);
-    // 2. Compare the tags; ask for the entries.
+    // 2. Compare the tags; prefetch the entries.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
         view.prefetch(at[i], if SAME_ORIGIN { cores != 0 } else { cores >> i & 1 != 0 });
     }
-    // 3. Compare the lines; ask for the counters.
+    // 3. Compare the lines; prefetch the counters.
     let (mut other, core_at) = (0, one.core_at());
-    let mut note = |at: &mut [u32; BATCH_SIZE], i: usize, (cached, same): (&CachedFlow, bool)| {
+    let mut record = |at: &mut [u32; BATCH_SIZE], i: usize, (cached, same): (&CachedFlow, bool)| {
         if !same {
             cold_path();
             other |= 1 << i;
@@ -300,20 +302,20 @@ fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     };
     if SAME_ORIGIN && cores != 0 {
         for i in 0..count {
-            note(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
+            record(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
         }
     } else if SAME_ORIGIN {
         for i in 0..count {
-            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
+            record(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     } else {
         for i in bits(cores) {
             let line = &headers.lines[i].0;
             let origin = Origin::of(line);
-            note(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
+            record(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
         }
         for i in bits(all(count) & !cores) {
-            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
+            record(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     }
     let mut none = unusual;
@@ -324,10 +326,10 @@ fn look_up<S: Simd, const SAME_ORIGIN: bool>(
         }
     }
     for i in bits(none) {
-        // Another epoch than that of no flow, so that they count as stale.
+        // An epoch that differs from that of `FlowRef::NONE`, so that the packet counts as stale.
         (found[i], at[i]) = (Found::MISS, !flow_counters.of(FlowRef::NONE).epoch());
     }
-    // 4. Ask the flows whether that still holds, and count.
+    // 4. Compare the epochs: count where the entry still holds.
     let (mut stale, mut differ) = (0, 0);
     for i in 0..count {
         let counters = flow_counters.of(found[i].flow);

@@ -1,4 +1,4 @@
-//! Every tier against a linear scan, and readers against a writer.
+//! Every tier compared with a linear search, and readers concurrent with a writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +52,8 @@ fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
     table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), Requester::Management).unwrap().id
 }
 
-/// The budget has the counters of each worker, also of those that come after a flow and are there when it goes.
+/// The memory of flows includes the counters of each worker, also of one that is added after a flow and exists when
+/// the flow is removed.
 #[test]
 fn a_flow_takes_with_it_what_it_was_counted_for() {
     let table = Table::new(1000, 10, 3, [1, 2], Arc::new(Domain::new(1)));
@@ -66,7 +67,7 @@ fn a_flow_takes_with_it_what_it_was_counted_for() {
     assert_eq!(table.bytes(), 3 * each);
 }
 
-/// What the tiers find, as a worker asks them.
+/// Looks keys up in the tiers, as a worker does.
 fn classify(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
     let guard = reader.pin();
     keys.chunks(BATCH_SIZE)
@@ -93,7 +94,7 @@ fn classify(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) 
         .collect()
 }
 
-/// What whole batches of one port find, the packets in order of their ports, as recirculated ones are looked up.
+/// Looks up whole batches of one port, with the packets in order of their ports, as recirculated ones are looked up.
 fn in_batches(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
     let guard = reader.pin();
     let mut found = Vec::new();
@@ -162,7 +163,7 @@ proptest! {
             readers[0].offline();
             domain.collect();
         }
-        // Dumps give back what was put in.
+        // Dumps return what was installed.
         for (flow, mask, id) in &linear {
             let dump = table.dump(*id).unwrap();
             prop_assert_eq!(&*dump.key, &flow.masked(mask));
@@ -226,7 +227,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         }
         (key, mask)
     };
-    // Miri, which is slow, sees races also where nothing comes of them.
+    // Miri is slow, but detects races even where they have no effect.
     const FLOWS: u32 = if cfg!(miri) { 30 } else { 300 };
     const STEPS: u32 = if cfg!(miri) { 60 } else { 600 };
     const CHECKS: u64 = if cfg!(miri) { 50 } else { 1000 };
@@ -286,7 +287,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
     });
 }
 
-/// Subtables that find more come first, so that most packets visit few.
+/// Subtables with more hits come first, so that most packets visit few.
 #[test]
 fn subtables_are_ranked_by_hits() {
     let (domain, mut readers, table) = table(1, 10);
@@ -302,7 +303,7 @@ fn subtables_are_ranked_by_hits() {
         let at = LookupContext { list, table, worker: 0, guard, count_at: None };
         (0..times).map(|_| Table::lookup(at, std::slice::from_ref(key), 1, &mut found)).last().unwrap()
     };
-    // Each matches the flow of one mask only.
+    // Each key matches the flow of one mask only.
     let keys = [key(&[1, 0, 0, 0, 0, 0, 0]), key(&[0, 2, 0, 0, 0, 0, 0]), key(&[0, 0, 3, 0, 0, 0, 0])];
     for busy in [2, 0, 1, 2] {
         readers[0].quiescent();

@@ -1,18 +1,19 @@
-//! The connections of which packets are up (see `queue.rs`), and the packets that must not overtake them.
+//! The reorder guard: the connections with packets in the slow path (see `slowpath/queue.rs`), and the packets that
+//! must not overtake those.
 //!
-//! A hash table with linear probing, for as many connections as packets can be up, and twice the places: no other
-//! connection is ever taken for one of these, unless all 32 bits of their hashes are the same. What waits for a
-//! connection hangs at its place, in order.
+//! It is a hash table with linear probing, by connection hash, with at least twice as many slots as packets can be in
+//! the slow path. Two connections are confused only if all 32 bits of their hashes are equal. The packets that wait
+//! for a connection are a linked list in its slot, in order.
 
 use crate::pipeline::recirculation::RecirculatedPacket;
 
-/// One connection.
+/// A slot of the table.
 #[derive(Clone, Copy)]
 struct Connection {
     connection: u32,
-    /// How many of its packets are up. Zero: nobody's place.
+    /// How many of its packets are in the slow path. Zero: the slot is free.
     up: u32,
-    /// The first and the last packet that wait for these.
+    /// The first and the last packet that wait for them.
     first: u32,
     last: u32,
 }
@@ -22,14 +23,14 @@ const EMPTY: Connection = Connection { connection: 0, up: 0, first: NONE, last: 
 /// No packet.
 const NONE: u32 = u32::MAX;
 
-/// A waiting packet, or a free place for one.
+/// A waiting packet, or a free element.
 struct Waiting {
     packet: Option<RecirculatedPacket>,
-    /// The next one of the connection, or the next free place.
+    /// The next packet of the connection, or the next free element.
     next: u32,
 }
 
-/// What is up, by connection.
+/// The connections with packets in the slow path.
 pub struct ReorderGuard {
     slots: Box<[Connection]>,
     waiting: Vec<Waiting>,
@@ -37,13 +38,13 @@ pub struct ReorderGuard {
 }
 
 impl ReorderGuard {
-    /// For no more packets than this that are up.
+    /// A guard for at most `max_up` packets in the slow path.
     pub fn new(max_up: usize) -> ReorderGuard {
         let slots = vec![EMPTY; (2 * max_up).next_power_of_two().max(2)].into();
         ReorderGuard { slots, waiting: Vec::new(), free: NONE }
     }
 
-    /// Where a connection is, or would be.
+    /// The slot of a connection, or the free one where it belongs.
     fn slot_of(&self, connection: u32) -> usize {
         let mut at = connection as usize & (self.slots.len() - 1);
         while self.slots[at].up != 0 && self.slots[at].connection != connection {
@@ -56,21 +57,21 @@ impl ReorderGuard {
         (at + 1) & (self.slots.len() - 1)
     }
 
-    /// Whether a packet of this connection has to wait: one is up, and this one would come back before it, for it has a
-    /// flow, or before another that waits.
+    /// Whether a packet of this connection has to wait: an earlier one is in the slow path, and this one has a flow,
+    /// so it would overtake that one, or others wait already, which it would overtake.
     pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
         let slot = &self.slots[self.slot_of(connection)];
         slot.up != 0 && (has_flow || slot.first != NONE)
     }
 
-    /// One more is up. There must be room for it.
+    /// Records that a packet goes to the slow path. There must be room for it.
     pub fn add(&mut self, connection: u32) {
         let slot = &mut self.slots[self.slot_of(connection)];
         slot.connection = connection;
         slot.up += 1;
     }
 
-    /// A packet waits for those of its connection, of which there must be one.
+    /// Appends a packet to those that wait for the connection. At least one of its packets must be in the slow path.
     pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         let waiting = Waiting { packet: Some(packet), next: NONE };
         let new = match self.waiting.get_mut(self.free as usize) {
@@ -90,8 +91,8 @@ impl ReorderGuard {
         }
     }
 
-    /// One of a connection is down again. If it was the last one, those that have waited for it are handed over in
-    /// their order.
+    /// Records that a packet is back from the slow path. If it was the connection's last one there, passes the
+    /// packets that have waited to `release`, in order.
     pub fn remove(&mut self, connection: u32, mut release: impl FnMut(RecirculatedPacket)) {
         let at = self.slot_of(connection);
         let slot = &mut self.slots[at];
@@ -109,7 +110,7 @@ impl ReorderGuard {
         }
     }
 
-    /// Takes a connection out, and moves those behind it that would not be found any more (Knuth, "The Art of Computer
+    /// Frees a slot, and moves those entries behind it that would not be found any more (Knuth, "The Art of Computer
     /// Programming", 6.4, algorithm R).
     fn remove_slot(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
@@ -122,7 +123,7 @@ impl ReorderGuard {
                     return;
                 }
                 let home = self.slots[at].connection as usize & mask;
-                // Its probes come by the hole.
+                // The probe sequence of this entry passes the free slot.
                 if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                     break;
                 }
@@ -163,7 +164,8 @@ mod tests {
     }
 
     fn event() -> impl Strategy<Value = Event> {
-        // Many have the same home, the last one among them, from which probes go on at the first.
+        // Many connections have the same first slot, among them the last slot, from which probing continues at the
+        // first one.
         let connection = prop_oneof![0..6u32, (0..4u32).prop_map(|n| n << 5 | 31), (0..4u32).prop_map(|n| n << 5)];
         (0..3, connection).prop_map(|(what, connection)| match what {
             0 => Event::Add(connection),

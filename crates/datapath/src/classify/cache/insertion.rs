@@ -1,6 +1,6 @@
-//! Which of the flows that tier 2 has found a cache remembers.
+//! The insertion policy of a cache: which of the flows that tier 2 finds are inserted.
 
-/// Chooses one in so many, by chance, so that flows with much traffic get in sooner.
+/// Selects one in so many flows at random, so that flows with much traffic are inserted sooner.
 pub struct InsertionPolicy {
     /// One in so many; zero: none.
     one_in: u32,
@@ -8,23 +8,23 @@ pub struct InsertionPolicy {
 }
 
 impl InsertionPolicy {
-    /// Chooses all.
+    /// Selects every flow.
     pub fn new() -> InsertionPolicy {
         InsertionPolicy { one_in: 1, state: 0x9e37_79b9 }
     }
 
-    /// Chooses one in so many from now on; zero: none.
+    /// Selects one in so many from now on; zero: none.
     pub fn set_one_in(&mut self, one_in: u32) {
         self.one_in = one_in;
     }
 
-    /// Whether any is ever chosen.
+    /// Whether any flow is selected.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.one_in != 0
     }
 
-    /// Whether to remember the next flow.
+    /// Whether to insert the next flow.
     #[inline(always)]
     pub fn should_insert(&mut self) -> bool {
         if self.one_in <= 1 {
@@ -33,7 +33,7 @@ impl InsertionPolicy {
         self.next().is_multiple_of(self.one_in)
     }
 
-    /// A number by chance: xorshift32 (Marsaglia 2003).
+    /// A random number: xorshift32 (Marsaglia 2003).
     #[inline(always)]
     pub fn next(&mut self) -> u32 {
         self.state ^= self.state << 13;

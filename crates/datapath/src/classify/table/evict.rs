@@ -1,13 +1,13 @@
-//! Room for new flows: who has to go when the table is full, or a subtable is condemned.
+//! Eviction: which flow makes room for a new one when the table is full, and how subtables are phased out.
 //!
-//! An eviction is constant work: a look at no more than a few ports, the masks of one port, and a few
-//! flows. The port that wants the room gives it, unless it has less than its fair share; then one that has
-//! more gives it. Of a port's flows, those of the mask with the most flows are asked in the order of their
-//! age, and one that had packets since it was asked last is spared once (second chance, Corbató 1968). The management's
-//! flows are not asked: only the management removes them.
+//! An eviction is constant work: it looks at a bounded number of lists, at the masks of one list, and at a few flows.
+//! The list that needs room gives a flow, unless it has less than its fair share; then a list with more than its
+//! share does. Within a list, the subtable with the most flows is chosen, and its flows are considered in the order
+//! of their age. A flow that had packets since it was considered last is spared once (second chance, Corbató 1968).
+//! Flows of the management are never evicted.
 //!
-//! An evicted flow is out of sight at once. Its entry is used again, and its counters are final, when no
-//! worker can be using it any more; nobody waits for that.
+//! An evicted flow is unlinked at once. Its entry is reused, and its counters are final, when no worker can be using
+//! it any more. Nothing waits for that.
 
 use std::ops::Bound;
 
@@ -15,17 +15,17 @@ use super::flow_ref::FlowRef;
 use super::megaflow::{LOCKED, Table, UnlinkedFlow, Writer};
 use crate::upcall::RemovedFlow;
 
-/// Ports that are looked at for one that has more than its share.
+/// How many lists are looked at for one with more than its share.
 const PORTS: usize = 16;
-/// Flows that are asked before one has to go in any case.
+/// How many flows can be spared before one is evicted in any case.
 const MAX_CONSIDERED: usize = 8;
-/// Flows that [`Table::thin`] evicts in one call.
+/// How many flows [`Table::enforce_limits`] evicts in one call.
 const MAX_EVICTED_AT_ONCE: usize = 8192;
-/// Evicted flows that may wait for the workers before no more are installed.
+/// How many evicted flows may wait for a grace period before no more are evicted.
 pub(in crate::classify) const MAX_UNLINKED: usize = 1 << 16;
 
 impl Table {
-    /// Evicts a flow so that port list `list` can have another. Returns whether one could go.
+    /// Evicts a flow so that `list` can have another one. Returns whether a flow was evicted.
     pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16) -> bool {
         if writer.unlinked.len() >= MAX_UNLINKED {
             self.reap(writer);
@@ -42,7 +42,7 @@ impl Table {
         true
     }
 
-    /// The flow of a port that has to go.
+    /// The flow of a list that is evicted.
     fn choose(&self, writer: &mut Writer, list: u16) -> Option<FlowRef> {
         let Writer { lists, records, .. } = writer;
         let members = lists.get_mut(&list)?.members.iter_mut().filter(|m| m.evictable > 0);
@@ -74,7 +74,7 @@ impl Table {
         writer.evictions += 1;
     }
 
-    /// Finishes those evictions that no worker can know of any more.
+    /// Finishes those evictions whose flow no worker can use any more.
     pub(in crate::classify) fn reap(&self, writer: &mut Writer) {
         while writer.unlinked.front().is_some_and(|unlinked| self.domain.passed(unlinked.epoch)) {
             let UnlinkedFlow { flow, id, tag, slow_path_stats, .. } =
@@ -95,8 +95,8 @@ impl Table {
         std::mem::take(&mut writer.evicted)
     }
 
-    /// As [`take_evicted`](Table::take_evicted), for all flows that are out of sight by now. Must not be
-    /// called by an online reader.
+    /// As [`take_evicted`](Table::take_evicted), for all flows that are unlinked by now. Must not be called by an
+    /// online reader.
     pub fn take_all_evicted(&self) -> Vec<RemovedFlow> {
         if !self.writer.lock().unlinked.is_empty() {
             self.domain.synchronize();
@@ -110,7 +110,7 @@ impl Table {
         !writer.evicted.is_empty() || !writer.unlinked.is_empty()
     }
 
-    /// Evicts flows of condemned subtables, and those above the limits, a bounded number in each call.
+    /// Evicts flows of subtables that are phased out, and flows above the limits, a bounded number in each call.
     pub fn enforce_limits(&self) {
         let mut left = MAX_EVICTED_AT_ONCE;
         while left > 0 {
@@ -141,7 +141,7 @@ impl Table {
                 if member.evictable > 0 {
                     return Some(member.oldest);
                 }
-                // The management's flows stay, and with them their subtable.
+                // The flows that are left are the management's. They stay, and so does their subtable.
                 member.phased_out = false;
                 continue;
             }
@@ -155,8 +155,8 @@ impl Table {
     }
 }
 
-/// A port with more than `share` flows that may be evicted, or else the one with the most: of a few that are looked at in
-/// turn.
+/// A list with more than `share` flows that may be evicted, or else the one with the most. Looks at a few lists,
+/// starting behind the last one of the previous call.
 fn find_fullest(writer: &mut Writer, share: usize) -> Option<u16> {
     let Writer { lists, clock_hand, .. } = writer;
     let behind = lists.range((Bound::Excluded(*clock_hand), Bound::Unbounded));

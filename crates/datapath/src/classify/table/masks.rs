@@ -1,13 +1,16 @@
-//! The flows of one stage, by mask, and what is done when there are too many masks.
+//! The flows of one list by mask, and the limit of masks.
 //!
-//! A packet visits every subtable of its stage until one has its flow, so their number is what bounds the
-//! work. Each stage may have [`Limits::masks`](super::megaflow::Limits). When a translation asks for one
-//! more, the stage comes under *pressure*: the subtables with the most hits stay, a quarter of the limit;
-//! the others are *condemned*, which means that their flows are evicted in the background; and from then
-//! on, a flow whose mask is not among those that stay gets the *wide* mask instead, the union of all that
-//! the stage's translations have looked at, in whole fields. To match more bits is always right: the flow is
-//! for fewer packets. All such flows share one subtable. When few enough masks are asked for, the pressure
-//! is off, the wide subtable is condemned in its turn, and its packets get the flows they had before.
+//! A packet visits the subtables of its stage until one has its flow, so their number bounds the work of a look-up.
+//! It is limited for each list ([`Limits::masks`](super::megaflow::Limits)). When a translation asks for one more
+//! mask, the list comes under *pressure*:
+//!
+//! - Subtables with the most hits stay, up to a quarter of the limit. The others are *phased out*: their flows are
+//!   evicted in the background.
+//! - From then on, a flow whose mask is not one of those that stay gets the *wide* mask instead: the union of all
+//!   masks that the translations have asked for, in whole fields. To match more bits is always correct: the flow is
+//!   for fewer packets. All such flows share one subtable.
+//! - When few masks are asked for, the pressure ends. The wide subtable is phased out, and its packets get the flows
+//!   that they had before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,23 +25,22 @@ use super::record::Records;
 use super::subtable::Subtable;
 use crate::pipeline::recirculation::RecircStage;
 
-/// How long a port is under pressure at least.
+/// How long a list is under pressure at least.
 const MIN_PRESSURE_TIME: Duration = Duration::from_secs(10);
 
-/// Subtables above the limit that a port may have for a while: the wide one and those that it takes the
-/// place of.
+/// How many subtables a list may have above the limit for a while: the wide one, and those that it replaces.
 pub(in crate::classify) const SPARE: usize = 8;
 
 /// The flows of a list.
 pub(in crate::classify) struct ListFlows {
-    /// Whose they are; of a port's list, the port's.
+    /// Their stage; for a port's list, that of received packets.
     pub stage: RecircStage,
-    /// Most useful first.
+    /// The subtables with the most hits first.
     pub members: Vec<Member>,
-    /// How many may be evicted.
+    /// How many flows may be evicted.
     pub evictable: usize,
     pub pressure: Option<Pressure>,
-    /// The masks that were asked for by flows that have got the wide one: how many ask for each.
+    /// The masks that flows with the wide mask have asked for, as numbers: how many flows ask for each.
     requested: HashMap<u32, u32>,
 }
 
@@ -46,16 +48,16 @@ pub(in crate::classify) struct ListFlows {
 pub(in crate::classify) struct Member {
     pub subtable: Arc<Subtable>,
     pub flows: usize,
-    /// How many may be evicted.
+    /// How many flows may be evicted.
     pub evictable: usize,
-    /// Of those that may be evicted, the one that was installed or spared last, and the one before all others.
+    /// Of the flows that may be evicted, the one that was installed or spared last, and the one that is evicted next.
     pub newest: FlowRef,
     pub oldest: FlowRef,
-    /// Its flows are being evicted.
+    /// Whether its flows are being evicted in the background.
     pub phased_out: bool,
 }
 
-/// The state of a port with too many masks.
+/// The state of a list under pressure.
 pub(in crate::classify) struct Pressure {
     pub wide: Box<Mask>,
     since: Time,
@@ -63,16 +65,16 @@ pub(in crate::classify) struct Pressure {
 
 /// Which mask a flow gets.
 pub(in crate::classify) enum MaskChoice {
-    /// The one that it asks for.
+    /// The mask that it asks for.
     Own,
-    /// The wide one, instead of the one with this number.
+    /// The wide mask, instead of the one with this number.
     Wide(Box<Mask>, u32),
-    /// None: there are too many subtables, for the moment.
+    /// None, since there are too many subtables at the moment.
     None,
 }
 
 impl ListFlows {
-    /// No flows yet, in a list that is made for one of this stage.
+    /// A list without flows, for this stage.
     pub fn new(stage: RecircStage) -> ListFlows {
         let (members, requested) = (Vec::new(), HashMap::new());
         ListFlows { stage, members, evictable: 0, pressure: None, requested }
@@ -82,7 +84,7 @@ impl ListFlows {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
     }
 
-    /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
+    /// Chooses the mask for a flow whose translation asks for `mask`, which has this number.
     pub fn choose_mask(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> MaskChoice {
         if self.members.iter().any(|m| !m.phased_out && *m.subtable.mask == *mask) {
             return MaskChoice::Own;
@@ -115,7 +117,7 @@ impl ListFlows {
         self.pressure = Some(Pressure { wide: Box::new(wide), since: now });
     }
 
-    /// Ends the pressure when few masks are asked for. Returns whether it did.
+    /// Ends the pressure if few masks are asked for. Returns whether it has ended.
     pub fn end_pressure(&mut self, limit: usize, now: Time) -> bool {
         let Some(pressure) = &self.pressure else { return false };
         let wide = |m: &Member| *m.subtable.mask == *pressure.wide;
@@ -130,7 +132,7 @@ impl ListFlows {
         true
     }
 
-    /// Takes in a flow as the newest one. Returns whether its subtable is new here.
+    /// Adds a flow as the newest one. Returns whether its subtable is new in this list.
     pub fn insert(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
         let new = self.member(subtable).is_none();
         if new {
@@ -153,7 +155,7 @@ impl ListFlows {
         new
     }
 
-    /// Lets a flow go that has a record still. Returns whether its subtable is empty here now.
+    /// Removes a flow, whose record must still exist. Returns whether its subtable is no longer in this list.
     pub fn remove(&mut self, flow: FlowRef, records: &mut Records) -> bool {
         let Some(record) = records.get(flow) else { return false };
         let (subtable, requested, managed) = (record.subtable.clone(), record.requested, record.managed);
@@ -210,13 +212,13 @@ impl Member {
     }
 }
 
-/// `wide`, and whole each field that `mask` or `wide` looks at.
+/// `wide`, extended to the whole of each field that `mask` or `wide` matches.
 fn widened(wide: &Mask, mask: &Mask) -> Mask {
     let mut sum = wide.clone();
     sum.union(mask);
     let mut whole = sum.clone();
     for info in FIELDS {
-        // Fields of the tables' own are no part of a packet, and a field that is written in several ways is
+        // Fields that only OpenFlow tables use are not part of a packet. A field that is written in several ways is
         // covered by its plain form.
         let own = matches!(info.block(), BlockId::Pipeline | BlockId::Regs) || info.field == Field::ConjId;
         if !own && !sum.is_wild(info.field) {
