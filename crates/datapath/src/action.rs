@@ -1,8 +1,7 @@
 //! What a flow does to its packets, in the datapath's own terms.
 //!
-//! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's
-//! datapath actions (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is
-//! installed, see `program.rs`.
+//! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's datapath actions
+//! (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is installed, see `actions/program.rs`.
 
 use std::sync::Arc;
 
@@ -99,10 +98,11 @@ impl Rewrite {
 /// What a copy of a packet goes up for, and what its receiver is told with it.
 ///
 /// There is a variant for each kind of receiver, and the layer above tells them apart by an exhaustive `match`
-/// ([`Upcall::punt`](crate::Upcall::punt)): who adds one is led by the compiler to where it is handled, printed and
-/// read. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame of a protocol
-/// that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In OVS's text these
-/// are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of `userspace`.
+/// ([`Upcall::punt`](crate::Upcall::punt)): the compiler leads from a new variant to all places that handle, print
+/// and parse it. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame
+/// of a protocol that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In
+/// OVS's text these are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of
+/// `userspace`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Punt {
     /// A packet-in, for controllers.

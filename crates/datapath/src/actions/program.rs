@@ -1,8 +1,8 @@
-//! A flow's actions, compiled when the flow is installed.
+//! Programs: a flow's actions, compiled when the flow is installed.
 //!
-//! A program is a list of steps and an end. Every step leaves the packet with the program; the end takes
-//! it: so the last output sends the packet itself, and only the outputs before it send copies. What comes
-//! behind the last use of the packet is left away.
+//! A program is a list of steps and an end. A step leaves the packet with the program; the end consumes it. So the
+//! last output sends the packet itself, and only the outputs before it send copies. Actions behind the last output,
+//! punt or recirculation are left out.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::action::{Action, MAX_NESTING, PortNo, Punt};
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 
-/// What a program has to know of a packet.
+/// What a program needs to know of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Needs {
     /// Nothing but the frame's first bytes.
     Nothing,
-    /// Where the headers are, and of which protocols. All packets of a run have that in common.
+    /// Header offsets and protocols, which the packets of a run have in common.
     Headers,
-    /// Its key, or room for changes to it.
+    /// The packet's own key, to read or to change it.
     Key,
 }
 
@@ -30,19 +30,19 @@ pub enum Needs {
 #[repr(align(64))]
 pub struct Program {
     needs: Needs,
-    /// It changes metadata, which lies in the packets' keys.
+    /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
-    /// Done in order. A step that is a [`Disposition`] works on a copy. Most programs have one at most: they are one line.
+    /// The steps, in order. Most programs have at most one, and then a program is one cache line.
     pub steps: SmallVec<[Step; 1]>,
-    /// What becomes of the packet.
+    /// The disposition of the packet.
     pub end: Disposition,
 }
 
 /// An operation that leaves the packet with the program.
 #[derive(Debug)]
 pub enum Step {
-    /// Use a copy.
+    /// Make a copy with this disposition.
     Copy(Disposition),
     /// Rewrite header fields and metadata.
     Rewrite(Box<Rewriter>),
@@ -74,7 +74,7 @@ pub enum Step {
     },
 }
 
-/// An operation that needs a packet of its own.
+/// The disposition of a packet: an operation that consumes it.
 #[derive(Debug)]
 pub enum Disposition {
     /// Send.
@@ -86,7 +86,7 @@ pub enum Disposition {
     },
     /// Classify again.
     Recirc(u32),
-    /// Hand up.
+    /// Pass to the slow path.
     Punt(Arc<Punt>),
     /// Run another program.
     Run(Box<Program>),
@@ -111,7 +111,7 @@ impl Program {
         Program::compile_nested(actions, 0)
     }
 
-    /// Compiles actions inside of others. So a program's depth, too, is bounded.
+    /// Compiles nested actions. Their depth is bounded, and so is the program's.
     fn compile_nested(actions: &[Action], depth: usize) -> Program {
         if depth > MAX_NESTING {
             return Program::compile_nested(&[Action::Drop(DropReason::RecursionTooDeep)], 0);
@@ -165,26 +165,25 @@ impl Program {
         Program { needs, writes_metadata, recirculations, steps, end }
     }
 
-    /// What has to be known of a packet.
+    /// What the program needs to know of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// Whether it changes metadata, which packets of a run have in common.
+    /// Whether it changes metadata, which the packets of a run have in common.
     #[inline(always)]
     pub fn writes_metadata(&self) -> bool {
         self.writes_metadata
     }
 
-    /// How many copies of a packet are recirculated at most.
+    /// How many copies of a packet it recirculates at most.
     #[inline(always)]
     pub fn recirculations(&self) -> u16 {
         self.recirculations
     }
 
-    /// The port, if all that the program does is to rewrite the packet, by what a run has in common, and to send
-    /// it there.
+    /// The output port, if the program only rewrites the packet, by what a run has in common, and sends it.
     #[inline(always)]
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
@@ -201,7 +200,7 @@ impl Program {
         self.steps.iter().map(|step| if let Step::PushVlan { .. } = step { 4 } else { 0 }).sum()
     }
 
-    /// The port, if all that the program does is to send there.
+    /// The output port, if the program only sends the packet.
     pub fn single_output(&self) -> Option<PortNo> {
         match self.end {
             Disposition::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
@@ -209,7 +208,7 @@ impl Program {
         }
     }
 
-    /// The reason, if all that the program does is to drop.
+    /// The reason, if the program only drops the packet.
     pub fn single_drop(&self) -> Option<DropReason> {
         match self.end {
             Disposition::Drop(reason) if self.steps.is_empty() => Some(reason),
@@ -222,7 +221,7 @@ impl Step {
     fn needs(&self) -> Needs {
         match self {
             Step::Copy(copy) => copy.needs(),
-            // Packets of a run have their metadata in common.
+            // The packets of a run have their metadata in common.
             Step::Rewrite(rewriter) if rewriter.only_metadata() => Needs::Nothing,
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
@@ -245,8 +244,8 @@ impl Step {
         if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
     }
 
-    /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
-    /// is. `false`: there is no buffer for a header to be pushed, and the packet must not go on without it.
+    /// Executes a step that only rewrites the packet and needs no more of the key than the headers. `key` is not
+    /// changed. Returns `false` if there is no buffer for a header to be pushed; then the packet must not go on.
     #[must_use]
     #[inline(always)]
     pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> bool {
@@ -363,10 +362,10 @@ mod tests {
             assert_eq!(alone.writes_metadata(), is_metadata || matches!(action, Action::Hash { .. }), "{action:?}");
             let rewrites = (needs != Needs::Key && !copies && !is_metadata).then_some(PortNo(1));
             assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
-            // In a program within, too, and beside others that need less.
+            // Also in a nested program, and beside steps that need less.
             let list = vec![push.clone(), action.clone(), output(2)];
             let length = Action::CheckLength { size: 9, longer: list.clone(), others: vec![output(3)] };
-            // Where packets of a run go different ways, each needs metadata of its own.
+            // Where packets of a run go different ways, each one needs its own metadata.
             let by_length = if is_metadata { Needs::Key } else { needs };
             for (within, needs) in [(Action::Clone(list), needs), (length, by_length)] {
                 assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");

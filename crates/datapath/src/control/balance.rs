@@ -143,7 +143,7 @@ pub struct Inputs {
     pub scheduling: Scheduling,
     /// What each queue has cost in the last minute, and where it is wanted.
     pub queues: Vec<QueueLoad>,
-    /// Who polls each queue now.
+    /// Which worker polls each queue now.
     pub assignments: Vec<Assignment>,
     /// The workers, and the least that each was busy in any step of the last minute, in percent.
     pub workers: Vec<(EligibleWorker, Option<u8>)>,
@@ -276,7 +276,7 @@ mod tests {
         let on = AutoBalance { enabled: true, ..AutoBalance::default() };
         assert!(decides(on, overloaded()));
         assert!(!decides(AutoBalance { enabled: false, ..on }, overloaded()));
-        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "nobody is that busy");
+        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "no worker is that busy");
         let [one, other] = [0, 1].map(|worker| Assignment { worker, pinned: false });
         let spread = Inputs { assignments: vec![one, other], ..overloaded() };
         assert!(!decides(on, spread), "no assignment is better");

@@ -1,5 +1,5 @@
-//! The ports, as the control plane knows them: their numbers, who sends by which of their transmit queues, and who
-//! receives from which of their receive queues.
+//! The ports, as the control plane knows them: their numbers, and which workers have which of their transmit and
+//! receive queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct PortTable {
 pub struct ManagedPort {
     /// What the workers know of it.
     pub shared: Arc<DpPort>,
-    /// Who sends to it, and how.
+    /// Its transmit queues, and which workers share one.
     pub tx: TxQueues,
     /// Its receive queues, by number.
     rx: Vec<ManagedRxQueue>,
@@ -56,7 +56,7 @@ pub struct NewPort {
     pub rx: BTreeMap<usize, Vec<Rx>>,
 }
 
-/// Receive queues of a port that are to change hands.
+/// Receive queues of a port that are to move between workers.
 #[derive(Debug, PartialEq)]
 pub struct RxMove {
     /// The port.
@@ -142,7 +142,7 @@ impl PortTable {
     fn least_loaded(&self, workers: &[usize]) -> usize {
         let queues = |worker: &usize| {
             let all = self.ports.values().flat_map(|port| &port.rx).map(|rx| rx.assignment);
-            // A worker that a queue is pinned to is left to it, if there is another.
+            // A worker with a pinned queue gets no others, if there is another worker.
             all.filter(|assignment| assignment.worker == *worker)
                 .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1))
         };
@@ -200,12 +200,12 @@ impl PortTable {
         self.ports.values().flat_map(of_port).collect()
     }
 
-    /// Who polls them.
+    /// Which worker polls each of them.
     pub fn assignments(&self) -> Vec<Assignment> {
         self.ports.values().flat_map(|port| port.rx.iter().map(|rx| rx.assignment)).collect()
     }
 
-    /// Records who polls them from now on. Returns which queues have to change hands for that.
+    /// Records which worker polls each of them from now on. Returns the queues that have to move.
     pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
         let mut assignments = assignments.into_iter();
         let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! How queues change hands between workers: a new worker gets a transmit queue of each port, an ended one leaves its own
-//! to others, and receive queues move.
+//! How queues move between workers: a new worker gets a transmit queue of each port, an ended one leaves its own to
+//! others, and receive queues move.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
@@ -13,7 +13,7 @@ use crate::worker::Worker;
 use crate::worker::mailbox::{Command, Mailbox};
 use crate::worker::rx_queue::Rx;
 
-/// Gives a new worker, which nobody drives yet, a transmit queue of each port.
+/// Gives a new worker, which no thread drives yet, a transmit queue of each port.
 pub fn connect(ports: &mut PortTable, pool: &WorkerPool, runtime: &mut dyn Runtime, worker: &mut Worker) {
     for port in ports.iter_mut() {
         let queue = match port.tx.own(&*port.shared.port) {
@@ -26,7 +26,7 @@ pub fn connect(ports: &mut PortTable, pool: &WorkerPool, runtime: &mut dyn Runti
     }
 }
 
-/// Has another worker share its queue to a port.
+/// Makes another worker's queue to a port a shared one.
 fn borrow(port: &mut ManagedPort, pool: &WorkerPool, runtime: &mut dyn Runtime, worker: usize) -> Option<Queue> {
     let numbers = pool.numbers();
     let lender = *numbers.get(worker % numbers.len().max(1))?;

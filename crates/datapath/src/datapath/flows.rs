@@ -1,4 +1,4 @@
-//! Flows of the datapath, and packets that the layer above hands in.
+//! Flows of the datapath, and packets that the layer above injects.
 
 use packet::{Key, Packet};
 
@@ -13,9 +13,9 @@ use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, R
 use crate::worker::mailbox::Command;
 
 impl Datapath {
-    /// Installs a flow, or returns the one with equal key and mask, whose actions and tag become these.
-    /// in_port, recirc_id and packet_type are matched exactly, whatever the mask says. Flows must not
-    /// contradict each other: of those that match a packet, any may be taken.
+    /// Installs a flow. If one with equal key and mask exists, it gets these actions and this tag, and is returned.
+    /// in_port, recirc_id and packet_type are matched exactly, regardless of the mask. Flows must not contradict each
+    /// other: if several match a packet, any of them may be used.
     pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
         let FlowSpec { key, mask, actions, tag } = spec;
         let installed =
@@ -29,9 +29,9 @@ impl Datapath {
         Ok(installed.id)
     }
 
-    /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
-    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their way
-    /// back.
+    /// Replaces a flow's actions. Packets of the batch that a worker is processing may still get the old ones; see
+    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their
+    /// way back.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)

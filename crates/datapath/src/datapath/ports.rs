@@ -20,8 +20,8 @@ impl Datapath {
         self.add_port_with(port, |_| ())
     }
 
-    /// The same, with `announce` called before the first frame is received, so that whoever is asked about
-    /// frames from this port knows it. It may not manage ports or workers.
+    /// The same, with `announce` called before the first frame is received, so that the slow path knows the port
+    /// before its first upcall. `announce` must not manage ports or workers.
     pub fn add_port_with(&self, port: Arc<dyn Port>, announce: impl FnOnce(PortNo)) -> Result<PortNo, Error> {
         let mut control = self.control.lock();
         let mut new = {

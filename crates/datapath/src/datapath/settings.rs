@@ -66,7 +66,7 @@ impl Datapath {
     /// Moves receive queues where that is due and of use. To be called now and then by a thread that may
     /// wait for the slow path; not from an upcall.
     pub fn balance(&self) {
-        // Whoever has the lock changes what this would look at.
+        // The holder of the lock is changing the assignment anyway.
         if let Some(mut control) = self.control.try_lock() {
             control.balance();
         }
@@ -101,7 +101,7 @@ impl Datapath {
         control.config.vlan_limit = limit;
         control.tell(|| Command::SetVlanLimit(limit));
         drop(control);
-        // A worker reads its mail after it has said that it is between two batches.
+        // A worker reads its mailbox after it has announced that it is between two batches.
         self.barrier();
     }
 

@@ -23,20 +23,20 @@ pub struct Section {
 pub struct Arg {
     /// Name.
     pub name: &'static str,
-    /// Where the value is.
+    /// The part of the key.
     pub part: KeyPart,
     /// Text form.
     pub form: Form,
 }
 
-/// Where an argument's value is in the key.
+/// The part of the key that an argument stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// A field.
     Field(Field),
     /// The whole TOS byte.
     Tos,
-    /// A section of its own.
+    /// The fields of a nested section.
     Nested(&'static Section),
 }
 
@@ -73,7 +73,7 @@ pub enum Form {
     TcpFlags,
     /// Connection states.
     CtState,
-    /// A section within.
+    /// A nested section.
     Nested,
 }
 
@@ -247,7 +247,7 @@ impl KeyPart {
         }
     }
 
-    /// All bits of the place.
+    /// All bits of the part.
     fn max(self) -> u128 {
         match self {
             KeyPart::Field(field) => field.info().max(),

@@ -99,7 +99,7 @@ mod tests {
         assert!(!idle_policy.may_sleep(at(4309)), "never less than to wake up");
     }
     #[test]
-    fn who_was_given_a_core_stays_awake_for_a_ping() {
+    fn a_dedicated_worker_stays_awake_for_a_ping() {
         let at = |millis: u64| Time(millis * 1_000_000);
         let mut idle_policy = IdlePolicy::new(true);
         idle_policy.on_work(at(1000));

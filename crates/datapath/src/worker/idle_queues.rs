@@ -284,7 +284,7 @@ mod tests {
     fn beside_busy_queues_a_look_comes_within_a_tenth_of_a_millisecond() {
         let (_, queues) = sources(1);
         let mut idle_queues = IdleQueues::default();
-        assert!(!idle_queues.is_due(false, at(0)), "nobody is there");
+        assert!(!idle_queues.is_due(false, at(0)), "no queue is parked");
         queues.into_iter().for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
         idle_queues.look(&mut Vec::new(), at(1000));
         assert!(idle_queues.is_due(false, at(1000)));

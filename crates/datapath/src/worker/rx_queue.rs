@@ -165,7 +165,7 @@ mod tests {
     fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
         let mut rx = rx(None);
         let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
-        assert!(due(&rx, false, true), "nobody has looked yet");
+        assert!(due(&rx, false, true), "it was not polled yet");
         rx.looked(0, Time(0));
         assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
         rx.looked(1, Time(0));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_queue_waits_the_longer_the_longer_it_has_been_empty() {
+    fn the_poll_interval_of_a_costly_queue_grows_while_it_is_empty() {
         let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
         let at = |micros: u64| Time(micros * 1000);
         rx.looked(1, at(1000));
