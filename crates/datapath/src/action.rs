@@ -95,7 +95,7 @@ impl Rewrite {
     }
 }
 
-/// What a copy of a packet goes up for, and what its receiver is told with it.
+/// Why a copy of a packet goes to the slow path, and what its receiver gets with it.
 ///
 /// There is a variant for each kind of receiver, and the layer above tells them apart by an exhaustive `match`
 /// ([`Upcall::punt`](crate::Upcall::punt)): the compiler leads from a new variant to all places that handle, print
@@ -109,10 +109,10 @@ pub enum Punt {
     PacketIn(PacketInPunt),
 }
 
-/// A packet-in, as far as it can be told without OpenFlow. In text it is `controller(...)`, as in OVS.
+/// A packet-in, without what only OpenFlow knows. In text it is `controller(...)`, as in OVS.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketInPunt {
-    /// The upper layer's number for the rest of what it tells: bridge, table, metadata. Shown as `recirc_id` where no
+    /// The upper layer's number for the rest of the packet-in: bridge, table, metadata. Shown as `recirc_id` where no
     /// pipeline is paused.
     pub context: u32,
     /// The recirculation id of the pipeline that pauses until the controller answers, if it does.

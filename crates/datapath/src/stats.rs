@@ -54,7 +54,7 @@ pub struct WorkerStats {
     pub core: Option<usize>,
     /// Packets received from ports.
     pub received: u64,
-    /// Packets handed in by the management ([`Datapath::execute`](crate::Datapath::execute)).
+    /// Packets injected by the management ([`Datapath::execute`](crate::Datapath::execute)).
     pub injected: u64,
     /// Packets made from others: copies, and segments of super-frames beyond the first.
     pub copied: u64,

@@ -23,7 +23,7 @@ pub trait Upcall: Send + Sync + 'static {
     /// The misses of one call are of one worker, in the order of their arrival.
     fn misses(&self, misses: &mut [Miss], now: Time);
 
-    /// Takes a packet that [`Action::Punt`] sent up. What for, the variant of `punt` tells.
+    /// Takes a packet that [`Action::Punt`] sent up. The variant of `punt` says why.
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
 
     /// The flow that the verdict on a miss asked for is in the table now. Changes between the verdict and this call

@@ -1,9 +1,9 @@
 //! Moving receive queues by themselves when a worker is overloaded: OVS's PMD auto load balance, with its
 //! settings and log lines.
 //!
-//! At an interval of minutes: where a worker was busier than the load threshold for the last minute, the
-//! queues are spread anew on paper. When that would lower the variance of the workers' loads by the
-//! improvement threshold, it is done: [`Balancer::decide`] says so, from its inputs alone.
+//! At an interval of minutes: where a worker was busier than the load threshold for the last minute, a new assignment
+//! of the queues is computed. If it would lower the variance of the workers' loads by the improvement threshold, it
+//! is applied. [`Balancer::decide`] says so, from its inputs alone.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Default for AutoBalance {
     }
 }
 
-/// Decides when queues move, and remembers its last looks.
+/// Decides when queues move, and stores its last decisions.
 #[derive(Default)]
 pub struct Balancer {
     /// `None` before it was configured.
@@ -135,7 +135,7 @@ impl Balancer {
     }
 }
 
-/// What the balancer looks at. `queues` and `assignments` are of the same receive queues, in the same order.
+/// The inputs of the balancer. `queues` and `assignments` are of the same receive queues, in the same order.
 pub struct Inputs {
     /// The time.
     pub now: Time,

@@ -66,7 +66,7 @@ impl Maintenance {
 }
 
 impl LastTimes {
-    /// Whether to rank and whether to measure now, which is noted as done.
+    /// Whether to rank and whether to measure now. Records it as done.
     fn due(&mut self, now: Time) -> (bool, bool) {
         let is_due = |last: &mut Time, interval| {
             let due = now.since(*last) >= interval;

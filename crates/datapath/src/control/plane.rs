@@ -23,7 +23,7 @@ use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
 use crate::worker::waker::Waker;
 
-/// What the control plane changes, and others look at.
+/// What the control plane changes and others read.
 pub type Parts = (Resources, Arc<Mutex<PortTable>>, Arc<RwLock<WorkerPool>>, Arc<Maintenance>);
 
 /// What a change of workers, handlers or ports needs. There is one for each datapath, behind a lock, so that there is one

@@ -16,12 +16,12 @@ use crate::worker::rx_queue::Rx;
 /// Gives a new worker, which no thread drives yet, a transmit queue of each port.
 pub fn connect(ports: &mut PortTable, pool: &WorkerPool, runtime: &mut dyn Runtime, worker: &mut Worker) {
     for port in ports.iter_mut() {
-        let queue = match port.tx.own(&*port.shared.port) {
+        let queue = match port.tx.own(&*port.dp_port.port) {
             Some(queue) => Some(Queue::Own(queue)),
             None => borrow(port, pool, runtime, worker.number),
         };
         if let Some(queue) = queue {
-            worker.executor.outputs.add(port.shared.clone(), queue);
+            worker.executor.outputs.add(port.dp_port.clone(), queue);
         }
     }
 }
@@ -31,7 +31,7 @@ fn borrow(port: &mut ManagedPort, pool: &WorkerPool, runtime: &mut dyn Runtime, 
     let numbers = pool.numbers();
     let lender = *numbers.get(worker % numbers.len().max(1))?;
     let (reply, answer) = mpsc::channel();
-    pool.get(lender)?.mailbox.post(Command::ShareTx { port: port.shared.no, reply });
+    pool.get(lender)?.mailbox.post(Command::ShareTx { port: port.dp_port.no, reply });
     runtime.serve();
     let queue = answer.recv().ok().flatten()?;
     port.tx.share([lender, worker]);

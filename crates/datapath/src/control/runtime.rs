@@ -249,7 +249,7 @@ impl Runtime for Threads {
     }
 
     fn release(&mut self) -> (Vec<Worker>, Vec<Handler>) {
-        // All are told before the first is waited for.
+        // All threads are notified before the first one is waited for.
         self.workers.values().for_each(Thread::stop);
         self.handlers.iter().for_each(Thread::stop);
         let workers = std::mem::take(&mut self.workers).into_values().filter_map(Thread::end).collect();

@@ -168,9 +168,10 @@ fn a_command_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_queues() {
         let passed = domain.passed(epoch.load(Ordering::SeqCst));
         noted.store(answers.try_iter().count() == 1 && passed, Ordering::SeqCst);
     };
-    let shared = worker.rx[0].port.clone();
-    let rx =
-        |index, queue: Box<dyn ports::RxQueue>| crate::worker::rx_queue::Rx::new(&shared, index, queue, Arc::default());
+    let dp_port = worker.rx[0].port.clone();
+    let rx = |index, queue: Box<dyn ports::RxQueue>| {
+        crate::worker::rx_queue::Rx::new(&dp_port, index, queue, Arc::default())
+    };
     let queues = [rx(1, Box::new(Queue(asks))), rx(2, Box::new(Queue(looks)))];
     worker.rx.extend(queues);
     worker.turn();

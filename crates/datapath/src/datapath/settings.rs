@@ -86,8 +86,8 @@ impl Datapath {
         control.tell(|| Command::SetMaxSleep(max_sleep));
     }
 
-    /// Changes how many of the flows that tier 2 has found the exact-match caches remember: one in so many;
-    /// zero: none.
+    /// Changes the insertion policy of the exact-match caches: one in so many of the flows that tier 2 finds is
+    /// inserted; zero: none.
     pub fn set_exact_one_in(&self, one_in: u32) {
         let mut control = self.control.lock();
         control.config.exact_one_in = one_in;
@@ -105,7 +105,7 @@ impl Datapath {
         self.barrier();
     }
 
-    /// Changes how many flows each exact-match cache can remember at most ([`Config::exact_entries`]).
+    /// Changes how many entries each exact-match cache can have ([`Config::exact_entries`]).
     pub fn set_exact_entries(&self, entries: usize) {
         let mut control = self.control.lock();
         control.config.exact_entries = entries;

@@ -1,4 +1,4 @@
-//! A queue of items that serves the input ports in turn.
+//! A round-robin queue: it serves the input ports in turn.
 
 use std::collections::VecDeque;
 

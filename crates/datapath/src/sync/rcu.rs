@@ -43,10 +43,10 @@ impl Domain {
         (0..self.slots.len()).map(|slot| Reader { domain: self.clone(), slot, online: false }).collect()
     }
 
-    /// Starts a grace period: whatever was unlinked before is unused once this epoch has
+    /// Starts a grace period: everything that was unlinked before is unused once this epoch has
     /// [`passed`](Domain::passed).
     pub fn begin(&self) -> u64 {
-        // Orders the unlinking before the look at the slots, against the fence in `Reader::quiescent`.
+        // Orders the unlinking before the reads of the slots, against the fence in `Reader::quiescent`.
         fence(Ordering::SeqCst);
         let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         fence(Ordering::SeqCst);
