@@ -203,10 +203,10 @@ impl Outputs {
         if !waited {
             slot.since = now;
         }
+        let mut too_big = 0;
         for packet in packets {
             if packet.len() > max_frame && is_too_big(&packet, max_frame) {
-                self.counters.drops.add(DropReason::TooBig, 1);
-                slot.shared.drops[self.worker].add(DropReason::TooBig, 1);
+                too_big += 1;
                 continue;
             }
             slot.batch.push(packet);
@@ -220,6 +220,9 @@ impl Outputs {
             (false, false) => self.waiting.push(port),
             (true, true) => self.waiting.retain(|&p| p != port),
             _ => {}
+        }
+        if too_big > 0 {
+            self.retire_parts(too_big, DropReason::TooBig, port);
         }
     }
 
