@@ -204,10 +204,10 @@ impl Outputs {
         if !waited {
             output.since = now;
         }
+        let mut too_big = 0;
         for packet in packets {
             if packet.len() > max_frame && is_too_big(&packet, max_frame) {
-                self.counters.drops.add(DropReason::TooBig, 1);
-                output.port.drops[self.worker].add(DropReason::TooBig, 1);
+                too_big += 1;
                 continue;
             }
             output.batch.push(packet);
@@ -221,6 +221,9 @@ impl Outputs {
             (false, false) => self.waiting.push(port),
             (true, true) => self.waiting.retain(|&p| p != port),
             _ => {}
+        }
+        if too_big > 0 {
+            self.count_drops(too_big, DropReason::TooBig, port);
         }
     }
 
