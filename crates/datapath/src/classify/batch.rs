@@ -2,7 +2,7 @@
 //!
 //! 1. Consecutive packets that no flow of the list tells apart are a run. Only the first one, the leader, is looked
 //!    up, and the others get its flow. While batches have hardly any runs, none are looked for
-//!    ([`mixed`](super::mixed)).
+//!    ([`mixed`]).
 //! 2. Tier 1, the worker's header cache, takes frames as they are. Where all flows of the port qualify for the simple
 //!    match, this counts as tier 0: few entries are enough, and a miss is looked up by the packet's mark.
 //! 3. For packets that miss there, and for those with unusual headers, the key is extracted and looked up in tier 2,

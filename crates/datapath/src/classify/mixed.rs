@@ -1,6 +1,6 @@
 //! Mixed batches: their packets belong to many flows, and every packet is a run of its own.
 //!
-//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any
+//! [`scan`](super::scan::scan) looks for runs, and look-up and counting go from run to run. Where there are hardly any
 //! runs, that does not pay. Here, each step is done for all packets of the batch, one after the other. The results
 //! are the same.
 //!

@@ -1,10 +1,10 @@
 //! Classification: which flow a packet belongs to.
 //!
-//! The [`arena`] holds the flows. A [`subtable`] finds, among the flows with one mask, the one that a packet matches.
-//! The [`megaflow`] table has a list of subtables for each input port and later recirculation stage, those with the
-//! most hits first. Each worker has two caches before it: the header cache ([`headers`]) maps the first bytes of a
-//! frame to a flow, and its entries hold as long as the flow's epoch; the key cache ([`exact`]) maps the keys of
-//! frames with unusual headers to hints.
+//! The [arena](table::arena) holds the flows. A [subtable](table::subtable) finds, among the flows with one mask, the
+//! one that a packet matches. The [megaflow table](table::megaflow) has a list of subtables for each input port and
+//! later recirculation stage, those with the most hits first. Each worker has two caches before it: the header cache
+//! ([`cache::headers`]) maps the first bytes of a frame to a flow, and its entries hold as long as the flow's epoch;
+//! the key cache ([`cache::keys`]) maps the keys of frames with unusual headers to hints.
 //!
 //! A hint, in the key cache or in a subtable's bucket, is the number of a flow. It is a hit if this flow is live and
 //! the packet matches its key under its mask. So to remove a flow takes one store to the flow and one to its epoch of

@@ -1,7 +1,7 @@
 //! The first step of the look-up of recirculated packets: find runs, and make the lines that the header cache is
 //! looked up by.
 //!
-//! It does what [`scan`](super::scan()) does for received packets, with two differences. The line of a packet also
+//! It does what [`scan`](super::scan::scan) does for received packets, with two differences. The line of a packet also
 //! has the metadata that flows of the stage match, behind its header. And packets of a run agree in all of their
 //! metadata, also where no flow of this stage matches it: their program runs once for all of them and may send them
 //! to another stage.

@@ -92,7 +92,7 @@ impl Datapath {
         self.resources.table.brief_some(from)
     }
 
-    /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers
+    /// Hands the flows that were evicted before this call to [`Upcall::evicted`](crate::Upcall::evicted), those included that workers
     /// were still using. Not to be called from an upcall.
     pub fn hand_over_evicted(&self) {
         self.resources.hand_over(self.resources.table.take_all_evicted());

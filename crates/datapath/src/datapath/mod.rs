@@ -27,7 +27,7 @@ use crate::worker::mailbox::Command;
 /// Ports, flows and the workers that forward between them.
 ///
 /// Every method may be called from any thread, also from [`Upcall`]s, except where it says otherwise. The order of the
-/// locks is in [`crate::control`].
+/// locks is in `control/mod.rs`.
 pub struct Datapath {
     pub(crate) resources: Resources,
     pub(crate) ports: Arc<Mutex<PortTable>>,

@@ -1,6 +1,6 @@
 //! Ingress stages: optional stages between reception and classification, before anything is parsed.
 //!
-//! A receive queue has none by default. [`Rx::ingress`](crate::worker::rx_queue::Rx) is `None` then, which is checked
+//! A receive queue has none by default. `Rx::ingress` is `None` then, which is checked
 //! once for each batch: the compiled loop has a comparison and a branch for it, and no call.
 
 use packet::{Batch, Packet, Time};

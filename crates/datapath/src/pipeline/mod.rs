@@ -1,4 +1,4 @@
-//! The stages of a packet's way through a worker. [`forward`] runs them in order.
+//! The stages of a packet's way through a worker. `forward` runs them in order.
 
 /// Batch metadata.
 pub mod batch;

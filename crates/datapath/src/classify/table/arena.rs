@@ -153,7 +153,7 @@ pub struct Arena {
 
 impl Arena {
     /// An arena for at least `max_flows` entries and at most `max_workers` workers. At first there are no workers:
-    /// see [`add_worker`](Arena::add_worker).
+    /// see `add_worker`.
     pub fn new(max_flows: usize, max_workers: usize) -> (Arena, Free) {
         // One more chunk for each number of blocks, whose last chunk may be nearly empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
