@@ -10,7 +10,8 @@ use packet::{Field, flow::Mask};
 
 use crate::drop::DropReason;
 
-/// How deeply actions may be nested. What is nested deeper drops its copy of the packet, so that workers need little stack.
+/// How deeply actions may be nested, which bounds the stack of workers. Actions that are nested deeper drop their
+/// copy of the packet.
 pub const MAX_NESTING: usize = 32;
 
 /// A datapath port number. Assigned by the datapath, never reused while the port exists.

@@ -33,7 +33,7 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// All places for workers are taken.
+    /// There are as many workers as there can be.
     #[error("the datapath can have {0} workers at a time, those included that are about to end")]
     TooManyWorkers(usize),
     /// A thread could not be started.

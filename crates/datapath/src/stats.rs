@@ -28,7 +28,7 @@ impl Drops {
         self.0.iter().sum()
     }
 
-    /// Those since `base` was read.
+    /// Drops since `base` was read.
     pub(crate) fn since(&self, base: &Drops) -> Drops {
         Drops(std::array::from_fn(|i| self.0[i].wrapping_sub(base.0[i])))
     }

@@ -35,31 +35,31 @@ pub struct KeyView<'a> {
     pub key: &'a mut Key,
     /// The header offsets.
     pub layers: Layers,
-    known: KeyValidity,
+    validity: KeyValidity,
 }
 
 impl<'a> KeyView<'a> {
     /// The view right after an extraction.
     pub fn new(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: KeyValidity::All }
+        KeyView { key, layers, validity: KeyValidity::All }
     }
 
     /// The view of any packet of a run, for a program that needs no more than the headers, which these packets have
     /// in common.
     pub fn of_run(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: KeyValidity::Headers }
+        KeyView { key, layers, validity: KeyValidity::Headers }
     }
 
     /// The same view for one packet, whose headers may move without effect on the view of the next one.
     #[inline(always)]
     pub fn for_next(&mut self) -> KeyView<'_> {
-        KeyView { key: self.key, layers: self.layers, known: self.known }
+        KeyView { key: self.key, layers: self.layers, validity: self.validity }
     }
 
     /// Updates the view after a step.
     #[inline(always)]
     pub fn follow(&mut self, step: &Step) {
-        let known = match step {
+        let validity = match step {
             Step::Copy(_) | Step::Hash { .. } => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
             // An extraction stops behind the last tag that it parses. After a pop, the headers behind that tag can be
@@ -73,18 +73,18 @@ impl<'a> KeyView<'a> {
             Step::PopMpls { .. } => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
-        if self.known != KeyValidity::Nothing {
-            self.known = known;
+        if self.validity != KeyValidity::Nothing {
+            self.validity = validity;
         }
     }
 
     /// Extracts the key again, unless the parts that are needed are valid.
     fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
-        if self.known == KeyValidity::Nothing || values && self.known == KeyValidity::Headers {
+        if self.validity == KeyValidity::Nothing || values && self.validity == KeyValidity::Headers {
             // Blocks that come from the frame are removed.
             self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key, vlan_limit);
-            self.known = KeyValidity::All;
+            self.validity = KeyValidity::All;
         }
     }
 
@@ -173,7 +173,7 @@ impl Executor {
                 return step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
-            Step::Hash { basis } if view.known == KeyValidity::All => {
+            Step::Hash { basis } if view.validity == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
@@ -312,10 +312,10 @@ impl Executor {
     /// it: by then the packet may have more tags than an extraction parses, with headers behind them that are to be
     /// rewritten.
     fn with_key_copy<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
-        let (layers, known) = (view.layers, view.known);
+        let (layers, validity) = (view.layers, view.validity);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
-        let result = what(self, &mut KeyView { key: &mut key, layers, known });
+        let result = what(self, &mut KeyView { key: &mut key, layers, validity });
         self.scratch.push(key);
         result
     }

@@ -75,7 +75,7 @@ impl Origin {
     const CORE_BITS: u32 = 6;
     const AT_BITS: u32 = 5;
     const TEMPLATE_BITS: u32 = 4;
-    /// Of the list's number plus one.
+    /// Bits of the list's number plus one.
     const LIST_BITS: u32 = u16::BITS + 1;
 
     // The lowest bit of each part but the first.

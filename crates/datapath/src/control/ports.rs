@@ -50,9 +50,9 @@ struct ManagedRxQueue {
 pub struct NewPort {
     /// The port.
     pub dp_port: Arc<DpPort>,
-    /// By worker.
+    /// Queues by worker.
     pub tx: BTreeMap<usize, Queue>,
-    /// By worker.
+    /// Queues by worker.
     pub rx: BTreeMap<usize, Vec<Rx>>,
 }
 
@@ -275,7 +275,7 @@ impl PortTable {
 pub struct TxQueues {
     /// Queues that were made.
     made: usize,
-    /// Those of workers that have ended.
+    /// Queues of workers that have ended.
     spare: Vec<Box<dyn TxQueue>>,
     /// Workers without a queue of their own.
     sharers: BTreeSet<usize>,
@@ -308,7 +308,7 @@ impl TxQueues {
         Some(queue)
     }
 
-    /// These workers have one queue together.
+    /// Records that these two workers share a queue.
     pub fn share(&mut self, workers: [usize; 2]) {
         self.sharers.extend(workers);
     }

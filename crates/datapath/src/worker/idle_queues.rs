@@ -93,7 +93,7 @@ impl IdleQueues {
     }
 
     /// Moves queues that have frames to `into`. Returns whether these are all such queues.
-    pub fn look(&mut self, into: &mut Vec<Rx>, now: Time) -> bool {
+    pub fn find_ready(&mut self, into: &mut Vec<Rx>, now: Time) -> bool {
         let Some(epoll) = &self.epoll else { return true };
         let mut events = [const { MaybeUninit::uninit() }; FOUND];
         let events =
@@ -229,7 +229,7 @@ mod tests {
 
     fn poll(rx: &mut Rx, now: Time) -> usize {
         let count = rx.queue.receive(&mut Batch::new(), now);
-        rx.looked(count, now);
+        rx.record_poll(count, now);
         count
     }
 
@@ -239,11 +239,11 @@ mod tests {
         let mut idle_queues = IdleQueues::default();
         assert!(queues.into_iter().all(|rx| idle_queues.park(rx).is_ok()));
         let mut polled = Vec::new();
-        assert!(idle_queues.look(&mut polled, at(1)) && polled.is_empty());
+        assert!(idle_queues.find_ready(&mut polled, at(1)) && polled.is_empty());
         for fd in &fds {
             write(&**fd, &1u64.to_ne_bytes()).unwrap();
         }
-        while !idle_queues.look(&mut polled, at(2)) {}
+        while !idle_queues.find_ready(&mut polled, at(2)) {}
         assert_eq!(ports(&polled), (1..=200).collect::<Vec<_>>());
         assert!(idle_queues.is_empty() && idle_queues.wait_fd().is_none());
         assert_eq!(polled.iter_mut().map(|rx| poll(rx, at(2))).sum::<usize>(), 200);
@@ -253,7 +253,7 @@ mod tests {
         idle_queues.tidy(&mut polled, at(12));
         assert!(polled.is_empty());
         write(&*fds[7], &1u64.to_ne_bytes()).unwrap();
-        assert!(idle_queues.look(&mut polled, at(13)));
+        assert!(idle_queues.find_ready(&mut polled, at(13)));
         assert_eq!(ports(&polled), [8], "it is armed again");
     }
 
@@ -263,7 +263,7 @@ mod tests {
         let mut idle_queues = IdleQueues::default();
         polled.drain(..).for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
         write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
-        idle_queues.look(&mut polled, at(1));
+        idle_queues.find_ready(&mut polled, at(1));
         for millis in 1..=11 {
             write(&*fds[0], &1u64.to_ne_bytes()).unwrap();
             assert!(polled[0].registration.is_known() && poll(&mut polled[0], at(millis)) == 1);
@@ -286,7 +286,7 @@ mod tests {
         let mut idle_queues = IdleQueues::default();
         assert!(!idle_queues.is_due(false, at(0)), "no queue is parked");
         queues.into_iter().for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
-        idle_queues.look(&mut Vec::new(), at(1000));
+        idle_queues.find_ready(&mut Vec::new(), at(1000));
         assert!(idle_queues.is_due(false, at(1000)));
         let after = |micros: u64| at(1000) + Duration::from_micros(micros);
         assert!(!idle_queues.is_due(true, after(99)) && idle_queues.is_due(true, after(100)));

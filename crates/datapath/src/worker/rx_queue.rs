@@ -111,19 +111,19 @@ impl Rx {
     }
 
     /// Whether to poll the queue in this turn. A queue that had packets is always polled. An empty one is polled in
-    /// turns that read the clock (`look`), and in idle ones unless that is costly. While other queues keep the worker
-    /// `busy`, the interval of a costly queue grows with the time for which it has been empty.
+    /// turns with `clock_read`, and in idle ones unless that is costly. While other queues keep the worker `busy`,
+    /// the interval of a costly queue grows with the time for which it has been empty.
     #[inline(always)]
-    pub fn is_due(&self, look: bool, busy: bool, now: Time) -> bool {
+    pub fn is_due(&self, clock_read: bool, busy: bool, now: Time) -> bool {
         if !self.empty {
             return true;
         }
-        if self.costly { look && (!busy || now >= self.next_poll) } else { look || !busy }
+        if self.costly { clock_read && (!busy || now >= self.next_poll) } else { clock_read || !busy }
     }
 
     /// Records how many packets a poll has found.
     #[inline(always)]
-    pub fn looked(&mut self, count: usize, now: Time) {
+    pub fn record_poll(&mut self, count: usize, now: Time) {
         self.empty = count == 0;
         if !self.empty {
             self.received = now;
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
         let mut rx = rx(None);
-        let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
+        let due = |rx: &Rx, clock_read, busy| rx.is_due(clock_read, busy, Time(0));
         assert!(due(&rx, false, true), "it was not polled yet");
-        rx.looked(0, Time(0));
+        rx.record_poll(0, Time(0));
         assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
-        rx.looked(1, Time(0));
+        rx.record_poll(1, Time(0));
         assert!(due(&rx, false, true));
     }
 
@@ -176,12 +176,12 @@ mod tests {
     fn the_poll_interval_of_a_costly_queue_grows_while_it_is_empty() {
         let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
         let at = |micros: u64| Time(micros * 1000);
-        rx.looked(1, at(1000));
-        rx.looked(0, at(1160));
+        rx.record_poll(1, at(1000));
+        rx.record_poll(0, at(1160));
         assert!(!rx.is_due(true, true, at(1169)) && rx.is_due(true, true, at(1170)), "a sixteenth of 160 µs");
         assert!(rx.is_due(true, false, at(1161)), "nothing else to do");
         assert!(!rx.is_due(false, false, at(1170)), "not in every turn");
-        rx.looked(0, at(1_001_000));
+        rx.record_poll(0, at(1_001_000));
         assert!(!rx.is_due(true, true, at(1_001_099)) && rx.is_due(true, true, at(1_001_100)), "100 µs at most");
     }
 }

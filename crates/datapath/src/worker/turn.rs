@@ -17,7 +17,7 @@ struct Turn {
     /// Cycle counter at its start.
     start: u64,
     /// Whether the clock was read in it.
-    look: bool,
+    clock_read: bool,
     /// Whether the turn before had packets.
     busy: bool,
     /// Cycle counter up to which all cycles are charged.
@@ -61,14 +61,14 @@ impl Worker {
     fn begin_turn(&mut self) -> Turn {
         let start = self.time_cache.start();
         self.reader.quiescent();
-        let look = self.time_cache.is_clock_due(start);
-        if look {
+        let clock_read = self.time_cache.is_clock_due(start);
+        if clock_read {
             let before = std::mem::replace(&mut self.executor.now, self.clock.now());
             // With a cached clock, this is the length of several turns, so packets are transmitted earlier than
             // necessary.
             self.executor.outputs.begin_turn(self.executor.now.since(before));
         }
-        Turn { start, look, busy: self.empty_turns == 0, since: start, received: 0, work: 0, all_checked: false }
+        Turn { start, clock_read, busy: self.empty_turns == 0, since: start, received: 0, work: 0, all_checked: false }
     }
 
     /// Processes what came back from the slow path, before the first queue is polled.
@@ -86,8 +86,8 @@ impl Worker {
     #[inline(always)]
     fn check_idle_queues(&mut self, turn: &mut Turn) {
         turn.all_checked = self.idle_queues.is_empty();
-        if turn.look && self.idle_queues.is_due(turn.busy, self.executor.now) {
-            turn.all_checked = self.idle_queues.look(&mut self.rx, self.executor.now);
+        if turn.clock_read && self.idle_queues.is_due(turn.busy, self.executor.now) {
+            turn.all_checked = self.idle_queues.find_ready(&mut self.rx, self.executor.now);
             turn.since = tsc::cycles();
         }
     }
@@ -104,7 +104,7 @@ impl Worker {
                 return;
             }
         }
-        if !admitted || !self.rx[queue].is_due(turn.look, turn.busy, self.executor.now) {
+        if !admitted || !self.rx[queue].is_due(turn.clock_read, turn.busy, self.executor.now) {
             turn.all_checked = false;
             return;
         }
@@ -120,7 +120,7 @@ impl Worker {
     fn poll_and_charge(&mut self, queue: usize, turn: &mut Turn) {
         let (missed, storms, fine) = (self.executor.misses.missed, self.storms, fine_frames());
         let count = self.forward(queue);
-        self.rx[queue].looked(count, self.executor.now);
+        self.rx[queue].record_poll(count, self.executor.now);
         let until = tsc::cycles();
         if count > 0 {
             turn.received += count;
