@@ -26,6 +26,11 @@ impl Bridge {
         })
     }
 
+    /// How many flows there are in all tables. Nothing is brought up to date for it.
+    pub fn flow_count(&self) -> usize {
+        self.read(BridgeState::flow_count).unwrap_or_default()
+    }
+
     /// Descriptions of the announced tables.
     pub fn table_descs(&self) -> Vec<TableDesc> {
         self.each_table(|id, table| TableDesc {
@@ -108,6 +113,11 @@ impl Bridge {
 }
 
 impl BridgeState {
+    /// How many flows there are in all tables.
+    pub(crate) fn flow_count(&self) -> usize {
+        self.tables.iter().map(|table| table.rules.len()).sum()
+    }
+
     /// Gives each table its settings.
     pub(crate) fn configure_tables(&mut self) {
         for (id, table) in self.tables.iter_mut().enumerate() {

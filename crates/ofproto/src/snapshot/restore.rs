@@ -245,7 +245,7 @@ impl Restoration<'_> {
             }
         }
         table.set_stats(header.mac_stats);
-        counts.flows = bridge.tables.iter().map(|table| table.rules.len()).sum();
+        counts.flows = bridge.flow_count();
         counts.groups = bridge.groups.len();
         counts.meters = bridge.meters.len();
         counts.macs = table.len();

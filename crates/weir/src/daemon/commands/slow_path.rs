@@ -96,8 +96,7 @@ fn memory(context: &Context) -> String {
     counts.insert("udpif keys", context.engine.datapath.flow_count());
     for bridge in &bridges {
         *counts.entry("ports").or_default() += bridge.ports().len();
-        let rules = bridge.table_stats().iter().map(|table| table.active_count as usize).sum::<usize>();
-        *counts.entry("rules").or_default() += rules;
+        *counts.entry("rules").or_default() += bridge.flow_count();
     }
     let parts: Vec<_> = counts.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name}:{n}")).collect();
     parts.join(" ")
