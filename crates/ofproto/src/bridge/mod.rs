@@ -1,4 +1,16 @@
 //! A bridge: what controllers and the configuration can ask of it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `bundle` | Messages that take effect together |
+//! | `check` | Whether instructions and actions can be carried out |
+//! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
+//! | `groups` | Group-mods, group descriptions and statistics |
+//! | `meters` | Meter-mods, meter configurations and statistics |
+//! | `port` | Ports: added, removed, changed, described |
+//! | `queues` | Queues of ports |
+//! | `registry` | The bridges of a switch: added, removed, found |
+//! | `tables` | Table-mods, table descriptions and statistics |
 
 mod bundle;
 pub(crate) mod check;

@@ -57,10 +57,10 @@ pub struct Dropped {
 pub(super) struct Mailbox {
     roles: Arc<Roles>,
     member: Member,
-    state: Mutex<State>,
+    queue: Mutex<EventQueue>,
 }
 
-struct State {
+struct EventQueue {
     interest: Interest,
     events: VecDeque<Event>,
     packet_ins: usize,
@@ -71,7 +71,7 @@ struct State {
 
 impl Mailbox {
     pub fn new(roles: Arc<Roles>, member: Member, interest: Interest) -> Mailbox {
-        let state = State {
+        let queue = EventQueue {
             interest,
             events: VecDeque::new(),
             packet_ins: 0,
@@ -79,30 +79,30 @@ impl Mailbox {
             limit: None,
             waker: None,
         };
-        Mailbox { roles, member, state: Mutex::new(state) }
+        Mailbox { roles, member, queue: Mutex::new(queue) }
     }
 
     pub fn set_interest(&self, interest: Interest) {
-        self.state.lock().interest = interest;
+        self.queue.lock().interest = interest;
     }
 
     pub fn set_waker(&self, waker: Waker) {
-        self.state.lock().waker = Some(waker);
+        self.queue.lock().waker = Some(waker);
     }
 
     pub fn set_limit(&self, limit: PacketInLimit) {
-        self.state.lock().limit = Some(limit);
+        self.queue.lock().limit = Some(limit);
     }
 
     pub fn dropped(&self) -> Dropped {
-        self.state.lock().dropped
+        self.queue.lock().dropped
     }
 
     /// The oldest event.
     pub fn take(&self) -> Option<Event> {
-        let mut state = self.state.lock();
-        let event = state.events.pop_front()?;
-        state.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
+        let mut queue = self.queue.lock();
+        let event = queue.events.pop_front()?;
+        queue.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
         Some(event)
     }
 
@@ -113,21 +113,21 @@ impl Mailbox {
 
     /// Puts an event in that `wanted` accepts. `make` is called only then.
     fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
-        let mut state = self.state.lock();
-        if !state.interest.listening || !wanted(&state.interest) {
+        let mut queue = self.queue.lock();
+        if !queue.interest.listening || !wanted(&queue.interest) {
             return;
         }
-        let event = make(&state.interest);
-        state.push(event);
-        let waker = state.waker.clone();
-        drop(state);
+        let event = make(&queue.interest);
+        queue.push(event);
+        let waker = queue.waker.clone();
+        drop(queue);
         if let Some(wake) = waker {
             wake();
         }
     }
 }
 
-impl State {
+impl EventQueue {
     fn push(&mut self, event: Event) {
         if let Event::PacketIn(packet) = &event {
             if let Some(limit) = &mut self.limit

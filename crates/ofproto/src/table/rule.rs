@@ -9,8 +9,8 @@ use packet::Time;
 
 use super::classifier::{Classified, Conjunction, Pattern};
 
-/// A flow. Never changes but for its counters: a modification puts another in its place, which goes on
-/// with the same counters.
+/// A flow. It never changes but for its counters: a modification replaces it by one with the same
+/// counters.
 pub struct Rule {
     /// Table that it is in.
     pub table: TableId,
@@ -43,7 +43,7 @@ pub struct Rule {
 }
 
 /// What a connection's end (`fin_timeout`) lowers the timeouts of a rule to, in seconds; zero leaves one as it is.
-/// Written by whoever credits packets, read by whoever reads the timeouts.
+/// Whoever credits packets writes them; whoever reads the timeouts reads them.
 #[derive(Debug, Default)]
 pub struct Caps {
     idle: AtomicU16,
@@ -168,7 +168,7 @@ impl Rule {
     }
 
     /// Whether it has a timeout, or can get one.
-    pub fn is_mortal(&self) -> bool {
+    pub fn can_expire(&self) -> bool {
         self.idle_timeout != 0 || self.hard_timeout != 0 || self.caps.is_some()
     }
 
@@ -208,7 +208,7 @@ fn conjunctions(instructions: &Instructions) -> Box<[Conjunction]> {
     parts.collect()
 }
 
-/// Counters of a rule. Written by whoever pushes statistics, read by anybody.
+/// Counters of a rule. Whoever credits packets adds to them; anybody may read them.
 #[derive(Debug)]
 pub struct RuleStats {
     packets: AtomicU64,

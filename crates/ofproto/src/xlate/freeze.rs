@@ -9,7 +9,7 @@ use packet::Key;
 use packet::flow::BlockId;
 
 use super::frozen::{Frozen, PacketInContext, metadata};
-use super::steps::{Step, StepRef};
+use super::steps::{FrozenStep, PipelineStep};
 use super::trace::Event;
 use super::{Ctx, XlateError, limits};
 
@@ -27,16 +27,16 @@ impl Ctx<'_, '_> {
     }
 
     /// Collects the steps of one rule that are left.
-    pub(super) fn freeze_steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>>) {
+    pub(super) fn freeze_steps<'e>(&mut self, steps: impl Iterator<Item = PipelineStep<'e>>) {
         let mut steps = steps.peekable();
         if steps.peek().is_some() {
-            self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+            self.frozen_steps.push(FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie });
         }
         for step in steps {
             if !self.charge(limits::size_of_step(&step)) {
                 return;
             }
-            self.frozen_steps.push(step.to_step());
+            self.frozen_steps.push(step.to_frozen());
         }
     }
 
@@ -73,7 +73,7 @@ impl Ctx<'_, '_> {
         let punt = self.packet_in_punt(controller.reason, controller.id, Some(u16::MAX));
         self.pausing = Some(Box::new(Pausing { context, punt }));
         // Where nothing is left to do, the pipeline goes on at its end, and not at its start.
-        self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+        self.frozen_steps.push(FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie });
         self.freeze();
     }
 
@@ -97,7 +97,7 @@ impl Ctx<'_, '_> {
             let in_port = self.in_port();
             self.table_action(in_port, frozen.table, true, false);
         } else {
-            self.steps(frozen.steps.iter().map(Step::as_ref));
+            self.steps(frozen.steps.iter().map(FrozenStep::as_step));
         }
         self.end_pipeline();
     }

@@ -4,7 +4,7 @@ use openflow::{Action, TableId};
 use packet::Key;
 use packet::flow::BlockId;
 
-use super::steps::Step;
+use super::steps::FrozenStep;
 use crate::model::forwarding::BridgeId;
 use crate::model::mirror::MirrorSet;
 
@@ -18,7 +18,7 @@ pub(crate) struct Frozen {
     pub metadata: Key,
     pub stack: Vec<(u128, u16)>,
     pub action_set: Vec<Action>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<FrozenStep>,
     /// The mirrors that have got their copy.
     pub mirrored: MirrorSet,
 }

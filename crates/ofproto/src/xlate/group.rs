@@ -9,7 +9,7 @@ use openflow::group::{Bucket, GroupType};
 use openflow::{GroupId, OfPort};
 
 use super::choose::{hash_fields, match_hashed, second_hash};
-use super::steps::{StepRef, of_action_set};
+use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
 use super::{Ctx, limits};
 use crate::model::group::Group;
@@ -48,8 +48,8 @@ impl<'a> Ctx<'a, '_> {
     }
 
     /// Whether a step chooses by headers that may not be known yet.
-    pub(super) fn selects(&self, step: &StepRef<'_>) -> bool {
-        let StepRef::Act(Action::Group(id)) = step else { return false };
+    pub(super) fn selects(&self, step: &PipelineStep<'_>) -> bool {
+        let PipelineStep::Act(Action::Group(id)) = step else { return false };
         self.bridge.groups.get(id).is_some_and(|group| group.spec.kind == GroupType::Select)
     }
 
@@ -61,7 +61,7 @@ impl<'a> Ctx<'a, '_> {
         let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);
         let actions = of_action_set(&bucket.actions);
         self.usage.depth += 1;
-        self.steps(actions.iter().map(StepRef::Act));
+        self.steps(actions.iter().map(PipelineStep::Act));
         self.usage.depth -= 1;
         if self.freezing {
             self.finish_freezing();

@@ -21,11 +21,12 @@ pub(crate) struct LearntFlow {
 impl LearntFlow {
     /// Whether it may be put into its table: it is there already, or the limit has room for it beside `more` others.
     pub fn is_within_limit(&self, bridge: &BridgeState, more: u32) -> bool {
-        self.limit == 0 || self.place(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
+        self.limit == 0
+            || self.existing(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
     }
 
     /// How many flows have its table and cookie, and the flow that it is, if it is there.
-    fn place<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
+    fn existing<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
         let table = bridge.tables.get(usize::from(self.change.table?.0))?;
         let pattern = table.rules.pattern(&self.change.matching.key, &self.change.matching.mask);
         let known = table.rules.find(&pattern, self.change.priority).map(|rule| &**rule);
@@ -94,7 +95,7 @@ impl Ctx<'_, '_> {
     fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
         let table = flow.change.table.unwrap_or(TableId(0));
         self.record.depends_on_table(self.bridge.id, table.0);
-        let known = flow.place(self.bridge).and_then(|(_, known)| known);
+        let known = flow.existing(self.bridge).and_then(|(_, known)| known);
         flow.new = known.is_none();
         if flow.new && flow.limit > 0 {
             // Flows that this very packet learns count, too; one that it learns twice counts once.

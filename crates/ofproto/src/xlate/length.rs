@@ -3,7 +3,7 @@
 use datapath::Action as DpAction;
 use openflow::{Action, Subfield};
 
-use super::steps::StepRef;
+use super::steps::PipelineStep;
 use super::{Ctx, limits};
 
 impl Ctx<'_, '_> {
@@ -14,7 +14,7 @@ impl Ctx<'_, '_> {
         &mut self,
         size: u16,
         dst: &Subfield,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) {
         if rest.clone().next().is_none() {
             return;
@@ -39,7 +39,7 @@ impl Ctx<'_, '_> {
         size: u16,
         dst: &Subfield,
         set: Vec<Action>,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) -> bool {
         if !self.may_branch() {
             return false;
@@ -88,7 +88,7 @@ impl Ctx<'_, '_> {
         longer: bool,
         dst: &Subfield,
         set: Vec<Action>,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) -> bool {
         (self.action_set, self.exit) = (set, false);
         self.write(dst.field, u128::from(longer) << dst.ofs, dst.mask());

@@ -11,7 +11,7 @@ use packet::Time;
 use packet::flow::text::NoNames;
 
 use super::known_length::KnownLength;
-use super::steps::StepRef;
+use super::steps::PipelineStep;
 use super::trace::Event;
 use super::{Ctx, XlateError};
 
@@ -171,10 +171,10 @@ impl Ctx<'_, '_> {
 }
 
 /// What a step costs beside what it executes.
-pub(super) fn cost(step: &StepRef<'_>) -> usize {
+pub(super) fn cost(step: &PipelineStep<'_>) -> usize {
     match step {
-        StepRef::Act(Action::Clone(_)) => 1,
-        StepRef::Act(action) => size_of_action(action),
+        PipelineStep::Act(Action::Clone(_)) => 1,
+        PipelineStep::Act(action) => size_of_action(action),
         _ => 1,
     }
 }
@@ -185,10 +185,10 @@ pub(super) fn size(actions: &[Action]) -> usize {
 }
 
 /// How much memory copies of the steps take, in actions.
-pub(super) fn size_of_step(step: &StepRef<'_>) -> usize {
+pub(super) fn size_of_step(step: &PipelineStep<'_>) -> usize {
     match step {
-        StepRef::Act(action) => size_of_action(action),
-        StepRef::Write(actions) => 1 + size(actions),
+        PipelineStep::Act(action) => size_of_action(action),
+        PipelineStep::Write(actions) => 1 + size(actions),
         _ => 1,
     }
 }
