@@ -5,8 +5,8 @@ use openflow::{FlowRemoved, PacketIn, PortStatus};
 /// Takes the events of a bridge.
 ///
 /// Its methods are called from handler threads and from whoever changes the bridge, several at once, and never with a
-/// lock of the switch held. They must return soon and must not block: put the event into a bounded queue, and count what
-/// does not fit.
+/// lock of the switch held. They must return soon and must not block: put the event into a bounded queue, and count
+/// what does not fit.
 pub trait Subscriber: Send + Sync {
     /// A packet for the controller.
     fn packet_in(&self, event: &PacketInEvent);

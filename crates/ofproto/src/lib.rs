@@ -1,14 +1,14 @@
 //! OpenFlow over the datapath: bridges, tables, translation and revalidation.
 //!
-//! [`Switch`] holds all bridges of a daemon and is the slow path of one datapath. Controllers and the configuration talk
-//! to a [`Bridge`].
+//! [`Switch`] holds all bridges of a daemon and is the slow path of one datapath. Controllers and the configuration
+//! talk to a [`Bridge`].
 //!
 //! The way of a packet that no datapath flow matches:
 //!
 //! 1. The datapath hands it to `slowpath::upcall`.
 //! 2. [`xlate`] translates it over the tables of `model::forwarding`, into a mask and datapath actions.
-//! 3. The datapath installs a flow with these. The flow carries a record (`slowpath::record`) of the rules that it stands
-//!    for and of what the translation depended on.
+//! 3. The datapath installs a flow with these. The flow carries a record (`slowpath::record`) of the rules that it
+//!    stands for and of what the translation depended on.
 //! 4. `slowpath::revalidate` credits the flow's packets to the rules, and translates it again when something that it
 //!    depends on has changed.
 //!

@@ -1,6 +1,6 @@
 //! The switch: all bridges of a daemon over one datapath.
 //!
-//! Locks, in the order in which they are taken; whoever holds a later one takes none before it:
+//! Locks, in the order in which they are taken; a thread that holds one takes only later ones:
 //!
 //! 1. `revalidation`: one revalidation at a time;
 //! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
@@ -169,7 +169,7 @@ impl Switch {
         self.due_changed.notify_all();
     }
 
-    /// Translates a packet that nobody sent and tells `sink` how. `None` where there is no such bridge.
+    /// Translates a made-up packet, and reports each step to `sink`. `None` where there is no such bridge.
     pub fn trace(&self, traced: &Traced<'_>, sink: &mut dyn Sink) -> Option<Explanation> {
         let forwarding = self.forwarding.read();
         let bridge = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?.id;

@@ -62,7 +62,7 @@ impl Bridge {
         if change.table.0 >= N_TABLES && change.table != TableId::ALL {
             return Err(OfError::OFPTMFC_BAD_TABLE);
         }
-        // There is one way to choose the flow.
+        // The flow to evict is chosen in one way only.
         if change.eviction_flags.is_some_and(|flags| flags != EvictionFlags::all()) {
             return Err(OfError::OFPTMFC_BAD_CONFIG);
         }
@@ -97,7 +97,7 @@ impl Bridge {
         self.change(change).unwrap_or(Ok(()))
     }
 
-    /// Brings the tables' configuration into force. What is above a limit goes, where it may be evicted.
+    /// Brings the tables' configuration into force. Flows above a limit are evicted, where they may be.
     pub(super) fn configure_tables(&self) {
         let _: Result<(), OfError> = self.switch.transact(self.id, |transaction| {
             transaction.bridge.configure_tables();

@@ -1,8 +1,8 @@
-//! What the bridge tells a connection unasked: filtered when it happens, kept until there is room to send it.
+//! Events of the bridge for a connection: filtered when they happen, and kept until there is room to send them.
 //!
-//! The bridge's threads put events in, the connection's thread takes them out. Memory is bounded: of
-//! packet-ins the oldest go when there are too many; the other events are fewer and matter more, so packet-ins
-//! make way for them, and only a queue full of others loses some. Whatever is lost is counted.
+//! The bridge's threads put events in, and the connection's thread takes them out. Memory is bounded. When there are
+//! too many packet-ins, the oldest are dropped. The other events are fewer and matter more, so they have a limit of
+//! their own, and the latest are dropped above it. Whatever is dropped is counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,6 +60,7 @@ pub(super) struct Mailbox {
     queue: Mutex<EventQueue>,
 }
 
+/// What waits, and what the connection wants.
 struct EventQueue {
     interest: Interest,
     events: VecDeque<Event>,
@@ -147,7 +148,7 @@ impl EventQueue {
         self.events.push_back(event);
     }
 
-    /// Makes way: the oldest packet-in goes.
+    /// Drops the oldest packet-in.
     fn drop_packet_in(&mut self) {
         if let Some(at) = self.events.iter().position(|e| matches!(e, Event::PacketIn(_))) {
             self.events.remove(at);
@@ -161,7 +162,7 @@ impl Subscriber for Mailbox {
     fn packet_in(&self, event: &PacketInEvent) {
         let side = self.side();
         let reason = |i: &Interest| match event.packet_in.reason {
-            // OVS's own reason for a miss without a table-miss flow goes by the bit of a plain miss.
+            // OVS's own reason for a miss without a table-miss flow is filtered by the bit of a plain miss.
             PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
             // What OpenFlow 1.3 calls a table-miss flow was a flow like any other before.
             PacketInReason::NoMatch if event.explicit_miss && i.implicit_misses => PacketInReason::Action,

@@ -56,7 +56,7 @@ pub use roles::Roles;
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
 pub const OUTPUT_LIMIT: usize = 1 << 20;
 
-/// Bytes of output that wait before a long answer is not gone on with.
+/// Bytes of output that wait before no more of a long answer is made.
 const REPLY_LIMIT: usize = 256 << 10;
 
 /// Bytes of output that wait before no more events are taken out of the mailbox.

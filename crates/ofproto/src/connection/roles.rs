@@ -11,6 +11,7 @@ pub struct Roles {
     table: Mutex<RoleTable>,
 }
 
+/// The roles by member.
 #[derive(Default)]
 struct RoleTable {
     next: u64,

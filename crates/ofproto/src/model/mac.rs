@@ -1,8 +1,8 @@
 //! The MAC learning table of a bridge.
 //!
-//! Entries age unless packets refresh them. The table has a size limit. When it is full, the port with most entries loses
-//! the one that was used least recently, so a port that invents addresses hurts itself first. Static entries neither age
-//! nor move.
+//! Entries age unless packets refresh them. The table has a size limit. When it is full, the port with most entries
+//! loses the one that was used least recently, so a port that invents addresses hurts itself first. Static entries
+//! neither age nor move.
 //!
 //! Each change that forwarding can notice is logged with a generation, so that the flows that depend
 //! on an address can be found ([`MacTable::changed_since`]).
@@ -38,7 +38,7 @@ pub struct MacEntry {
 /// Settings of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacSettings {
-    /// An entry goes when it was not used for this long.
+    /// An entry is removed when it was not used for this long.
     pub ageing: Duration,
     /// Most entries.
     pub max_entries: usize,
@@ -157,7 +157,7 @@ impl MacTable {
         changed
     }
 
-    /// Notes that packets from `key` still come in on `port`. Nothing happens where the entry has moved.
+    /// Refreshes the entry of `key`, if it is still on `port`.
     pub fn refresh(&mut self, key: MacKey, port: OfPort, used: Time) {
         if let Some(&entry) = self.entries.get(&key)
             && !entry.fixed
@@ -199,7 +199,7 @@ impl MacTable {
         self.remove_where(generation, |_, entry| !entry.fixed);
     }
 
-    /// Removes every entry of these ports, which have gone.
+    /// Removes every entry of these ports, which were removed.
     pub fn flush_ports(&mut self, ports: &[OfPort], generation: u64) {
         let ports: HashSet<OfPort> = ports.iter().copied().collect();
         self.remove_where(generation, |_, entry| ports.contains(&entry.port));

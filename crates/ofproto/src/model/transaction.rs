@@ -116,8 +116,8 @@ impl<'a> Transaction<'a> {
         self.bridge.orphaned.clear();
     }
 
-    /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the removed
-    /// rules, for flow-removed messages.
+    /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the
+    /// removed rules, for flow-removed messages.
     pub fn commit(mut self) -> Vec<(Arc<Rule>, FlowRemovedReason)> {
         self.remove_orphans();
         self.rule_changes.into_iter().filter_map(|change| Some((change.old?, change.reason?))).collect()

@@ -3,9 +3,8 @@
 //! When a group is removed, so are the flows that use it, and its statistics count them. Without an index, each of many
 //! groups would need a search of all tables. With it, a flow costs as much as its own lists of actions name.
 //!
-//! The index changes with the tables, under the same lock.
-//! [`Transaction`](crate::model::transaction::Transaction) is the only code that adds and removes flows and groups. Where
-//! all are removed at once, the index is cleared.
+//! The index changes with the tables, under the same lock. [`Transaction`](crate::model::transaction::Transaction) is
+//! the only code that adds and removes flows and groups. Where all are removed at once, the index is cleared.
 
 use std::sync::Arc;
 

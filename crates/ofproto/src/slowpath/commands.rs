@@ -20,8 +20,8 @@ impl Switch {
         self.notify();
     }
 
-    /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow matches
-    /// every field that its packets have. Removes all datapath flows.
+    /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow
+    /// matches every field that its packets have. Removes all datapath flows.
     pub fn set_megaflows(&self, enabled: bool) {
         self.control.exact.store(!enabled, Ordering::Relaxed);
         self.purge();

@@ -1,7 +1,8 @@
 //! How much of each datapath flow's counters has been credited to the rules it stands for.
 //!
-//! This is kept by flow, not in its record: a miss that installs the same flow again may replace the record at any time.
-//! Each packet is credited once, whichever thread does it: the part of the counters that is new is taken under a lock.
+//! This is kept by flow, not in its record: a miss that installs the same flow again may replace the record at any
+//! time. Each packet is credited once, whichever thread does it: the part of the counters that is new is taken under a
+//! lock.
 
 use datapath::{FlowId, FlowStats};
 use hashbrown::HashMap;

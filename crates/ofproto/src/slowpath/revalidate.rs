@@ -9,8 +9,8 @@
 //!
 //! There is a round at each interval, and at once after a change. A change is in force when a round that began after it
 //! has ended and the workers have passed a barrier. Generations tell which flows a change affects
-//! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed after
-//! it.
+//! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed
+//! after it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! One round of revalidation, shared by several threads.
 //!
-//! The datapath lists its flows in chunks. A thread takes the next chunk under the round's lock, works on it without the
-//! lock, and hands in its result. So no flow is handled by two threads, and a slow thread delays no more than its own
-//! chunk. The round is over when the last chunk is handed in.
+//! The datapath lists its flows in chunks. A thread takes the next chunk under the round's lock, works on it without
+//! the lock, and hands in its result. So no flow is handled by two threads, and a slow thread delays no more than its
+//! own chunk. The round is over when the last chunk is handed in.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -22,8 +22,8 @@ struct Progress<R> {
     items: Vec<usize>,
 }
 
-/// A chunk that a thread works on. It is handed in when it is dropped. So where its thread panics, the others do not wait
-/// for it for ever.
+/// A chunk that a thread works on. It is handed in when it is dropped. So where its thread panics, the others do not
+/// wait for it for ever.
 struct Chunk<'a, R> {
     round: &'a Round<R>,
     thread: usize,
@@ -38,8 +38,8 @@ impl<R> Round<R> {
         Round { progress: Mutex::new(progress), finished: Condvar::new() }
     }
 
-    /// Works on one chunk, as the thread with this number. `fetch` lists some items from an index on, and the index after
-    /// them. False where no chunk is left.
+    /// Works on one chunk, as the thread with this number. `fetch` lists some items from an index on, and the index
+    /// after them. False where no chunk is left.
     pub fn work_on_chunk<T>(
         &self,
         thread: usize,

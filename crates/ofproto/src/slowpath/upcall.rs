@@ -91,8 +91,8 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets after
-    /// it.
+    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
+    /// after it.
     fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
         let forwarding = self.forwarding.read();
         let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
@@ -112,8 +112,8 @@ impl Switch {
         Verdict::Install { mask, actions: translation.actions, tag: record }
     }
 
-    /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that was
-    /// removed.
+    /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
+    /// was removed.
     fn packet_in(&self, packet: &Packet, punt: &PacketInPunt) {
         let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
         let paused = punt.continuation.and_then(|id| Some((id, self.interners.frozen.get(id)?)));

@@ -5,7 +5,7 @@
 //! rest can hold a better rule. Three things keep the bits that it looks at few, so that the flows
 //! cached from its answers cover many packets:
 //!
-//! 1. a subtable is searched in stages ([`Layout`]): where no rule agrees in the first stages, the
+//! 1. a subtable is searched in stages (`layout`): where no rule agrees in the first stages, the
 //!    later ones stay wildcards;
 //! 2. tries over the IPv4 addresses tell that no rule of a subtable can match, from a few leading bits;
 //! 3. a trie over the ports of a subtable does the same when only the last stage disagrees.
@@ -459,7 +459,7 @@ impl<R: Classified> Subtable<R> {
         row
     }
 
-    /// Whether a trie tells that no rule of this subtable can match, without looking at more bits than
+    /// Whether a trie shows that no rule of this subtable can match, without looking at more bits than
     /// the subtable would. Adds to `wc` what was looked at.
     fn excluded(
         &self,

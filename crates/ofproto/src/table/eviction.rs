@@ -1,4 +1,4 @@
-//! Which flow goes when a table is full.
+//! Which flow is evicted when a table is full.
 //!
 //! The flows of a table form groups by the configured subfields, and the largest group loses a flow: the one of least
 //! importance, and among these the one that expires first. A flow that never expires is evicted only where a controller

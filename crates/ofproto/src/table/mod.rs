@@ -8,7 +8,7 @@
 //! | `order` | The subtables, by priority |
 //! | `trie` | Prefixes of addresses and ports |
 //! | `settings` | How the operator and controllers configure a table |
-//! | `eviction` | Which flow goes when a table is full |
+//! | `eviction` | Which flow is evicted when a table is full |
 
 pub mod classifier;
 mod eviction;

@@ -1,7 +1,8 @@
 //! Items with a number each, in the order of their priorities.
 //!
-//! The classifier keeps its subtables in it. A table can have thousands of masks, and each flow that is added or removed
-//! may change the order. So the order is a list of numbers: a change shifts eight bytes for each item behind it.
+//! The classifier keeps its subtables in it. A table can have thousands of masks, and each flow that is added or
+//! removed may change the order. So the order is a list of numbers: a change shifts eight bytes for each item behind
+//! it.
 
 /// Items in order, the highest priority first.
 pub(super) struct Ordered<T> {

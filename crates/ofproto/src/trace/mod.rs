@@ -31,7 +31,7 @@ pub struct Request<'a> {
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub actions: Option<&'a [Action]>,
     /// The frame. With it, the trace has the effects that a packet has, but for output: addresses and
-    /// flows are learnt, controllers are told.
+    /// flows are learnt, controllers get packet-ins.
     pub packet: Option<Packet>,
     /// Names to show for OpenFlow ports.
     pub ports: &'a dyn PortNames,

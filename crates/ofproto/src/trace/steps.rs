@@ -9,7 +9,7 @@ use crate::table::Rule;
 use crate::xlate::steps::of_action_set;
 use crate::xlate::trace::{Event, Sink};
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
@@ -29,8 +29,8 @@ pub enum StepKind {
     Error,
 }
 
-/// How deep the tree may be. Steps that are deeper come behind each other instead of inside: a reader follows no
-/// further, nor do parsers of JSON.
+/// How deep the tree may be. Deeper steps are listed one after the other: neither a reader nor
+/// a parser of JSON follows any further.
 const MAX_DEPTH: usize = 60;
 
 impl StepKind {
@@ -43,7 +43,7 @@ impl StepKind {
 /// Something that happened in a translation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStep {
-    /// What it is.
+    /// The kind.
     pub kind: StepKind,
     /// In words.
     pub text: String,

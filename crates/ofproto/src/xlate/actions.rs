@@ -12,8 +12,8 @@ use super::{Ctx, is_ip, limits};
 use crate::table::Rule;
 
 impl Ctx<'_, '_> {
-    /// Executes a list of steps until its end, an error, or something that ends the pipeline. Whatever is nested in a
-    /// translation comes through here.
+    /// Executes a list of steps until its end, an error, or something that ends the pipeline. Every list that is nested
+    /// in a translation is executed here.
     pub(super) fn steps<'e>(&mut self, steps: impl Iterator<Item = PipelineStep<'e>> + Clone) {
         self.nested(|ctx| ctx.list(steps));
     }
@@ -73,7 +73,7 @@ impl Ctx<'_, '_> {
         true
     }
 
-    /// Adds to the action set. `actset_output` is its output, unless a group takes the place of that.
+    /// Adds to the action set. `actset_output` is its output, unless it has a group.
     pub(super) fn write_actions(&mut self, actions: &[Action]) {
         if !self.charge(self.action_set.len() + limits::size(actions)) {
             return;
@@ -246,7 +246,7 @@ impl Ctx<'_, '_> {
         self.written(dst);
     }
 
-    /// False at the end of the packet's life: it goes to the controllers, and this list ends.
+    /// False where the TTL is over: the packet is sent to the controllers, and this list ends.
     fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
         if !is_ip(&self.flow) {
             return true;

@@ -1,4 +1,4 @@
-//! What is kept of a pipeline for packets that the datapath brings back, or takes to a controller.
+//! What is kept of a pipeline for packets that the datapath recirculates, or sends to a controller.
 
 use openflow::{Action, TableId};
 use packet::Key;
@@ -12,7 +12,7 @@ use crate::model::mirror::MirrorSet;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Frozen {
     pub bridge: BridgeId,
-    /// Where to go on when no steps are left.
+    /// The table to continue in when no steps are left.
     pub table: u8,
     /// What is not in the packet: ports, registers, metadata, tunnel.
     pub metadata: Key,
@@ -23,7 +23,7 @@ pub(crate) struct Frozen {
     pub mirrored: MirrorSet,
 }
 
-/// What a packet-in tells beside what [`datapath::PacketInPunt`] says.
+/// The parts of a packet-in that [`datapath::PacketInPunt`] does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PacketInContext {
     pub bridge: BridgeId,

@@ -67,7 +67,7 @@ impl<'a> Ctx<'a, '_> {
             self.finish_freezing();
         }
         (self.flow, self.was_mpls) = (*flow, was_mpls);
-        // What ends a bucket does not end what comes after it, unless a limit was reached.
+        // What ends a bucket does not end the actions after it, unless a limit was reached.
         self.exit = false;
         if self.error.is_some_and(|error| !error.is_limit()) {
             self.error = None;
@@ -80,7 +80,7 @@ impl<'a> Ctx<'a, '_> {
             return group.spec.buckets.iter().position(|bucket| self.is_live_bucket(group, bucket, &mut dead));
         }
         let hash = self.select_hash(group);
-        // Highest random weight: a bucket that goes moves only its own packets to others.
+        // Highest random weight: when a bucket is removed, only its own packets get another one.
         let score = |bucket: &Bucket| {
             let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
             uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
@@ -160,7 +160,7 @@ impl<'a> Ctx<'a, '_> {
     }
 }
 
-/// What a bucket tells of itself.
+/// Whether a bucket is live.
 enum Liveness {
     Live,
     Dead,

@@ -1,4 +1,4 @@
-//! `check_pkt_larger`: what comes after it depends on the packet's length, which no flow matches.
+//! `check_pkt_larger`: the actions after it depend on the packet's length, which no flow matches.
 
 use datapath::Action as DpAction;
 use openflow::{Action, Subfield};
@@ -72,7 +72,7 @@ impl Ctx<'_, '_> {
         exit
     }
 
-    /// Takes the actions of a branch, with the reason of a packet that goes nowhere, and goes on with the list `next`.
+    /// Takes the actions of a branch, with the reason of a packet that is not sent, and continues with the list `next`.
     fn end_of_branch(&mut self, next: Vec<DpAction>) -> Vec<DpAction> {
         let mut actions = std::mem::replace(&mut self.out, next);
         if let Some(reason) = self.unsent.take().filter(|&reason| super::goes_nowhere(&actions, reason)) {

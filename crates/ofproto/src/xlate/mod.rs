@@ -1,8 +1,8 @@
 //! Translation: what the OpenFlow tables do to a packet, as a mask and datapath actions.
 //!
-//! [`translate`] executes the pipeline on a copy of the packet's key. It keeps three things: `flow`, the key of the
+//! `translate` executes the pipeline on a copy of the packet's key. It keeps three things: `flow`, the key of the
 //! packet as it should be by now; `base`, the key of the packet as the datapath has it; and `wc`, a mask of the bits of
-//! the original packet that the result depends on. An output first brings `base` up to `flow` ([`commit`]). Every packet
+//! the original packet that the result depends on. An output first brings `base` up to `flow` (`commit`). Every packet
 //! that equals this one in the bits of the mask gets the same actions.
 //!
 //! This file has the start and the end of a translation, and the table lookups.
@@ -115,7 +115,7 @@ pub(crate) enum XlateError {
     /// A VLAN tag too many.
     #[error("Too many VLAN tags")]
     TooManyTags,
-    /// The bridge has gone.
+    /// The bridge was removed.
     #[error("Bridge not found")]
     NoBridge,
     /// The recirculation id is unknown.
@@ -267,7 +267,7 @@ struct Ctx<'a, 's> {
     /// Most bytes to send, while a copy is sent.
     mirror_max_len: u16,
     freezing: bool,
-    /// What the controller is told of a pipeline that freezes until it answers.
+    /// The packet-in of a pipeline that freezes until the controller answers.
     pausing: Option<Box<freeze::Pausing>>,
     frozen_steps: Vec<FrozenStep>,
     /// What is known about the length of the datapath's packet.
@@ -348,8 +348,8 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Takes note that the packet is not sent where the tables say, and why. If it goes nowhere else either, that is why
-    /// it is dropped.
+    /// Records why the packet is not sent where the tables say. If it is not sent anywhere else, that is the reason of
+    /// its drop.
     fn not_sent(&mut self, reason: DropReason) {
         self.unsent.get_or_insert(reason);
     }
@@ -497,7 +497,7 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Tells what a part of a field is after an action wrote it.
+    /// Reports the value of a part of a field after an action wrote it.
     fn written(&mut self, part: &openflow::Subfield) {
         if self.sink.is_some() {
             let text = trace::subfield_is_now(part, &self.flow);
@@ -516,8 +516,8 @@ impl<'a> Ctx<'a, '_> {
     }
 }
 
-/// Whether actions leave a packet that was not sent for `reason` to be dropped. What a controller gets is no longer in
-/// the datapath's hands, but where it is only told that the packet's time is up.
+/// Whether a packet that was not sent for `reason` is dropped after these actions. One that a controller gets is not,
+/// unless the controller only learns that its TTL is over.
 fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     actions.iter().all(|action| match action {
         DpAction::Output(_) | DpAction::Recirc(_) | DpAction::Clone(_) | DpAction::CheckLength { .. } => false,
@@ -526,8 +526,8 @@ fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     })
 }
 
-/// Takes out what is not of the packet, or is implied by what is matched anyway. Returns whether the
-/// VLAN tag was looked at.
+/// Removes bits that are not of the packet, or that other matched bits imply. Returns whether the
+/// translation looked at the VLAN tag.
 fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     use packet::flow::{BlockId, VLAN_PRESENT};
     for block in [BlockId::Pipeline, BlockId::Regs] {
@@ -557,7 +557,7 @@ fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
             bits.tci = if bits.tci.get() != 0 { VLAN_PRESENT.into() } else { 0.into() };
         }
     }
-    // As OVS's datapath has it, every flow tells tagged packets from others.
+    // As in OVS's datapath, every flow matches whether there is a tag.
     let looked_at_vlan = bits.vlan[0].tci.get() != 0;
     if !looked_at_vlan {
         bits.vlan[0].tci = (VLAN_PRESENT | 0xfff).into();

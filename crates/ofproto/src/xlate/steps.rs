@@ -2,7 +2,7 @@
 
 use openflow::{Action, Cookie, Instructions, TableId, WriteMetadata};
 
-/// A step, borrowed.
+/// A step of a pipeline.
 #[derive(Clone, Copy)]
 pub enum PipelineStep<'a> {
     /// An action of Apply-Actions.
@@ -24,7 +24,7 @@ pub enum PipelineStep<'a> {
     },
 }
 
-/// A step that waits for a recirculated packet.
+/// A step that waits for a recirculated packet, and so owns its actions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FrozenStep {
     Act(Action),

@@ -1,4 +1,4 @@
-//! What a translation tells to whoever wants to explain it.
+//! The events of a translation, for whoever wants to explain it.
 //!
 //! `ofproto/trace` implements [`Sink`]; the translation that it watches is the one that packets get.
 //! Without a sink nothing is formatted.
