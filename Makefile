@@ -30,12 +30,9 @@ test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory lint unit fuzz functional
 
-# Crates without circles of files, which are to stay so.
-UNTIED := dpdk-sys openflow ovsdb packet ports testing time
-
 lint:
 	$(CARGO) fmt --check
-	scripts/circles.py $(UNTIED)
+	scripts/circles.py
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# As where libdpdk is not installed.
 	$(CARGO) clippy --locked --workspace --all-targets --no-default-features -- -D warnings
