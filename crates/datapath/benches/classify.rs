@@ -12,7 +12,7 @@ use datapath::classify::cpu::simd::Simd;
 use datapath::classify::cpu::{Leveled, at_best};
 use datapath::classify::mixed::RunHistory;
 use datapath::classify::table::megaflow::LookupContext;
-use datapath::classify::{By, Caches, FlowRef, Table, classify as tiers};
+use datapath::classify::{Caches, FlowRef, Requester, Table, classify as tiers};
 use datapath::pipeline::batch::BatchMeta;
 use datapath::sync::rcu::Domain;
 use datapath::{Action, PortNo};
@@ -87,12 +87,12 @@ fn classify(c: &mut Criterion) {
             let domain = Arc::new(Domain::new(1));
             let mut reader = domain.readers().pop().expect("one reader");
             let table = Table::new(flows as usize, 64, 1, [3, 4], domain.clone());
-            table.enlist(0);
+            table.add_worker(0);
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(2))]);
             for flow in 0..flows {
                 let mask = Box::new(mask(flow, masks));
                 table
-                    .install(&key(flow), mask, actions.clone(), Arc::new(()), Time(1), By::Management)
+                    .install(&key(flow), mask, actions.clone(), Arc::new(()), Time(1), Requester::Management)
                     .expect("below the limits");
             }
             let mut state = 88_172_645_463_325_252;

@@ -1,15 +1,15 @@
-//! The account of packets: each that comes in goes out, or ends for a reason that has a name.
+//! The account of packets: every packet that comes in goes out, or ends for a reason that has a name.
 
 use crate::stats::{Drops, WorkerStats};
 
-/// How packets came into being and how they ended, from the start on: resets of the statistics leave it alone.
+/// How packets were created and how they ended since the start. Resets of the statistics do not change it.
 ///
-/// `came` less `went` are under way: between ports, or up in the slow path. At rest there are none.
+/// The difference of `came` and `went` is under way: between ports, or in the slow path. At rest it is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Received from ports.
     pub received: u64,
-    /// Handed in with actions to run on them, as controllers' packet-outs are.
+    /// Injected with actions to run on them, as controllers' packet-outs are.
     pub injected: u64,
     /// Made from others: copies, and the segments of a super-frame beyond its first.
     pub copied: u64,
@@ -38,7 +38,7 @@ impl Account {
         })
     }
 
-    /// Packets that have come into being.
+    /// Packets that were created.
     pub fn came(&self) -> u64 {
         self.received + self.injected + self.copied
     }

@@ -1,8 +1,7 @@
 //! What a flow does to its packets, in the datapath's own terms.
 //!
-//! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's
-//! datapath actions (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is
-//! installed, see `program.rs`.
+//! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's datapath actions
+//! (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is installed, see `actions/program.rs`.
 
 use std::sync::Arc;
 
@@ -96,23 +95,24 @@ impl Rewrite {
     }
 }
 
-/// What a copy of a packet goes up for, and what its receiver is told with it.
+/// Why a copy of a packet goes to the slow path, and what its receiver gets with it.
 ///
 /// There is a variant for each kind of receiver, and the layer above tells them apart by an exhaustive `match`
-/// ([`Upcall::punt`](crate::Upcall::punt)): who adds one is led by the compiler to where it is handled, printed and
-/// read. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame of a protocol
-/// that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In OVS's text these
-/// are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of `userspace`.
+/// ([`Upcall::punt`](crate::Upcall::punt)): the compiler leads from a new variant to all places that handle, print
+/// and parse it. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame
+/// of a protocol that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In
+/// OVS's text these are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of
+/// `userspace`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Punt {
     /// A packet-in, for controllers.
     PacketIn(PacketInPunt),
 }
 
-/// A packet-in, as far as it can be told without OpenFlow. In text it is `controller(...)`, as in OVS.
+/// A packet-in, without what only OpenFlow knows. In text it is `controller(...)`, as in OVS.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketInPunt {
-    /// The upper layer's number for the rest of what it tells: bridge, table, metadata. Shown as `recirc_id` where no
+    /// The upper layer's number for the rest of the packet-in: bridge, table, metadata. Shown as `recirc_id` where no
     /// pipeline is paused.
     pub context: u32,
     /// The recirculation id of the pipeline that pauses until the controller answers, if it does.

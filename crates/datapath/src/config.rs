@@ -33,7 +33,7 @@ pub struct Config {
     /// Most entries of each worker's exact-match cache, 36 or 68 bytes each, or 100 where an entry was of both kinds, and
     /// rounded up to a power of two; 16 million at most. It starts with few and grows as flows come.
     pub exact_entries: usize,
-    /// One in so many flows that tier 2 has found is remembered in this cache; zero: none.
+    /// One in so many flows that tier 2 finds is inserted in this cache; zero: none.
     pub exact_one_in: u32,
     /// Packets of one worker that may wait for the slow path, over all input ports.
     pub upcall_queue: usize,

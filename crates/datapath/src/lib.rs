@@ -1,7 +1,26 @@
-//! Workers, classification and actions.
+//! The datapath: workers that receive packets, classify them, run the actions of their flows, and transmit them.
 //!
-//! The datapath knows nothing of OpenFlow: it defines [`Upcall`], which the layer above implements.
-//! [`Datapath`] is the door for everybody else.
+//! The datapath knows nothing of OpenFlow: it defines [`Upcall`], which the layer above implements. [`Datapath`] is
+//! the interface of everything else. `ARCHITECTURE.md` lists the stages of a packet's way with the file of each.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`datapath`] | [`Datapath`], the interface for the rest of the switch |
+//! | [`config`] | Settings of a datapath at its start |
+//! | [`error`] | Why a request to the datapath is refused |
+//! | [`action`] | Actions of a flow, in the datapath's own terms |
+//! | [`upcall`] | The contract between fast path and slow path |
+//! | [`stats`] | Statistics of workers, ports and flows |
+//! | [`mod@drop`] | Reasons to drop a packet, listed by stage |
+//! | [`account`] | The sum of all packets: received, made, sent, dropped |
+//! | [`text`] | The text form of datapath flows, as `dpctl/dump-flows` has it |
+//! | `worker` | A worker: its turn, mailbox, receive queues, fairness and idle policy |
+//! | [`pipeline`] | The stages of a packet's way through a worker, and the metadata of a batch |
+//! | [`classify`] | Which flow a packet belongs to: caches, megaflow table, eviction |
+//! | `actions` | A flow's actions: compiled into a program, executed on runs of packets |
+//! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
+//! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
+//! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
 
 pub mod account;
 pub mod action;

@@ -48,23 +48,23 @@ impl AddAssign<&Drops> for Drops {
 /// Counters of one worker since start or the last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerStats {
-    /// Its number: the smallest that was free when it came into being.
+    /// Its number: the smallest that was free when the worker was created.
     pub number: usize,
     /// Core that the worker is pinned to.
     pub core: Option<usize>,
     /// Packets received from ports.
     pub received: u64,
-    /// Packets handed in by the management ([`Datapath::execute`](crate::Datapath::execute)).
+    /// Packets injected by the management ([`Datapath::execute`](crate::Datapath::execute)).
     pub injected: u64,
     /// Packets made from others: copies, and segments of super-frames beyond the first.
     pub copied: u64,
     /// Passes of packets through classification because of recirculation.
     pub recirculated: u64,
-    /// Found in tier 0, the simple match: the port's flows look at no more than a packet's mark.
+    /// Hits of tier 0, the simple match: the port's flows match no more than a packet's mark.
     pub simple_hits: u64,
-    /// Found in tier 1, the caches of headers and keys.
+    /// Hits of tier 1, the header cache and the key cache.
     pub exact_hits: u64,
-    /// Found in tier 2, the megaflow table.
+    /// Hits of tier 2, the megaflow table.
     pub megaflow_hits: u64,
     /// Subtables visited by the packets that reached tier 2, found or not.
     pub subtables_visited: u64,
@@ -94,7 +94,7 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Time spent sleeping.
     pub slept: Duration,
-    /// How long it has counted: since it came into being, or since the last reset.
+    /// How long it has counted: since the worker was created, or since the last reset.
     pub counted_for: Duration,
 }
 
@@ -135,7 +135,7 @@ pub struct Stats {
     pub masks: usize,
     /// Bytes that these flows take, by the size of their parts.
     pub flow_bytes: usize,
-    /// Flows that had to make room for others, or for wider masks, since the start.
+    /// Flows that were evicted, for others or for wider masks, since the start.
     pub evictions: u64,
     /// TSC cycles per second, to turn cycles into time; 1e9 where cycles are nanoseconds.
     pub cycles_per_second: u64,

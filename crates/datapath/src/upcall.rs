@@ -1,7 +1,7 @@
 //! The contract between the fast path and the slow path.
 //!
-//! The datapath knows nothing of OpenFlow. It hands up what it could not classify, and gets back masks
-//! and actions.
+//! The datapath knows nothing of OpenFlow. It passes packets up that it cannot classify, and gets masks and actions
+//! back.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::drop::DropReason;
 
 /// The slow path.
 ///
-/// Called from the datapath's handler threads (or from whoever drives a datapath without threads),
-/// several at once. Must not block on anything that waits for the datapath.
+/// Called from the datapath's handler threads, or from the caller that drives a datapath without threads; several
+/// calls at once. Must not block on anything that waits for the datapath.
 pub trait Upcall: Send + Sync + 'static {
     /// Decides what to do with packets that no flow matches: fills in every [`Miss::verdict`].
     ///
@@ -23,22 +23,22 @@ pub trait Upcall: Send + Sync + 'static {
     /// The misses of one call are of one worker, in the order of their arrival.
     fn misses(&self, misses: &mut [Miss], now: Time);
 
-    /// Takes a packet that [`Action::Punt`] sent up. What for, the variant of `punt` tells.
+    /// Takes a packet that [`Action::Punt`] sent up. The variant of `punt` says why.
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
 
-    /// The flow that the verdict on a miss asked for is in the table now. What has changed between the
-    /// verdict and this call, the flow does not know.
+    /// The flow that the verdict on a miss asked for is in the table now. Changes between the verdict and this call
+    /// are not in the flow.
     fn installed(&self, tag: &FlowTag) {
         let _ = tag;
     }
 
-    /// These flows had to make room for others: they are gone, and this is what they have counted.
+    /// These flows were evicted. Their statistics are final.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
         drop(flows);
     }
 }
 
-/// A packet that no flow matches, with all that the fast path found out about it: nothing needs to be
+/// A packet that no flow matches, with everything that the fast path has found out about it: nothing needs to be
 /// parsed or hashed again.
 pub struct Miss {
     /// The frame.

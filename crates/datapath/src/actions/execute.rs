@@ -1,4 +1,4 @@
-//! RecircStage 6: a program at work on a packet.
+//! Stage 4, act: executes a program on a packet.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
-use crate::actions::program::{Needs, Program, Step, Use};
+use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
 use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
@@ -18,89 +18,89 @@ use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
 
-/// How well a key describes its frame.
+/// Which parts of a key are valid for a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Entirely.
+enum KeyValidity {
+    /// The whole key.
     All,
-    /// It says which headers there are, and the layers where; other values have been rewritten, or are those of
-    /// another packet of the run.
+    /// The protocols, and the header offsets. Other values are outdated, or are those of another packet of the run.
     Headers,
-    /// There are headers that it does not know.
+    /// Nothing: there are headers that are not in the key.
     Nothing,
 }
 
-/// A packet's key while a program works on the packet.
+/// A packet's key while a program is executed on the packet.
 pub struct KeyView<'a> {
-    /// The key. Its metadata is always right.
+    /// The key. Its metadata is always valid.
     pub key: &'a mut Key,
-    /// Where the headers are.
+    /// The header offsets.
     pub layers: Layers,
-    known: Known,
+    known: KeyValidity,
 }
 
 impl<'a> KeyView<'a> {
-    /// The view right after extraction.
+    /// The view right after an extraction.
     pub fn new(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: Known::All }
+        KeyView { key, layers, known: KeyValidity::All }
     }
 
-    /// The view of all packets of a run, for a program that needs no more than the headers: they have them in
-    /// common.
+    /// The view of any packet of a run, for a program that needs no more than the headers, which these packets have
+    /// in common.
     pub fn of_run(key: &'a mut Key, layers: Layers) -> KeyView<'a> {
-        KeyView { key, layers, known: Known::Headers }
+        KeyView { key, layers, known: KeyValidity::Headers }
     }
 
-    /// The same view for another packet, whose headers may move without moving those of the next.
+    /// The same view for one packet, whose headers may move without effect on the view of the next one.
     #[inline(always)]
-    pub fn again(&mut self) -> KeyView<'_> {
+    pub fn for_next(&mut self) -> KeyView<'_> {
         KeyView { key: self.key, layers: self.layers, known: self.known }
     }
 
-    /// Keeps up with what a step has done.
+    /// Updates the view after a step.
     #[inline(always)]
     pub fn follow(&mut self, step: &Step) {
         let known = match step {
             Step::Copy(_) | Step::Hash { .. } => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
-            // An extraction does not look behind the last tag that it knows: there may be headers now.
-            Step::PopVlan if self.layers.l3 == Layers::NONE => Known::Nothing,
-            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => Known::Headers,
+            // An extraction stops behind the last tag that it parses. After a pop, the headers behind that tag can be
+            // seen.
+            Step::PopVlan if self.layers.l3 == Layers::NONE => KeyValidity::Nothing,
+            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => KeyValidity::Headers,
             Step::PushMpls { ethertype, .. } => {
                 self.key.common_mut().dl_type.set(*ethertype);
-                Known::Headers
+                KeyValidity::Headers
             }
-            Step::PopMpls { .. } => Known::Nothing,
+            Step::PopMpls { .. } => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
-        if self.known != Known::Nothing {
+        if self.known != KeyValidity::Nothing {
             self.known = known;
         }
     }
 
-    /// Extracts again, unless what is needed is known.
+    /// Extracts the key again, unless the parts that are needed are valid.
     fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
-        if self.known == Known::Nothing || values && self.known == Known::Headers {
-            // What comes from the frame goes.
+        if self.known == KeyValidity::Nothing || values && self.known == KeyValidity::Headers {
+            // Blocks that come from the frame are removed.
             self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key, vlan_limit);
-            self.known = Known::All;
+            self.known = KeyValidity::All;
         }
     }
 
-    /// Where the packet came from.
+    /// The input port.
     pub fn in_port(&self) -> PortNo {
         crate::upcall::in_port(self.key)
     }
 }
 
-/// Where the headers are after a step. Tags move what is behind them, also where there are more of them than an
-/// extraction would see through.
+/// Updates the header offsets after a step. Tags move everything behind them, even if there are more of them than an
+/// extraction parses.
 #[inline(always)]
 pub fn follow(step: &Step, layers: &mut Layers) {
     let by = match step {
         Step::PushVlan { .. } => 4,
-        // Where there is no tag, none was removed.
+        // Without a tag, none was removed.
         Step::PopVlan if layers.vlans == 0 => return,
         Step::PopVlan => -4,
         Step::PushMpls { .. } => {
@@ -117,13 +117,13 @@ pub fn follow(step: &Step, layers: &mut Layers) {
     }
 }
 
-/// Where packets go from here. Belongs to one worker.
+/// Executes the programs of a worker, and has the queues to which packets go from there.
 pub struct Executor {
-    /// To ports.
+    /// Queues to output ports.
     pub outputs: Outputs,
-    /// Back to classification.
+    /// Packets that are classified again.
     pub recirculation: Recirculation,
-    /// To the slow path.
+    /// Packets on their way to the slow path.
     pub misses: MissQueue,
     /// The worker's counters.
     pub counters: Arc<WorkerCounters>,
@@ -133,7 +133,7 @@ pub struct Executor {
     pub max_depth: u8,
     /// VLAN tags that are parsed.
     pub vlan_limit: VlanLimit,
-    /// Keys for clones; as many as were needed at once.
+    /// Scratch keys for clones, as many as were needed at a time.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub scratch: Vec<Box<Key>>,
     /// For the hash action.
@@ -141,7 +141,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Runs a program on a packet. What it recirculates comes to the pass `next`: see [`Pass::of`].
+    /// Runs a program on a packet. Recirculated packets enter the pass `next`: see [`Pass::of`].
     pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         for step in &program.steps {
             if !self.step(step, &mut packet, view, next) {
@@ -152,20 +152,20 @@ impl Executor {
         self.finish(&program.end, packet, view, next);
     }
 
-    /// Does a step. Afterwards the view has to [`follow`](KeyView::follow) it. `false`: there is no buffer for what the step
-    /// does to the packet, which is to be dropped.
+    /// Executes a step. Afterwards the view has to [`follow`](KeyView::follow) it. Returns `false` if there is no
+    /// buffer for the result, and the packet has to be dropped.
     #[must_use]
     pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> bool {
         match step {
-            Step::Copy(Use::Recirc(_)) if let Some(reason) = self.refuses(next) => {
-                // As if it had been made, and dropped.
+            Step::Copy(Disposition::Recirc(_)) if let Some(reason) = self.refuses(next) => {
+                // Counted as if the copy had been made and dropped.
                 self.counters.copied.add(1);
-                self.outputs.retire_parts(1, reason, view.in_port());
+                self.outputs.count_drops(1, reason, view.in_port());
             }
-            // Without a copy, only what would be done with it is left out: the packet goes on.
+            // Without a buffer for the copy, only its disposition is skipped: the packet goes on.
             Step::Copy(what) => {
                 if let Some(copy) = self.copy(packet, view.in_port()) {
-                    self.use_copy(what, copy, view, next);
+                    self.dispose_of_copy(what, copy, view, next);
                 }
             }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
@@ -173,12 +173,12 @@ impl Executor {
                 return step.rewrite(packet, view.key, &view.layers);
             }
             Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
-            Step::Hash { basis } if view.known == Known::All => {
+            Step::Hash { basis } if view.known == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
             Step::Hash { basis } => {
-                let hash = self.aside(view, |executor, view| {
+                let hash = self.with_key_copy(view, |executor, view| {
                     view.refresh(packet.data(), true, executor.vlan_limit);
                     flow_hash(&executor.hasher, view.key, *basis)
                 });
@@ -188,12 +188,12 @@ impl Executor {
         true
     }
 
-    /// Does with a copy what is to be done with it.
+    /// Executes the disposition of a copy.
     #[inline(always)]
-    fn use_copy(&mut self, what: &Use, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
+    fn dispose_of_copy(&mut self, what: &Disposition, copy: Packet, view: &mut KeyView<'_>, next: Pass) {
         match what {
-            Use::Run(program) => self.run_clone(program, copy, view, next),
-            Use::RunByLength { size, longer, others } => {
+            Disposition::Run(program) => self.run_clone(program, copy, view, next),
+            Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 if copy.offload().is_gso() && copy.len() > (*size).into() {
                     self.run_segments(copy, choose, view, next);
@@ -201,74 +201,76 @@ impl Executor {
                     self.run_clone(choose(&copy), copy, view, next);
                 }
             }
-            end @ Use::Punt(_) => self.aside(view, |executor, view| executor.finish(end, copy, view, next)),
+            end @ Disposition::Punt(_) => {
+                self.with_key_copy(view, |executor, view| executor.finish(end, copy, view, next))
+            }
             end => self.finish(end, copy, view, next),
         }
     }
 
-    /// Why no packet may be recirculated to this pass, if that is so.
+    /// Why no packet may be recirculated to this pass, if so.
     fn refuses(&self, next: Pass) -> Option<DropReason> {
         next.refusal(self.max_depth, self.recirculation.waiting())
     }
 
-    /// Makes a copy, and takes note of it. One that there is no buffer for counts as made and dropped, once each.
+    /// Makes a copy, and counts it. Without a buffer, it counts as made and dropped, once each.
     #[inline(always)]
     fn copy(&self, packet: &Packet, in_port: PortNo) -> Option<Packet> {
         self.counters.copied.add(1);
         let copy = packet.duplicate();
         if copy.is_none() {
-            self.outputs.retire_parts(1, DropReason::NoBuffer, in_port);
+            self.outputs.count_drops(1, DropReason::NoBuffer, in_port);
         }
         copy
     }
 
-    /// Takes note that a frame has become `parts` others, and of what is left of it where it could not be cut to the
-    /// end: that is one more packet, which is dropped.
-    fn divided(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
+    /// Counts that a frame was cut into `parts` segments, and the rest of it if it could not be cut to its end: that
+    /// is one more packet, which is dropped.
+    fn count_segments(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
         self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
         if let Err(error) = result {
             let out_of_buffers = error == OffloadError::NoBuffer;
             let reason = if out_of_buffers { DropReason::NoBuffer } else { DropReason::Malformed };
-            self.outputs.retire_parts(1, reason, in_port);
+            self.outputs.count_drops(1, reason, in_port);
         }
     }
 
-    /// Gives the packet away.
-    pub fn finish(&mut self, end: &Use, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+    /// Executes the disposition of the packet itself.
+    pub fn finish(&mut self, end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         match end {
-            Use::Output { port, max_len } => {
+            Disposition::Output { port, max_len } => {
                 if packet.len() > *max_len as usize {
-                    return self.output_cut(*port, packet, *max_len as usize, view.in_port());
+                    return self.output_truncated(*port, packet, *max_len as usize, view.in_port());
                 }
                 self.outputs.push(*port, packet, view.in_port(), self.now);
             }
-            Use::Recirc(id) => {
+            Disposition::Recirc(id) => {
                 if let Some(reason) = self.refuses(next) {
                     return self.outputs.retire_one(packet, reason, view.in_port());
                 }
                 let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push(stage, next, packet, view.key);
             }
-            Use::Punt(punt) => {
+            Disposition::Punt(punt) => {
                 view.refresh(packet.data(), true, self.vlan_limit);
                 self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
             }
-            Use::Run(program) => self.run(program, packet, view, next),
-            Use::RunByLength { size, longer, others } => {
+            Disposition::Run(program) => self.run(program, packet, view, next),
+            Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
                 if packet.offload().is_gso() && packet.len() > (*size).into() {
                     return self.run_segments(packet, choose, view, next);
                 }
                 self.run(choose(&packet), packet, view, next);
             }
-            Use::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
+            Disposition::Drop(reason) => self.outputs.retire_one(packet, *reason, view.in_port()),
         }
     }
 
-    /// Sends the first bytes of a frame. What they hold of it is what they would without offloads: the
-    /// frame is finished before it is cut short.
+    /// Sends the first bytes of a frame. Its offloads are completed before it is truncated, so the bytes are the same
+    /// as without offloads.
     #[cold]
-    fn output_cut(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
+    fn output_truncated(&mut self, port: PortNo, packet: Packet, max_len: usize, in_port: PortNo) {
         let Executor { outputs, now, .. } = self;
         let (memory, mut parts) = (packet.memory(), 0);
         let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
@@ -277,10 +279,10 @@ impl Executor {
             *part.offload_mut() = Offload::NONE;
             outputs.push(port, part, in_port, *now);
         });
-        self.divided(parts, result, in_port);
+        self.count_segments(parts, result, in_port);
     }
 
-    /// Runs for each of a super-frame's segments the program that is right for it.
+    /// Segments a super-frame, and runs for each segment the program for its length.
     #[cold]
     fn run_segments<'a>(
         &mut self,
@@ -294,21 +296,22 @@ impl Executor {
             parts += 1;
             self.run_clone(choose(&part), part, view, next);
         });
-        self.divided(parts, result, view.in_port());
+        self.count_segments(parts, result, view.in_port());
     }
 
-    /// A clone's changes to the key must not be seen by what comes behind it.
+    /// Runs a clone. Its changes to the key must not be visible to the steps behind it.
     fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         if program.needs() != Needs::Key && !program.writes_metadata() {
-            // It changes nothing in the key.
-            return self.run(program, packet, &mut view.again(), next);
+            // It does not change the key.
+            return self.run(program, packet, &mut view.for_next(), next);
         }
-        self.aside(view, |executor, view| executor.run(program, packet, view, next));
+        self.with_key_copy(view, |executor, view| executor.run(program, packet, view, next));
     }
 
-    /// Does something with a copy of the view. What that learns of the packet is not for what comes behind: by then there
-    /// may be more tags than an extraction sees through, and what is to be rewritten lies behind them.
-    fn aside<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
+    /// Calls `what` with a copy of the view. An extraction for the copy must not become valid for the steps behind
+    /// it: by then the packet may have more tags than an extraction parses, with headers behind them that are to be
+    /// rewritten.
+    fn with_key_copy<T>(&mut self, view: &KeyView<'_>, what: impl FnOnce(&mut Executor, &mut KeyView<'_>) -> T) -> T {
         let (layers, known) = (view.layers, view.known);
         let mut key = self.scratch.pop().unwrap_or_default();
         Key::clone_from(&mut key, view.key);
@@ -318,7 +321,7 @@ impl Executor {
     }
 }
 
-/// Hash of what all packets of a connection in one direction have in common.
+/// Hash of the fields that all packets of a connection in one direction have in common.
 pub fn connection_hash(hasher: &Hasher, key: &Key) -> u32 {
     flow_hash(hasher, key, 0)
 }

@@ -1,4 +1,4 @@
-//! What a flow does to its packets: compiled into a program when the flow is installed, and executed on runs of packets.
+//! A flow's actions: compiled into a program when the flow is installed, and executed on runs of packets.
 
 pub mod execute;
 pub mod program;

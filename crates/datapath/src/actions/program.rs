@@ -1,8 +1,8 @@
-//! A flow's actions, compiled when the flow is installed.
+//! Programs: a flow's actions, compiled when the flow is installed.
 //!
-//! A program is a list of steps and an end. Every step leaves the packet with the program; the end takes
-//! it: so the last output sends the packet itself, and only the outputs before it send copies. What comes
-//! behind the last use of the packet is left away.
+//! A program is a list of steps and an end. A step leaves the packet with the program; the end consumes it. So the
+//! last output sends the packet itself, and only the outputs before it send copies. Actions behind the last output,
+//! punt or recirculation are left out.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::action::{Action, MAX_NESTING, PortNo, Punt};
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 
-/// What a program has to know of a packet.
+/// What a program needs to know of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Needs {
     /// Nothing but the frame's first bytes.
     Nothing,
-    /// Where the headers are, and of which protocols. All packets of a run have that in common.
+    /// Header offsets and protocols, which the packets of a run have in common.
     Headers,
-    /// Its key, or room for changes to it.
+    /// The packet's own key, to read or to change it.
     Key,
 }
 
@@ -30,20 +30,20 @@ pub enum Needs {
 #[repr(align(64))]
 pub struct Program {
     needs: Needs,
-    /// It changes metadata, which lies in the packets' keys.
+    /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
-    /// Done in order. A step that is a [`Use`] works on a copy. Most programs have one at most: they are one line.
+    /// The steps, in order. Most programs have at most one, and then a program is one cache line.
     pub steps: SmallVec<[Step; 1]>,
-    /// What becomes of the packet.
-    pub end: Use,
+    /// The disposition of the packet.
+    pub end: Disposition,
 }
 
 /// An operation that leaves the packet with the program.
 #[derive(Debug)]
 pub enum Step {
-    /// Use a copy.
-    Copy(Use),
+    /// Make a copy with this disposition.
+    Copy(Disposition),
     /// Rewrite header fields and metadata.
     Rewrite(Box<Rewriter>),
     /// Push a VLAN tag.
@@ -74,9 +74,9 @@ pub enum Step {
     },
 }
 
-/// An operation that needs a packet of its own.
+/// The disposition of a packet: an operation that consumes it.
 #[derive(Debug)]
-pub enum Use {
+pub enum Disposition {
     /// Send.
     Output {
         /// To this port.
@@ -86,7 +86,7 @@ pub enum Use {
     },
     /// Classify again.
     Recirc(u32),
-    /// Hand up.
+    /// Pass to the slow path.
     Punt(Arc<Punt>),
     /// Run another program.
     Run(Box<Program>),
@@ -111,7 +111,7 @@ impl Program {
         Program::compile_nested(actions, 0)
     }
 
-    /// Compiles actions inside of others. So a program's depth, too, is bounded.
+    /// Compiles nested actions. Their depth is bounded, and so is the program's.
     fn compile_nested(actions: &[Action], depth: usize) -> Program {
         if depth > MAX_NESTING {
             return Program::compile_nested(&[Action::Drop(DropReason::RecursionTooDeep)], 0);
@@ -123,7 +123,7 @@ impl Program {
             let step = match action {
                 Action::Output(port) => {
                     let max_len = std::mem::replace(&mut max_len, u32::MAX);
-                    Step::Copy(Use::Output { port: *port, max_len })
+                    Step::Copy(Disposition::Output { port: *port, max_len })
                 }
                 Action::Truncate { max_len: limit } => {
                     max_len = *limit;
@@ -136,22 +136,22 @@ impl Program {
                 Action::PopVlan => Step::PopVlan,
                 Action::PushMpls { ethertype, lse } => Step::PushMpls { ethertype: *ethertype, lse: *lse },
                 Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
-                Action::Recirc(id) => Step::Copy(Use::Recirc(*id)),
+                Action::Recirc(id) => Step::Copy(Disposition::Recirc(*id)),
                 Action::Hash { basis } => Step::Hash { basis: *basis },
-                Action::Punt(punt) => Step::Copy(Use::Punt(punt.clone())),
-                Action::Clone(actions) => Step::Copy(Use::Run(nested(actions))),
+                Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
+                Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
                 Action::CheckLength { size, longer, others } => {
-                    Step::Copy(Use::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
+                    Step::Copy(Disposition::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
                 }
-                Action::Drop(reason) => Step::Copy(Use::Drop(*reason)),
+                Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
-            let ends = matches!(step, Step::Copy(Use::Drop(_)));
+            let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
             steps.push(step);
             if ends {
                 break;
             }
         }
-        let mut end = Use::Drop(DropReason::Rule);
+        let mut end = Disposition::Drop(DropReason::Rule);
         while let Some(step) = steps.pop() {
             if let Step::Copy(last) = step {
                 end = last;
@@ -165,30 +165,29 @@ impl Program {
         Program { needs, writes_metadata, recirculations, steps, end }
     }
 
-    /// What has to be known of a packet.
+    /// What the program needs to know of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
     }
 
-    /// Whether it changes metadata, which packets of a run have in common.
+    /// Whether it changes metadata, which the packets of a run have in common.
     #[inline(always)]
     pub fn writes_metadata(&self) -> bool {
         self.writes_metadata
     }
 
-    /// How many copies of a packet are recirculated at most.
+    /// How many copies of a packet it recirculates at most.
     #[inline(always)]
     pub fn recirculations(&self) -> u16 {
         self.recirculations
     }
 
-    /// The port, if all that the program does is to rewrite the packet, by what a run has in common, and to send
-    /// it there.
+    /// The output port, if the program only rewrites the packet, by what a run has in common, and sends it.
     #[inline(always)]
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
-            Use::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
+            Disposition::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
                 let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
                 (!copies).then_some(port)
             }
@@ -201,18 +200,18 @@ impl Program {
         self.steps.iter().map(|step| if let Step::PushVlan { .. } = step { 4 } else { 0 }).sum()
     }
 
-    /// The port, if all that the program does is to send there.
+    /// The output port, if the program only sends the packet.
     pub fn single_output(&self) -> Option<PortNo> {
         match self.end {
-            Use::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
+            Disposition::Output { port, max_len: u32::MAX } if self.steps.is_empty() => Some(port),
             _ => None,
         }
     }
 
-    /// The reason, if all that the program does is to drop.
+    /// The reason, if the program only drops the packet.
     pub fn single_drop(&self) -> Option<DropReason> {
         match self.end {
-            Use::Drop(reason) if self.steps.is_empty() => Some(reason),
+            Disposition::Drop(reason) if self.steps.is_empty() => Some(reason),
             _ => None,
         }
     }
@@ -222,7 +221,7 @@ impl Step {
     fn needs(&self) -> Needs {
         match self {
             Step::Copy(copy) => copy.needs(),
-            // Packets of a run have their metadata in common.
+            // The packets of a run have their metadata in common.
             Step::Rewrite(rewriter) if rewriter.only_metadata() => Needs::Nothing,
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
@@ -245,8 +244,8 @@ impl Step {
         if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
     }
 
-    /// Does a step that only rewrites the packet and of the key needs no more than the headers; `key` stays as it
-    /// is. `false`: there is no buffer for a header to be pushed, and the packet must not go on without it.
+    /// Executes a step that only rewrites the packet and needs no more of the key than the headers. `key` is not
+    /// changed. Returns `false` if there is no buffer for a header to be pushed; then the packet must not go on.
     #[must_use]
     #[inline(always)]
     pub fn rewrite(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) -> bool {
@@ -262,32 +261,32 @@ impl Step {
     }
 }
 
-impl Use {
+impl Disposition {
     fn needs(&self) -> Needs {
         match self {
-            Use::Output { .. } | Use::Recirc(_) | Use::Drop(_) => Needs::Nothing,
-            Use::Run(program) => program.needs,
+            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Drop(_) => Needs::Nothing,
+            Disposition::Run(program) => program.needs,
             // Packets of a run may go different ways here, and change the metadata that they have in common.
-            Use::RunByLength { .. } if self.writes_metadata() => Needs::Key,
-            Use::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
-            Use::Punt(_) => Needs::Key,
+            Disposition::RunByLength { .. } if self.writes_metadata() => Needs::Key,
+            Disposition::RunByLength { longer, others, .. } => longer.needs.max(others.needs),
+            Disposition::Punt(_) => Needs::Key,
         }
     }
 
     fn writes_metadata(&self) -> bool {
         match self {
-            Use::Run(program) => program.writes_metadata,
-            Use::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
-            Use::Output { .. } | Use::Recirc(_) | Use::Punt(_) | Use::Drop(_) => false,
+            Disposition::Run(program) => program.writes_metadata,
+            Disposition::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
+            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Punt(_) | Disposition::Drop(_) => false,
         }
     }
 
     fn recirculations(&self) -> u16 {
         match self {
-            Use::Recirc(_) => 1,
-            Use::Run(program) => program.recirculations,
-            Use::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
-            Use::Output { .. } | Use::Punt(_) | Use::Drop(_) => 0,
+            Disposition::Recirc(_) => 1,
+            Disposition::Run(program) => program.recirculations,
+            Disposition::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
+            Disposition::Output { .. } | Disposition::Punt(_) | Disposition::Drop(_) => 0,
         }
     }
 }
@@ -303,8 +302,8 @@ mod tests {
     #[test]
     fn the_last_output_takes_the_packet() {
         let program = Program::compile(&[output(1), Action::PopVlan, output(2), Action::PopVlan]);
-        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), .. }), Step::PopVlan]));
-        assert!(matches!(program.end, Use::Output { port: PortNo(2), .. }));
+        assert!(matches!(program.steps[..], [Step::Copy(Disposition::Output { port: PortNo(1), .. }), Step::PopVlan]));
+        assert!(matches!(program.end, Disposition::Output { port: PortNo(2), .. }));
         assert_eq!(program.single_output(), None);
         assert_eq!(Program::compile(&[output(7)]).single_output(), Some(PortNo(7)));
     }
@@ -314,17 +313,17 @@ mod tests {
         for actions in [vec![], vec![Action::PopVlan], vec![Action::Truncate { max_len: 10 }]] {
             let program = Program::compile(&actions);
             assert!(program.steps.is_empty());
-            assert!(matches!(program.end, Use::Drop(DropReason::Rule)));
+            assert!(matches!(program.end, Disposition::Drop(DropReason::Rule)));
         }
         let program = Program::compile(&[Action::Drop(DropReason::Reflection), output(1)]);
-        assert!(matches!(program.end, Use::Drop(DropReason::Reflection)));
+        assert!(matches!(program.end, Disposition::Drop(DropReason::Reflection)));
     }
 
     #[test]
     fn truncation_is_for_one_output() {
         let program = Program::compile(&[Action::Truncate { max_len: 60 }, output(1), output(2)]);
-        assert!(matches!(program.steps[..], [Step::Copy(Use::Output { port: PortNo(1), max_len: 60 })]));
-        assert!(matches!(program.end, Use::Output { port: PortNo(2), max_len: u32::MAX }));
+        assert!(matches!(program.steps[..], [Step::Copy(Disposition::Output { port: PortNo(1), max_len: 60 })]));
+        assert!(matches!(program.end, Disposition::Output { port: PortNo(2), max_len: u32::MAX }));
         assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
     }
 
@@ -363,10 +362,10 @@ mod tests {
             assert_eq!(alone.writes_metadata(), is_metadata || matches!(action, Action::Hash { .. }), "{action:?}");
             let rewrites = (needs != Needs::Key && !copies && !is_metadata).then_some(PortNo(1));
             assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
-            // In a program within, too, and beside others that need less.
+            // Also in a nested program, and beside steps that need less.
             let list = vec![push.clone(), action.clone(), output(2)];
             let length = Action::CheckLength { size: 9, longer: list.clone(), others: vec![output(3)] };
-            // Where packets of a run go different ways, each needs metadata of its own.
+            // Where packets of a run go different ways, each one needs its own metadata.
             let by_length = if is_metadata { Needs::Key } else { needs };
             for (within, needs) in [(Action::Clone(list), needs), (length, by_length)] {
                 assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");

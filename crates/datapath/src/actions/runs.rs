@@ -1,14 +1,14 @@
-//! RecircStage 6 for runs: a program's steps are each done with all packets of a run before the next.
+//! Stage 4, act, for runs: each step of a program is executed on all packets of a run before the next step.
 //!
-//! No flow of the port tells the packets of a run apart, so they have the same headers in the same places: what
-//! a program needs to know of them is found out once. Packets of a run leave each output in their order.
+//! No flow tells the packets of a run apart, so they have the same headers at the same offsets, and what a program
+//! needs to know of them is found out once. Packets of a run leave each output in order.
 
 use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, KeyView, follow};
-use crate::actions::program::{Needs, Program, Step, Use};
+use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
@@ -16,14 +16,13 @@ use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
 
-/// Does what the programs do that only rewrite packets and then send them, and leaves of them the sending: the
-/// packets stay where they are, and a batch may still leave as a whole: returns whether the same is left to do with
-/// all.
+/// Executes those programs that only rewrite packets and then send them, except for the sending. The packets stay
+/// where they are, so a batch can still be sent as a whole. Returns whether all runs have the same action left.
 #[inline(never)]
 pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
     let mut grown = 0;
-    // What a flow does lies two loads away: ask for it ahead.
+    // A program is two dependent loads away: both are prefetched.
     for at in bits(starts) {
         table.arena.prefetch_header(meta.found[at].flow);
     }
@@ -39,7 +38,8 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: 
         let Some(port) = program.rewrites_to() else { continue };
         let (run, growth) = (at..meta.end_of_run(at, count), program.growth());
         if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
-            // Not all have a buffer for the headers to be pushed: the program is run, which drops those that have not.
+            // Not every packet has a buffer for the headers to be pushed. So the program is run packet by packet, and
+            // drops those without.
             continue;
         }
         if program.needs() == Needs::Headers {
@@ -54,7 +54,7 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: 
     meta.has_one_action()
 }
 
-/// Does steps that only rewrite, with packets that have the headroom for them.
+/// Executes steps that only rewrite, on packets that have the headroom for them.
 #[inline(always)]
 fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: Layers) {
     for step in steps {
@@ -66,8 +66,8 @@ fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: La
     }
 }
 
-/// Does what their flow says with the packets of a run, the first of which has number `first` in its batch. They have
-/// been counted for it, so that is done even if it has been removed since.
+/// Executes the actions of a flow on the packets of a run, the first of which has index `first` in its batch. The
+/// flow has counted them, so its actions are executed even if it has been removed since.
 #[inline(never)]
 pub fn act_on_run(
     executor: &mut Executor,
@@ -131,15 +131,17 @@ impl Executor {
             view.follow(step);
         }
         match &program.end {
-            Use::Output { port, max_len: u32::MAX } => {
+            Disposition::Output { port, max_len: u32::MAX } => {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
-            Use::Run(program) => self.run_all(program, packets, view, next),
-            Use::Recirc(id) if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() => {
+            Disposition::Run(program) => self.run_all(program, packets, view, next),
+            Disposition::Recirc(id)
+                if next.refusal(self.max_depth, self.recirculation.waiting() + packets.len()).is_none() =>
+            {
                 let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
                 self.recirculation.push_run(stage, next, packets.drain(..), view.key);
             }
-            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.again(), next)),
+            end => packets.drain(..).for_each(|packet| self.finish(end, packet, &mut view.for_next(), next)),
         }
     }
 

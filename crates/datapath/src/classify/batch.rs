@@ -1,13 +1,12 @@
-//! The tiers of a look-up, for a batch of packets of one input port.
+//! The tiers of a look-up, for a batch of packets of one input port or recirculation stage.
 //!
-//! 1. Packets of one microflow that follow each other are a run. Only the first of a run, its leader, is
-//!    looked up; the others take its flow: no flow of the port tells them apart. Where there were hardly any runs,
-//!    they are not looked for in the next batches ([`mixed`](super::mixed)).
-//! 2. Tier 1, the worker's cache of headers, for frames as they are. Where all flows of the port qualify
-//!    for the simple match, this is tier 0: there are few lines, and what tier 1 does not know is looked up by
-//!    the packet's mark.
-//! 3. For what it does not know, and for packets with unusual headers, the key is extracted: tier 2, the
-//!    megaflows, and before it, for the unusual ones, the worker's cache of keys.
+//! 1. Consecutive packets that no flow of the list tells apart are a run. Only the first one, the leader, is looked
+//!    up, and the others get its flow. While batches have hardly any runs, none are looked for
+//!    ([`mixed`]).
+//! 2. Tier 1, the worker's header cache, takes frames as they are. Where all flows of the port qualify for the simple
+//!    match, this counts as tier 0: few entries are enough, and a miss is looked up by the packet's mark.
+//! 3. For packets that miss there, and for those with unusual headers, the key is extracted and looked up in tier 2,
+//!    the megaflow table. Packets with unusual headers are looked up in the worker's key cache before.
 
 use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet};
@@ -18,7 +17,7 @@ use super::plan::set_mark;
 use super::rescan::rescan;
 use super::scan::scan;
 use crate::classify::cache::headers::{Found, HeaderCache};
-use crate::classify::cache::keys::ExactCache;
+use crate::classify::cache::keys::KeyCache;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::arena::FastAction;
 use crate::classify::table::flow_ref::FlowRef;
@@ -27,33 +26,33 @@ use crate::pipeline::batch::{BatchMeta, all, end_of_run};
 
 /// A worker's caches.
 pub struct Caches {
-    /// Of headers.
+    /// The header cache.
     pub headers: HeaderCache,
-    /// Of keys.
-    pub exact: ExactCache,
+    /// The key cache.
+    pub exact: KeyCache,
     seed: [u64; 2],
     one_in: u32,
 }
 
-/// Entries of the cache of keys: unusual headers are rare.
-const UNUSUAL: usize = 1 << 14;
+/// Most entries of the key cache. It is small, since unusual headers are rare.
+const KEY_CACHE_ENTRIES: usize = 1 << 14;
 
 impl Caches {
-    /// Caches that grow to about `entries` flows. `seed` is the secret of their hashes.
+    /// Caches that grow to about `entries` entries. `seed` is the secret of their hashes.
     pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
-        let (headers, exact) = (HeaderCache::new(entries, seed), ExactCache::new(entries.min(UNUSUAL)));
+        let (headers, exact) = (HeaderCache::new(entries, seed), KeyCache::new(entries.min(KEY_CACHE_ENTRIES)));
         Caches { headers, exact, seed, one_in: 1 }
     }
 
-    /// Starts anew, with another limit.
+    /// Empties the caches, and changes their size.
     pub fn resize(&mut self, entries: usize) {
         let one_in = self.one_in;
         *self = Caches::new(entries, self.seed);
         self.set_one_in(one_in);
     }
 
-    /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
-    /// what was remembered is forgotten.
+    /// Changes the insertion policy: one in so many of the flows that tier 2 finds is inserted; zero: none, and the
+    /// caches are emptied.
     pub fn set_one_in(&mut self, one_in: u32) {
         self.one_in = one_in;
         self.headers.set_one_in(one_in);
@@ -61,7 +60,7 @@ impl Caches {
     }
 }
 
-/// How many packets each tier has led to their flow, with the runs behind them.
+/// Hits of each tier in packets, all packets of a run included.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Hits {
     /// Tier 0.
@@ -70,17 +69,17 @@ pub struct Hits {
     pub exact: u32,
     /// Tier 2.
     pub megaflow: u32,
-    /// Subtables that tier 2 visited, summed over the leaders.
+    /// Subtables that were visited in tier 2, summed over the leaders.
     pub visited: u32,
 }
 
-/// Batches that are taken to be mixed, after one that was.
-const MIXED: u8 = 63;
+/// How many batches are treated as mixed after a mixed one.
+const MIXED_BATCHES: u8 = 63;
 
-/// Least packets of a batch that may count as mixed.
-const FEW: usize = 4;
+/// Fewest packets of a batch that can count as mixed.
+const MIN_MIXED_PACKETS: usize = 4;
 
-/// Finds the flows of packets that a port has received. `recent` is the receive queue's.
+/// Looks up packets that a port has received. `recent`: the history of their receive queue.
 #[inline(always)]
 pub fn classify<S: Simd>(
     simd: S,
@@ -95,7 +94,7 @@ pub fn classify<S: Simd>(
     let flow_counters = table.arena.flow_counters(worker);
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
-    let (known, leaders, odd);
+    let (known, leaders, unusual);
     if recent.mixed > 0
         && is_on
         && let Some(now) = count_at
@@ -105,27 +104,27 @@ pub fn classify<S: Simd>(
         let (plan, found) = (&list.plan, &mut found[..count]);
         let batch = MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found };
         let mixed = mixed::find(simd, batch, recent);
-        (known, leaders, odd) = (mixed.known, all(count) & !mixed.odd, mixed.odd);
-        meta.set_counted(mixed.known, mixed.alike);
+        (known, leaders, unusual) = (mixed.known, all(count) & !mixed.unusual, mixed.unusual);
+        meta.set_counted(mixed.known, mixed.uniform);
     } else {
         let BatchMeta { headers, probes, found, .. } = meta;
         let scan = scan(simd, &list.plan, packets, headers);
-        (leaders, odd) = (scan.leaders, scan.odd);
+        (leaders, unusual) = (scan.leaders, scan.unusual);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
-        // Three of four packets have to start a run. Where every other one does, both ways cost the same; but where
-        // one rule is for all and two protocols take turns, runs cost less (docs/performance.md). A few packets say
-        // nothing.
-        let (starts, unusual) = ((leaders | odd).count_ones() as usize, odd.count_ones() as usize);
-        let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= FEW;
-        recent.mixed = if is_mixed { MIXED } else { 0 };
+        // A batch is mixed if more than three of four packets start a run. If every other one does, both ways cost
+        // the same, and runs cost less where one rule matches everything and two protocols alternate
+        // (docs/performance.md). A few packets are not representative.
+        let (starts, unusual) = ((leaders | unusual).count_ones() as usize, unusual.count_ones() as usize);
+        let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= MIN_MIXED_PACKETS;
+        recent.mixed = if is_mixed { MIXED_BATCHES } else { 0 };
     }
-    finish(at, packets, Looked { known, leaders, odd }, caches, meta)
+    finish(at, packets, FirstLookup { known, leaders, unusual }, caches, meta)
 }
 
-/// Finds the flows of packets that go round again. Where their stage has no list of its own, it is by their keys alone: no
-/// line says which stage of the list they are in.
+/// Looks up recirculated packets. If their stage has no list of its own, only their keys are looked up, since masked
+/// headers do not say which stage a packet is in.
 #[inline(always)]
-pub fn classify_again<S: Simd>(
+pub fn classify_recirculated<S: Simd>(
     simd: S,
     at: LookupContext<'_>,
     packets: &[Packet],
@@ -146,31 +145,31 @@ pub fn classify_again<S: Simd>(
     } else {
         0
     };
-    finish(at, packets, Looked { known, leaders: scan.leaders, odd: scan.odd }, caches, meta)
+    finish(at, packets, FirstLookup { known, leaders: scan.leaders, unusual: scan.unusual }, caches, meta)
 }
 
-/// What a first look at a batch has found: sets of packets.
+/// What the header cache has found for a batch: sets of packets.
 #[derive(Clone, Copy)]
-struct Looked {
-    /// Those that the header cache knows.
+struct FirstLookup {
+    /// Hits.
     known: u32,
-    /// Those that it can know.
+    /// Leaders with usual headers, hit or not.
     leaders: u32,
     /// Those with unusual headers.
-    odd: u32,
+    unusual: u32,
 }
 
-/// Counts what the header cache has found, and looks further for what it has not.
+/// Counts the hits of the header cache, and looks up its misses in the further tiers.
 #[inline(always)]
 fn finish(
     at: LookupContext<'_>,
     packets: &[Packet],
-    looked: Looked,
+    first: FirstLookup,
     caches: &mut Caches,
     meta: &mut BatchMeta,
 ) -> Hits {
-    let Looked { known, leaders, odd } = looked;
-    let starts = leaders | odd;
+    let FirstLookup { known, leaders, unusual } = first;
+    let starts = leaders | unusual;
     meta.set_starts(starts);
     let mut hits = Hits::default();
     let of_cache = self::packets(known, starts, packets.len());
@@ -180,38 +179,38 @@ fn finish(
         hits.exact = of_cache;
     }
     if known != starts {
-        look_further(at, packets, Open { leaders: leaders & !known, odd }, caches, meta, &mut hits);
+        look_up_unresolved(at, packets, Unresolved { leaders: leaders & !known, unusual }, caches, meta, &mut hits);
     }
     hits
 }
 
-/// The packets that the cache of headers does not know.
+/// The packets that the header cache has not found.
 #[derive(Clone, Copy)]
-struct Open {
+struct Unresolved {
     leaders: u32,
-    odd: u32,
+    unusual: u32,
 }
 
 #[inline(never)]
-fn look_further(
+fn look_up_unresolved(
     at: LookupContext<'_>,
     packets: &[Packet],
-    open: Open,
+    unresolved: Unresolved,
     caches: &mut Caches,
     meta: &mut BatchMeta,
     hits: &mut Hits,
 ) {
     let LookupContext { list, table, worker, guard, .. } = at;
-    let (count, both, starts) = (packets.len(), open.leaders | open.odd, meta.starts());
+    let (count, both, starts) = (packets.len(), unresolved.leaders | unresolved.unusual, meta.starts());
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
-        // A mark stands for the key: the flows look at nothing else.
+        // A mark is enough of a key here: the flows match nothing else.
         for i in bits(both) {
             let frame = packets[i].data();
             let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(meta.start_key(i), mark);
-            if open.odd >> i & 1 != 0 {
-                meta.headers.flags[i] = odd_flags(mark.dl_type, frame, meta.vlan_limit);
+            if unresolved.unusual >> i & 1 != 0 {
+                meta.headers.flags[i] = unusual_flags(mark.dl_type, frame, meta.vlan_limit);
             }
         }
         let (found, visited) = Table::lookup(at, &meta.keys[..count], both, &mut flows);
@@ -221,24 +220,25 @@ fn look_further(
         for i in bits(both) {
             meta.extract(i, &packets[i]);
         }
-        for i in bits(open.odd) {
+        for i in bits(unresolved.unusual) {
             meta.headers.flags[i] = meta.keys[i].common().tcp_flags.get();
         }
         let keys = &meta.keys[..count];
-        let (found, visited) = Table::lookup(at, keys, open.leaders, &mut flows);
-        let (known, of_odd, visited_by_odd) = look_up_keys(at, keys, open.odd, &mut flows, &mut caches.exact);
+        let (found, visited) = Table::lookup(at, keys, unresolved.leaders, &mut flows);
+        let (known, of_unusual, visited_by_unusual) =
+            look_up_keys(at, keys, unresolved.unusual, &mut flows, &mut caches.exact);
         hits.exact += self::packets(known, starts, count);
-        hits.megaflow += self::packets(found | of_odd, starts, count);
-        hits.visited += visited + visited_by_odd;
+        hits.megaflow += self::packets(found | of_unusual, starts, count);
+        hits.visited += visited + visited_by_unusual;
     }
     let mut missed = 0;
     for i in bits(both) {
-        // The epoch first: what is seen of the flow after it holds as long as the epoch does.
+        // The epoch is read before the flow: what is then read of the flow holds as long as the epoch is the same.
         let epoch = table.arena.flow_counters(worker).of(flows[i]).epoch();
         let live = table.arena.live(flows[i], guard);
         meta.found[i] =
             live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
-        if live.is_some() && open.leaders >> i & 1 != 0 {
+        if live.is_some() && unresolved.leaders >> i & 1 != 0 {
             let always = list.plan.simple;
             caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);
         }
@@ -248,7 +248,7 @@ fn look_further(
 }
 
 /// The TCP flags of a packet whose headers are unusual.
-fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
+fn unusual_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
     if !matches!(dl_type, 0x0800 | 0x86dd) {
         return 0;
     }
@@ -257,16 +257,15 @@ fn odd_flags(dl_type: u16, frame: &[u8], vlan_limit: VlanLimit) -> u16 {
     key.common().tcp_flags.get()
 }
 
-/// Finds the flows of the `keys` of `want` through the cache of keys, or without it where there is a single subtable,
-/// which the cache could only repeat. Returns those that the cache knew, those that tier 2 found, and the subtables
-/// visited.
+/// Looks up the `keys` of `want`, first in the key cache, unless there is a single subtable, which costs no more than
+/// the cache. Returns the hits of the cache, the hits of tier 2, and the number of visited subtables.
 #[inline(always)]
 pub fn look_up_keys(
     at: LookupContext<'_>,
     keys: &[Key],
     want: u32,
     flows: &mut [FlowRef; BATCH_SIZE],
-    exact: &mut ExactCache,
+    exact: &mut KeyCache,
 ) -> (u32, u32, u32) {
     if want == 0 {
         return (0, 0, 0);
@@ -279,8 +278,8 @@ pub fn look_up_keys(
     }
 }
 
-/// Finds the flows of packets whose keys are there, each a run by itself.
-pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache, meta: &mut BatchMeta) -> Hits {
+/// Looks up packets whose keys are extracted, each a run of its own.
+pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut KeyCache, meta: &mut BatchMeta) -> Hits {
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     let starts = all(count);
     meta.set_starts(starts);
@@ -296,7 +295,7 @@ pub fn classify_keys(at: LookupContext<'_>, count: usize, exact: &mut ExactCache
     Hits { simple: 0, exact: known.count_ones(), megaflow: found.count_ones(), visited }
 }
 
-/// How many packets the runs have that start with `of`.
+/// The number of packets in the runs that start with the packets of `of`.
 #[inline(always)]
 fn packets(of: u32, starts: u32, count: usize) -> u32 {
     if of == starts {

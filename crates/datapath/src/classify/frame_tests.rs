@@ -1,5 +1,5 @@
-//! Frames as they are, through all tiers, against a linear scan of the flows by extracted keys: while flows
-//! come, go and change, at each level of the processor.
+//! Whole frames through all tiers, compared with a linear search of the flows by extracted keys, while flows are
+//! added, removed and changed, at each level of the processor.
 
 use std::sync::Arc;
 
@@ -25,40 +25,40 @@ const IN_PORT: PortNo = PortNo(3);
 
 /// A frame from a few choices, so that frames often share headers.
 fn frame(choice: [u8; 8]) -> Vec<u8> {
-    let [kind, tag, src, dst, ports, tos, odd, size] = choice;
+    let [kind, tag, src, dst, ports, tos, unusual, size] = choice;
     let mut f = vec![2, 0, 0, 0, 0, dst & 1, 2, 0, 0, 0, 0, src & 1];
     match tag & 7 {
         0 | 1 => f.extend([0x81, 0x00, tag & 0x30, src & 3]),
         2 => f.extend([0x88, 0xa8, 0, 1, 0x81, 0x00, 0, 2]),
-        // Another type of tag, or none that is known, where the rest is the same.
+        // Another type of tag, or an unknown one, with equal bytes otherwise.
         3 => f.extend([[0x88, 0xa8], [0x91, 0x00]][usize::from(tag >> 3 & 1)].into_iter().chain([tag & 0x30, src & 3])),
         _ => {}
     }
     let tcp = kind & 1 != 0;
     let mut l4 = vec![0, ports & 3, 0, ports >> 2 & 3];
     if tcp {
-        let words = if odd == 1 { 4 } else { 5 + (odd >> 6) };
+        let words = if unusual == 1 { 4 } else { 5 + (unusual >> 6) };
         l4.extend([0, 0, 0, 1, 0, 0, 0, 2, words << 4, ports >> 4, 0, 0, 0, 0, 0, 0]);
         l4.extend([1; 12]);
     } else {
         l4.extend([0, 8, 0, 0]);
     }
     l4.extend([7; 4]);
-    let proto = if odd == 2 { 1 } else { [17, 6][usize::from(tcp)] };
+    let proto = if unusual == 2 { 1 } else { [17, 6][usize::from(tcp)] };
     match kind >> 1 & 3 {
-        _ if kind & 0x10 != 0 && odd & 0x10 != 0 => {
+        _ if kind & 0x10 != 0 && unusual & 0x10 != 0 => {
             // LLDP or the like, a length and LLC, SNAP with IPv4 or ARP, a label.
-            f.extend([[0x88, 0xcc + (src & 1)], [0, 40], [0, 40], [0x88, 0x47]][usize::from(odd & 3)]);
+            f.extend([[0x88, 0xcc + (src & 1)], [0, 40], [0, 40], [0x88, 0x47]][usize::from(unusual & 3)]);
             let snap = [0xaa, 0xaa, 3, 0, 0, 0, 8, [0, 6][usize::from(ports & 1)]];
-            f.extend(if odd & 3 == 2 { snap } else { [src & 1, 0, 1, dst & 1, 0, 0, 0, 0] });
+            f.extend(if unusual & 3 == 2 { snap } else { [src & 1, 0, 1, dst & 1, 0, 0, 0, 0] });
             f.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, src & 7, 198, 18, 0, dst & 3]);
         }
         0 | 1 if kind & 0x10 == 0 || tos & 1 == 0 => {
-            let options = if odd == 3 { 4 } else { 0 };
-            let total = (20 + options + l4.len()) as u16 - u16::from(odd == 4) * 30;
-            let fragment = if odd == 5 {
+            let options = if unusual == 3 { 4 } else { 0 };
+            let total = (20 + options + l4.len()) as u16 - u16::from(unusual == 4) * 30;
+            let fragment = if unusual == 5 {
                 [0x20, 0]
-            } else if odd == 6 {
+            } else if unusual == 6 {
                 [0, 5]
             } else {
                 [0x40, 0]
@@ -71,7 +71,7 @@ fn frame(choice: [u8; 8]) -> Vec<u8> {
         }
         2 => {
             f.extend([0x86, 0xdd, 0x60 | (tos & 7) >> 2, (tos & 3) << 6, 0, tos >> 6]);
-            let hop = if odd == 7 { 8 } else { 0 };
+            let hop = if unusual == 7 { 8 } else { 0 };
             f.extend(((l4.len() + hop) as u16).to_be_bytes());
             f.extend([if hop > 0 { 0 } else { proto }, 64]);
             f.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, src & 7]);
@@ -131,20 +131,20 @@ fn key_of(frame: &[u8]) -> Key {
     key
 }
 
-/// A batch as a worker classifies it.
+/// Classifies a batch as a worker does.
 struct OfBatch<'a, 'g> {
     packets: &'a [Packet],
     list: &'a FlowList,
     table: &'a Table,
     caches: std::cell::RefMut<'a, Caches>,
     guard: Guard<'g>,
-    /// It is taken to have no runs.
+    /// Whether it is treated as mixed.
     mixed: bool,
 }
 
-/// What was found.
+/// The result for a batch.
 struct OfPackets {
-    /// For each packet.
+    /// The result for each packet.
     found: Vec<Found>,
     hits: Hits,
     /// The bytes, the flags and the length of each run, and whether it has been counted.
@@ -152,14 +152,14 @@ struct OfPackets {
     longest: u32,
     /// The packets whose keys were extracted.
     extracted: u32,
-    /// All are counted, and the same is to be done with them.
-    alike: bool,
-    /// Batches that are taken to have no runs from now on.
+    /// Whether all are counted and have the same action.
+    uniform: bool,
+    /// How many of the next batches are treated as mixed.
     mixed: u8,
 }
 
 thread_local! {
-    /// One for all batches, whatever the plan is.
+    /// The history, shared by all batches, whatever their plan is.
     static RECENT: std::cell::RefCell<RunHistory> = std::cell::RefCell::default();
 }
 
@@ -187,15 +187,15 @@ impl Leveled for OfBatch<'_, '_> {
             let counted = meta.is_counted(at);
             runs.push((meta.headers.bytes[at], meta.headers.flags[at], end - at, counted));
         }
-        let (longest, extracted, alike) = (meta.headers.longest, meta.extracted(), meta.is_alike());
-        OfPackets { found, hits, runs, longest, extracted, alike, mixed }
+        let (longest, extracted, uniform) = (meta.headers.longest, meta.extracted(), meta.is_uniform());
+        OfPackets { found, hits, runs, longest, extracted, uniform, mixed }
     }
 }
 
 /// When packets are counted.
 const NOW: Time = Time(7 << 20);
 
-/// What a flow does: told by its number.
+/// The actions of the flow with this number.
 fn actions(number: u32) -> Arc<[Action]> {
     match number % 4 {
         0 => Arc::new([]),
@@ -213,17 +213,17 @@ fn action(number: u32) -> FastActionKind {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Change {
     Install(usize, u16),
     Remove(usize),
     Modify(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        3 => (any::<usize>(), any::<u16>(), any::<u16>()).prop_map(|(n, a, b)| Step::Install(n, a & b)),
-        1 => any::<usize>().prop_map(Step::Remove),
-        1 => any::<usize>().prop_map(Step::Modify),
+        3 => (any::<usize>(), any::<u16>(), any::<u16>()).prop_map(|(n, a, b)| Change::Install(n, a & b)),
+        1 => any::<usize>().prop_map(Change::Remove),
+        1 => any::<usize>().prop_map(Change::Modify),
     ]
 }
 
@@ -239,9 +239,9 @@ proptest! {
     #[test]
     fn frames_find_the_flows_of_their_keys(
         frames in frames(),
-        steps in proptest::collection::vec(step(), 1..40),
-        // Only what a simple match may have: in no step, in all, or in most, so that the port changes between the
-        // simple match and the others.
+        steps in proptest::collection::vec(change(), 1..40),
+        // Only fields of the simple match: never, always, or mostly, so that the port changes between the simple
+        // match and the other tiers.
         only in prop_oneof![
             2 => Just([u16::MAX; 4]), 1 => Just([7u16; 4]), 1 => Just([0xfff; 4]), 2 => Just([7, 7, 7, u16::MAX]),
         ],
@@ -250,7 +250,7 @@ proptest! {
         let domain = Arc::new(Domain::new(1));
         let mut reader = domain.readers().pop().unwrap();
         let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
-        table.enlist(0);
+        table.add_worker(0);
         let keys: Vec<Key> = frames.iter().map(|frame| key_of(frame)).collect();
         let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
         let caches = std::cell::RefCell::new(Caches::new(64, [5, 6]));
@@ -261,10 +261,10 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             let number = number as u32 + 10;
             match step {
-                Step::Install(frame, choice) => {
+                Change::Install(frame, choice) => {
                     let (key, mut mask) = (keys[frame % keys.len()].clone(), mask(choice & only[number as usize % 4]));
                     let installed = table
-                        .install(&key, Box::new(mask.clone()), actions(number), Arc::new(()), Time(1), By::Management)
+                        .install(&key, Box::new(mask.clone()), actions(number), Arc::new(()), Time(1), Requester::Management)
                         .unwrap();
                     for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
                         mask.set_exact(field);
@@ -272,11 +272,11 @@ proptest! {
                     linear.retain(|flow| flow.2 != installed.id);
                     linear.push((key, mask, installed.id, number));
                 }
-                Step::Remove(which) if !linear.is_empty() => {
+                Change::Remove(which) if !linear.is_empty() => {
                     let (.., id, _) = linear.swap_remove(which % linear.len());
                     prop_assert_eq!(table.remove(&[id]).len(), 1);
                 }
-                Step::Modify(which) if !linear.is_empty() => {
+                Change::Modify(which) if !linear.is_empty() => {
                     let which = which % linear.len();
                     table.modify(linear[which].2, actions(number).to_vec()).unwrap();
                     linear[which].3 = number;
@@ -292,13 +292,13 @@ proptest! {
                     move || OfBatch { packets, list, table, caches: caches.borrow_mut(), guard, mixed }
                 };
                 for of_packets in at_every(work(false)).into_iter().chain(at_every(work(true))) {
-                    let OfPackets { found, hits, runs, longest, extracted, alike, .. } = of_packets;
-                    prop_assert!(!alike || runs.iter().all(|run| run.3) && found.iter().all(|f| f.action == found[0].action));
+                    let OfPackets { found, hits, runs, longest, extracted, uniform, .. } = of_packets;
+                    prop_assert!(!uniform || runs.iter().all(|run| run.3) && found.iter().all(|f| f.action == found[0].action));
                     let known = found.iter().filter(|found| found.flow != FlowRef::NONE).count();
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
-                    // The simple match is used exactly while all flows that there are qualify; what misses goes up
-                    // without a key.
+                    // The simple match is used exactly while all flows qualify for it. Then packets that miss have no
+                    // extracted key.
                     let simple = linear.iter().all(|flow| is_simple(&flow.1));
                     prop_assert_eq!(list.plan.simple, simple);
                     prop_assert!(!simple || hits.exact + hits.megaflow == 0 && extracted == 0);
@@ -354,7 +354,7 @@ fn caches_stay_within_their_memory() {
     assert!(!caches.headers.is_on() && caches.headers.ways() <= 1 << 14);
 }
 
-/// The cache starts small and grows to hold what is asked for; in the end all packets of a trace hit.
+/// The cache starts small and grows to hold the flows of a trace. In the end all packets hit.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of flows")]
 fn the_cache_grows_with_the_flows() {
@@ -362,7 +362,7 @@ fn the_cache_grows_with_the_flows() {
     let domain = Arc::new(Domain::new(1));
     let mut reader = domain.readers().pop().unwrap();
     let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
-    table.enlist(0);
+    table.add_worker(0);
     let mut mask = Mask::wildcard();
     mask.set_exact(Field::NwSrc);
     let packet = |n: u32| {
@@ -374,7 +374,7 @@ fn the_cache_grows_with_the_flows() {
     let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
     for packet in &packets {
         let mask = Box::new(mask.clone());
-        table.install(&key_of(packet.data()), mask, any.clone(), Arc::new(()), Time(1), By::Management).unwrap();
+        table.install(&key_of(packet.data()), mask, any.clone(), Arc::new(()), Time(1), Requester::Management).unwrap();
     }
     let caches = std::cell::RefCell::new(Caches::new(1 << 16, [5, 6]));
     let before = caches.borrow().headers.ways();
@@ -400,16 +400,16 @@ fn one_flow(fields: &[Field], first: &[u8], entries: usize) -> (crate::sync::rcu
     let domain = Arc::new(Domain::new(1));
     let reader = domain.readers().pop().unwrap();
     let table = Table::new(100, 10, 1, [1, 2], domain.clone());
-    table.enlist(0);
+    table.add_worker(0);
     let mut mask = Mask::wildcard();
     fields.iter().for_each(|&field| mask.set_exact(field));
     let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
-    table.install(&key_of(first), Box::new(mask), any, Arc::new(()), Time(1), By::Management).unwrap();
+    table.install(&key_of(first), Box::new(mask), any, Arc::new(()), Time(1), Requester::Management).unwrap();
     (reader, table, Caches::new(entries, [5, 6]))
 }
 
-/// What no flow of the port looks at is neither hashed nor compared: packets that differ in nothing else share
-/// an entry of the cache.
+/// Fields that no flow of the port matches are neither hashed nor compared: packets that differ only there share an
+/// entry of the cache.
 #[test]
 fn fields_that_no_flow_looks_at_make_no_entry() {
     let frames: Vec<Vec<u8>> = (0..32u8).map(|n| frame([0, 7, 1, n, n, 0, 0, 2])).collect();
@@ -427,7 +427,7 @@ fn fields_that_no_flow_looks_at_make_no_entry() {
             exact += hits.exact;
             assert_eq!(found[0] != Found::MISS, expected > 7 || n % 4 == 0, "frame {n}");
         }
-        // Of the second frame's destination and ports, which vary, the first flow looks at none.
+        // The second frame's destination and ports vary, and the first flow matches none of them.
         assert_eq!(exact, expected, "{fields:?}");
     }
 }
@@ -446,14 +446,14 @@ fn a_run_is_looked_up_once() {
     let (packets, table, mixed) = (&packets, &table, false);
     for of_packets in at_every(|| OfBatch { packets, list, table, caches: caches.borrow_mut(), guard, mixed }) {
         let OfPackets { found, hits, runs, .. } = of_packets;
-        // The source address tells nothing here.
+        // No flow matches the source address here.
         assert_eq!((hits.visited, hits.megaflow, runs.len()), (1, 32, 1));
         assert!(found.iter().all(|f| *f != Found::MISS));
     }
 }
 
-/// Ports over IPv6 behind a tag lie so far that the tag's type is looked at aside: packets with another one are not of
-/// the flow.
+/// Ports over IPv6 behind a tag are so far from the Ethernet type of the tag that this is checked separately: packets
+/// with another type do not match.
 #[test]
 fn only_tagged_packets_are_of_a_tagged_flow() {
     for kind in [0x14, 0x15] {
@@ -478,7 +478,7 @@ fn only_tagged_packets_are_of_a_tagged_flow() {
     }
 }
 
-/// The packets of a batch without runs are counted as they are found, once each; those whose flow has gone are not.
+/// The packets of a mixed batch are counted in the look-up, once each. Those whose flow is gone are not counted.
 #[test]
 fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     let frames: Vec<Vec<u8>> = (0..8u8).map(|n| frame([0, 7, n, 0, 0, 0, 0, 2])).collect();
@@ -489,7 +489,7 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     mask.set_exact(Field::NwSrc);
     let install = |n: usize, port| {
         let (key, mask) = (key_of(&frames[n]), Box::new(mask.clone()));
-        table.install(&key, mask, to(port), Arc::new(()), Time(1), By::Management).unwrap().id
+        table.install(&key, mask, to(port), Arc::new(()), Time(1), Requester::Management).unwrap().id
     };
     let ids: Vec<_> = (1..8).map(|n| install(n, 1)).collect();
     let caches = std::cell::RefCell::new(caches);
@@ -499,14 +499,14 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
         let guard = reader.pin();
         let list = table.list_of_port(IN_PORT, guard).unwrap();
         let of = OfBatch { packets: &packets, list, table: &table, caches: caches.borrow_mut(), guard, mixed: true };
-        let OfPackets { runs, alike, hits, .. } = at_best(of);
+        let OfPackets { runs, uniform, hits, .. } = at_best(of);
         let counted: Vec<bool> = runs.iter().map(|run| run.3).collect();
         reader.offline();
-        (counted, alike, hits.exact, flow_counters::WRITES.with(|work| work.added.get()))
+        (counted, uniform, hits.exact, flow_counters::WRITES.with(|work| work.added.get()))
     };
     assert_eq!(look(), (vec![false; 8], false, 0, 0), "tier 2 finds them");
     assert_eq!(look(), (vec![true; 8], true, 8, 8));
-    // Another port for one, and one that goes.
+    // One flow gets another port, and one is removed.
     table.modify(ids[2], to(2).to_vec()).unwrap();
     let but = |missing: &[usize]| (0..8).map(|n| !missing.contains(&n)).collect::<Vec<_>>();
     assert_eq!(look(), (but(&[3]), false, 7, 7), "what was known of a flow that has changed is no longer");
@@ -536,17 +536,17 @@ fn batches_without_runs_are_told() {
     assert_eq!(after(distinct[..3].to_vec(), false), 0, "too few");
     assert_eq!(after(vec![numbered(1); 8], false), 0, "a run");
     assert_eq!(after((0..8).map(|n| numbered(n / 2)).collect(), false), 0, "runs of two");
-    let odd = |count| [&distinct[..8 - count], &vec![fragment.clone(); count]].concat();
-    assert!(after(odd(1), false) > 8 && after(odd(4), false) > 8, "some fragments");
-    assert_eq!(after(odd(5), false), 0, "most are");
+    let unusual = |count| [&distinct[..8 - count], &vec![fragment.clone(); count]].concat();
+    assert!(after(unusual(1), false) > 8 && after(unusual(4), false) > 8, "some fragments");
+    assert_eq!(after(unusual(5), false), 0, "most are");
 }
 
-/// To remove or change a flow is one write for each worker, however many lines the caches know of it, and all of them
-/// are forgotten.
+/// To remove or change a flow is one write for each worker, however many cache entries it has, all of which become
+/// invalid.
 #[test]
 fn a_flow_goes_with_one_write_for_each_worker() {
     for lines in [10u16, 500] {
-        // Ports tell packets apart, but not this flow's.
+        // Other flows match ports, but not this one.
         let of_port = |n: u16| {
             let mut f = frame([0, 7, 0, 0, 0, 0, 0, 2]);
             f[34..36].copy_from_slice(&n.to_be_bytes());
@@ -559,7 +559,7 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         elsewhere[29] = 9;
         let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
         let key = key_of(&elsewhere);
-        table.install(&key, Box::new(other), any.clone(), Arc::new(()), Time(1), By::Management).unwrap();
+        table.install(&key, Box::new(other), any.clone(), Arc::new(()), Time(1), Requester::Management).unwrap();
         let caches = std::cell::RefCell::new(caches);
         let packets: Vec<Packet> = (0..lines).map(|n| Packet::from_slice(&of_port(n))).collect();
         let mut look = || {
@@ -580,17 +580,17 @@ fn a_flow_goes_with_one_write_for_each_worker() {
         let (_, found, flow) = look();
         assert_eq!((found, look().0), (lines.into(), lines.into()), "all lines are in the cache");
         let id = table.arena.id(flow);
-        flow_counters::WRITES.with(|work| work.expired.set(0));
+        flow_counters::WRITES.with(|work| work.epochs_raised.set(0));
         table.modify(id, any.to_vec()).unwrap();
-        assert_eq!(flow_counters::WRITES.with(|work| work.expired.get()), 1);
+        assert_eq!(flow_counters::WRITES.with(|work| work.epochs_raised.get()), 1);
         assert_eq!(look().1, u32::from(lines), "none was known any more");
         table.remove(&[id]);
-        assert_eq!(flow_counters::WRITES.with(|work| work.expired.get()), 2);
+        assert_eq!(flow_counters::WRITES.with(|work| work.epochs_raised.get()), 2);
         assert_eq!(look().0 + look().1, 0);
     }
 }
 
-/// Whoever does not know the secret does not know which packets share a set of the cache.
+/// Without the secret it cannot be predicted which packets share a set of the cache.
 #[test]
 fn the_secret_decides_where_a_line_goes() {
     let lines: Vec<crate::classify::cpu::simd::Line> =

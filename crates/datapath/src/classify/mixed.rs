@@ -1,12 +1,12 @@
-//! Batches whose packets are of many flows: every packet is a run of its own.
+//! Mixed batches: their packets belong to many flows, and every packet is a run of its own.
 //!
-//! [`scan`](super::scan()) looks for runs, and look-up and counting go from run to run. Where there are hardly any,
-//! that is in vain. Here, each step is done with all packets of the batch, one after the other, with nothing between;
-//! what is found is the same.
+//! [`scan`](super::scan::scan) looks for runs, and look-up and counting go from run to run. Where there are hardly any
+//! runs, that does not pay. Here, each step is done for all packets of the batch, one after the other. The results
+//! are the same.
 //!
-//! Mostly, all packets have the same pattern, that of the batch before: then nothing of it changes from packet to
-//! packet. Where they have not, each packet's pattern is found anew, without a branch that depends on what it is:
-//! packets of different protocols take turns by chance.
+//! Mostly, all packets have the pattern of the batch before. Then nothing of the pattern has to be read again from
+//! packet to packet. Otherwise the pattern of each packet is looked up, without a branch that depends on it, because
+//! packets of different protocols alternate unpredictably.
 
 use std::hint::cold_path;
 
@@ -16,131 +16,133 @@ use packet::{BATCH_SIZE, Packet, Time};
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
 use super::{bits, prefetch};
-use crate::classify::cache::headers::{CacheReader, Fact, Found, HeaderCache, Probes};
+use crate::classify::cache::headers::{CacheReader, CachedFlow, Found, HeaderCache, Probes};
 use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
 use crate::pipeline::batch::all;
 
-/// What the last batches of a receive queue were like.
+/// What the last batches of a receive queue were like, from which those of the next ones are predicted.
 pub struct RunHistory {
-    /// So many batches are taken to be mixed.
+    /// How many of the next batches are treated as mixed.
     pub mixed: u8,
-    /// In so many of them, packets are taken to have different patterns.
-    varied: u8,
-    /// The line of a packet of the last batch where they had: those of the next batches are likely to have its pattern.
+    /// In how many of those the packets are expected to have different patterns.
+    several_patterns: u8,
+    /// The line of a packet of the last batch with different patterns. Packets of the next batches are expected to
+    /// have its pattern.
     line: Aligned,
 }
 
 impl Default for RunHistory {
     fn default() -> RunHistory {
-        RunHistory { mixed: 0, varied: 0, line: Aligned([0; 8]) }
+        RunHistory { mixed: 0, several_patterns: 0, line: Aligned([0; 8]) }
     }
 }
 
-/// Batches whose packets are taken to have different patterns, after one where they had.
-const VARIED: u8 = 63;
+/// How many batches are expected to have different patterns after one that had.
+const MIXED_PATTERN_BATCHES: u8 = 63;
 
-/// A batch, and where it is looked up.
+/// A batch, and everything that its look-up reads and writes.
 pub struct MixedBatch<'a> {
     /// The packets.
     pub packets: &'a [Packet],
-    /// Of their port.
+    /// The plan of their port.
     pub plan: &'a Plan,
-    /// The worker's.
+    /// The worker's header cache.
     pub cache: &'a HeaderCache,
     /// The worker's counters.
     pub flow_counters: FlowCounters<'a>,
-    /// What time it is.
+    /// The present time.
     pub now: Time,
-    /// To what was found out about the frames.
+    /// Where masked headers, lengths and flags are written.
     pub headers: &'a mut MaskedHeaders,
-    /// To what they are looked up by.
+    /// Where hashes and candidates are written.
     pub probes: &'a mut Probes,
-    /// To what was found, for each packet.
+    /// Where the result for each packet is written.
     pub found: &'a mut [Found],
 }
 
-/// What was found of a batch.
+/// The result for a batch.
 #[derive(Clone, Copy)]
 pub struct Mixed {
-    /// The packets that are known.
+    /// Hits.
     pub known: u32,
-    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be looked at by
-    /// itself.
-    pub odd: u32,
-    /// All are known, and the same is to be done with them.
-    pub alike: bool,
+    /// Packets without a template, or with one for which the port has no pattern: they are looked up by their keys.
+    pub unusual: u32,
+    /// Whether all are hits with the same action.
+    pub uniform: bool,
 }
 
-/// Looks at the headers of a batch, looks for its packets, and counts those that are known for their flows.
+/// Masks the headers of a batch, looks the packets up, and counts the hits for their flows.
 #[inline(always)]
 pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
-    if recent.varied > 0 {
-        recent.varied -= 1;
-    } else if let Some(likely) = Likely::again(simd, work.plan, &recent.line) {
+    if recent.several_patterns > 0 {
+        recent.several_patterns -= 1;
+    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line) {
         let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
-        let (are_alike, cores) = match likely.core_mask {
-            Some(mask) => {
-                (likely.scan::<S, true>(simd, view, work.packets, mask, headers, probes), all(work.packets.len()))
-            }
-            None => (likely.scan::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
+        let (have_pattern, cores) = match expected.core_mask {
+            Some(mask) => (
+                expected.hash_lines::<S, true>(simd, view, work.packets, mask, headers, probes),
+                all(work.packets.len()),
+            ),
+            None => (expected.hash_lines::<S, false>(simd, view, work.packets, [0; 2], headers, probes), 0),
         };
-        if are_alike {
-            // The borrows one by one: behind a reference to all of them, each write might change any of them.
+        if have_pattern {
+            // Each member is borrowed by itself: behind one reference to all of them, the compiler would assume that
+            // each write may change any of them.
             let MixedBatch { cache, headers, probes, found, flow_counters, now, .. } = work;
             return look_up::<S, true>(
                 simd,
                 cache,
-                Lines { odd: 0, cores },
+                Lines { unusual: 0, cores },
                 headers,
                 probes,
                 found,
                 (flow_counters, now),
             );
         }
-        recent.varied = VARIED;
+        recent.several_patterns = MIXED_PATTERN_BATCHES;
     }
-    simd.apart(Varied { work, line: &mut recent.line })
+    simd.apart(WithoutExpectedPattern { work, line: &mut recent.line })
 }
 
-/// What was found out about the headers of a batch.
+/// What was found out about the lines of a batch: sets of packets.
 #[derive(Clone, Copy)]
 struct Lines {
-    odd: u32,
+    unusual: u32,
     /// Packets whose origin has a core.
     cores: u32,
 }
 
-/// A pattern that packets are likely to have.
+/// The pattern that packets are expected to have.
 #[derive(Clone, Copy)]
-struct Likely<R> {
+struct ExpectedPattern<R> {
     /// Where the line begins in the frame.
     at: usize,
     layout: Layout,
     mask: R,
     parse: R,
     salt: R,
-    /// The line of a packet that has it.
+    /// A line with this pattern.
     first: R,
     origin: Origin,
-    /// What it leaves of the core, if its lines have one.
+    /// The mask of the core, if its lines have one.
     core_mask: Option<Core>,
 }
 
-impl<R: Copy> Likely<R> {
-    /// The one that the packet of this line had, if it is still one of the plan's.
+impl<R: Copy> ExpectedPattern<R> {
+    /// The pattern of this line, if the plan still has it.
     #[inline(always)]
-    fn again<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<Likely<R>> {
+    fn of_line<S: Simd<Reg = R>>(simd: S, plan: &Plan, line: &Aligned) -> Option<ExpectedPattern<R>> {
         let origin = Origin::of(&line.0);
         let pattern = plan.pattern_of(origin)?;
         let core_mask = origin.core(&pattern.mask.0);
         let Pattern { mask, parse, salt, at, layout, .. } = pattern;
-        Some(Likely {
+        Some(ExpectedPattern {
             at: *at as usize,
             layout: *layout,
-            // Not in a closure, which would not be compiled for the level.
+            // Not in a closure, which would not be compiled for the processor's level.
             mask: simd.load(&mask.0),
             parse: simd.load(&parse.0),
             salt: simd.load(&salt.0),
@@ -150,10 +152,10 @@ impl<R: Copy> Likely<R> {
         })
     }
 
-    /// Looks at the headers of a batch, and hashes them. Returns false, and nothing of use, if a packet has not the
-    /// pattern. `CORE`: its lines have a core, of which the mask leaves this.
+    /// Masks and hashes the headers of a batch. Returns false, and no usable result, if a packet has another pattern.
+    /// `CORE`: the lines have a core, of which `[a, b]` is the mask.
     #[inline(always)]
-    fn scan<S: Simd<Reg = R>, const CORE: bool>(
+    fn hash_lines<S: Simd<Reg = R>, const CORE: bool>(
         &self,
         simd: S,
         view: CacheReader<'_, R>,
@@ -177,7 +179,8 @@ impl<R: Copy> Likely<R> {
             (headers.bytes[i], headers.flags[i]) = (packet.len() as u32, flags);
             simd.store(line, &mut headers.lines[i].0);
             probes.hashes[i] = if CORE {
-                // From the frame: to read a part of what was just stored would take as long as to store it.
+                // The core is read from the frame: to read a part of a line that was just stored would stall until
+                // the store is complete.
                 let Some(core) = self.origin.core_in(bytes) else { return false };
                 view.hash_core([core[0] & a, core[1] & b], self.origin)
             } else {
@@ -194,30 +197,30 @@ fn longest(bytes: &[u32]) -> u32 {
     bytes.iter().fold(0, |longest, &bytes| longest.max(bytes))
 }
 
-/// [`find`] where nothing is known of the packets' patterns.
-struct Varied<'a> {
+/// [`find`] without an expected pattern.
+struct WithoutExpectedPattern<'a> {
     work: MixedBatch<'a>,
-    /// To the line of the last one that has a pattern.
+    /// Where the line of the last packet with a pattern is written.
     line: &'a mut Aligned,
 }
 
-impl Leveled for Varied<'_> {
+impl Leveled for WithoutExpectedPattern<'_> {
     type Output = Mixed;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Mixed {
         let MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found } = self.work;
-        let lines = scan(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
-        if let Some(last) = (all(packets.len()) & !lines.odd).checked_ilog2() {
+        let lines = mask_and_hash(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
+        if let Some(last) = (all(packets.len()) & !lines.unusual).checked_ilog2() {
             *self.line = headers.lines[last as usize];
         }
         look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
     }
 }
 
-/// Looks at the headers of a batch, and hashes them.
+/// Masks and hashes the headers of a batch.
 #[inline(always)]
-fn scan<S: Simd>(
+fn mask_and_hash<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
@@ -226,7 +229,7 @@ fn scan<S: Simd>(
     hashes: &mut [u64; BATCH_SIZE],
 ) -> Lines {
     let count = packets.len().min(BATCH_SIZE);
-    let (mut odd, mut cores) = (0u32, 0u32);
+    let (mut unusual, mut cores) = (0u32, 0u32);
     for i in 0..count {
         if let Some(later) = packets.get(i + AHEAD) {
             prefetch(later.data().as_ptr());
@@ -236,8 +239,8 @@ fn scan<S: Simd>(
         let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             cold_path();
-            odd |= 1 << i;
-            // What is done with all lines must not see an older one.
+            unusual |= 1 << i;
+            // Steps that read all lines must not read one of an earlier batch.
             (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
             continue;
         };
@@ -251,7 +254,7 @@ fn scan<S: Simd>(
         cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
     }
     headers.longest = longest(&headers.bytes[..count]);
-    // 1. Hash all; ask for the sets.
+    // 1. Hash all lines; prefetch the sets.
     for i in bits(cores) {
         let line = &headers.lines[i].0;
         let origin = Origin::of(line);
@@ -262,13 +265,13 @@ fn scan<S: Simd>(
         hashes[i] = view.hash_whole(simd, simd.load(&headers.lines[i].0));
         view.prefetch_set(hashes[i]);
     }
-    Lines { odd, cores }
+    Lines { unusual, cores }
 }
 
-/// Looks for packets by their lines, which are hashed, and counts those that are found for their flows. `ALIKE`: they
+/// Looks packets up by their lines, which are hashed, and counts the hits for their flows. `SAME_ORIGIN`: all lines
 /// have the same origin.
 #[inline(always)]
-fn look_up<S: Simd, const ALIKE: bool>(
+fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     simd: S,
     cache: &HeaderCache,
     lines: Lines,
@@ -278,55 +281,55 @@ fn look_up<S: Simd, const ALIKE: bool>(
     (flow_counters, now): (FlowCounters<'_>, Time),
 ) -> Mixed {
     let Probes { hashes, at } = probes;
-    let (view, Lines { odd, cores }) = (cache.view(simd), lines);
+    let (view, Lines { unusual, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
     let one = Origin::of(&headers.lines[0].0);
-    // 2. Compare the tags; ask for the entries.
+    // 2. Compare the tags; prefetch the entries.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
-        view.prefetch(at[i], if ALIKE { cores != 0 } else { cores >> i & 1 != 0 });
+        view.prefetch(at[i], if SAME_ORIGIN { cores != 0 } else { cores >> i & 1 != 0 });
     }
-    // 3. Compare the lines; ask for the counters.
+    // 3. Compare the lines; prefetch the counters.
     let (mut other, core_at) = (0, one.core_at());
-    let mut note = |at: &mut [u32; BATCH_SIZE], i: usize, (fact, same): (&Fact, bool)| {
+    let mut record = |at: &mut [u32; BATCH_SIZE], i: usize, (cached, same): (&CachedFlow, bool)| {
         if !same {
             cold_path();
             other |= 1 << i;
         }
-        found[i] = fact.found;
-        at[i] = fact.epoch;
-        prefetch(flow_counters.of(fact.found.flow));
+        found[i] = cached.found;
+        at[i] = cached.epoch;
+        prefetch(flow_counters.of(cached.found.flow));
     };
-    if ALIKE && cores != 0 {
+    if SAME_ORIGIN && cores != 0 {
         for i in 0..count {
-            note(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
+            record(at, i, view.read_core(at[i], core_at.of(&headers.lines[i].0), one));
         }
-    } else if ALIKE {
+    } else if SAME_ORIGIN {
         for i in 0..count {
-            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
+            record(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     } else {
         for i in bits(cores) {
             let line = &headers.lines[i].0;
             let origin = Origin::of(line);
-            note(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
+            record(at, i, view.read_core(at[i], origin.core_at().of(line), origin));
         }
         for i in bits(all(count) & !cores) {
-            note(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
+            record(at, i, view.read_whole(simd, at[i], &headers.lines[i].0));
         }
     }
-    let mut none = odd;
-    for i in bits(other & !odd) {
+    let mut none = unusual;
+    for i in bits(other & !unusual) {
         match view.other(hashes[i], &headers.lines[i].0) {
-            Some(fact) => (found[i], at[i]) = (fact.found, fact.epoch),
+            Some(cached) => (found[i], at[i]) = (cached.found, cached.epoch),
             None => none |= 1 << i,
         }
     }
     for i in bits(none) {
-        // Another epoch than that of no flow, so that they count as stale.
+        // An epoch that differs from that of `FlowRef::NONE`, so that the packet counts as stale.
         (found[i], at[i]) = (Found::MISS, !flow_counters.of(FlowRef::NONE).epoch());
     }
-    // 4. Ask the flows whether that still holds, and count.
+    // 4. Compare the epochs: count where the entry still holds.
     let (mut stale, mut differ) = (0, 0);
     for i in 0..count {
         let counters = flow_counters.of(found[i].flow);
@@ -340,5 +343,5 @@ fn look_up<S: Simd, const ALIKE: bool>(
     for i in bits(stale) {
         found[i] = Found::MISS;
     }
-    Mixed { known: all(count) & !stale, odd, alike: stale == 0 && differ == 0 }
+    Mixed { known: all(count) & !stale, unusual, uniform: stale == 0 && differ == 0 }
 }

@@ -1,15 +1,15 @@
-//! Which flow does a packet belong to?
+//! Classification: which flow a packet belongs to.
 //!
-//! Three nouns: the [`arena`] holds the flows; a [`subtable`] finds, among the flows with one mask, the
-//! one that equals a packet under it; the [`megaflow`] table has the subtables of each input port in the
-//! order of their usefulness. Before it each worker has two caches: [`headers`], from a frame's first bytes,
-//! whose entries hold as long as the flow's epoch; [`exact`], from keys, for frames with unusual headers,
-//! whose entries are hints that the arena decides about.
+//! The [arena](table::arena) holds the flows. A [subtable](table::subtable) finds, among the flows with one mask, the
+//! one that a packet matches. The [megaflow table](table::megaflow) has a list of subtables for each input port and
+//! later recirculation stage, those with the most hits first. Each worker has two caches before it: the header cache
+//! ([`cache::headers`]) maps the first bytes of a frame to a flow, and its entries hold as long as the flow's epoch;
+//! the key cache ([`cache::keys`]) maps the keys of frames with unusual headers to hints.
 //!
-//! A hint, there or in a subtable's bucket, is a hit when the flow it names is live and equals the packet
-//! under the flow's own mask. So a removed flow is out of sight by one store, and one for each worker, its
-//! epoch; no cache is ever searched for stale entries, and a number that was given to another flow does no
-//! harm.
+//! A hint, in the key cache or in a subtable's bucket, is the number of a flow. It is a hit if this flow is live and
+//! the packet matches its key under its mask. So to remove a flow takes one store to the flow and one to its epoch of
+//! each worker. No cache is searched for stale entries, and a stale hint does no harm after its number was given to
+//! another flow.
 
 #![allow(unsafe_code)]
 
@@ -31,19 +31,19 @@ mod tests;
 
 pub use batch::{Caches, classify};
 pub use cache::headers::{Found, HeaderCache};
-pub use cache::keys::ExactCache;
+pub use cache::keys::KeyCache;
 pub use packet::buffer::prefetch;
 pub use table::arena::{CompiledAction, FastAction, FastActionKind, Live};
 pub use table::flow_ref::FlowRef;
-pub use table::megaflow::{By, FlowList, Installed, Table};
+pub use table::megaflow::{FlowList, Installed, Requester, Table};
 
-/// The numbers of the set bits, ascending.
+/// The numbers of the bits that are set, in ascending order.
 #[inline(always)]
 pub fn bits(set: u32) -> Bits {
     Bits(set)
 }
 
-/// See [`bits`]. A type of its own, because adaptors of iterators are not inlined reliably.
+/// The iterator of [`bits`]. It is a type of its own because iterator adaptors are not inlined reliably.
 pub struct Bits(u32);
 
 impl Iterator for Bits {
@@ -51,7 +51,7 @@ impl Iterator for Bits {
 
     #[inline(always)]
     fn next(&mut self) -> Option<usize> {
-        // Of a number that is not zero, so that the compiler knows the result to be below 32.
+        // `NonZeroU32` tells the compiler that the result is below 32.
         let lowest = NonZeroU32::new(self.0)?.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
         Some(lowest)

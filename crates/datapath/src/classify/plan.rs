@@ -1,8 +1,8 @@
-//! What the flows of a stage can look at, in terms of frames as they are.
+//! A plan: which bits of raw frames the flows of a recirculation stage match.
 //!
-//! A plan is made when the stage's list of subtables is published. For each [`Template`] it has a pattern:
-//! the bits of a frame that any of the stage's flows can tell apart. Frames that are equal in the pattern belong
-//! to the same flow, so they need neither be parsed nor looked up one by one.
+//! It is made when the stage's list of subtables is published. For each [`Template`] it has a pattern: the bits of a
+//! frame that any of the stage's flows matches. Frames that agree in these bits belong to the same flow. So they need
+//! neither be parsed nor looked up one by one.
 
 use packet::Mask;
 use packet::flow::block::Common;
@@ -15,59 +15,59 @@ use smallvec::SmallVec;
 use crate::classify::cpu::simd::Line;
 use crate::pipeline::metadata::half_words_of;
 
-/// A line of its own.
+/// A line, aligned to a cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Aligned(pub Line);
 
-/// What is compared of the frames of one template.
+/// Which bits of the frames of one template are compared.
 #[repr(C)]
 pub struct Pattern {
-    /// The bits that matter.
+    /// The bits that some flow matches.
     pub mask: Aligned,
-    /// Those that say which template it is.
+    /// The bits that tell the template.
     pub parse: Aligned,
-    /// Added to what was masked: the [`Origin`], where the mask has no bits.
+    /// Or-ed with the masked bytes: the [`Origin`], where the mask has no bits.
     pub salt: Aligned,
-    /// Where the line begins in the frame.
+    /// Offset of the line in the frame.
     pub at: u32,
     /// Where the headers are.
     pub layout: Layout,
-    /// Where in the line the metadata of packets begins that go round again: behind the last byte of header that matters.
+    /// Offset in the line of the metadata of recirculated packets: behind the last header byte that matters.
     pub metadata_at: u8,
 }
 
 const _: () = assert!(size_of::<Pattern>() == 256);
 
-/// Four bytes of metadata that flows of a later stage look at.
+/// Four bytes of metadata that flows of a later stage match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetadataBits {
-    /// Which, as [`Metadata`](crate::pipeline::metadata::Metadata) numbers them.
+    /// Their number, as in [`Metadata`](crate::pipeline::metadata::Metadata).
     pub number: u8,
-    /// The bits.
+    /// The bits that are matched.
     pub mask: u32,
 }
 
 /// The patterns of a stage.
 pub struct Plan {
     patterns: [Option<Box<Pattern>>; Template::COUNT],
-    /// What flows of a later stage look at beside frames. It is part of the line.
+    /// The metadata that flows of a later stage match. It is part of the line.
     pub metadata: SmallVec<[MetadataBits; 4]>,
-    /// The port's flows all qualify for the simple match: they look at nothing but a [`SimpleMark`].
+    /// Whether all flows of the port qualify for the simple match: they match nothing but a [`SimpleMark`].
     pub simple: bool,
 }
 
-/// What a line says beside the bytes of the frame, in its last four bytes. From the lowest bit on: where in the line
-/// its [`core`](Origin::core) begins, where in the frame the line does, the template, and the number of the list of flows plus one.
-/// Never zero.
+/// The origin of a line, in its last four bytes. From the lowest bit on, it has: the offset of the
+/// [`core`](Origin::core) in the line, the offset of the line in the frame, the template, and the number of the list
+/// of flows plus one. It is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Origin(pub u32);
 
-/// Bytes of a line's core.
+/// Bytes of a core.
 pub const CORE: usize = 16;
 
-/// A line's core.
+/// The core of a line.
 pub type Core = [u64; CORE / 8];
 
 impl Origin {
@@ -78,12 +78,12 @@ impl Origin {
     /// Of the list's number plus one.
     const LIST_BITS: u32 = u16::BITS + 1;
 
-    // The bit that each part begins with, but for the first.
+    // The lowest bit of each part but the first.
     const AT: u32 = Origin::CORE_BITS;
     const TEMPLATE: u32 = Origin::AT + Origin::AT_BITS;
     const LIST: u32 = Origin::TEMPLATE + Origin::TEMPLATE_BITS;
 
-    /// In place of a core's beginning: there is none.
+    /// The offset that says that there is no core.
     const NO_CORE: u32 = (1 << Origin::CORE_BITS) - 1;
 
     fn new(list: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
@@ -93,7 +93,7 @@ impl Origin {
         Origin((u32::from(list) + 1) << Origin::LIST | template | at << Origin::AT | core)
     }
 
-    /// Where in the line its core begins, or [`NO_CORE`](Origin::NO_CORE).
+    /// Offset of the core in the line, or [`NO_CORE`](Origin::NO_CORE).
     #[inline(always)]
     fn core_begin(self) -> u32 {
         self.0 & ((1 << Origin::CORE_BITS) - 1)
@@ -105,33 +105,33 @@ impl Origin {
         (self.0 >> Origin::TEMPLATE) as usize & ((1 << Origin::TEMPLATE_BITS) - 1)
     }
 
-    /// Of a line.
+    /// The origin of a line.
     #[inline(always)]
     pub fn of(line: &Line) -> Origin {
         let [.., a, b, c, d] = line[7].to_ne_bytes();
         Origin(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// The line that has nothing else.
+    /// A line with this origin and zeros.
     fn line(self) -> Line {
         let [a, b, c, d] = self.0.to_ne_bytes();
         [0, 0, 0, 0, 0, 0, 0, u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
     }
 
-    /// The only bytes of a line that are not the same in all lines of its origin, where they are that few.
+    /// The core of a line: its only bytes that can differ between lines of its origin, if these are few enough.
     #[inline(always)]
     pub fn core(self, line: &Line) -> Option<Core> {
         self.core_in(zerocopy::transmute_ref!(line))
     }
 
-    /// As [`core`](Origin::core), of bytes that need not be masked.
+    /// As [`core`](Origin::core), for bytes that need not be masked.
     #[inline(always)]
     pub fn core_in(self, bytes: &[u8; 64]) -> Option<Core> {
         let core = bytes.get(self.core_begin() as usize..)?.first_chunk::<CORE>()?;
         Some(zerocopy::transmute!(*core))
     }
 
-    /// Where the core lies, for many lines of an origin that has one.
+    /// Where the core lies, for lines of an origin that has one.
     #[inline(always)]
     pub fn core_at(self) -> CoreAt {
         CoreAt(self.core_begin().min(64 - CORE as u32))
@@ -148,7 +148,7 @@ const _: () = assert!(Template::COUNT <= 1 << Origin::TEMPLATE_BITS);
 const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
 const _: () = assert!(Origin::LIST + Origin::LIST_BITS <= u32::BITS);
 
-/// Where in lines of 64 bytes their core begins. It ends within them.
+/// Offset of the core in lines of 64 bytes, which have all of it.
 #[derive(Clone, Copy)]
 pub struct CoreAt(u32);
 
@@ -162,12 +162,12 @@ impl CoreAt {
     }
 }
 
-/// The bytes of a window's words, as they lie in memory.
+/// The bytes of a window's words, in memory order.
 fn bytes_of(words: &[u64; WINDOW_WORDS]) -> [u8; WINDOW] {
     zerocopy::transmute!(*words)
 }
 
-/// Where in its lines the core of a window begins, with so many bytes of metadata from `metadata_at` on.
+/// Offset of the core in the lines of a window that have so many bytes of metadata from `metadata_at` on.
 fn core_of(window: &Window, metadata_at: usize, metadata: usize) -> Option<usize> {
     let (mask, fixed) = (bytes_of(&window.mask), bytes_of(&window.fixed));
     let is_metadata = |i: usize| (metadata_at..metadata_at + metadata).contains(&i);
@@ -178,14 +178,14 @@ fn core_of(window: &Window, metadata_at: usize, metadata: usize) -> Option<usize
 }
 
 impl Plan {
-    /// The plan of a list whose flows look at nothing beyond `union`, for packets as a port has received them. What has one
-    /// value for all of those, such as recirc_id, is not looked at.
+    /// The plan of a list whose flows match nothing beyond `union`, for packets that a port has received. Fields with
+    /// one value for all of these, such as recirc_id, are left out.
     pub fn new(list: u16, union: &Mask) -> Plan {
         Plan::with_metadata(list, union, SmallVec::new())
     }
 
-    /// As [`new`](Plan::new), for packets that go round again. They have metadata, of which all have the input port and the
-    /// recirculation id in common.
+    /// As [`new`](Plan::new), for recirculated packets. Their metadata is part of the line, except for the input port
+    /// and the recirculation id, which all of them have in common.
     pub fn of_later_stage(list: u16, union: &Mask) -> Plan {
         let bits = half_words_of(union).map(|(number, mask)| MetadataBits { number: number as u8, mask });
         Plan::with_metadata(list, union, bits.collect())
@@ -200,7 +200,7 @@ impl Plan {
         Plan { patterns, simple: metadata.is_empty() && is_simple(union), metadata }
     }
 
-    /// A plan that says nothing: every packet is to be looked up by its key.
+    /// A plan without patterns: every packet is looked up by its key.
     pub fn none() -> Plan {
         Plan { patterns: [const { None }; Template::COUNT], metadata: SmallVec::new(), simple: false }
     }
@@ -220,7 +220,7 @@ impl Plan {
 }
 
 impl Pattern {
-    /// `None` where the line has no room for so many parts of metadata.
+    /// `None` where the line has no room for the metadata.
     fn new(list: u16, template: Template, window: &Window, metadata: usize) -> Option<Pattern> {
         let metadata_at = (0..WINDOW).rev().find(|&i| bytes_of(&window.mask)[i] != 0).map_or(0, |last| last + 1);
         let bytes = metadata * size_of::<u32>();
@@ -244,9 +244,9 @@ impl Pattern {
     }
 }
 
-/// Whether flows that look at nothing beyond `union` can be told apart by a packet's mark: they match on
-/// dl_type, VLAN id and presence, and fragment bits at most. What has one value for all packets that come
-/// from a port, such as recirc_id, may be matched as well.
+/// Whether flows that match nothing beyond `union` can be told apart by a packet's mark: they match at most dl_type,
+/// VLAN id and presence, and fragment bits. Fields with one value for all packets from a port, such as recirc_id, may
+/// be matched as well.
 pub(super) fn is_simple(union: &Mask) -> bool {
     let mut other = union.clone();
     for field in [Field::InPortOxm, Field::RecircId, Field::PacketType, Field::DlType, Field::NwFrag] {
@@ -260,8 +260,7 @@ pub(super) fn is_simple(union: &Mask) -> bool {
 /// The bits of the outer tag that a simple flow may match: VLAN id and presence.
 const SIMPLE_TCI: u16 = VLAN_PRESENT | 0x0fff;
 
-/// Writes a mark into a key that has no more than its metadata: enough for the look-up of a flow that is
-/// simple.
+/// Writes a mark into a key that is reset to its metadata. That is enough to look up a simple flow.
 pub fn set_mark(key: &mut Key, mark: SimpleMark) {
     let from_frame = std::mem::offset_of!(Common, in_port) / 8;
     key.common_words_mut()[..from_frame].fill(0);
@@ -283,8 +282,8 @@ mod tests {
         mask
     }
 
-    /// A line leads to the pattern that it was made with, and to none of another port, or that begins elsewhere in
-    /// the frame.
+    /// The origin of a line leads to the pattern that the line was made with, and not to one of another port or with
+    /// another offset in the frame.
     #[test]
     fn origins_lead_to_their_patterns() {
         let near = [(Field::DlDst, u128::MAX)];

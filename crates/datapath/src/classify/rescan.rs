@@ -1,9 +1,10 @@
-//! The look at a batch that goes round again: which packets follow one of their own microflow, and what each is looked up
-//! by.
+//! The first step of the look-up of recirculated packets: find runs, and make the lines that the header cache is
+//! looked up by.
 //!
-//! As [`scan`](super::scan()), with two differences. The line that a packet is looked up by has the metadata behind the
-//! header that the stage's flows look at. And the packets of a run have all of their metadata in common, also what no flow
-//! of this stage looks at: a program may send it on to another stage, and is run once for them all.
+//! It does what [`scan`](super::scan::scan) does for received packets, with two differences. The line of a packet also
+//! has the metadata that flows of the stage match, behind its header. And packets of a run agree in all of their
+//! metadata, also where no flow of this stage matches it: their program runs once for all of them and may send them
+//! to another stage.
 
 use packet::flow::template::{Template, WINDOW_WORDS};
 use packet::{BATCH_SIZE, Packet};
@@ -13,10 +14,10 @@ use super::prefetch;
 use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
 use crate::pipeline::metadata::Metadata;
 
-/// Looks at a batch. Packets of `counted` make no run with others.
+/// Finds runs and lines of a batch. Packets of `counted` are not in runs with packets that are not.
 pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32, headers: &mut MaskedHeaders) -> Scan {
-    let mut scan = Scan { leaders: 0, odd: 0 };
-    // Of the packet before, if it was not odd; and of the present run.
+    let mut scan = Scan { leaders: 0, unusual: 0 };
+    // The line of the packet before, if it has a pattern, and the start of the present run.
     let mut before = Aligned([0; 8]);
     let mut first = 0;
     headers.longest = 0;
@@ -28,11 +29,11 @@ pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32
         let packet = &packets[i];
         let length = packet.len() as u32;
         headers.longest = headers.longest.max(length);
-        // What is no Ethernet frame has no template.
+        // Only Ethernet frames have a template.
         let template = Template::of(packet.data()).filter(|_| metadata.is_ethernet(i));
         let pattern = template.and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
-            scan.odd |= 1 << i;
+            scan.unusual |= 1 << i;
             (headers.bytes[i], headers.flags[i]) = (length, 0);
             before = Aligned([0; 8]);
             continue;
@@ -54,7 +55,7 @@ pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32
     scan
 }
 
-/// What a packet is looked up by. It is not all zeros, for its origin is not.
+/// The line of a packet. It is never all zeros, since its origin is not zero.
 #[inline(always)]
 fn line(plan: &Plan, pattern: &Pattern, packet: &Packet, i: usize, metadata: &Metadata) -> Aligned {
     let at = pattern.at as usize;

@@ -1,9 +1,9 @@
-//! The first look at a batch of one input port: which packets are of the same flow as the one before.
+//! The first step of the look-up of received packets: find runs, and make the lines that the header cache is looked
+//! up by.
 //!
-//! Nothing is parsed. Each frame's first bytes, masked with the pattern of its template, are compared with
-//! those of the frame before. Where they are equal, no flow of the port tells the two apart: the packet
-//! belongs to the run that the one before belongs to. The first packet of a run is its leader; its
-//! masked bytes are what it is looked up by.
+//! Nothing is parsed. The first bytes of each frame are masked with the pattern of its template and compared with
+//! those of the frame before. Where they are equal, no flow of the port tells the two frames apart, and the packet
+//! joins the run of the one before. The first packet of a run is its leader. The leader's masked bytes are its line.
 
 use packet::flow::template::{Layout, TAG, TAG_AT, Template};
 use packet::{BATCH_SIZE, Packet};
@@ -12,17 +12,17 @@ use super::plan::{Aligned, Pattern, Plan};
 use super::prefetch;
 use crate::classify::cpu::simd::Simd;
 
-/// How many packets ahead the frame's first line is asked for.
+/// How many packets ahead the first cache line of a frame is prefetched.
 pub(super) const AHEAD: usize = 4;
 
-/// What was found out about the frames of a batch.
+/// Masked headers, lengths and TCP flags of the frames of a batch.
 #[repr(C)]
 pub struct MaskedHeaders {
-    /// Masked bytes of the leaders.
+    /// The lines of the leaders.
     pub lines: [Aligned; BATCH_SIZE],
-    /// Bytes of all frames of a run, at its first packet.
+    /// Bytes of all frames of a run, at the index of its first packet.
     pub bytes: [u32; BATCH_SIZE],
-    /// TCP flags of all packets of a run, at its first; of runs that are not odd.
+    /// TCP flags of all packets of a run, at the index of its first packet; not for packets with unusual headers.
     pub flags: [u16; BATCH_SIZE],
     /// Bytes of the longest frame.
     pub longest: u32,
@@ -39,24 +39,24 @@ impl Default for MaskedHeaders {
     }
 }
 
-/// Sets of packets, by number.
+/// The runs of a batch: sets of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// The first packets of runs.
+    /// The first packets of runs with usual headers.
     pub leaders: u32,
-    /// Packets that have none of the templates, or one that the port has no pattern for: each is to be
-    /// looked at by itself.
-    pub odd: u32,
+    /// Packets with unusual headers: without a template, or with one for which the port has no pattern. They are
+    /// looked up by their keys, each one by itself.
+    pub unusual: u32,
 }
 
-/// Looks at a batch.
+/// Finds runs and lines of a batch.
 #[inline(always)]
 pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut MaskedHeaders) -> Scan {
-    let mut scan = Scan { leaders: 0, odd: 0 };
+    let mut scan = Scan { leaders: 0, unusual: 0 };
     let mut pattern: Option<&Pattern> = None;
     let nothing = simd.load(&[0; 8]);
     let (mut mask, mut parse, mut salt, mut before) = (nothing, nothing, nothing, nothing);
-    // Of the present run.
+    // The present run: its first packet, bytes and flags.
     let (mut first, mut bytes, mut flags) = (0, 0, 0);
     let mut longest = 0;
     let count = packets.len().min(BATCH_SIZE);
@@ -69,7 +69,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
         longest = longest.max(length);
         let (line, own);
         'run: {
-            // 1. As the one before.
+            // 1. The pattern of the packet before, ...
             if let Some(pattern) = pattern
                 && let Some(bytes_of) = packet.line(pattern.at as usize)
             {
@@ -87,7 +87,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
                     break 'run;
                 }
             }
-            // 2. By its template.
+            // 2. or that of the packet's own template.
             pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
             if let Some(found) = pattern
                 && let Some(fitting) = fitting::<false>(&found.layout, packet)
@@ -100,7 +100,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
                 (line, own) = (Some(simd.select(bytes_of, mask, salt)), fitting);
                 break 'run;
             }
-            // 3. Neither. What comes next starts anew.
+            // 3. Neither: the packet has unusual headers, and the next one starts a new run.
             pattern = None;
             (line, own) = (None, 0);
         }
@@ -110,9 +110,9 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
                 simd.store(line, &mut headers.lines[i].0);
                 before = line;
             }
-            None => scan.odd |= 1 << i,
+            None => scan.unusual |= 1 << i,
         }
-        // Without a run before, this is written over right away.
+        // Without a run before, this is overwritten immediately.
         (headers.bytes[first], headers.flags[first]) = (bytes, flags);
         (first, bytes, flags) = (i, length, own);
     }
@@ -121,8 +121,8 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
     scan
 }
 
-/// The TCP flags of a packet of the layout's template, if its lengths are right. `VARIED`: nothing is known of the next
-/// packet's template, so there is no branch that depends on it.
+/// The TCP flags of a packet with the layout's template, or `None` if its length fields are wrong. `VARIED`: the next
+/// packet may have any other template, so there is no branch that depends on the layout.
 #[inline(always)]
 pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
     let frame = packet.data();
@@ -130,8 +130,8 @@ pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> O
     if size < layout.min_frame {
         return None;
     }
-    // SAFETY: in `min_frame` bytes there is a word at each place that a layout has, and they are more than an Ethernet
-    // header.
+    // SAFETY: the frame has at least `min_frame` bytes, which was checked above. Every offset of a layout is at least
+    // two bytes below that, and so is the Ethernet type.
     let at = |at: u32| unsafe { word(frame, at) };
     let length = at(layout.length);
     if !VARIED && layout.is_plain {
@@ -147,11 +147,11 @@ pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> O
 #[inline(always)]
 unsafe fn word(frame: &[u8], at: u32) -> u16 {
     debug_assert!(at as usize + 2 <= frame.len());
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that the frame has two bytes at `at`, and the read may be unaligned.
     u16::from_be(unsafe { frame.as_ptr().add(at as usize).cast::<u16>().read_unaligned() })
 }
 
-/// The line at `at` of a frame that ends before it does.
+/// The 64 bytes from `at` on of a frame that ends before them, filled up with zeros.
 #[cold]
 pub(super) fn copied(frame: &[u8], at: usize) -> [u8; 64] {
     let mut line = [0; 64];

@@ -1,4 +1,4 @@
-//! Every tier against a linear scan, and readers against a writer.
+//! Every tier compared with a linear search, and readers concurrent with a writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ fn table(readers: usize, max_masks: usize) -> (Arc<Domain>, Vec<Reader>, Table) 
     let domain = Arc::new(Domain::new(readers));
     let readers = domain.readers();
     let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, max_masks, 2, [1, 2], domain.clone());
-    table.enlist(1);
+    table.add_worker(1);
     (domain, readers, table)
 }
 
@@ -49,25 +49,26 @@ fn mask(choice: u8) -> Mask {
 
 fn install(table: &Table, key: &Key, mask: &Mask) -> FlowId {
     let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
-    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), By::Management).unwrap().id
+    table.install(key, Box::new(mask.clone()), actions, Arc::new(()), Time(1), Requester::Management).unwrap().id
 }
 
-/// The budget has the counters of each worker, also of those that come after a flow and are there when it goes.
+/// The memory of flows includes the counters of each worker, also of one that is added after a flow and exists when
+/// the flow is removed.
 #[test]
 fn a_flow_takes_with_it_what_it_was_counted_for() {
     let table = Table::new(1000, 10, 3, [1, 2], Arc::new(Domain::new(1)));
-    table.enlist(0);
+    table.add_worker(0);
     let ids: Vec<FlowId> = (1..9u8).map(|n| install(&table, &key(&[n % 4, n / 4, 0, 0, 0, 0, 0]), &mask(3))).collect();
     let of_one_worker = table.bytes();
-    table.enlist(2);
+    table.add_worker(2);
     assert_eq!(table.bytes() - of_one_worker, 2 * flow_counters::COUNTERS_BYTES * ids.len());
     let each = table.bytes() / ids.len();
     table.remove(&ids[..5]);
     assert_eq!(table.bytes(), 3 * each);
 }
 
-/// What the tiers find, as a worker asks them.
-fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
+/// Looks keys up in the tiers, as a worker does.
+fn classify(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<Option<FlowId>> {
     let guard = reader.pin();
     keys.chunks(BATCH_SIZE)
         .flat_map(|keys| {
@@ -93,8 +94,8 @@ fn classify(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader
         .collect()
 }
 
-/// What whole batches of one port find, the packets in order of their ports, as recirculated ones are looked up.
-fn in_batches(table: &Table, exact: &mut ExactCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
+/// Looks up whole batches of one port, with the packets in order of their ports, as recirculated ones are looked up.
+fn in_batches(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader) -> Vec<(Key, Option<FlowId>)> {
     let guard = reader.pin();
     let mut found = Vec::new();
     let mut meta = BatchMeta::default();
@@ -127,7 +128,7 @@ proptest! {
         runs in proptest::collection::vec(1..5usize, 40),
     ) {
         let (domain, mut readers, table) = table(1, 1000);
-        let mut exact = ExactCache::new(16);
+        let mut exact = KeyCache::new(16);
         let mut linear: Vec<(Key, Mask, FlowId)> = Vec::new();
         let packets: Vec<Key> = packets.iter().map(key).collect();
         let in_runs: Vec<Key> = packets.iter().zip(runs).flat_map(|(k, n)| vec![k.clone(); n]).collect();
@@ -162,7 +163,7 @@ proptest! {
             readers[0].offline();
             domain.collect();
         }
-        // Dumps give back what was put in.
+        // Dumps return what was installed.
         for (flow, mask, id) in &linear {
             let dump = table.dump(*id).unwrap();
             prop_assert_eq!(&*dump.key, &flow.masked(mask));
@@ -189,7 +190,7 @@ fn many_flows_of_one_mask() {
         .collect();
     let ids: Vec<FlowId> = keys.iter().map(|k| install(&table, k, &wanted)).collect();
     readers[0].quiescent();
-    let found = classify(&table, &mut ExactCache::new(64), &keys, &readers[0]);
+    let found = classify(&table, &mut KeyCache::new(64), &keys, &readers[0]);
     assert!(found.iter().zip(&ids).all(|(f, id)| *f == Some(*id)));
     readers[0].offline();
     assert_eq!(table.remove(&ids).len(), ids.len());
@@ -202,7 +203,8 @@ fn masks_of_a_port_are_limited() {
     install(&table, &key(&[1; 7]), &mask(1));
     install(&table, &key(&[1; 7]), &mask(2));
     let actions: Arc<[Action]> = Arc::new([]);
-    let refused = table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1), By::Management);
+    let refused =
+        table.install(&key(&[1; 7]), Box::new(mask(4)), actions, Arc::new(()), Time(1), Requester::Management);
     assert!(matches!(refused, Err(crate::Error::TooManyMasks { port: PortNo(2), limit: 2 })), "{refused:?}");
     install(&table, &key(&[2; 7]), &mask(4));
     install(&table, &key(&[5, 5, 5, 5, 5, 5, 1]), &mask(1));
@@ -225,7 +227,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         }
         (key, mask)
     };
-    // Miri, which is slow, sees races also where nothing comes of them.
+    // Miri is slow, but detects races even where they have no effect.
     const FLOWS: u32 = if cfg!(miri) { 30 } else { 300 };
     const STEPS: u32 = if cfg!(miri) { 60 } else { 600 };
     const CHECKS: u64 = if cfg!(miri) { 50 } else { 1000 };
@@ -233,7 +235,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         for (worker, reader) in readers.iter_mut().enumerate() {
             let (table, stop, checked) = (&table, &stop, &checked);
             scope.spawn(move || {
-                let mut exact = ExactCache::new(256);
+                let mut exact = KeyCache::new(256);
                 let mut n = worker as u32;
                 while !stop.load(Ordering::Relaxed) {
                     reader.quiescent();
@@ -267,7 +269,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
             let (key, mask) = spec(n);
             let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(n + 1))]);
             installed.push_back(
-                table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1), By::Management).unwrap().id,
+                table.install(&key, Box::new(mask), actions, Arc::new(()), Time(1), Requester::Management).unwrap().id,
             );
             if installed.len() > FLOWS as usize / 2 {
                 let ids: Vec<_> = installed.drain(..3).collect();
@@ -285,7 +287,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
     });
 }
 
-/// Subtables that find more come first, so that most packets visit few.
+/// Subtables with more hits come first, so that most packets visit few.
 #[test]
 fn subtables_are_ranked_by_hits() {
     let (domain, mut readers, table) = table(1, 10);
@@ -301,7 +303,7 @@ fn subtables_are_ranked_by_hits() {
         let at = LookupContext { list, table, worker: 0, guard, count_at: None };
         (0..times).map(|_| Table::lookup(at, std::slice::from_ref(key), 1, &mut found)).last().unwrap()
     };
-    // Each matches the flow of one mask only.
+    // Each key matches the flow of one mask only.
     let keys = [key(&[1, 0, 0, 0, 0, 0, 0]), key(&[0, 2, 0, 0, 0, 0, 0]), key(&[0, 0, 3, 0, 0, 0, 0])];
     for busy in [2, 0, 1, 2] {
         readers[0].quiescent();

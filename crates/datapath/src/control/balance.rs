@@ -1,9 +1,9 @@
 //! Moving receive queues by themselves when a worker is overloaded: OVS's PMD auto load balance, with its
 //! settings and log lines.
 //!
-//! At an interval of minutes: where a worker was busier than the load threshold for the last minute, the
-//! queues are spread anew on paper. When that would lower the variance of the workers' loads by the
-//! improvement threshold, it is done: [`Balancer::decide`] says so, from its inputs alone.
+//! At an interval of minutes: where a worker was busier than the load threshold for the last minute, a new assignment
+//! of the queues is computed. If it would lower the variance of the workers' loads by the improvement threshold, it
+//! is applied. [`Balancer::decide`] says so, from its inputs alone.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Default for AutoBalance {
     }
 }
 
-/// Decides when queues move, and remembers its last looks.
+/// Decides when queues move, and stores its last decisions.
 #[derive(Default)]
 pub struct Balancer {
     /// `None` before it was configured.
@@ -135,7 +135,7 @@ impl Balancer {
     }
 }
 
-/// What the balancer looks at. `queues` and `assignments` are of the same receive queues, in the same order.
+/// The inputs of the balancer. `queues` and `assignments` are of the same receive queues, in the same order.
 pub struct Inputs {
     /// The time.
     pub now: Time,
@@ -143,7 +143,7 @@ pub struct Inputs {
     pub scheduling: Scheduling,
     /// What each queue has cost in the last minute, and where it is wanted.
     pub queues: Vec<QueueLoad>,
-    /// Who polls each queue now.
+    /// Which worker polls each queue now.
     pub assignments: Vec<Assignment>,
     /// The workers, and the least that each was busy in any step of the last minute, in percent.
     pub workers: Vec<(EligibleWorker, Option<u8>)>,
@@ -276,7 +276,7 @@ mod tests {
         let on = AutoBalance { enabled: true, ..AutoBalance::default() };
         assert!(decides(on, overloaded()));
         assert!(!decides(AutoBalance { enabled: false, ..on }, overloaded()));
-        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "nobody is that busy");
+        assert!(!decides(AutoBalance { load: 97, ..on }, overloaded()), "no worker is that busy");
         let [one, other] = [0, 1].map(|worker| Assignment { worker, pinned: false });
         let spread = Inputs { assignments: vec![one, other], ..overloaded() };
         assert!(!decides(on, spread), "no assignment is better");

@@ -15,7 +15,7 @@ pub struct HandlerPool {
     vacant: Vec<Reader>,
 }
 
-/// A handler, as everybody may know it.
+/// A handler, as other threads know it.
 #[derive(Clone, Default)]
 pub struct HandlerHandle {
     /// What it is to serve.
@@ -88,8 +88,8 @@ impl HandlerPool {
         channels.into_iter().filter_map(release).collect()
     }
 
-    /// Waits until the old handlers are through with the batch that they were at, and gives the channels to the new ones.
-    /// Returns whom each worker is to notify from now on.
+    /// Waits until the old handlers have finished their present batch, and gives the channels to the new ones.
+    /// Returns the notifier of each worker's new handler.
     pub fn take_over(&self, moves: Vec<ChannelMove>) -> Vec<(usize, Arc<Notifier>)> {
         let take = |ChannelMove { worker, channel, released, to }: ChannelMove| {
             // Without an answer, the old handler has panicked, and the process is about to end.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Length of a step.
 pub const STEP: Duration = Duration::from_secs(5);
-/// Steps that are remembered: a minute.
+/// Steps that are stored: a minute.
 const STEPS: usize = 12;
 
 /// The last minute of a counter that only grows.

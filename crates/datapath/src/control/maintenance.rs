@@ -1,5 +1,5 @@
-//! What is due now and then: limits enforced, memory freed, evicted flows handed over, subtables ranked, ports looked at,
-//! loads measured.
+//! Periodic work: enforces limits, frees memory, hands over evicted flows, ranks subtables, checks ports and measures
+//! loads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sync::tsc;
 /// How often it runs where a thread runs it.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often subtables are ranked and ports are looked at.
+/// How often subtables are ranked and ports are checked.
 const RANK: Duration = Duration::from_secs(1);
 
 /// The maintenance of a datapath. Any thread may run it that holds none of the locks.
@@ -29,7 +29,7 @@ pub struct Maintenance {
 
 /// When something was done last.
 struct LastTimes {
-    /// Subtables were ranked and ports looked at.
+    /// Subtables were ranked and ports checked.
     ranked: Time,
     /// A step of the load histories ended.
     measured: Time,
@@ -66,7 +66,7 @@ impl Maintenance {
 }
 
 impl LastTimes {
-    /// Whether to rank and whether to measure now, which is noted as done.
+    /// Whether to rank and whether to measure now. Records it as done.
     fn due(&mut self, now: Time) -> (bool, bool) {
         let is_due = |last: &mut Time, interval| {
             let due = now.since(*last) >= interval;

@@ -1,14 +1,15 @@
-//! The control plane: which ports, workers and handlers there are, and who polls and sends by which queue.
+//! The control plane: which ports, workers and handlers there are, and which worker polls and transmits by which
+//! queue.
 //!
 //! Each part knows the ones above it in this list, and none below:
-//! - `resources`: the clock, the flows and the slow path, which everybody uses;
+//! - `resources`: the clock, the flows and the slow path, which all other parts use;
 //! - `load_history`: what a counter has counted in the last minute;
-//! - `scheduler`: who is to poll which receive queue, and `balance`: when that is worth a change; both compute and touch
-//!   nothing;
-//! - `ports`: the ports and who has their queues; knows nothing of threads;
+//! - `scheduler`: which worker is to poll which receive queue, and `balance`: when a change is worth it; both only
+//!   compute;
+//! - `ports`: the ports and which workers have their queues; knows nothing of threads;
 //! - `pool`: the workers; knows nothing of ports;
 //! - `handlers`: the threads of the slow path and whose channels they serve;
-//! - `maintenance`: what is due now and then;
+//! - `maintenance`: periodic work;
 //! - `runtime`: what drives workers and handlers: threads, or the callers of the datapath;
 //! - `queues`: how queues change hands between workers;
 //! - `plane`: the changes themselves, one at a time.

@@ -1,4 +1,5 @@
-//! The control plane: changes workers, handlers, and who polls and sends by which queue, one change at a time.
+//! The control plane: changes workers, handlers, and which worker polls and transmits by which queue, one change at a
+//! time.
 
 use std::sync::{Arc, mpsc};
 
@@ -22,7 +23,7 @@ use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
 use crate::worker::waker::Waker;
 
-/// What the control plane changes, and others look at.
+/// What the control plane changes and others read.
 pub type Parts = (Resources, Arc<Mutex<PortTable>>, Arc<RwLock<WorkerPool>>, Arc<Maintenance>);
 
 /// What a change of workers, handlers or ports needs. There is one for each datapath, behind a lock, so that there is one
@@ -108,13 +109,13 @@ impl ControlPlane {
         self.runtime.poll()
     }
 
-    /// Leaves a command for every worker, and has it obeyed where no thread drives them.
+    /// Posts a command to every worker, and has it executed where no thread drives them.
     pub fn tell(&mut self, command: impl Fn() -> Command) {
         self.pool.read().tell(command);
         self.runtime.serve();
     }
 
-    /// Has workers that no thread drives do what they were asked to.
+    /// Has workers that no thread drives execute their commands.
     pub fn serve(&mut self) {
         self.runtime.serve();
     }
@@ -175,7 +176,7 @@ impl ControlPlane {
         let reader = self.pool.write().take_place(number)?;
 
         let Resources { table, clock, .. } = &self.resources;
-        table.enlist(number);
+        table.add_worker(number);
         let handler = self.handlers.of_worker(number);
         let notifier = handler.notifier.clone();
         let setup = WorkerSetup { number, reader, waker, notifier, dedicated: core.is_some() };
@@ -198,17 +199,17 @@ impl ControlPlane {
             let mut pool = self.pool.write();
             pool.end(number);
             let Some(worker) = pool.get(number) else { return };
-            // Whatever it was given before comes before this.
+            // Commands are executed in order, so earlier ones come before this.
             worker.mailbox.post(Command::Drain { reply: done });
         }
         self.runtime.settle();
         let _ = drained.recv();
-        // What waits is sent, and counted, before the counters are read for the last time.
+        // Waiting packets are transmitted and counted before the counters are read for the last time.
         let ended = self.runtime.remove_worker(number).map(Worker::end);
         let Some(handle) = self.pool.write().remove(number) else { return };
         // A worker that has panicked keeps what it had; the process is about to end.
         let Some((reader, queues)) = ended else { return };
-        // Nothing is outstanding, so nobody waits for the handler to let go.
+        // Nothing is outstanding, so the handler need not be waited for.
         let handler = self.handlers.of_worker(number);
         drop(handler.channel_list.release(&handle.channel));
         handler.notifier.notify();

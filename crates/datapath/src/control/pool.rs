@@ -1,8 +1,8 @@
 //! The workers, as the control plane knows them: their numbers, where commands for them go, and what they count.
 //!
-//! A worker's number is a place in the arrays that are kept for each worker: a place in the RCU domain, counters of each
-//! flow, drops of each port. The next worker of a number goes on with what the one before has counted there, so nothing is
-//! lost when a worker ends.
+//! A worker's number is its index in everything that is kept for each worker: readers of the RCU domain, flow
+//! counters, drops of each port. The next worker with a number continues with the counts of the one before, so
+//! nothing is lost when a worker ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ pub struct WorkerPool {
     max_workers: usize,
     /// What workers that have ended have counted.
     ended: WorkerStats,
-    /// The same since the start, whatever has been reset.
+    /// The same since the start, regardless of resets.
     ended_ever: WorkerStats,
     /// Cycles that have passed, of which loads are a share.
     elapsed: LoadHistory,
 }
 
-/// A worker, as everybody may know it.
+/// A worker, as other threads know it.
 pub struct WorkerHandle {
     /// The core that it is pinned to.
     pub core: Option<usize>,
@@ -51,7 +51,7 @@ pub struct WorkerHandle {
     since: Time,
     /// Its busy cycles.
     busy: LoadHistory,
-    /// It gets nothing new to do.
+    /// Whether it gets no further queues or commands, since it is about to end.
     ending: bool,
 }
 
@@ -110,7 +110,7 @@ impl WorkerPool {
         self.workers.insert(number, worker);
     }
 
-    /// Gives a worker nothing new to do from now on.
+    /// Marks a worker as about to end: it gets nothing new to do.
     pub fn end(&mut self, number: usize) {
         if let Some(worker) = self.get_mut(number) {
             worker.ending = true;
@@ -126,7 +126,7 @@ impl WorkerPool {
         Some(worker)
     }
 
-    /// Gives the place of a worker back that is removed.
+    /// Returns the reader of a removed worker.
     pub fn give_place_back(&mut self, number: usize, reader: Reader) {
         self.vacant.insert(number, reader);
     }
@@ -159,7 +159,7 @@ impl WorkerPool {
         self.iter().map(|(number, worker)| (number, worker.mailbox.clone())).collect()
     }
 
-    /// Leaves a command for every worker.
+    /// Posts a command to every worker.
     pub fn tell(&self, command: impl Fn() -> Command) {
         self.workers.values().for_each(|worker| worker.mailbox.post(command()));
     }

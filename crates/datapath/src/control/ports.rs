@@ -1,5 +1,5 @@
-//! The ports, as the control plane knows them: their numbers, who sends by which of their transmit queues, and who
-//! receives from which of their receive queues.
+//! The ports, as the control plane knows them: their numbers, and which workers have which of their transmit and
+//! receive queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, QueueLoad};
 use crate::error::Error;
-use crate::pipeline::port::{PortShared, Queue};
+use crate::pipeline::port::{DpPort, Queue};
 use crate::stats::{Drops, RxAssignment};
 use crate::sync::counters::Counter;
 use crate::worker::rx_queue::Rx;
@@ -29,8 +29,8 @@ pub struct PortTable {
 /// A port, as the control plane knows it.
 pub struct ManagedPort {
     /// What the workers know of it.
-    pub shared: Arc<PortShared>,
-    /// Who sends to it, and how.
+    pub dp_port: Arc<DpPort>,
+    /// Its transmit queues, and which workers share one.
     pub tx: TxQueues,
     /// Its receive queues, by number.
     rx: Vec<ManagedRxQueue>,
@@ -49,14 +49,14 @@ struct ManagedRxQueue {
 /// What workers are to be given of a port.
 pub struct NewPort {
     /// The port.
-    pub shared: Arc<PortShared>,
+    pub dp_port: Arc<DpPort>,
     /// By worker.
     pub tx: BTreeMap<usize, Queue>,
     /// By worker.
     pub rx: BTreeMap<usize, Vec<Rx>>,
 }
 
-/// Receive queues of a port that are to change hands.
+/// Receive queues of a port that are to move between workers.
 #[derive(Debug, PartialEq)]
 pub struct RxMove {
     /// The port.
@@ -71,23 +71,23 @@ pub struct RxMove {
 impl PortTable {
     /// Adds a port, with a transmit queue for each of `workers`, among which its receive queues are spread.
     pub fn add(&mut self, port: Arc<dyn Port>, workers: &[usize], max_workers: usize) -> Result<NewPort, Error> {
-        if self.ports.values().any(|other| other.shared.port.name() == port.name()) {
+        if self.ports.values().any(|other| other.dp_port.port.name() == port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
         let number = self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
         let (tx, queues) = TxQueues::make(&*port, workers)?;
-        let shared = PortShared::new(number, port, max_workers);
-        let managed = ManagedPort { shared: shared.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
+        let dp_port = DpPort::new(number, port, max_workers);
+        let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.ports.insert(number, managed);
         self.last = number.0;
-        let rx = self.add_rx_queues(&shared, shared.port.take_rx_queues(), workers);
-        Ok(NewPort { shared, tx: workers.iter().copied().zip(queues).collect(), rx })
+        let rx = self.add_rx_queues(&dp_port, dp_port.port.take_rx_queues(), workers);
+        Ok(NewPort { dp_port, tx: workers.iter().copied().zip(queues).collect(), rx })
     }
 
     /// Adds receive queues of a port, each for the worker with the fewest. None where the port has gone.
     pub fn add_rx_queues(
         &mut self,
-        shared: &Arc<PortShared>,
+        dp_port: &Arc<DpPort>,
         queues: Vec<Box<dyn RxQueue>>,
         workers: &[usize],
     ) -> BTreeMap<usize, Vec<Rx>> {
@@ -95,12 +95,12 @@ impl PortTable {
         for queue in queues {
             let worker = self.least_loaded(workers);
             // A port that was removed may have been added again as another.
-            let same = |port: &&mut ManagedPort| Arc::ptr_eq(&port.shared, shared);
-            let Some(port) = self.ports.get_mut(&shared.no).filter(same) else { break };
+            let same = |port: &&mut ManagedPort| Arc::ptr_eq(&port.dp_port, dp_port);
+            let Some(port) = self.ports.get_mut(&dp_port.no).filter(same) else { break };
             let (index, cycles) = (port.rx.len(), Arc::new(Counter::default()));
             let assignment = Assignment { worker, pinned: false };
             port.rx.push(ManagedRxQueue { assignment, cycles: cycles.clone(), load: LoadHistory::default() });
-            added.entry(worker).or_default().push(Rx::new(shared, index, queue, cycles));
+            added.entry(worker).or_default().push(Rx::new(dp_port, index, queue, cycles));
         }
         added
     }
@@ -142,7 +142,7 @@ impl PortTable {
     fn least_loaded(&self, workers: &[usize]) -> usize {
         let queues = |worker: &usize| {
             let all = self.ports.values().flat_map(|port| &port.rx).map(|rx| rx.assignment);
-            // A worker that a queue is pinned to is left to it, if there is another.
+            // A worker with a pinned queue gets no others, if there is another worker.
             all.filter(|assignment| assignment.worker == *worker)
                 .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1))
         };
@@ -153,13 +153,13 @@ impl PortTable {
 /// Which there are.
 impl PortTable {
     /// The part of a port that workers know, too.
-    pub fn get(&self, port: PortNo) -> Option<&Arc<PortShared>> {
-        self.ports.get(&port).map(|port| &port.shared)
+    pub fn get(&self, port: PortNo) -> Option<&Arc<DpPort>> {
+        self.ports.get(&port).map(|port| &port.dp_port)
     }
 
     /// The same of every port, in the order of their numbers.
-    pub fn all(&self) -> Vec<Arc<PortShared>> {
-        self.ports.values().map(|port| port.shared.clone()).collect()
+    pub fn all(&self) -> Vec<Arc<DpPort>> {
+        self.ports.values().map(|port| port.dp_port.clone()).collect()
     }
 
     /// Every port, to have its transmit queues given out and taken back.
@@ -200,12 +200,12 @@ impl PortTable {
         self.ports.values().flat_map(of_port).collect()
     }
 
-    /// Who polls them.
+    /// Which worker polls each of them.
     pub fn assignments(&self) -> Vec<Assignment> {
         self.ports.values().flat_map(|port| port.rx.iter().map(|rx| rx.assignment)).collect()
     }
 
-    /// Records who polls them from now on. Returns which queues have to change hands for that.
+    /// Records which worker polls each of them from now on. Returns the queues that have to move.
     pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
         let mut assignments = assignments.into_iter();
         let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();
@@ -259,7 +259,7 @@ impl PortTable {
     /// Since they were reset.
     pub fn drops(&self) -> Vec<(PortNo, Drops)> {
         let of_port = |(&number, port): (&PortNo, &ManagedPort)| {
-            let drops = port.shared.read_drops();
+            let drops = port.dp_port.read_drops();
             (number, self.drops_base.get(&number).map_or(drops.clone(), |base| drops.since(base)))
         };
         self.ports.iter().map(of_port).collect()
@@ -267,7 +267,7 @@ impl PortTable {
 
     /// Starts them from zero.
     pub fn reset_drops(&mut self) {
-        self.drops_base = self.ports.iter().map(|(&number, port)| (number, port.shared.read_drops())).collect();
+        self.drops_base = self.ports.iter().map(|(&number, port)| (number, port.dp_port.read_drops())).collect();
     }
 }
 
@@ -291,8 +291,8 @@ impl TxQueues {
             return Ok((state, queues.into_iter().map(Queue::Own).collect()));
         }
         state.sharers.extend(workers);
-        let shared: Vec<_> = queues.into_iter().map(|queue| Queue::Own(queue).share().1).collect();
-        Ok((state, (0..workers.len()).map(|nth| Queue::Shared(shared[nth % made].clone())).collect()))
+        let dp_port: Vec<_> = queues.into_iter().map(|queue| Queue::Own(queue).share().1).collect();
+        Ok((state, (0..workers.len()).map(|nth| Queue::Shared(dp_port[nth % made].clone())).collect()))
     }
 
     /// A queue that no other worker uses, if there is one.

@@ -1,5 +1,5 @@
-//! How queues change hands between workers: a new worker gets a transmit queue of each port, an ended one leaves its own
-//! to others, and receive queues move.
+//! How queues move between workers: a new worker gets a transmit queue of each port, an ended one leaves its own to
+//! others, and receive queues move.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
@@ -13,25 +13,25 @@ use crate::worker::Worker;
 use crate::worker::mailbox::{Command, Mailbox};
 use crate::worker::rx_queue::Rx;
 
-/// Gives a new worker, which nobody drives yet, a transmit queue of each port.
+/// Gives a new worker, which no thread drives yet, a transmit queue of each port.
 pub fn connect(ports: &mut PortTable, pool: &WorkerPool, runtime: &mut dyn Runtime, worker: &mut Worker) {
     for port in ports.iter_mut() {
-        let queue = match port.tx.own(&*port.shared.port) {
+        let queue = match port.tx.own(&*port.dp_port.port) {
             Some(queue) => Some(Queue::Own(queue)),
             None => borrow(port, pool, runtime, worker.number),
         };
         if let Some(queue) = queue {
-            worker.executor.outputs.add(port.shared.clone(), queue);
+            worker.executor.outputs.add(port.dp_port.clone(), queue);
         }
     }
 }
 
-/// Has another worker share its queue to a port.
+/// Makes another worker's queue to a port a shared one.
 fn borrow(port: &mut ManagedPort, pool: &WorkerPool, runtime: &mut dyn Runtime, worker: usize) -> Option<Queue> {
     let numbers = pool.numbers();
     let lender = *numbers.get(worker % numbers.len().max(1))?;
     let (reply, answer) = mpsc::channel();
-    pool.get(lender)?.mailbox.post(Command::ShareTx { port: port.shared.no, reply });
+    pool.get(lender)?.mailbox.post(Command::ShareTx { port: port.dp_port.no, reply });
     runtime.serve();
     let queue = answer.recv().ok().flatten()?;
     port.tx.share([lender, worker]);

@@ -16,8 +16,8 @@ use crate::worker::waker::Waker;
 
 /// Drives workers and handlers.
 ///
-/// To add one has two steps: what can fail comes first and changes nothing, and is done before the worker or handler
-/// exists; what comes second cannot fail.
+/// To add one takes two steps. The first one can fail, changes nothing, and is taken before the worker or handler
+/// exists. The second one cannot fail.
 pub trait Runtime: Send {
     /// Whether workers and handlers run only when a method is called.
     fn is_inline(&self) -> bool;
@@ -249,7 +249,7 @@ impl Runtime for Threads {
     }
 
     fn release(&mut self) -> (Vec<Worker>, Vec<Handler>) {
-        // All are told before the first is waited for.
+        // All threads are notified before the first one is waited for.
         self.workers.values().for_each(Thread::stop);
         self.handlers.iter().for_each(Thread::stop);
         let workers = std::mem::take(&mut self.workers).into_values().filter_map(Thread::end).collect();

@@ -65,9 +65,8 @@ pub struct Assignment {
     pub pinned: bool,
 }
 
-/// Spreads queues over workers, of which there is at least one. A worker that a queue isolates gets
-/// no others, unless there is no other worker. A queue that is wanted on a core without a
-/// worker counts as one without a wish.
+/// Spreads queues over workers, of which there is at least one. A worker that a pinned queue isolates gets no others,
+/// unless there is no other worker. A queue that is wanted on a core without a worker counts as unpinned.
 pub fn assign(scheduling: Scheduling, queues: &[QueueLoad], workers: &[EligibleWorker]) -> Vec<Assignment> {
     let Scheduling { policy, isolate } = scheduling;
     let mut workers = workers.to_vec();
@@ -147,6 +146,6 @@ mod tests {
         queues[2].core = Some(5);
         assert_eq!(workers_of(RxPolicy::RoundRobin, true, &queues), [1, 0, 1], "there is no worker on core 5");
         (queues[0].core, queues[2].core) = (Some(7), None);
-        assert_eq!(workers_of(RxPolicy::Cycles, true, &queues), [1, 0, 0], "nobody else is left for it");
+        assert_eq!(workers_of(RxPolicy::Cycles, true, &queues), [1, 0, 0], "no other worker is left for it");
     }
 }

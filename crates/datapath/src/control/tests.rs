@@ -41,7 +41,7 @@ fn a_thread_that_cannot_be_started_is_an_error_and_the_others_go_on() {
     for allowed in [0, 1] {
         ALLOWED.set(allowed);
         assert!(matches!(dp.start(), Err(Error::Thread { .. })));
-        assert_eq!((cores(&dp).len(), dp.poll()), (1, BATCH_SIZE), "whoever calls still drives them");
+        assert_eq!((cores(&dp).len(), dp.poll()), (1, BATCH_SIZE), "the caller still drives them");
     }
     ALLOWED.set(usize::MAX);
     dp.start().unwrap();
@@ -74,7 +74,7 @@ fn what_is_done_with_returned_packets_is_charged_to_their_port() {
     let worker = workers.values_mut().next().unwrap();
     assert_eq!(worker.turn(), BATCH_SIZE);
     let spent = worker.rx[0].cycles.get();
-    // Nobody has connected a slow path.
+    // No slow path is connected.
     assert_eq!(handlers.iter_mut().map(Handler::serve).sum::<usize>(), BATCH_SIZE);
     assert_eq!(worker.take_returned(), BATCH_SIZE);
     assert!(spent > 0 && worker.rx[0].cycles.get() > spent);
@@ -102,7 +102,7 @@ fn ports_that_are_removed_together_wait_for_the_workers_once_and_not_each() {
             port
         })
         .collect();
-    // Each port's list of flows is retired, which begins a grace period that nobody waits for.
+    // Each port's list of flows is retired, which begins a grace period that is not waited for.
     let waits = |removed: &[crate::action::PortNo]| {
         let before = dp.resources.domain.begin();
         assert_eq!(dp.remove_ports(removed).unwrap().len(), removed.len(), "the flow of each");
@@ -118,7 +118,7 @@ fn ports_that_are_removed_together_are_one_message_to_each_worker() {
     let (dp, env) = (Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1)))), Env::default());
     let device = |n: u32| open(&PortSpec::new(&format!("p{n}"), "dummy"), &env).unwrap();
     let ports: Vec<_> = (1..=100).map(|n| dp.add_port(device(n)).unwrap()).collect();
-    // A worker that dies of each message, which ends the wait for its answer.
+    // A worker that panics at each command, which ends the wait for its reply.
     let mailbox = Arc::new(Mailbox::new(Arc::default()));
     dp.pool.write().get_mut(0).unwrap().mailbox = mailbox.clone();
     let messages = std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ impl<F: FnMut() + Send> ports::RxQueue for Queue<F> {
 }
 
 #[test]
-fn who_waits_for_a_worker_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_queues() {
+fn a_command_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_queues() {
     let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
     let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
     let port = dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
@@ -168,9 +168,10 @@ fn who_waits_for_a_worker_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_que
         let passed = domain.passed(epoch.load(Ordering::SeqCst));
         noted.store(answers.try_iter().count() == 1 && passed, Ordering::SeqCst);
     };
-    let shared = worker.rx[0].port.clone();
-    let rx =
-        |index, queue: Box<dyn ports::RxQueue>| crate::worker::rx_queue::Rx::new(&shared, index, queue, Arc::default());
+    let dp_port = worker.rx[0].port.clone();
+    let rx = |index, queue: Box<dyn ports::RxQueue>| {
+        crate::worker::rx_queue::Rx::new(&dp_port, index, queue, Arc::default())
+    };
     let queues = [rx(1, Box::new(Queue(asks))), rx(2, Box::new(Queue(looks)))];
     worker.rx.extend(queues);
     worker.turn();
@@ -179,7 +180,7 @@ fn who_waits_for_a_worker_waits_for_a_batch_and_not_for_a_turn_of_a_thousand_que
 }
 
 #[test]
-fn who_waits_for_a_worker_waits_for_a_packet_from_the_slow_path_and_not_for_all() {
+fn a_command_waits_for_one_packet_from_the_slow_path_and_not_for_all() {
     let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
     let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
     dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
@@ -247,7 +248,7 @@ fn is_charged_for_segments(gso_size: u16) -> bool {
 
 #[test]
 fn tiny_segments_are_charged_to_the_port_of_their_frame() {
-    // Who is charged is told by cycles, of which a machine that is busy takes some for itself.
+    // Charges depend on cycles, of which a busy machine takes some for itself.
     let mostly = |gso_size| (0..9).filter(|_| is_charged_for_segments(gso_size)).count() > 4;
     assert!(mostly(48) && !mostly(1448));
 }
@@ -391,7 +392,7 @@ fn a_handler_that_cannot_be_started_is_an_error_and_the_others_go_on() {
     let spec = PortSpec::new("source", "null").with(&[("n_rxq", "1"), ("size", "64")]);
     dp.add_port(open(&spec, &Env::default()).unwrap()).unwrap();
     dp.start().unwrap();
-    // Nobody has connected a slow path: what it is asked about is lost.
+    // No slow path is connected, so all misses are lost.
     let answered = || dp.stats().workers.iter().map(|stats| stats.lost).sum::<u64>();
     let goes_on = || {
         let before = answered();

@@ -1,10 +1,10 @@
-//! Flows of the datapath, and packets that the layer above hands in.
+//! Flows of the datapath, and packets that the layer above injects.
 
 use packet::{Key, Packet};
 
 use crate::action::Action;
 use crate::actions::program::Program;
-use crate::classify::By;
+use crate::classify::Requester;
 use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::metadata::OwnMetadata;
@@ -13,12 +13,13 @@ use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, R
 use crate::worker::mailbox::Command;
 
 impl Datapath {
-    /// Installs a flow, or returns the one with equal key and mask, whose actions and tag become these.
-    /// in_port, recirc_id and packet_type are matched exactly, whatever the mask says. Flows must not
-    /// contradict each other: of those that match a packet, any may be taken.
+    /// Installs a flow. If one with equal key and mask exists, it gets these actions and this tag, and is returned.
+    /// in_port, recirc_id and packet_type are matched exactly, regardless of the mask. Flows must not contradict each
+    /// other: if several match a packet, any of them may be used.
     pub fn install(&self, spec: FlowSpec) -> Result<FlowId, Error> {
         let FlowSpec { key, mask, actions, tag } = spec;
-        let installed = self.resources.table.install(&key, mask, actions.into(), tag, self.now(), By::Management)?;
+        let installed =
+            self.resources.table.install(&key, mask, actions.into(), tag, self.now(), Requester::Management)?;
         if !installed.existed
             && flow_log::is_on()
             && let Some(flow) = self.flow(installed.id)
@@ -28,9 +29,9 @@ impl Datapath {
         Ok(installed.id)
     }
 
-    /// Replaces a flow's actions. Packets of the batch that a worker is at may still see the old ones:
-    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their way
-    /// back.
+    /// Replaces a flow's actions. Packets of the batch that a worker is processing may still get the old ones; see
+    /// [`barrier`](Datapath::barrier). So may packets that the slow path has answered already, and that are on their
+    /// way back.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
         if flow_log::is_on()
             && let Some(flow) = self.flow(id)
@@ -91,7 +92,7 @@ impl Datapath {
         self.resources.table.brief_some(from)
     }
 
-    /// Hands the flows that were evicted before this call to [`Upcall::evicted`], those included that workers
+    /// Hands the flows that were evicted before this call to [`Upcall::evicted`](crate::Upcall::evicted), those included that workers
     /// were still using. Not to be called from an upcall.
     pub fn hand_over_evicted(&self) {
         self.resources.hand_over(self.resources.table.take_all_evicted());

@@ -27,7 +27,7 @@ use crate::worker::mailbox::Command;
 /// Ports, flows and the workers that forward between them.
 ///
 /// Every method may be called from any thread, also from [`Upcall`]s, except where it says otherwise. The order of the
-/// locks is in [`crate::control`].
+/// locks is in `control/mod.rs`.
 pub struct Datapath {
     pub(crate) resources: Resources,
     pub(crate) ports: Arc<Mutex<PortTable>>,
@@ -103,9 +103,9 @@ impl Datapath {
         self.resources.domain.synchronize();
     }
 
-    /// Returns when all packets that came in before the call have gone their way, through the slow path
-    /// too: a worker has had a turn without work since then, and no packet of it is up. `false` where
-    /// traffic goes on for longer than `timeout`. Not to be called from an upcall.
+    /// Returns when all packets that came in before the call are processed, in the slow path as well: each worker has
+    /// had a turn without work since then, and none of its packets is in the slow path. `false` where traffic goes on
+    /// for longer than `timeout`. Not to be called from an upcall.
     pub fn settle(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         // The first answers say that a turn has begun that sees what came in; its end comes later.
@@ -127,7 +127,7 @@ impl Datapath {
         loop {
             match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(answer) => idle &= answer,
-                // Everybody has answered.
+                // All workers have answered.
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Some(idle),
                 Err(mpsc::RecvTimeoutError::Timeout) => return None,
             }

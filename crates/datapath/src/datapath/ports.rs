@@ -8,7 +8,7 @@ use crate::action::PortNo;
 use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::ingress::Ingress;
-use crate::pipeline::port::PortShared;
+use crate::pipeline::port::DpPort;
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
 use crate::worker::mailbox::{Command, GivenBack};
@@ -20,8 +20,8 @@ impl Datapath {
         self.add_port_with(port, |_| ())
     }
 
-    /// The same, with `announce` called before the first frame is received, so that whoever is asked about
-    /// frames from this port knows it. It may not manage ports or workers.
+    /// The same, with `announce` called before the first frame is received, so that the slow path knows the port
+    /// before its first upcall. `announce` must not manage ports or workers.
     pub fn add_port_with(&self, port: Arc<dyn Port>, announce: impl FnOnce(PortNo)) -> Result<PortNo, Error> {
         let mut control = self.control.lock();
         let mut new = {
@@ -29,12 +29,12 @@ impl Datapath {
             let pool = self.pool.read();
             ports.add(port, &pool.numbers(), pool.max_workers())?
         };
-        let number = new.shared.no;
+        let number = new.dp_port.no;
         announce(number);
         for (worker, mailbox) in self.pool.read().mailboxes() {
             if let Some(tx) = new.tx.remove(&worker) {
                 let rx = new.rx.remove(&worker).unwrap_or_default();
-                mailbox.post(Command::AddPort { port: new.shared.clone(), tx, rx });
+                mailbox.post(Command::AddPort { port: new.dp_port.clone(), tx, rx });
             }
         }
         control.serve();
@@ -45,25 +45,25 @@ impl Datapath {
     /// enables more of its own: each goes to the worker with the fewest. Not to be called from an upcall.
     pub fn adopt_rx_queues(&self) {
         let ports = self.ports.lock().all();
-        for shared in ports {
-            let queues = shared.port.take_rx_queues();
+        for dp_port in ports {
+            let queues = dp_port.port.take_rx_queues();
             if !queues.is_empty() {
-                self.add_rx_queues(&shared, queues);
+                self.add_rx_queues(&dp_port, queues);
             }
         }
     }
 
-    fn add_rx_queues(&self, shared: &Arc<PortShared>, queues: Vec<Box<dyn RxQueue>>) {
+    fn add_rx_queues(&self, dp_port: &Arc<DpPort>, queues: Vec<Box<dyn RxQueue>>) {
         let mut control = self.control.lock();
         let pinned = {
             let mut ports = self.ports.lock();
             let pool = self.pool.read();
-            for (worker, rx) in ports.add_rx_queues(shared, queues, &pool.numbers()) {
+            for (worker, rx) in ports.add_rx_queues(dp_port, queues, &pool.numbers()) {
                 if let Some(worker) = pool.get(worker) {
                     worker.mailbox.post(Command::TakeRx { rx });
                 }
             }
-            ports.has_affinity(shared.no)
+            ports.has_affinity(dp_port.no)
         };
         control.serve();
         if pinned {
@@ -119,19 +119,19 @@ impl Datapath {
 
     /// The port with this number.
     pub fn port(&self, port: PortNo) -> Option<Arc<dyn Port>> {
-        self.ports.lock().get(port).map(|shared| shared.port.clone())
+        self.ports.lock().get(port).map(|dp_port| dp_port.port.clone())
     }
 
     /// All ports, in the order of their numbers.
     pub fn ports(&self) -> Vec<(PortNo, Arc<dyn Port>)> {
-        self.ports.lock().all().into_iter().map(|shared| (shared.no, shared.port.clone())).collect()
+        self.ports.lock().all().into_iter().map(|dp_port| (dp_port.no, dp_port.port.clone())).collect()
     }
 
     /// Takes over changes of the port's MTU and administrative state at once, rather than within a
     /// second.
     pub fn refresh_port(&self, port: PortNo) -> Result<(), Error> {
-        let shared = self.ports.lock().get(port).cloned();
-        shared.ok_or(Error::NoSuchPort(port))?.refresh();
+        let dp_port = self.ports.lock().get(port).cloned();
+        dp_port.ok_or(Error::NoSuchPort(port))?.refresh();
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Datapath {
     /// Moves receive queues where that is due and of use. To be called now and then by a thread that may
     /// wait for the slow path; not from an upcall.
     pub fn balance(&self) {
-        // Whoever has the lock changes what this would look at.
+        // The holder of the lock is changing the assignment anyway.
         if let Some(mut control) = self.control.try_lock() {
             control.balance();
         }
@@ -86,8 +86,8 @@ impl Datapath {
         control.tell(|| Command::SetMaxSleep(max_sleep));
     }
 
-    /// Changes how many of the flows that tier 2 has found the exact-match caches remember: one in so many;
-    /// zero: none.
+    /// Changes the insertion policy of the exact-match caches: one in so many of the flows that tier 2 finds is
+    /// inserted; zero: none.
     pub fn set_exact_one_in(&self, one_in: u32) {
         let mut control = self.control.lock();
         control.config.exact_one_in = one_in;
@@ -101,11 +101,11 @@ impl Datapath {
         control.config.vlan_limit = limit;
         control.tell(|| Command::SetVlanLimit(limit));
         drop(control);
-        // A worker reads its mail after it has said that it is between two batches.
+        // A worker reads its mailbox after it has announced that it is between two batches.
         self.barrier();
     }
 
-    /// Changes how many flows each exact-match cache can remember at most ([`Config::exact_entries`]).
+    /// Changes how many entries each exact-match cache can have ([`Config::exact_entries`]).
     pub fn set_exact_entries(&self, entries: usize) {
         let mut control = self.control.lock();
         control.config.exact_entries = entries;

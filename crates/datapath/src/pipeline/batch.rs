@@ -1,7 +1,8 @@
-//! What is known of a batch: arrays beside the frames, and the sets that say which of them mean anything.
+//! Batch metadata: what is known of the packets of a batch, in arrays beside the frames, and the sets that say which
+//! elements are valid.
 //!
-//! A *run* is packets that follow each other and that no flow of their stage tells apart. What is known of a run is kept
-//! for its first packet. A set is a number with a bit for each packet.
+//! A *run* is a sequence of packets that no flow of their stage tells apart. What is known of a run is stored at the
+//! index of its first packet. A set is an integer with one bit for each packet.
 
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
@@ -24,40 +25,40 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// No packets. Of those that come, so many VLAN tags are parsed.
+    /// An empty batch. `vlan_limit`: how many VLAN tags of a frame are parsed.
     pub fn new(vlan_limit: VlanLimit) -> InFlight {
         InFlight { packets: Batch::new(), meta: BatchMeta { vlan_limit, ..BatchMeta::default() } }
     }
 }
 
-/// What is known of a batch of one stage.
+/// The metadata of a batch, whose packets are all in one recirculation stage.
 pub struct BatchMeta {
     /// The keys of the packets in `extracted`.
     pub keys: Box<[Key]>,
-    /// Where the headers of the packets in `extracted` are.
+    /// The header offsets of the packets in `extracted`.
     pub layers: [Layers; BATCH_SIZE],
-    /// Lengths and TCP flags of runs, and the bytes that they are looked up by.
+    /// Lengths and TCP flags of the runs, and the masked headers that they are looked up by.
     pub headers: MaskedHeaders,
-    /// What was found, for the first packet of each run.
+    /// The result of the look-up, for the first packet of each run.
     pub found: [Found; BATCH_SIZE],
-    /// For the header cache.
+    /// Hashes and candidates of a look-up in the header cache.
     pub probes: Probes,
     /// How many VLAN tags are parsed: the worker's setting, for all batches until it changes.
     pub vlan_limit: VlanLimit,
     stage: RecircStage,
     pass: Pass,
-    /// What travels beside packets that go round again: see `again`.
+    /// Metadata of recirculated packets. Valid where `recirculated` is set.
     metadata: Metadata,
-    /// They do.
-    again: bool,
+    /// Whether the packets have been recirculated.
+    recirculated: bool,
     extracted: u32,
     starts: u32,
-    /// The first packets of the runs that have been counted for their flows.
+    /// The first packets of those runs that are counted already in the statistics of their flows.
     counted: u32,
-    /// All have been counted, and the same is to be done with all packets.
-    alike: bool,
-    /// Some have a flow, and others have none.
-    divided: bool,
+    /// All runs are counted, and all have the same fast action.
+    uniform: bool,
+    /// Whether some packets have a flow and others have none.
+    partly_missed: bool,
 }
 
 const _: () = assert!(size_of::<Layers>() == 8 && size_of::<Key>() == 768);
@@ -74,40 +75,40 @@ impl Default for BatchMeta {
             stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
             metadata: Metadata::default(),
-            again: false,
+            recirculated: false,
             extracted: 0,
             starts: 0,
             counted: 0,
-            alike: false,
-            divided: false,
+            uniform: false,
+            partly_missed: false,
         }
     }
 }
 
-/// A batch begins.
+/// Start of a batch.
 impl BatchMeta {
-    /// Nothing is known of packets that a port has received.
+    /// Starts the metadata of packets that a port has received. Nothing is known of them yet.
     #[inline(always)]
     pub fn begin(&mut self, in_port: PortNo) {
-        (self.stage, self.pass, self.again) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
-        self.forget(0);
+        (self.stage, self.pass, self.recirculated) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
+        self.reset(0);
     }
 
-    /// As [`begin`](BatchMeta::begin), for packets that go round again, whose metadata is taken. Some have been counted
-    /// already.
+    /// As [`begin`](BatchMeta::begin), for recirculated packets. Takes over their metadata, and which of them are
+    /// counted already.
     #[inline(always)]
-    pub fn begin_again(&mut self, batch: &mut RecirculatedBatch) {
-        (self.stage, self.pass, self.again) = (batch.stage, batch.pass, true);
+    pub fn begin_recirculated(&mut self, batch: &mut RecirculatedBatch) {
+        (self.stage, self.pass, self.recirculated) = (batch.stage, batch.pass, true);
         std::mem::swap(&mut self.metadata, &mut batch.metadata);
-        self.forget(batch.counted);
+        self.reset(batch.counted);
     }
 
     #[inline(always)]
-    fn forget(&mut self, counted: u32) {
-        (self.extracted, self.counted, self.alike, self.divided) = (0, counted, false, false);
+    fn reset(&mut self, counted: u32) {
+        (self.extracted, self.counted, self.uniform, self.partly_missed) = (0, counted, false, false);
     }
 
-    /// No packet has a flow: nobody has looked for one.
+    /// Marks every packet as a miss, without a look-up.
     #[cold]
     pub fn all_miss(&mut self, count: usize) {
         self.starts = all(count);
@@ -115,33 +116,34 @@ impl BatchMeta {
     }
 }
 
-/// Where the batch is.
+/// Stage and pass of the batch.
 impl BatchMeta {
-    /// The stage that its packets are in.
+    /// The recirculation stage of its packets.
     #[inline(always)]
     pub fn stage(&self) -> RecircStage {
         self.stage
     }
 
-    /// The port that they have come in on.
+    /// The input port of its packets.
     #[inline(always)]
     pub fn in_port(&self) -> PortNo {
         self.stage.in_port
     }
 
-    /// Which pass it is for them.
+    /// The pass of its packets through classification.
     #[inline(always)]
     pub fn pass(&self) -> Pass {
         self.pass
     }
 
-    /// What travels beside them, if they go round again.
+    /// The metadata of its packets, if they are recirculated.
     #[inline(always)]
     pub fn metadata(&self) -> Option<&Metadata> {
-        self.again.then_some(&self.metadata)
+        self.recirculated.then_some(&self.metadata)
     }
 
-    /// For a scan of packets that go round again: their metadata, what they are looked up by, and who has been counted.
+    /// For [`rescan`](crate::classify::rescan::rescan): the metadata of the packets, their masked headers, and the
+    /// set of those that are counted.
     #[inline(always)]
     pub fn parts_for_scan(&mut self) -> (&Metadata, &mut MaskedHeaders, u32) {
         (&self.metadata, &mut self.headers, self.counted)
@@ -150,11 +152,11 @@ impl BatchMeta {
 
 /// Keys.
 impl BatchMeta {
-    /// Starts the key of packet `i` with its metadata, to be completed by an extraction, or a mark.
+    /// Resets the key of packet `i` to its metadata. An extraction or a mark completes it.
     #[inline(always)]
     pub fn start_key(&mut self, i: usize) -> &mut Key {
         let key = &mut self.keys[i];
-        if self.again {
+        if self.recirculated {
             self.metadata.start(i, key);
         } else {
             start_key(key, self.stage.in_port);
@@ -162,7 +164,7 @@ impl BatchMeta {
         key
     }
 
-    /// Extracts the key of packet `i`, unless that was done.
+    /// Extracts the key of packet `i`, unless that is done already.
     #[inline(always)]
     pub fn extract(&mut self, i: usize, packet: &Packet) {
         if self.extracted >> i & 1 == 0 {
@@ -174,13 +176,13 @@ impl BatchMeta {
         }
     }
 
-    /// Whether the key of packet `i` is there.
+    /// Whether the key of packet `i` is extracted.
     #[inline(always)]
     pub fn is_extracted(&self, i: usize) -> bool {
         self.extracted >> i & 1 != 0
     }
 
-    /// The packets whose keys are there.
+    /// The packets whose keys are extracted.
     #[cfg(test)]
     pub fn extracted(&self) -> u32 {
         self.extracted
@@ -195,23 +197,23 @@ impl BatchMeta {
         self.starts
     }
 
-    /// Takes note of the first packets of runs.
+    /// Sets the first packets of runs.
     #[inline(always)]
     pub fn set_starts(&mut self, starts: u32) {
         self.starts = starts;
     }
 
-    /// Where the run of packet `at` ends, in a batch of this many.
+    /// The index behind the run that starts at `at`, in a batch of `count` packets.
     #[inline(always)]
     pub fn end_of_run(&self, at: usize, count: usize) -> usize {
         end_of_run(self.starts, at, count)
     }
 
-    /// The runs of these first packets are counted for their flows; if `alike`, they are all that there are, and the same
-    /// is to be done with all.
+    /// Records that the runs of these first packets are counted for their flows. `uniform`: these are all runs, and
+    /// all have the same fast action.
     #[inline(always)]
-    pub fn set_counted(&mut self, counted: u32, alike: bool) {
-        (self.counted, self.alike) = (counted, alike);
+    pub fn set_counted(&mut self, counted: u32, uniform: bool) {
+        (self.counted, self.uniform) = (counted, uniform);
     }
 
     /// Whether the run that starts with packet `at` has been counted.
@@ -220,31 +222,32 @@ impl BatchMeta {
         self.counted >> at & 1 != 0
     }
 
-    /// All have been counted, and the same is to be done with all packets.
+    /// All runs are counted, and all have the same fast action.
     #[inline(always)]
-    pub fn is_alike(&self) -> bool {
-        self.alike
+    pub fn is_uniform(&self) -> bool {
+        self.uniform
     }
 
-    /// Takes note of the runs that have no flow.
+    /// Records which runs have no flow.
     #[inline(always)]
     pub fn set_missed(&mut self, missed: u32) {
-        self.divided = missed != 0 && missed != self.starts;
+        self.partly_missed = missed != 0 && missed != self.starts;
     }
 
-    /// Some packets have a flow, and others have none.
+    /// Whether some packets have a flow and others have none.
     #[inline(always)]
-    pub fn is_divided(&self) -> bool {
-        self.divided
+    pub fn is_partly_missed(&self) -> bool {
+        self.partly_missed
     }
 
-    /// The same is to be done with all runs.
+    /// Whether all runs have the same fast action.
     #[inline(always)]
     pub fn has_one_action(&self) -> bool {
         bits(self.starts).all(|at| self.found[at].action == self.found[0].action)
     }
 
-    /// Makes every packet the first of its run, as which it may find something else, with a key of its own.
+    /// Makes every packet a run of its own, with an extracted key, so that each can get another result than the rest
+    /// of its former run.
     #[cold]
     pub fn split_runs(&mut self, packets: &[Packet]) {
         for (i, packet) in packets.iter().enumerate() {
@@ -258,7 +261,7 @@ impl BatchMeta {
         self.starts = all(packets.len());
     }
 
-    /// Makes every packet the first of its run, before anything is looked up. All keys are there.
+    /// Makes every packet a run of its own, with an extracted key, before the look-up.
     pub fn start_with_keys(&mut self, packets: &[Packet]) {
         self.headers.longest = 0;
         for (i, packet) in packets.iter().enumerate() {
@@ -271,7 +274,7 @@ impl BatchMeta {
     }
 }
 
-/// What a run is to do, as far as it is known.
+/// The result for a run.
 impl Found {
     /// Whether a flow was found.
     #[inline(always)]
@@ -279,14 +282,14 @@ impl Found {
         self.flow != FlowRef::NONE
     }
 
-    /// Whether there is a program to run.
+    /// Whether the flow's program has to run.
     #[inline(always)]
     pub fn is_program(self) -> bool {
         self.action == FastAction::PROGRAM
     }
 }
 
-/// Starts the key of a packet that a port has received.
+/// Resets a key to the metadata of a packet that a port has received.
 #[inline(always)]
 pub fn start_key(key: &mut Key, in_port: PortNo) {
     key.reset();
@@ -299,13 +302,13 @@ pub fn start_key(key: &mut Key, in_port: PortNo) {
     common.skb_priority.set(0);
 }
 
-/// The numbers below `count`, as a set.
+/// The set of all numbers below `count`.
 #[inline(always)]
 pub fn all(count: usize) -> u32 {
     ((1u64 << count) - 1) as u32
 }
 
-/// Where the run of packet `at` ends.
+/// The index behind the run that starts at `at`.
 #[inline(always)]
 pub fn end_of_run(starts: u32, at: usize, count: usize) -> usize {
     let behind = u64::from(starts) >> 1 >> at;

@@ -1,14 +1,14 @@
-//! A packet's way, in the order in which it happens. The numbers are those of `ARCHITECTURE.md`.
+//! A packet's way through the stages, in order. The numbers are those of the table in `ARCHITECTURE.md`.
 //!
-//! Everything here is on the fast path: no allocation, no lock, no system call, unless a packet misses. (A cache that has
-//! grown gives memory back.)
+//! Everything here is on the fast path: no allocation, no lock, no system call, except where a packet misses, and
+//! where a cache that has grown gives its old memory back.
 
 use packet::{BATCH_SIZE, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
 use crate::actions::runs::{act_on_run, rewrite_runs};
-use crate::classify::batch::{Hits, classify, classify_again};
+use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
@@ -36,23 +36,23 @@ impl Leveled for Poll<'_> {
     }
 }
 
-/// A batch that goes round again.
-struct Again<'a> {
+/// One pass of a recirculated batch.
+struct RecirculatedRound<'a> {
     worker: &'a mut Worker,
 }
 
-impl Leveled for Again<'_> {
+impl Leveled for RecirculatedRound<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        self.worker.classify_again(simd);
+        self.worker.classify_recirculated(simd);
         self.worker.act();
     }
 }
 
 impl Worker {
-    /// Polls one receive queue once and takes what it has all the way. Returns how many packets.
+    /// Polls one receive queue once and takes its packets through all stages. Returns how many packets were received.
     pub fn forward(&mut self, queue: usize) -> usize {
         at_best(Poll { worker: self, queue })
     }
@@ -71,12 +71,12 @@ impl Worker {
         if !self.executor.recirculation.is_empty() {
             self.recirculate_slice(received);
         }
-        // 6. Output.
+        // 7. Output: bursts that may not wait longer leave.
         self.executor.outputs.end_of_batch(self.executor.now);
         received
     }
 
-    /// RecircStage 1. Returns how many packets were received.
+    /// 1. Receive. Returns how many packets were received.
     #[inline(always)]
     fn receive(&mut self, queue: usize) -> usize {
         let Worker { rx, in_flight, executor, .. } = self;
@@ -94,55 +94,58 @@ impl Worker {
         received
     }
 
-    /// RecircStage 3, for packets that a port has received: finds their flows. What is not needed of a key is not extracted.
+    /// 2. Classify, for packets that a port has received. Extracts only those keys that the look-up needs.
     #[inline(always)]
     fn classify<S: Simd>(&mut self, simd: S, queue: usize) {
         let Worker { number, reader, table, caches, rx, in_flight, executor, .. } = self;
         let InFlight { packets, meta } = in_flight;
         let (rx, guard) = (&mut rx[queue], reader.pin());
         let in_port = rx.port.no;
-        table.arena.flow_counters(*number).turn(executor.now);
+        table.arena.flow_counters(*number).set_latest(executor.now);
         meta.begin(in_port);
         let Some(list) = table.list_of_port(in_port, guard) else { return meta.all_miss(packets.len()) };
-        // What is still up there must not be overtaken: then, what is known of a packet is not yet what is done.
+        // While packets of the port are in the slow path, later ones of their connections may have to wait for them.
+        // So the look-up must not count its packets as forwarded yet.
         let count_at = (!executor.misses.has_outstanding(in_port)).then_some(executor.now);
         let at = LookupContext { list, table, worker: *number, guard, count_at };
         count(executor, classify(simd, at, packets, caches, meta, &mut rx.recent));
     }
 
-    /// RecircStage 3, for packets that go round again.
+    /// 2. Classify, for recirculated packets.
     #[inline(always)]
-    fn classify_again<S: Simd>(&mut self, simd: S) {
+    fn classify_recirculated<S: Simd>(&mut self, simd: S) {
         let Worker { number, reader, table, caches, in_flight, executor, .. } = self;
         let InFlight { packets, meta } = in_flight;
         let guard = reader.pin();
         let Some(list) = table.list(meta.stage(), guard) else { return meta.all_miss(packets.len()) };
         let at = LookupContext { list, table, worker: *number, guard, count_at: None };
-        count(executor, classify_again(simd, at, packets, caches, meta));
+        count(executor, classify_recirculated(simd, at, packets, caches, meta));
     }
 
-    /// Stages 4 and 5 for packets that are classified: those without a flow go up, the others have their flow's program.
+    /// 3 to 5 for classified packets: those without a flow go to the slow path; the others are counted, and their
+    /// flow's actions are executed.
     #[inline(always)]
     fn act(&mut self) {
         let Worker { number, reader, table, in_flight, executor, .. } = self;
         let guard = reader.pin();
         let InFlight { packets, meta } = in_flight;
         let (count, in_port, pass) = (packets.len(), meta.in_port(), meta.pass());
-        // What is still up there must not be overtaken (see `slowpath/queue.rs`), nor what goes up before others of its
-        // batch.
+        // Packets must not overtake earlier ones of their connection that are in the slow path (see
+        // `slowpath/reorder.rs`), nor earlier ones of their batch that go there now.
         let mut waiting = 0;
-        if meta.is_divided() || executor.misses.has_outstanding(in_port) {
+        if meta.is_partly_missed() || executor.misses.has_outstanding(in_port) {
             waiting = hold_back(executor, packets, meta);
         }
 
-        // Account for what has a flow, each run at once, unless the look-up has done so.
+        // 5. Account, before the packets are rewritten: each run is counted once for its flow, unless the look-up did
+        //    so.
         let flow_counters = table.arena.flow_counters(*number);
         let first = meta.found[0];
-        let (mut alike, mut programs) = (true, meta.is_alike() && first.is_program());
-        if !meta.is_alike() {
+        let (mut uniform, mut programs) = (true, meta.is_uniform() && first.is_program());
+        if !meta.is_uniform() {
             for at in bits(meta.starts()) {
                 let found = meta.found[at];
-                alike &= found.action == first.action;
+                uniform &= found.action == first.action;
                 programs |= found.is_program();
                 if found.has_flow() && !meta.is_counted(at) {
                     let run = meta.end_of_run(at, count) - at;
@@ -152,10 +155,10 @@ impl Worker {
             }
         }
         if programs {
-            alike = rewrite_runs(table, guard, packets, meta);
+            uniform = rewrite_runs(table, guard, packets, meta);
         }
-        // Most batches are handed over as they are.
-        if alike {
+        // The frequent case: all packets have the same action, and the batch is passed on as a whole.
+        if uniform {
             match meta.found[0].action.kind() {
                 FastActionKind::Output(port) => {
                     let longest = meta.headers.longest;
@@ -174,7 +177,7 @@ impl Worker {
             let packets = drain.by_ref().take(run.len());
             at = run.end;
             match action.kind() {
-                // 4. Miss.
+                // 3. Miss.
                 FastActionKind::Miss => packets.zip(run).for_each(|(packet, i)| {
                     meta.extract(i, &packet);
                     if waiting >> i & 1 != 0 {
@@ -184,7 +187,7 @@ impl Worker {
                         miss(executor, packet, meta, i, hash);
                     }
                 }),
-                // 5. Act.
+                // 4. Act.
                 FastActionKind::Output(port) => executor.outputs.push_all(port, packets, in_port, executor.now),
                 FastActionKind::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
                 FastActionKind::Program => {
@@ -200,7 +203,7 @@ impl Worker {
         executor.misses.notify();
     }
 
-    /// Takes the first batch of those that go round again through stages 3 to 5. Returns the input port of its packets.
+    /// 6. Recirculate: takes the first waiting batch through stages 2 to 5. Returns the input port of its packets.
     #[inline(never)]
     pub fn recirculate_batch(&mut self) -> Option<PortNo> {
         let Worker { in_flight: InFlight { packets, meta }, executor, .. } = self;
@@ -208,10 +211,10 @@ impl Worker {
         let in_port = batch.stage.in_port;
         debug_assert!(packets.is_empty());
         std::mem::swap(packets, &mut batch.packets);
-        meta.begin_again(&mut batch);
+        meta.begin_recirculated(&mut batch);
         executor.counters.recirculated.add(packets.len() as u64);
         executor.recirculation.reuse(batch);
-        at_best(Again { worker: self });
+        at_best(RecirculatedRound { worker: self });
         Some(in_port)
     }
 }
@@ -225,12 +228,13 @@ fn count(executor: &Executor, hits: Hits) {
     counters.subtables_visited.add(hits.visited.into());
 }
 
-/// Finds the packets that have to wait for others of their connection, which are up or go up before them. Nothing but
-/// counting has been done by their flows. All keys are extracted, and each packet is a run.
+/// Returns the set of packets that have to wait: an earlier packet of their connection is in the slow path, or goes
+/// there before them. Their result becomes a miss. So far their flows have only counted them. Afterwards each packet
+/// is a run of its own, with an extracted key.
 #[inline(never)]
 fn hold_back(executor: &Executor, packets: &[Packet], meta: &mut BatchMeta) -> u32 {
     meta.split_runs(packets);
-    // The connections in this batch that later packets may not overtake, and whether any of theirs waits.
+    // The connections of this batch that later packets must not overtake, and whether a packet of theirs waits.
     let (mut ahead, mut waits, mut count) = ([0; BATCH_SIZE], [false; BATCH_SIZE], 0);
     let mut waiting = 0;
     for i in 0..packets.len() {
@@ -252,8 +256,11 @@ fn hold_back(executor: &Executor, packets: &[Packet], meta: &mut BatchMeta) -> u
     waiting
 }
 
-/// Lets a packet wait for others of its connection that are up. It is classified again when they are through; and at once,
-/// with those of its batch that are, before all others, where there was no room for those: they join `again`.
+/// Lets a packet wait for earlier ones of its connection that are in the slow path. When they are back, it is
+/// classified again.
+///
+/// If none of them is in the slow path, because there was no room for them, the packet joins `again`: with others of
+/// its batch it is classified again at once, before all other waiting batches.
 #[cold]
 fn wait(
     executor: &mut Executor,
@@ -265,7 +272,7 @@ fn wait(
     let (key, pass, counted) = (&meta.keys[i], meta.pass(), meta.is_counted(i));
     let connection = connection_hash(&executor.hasher, key);
     if !executor.misses.has_to_wait(connection, true) {
-        // Before those that came later.
+        // Before packets that were received later.
         let batch = again.get_or_insert_with(|| executor.recirculation.empty(meta.stage(), pass));
         batch.push(packet, key, counted);
     } else if executor.misses.has_room(meta.in_port()) {
@@ -277,7 +284,7 @@ fn wait(
     }
 }
 
-/// Sends a packet up. The fast path ends here.
+/// Sends a packet to the slow path. The fast path ends here.
 #[cold]
 fn miss(executor: &mut Executor, packet: Packet, meta: &BatchMeta, i: usize, hash: u64) {
     let (key, layers, in_port) = (&meta.keys[i], meta.layers[i], meta.in_port());
@@ -304,7 +311,7 @@ mod tests {
     use crate::sync::clock::ManualClock;
     use crate::upcall::FlowSpec;
 
-    /// Packets of one flow that follow each other leave one line of statistics, whatever is done with them.
+    /// A run adds to the statistics of its flow once, whatever its action.
     #[test]
     fn a_run_is_counted_once() {
         let dp = Datapath::new(Config::default(), Arc::new(ManualClock::new(Time(1))));
@@ -321,7 +328,7 @@ mod tests {
             mask.set_exact(Field::InPortOxm);
             let spec = FlowSpec { key: key.clone(), mask, actions, tag: Arc::new(()) };
             let id = dp.install(spec).unwrap();
-            // Found in the megaflows, then in the cache.
+            // Found in the megaflow table, then in the cache.
             for _ in 0..3 {
                 WRITES.with(|work| work.added.set(0));
                 assert_eq!(dp.poll(), BATCH_SIZE);

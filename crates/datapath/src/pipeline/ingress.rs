@@ -1,7 +1,7 @@
-//! Optional stages between reception and classification, before anything is parsed.
+//! Ingress stages: optional stages between reception and classification, before anything is parsed.
 //!
-//! A receive queue has none of them unless somebody has put them there: [`Rx::ingress`](crate::worker::rx_queue::Rx) is
-//! `None`, which is looked at once for a batch. The compiled loop has a test and a branch for that, and no call.
+//! A receive queue has none by default. `Rx::ingress` is `None` then, which is checked
+//! once for each batch: the compiled loop has a comparison and a branch for it, and no call.
 
 use packet::{Batch, Packet, Time};
 
@@ -9,29 +9,29 @@ use crate::action::PortNo;
 use crate::drop::DropReason;
 use crate::pipeline::tx::Outputs;
 
-/// Sees packets where they pass.
+/// Observes packets.
 pub trait Tap: Send {
-    /// These have come in, or are about to leave. They stay as they are.
+    /// Called with packets that were received. They cannot be changed.
     fn see(&mut self, packets: &[Packet], now: Time);
 }
 
 /// Decides which packets go on to classification.
 pub trait Filter: Send {
-    /// Those that do not, as a set: bit `i` is of `packets[i]`.
+    /// The packets that do not go on, as a set: bit `i` stands for `packets[i]`.
     fn refused(&mut self, packets: &[Packet], now: Time) -> u32;
 }
 
 /// The optional stages of a receive queue, in the order in which packets come to them.
 #[derive(Default)]
 pub struct Ingress {
-    /// Sees all that is received.
+    /// Observes all received packets.
     pub tap: Option<Box<dyn Tap>>,
     /// Refuses packets: [`DropReason::IngressFilter`].
     pub filter: Option<Box<dyn Filter>>,
 }
 
 impl Ingress {
-    /// Has the stages see a batch that came in on a port, and retires what they refuse.
+    /// Passes a received batch through the stages, and retires the packets that the filter refuses.
     #[inline(never)]
     pub(crate) fn apply(&mut self, packets: &mut Batch, outputs: &Outputs, in_port: PortNo, now: Time) {
         if let Some(tap) = &mut self.tap {
@@ -47,6 +47,6 @@ impl Ingress {
             i += 1;
             refused >> (i - 1) & 1 == 0
         });
-        outputs.retire_parts((before - packets.len()) as u64, DropReason::IngressFilter, in_port);
+        outputs.count_drops((before - packets.len()) as u64, DropReason::IngressFilter, in_port);
     }
 }

@@ -1,8 +1,8 @@
-//! What travels beside packets while they go round again: the metadata of their keys, in arrays beside the batch.
+//! The metadata of recirculated packets, in arrays beside the batch.
 //!
-//! Metadata is what no frame says: input port, recirculation id, packet type, hash, mark and priority, which share the
-//! last three words of a key's common block; and the blocks of connection tracking and of the tunnel, for which there is
-//! room only where some packet of a worker has had any.
+//! Metadata are the fields of a key that do not come from the frame. Input port, recirculation id, packet type, hash,
+//! mark and priority are the last three words of a key's common block. Connection tracking and the tunnel have blocks
+//! of their own, for which memory is allocated only at a worker's first packet that has such a block.
 
 use packet::flow::{Block, BlockId, Blocks};
 use packet::{BATCH_SIZE, Key};
@@ -21,12 +21,12 @@ const _: () = assert!(std::mem::offset_of!(packet::flow::block::Common, in_port)
 
 /// Half words of metadata, as [`Metadata::half_word`] numbers them.
 pub const HALF_WORDS: usize = 2 * COMMON_WORDS + CARRIED_BLOCKS.len() * BLOCK_HALF_WORDS;
-/// Those of a block.
+/// Half words of a block.
 const BLOCK_HALF_WORDS: usize = 16;
-/// That of the packet type.
+/// The number of the packet type.
 pub const PACKET_TYPE: usize = 2;
 
-/// The metadata of a key that is in the common block.
+/// The part of a key's metadata that lies in the common block.
 type Common = [u64; COMMON_WORDS];
 
 /// The blocks of one packet, of which only those that are present mean anything.
@@ -35,21 +35,21 @@ type CarriedBlocks = [Block; CARRIED_BLOCKS.len()];
 /// The metadata of a batch.
 pub struct Metadata {
     common: [Common; BATCH_SIZE],
-    /// Which blocks each packet has beside.
+    /// Which further blocks each packet has.
     present: [Blocks; BATCH_SIZE],
-    /// Those blocks. Made when a packet has any for the first time, and kept.
+    /// These blocks. Allocated at the first packet that has any, and kept.
     blocks: Option<Box<[CarriedBlocks; BATCH_SIZE]>>,
 }
 
 impl Default for Metadata {
-    /// Of a batch without packets.
+    /// The metadata of an empty batch.
     fn default() -> Metadata {
         Metadata { common: [[0; COMMON_WORDS]; BATCH_SIZE], present: [Blocks::COMMON; BATCH_SIZE], blocks: None }
     }
 }
 
 impl Metadata {
-    /// Takes the metadata of a packet's key, with another recirculation id.
+    /// Copies the metadata of a packet's key, with another recirculation id.
     #[inline(always)]
     pub fn take(&mut self, i: usize, key: &Key, recirc_id: u32) {
         self.common[i] = common_of(key, recirc_id);
@@ -70,7 +70,7 @@ impl Metadata {
         self.present[i] = present;
     }
 
-    /// Starts a key with the metadata of a packet, to be completed by an extraction.
+    /// Resets a key to the metadata of a packet. An extraction completes it.
     #[inline(always)]
     pub fn start(&self, i: usize, key: &mut Key) {
         key.reset();
@@ -109,8 +109,8 @@ impl Metadata {
         half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE) == 0
     }
 
-    /// Four bytes of a packet's metadata, as they lie in memory: those of the common block from the input port on, then
-    /// those of each block.
+    /// Four bytes of a packet's metadata, in memory order. They are numbered from the input port in the common block
+    /// on; those of each further block follow.
     #[inline(always)]
     pub fn half_word(&self, i: usize, number: usize) -> u32 {
         match number.checked_sub(2 * COMMON_WORDS) {
@@ -130,14 +130,14 @@ impl Metadata {
 
 fn common_of(key: &Key, recirc_id: u32) -> Common {
     let mut common: Common = std::array::from_fn(|i| key.common_words()[FIRST_WORD + i]);
-    // Two numbers in network byte order: the port, then the id.
+    // Two numbers in network byte order: the port, then the recirculation id.
     let [a, b, c, d, ..] = common[0].to_ne_bytes();
     let [e, f, g, h] = recirc_id.to_be_bytes();
     common[0] = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
     common
 }
 
-/// Whether a key has metadata beside that in its common block.
+/// Whether a key has metadata outside of its common block.
 #[inline(always)]
 fn carries_blocks(key: &Key) -> bool {
     const ANY: u16 = {
@@ -156,15 +156,15 @@ fn no_blocks() -> Box<[CarriedBlocks; BATCH_SIZE]> {
     Box::new([[Block::ZERO; CARRIED_BLOCKS.len()]; BATCH_SIZE])
 }
 
-/// The first or second half of a word as it lies in memory.
+/// The first or second half of a word, in memory order.
 #[inline(always)]
 fn half(word: u64, number: usize) -> u32 {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
     u32::from_ne_bytes(if number.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
 }
 
-/// The half words of a mask's metadata, numbered as those of packets are, but for the input port and the recirculation id,
-/// which all packets of a stage have in common, and the packet type, which is nearly always Ethernet.
+/// The half words of a mask's metadata, numbered as those of packets. Left out are the input port and the
+/// recirculation id, which all packets of a stage have in common, and the packet type, which is checked separately.
 pub fn half_words_of(mask: &packet::Mask) -> impl Iterator<Item = (usize, u32)> + '_ {
     let of_block = |id: BlockId| mask.0.block(id).words();
     (PACKET_TYPE + 1..HALF_WORDS).filter_map(move |number| {
@@ -179,15 +179,16 @@ pub fn half_words_of(mask: &packet::Mask) -> impl Iterator<Item = (usize, u32)> 
     })
 }
 
-/// The metadata of a packet that is by itself: one that waits for others of its connection, or that somebody hands in.
+/// The metadata of a single packet: one that waits for earlier ones of its connection, or that the management
+/// injects.
 pub struct OwnMetadata {
     common: Common,
-    /// The whole key, where there are blocks beside.
+    /// The whole key, where the packet has further blocks.
     blocks: Option<Box<Key>>,
 }
 
 impl OwnMetadata {
-    /// That of a key. `spare` are keys that may be used.
+    /// Copies the metadata of a key. `spare`: allocated keys that may be used for it.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub fn of(key: &Key, spare: &mut Vec<Box<Key>>) -> OwnMetadata {
         let blocks = carries_blocks(key).then(|| {
@@ -198,17 +199,17 @@ impl OwnMetadata {
         OwnMetadata { common: common_of(key, key.common().recirc_id.get()), blocks }
     }
 
-    /// Where the packet came from.
+    /// The input port.
     pub fn in_port(&self) -> PortNo {
         PortNo(u32::from_be(half(self.common[0], 0)))
     }
 
-    /// Which stage it is to be classified in.
+    /// The recirculation id.
     pub fn recirc_id(&self) -> u32 {
         u32::from_be(half(self.common[0], 1))
     }
 
-    /// Starts a key with it, to be completed by an extraction.
+    /// Resets a key to this metadata. An extraction completes it.
     pub fn start(&self, key: &mut Key) {
         key.reset();
         key.common_words_mut()[FIRST_WORD..].copy_from_slice(&self.common);
@@ -219,7 +220,7 @@ impl OwnMetadata {
         }
     }
 
-    /// The key that it has taken, for others.
+    /// The allocated key, for reuse.
     pub fn into_spare(self) -> Option<Box<Key>> {
         self.blocks
     }
@@ -254,7 +255,8 @@ mod tests {
     }
 
     proptest! {
-        /// A key that was started with what was taken of another equals it in all metadata, and says the new stage.
+        /// A key that was reset to the metadata of another equals it in all metadata, but for the new recirculation
+        /// id.
         #[test]
         fn what_is_taken_comes_back(values: [u8; 8], before: [u8; 8], i in 0..BATCH_SIZE, id: u32) {
             let mut metadata = Metadata::default();

@@ -1,20 +1,20 @@
-//! A packet's way through a worker, stage by stage. [`forward`] tells it in order.
+//! The stages of a packet's way through a worker. `forward` runs them in order.
 
-/// What is known of a batch.
+/// Batch metadata.
 pub mod batch;
 /// The stages, in the order in which they happen.
 pub(crate) mod forward;
-/// Optional stages before anything is parsed.
+/// Optional stages between reception and classification.
 pub mod ingress;
-/// What travels beside packets that go round again.
+/// Metadata of recirculated packets.
 pub mod metadata;
-/// A port as the workers share it.
+/// A datapath port, shared by the workers.
 pub(crate) mod port;
-/// Packets that go round again.
+/// Recirculated packets, in batches of one stage.
 pub(crate) mod recirculation;
-/// The end of packets that are not sent.
+/// The one place where packets are dropped and counted.
 pub(crate) mod retire;
-/// Packets that become many by recirculation.
+/// Recirculation storms: a bounded slice of work in each turn.
 pub(crate) mod storm;
-/// Packets gathered for each port, and sent.
+/// Packets gathered for each output port, and transmitted.
 pub(crate) mod tx;

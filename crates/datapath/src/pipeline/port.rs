@@ -1,4 +1,4 @@
-//! A port as the workers share it.
+//! A datapath port: the part that the workers share, and a worker's transmit queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,35 +15,35 @@ use crate::sync::counters::DropCounters;
 /// Bytes of an Ethernet header.
 const ETHERNET: u32 = 14;
 
-/// What all workers know of a port.
-pub struct PortShared {
-    /// Its number.
+/// A datapath port, shared by the workers.
+pub struct DpPort {
+    /// Datapath port number.
     pub no: PortNo,
     /// The port.
     pub port: Arc<dyn Port>,
-    /// Longest frame without VLAN tags.
+    /// Longest frame that can be sent, without VLAN tags.
     max_frame: AtomicU32,
     up: AtomicBool,
-    /// Of each worker.
+    /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
 }
 
-impl PortShared {
-    /// Shares a port among at most `max_workers`.
-    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<PortShared> {
+impl DpPort {
+    /// A datapath port for at most `max_workers` workers.
+    pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<DpPort> {
         let drops = (0..max_workers).map(|_| CachePadded::default()).collect();
-        let shared = PortShared { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
+        let shared = DpPort { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
         shared.refresh();
         Arc::new(shared)
     }
 
-    /// Takes over MTU and administrative state.
+    /// Reads MTU and administrative state of the port again.
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
     }
 
-    /// Drops of all workers, ever.
+    /// Drops since the port was added, summed over the workers.
     pub fn read_drops(&self) -> Drops {
         self.drops.iter().fold(Drops::default(), |mut sum, worker| {
             sum += &worker.read();
@@ -51,22 +51,22 @@ impl PortShared {
         })
     }
 
-    /// Administratively up.
+    /// Whether the port is administratively up.
     #[inline(always)]
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// Longest frame without VLAN tags.
+    /// Longest frame that can be sent, without VLAN tags.
     #[inline(always)]
     pub fn max_frame(&self) -> usize {
         self.max_frame.load(Ordering::Relaxed) as usize
     }
 }
 
-/// A worker's way of sending to a port.
+/// The transmit queue by which a worker sends to a port.
 pub enum Queue {
-    /// A queue of its own.
+    /// A queue that this worker alone uses.
     Own(Box<dyn TxQueue>),
     /// A queue that several workers share, locked once for each burst.
     Shared(SharedQueue),
@@ -76,7 +76,7 @@ pub enum Queue {
 pub type SharedQueue = Arc<Mutex<Box<dyn TxQueue>>>;
 
 impl Queue {
-    /// The same queue, to be shared with another worker, and that worker's half.
+    /// Makes the queue a shared one. Returns it twice: for this worker and for another.
     pub fn share(self) -> (Queue, SharedQueue) {
         let shared = match self {
             Queue::Own(queue) => Arc::new(Mutex::new(queue)),
@@ -85,7 +85,7 @@ impl Queue {
         (Queue::Shared(shared.clone()), shared)
     }
 
-    /// The same queue, without a lock where nobody shares it any more.
+    /// Removes the lock of a shared queue that no other worker uses any more.
     pub fn reclaim(self) -> Queue {
         match self {
             Queue::Shared(shared) => match Arc::try_unwrap(shared) {
@@ -96,7 +96,7 @@ impl Queue {
         }
     }
 
-    /// Sends a burst; the batch is empty afterwards.
+    /// Transmits a burst. The batch is empty afterwards.
     #[inline]
     pub fn transmit(&mut self, batch: &mut Batch, now: Time) -> usize {
         match self {
@@ -118,7 +118,7 @@ impl Queue {
         match self {
             Queue::Own(queue) => queue.housekeep(now),
             Queue::Shared(queue) => {
-                // Whoever holds the lock is sending, which reaps as well.
+                // A worker that holds the lock is transmitting, which reaps as well.
                 if let Some(mut queue) = queue.try_lock() {
                     queue.housekeep(now);
                 }

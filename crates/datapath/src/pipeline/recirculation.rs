@@ -1,13 +1,13 @@
-//! Packets that go round again.
+//! Recirculated packets, on their way back to classification.
 //!
-//! What one program recirculates with one id stays a batch: packets wait in batches of one *stage*, which is an input port
-//! and a recirculation id, with their metadata in arrays beside them. No key is kept and nothing is allocated for each
-//! packet: batches that have been through are used again.
+//! They stay together: packets wait in batches of one *recirculation stage*, which is an input port and a
+//! recirculation id, with their metadata in arrays beside them. No key is stored and nothing is allocated for a
+//! packet: batches are reused.
 //!
-//! A program can recirculate several copies of a packet, and what it does with each can recirculate several again. So
-//! each packet has a *share* of those that the one that was received may become, and its copies share it. What is left of
-//! a share when it is too small for all is lost: it needs no counter that all the copies would have to find. Nothing of
-//! this is looked at until a packet recirculates.
+//! A program can recirculate several copies of a packet, and each copy can be recirculated several times again. To
+//! bound that, each received packet has a *budget* of packets that it may become at each depth, which is divided
+//! among its copies. The remainder of the division is lost. So no counter has to be shared among copies. Packets that
+//! are never recirculated do not pay for any of this.
 
 use std::collections::VecDeque;
 
@@ -18,70 +18,70 @@ use crate::actions::program::Program;
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{Metadata, OwnMetadata};
 
-/// How many packets one that was received may become, at each depth of recirculation.
+/// How many packets one received packet may become, at each depth of recirculation.
 pub const MAX_PACKETS: u16 = 1024;
 
-/// How many packets of a worker may wait to be classified again, which is a bound of memory.
+/// How many recirculated packets of a worker may wait. Bounds memory.
 pub const MAX_WAITING: usize = 8192;
 
-/// Batches that are kept for others when they have been through: more than a batch becomes that does not multiply.
+/// Empty batches that are kept for reuse: more than a batch without multiplying packets needs.
 const SPARE: usize = 16;
 
-/// Where packets are classified: those of one stage look at the same flows.
+/// A recirculation stage: packets of one stage are looked up among the same flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecircStage {
-    /// The port that they have come in on.
+    /// The input port.
     pub in_port: PortNo,
-    /// Zero where that is all.
+    /// The recirculation id; zero for packets as they were received.
     pub recirc_id: u32,
 }
 
-/// Which pass of a packet through classification it is, and its share.
+/// A packet's pass through classification, and its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Times that the packet has been recirculated.
     pub depth: u8,
-    /// How many packets it may become.
-    pub share: u16,
+    /// How many packets it may become at the next depth.
+    pub budget: u16,
 }
 
 impl Pass {
-    /// That of a packet as it was received.
-    pub const FIRST: Pass = Pass { depth: 0, share: MAX_PACKETS };
+    /// The pass of a packet as it was received.
+    pub const FIRST: Pass = Pass { depth: 0, budget: MAX_PACKETS };
 
-    /// The pass to which a program, which runs in this one, recirculates.
+    /// The pass of packets that a program recirculates from this pass.
     #[inline(always)]
     pub fn of(self, program: &Program) -> Pass {
-        // Most programs do not, and it does not matter then.
+        // Most programs do not recirculate, and then the result is not used.
         if program.recirculations() == 0 { self } else { self.next(program.recirculations()) }
     }
 
-    /// The pass of each of so many copies.
+    /// The pass of each of several copies.
     fn next(self, copies: u16) -> Pass {
-        Pass { depth: self.depth.saturating_add(1), share: self.share / copies }
+        Pass { depth: self.depth.saturating_add(1), budget: self.budget / copies }
     }
 
-    /// Why no packet may come to this pass, behind `waiting` others, if that is so.
+    /// Why no packet may enter this pass while `waiting` others wait, if so.
     pub fn refusal(self, max_depth: u8, waiting: usize) -> Option<DropReason> {
         if self.depth > max_depth {
             Some(DropReason::RecursionTooDeep)
         } else {
-            (self.share == 0 || waiting >= MAX_WAITING).then_some(DropReason::RecirculationStorm)
+            (self.budget == 0 || waiting >= MAX_WAITING).then_some(DropReason::RecirculationStorm)
         }
     }
 }
 
-/// Packets of one stage that are to be classified together.
+/// Recirculated packets of one stage and pass.
 pub struct RecirculatedBatch {
-    /// Where.
+    /// Their stage.
     pub stage: RecircStage,
-    /// Which pass they come to.
+    /// Their pass.
     pub pass: Pass,
     /// The packets.
     pub packets: Batch,
-    /// What travels beside them.
+    /// Their metadata.
     pub metadata: Metadata,
-    /// Those that a flow has counted already.
+    /// Those that a flow has counted already, as a set.
     pub counted: u32,
 }
 
@@ -92,13 +92,13 @@ impl RecirculatedBatch {
         Box::new(RecirculatedBatch { stage, pass: Pass::FIRST, packets, metadata, counted: 0 })
     }
 
-    /// Whether another packet may join.
+    /// Whether a packet of this stage and pass can be added.
     #[inline(always)]
     fn takes(&self, stage: RecircStage, pass: Pass) -> bool {
         !self.packets.is_full() && self.stage == stage && self.pass == pass
     }
 
-    /// Takes a packet, for which there must be room, with the metadata of its key.
+    /// Adds a packet with the metadata of its key. There must be room for it.
     #[inline(always)]
     pub fn push(&mut self, packet: Packet, key: &Key, counted: bool) {
         let i = self.packets.len();
@@ -108,19 +108,19 @@ impl RecirculatedBatch {
     }
 }
 
-/// A packet by itself that is to be classified again.
+/// A single packet that is to be classified again.
 pub struct RecirculatedPacket {
     /// The frame.
     pub packet: Packet,
-    /// What travels beside it.
+    /// Its metadata.
     pub metadata: OwnMetadata,
-    /// Which pass it comes to.
+    /// Its pass.
     pub pass: Pass,
     /// A flow has counted it already.
     pub counted: bool,
 }
 
-/// The packets of a worker that are to be classified again, in their order.
+/// The recirculated packets of a worker, in order.
 #[derive(Default)]
 pub struct Recirculation {
     queue: VecDeque<Box<RecirculatedBatch>>,
@@ -128,29 +128,29 @@ pub struct Recirculation {
     spare: Vec<Box<RecirculatedBatch>>,
     /// Packets in the queue.
     waiting: usize,
-    /// A key to take metadata from.
+    /// Scratch space for a key.
     key: Box<Key>,
 }
 
 impl Recirculation {
-    /// Packets that wait.
+    /// How many packets wait.
     #[inline(always)]
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Whether there are none.
+    /// Whether no packet waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Has a packet classified again behind the others, with the metadata of its key but for the stage.
+    /// Appends a packet, with the metadata of its key, but for the recirculation id.
     #[inline(always)]
     pub fn push(&mut self, stage: RecircStage, pass: Pass, packet: Packet, key: &Key) {
         self.waiting += 1;
-        // Only the last batch takes more: packets of a connection must not overtake each other, also where they go to
-        // different stages.
+        // Only the last batch is appended to: packets of a connection must not overtake each other, also where they
+        // go to different stages.
         match self.queue.back_mut() {
             Some(last) if last.takes(stage, pass) => last.push(packet, key, false),
             _ => self.open(stage, pass).push(packet, key, false),
@@ -164,7 +164,8 @@ impl Recirculation {
         }
     }
 
-    /// As [`push`](Recirculation::push), for a packet that has waited by itself. Returns the key that it had, if any.
+    /// As [`push`](Recirculation::push), for a single packet that has waited. Returns its allocated key, if it had
+    /// one.
     pub fn push_packet(&mut self, recirculated: RecirculatedPacket) -> Option<Box<Key>> {
         let RecirculatedPacket { packet, metadata, pass, counted } = recirculated;
         let stage = RecircStage { in_port: metadata.in_port(), recirc_id: metadata.recirc_id() };
@@ -180,27 +181,27 @@ impl Recirculation {
         metadata.into_spare()
     }
 
-    /// A batch for packets of a stage, at the end of the queue.
+    /// Appends an empty batch for packets of a stage.
     fn open(&mut self, stage: RecircStage, pass: Pass) -> &mut RecirculatedBatch {
         let batch = self.empty(stage, pass);
         self.queue.push_back(batch);
         self.queue.back_mut().expect("it was put there")
     }
 
-    /// A batch without packets.
+    /// An empty batch for packets of a stage.
     pub fn empty(&mut self, stage: RecircStage, pass: Pass) -> Box<RecirculatedBatch> {
         let mut batch = self.spare.pop().unwrap_or_else(RecirculatedBatch::new);
         (batch.stage, batch.pass, batch.counted) = (stage, pass, 0);
         batch
     }
 
-    /// Has a batch classified before all others.
+    /// Puts a batch at the head of the queue.
     pub fn put_first(&mut self, batch: Box<RecirculatedBatch>) {
         self.waiting += batch.packets.len();
         self.queue.push_front(batch);
     }
 
-    /// Has a batch classified behind the others.
+    /// Puts a batch at the end of the queue.
     pub fn put_last(&mut self, batch: Box<RecirculatedBatch>) {
         self.waiting += batch.packets.len();
         self.queue.push_back(batch);
@@ -214,7 +215,7 @@ impl Recirculation {
         Some(batch)
     }
 
-    /// Takes a batch that has been through, for others.
+    /// Keeps a batch for reuse. It must be empty.
     #[inline(always)]
     pub fn reuse(&mut self, batch: Box<RecirculatedBatch>) {
         debug_assert!(batch.packets.is_empty());
@@ -224,18 +225,18 @@ impl Recirculation {
     }
 }
 
-/// What is to be recirculated in later turns, of one input port.
+/// Recirculated packets of one input port that are left for later turns.
 pub struct Deferred {
-    /// The port. While it has some, it is not polled.
+    /// The input port, which is not polled meanwhile.
     pub in_port: PortNo,
-    /// Them, in their order.
+    /// The packets, in order.
     pub batches: VecDeque<Box<RecirculatedBatch>>,
-    /// How many there are.
+    /// How many packets there are.
     pub packets: usize,
 }
 
 impl Deferred {
-    /// None yet.
+    /// No packets yet.
     pub fn new(in_port: PortNo) -> Deferred {
         Deferred { in_port, batches: VecDeque::new(), packets: 0 }
     }
@@ -253,10 +254,10 @@ mod tests {
             pass = pass.next(3);
             packets *= 3;
         }
-        assert_eq!((pass.depth, pass.share, packets / 3), (7, 0, 729));
-        // One that does not fan out keeps all of it.
+        assert_eq!((pass.depth, pass.budget, packets / 3), (7, 0, 729));
+        // A packet that is recirculated once at each depth keeps its whole budget.
         let straight = (0..6).fold(Pass::FIRST, |pass, _| pass.next(1));
-        assert_eq!(straight, Pass { depth: 6, share: MAX_PACKETS });
+        assert_eq!(straight, Pass { depth: 6, budget: MAX_PACKETS });
         assert_eq!(straight.refusal(6, 0), None);
         assert_eq!(straight.next(1).refusal(6, 0), Some(DropReason::RecursionTooDeep));
         assert_eq!(straight.refusal(6, MAX_WAITING), Some(DropReason::RecirculationStorm));

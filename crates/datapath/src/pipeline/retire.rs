@@ -1,5 +1,5 @@
-//! The end of packets that are not sent. Nothing is dropped anywhere else in the datapath, but in a port's own queue, which
-//! counts it (`refused` in the account of packets).
+//! The one place where packets are dropped: every packet that is not sent ends here, and is counted. Only a port's
+//! own transmit queue drops packets elsewhere, and counts them itself (`refused` in the account of packets).
 
 use packet::{Batch, Packet};
 
@@ -8,31 +8,31 @@ use crate::drop::DropReason;
 use crate::pipeline::tx::Outputs;
 
 impl Outputs {
-    /// Ends the lives of packets, counted for the worker and for `port`: the one that they would have left by where a
-    /// reason is of the output, and otherwise the one that they have come in on.
+    /// Drops packets, and counts them for the worker and for `port`. For a reason of the output stage, `port` is the
+    /// output port, otherwise the input port.
     #[inline]
     pub fn retire(&self, packets: impl Iterator<Item = Packet>, reason: DropReason, port: PortNo) {
         let count = packets.map(drop).count();
-        self.retire_parts(count as u64, reason, port);
+        self.count_drops(count as u64, reason, port);
     }
 
-    /// As [`retire`](Outputs::retire), for a whole batch, which is given back to its memory at once.
+    /// As [`retire`](Outputs::retire), for a whole batch, whose buffers are freed together.
     #[inline]
     pub fn retire_batch(&self, batch: &mut Batch, reason: DropReason, port: PortNo) {
-        self.retire_parts(batch.len() as u64, reason, port);
+        self.count_drops(batch.len() as u64, reason, port);
         packet::buffer::release(batch);
     }
 
     /// As [`retire`](Outputs::retire), for one packet.
     #[inline]
     pub fn retire_one(&self, packet: Packet, reason: DropReason, port: PortNo) {
-        self.retire_parts(1, reason, port);
+        self.count_drops(1, reason, port);
         drop(packet);
     }
 
-    /// Counts packets that have ended already, or that could not be made.
+    /// Counts drops of packets that are freed already or could not be allocated.
     #[inline]
-    pub fn retire_parts(&self, count: u64, reason: DropReason, port: PortNo) {
+    pub fn count_drops(&self, count: u64, reason: DropReason, port: PortNo) {
         self.counters().drops.add(reason, count);
         if let Some(shared) = self.port(port) {
             shared.drops[self.worker()].add(reason, count);

@@ -1,4 +1,5 @@
-//! Packets that become many by recirculation: a slice of them in each turn, so that other ports have theirs.
+//! Recirculation storms: packets that multiply by recirculation. A worker handles a bounded slice of them in each
+//! turn, so that other ports get their turn.
 
 use packet::BATCH_SIZE;
 
@@ -7,21 +8,20 @@ use crate::drop::DropReason;
 use crate::pipeline::recirculation::{Deferred, MAX_WAITING};
 use crate::worker::Worker;
 
-/// Recirculated packets that are handled in one go, before other ports have their turn: more than a batch becomes that does
-/// not multiply.
+/// Recirculated packets that are handled in one slice: more than a batch without multiplying packets needs.
 pub const SLICE: u64 = 8 * BATCH_SIZE as u64;
 
 impl Worker {
-    /// Takes recirculated packets, which `received` packets of one port have become, through the stages: all of them,
-    /// or if they are a storm, a slice.
+    /// Takes the recirculated packets that `received` packets of one port have become through the stages: all of
+    /// them, or one slice if there are more.
     #[inline(never)]
     pub fn recirculate_slice(&mut self, received: usize) {
         let done = self.recirculate_until(SLICE);
-        // Packets that do not multiply are not more than that.
+        // Without multiplication there cannot be more.
         self.storms += u64::from(done > received as u64 * u64::from(self.executor.max_depth));
     }
 
-    /// Recirculates this many packets, or little more, and defers the others. Returns how many.
+    /// Recirculates until `limit` is reached, and defers the remaining packets. Returns how many it has recirculated.
     fn recirculate_until(&mut self, limit: u64) -> u64 {
         let before = self.executor.counters.recirculated.get();
         loop {
@@ -35,8 +35,8 @@ impl Worker {
         }
     }
 
-    /// Leaves what is still to be recirculated for later turns, each port's for itself. As with the way up
-    /// (`slowpath/queue.rs`), a port may have half as many packets there as there is room for.
+    /// Leaves the packets that still wait for later turns, grouped by input port. As in the queue to the slow path
+    /// (`slowpath/queue.rs`), a port may have at most half as many packets there as there is room for.
     #[cold]
     pub fn defer(&mut self) {
         let Worker { executor, deferred, .. } = self;
@@ -48,7 +48,7 @@ impl Worker {
                 deferred.len() - 1
             });
             let of_port = &mut deferred[at];
-            // For each packet, half of what is free is more than the port has.
+            // While half of the free room is more than the port has, one more packet is admitted.
             let mut room = 0;
             while room < batch.packets.len() && of_port.packets + room < (free - room).div_ceil(2) {
                 room += 1;
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Goes on with a slice of what is deferred of a port, if anything is.
+    /// Recirculates a slice of a port's deferred packets. Returns whether there were any.
     #[inline(never)]
     pub fn resume(&mut self, in_port: PortNo) -> bool {
         let Some(at) = self.deferred.iter().position(|of_port| of_port.in_port == in_port) else { return false };
@@ -74,7 +74,7 @@ impl Worker {
         true
     }
 
-    /// Takes all recirculated packets through the stages, deferred ones as well.
+    /// Takes all recirculated packets through the stages, the deferred ones included.
     pub fn recirculate(&mut self) {
         loop {
             while self.recirculate_batch().is_some() {}
@@ -83,26 +83,26 @@ impl Worker {
         }
     }
 
-    /// Takes those through that came in on ports which are not polled here any more.
+    /// Recirculates the deferred packets of input ports that this worker does not poll any more.
     #[cold]
-    pub fn recirculate_strays(&mut self) {
+    pub fn recirculate_orphans(&mut self) {
         let Worker { deferred, rx, idle_queues, executor, .. } = self;
-        // Those of a port that is only idle wait for its turns.
+        // A port whose queues are only parked is polled again.
         for of_port in deferred.iter() {
             if !rx.iter().any(|rx| rx.port.no == of_port.in_port) {
                 idle_queues.recall(of_port.in_port, rx, executor.now);
             }
         }
-        let is_stray = |of_port: &mut Deferred| !rx.iter().any(|rx| rx.port.no == of_port.in_port);
-        let strays = deferred.extract_if(.., is_stray).collect::<Vec<_>>();
-        for of_port in strays {
+        let is_orphan = |of_port: &mut Deferred| !rx.iter().any(|rx| rx.port.no == of_port.in_port);
+        let orphans = deferred.extract_if(.., is_orphan).collect::<Vec<_>>();
+        for of_port in orphans {
             of_port.batches.into_iter().for_each(|batch| self.executor.recirculation.put_last(batch));
             while self.recirculate_batch().is_some() {}
         }
         self.executor.misses.notify();
     }
 
-    /// The worker ends: what was still to be recirculated ends with it, and is counted.
+    /// Drops the packets that are still to be recirculated, as the worker ends.
     #[cold]
     pub fn retire_deferred(&mut self) {
         let Worker { executor, deferred, .. } = self;

@@ -1,13 +1,13 @@
-//! Stage 7: packets gathered for each output port, and sent as one burst.
+//! Stage 7, output: packets are gathered for each output port, and transmitted as one burst.
 //!
-//! A burst leaves when it is full, at the end of the batch, or, with a flush interval, before its first
-//! packet has waited longer than that. Time is read once in a turn, so a packet that would be due within
-//! another turn as long as the last one leaves now. No packet is ever stuck:
+//! A burst is transmitted when it is full, at the end of the batch, or, with a flush interval, before its first
+//! packet has waited for longer than that. The clock is read once in a turn. So a packet is transmitted now if it
+//! would be due before the end of another turn as long as the last one. No packet waits for ever:
 //!
-//! - a worker stays awake for what is due soon, and sends everything before it sleeps or ends;
-//! - what waits for a port is sent before the port, or its queue, is taken away, and before the interval
+//! - a worker stays awake for packets that are due soon, and transmits everything before it sleeps or ends;
+//! - packets that wait for a port are transmitted before the port or its queue is removed, and before the interval
 //!   changes;
-//! - a clock that stands still (`time/stop`) cannot say when a packet is due: meanwhile, nothing waits.
+//! - while the clock is stopped (`time/stop`), it cannot say when a packet is due, and no packet waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,26 +16,27 @@ use packet::{Batch, Packet, Time};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::sync::counters::WorkerCounters;
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
 
-/// A worker with nothing else to do sends rather than poll for longer than this.
-const LONG: Duration = Duration::from_millis(1);
+/// The longest flush interval for which a worker without other work stays awake. With a longer one it transmits and
+/// sleeps.
+const LONGEST_WAIT_AWAKE: Duration = Duration::from_millis(1);
 
-/// The ports, as one worker sends to them.
+/// The output ports of one worker.
 pub struct Outputs {
     /// By port number.
-    slots: Vec<Option<Box<Slot>>>,
-    /// Ports with packets that wait.
+    ports: Vec<Option<Box<OutputPort>>>,
+    /// Ports for which packets wait.
     waiting: Vec<PortNo>,
-    /// Ports whose queues want to be reaped: those of sockets do not, and there may be a thousand.
-    reaped: Vec<PortNo>,
-    /// How long a packet may wait. Zero: until the end of the batch.
+    /// Ports whose queues need housekeeping. Those of sockets do not, and there may be a thousand of them.
+    housekept: Vec<PortNo>,
+    /// The flush interval: how long a packet may wait. Zero: until the end of the batch.
     interval: Duration,
-    /// How long the last turn took. Zero: the clock stands still.
+    /// How long the last turn took. Zero: the clock is stopped.
     turn: Duration,
     worker: usize,
     counters: Arc<WorkerCounters>,
@@ -43,11 +44,11 @@ pub struct Outputs {
     pub sent_lately: bool,
 }
 
-struct Slot {
-    shared: Arc<PortShared>,
+struct OutputPort {
+    port: Arc<DpPort>,
     queue: Queue,
     batch: Batch,
-    /// When the first packet of `batch` came.
+    /// When the first packet of `batch` was added.
     since: Time,
 }
 
@@ -56,9 +57,9 @@ impl Outputs {
     pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
         let turn = Duration::ZERO;
         Outputs {
-            slots: Vec::new(),
+            ports: Vec::new(),
             waiting: Vec::new(),
-            reaped: Vec::new(),
+            housekept: Vec::new(),
             interval,
             turn,
             worker,
@@ -67,92 +68,92 @@ impl Outputs {
         }
     }
 
-    /// Changes how long a packet may wait. What waits by the old interval is sent.
+    /// Changes the flush interval. Waiting packets are transmitted.
     pub fn set_interval(&mut self, interval: Duration, now: Time) {
         self.flush(now);
         self.interval = interval;
     }
 
-    /// A turn begins, `after` the one before.
+    /// Records the time between the begin of the last turn and of this one.
     #[inline(always)]
-    pub fn turn(&mut self, after: Duration) {
+    pub fn begin_turn(&mut self, after: Duration) {
         self.turn = after;
     }
 
-    /// Whether the clock has not moved since the last turn.
-    pub fn stands_still(&self) -> bool {
+    /// Whether the clock is stopped.
+    pub fn clock_is_stopped(&self) -> bool {
         self.turn.is_zero()
     }
 
-    /// Whether packets wait that are worth staying awake for.
+    /// Whether packets wait that are due so soon that the worker stays awake.
     pub fn is_due_soon(&self) -> bool {
-        !self.waiting.is_empty() && self.interval <= LONG
+        !self.waiting.is_empty() && self.interval <= LONGEST_WAIT_AWAKE
     }
 
     /// Adds a port.
-    pub fn add(&mut self, shared: Arc<PortShared>, queue: Queue) {
-        let at = shared.no.0 as usize;
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
+    pub fn add(&mut self, port: Arc<DpPort>, queue: Queue) {
+        let at = port.no.0 as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
         }
-        self.waiting.reserve(self.slots.len());
+        self.waiting.reserve(self.ports.len());
         if queue.needs_housekeeping() {
-            self.reaped.push(shared.no);
+            self.housekept.push(port.no);
         }
-        self.slots[at] = Some(Box::new(Slot { shared, queue, batch: Batch::new(), since: Time(0) }));
+        self.ports[at] = Some(Box::new(OutputPort { port, queue, batch: Batch::new(), since: Time(0) }));
     }
 
-    /// Sends what waits for a port, and takes it away.
+    /// Transmits what waits for a port, and removes the port. Returns its queue.
     pub fn remove(&mut self, port: PortNo, now: Time) -> Option<Queue> {
         self.flush_port(port, now);
         self.waiting.retain(|&p| p != port);
-        self.reaped.retain(|&p| p != port);
-        self.slots.get_mut(port.0 as usize)?.take().map(|slot| slot.queue)
+        self.housekept.retain(|&p| p != port);
+        self.ports.get_mut(port.0 as usize)?.take().map(|output| output.queue)
     }
 
-    /// Has another worker share the queue to a port.
+    /// Makes the queue to a port a shared one, and returns it for another worker.
     pub fn share(&mut self, port: PortNo) -> Option<SharedQueue> {
-        let mut shared = None;
+        let mut other_half = None;
         self.change_queue(port, |queue| {
             let (queue, other) = queue.share();
-            shared = Some(other);
+            other_half = Some(other);
             queue
         });
-        shared
+        other_half
     }
 
-    /// Sends to a port by another queue.
+    /// Replaces the queue to a port.
     pub fn replace(&mut self, port: PortNo, queue: Queue, now: Time) {
         self.flush_port(port, now);
         self.change_queue(port, |_| queue);
     }
 
-    /// Forgets the locks of queues that no other worker shares any more.
+    /// Removes the locks of queues that no other worker shares any more.
     pub fn reclaim(&mut self) {
-        for port in 0..self.slots.len() {
+        for port in 0..self.ports.len() {
             self.change_queue(PortNo(port as u32), Queue::reclaim);
         }
     }
 
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
-        let Some(place) = self.slots.get_mut(port.0 as usize) else { return };
-        if let Some(slot) = place.take() {
-            let Slot { shared, queue, batch, since } = *slot;
-            *place = Some(Box::new(Slot { shared, queue: change(queue), batch, since }));
+        let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
+        if let Some(output) = entry.take() {
+            let OutputPort { port, queue, batch, since } = *output;
+            *entry = Some(Box::new(OutputPort { port, queue: change(queue), batch, since }));
         }
     }
 
-    /// Takes all queues away, once everything is sent: the worker ends.
+    /// Transmits everything and returns all queues, as the worker ends.
     pub fn dismantle(&mut self, now: Time) -> Vec<(PortNo, Queue)> {
         self.flush(now);
-        self.reaped.clear();
-        self.slots.drain(..).flatten().map(|slot| (slot.shared.no, slot.queue)).collect()
+        self.housekept.clear();
+        self.ports.drain(..).flatten().map(|output| (output.port.no, output.queue)).collect()
     }
 
-    /// A port's shared part.
+    /// The port with this number.
     #[inline(always)]
-    pub fn port(&self, port: PortNo) -> Option<&Arc<PortShared>> {
-        Some(&self.slots.get(port.0 as usize)?.as_ref()?.shared)
+    pub fn port(&self, port: PortNo) -> Option<&Arc<DpPort>> {
+        Some(&self.ports.get(port.0 as usize)?.as_ref()?.port)
     }
 
     /// The worker's counters.
@@ -167,41 +168,41 @@ impl Outputs {
         self.worker
     }
 
-    /// Queues a packet for a port. `in_port` is where it came from.
+    /// Queues a packet for a port.
     #[inline(always)]
     pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
-        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) else {
+        let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else {
             return self.retire_one(packet, DropReason::NoSuchPort, in_port);
         };
-        if packet.len() > slot.shared.max_frame() && is_too_big(&packet, slot.shared.max_frame()) {
+        if packet.len() > output.port.max_frame() && is_too_big(&packet, output.port.max_frame()) {
             return self.retire_one(packet, DropReason::TooBig, port);
         }
-        if !slot.shared.is_up() {
+        if !output.port.is_up() {
             return self.retire_one(packet, DropReason::PortDown, port);
         }
-        if slot.batch.is_empty() {
-            slot.since = now;
+        if output.batch.is_empty() {
+            output.since = now;
             self.waiting.push(port);
         }
-        slot.batch.push(packet);
-        if slot.batch.is_full() {
-            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
+        output.batch.push(packet);
+        if output.batch.is_full() {
+            send(&mut output.queue, &mut output.batch, &self.counters, now);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
     }
 
-    /// Queues packets that follow each other for a port: as [`push`](Outputs::push) for each of them.
+    /// Queues several packets for a port, as [`push`](Outputs::push) for each of them.
     #[inline(always)]
     pub fn push_all(&mut self, port: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
-        let up = self.port(port).is_some_and(|shared| shared.is_up());
-        let Some(Some(slot)) = self.slots.get_mut(port.0 as usize).filter(|_| up) else {
+        let up = self.port(port).is_some_and(|port| port.is_up());
+        let Some(Some(output)) = self.ports.get_mut(port.0 as usize).filter(|_| up) else {
             return packets.for_each(|packet| self.push(port, packet, in_port, now));
         };
-        let max_frame = slot.shared.max_frame();
-        let waited = !slot.batch.is_empty();
+        let max_frame = output.port.max_frame();
+        let waited = !output.batch.is_empty();
         if !waited {
-            slot.since = now;
+            output.since = now;
         }
         let mut too_big = 0;
         for packet in packets {
@@ -209,50 +210,51 @@ impl Outputs {
                 too_big += 1;
                 continue;
             }
-            slot.batch.push(packet);
-            if slot.batch.is_full() {
-                send(&mut slot.queue, &mut slot.batch, &self.counters, now);
-                slot.since = now;
+            output.batch.push(packet);
+            if output.batch.is_full() {
+                send(&mut output.queue, &mut output.batch, &self.counters, now);
+                output.since = now;
                 self.sent_lately = true;
             }
         }
-        match (waited, slot.batch.is_empty()) {
+        match (waited, output.batch.is_empty()) {
             (false, false) => self.waiting.push(port),
             (true, true) => self.waiting.retain(|&p| p != port),
             _ => {}
         }
         if too_big > 0 {
-            self.retire_parts(too_big, DropReason::TooBig, port);
+            self.count_drops(too_big, DropReason::TooBig, port);
         }
     }
 
-    /// Queues a whole batch for a port, whose longest frame has `longest` bytes: as [`push`](Outputs::push) for
-    /// each packet. The batch is empty afterwards. Where nothing waits and nothing may, it is sent as it is.
+    /// Queues a whole batch for a port, as [`push`](Outputs::push) for each packet. Its longest frame has `longest`
+    /// bytes. The batch is empty afterwards. Where no packet waits for the port and none may wait, the batch is
+    /// transmitted as it is.
     #[inline(always)]
     pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
-        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
-            && slot.shared.is_up()
-            && longest as usize <= slot.shared.max_frame()
-            && slot.batch.is_empty()
+        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
+            && output.port.is_up()
+            && longest as usize <= output.port.max_frame()
+            && output.batch.is_empty()
             && self.interval.is_zero()
         {
-            send(&mut slot.queue, batch, &self.counters, now);
+            send(&mut output.queue, batch, &self.counters, now);
             self.sent_lately = true;
             return;
         }
         self.push_all(port, batch.drain(..), in_port, now);
     }
 
-    /// At the end of a batch: sends what may not wait longer.
+    /// At the end of a batch: transmits what may not wait longer.
     #[inline]
     pub fn end_of_batch(&mut self, now: Time) {
         if self.waiting.is_empty() {
             return;
         }
-        if self.interval.is_zero() || self.stands_still() { self.flush(now) } else { self.flush_due(now) }
+        if self.interval.is_zero() || self.clock_is_stopped() { self.flush(now) } else { self.flush_due(now) }
     }
 
-    /// Sends everything.
+    /// Transmits everything.
     pub fn flush(&mut self, now: Time) {
         while let Some(port) = self.waiting.pop() {
             self.flush_port(port, now);
@@ -264,7 +266,7 @@ impl Outputs {
         let mut i = 0;
         while i < self.waiting.len() {
             let port = self.waiting[i];
-            let since = self.slots[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
+            let since = self.ports[port.0 as usize].as_ref().map_or(Time(0), |s| s.since);
             if now.since(since) + self.turn >= self.interval {
                 self.waiting.swap_remove(i);
                 self.flush_port(port, now);
@@ -275,20 +277,20 @@ impl Outputs {
     }
 
     fn flush_port(&mut self, port: PortNo, now: Time) {
-        if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize)
-            && !slot.batch.is_empty()
+        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
+            && !output.batch.is_empty()
         {
-            send(&mut slot.queue, &mut slot.batch, &self.counters, now);
+            send(&mut output.queue, &mut output.batch, &self.counters, now);
             self.sent_lately = true;
         }
     }
 
-    /// Lets queues reap.
+    /// Has the transmit queues reap completed buffers.
     pub fn housekeep(&mut self, now: Time) {
         self.sent_lately = false;
-        for port in &self.reaped {
-            if let Some(Some(slot)) = self.slots.get_mut(port.0 as usize) {
-                slot.queue.housekeep(now);
+        for port in &self.housekept {
+            if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
+                output.queue.housekeep(now);
             }
         }
     }
@@ -307,7 +309,8 @@ fn send(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Ti
     }
 }
 
-/// For a frame of more than `max_frame` bytes: unless it is only longer by its VLAN tags, or will be cut.
+/// Of a frame longer than `max_frame`: whether it is too big. It is not if the excess is VLAN tags only, or if it
+/// will be segmented.
 #[cold]
 fn is_too_big(packet: &Packet, max_frame: usize) -> bool {
     let tag_at = |at: usize| matches!(packet.data().get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8]));

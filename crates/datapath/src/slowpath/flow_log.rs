@@ -1,5 +1,4 @@
-//! What changes of flows leave in the log, at the level of debugging: one line for each, as OVS's userspace
-//! datapath writes it.
+//! Log lines for changes of flows, at debug level, as OVS's userspace datapath writes them.
 
 use packet::Key;
 use packet::flow::Mask;
@@ -9,35 +8,35 @@ use crate::action::Action;
 use crate::text::{Context, format_actions, format_key, format_ufid};
 use crate::upcall::FlowId;
 
-/// OVS's module of such lines.
+/// OVS's module for these lines.
 const TARGET: &str = "dpif_netdev";
 
-/// Whether there is any use in preparing a line.
+/// Whether these lines are logged.
 pub(crate) fn is_on() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// A packet with this key goes up.
+/// Logs that a packet with this key has missed.
 pub(crate) fn missed(key: &Key) {
     tracing::debug!(target: TARGET, "ovs-netdev: miss upcall:\n{}", whole(key));
 }
 
-/// The text of all that a packet with this key has.
+/// The text of every field that a packet with this key has.
 fn whole(key: &Key) -> String {
     let mut mask = Mask::wildcard();
     FIELDS.iter().for_each(|info| mask.set_exact(info.field));
     let mut out = String::new();
     format_key(&mut out, key, &mask, &Context::default());
-    // Without a mask there are no flags that are known to be off, but a number.
+    // OVS prints flags without a mask as a number.
     out.replace("ct_state(-new-est-rel-rpl-inv-trk-snat-dnat)", "ct_state(0)")
 }
 
-/// A flow was made, by a packet with this key.
+/// Logs that a flow was added for a packet with this key.
 pub(crate) fn flow_added(id: FlowId, key: &Key, mask: &Mask, actions: &[Action]) {
     tracing::debug!(target: TARGET, "flow_add: {}", line(id, key, mask, &[("actions", actions)]));
 }
 
-/// A flow's actions have changed.
+/// Logs that a flow's actions have changed.
 pub(crate) fn flow_modified(id: FlowId, (key, mask): (&Key, &Mask), old: &[Action], new: &[Action]) {
     let lists = [("old_actions", old), ("actions", new)];
     tracing::debug!(target: TARGET, "flow_mod: {}", line(id, key, mask, &lists));

@@ -1,4 +1,5 @@
-//! What no flow matches goes up to a handler thread, which asks the layer above, and comes back with an answer.
+//! The slow path's side of the datapath: misses go up to a handler thread, which asks the layer above, and come back
+//! with an answer.
 
 pub mod flow_log;
 pub mod queue;

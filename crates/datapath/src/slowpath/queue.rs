@@ -1,21 +1,23 @@
-//! Stage 5: packets that no flow matches, on their way to the slow path and back.
+//! Stage 3, miss: packets that no flow matches, on their way to the slow path and back.
 //!
-//! Each worker has a channel to one handler thread: a bounded queue up, and one down of the same size.
-//! Whatever goes up comes down, so the worker alone knows how much is outstanding, in plain counters.
+//! Each worker has a channel to one handler thread: a bounded queue up to the handler, and a queue of the same size
+//! back down. Every packet that goes up comes down, so the worker alone counts what is outstanding, without atomics.
 //!
-//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places.
-//! However many ports flood, a quiet one finds room. The handler serves the ports in turn (`backlog.rs`), so a
-//! packet of a quiet port waits for one of each other port, not for all that these have sent. What a flood
-//! costs the worker itself is bounded by `fair.rs`.
+//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places. So however
+//! many ports flood, there is room for a packet of a quiet one. The handler serves the ports in turn
+//! ([`round_robin`](super::round_robin)): a packet of a quiet port waits for one packet of each other port, not for
+//! all of theirs. What a flood costs the worker itself is bounded by [`fairness`](crate::worker::fairness).
 //!
-//! *Order.* While a packet is up, packets of the same connection that come later must not overtake it,
-//! even if a flow for them was installed meanwhile. A table of connections says whether one is up (`connections.rs`).
-//! Those that have a flow wait at the worker until none is: so however fast a connection is, the slow path is through
-//! with it some time. So do those that have a flow where others of their connection miss before them in the same batch
-//! (`hold_back` in `forward.rs`). Other batches of ports with nothing outstanding do not pay for this. What comes down
-//! carries all that is to be done with it: nothing that happens to its flow on the way can send it back up, behind those
-//! that came later. What waits is classified again; if it was counted for a flow that is gone by then, or if there is no room
-//! for it to wait, it counts twice.
+//! *Order.* While a packet is in the slow path, later packets of its connection must not overtake it, even if a flow
+//! for them has been installed meanwhile. The [reorder guard](super::reorder) knows the connections with packets in
+//! the slow path. Later packets of these that have a flow wait at the worker until all earlier ones are back. They
+//! stay there, so the slow path catches up with a connection however fast it is. The same holds in a batch in which
+//! an earlier packet of the connection misses (`hold_back` in `pipeline/forward.rs`). Ports with nothing outstanding
+//! do not pay for any of this.
+//!
+//! A returned packet carries its actions. So no change of its flow can send it up again, behind later packets.
+//! Packets that have waited are classified again. If the flow that had counted such a packet is gone by then, or if
+//! there is no room for it to wait, it is counted twice.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -32,7 +34,7 @@ use ports::offload::complete;
 
 use crate::action::{Action, PortNo, Punt};
 use crate::actions::program::Program;
-use crate::classify::{By, Table};
+use crate::classify::{Requester, Table};
 use crate::drop::DropReason;
 use crate::pipeline::recirculation::{Pass, RecirculatedPacket, Recirculation};
 use crate::pipeline::tx::Outputs;
@@ -43,46 +45,46 @@ use crate::sync::rcu::Reader;
 use crate::upcall::{Miss, Upcall, Verdict};
 use crate::worker::waker::Waker;
 
-/// What goes up.
-pub(crate) enum Up {
+/// An item of the queue up to the handler.
+pub(crate) enum ToHandler {
     Miss(Outstanding),
     Punt { packet: Packet, key: Box<Key>, punt: Arc<Punt> },
 }
 
-impl Up {
+impl ToHandler {
     /// The input port that it is counted for.
     pub(crate) fn port(&self) -> usize {
-        let (Up::Miss(Outstanding { key, .. }) | Up::Punt { key, .. }) = self;
+        let (ToHandler::Miss(Outstanding { key, .. }) | ToHandler::Punt { key, .. }) = self;
         port_index(crate::upcall::in_port(key))
     }
 }
 
-/// A missed packet, with what its worker has to know when it comes back.
+/// A missed packet, with what its worker needs when the packet comes back.
 pub(crate) struct Outstanding {
     packet: Packet,
     key: Box<Key>,
     layers: Layers,
     hash: u64,
-    /// Which pass it is in.
+    /// Its pass through classification.
     pass: Pass,
     /// Hash of its connection.
     connection: u32,
 }
 
-/// What comes down.
+/// An item of the queue down to the worker.
 pub struct Returned {
-    /// Where it was received.
+    /// The input port.
     pub in_port: PortNo,
     connection: Option<u32>,
-    /// The packet, or of one that was punted, its key.
-    pub what: CameBack,
+    /// The packet with its answer, or the key of a punted packet.
+    pub what: ReturnedItem,
 }
 
-/// What comes down of a packet.
-pub enum CameBack {
-    /// It had missed.
+/// What comes down for a packet.
+pub enum ReturnedItem {
+    /// It missed, and has an answer.
     Answered(Answered),
-    /// It was punted, and stays up. Its key is for others.
+    /// It was punted, and the slow path keeps it. Its key can be reused.
     Punted(Box<Key>),
 }
 
@@ -92,17 +94,17 @@ pub struct Answered {
     pub packet: Packet,
     /// Its key.
     pub key: Box<Key>,
-    /// Where its headers are.
+    /// Its header offsets.
     pub layers: Layers,
-    /// Which pass it is in.
+    /// Its pass through classification.
     pub pass: Pass,
-    /// What to do with it.
+    /// What to do with the packet.
     pub answer: Answer,
 }
 
 /// What to do with a missed packet.
 pub enum Answer {
-    /// Run this on it.
+    /// Run this program.
     Run(Arc<Program>),
     /// Drop it.
     Drop(DropReason),
@@ -110,7 +112,7 @@ pub enum Answer {
 
 /// A worker's queues to and from its handler.
 pub struct Channel {
-    up: ArrayQueue<Up>,
+    up: ArrayQueue<ToHandler>,
     down: ArrayQueue<Returned>,
     /// Wakes the worker.
     worker: Arc<Waker>,
@@ -123,14 +125,14 @@ impl Channel {
         Channel { up: ArrayQueue::new(size), down: ArrayQueue::new(size), worker }
     }
 
-    /// Whether something waits for the worker.
+    /// Whether the queue down to the worker has items.
     #[inline(always)]
     pub fn has_returned(&self) -> bool {
         !self.down.is_empty()
     }
 
-    /// Whether something waits for the handler.
-    pub fn has_risen(&self) -> bool {
+    /// Whether the queue up to the handler has items.
+    pub fn has_upcalls(&self) -> bool {
         !self.up.is_empty()
     }
 }
@@ -139,7 +141,7 @@ impl Channel {
 #[derive(Default)]
 pub struct Notifier {
     sleeping: AtomicBool,
-    /// The thread that waits now, or has waited last.
+    /// The thread that sleeps now, or has slept last.
     thread: Mutex<Option<Thread>>,
 }
 
@@ -154,7 +156,7 @@ impl Notifier {
         }
     }
 
-    /// Sleeps until rung or `timeout`, unless `has_work`.
+    /// Sleeps until [`notify`](Notifier::notify) or for `timeout`, unless `has_work`.
     pub fn wait(&self, timeout: std::time::Duration, has_work: impl Fn() -> bool) {
         *self.thread.lock() = Some(std::thread::current());
         self.sleeping.store(true, Ordering::SeqCst);
@@ -169,19 +171,19 @@ impl Notifier {
 pub struct MissQueue {
     channel: Arc<Channel>,
     notifier: Arc<Notifier>,
-    /// Packets that are up or wait for those.
+    /// Packets that are in the slow path, or wait for such packets.
     outstanding: usize,
-    /// Of these, by input port.
+    /// Their number by input port.
     by_port: Vec<u32>,
-    /// Of these, by connection, but those that were punted.
+    /// The connections of these packets, except for punted ones.
     connections: ReorderGuard,
-    /// Keys of packets that have come back, for others.
+    /// Keys of packets that have come back, for reuse.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     spare: Vec<Box<Key>>,
-    /// Packets that missed, ever, whether they found room or not.
+    /// All packets that have missed, including those for which there was no room.
     pub missed: u64,
-    /// Something was sent up since the notifier was rung.
-    pub risen: bool,
+    /// Whether something was sent up since the handler was notified.
+    pub notify_pending: bool,
 }
 
 impl MissQueue {
@@ -189,26 +191,26 @@ impl MissQueue {
     pub fn new(channel: Arc<Channel>, notifier: Arc<Notifier>) -> MissQueue {
         let connections = ReorderGuard::new(channel.up.capacity());
         let (by_port, spare) = (Vec::new(), Vec::new());
-        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, risen: false }
+        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, notify_pending: false }
     }
 
-    /// Whether packets from this port are up.
+    /// Whether packets from this port are outstanding.
     #[inline(always)]
     pub fn has_outstanding(&self, in_port: PortNo) -> bool {
         self.outstanding != 0 && self.of_port(in_port) != 0
     }
 
-    /// Whether no packet is up.
+    /// Whether no packet is outstanding.
     pub fn is_empty(&self) -> bool {
         self.outstanding == 0
     }
 
-    /// Whether a packet of this connection, which may have a flow, has to wait for others.
+    /// Whether a packet of this connection has to wait for earlier ones. `has_flow`: it has a flow.
     pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
         self.connections.has_to_wait(connection, has_flow)
     }
 
-    /// Lets a packet wait, which has to, and for which the port has room.
+    /// Lets a packet wait that has to, and for which the port has room.
     pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         self.count(packet.metadata.in_port());
         self.connections.wait(connection, packet);
@@ -218,13 +220,13 @@ impl MissQueue {
         self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
     }
 
-    /// Whether a packet from this port could go up, or wait.
+    /// Whether there is room for one more packet from this port to go up or to wait.
     pub fn has_room(&self, in_port: PortNo) -> bool {
         let free = self.channel.up.capacity().saturating_sub(self.outstanding);
         free > 0 && self.of_port(in_port) < free.div_ceil(2)
     }
 
-    /// Sends a missed packet up. Gives it back where the port has no room left.
+    /// Sends a missed packet up. Returns it where the port has no room left.
     #[allow(clippy::too_many_arguments, reason = "what the fast path knows about a packet")]
     pub fn miss(
         &mut self,
@@ -241,15 +243,15 @@ impl MissQueue {
         }
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        let up = Up::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
+        let up = ToHandler::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
         match self.channel.up.push(up) {
             Ok(()) => {
                 self.connections.add(connection);
                 self.count_up(in_port);
                 Ok(())
             }
-            Err(Up::Miss(miss)) => Err(miss.packet),
-            Err(Up::Punt { packet, .. }) => Err(packet),
+            Err(ToHandler::Miss(miss)) => Err(miss.packet),
+            Err(ToHandler::Punt { packet, .. }) => Err(packet),
         }
     }
 
@@ -261,28 +263,28 @@ impl MissQueue {
         }
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        match self.channel.up.push(Up::Punt { packet, key: own, punt }) {
+        match self.channel.up.push(ToHandler::Punt { packet, key: own, punt }) {
             Ok(()) => self.count_up(in_port),
-            Err(Up::Punt { packet, .. } | Up::Miss(Outstanding { packet, .. })) => {
+            Err(ToHandler::Punt { packet, .. } | ToHandler::Miss(Outstanding { packet, .. })) => {
                 outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
             }
         }
     }
 
-    /// Keys that packets which have come back had, for others.
+    /// Keys for reuse, of packets that have come back.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub fn spare_keys(&mut self) -> &mut Vec<Box<Key>> {
         &mut self.spare
     }
 
-    /// Takes the key of a packet that has come back, for another one.
+    /// Keeps the key of a packet that has come back for reuse.
     pub fn reuse(&mut self, key: Box<Key>) {
         self.spare.push(key);
     }
 
     fn count_up(&mut self, in_port: PortNo) {
         self.count(in_port);
-        self.risen = true;
+        self.notify_pending = true;
     }
 
     fn count(&mut self, in_port: PortNo) {
@@ -294,28 +296,29 @@ impl MissQueue {
         self.outstanding += 1;
     }
 
-    /// Another handler serves the channel now. It is woken, for this worker may have woken the other one last.
+    /// Sets the notifier of another handler, which serves the channel from now on. That one is woken, since this
+    /// worker may have woken the former one last.
     pub fn set_notifier(&mut self, notifier: Arc<Notifier>) {
         self.notifier = notifier;
         self.notifier.notify();
     }
 
-    /// Whether this is what wakes the handler.
+    /// Whether this notifier is in use.
     #[cfg(test)]
     pub fn notifies(&self, notifier: &Arc<Notifier>) -> bool {
         Arc::ptr_eq(&self.notifier, notifier)
     }
 
-    /// Wakes the handler if there is something new for it.
+    /// Wakes the handler if something was sent up since it was notified.
     #[inline]
     pub fn notify(&mut self) {
-        if self.risen {
-            self.risen = false;
+        if self.notify_pending {
+            self.notify_pending = false;
             self.notifier.notify();
         }
     }
 
-    /// Takes what came down. Those that have waited for it go where packets are classified again.
+    /// Takes the next item that came down. Packets that have waited for it are appended to `again`.
     pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
         let MissQueue { channel, outstanding, by_port, connections, spare, .. } = self;
         let returned = channel.down.pop()?;
@@ -334,15 +337,16 @@ impl MissQueue {
     }
 }
 
-/// Ports that do not exist (a controller's, none) share index zero.
+/// Input ports that are not datapath ports (a controller's, none) share index zero.
 fn port_index(in_port: PortNo) -> usize {
     if (in_port.0 as usize) < crate::classify::table::stages::MAX_PORTS { in_port.0 as usize } else { 0 }
 }
 
-/// How the channels of a handler change: workers come and go, and a channel can move from one handler to another.
+/// Changes of the set of channels that a handler serves: workers come and go, and a channel can move from one handler
+/// to another.
 ///
-/// At any time one handler at most serves a channel: it is [`Served`] by whoever owns that. What a handler has taken from a
-/// channel and not answered yet moves with it, so that its packets stay in order.
+/// At most one handler serves a channel at any time: the owner of its [`Served`]. Items that a handler has taken from
+/// a channel and not answered yet move with it, so that its packets stay in order.
 #[derive(Default)]
 pub struct ChannelList {
     changed: AtomicBool,
@@ -360,7 +364,8 @@ impl ChannelList {
         self.change(Change::Add(served));
     }
 
-    /// Has the handler stop serving a channel, between two batches. It is handed out with what waits in it.
+    /// Has the handler stop serving a channel, between two batches. The receiver gets it with the items that wait in
+    /// it.
     pub fn release(&self, channel: &Arc<Channel>) -> Receiver<Served> {
         let (reply, released) = mpsc::channel();
         self.change(Change::Release(channel.clone(), reply));
@@ -376,22 +381,22 @@ impl ChannelList {
 /// The handler's end of a channel.
 pub struct Served {
     channel: Arc<Channel>,
-    /// What was taken from it and waits for its turn.
-    backlog: RoundRobin<Up>,
+    /// Items that were taken from the queue and wait for their turn.
+    backlog: RoundRobin<ToHandler>,
 }
 
 impl Served {
-    /// The end of a channel that no handler has served yet.
+    /// The handler's end of a new channel.
     pub fn new(channel: Arc<Channel>) -> Served {
         Served { channel, backlog: RoundRobin::default() }
     }
 }
 
-/// The handler's end of several channels.
+/// A handler of the slow path, with the channels that it serves.
 pub struct Handler {
-    /// How what it serves is to change.
+    /// Pending changes of its channels.
     pub channel_list: Arc<ChannelList>,
-    /// What it serves.
+    /// The channels that it serves.
     pub channels: Vec<Served>,
     /// Its place in the RCU domain; offline but for look-ups.
     pub reader: Reader,
@@ -401,7 +406,7 @@ pub struct Handler {
     pub upcall: Arc<OnceLock<Arc<dyn Upcall>>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// The actions of late answers, and their programs: flows and answers with equal ones share them.
+    /// Actions of recent answers, and their programs, which flows and answers with equal actions share.
     pub recent: ProgramCache,
 }
 
@@ -430,9 +435,9 @@ impl ProgramCache {
 }
 
 impl Handler {
-    /// Whether anything waits.
+    /// Whether there is anything to do.
     pub fn has_work(&self) -> bool {
-        let waits = |served: &Served| served.channel.has_risen() || !served.backlog.is_empty();
+        let waits = |served: &Served| served.channel.has_upcalls() || !served.backlog.is_empty();
         self.channel_list.changed.load(Ordering::SeqCst) || self.channels.iter().any(waits)
     }
 
@@ -450,7 +455,7 @@ impl Handler {
         handled
     }
 
-    /// Takes on and gives away channels, as it was asked to.
+    /// Applies the pending changes of its channels.
     pub fn change_channels(&mut self) {
         if !self.channel_list.changed.swap(false, Ordering::SeqCst) {
             return;
@@ -461,7 +466,7 @@ impl Handler {
                 Change::Release(channel, reply) => {
                     let at = self.channels.iter().position(|served| Arc::ptr_eq(&served.channel, &channel));
                     if let Some(at) = at {
-                        // Whoever has no use for it drops the other end.
+                        // The requester may have dropped the receiver.
                         let _ = reply.send(self.channels.remove(at));
                     }
                 }
@@ -485,16 +490,16 @@ impl Handler {
         {
             handled += 1;
             match up {
-                Up::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
+                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
                     let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
                     batch.push(Pending { miss: Some(miss), answer: None, pass, connection });
                 }
-                Up::Punt { packet, key, punt } => {
+                ToHandler::Punt { packet, key, punt } => {
                     if let Some(upcall) = self.upcall.get() {
                         hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
                     let in_port = crate::upcall::in_port(&key);
-                    let returned = Returned { in_port, connection: None, what: CameBack::Punted(key) };
+                    let returned = Returned { in_port, connection: None, what: ReturnedItem::Punted(key) };
                     let _ = channel.down.push(returned);
                 }
             }
@@ -503,18 +508,18 @@ impl Handler {
             self.answer(&mut batch, now);
         }
         for pending in batch {
-            // As large as the queue up, so there is room for all that went up.
+            // This queue is as large as the queue up, so there is room for everything that went up.
             let _ = channel.down.push(pending.into_returned());
         }
         channel.worker.wake();
         handled
     }
 
-    /// Finds an answer for each.
+    /// Finds an answer for each packet of a batch.
     fn answer(&mut self, batch: &mut [Pending], now: Time) {
-        // 1. Flows that were installed since the packet missed.
-        self.claim(batch, now);
-        // 2. One of each kind.
+        // 1. Answer the packets for which a flow has been installed since they missed.
+        self.answer_from_table(batch, now);
+        // 2. Ask the slow path about the first of the packets with equal keys.
         let is_first = |batch: &[Pending], i: usize| {
             let miss = batch[i].miss.as_ref();
             !batch[..i].iter().any(|other| {
@@ -526,22 +531,23 @@ impl Handler {
         let first: Vec<usize> = open.filter(|&i| is_first(batch, i)).collect();
         let all = batch.iter().filter(|p| p.answer.is_none()).count();
         self.decide(batch, &first, now);
-        // 3. The others, which now have flows unless the first one's verdict was for it alone.
+        // 3. Answer the other packets: they now have a flow, unless the verdict on the first one was for that packet
+        //    alone.
         if first.len() < all {
-            self.claim(batch, now);
+            self.answer_from_table(batch, now);
             let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
             self.decide(batch, &rest, now);
         }
     }
 
-    /// Answers those that have a flow. It counts them here and now, so that nothing is left to be asked of
-    /// it when they are down again.
-    fn claim(&mut self, batch: &mut [Pending], now: Time) {
+    /// Answers the packets that have a flow now. They are counted for it here, so their worker need not look at the
+    /// flow again.
+    fn answer_from_table(&mut self, batch: &mut [Pending], now: Time) {
         self.reader.quiescent();
         let guard = self.reader.pin();
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let miss = pending.miss.as_ref().expect("there until it is returned");
-            let actions = self.table.claim(&miss.key, miss.packet.len() as u64, now, guard);
+            let actions = self.table.find_and_count(&miss.key, miss.packet.len() as u64, now, guard);
             pending.answer = actions.map(|actions| Answer::Run(self.recent.share(actions).1));
         }
         self.reader.offline();
@@ -572,7 +578,7 @@ impl Handler {
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let (actions, program) = self.recent.share(actions);
-                match self.table.install(key, mask, actions.clone(), tag.clone(), now, By::Miss) {
+                match self.table.install(key, mask, actions.clone(), tag.clone(), now, Requester::Miss) {
                     Ok(installed) => {
                         upcall.installed(&tag);
                         if !installed.existed
@@ -581,8 +587,8 @@ impl Handler {
                         {
                             flow_log::flow_added(flow.id, key, &flow.mask, &actions);
                         }
-                        // The packet goes by what was decided about it, also where the flow has changed by
-                        // the time that its worker has it, and the slow path has counted it.
+                        // The packet gets the actions that were decided on for it, even if the flow changes before
+                        // its worker has it. The slow path has counted it.
                         Answer::Run(program)
                     }
                     Err(refused) => {
@@ -595,7 +601,8 @@ impl Handler {
     }
 }
 
-/// Hands a punted packet over as it would be on a wire: its checksum finished, a super-frame in segments.
+/// Passes a punted packet to the slow path in the form that it has on a wire: with complete checksums, and in
+/// segments.
 fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: Time) {
     let memory = packet.memory();
     let result = complete(packet, Offloads::default(), memory, &mut |part| upcall.punt(&part, key, punt, now));
@@ -604,7 +611,7 @@ fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: T
     }
 }
 
-/// A missed packet at the handler.
+/// A missed packet that the handler is answering.
 struct Pending {
     miss: Option<Miss>,
     answer: Option<Answer>,
@@ -618,6 +625,6 @@ impl Pending {
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let in_port = crate::upcall::in_port(&key);
         let answered = Answered { packet, key, layers, pass: self.pass, answer };
-        Returned { in_port, connection: Some(self.connection), what: CameBack::Answered(answered) }
+        Returned { in_port, connection: Some(self.connection), what: ReturnedItem::Answered(answered) }
     }
 }

@@ -1,76 +1,77 @@
-//! The connections of which packets are up (see `queue.rs`), and the packets that must not overtake them.
+//! The reorder guard: the connections with packets in the slow path (see `slowpath/queue.rs`), and the packets that
+//! must not overtake those.
 //!
-//! A hash table with linear probing, for as many connections as packets can be up, and twice the places: no other
-//! connection is ever taken for one of these, unless all 32 bits of their hashes are the same. What waits for a
-//! connection hangs at its place, in order.
+//! It is a hash table with linear probing, by connection hash, with at least twice as many slots as packets can be in
+//! the slow path. Two connections are confused only if all 32 bits of their hashes are equal. The packets that wait
+//! for a connection are a linked list in its slot, in order.
 
 use crate::pipeline::recirculation::RecirculatedPacket;
 
-/// One connection.
+/// A slot of the table.
 #[derive(Clone, Copy)]
-struct Slot {
+struct Connection {
     connection: u32,
-    /// How many of its packets are up. Zero: nobody's place.
+    /// How many of its packets are in the slow path. Zero: the slot is free.
     up: u32,
-    /// The first and the last packet that wait for these.
+    /// The first and the last packet that wait for them.
     first: u32,
     last: u32,
 }
 
-const EMPTY: Slot = Slot { connection: 0, up: 0, first: NONE, last: NONE };
+const EMPTY: Connection = Connection { connection: 0, up: 0, first: NONE, last: NONE };
 
 /// No packet.
 const NONE: u32 = u32::MAX;
 
-/// A waiting packet, or a free place for one.
+/// A waiting packet, or a free element.
 struct Waiting {
     packet: Option<RecirculatedPacket>,
-    /// The next one of the connection, or the next free place.
+    /// The next packet of the connection, or the next free element.
     next: u32,
 }
 
-/// What is up, by connection.
+/// The connections with packets in the slow path.
 pub struct ReorderGuard {
-    slots: Box<[Slot]>,
+    slots: Box<[Connection]>,
     waiting: Vec<Waiting>,
     free: u32,
 }
 
 impl ReorderGuard {
-    /// For no more packets than this that are up.
-    pub fn new(most: usize) -> ReorderGuard {
-        let slots = vec![EMPTY; (2 * most).next_power_of_two().max(2)].into();
+    /// A guard for at most `max_up` packets in the slow path.
+    pub fn new(max_up: usize) -> ReorderGuard {
+        let slots = vec![EMPTY; (2 * max_up).next_power_of_two().max(2)].into();
         ReorderGuard { slots, waiting: Vec::new(), free: NONE }
     }
 
-    /// Where a connection is, or would be.
-    fn place(&self, connection: u32) -> usize {
+    /// The slot of a connection, or the free one where it belongs.
+    fn slot_of(&self, connection: u32) -> usize {
         let mut at = connection as usize & (self.slots.len() - 1);
         while self.slots[at].up != 0 && self.slots[at].connection != connection {
-            at = self.after(at);
+            at = self.next_slot(at);
         }
         at
     }
 
-    fn after(&self, at: usize) -> usize {
+    fn next_slot(&self, at: usize) -> usize {
         (at + 1) & (self.slots.len() - 1)
     }
 
-    /// Whether a packet of this connection has to wait: one is up, and this one would come back before it, for it has a
-    /// flow, or before another that waits.
+    /// Whether a packet of this connection has to wait: an earlier one is in the slow path, and this one has a flow,
+    /// so it would overtake that one, or others wait already, which it would overtake.
     pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
-        let slot = &self.slots[self.place(connection)];
+        let slot = &self.slots[self.slot_of(connection)];
         slot.up != 0 && (has_flow || slot.first != NONE)
     }
 
-    /// One more is up. There must be room for it.
+    /// Records that a packet goes to the slow path. There must be room for it.
     pub fn add(&mut self, connection: u32) {
-        let slot = &mut self.slots[self.place(connection)];
+        let slot = &mut self.slots[self.slot_of(connection)];
         slot.connection = connection;
         slot.up += 1;
     }
 
-    /// A packet waits for those of its connection, of which there must be one.
+    /// Appends a packet to those that wait for the connection. At least one of its packets must be in the slow path.
     pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
         let waiting = Waiting { packet: Some(packet), next: NONE };
         let new = match self.waiting.get_mut(self.free as usize) {
@@ -80,7 +81,7 @@ impl ReorderGuard {
                 self.waiting.len() as u32 - 1
             }
         };
-        let slot = self.place(connection);
+        let slot = self.slot_of(connection);
         let slot = &mut self.slots[slot];
         debug_assert!(slot.up > 0);
         let last = std::mem::replace(&mut slot.last, new);
@@ -90,10 +91,10 @@ impl ReorderGuard {
         }
     }
 
-    /// One of a connection is down again. If it was the last one, those that have waited for it are handed over in
-    /// their order.
+    /// Records that a packet is back from the slow path. If it was the connection's last one there, passes the
+    /// packets that have waited to `release`, in order.
     pub fn remove(&mut self, connection: u32, mut release: impl FnMut(RecirculatedPacket)) {
-        let at = self.place(connection);
+        let at = self.slot_of(connection);
         let slot = &mut self.slots[at];
         debug_assert!(slot.up > 0);
         slot.up -= 1;
@@ -101,7 +102,7 @@ impl ReorderGuard {
             return;
         }
         let mut next = slot.first;
-        self.close(at);
+        self.remove_slot(at);
         while let Some(place) = self.waiting.get_mut(next as usize) {
             place.packet.take().into_iter().for_each(&mut release);
             let at = std::mem::replace(&mut next, place.next);
@@ -109,20 +110,20 @@ impl ReorderGuard {
         }
     }
 
-    /// Takes a connection out, and moves those behind it that would not be found any more (Knuth, "The Art of Computer
+    /// Frees a slot, and moves those entries behind it that would not be found any more (Knuth, "The Art of Computer
     /// Programming", 6.4, algorithm R).
-    fn close(&mut self, mut hole: usize) {
+    fn remove_slot(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut at = hole;
         loop {
             self.slots[hole] = EMPTY;
             loop {
-                at = self.after(at);
+                at = self.next_slot(at);
                 if self.slots[at].up == 0 {
                     return;
                 }
                 let home = self.slots[at].connection as usize & mask;
-                // Its probes come by the hole.
+                // The probe sequence of this entry passes the free slot.
                 if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                     break;
                 }
@@ -153,43 +154,44 @@ mod tests {
         }
     }
 
-    const MOST: usize = 12;
+    const MAX_UP: usize = 12;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum Event {
         Add(u32),
         Wait(u32),
         Remove(u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        // Many have the same home, the last one among them, from which probes go on at the first.
+    fn event() -> impl Strategy<Value = Event> {
+        // Many connections have the same first slot, among them the last slot, from which probing continues at the
+        // first one.
         let connection = prop_oneof![0..6u32, (0..4u32).prop_map(|n| n << 5 | 31), (0..4u32).prop_map(|n| n << 5)];
         (0..3, connection).prop_map(|(what, connection)| match what {
-            0 => Step::Add(connection),
-            1 => Step::Wait(connection),
-            _ => Step::Remove(connection),
+            0 => Event::Add(connection),
+            1 => Event::Wait(connection),
+            _ => Event::Remove(connection),
         })
     }
 
     proptest! {
         #[test]
-        fn as_a_map_of_queues(steps in proptest::collection::vec(step(), 1..200)) {
-            let mut connections = ReorderGuard::new(MOST);
+        fn as_a_map_of_queues(steps in proptest::collection::vec(event(), 1..200)) {
+            let mut connections = ReorderGuard::new(MAX_UP);
             let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u32;
                 let used = plain.values().map(|(up, waiting)| *up as usize + waiting.len()).sum::<usize>();
                 match step {
-                    Step::Add(connection) if used < MOST => {
+                    Event::Add(connection) if used < MAX_UP => {
                         connections.add(connection);
                         plain.entry(connection).or_default().0 += 1;
                     }
-                    Step::Wait(connection) if used < MOST && plain.contains_key(&connection) => {
+                    Event::Wait(connection) if used < MAX_UP && plain.contains_key(&connection) => {
                         connections.wait(connection, packet(number));
                         plain.get_mut(&connection).unwrap().1.push_back(number);
                     }
-                    Step::Remove(connection) if plain.contains_key(&connection) => {
+                    Event::Remove(connection) if plain.contains_key(&connection) => {
                         let mut released = Vec::new();
                         connections.remove(connection, |waited| {
                             released.push(u32::from_be_bytes(waited.packet.data().try_into().unwrap()));

@@ -1,9 +1,8 @@
-//! What waits for a handler, taken from each input port in turn.
+//! A round-robin queue: it serves the input ports in turn.
 
 use std::collections::VecDeque;
 
-/// Items by port. The next one is of the port that has waited longest for its turn; of one port, items
-/// come in the order in which they were pushed.
+/// Items by port. The next item is of the port that was served least recently. Items of one port stay in order.
 pub struct RoundRobin<T>(VecDeque<(usize, VecDeque<T>)>);
 
 impl<T> Default for RoundRobin<T> {
@@ -13,12 +12,12 @@ impl<T> Default for RoundRobin<T> {
 }
 
 impl<T> RoundRobin<T> {
-    /// Whether nothing waits.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes in an item of a port.
+    /// Appends an item of a port.
     pub fn push(&mut self, port: usize, item: T) {
         match self.0.iter_mut().find(|(other, _)| *other == port) {
             Some((_, items)) => items.push_back(item),

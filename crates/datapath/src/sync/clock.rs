@@ -33,7 +33,7 @@ impl Clock for MonotonicClock {
 
 /// The system's monotonic clock, which can be stopped for good and moved forwards.
 ///
-/// Those who sleep until a time by this clock have to be woken when it is moved: [`on_warp`] is for them.
+/// Threads that sleep until a time by this clock have to be woken when it is moved: [`on_warp`] is for them.
 ///
 /// Any thread may read it: that takes no lock. Stopping and warping are rare, and for one thread at a time.
 ///
@@ -48,7 +48,7 @@ pub struct WarpClock {
     sleepers: Mutex<Vec<Sleeper>>,
 }
 
-/// Wakes whoever sleeps until some time.
+/// Wakes a thread that sleeps until some time.
 type Sleeper = Box<dyn Fn() + Send + Sync>;
 
 impl WarpClock {
@@ -60,7 +60,7 @@ impl WarpClock {
     /// Stops the clock: from now on only [`warp`](WarpClock::warp) moves it. Stopping it twice is as once.
     pub fn stop(&self) {
         let now = self.system.now().0;
-        // Of two threads, the first one's moment counts.
+        // If two threads stop it, the first one's time counts.
         let _ = self.stopped.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
     }
 
@@ -69,7 +69,7 @@ impl WarpClock {
         self.stopped.load(Ordering::SeqCst) != 0
     }
 
-    /// Moves the clock forwards, stopped or not, and wakes those who sleep by it.
+    /// Moves the clock forwards, stopped or not, and wakes the threads that sleep by it.
     pub fn warp(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         let add = |warped: u64| Some(warped.saturating_add(nanos));

@@ -13,7 +13,8 @@ pub use std::sync::atomic;
 #[cfg(loom)]
 pub use loom::sync::atomic;
 
-/// Lets others go on, who are waited for: the longer, the more often it has been called, `times`.
+/// Lets other threads run while this one waits for them. The more often it has been called (`times`), the longer it
+/// yields.
 #[cfg(not(loom))]
 pub fn back_off(times: u32) {
     match times {

@@ -1,13 +1,13 @@
-//! Reclamation by quiescent states: readers pay nothing for a look-up, and memory that was unlinked is
-//! freed once every reader has been seen outside.
+//! Deferred freeing by quiescent states (RCU): readers pay nothing for a look-up, and memory that was unlinked is
+//! freed when every reader has been outside of its references once.
 //!
 //! Each reader is a thread that works in turns. At the start of a turn it copies the domain's epoch into
 //! its own slot, which says "I hold no reference from before". A writer unlinks an object, raises the
 //! epoch, and may free the object when every slot is zero (offline) or has reached the new epoch.
 //!
-//! Who touches what: `epoch` is raised by writers and read by all; a slot is written by its reader alone
-//! and read by writers. A [`Guard`] borrows its [`Reader`], and announcing a quiescent state needs the
-//! reader exclusively, so no reference obtained through a guard can outlive the turn.
+//! Shared memory: `epoch` is incremented by writers and read by all; a slot is written by its reader alone and read
+//! by writers. A [`Guard`] borrows its [`Reader`], and announcing a quiescent state needs the reader exclusively, so
+//! no reference obtained through a guard can outlive the turn.
 
 #![allow(unsafe_code)]
 
@@ -43,10 +43,10 @@ impl Domain {
         (0..self.slots.len()).map(|slot| Reader { domain: self.clone(), slot, online: false }).collect()
     }
 
-    /// Starts a grace period: whatever was unlinked before is unused once this epoch has
+    /// Starts a grace period: everything that was unlinked before is unused once this epoch has
     /// [`passed`](Domain::passed).
     pub fn begin(&self) -> u64 {
-        // Orders the unlinking before the look at the slots, against the fence in `Reader::quiescent`.
+        // Orders the unlinking before the reads of the slots, against the fence in `Reader::quiescent`.
         fence(Ordering::SeqCst);
         let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         fence(Ordering::SeqCst);
@@ -91,7 +91,7 @@ impl Domain {
             dead.append(&mut garbage);
         }
         drop(garbage);
-        // Dropped without the lock: an object may have a long way to go.
+        // Dropped without the lock, since dropping an object may take long.
         drop(dead);
     }
 }
@@ -119,7 +119,7 @@ impl Reader {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether [`quiescent`](Reader::quiescent) would tell anybody anything.
+    /// Whether [`quiescent`](Reader::quiescent) would announce anything new.
     #[inline(always)]
     pub fn is_behind(&self) -> bool {
         self.domain.slots[self.slot].load(Ordering::Relaxed) != self.domain.epoch.load(Ordering::Relaxed)
@@ -132,7 +132,7 @@ impl Reader {
         self.domain.slots[self.slot].store(OFFLINE, Ordering::Release);
     }
 
-    /// Leave to dereference protected pointers until the reader is quiescent again.
+    /// Permission to dereference protected pointers until the reader is quiescent again.
     ///
     /// Panics when the reader is offline.
     #[inline(always)]
@@ -158,8 +158,8 @@ impl<'a> Guard<'a> {
     /// Extends a reference to something that is retired through the guard's domain before it is freed.
     ///
     /// # Safety
-    /// `object` was reachable during this turn, and its memory is released only after a grace period of
-    /// the guard's domain that starts after it was unlinked.
+    /// `object` must have been reachable during this turn, and its memory must be released only after a grace period
+    /// of the guard's domain that starts after it was unlinked.
     #[inline(always)]
     pub unsafe fn protect<T>(self, object: *const T) -> &'a T {
         // SAFETY: the caller promises that the object is retired through this guard's domain before it is freed. The reader
@@ -204,10 +204,11 @@ impl<T: Send + Sync + 'static> Protected<T> {
     /// The present object, for the only thread that replaces objects.
     ///
     /// # Safety
-    /// Nobody calls [`replace`](Protected::replace) while the reference lives.
+    /// [`replace`](Protected::replace) must not be called while the reference lives.
     pub unsafe fn for_writer(&self) -> Option<&T> {
         let object = self.pointer.load(Ordering::Acquire);
-        // SAFETY: the object is retired only when it is replaced, and the caller promises that nobody replaces it meanwhile.
+        // SAFETY: the object is retired only when it is replaced, and the caller promises that it is not replaced
+        // meanwhile.
         (!object.is_null()).then(|| unsafe { &*object })
     }
 }
@@ -258,7 +259,7 @@ mod tests {
         readers[0].offline();
         cell.replace(Some(Box::new(Counted(dropped.clone()))), &domain);
         domain.collect();
-        assert_eq!(dropped.load(Ordering::SeqCst), 2, "nobody is online");
+        assert_eq!(dropped.load(Ordering::SeqCst), 2, "no reader is online");
     }
 
     #[test]
@@ -335,7 +336,7 @@ mod loom_tests {
         }
     }
 
-    /// What is replaced is dropped by whoever collects, which may be in the middle of a turn.
+    /// A replaced object is dropped by the thread that collects, which may be in the middle of a turn.
     #[test]
     fn what_is_retired_outlives_the_turn() {
         loom::model(|| {
@@ -356,7 +357,7 @@ mod loom_tests {
             domain.collect();
             thread.join().unwrap();
             domain.collect();
-            assert!(domain.garbage.lock().is_empty(), "nobody is online any more");
+            assert!(domain.garbage.lock().is_empty(), "no reader is online any more");
         });
     }
 }

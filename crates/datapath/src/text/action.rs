@@ -140,8 +140,8 @@ fn format_set(out: &mut String, rewrite: &Rewrite, flow: &Key, context: &Context
     if out.len() == start { out.push_str("set()") } else { out.truncate(out.len() - 1) }
 }
 
-/// The headers whose fields are written. Where fields of several protocols share their place in the
-/// key, the flow's own protocol tells which it is.
+/// The headers whose fields are written. Where fields of several protocols share a part of the key, the flow's own
+/// protocol decides.
 fn sections_of(flow: &Key, mask: &Key) -> Vec<&'static Section> {
     let (dl_type, proto) = (flow.common().dl_type.get(), flow.common().nw_proto);
     let mut sections = vec![&section::SKB_PRIORITY, &section::TUNNEL, &section::SKB_MARK, &section::ETH, &section::NSH];
@@ -167,7 +167,7 @@ fn sections_of(flow: &Key, mask: &Key) -> Vec<&'static Section> {
 }
 
 fn arg_is_wild(arg: &section::Arg, mask: &Key) -> bool {
-    matches!(arg.place, section::Place::Field(field) if mask.get(field) == 0)
+    matches!(arg.part, section::KeyPart::Field(field) if mask.get(field) == 0)
 }
 
 /// Parses actions; `drop` is [`DropReason::Rule`].
@@ -260,7 +260,7 @@ fn parse_push_vlan(text: &str) -> Result<Action, Error> {
             "tpid" => tpid = integer(&name, item.value, 0xffff)? as u16,
             "vid" => tci |= integer(&name, item.value, 0xfff)? as u16,
             "pcp" => tci |= (integer(&name, item.value, 7)? as u16) << 13,
-            // Never sent, whatever it says.
+            // Ignored, since it is never sent.
             "cfi" => drop(integer(&name, item.value, 1)?),
             other => return Err(argument("push_vlan", other, "tpid, vid, pcp, cfi")),
         }
@@ -285,7 +285,7 @@ fn parse_push_mpls(text: &str) -> Result<Action, Error> {
     Ok(Action::PushMpls { ethertype, lse })
 }
 
-/// `pid=PID,controller(...)`. The pid is a netlink socket's, and of no use here.
+/// `pid=PID,controller(...)`. The pid of a netlink socket is ignored.
 fn parse_userspace(text: &str) -> Result<Action, Error> {
     let mut punt = None;
     for item in Items::new(text) {

@@ -40,7 +40,7 @@ pub(super) fn format_section(out: &mut String, section: &Section, key: &Key, mas
     out.push(')');
 }
 
-/// Sections of headers that were found in the key, each followed by a comma.
+/// Writes the sections of the headers in a key, each followed by a comma.
 struct Sections<'a> {
     out: &'a mut String,
     key: &'a Key,
@@ -63,7 +63,7 @@ impl Sections<'_> {
         self.out.push_str("),");
     }
 
-    /// What travels beside the packet.
+    /// Metadata of the packet.
     fn metadata(&mut self) {
         self.section(&section::SKB_PRIORITY);
         self.tunnel();

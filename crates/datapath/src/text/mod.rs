@@ -19,7 +19,7 @@ use crate::upcall::{FlowDump, FlowId, FlowStats};
 pub use action::{format_actions, parse_actions};
 pub use key::{format_key, parse_key};
 
-/// What formatting needs to know beyond the flow.
+/// What formatting needs beside the flow.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Names of datapath ports; numbers where it knows none.

@@ -23,20 +23,20 @@ pub struct Section {
 pub struct Arg {
     /// Name.
     pub name: &'static str,
-    /// Where the value is.
-    pub place: Place,
+    /// The part of the key.
+    pub part: KeyPart,
     /// Text form.
     pub form: Form,
 }
 
-/// Where an argument's value is in the key.
+/// The part of the key that an argument stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KeyPart {
     /// A field.
     Field(Field),
     /// The whole TOS byte.
     Tos,
-    /// A section of its own.
+    /// The fields of a nested section.
     Nested(&'static Section),
 }
 
@@ -73,7 +73,7 @@ pub enum Form {
     TcpFlags,
     /// Connection states.
     CtState,
-    /// A section within.
+    /// A nested section.
     Nested,
 }
 
@@ -83,15 +83,15 @@ const U32: u128 = 0xffff_ffff;
 const U64: u128 = 0xffff_ffff_ffff_ffff;
 
 macro_rules! sections {
-    ($($ident:ident $name:literal { $($arg:literal $place:expr, $form:expr;)* })*) => {
+    ($($ident:ident $name:literal { $($arg:literal $part:expr, $form:expr;)* })*) => {
         $(pub(super) static $ident: Section =
-            Section { name: $name, args: &[$(Arg { name: $arg, place: $place, form: $form },)*] };)*
+            Section { name: $name, args: &[$(Arg { name: $arg, part: $part, form: $form },)*] };)*
         /// Every section.
         pub static ALL: &[&Section] = &[$(&$ident,)*];
     };
 }
 
-use Place::Field as F;
+use KeyPart::Field as F;
 
 sections! {
     SKB_PRIORITY "skb_priority" { "" F(Field::SkbPriority), Form::Hex(U32); }
@@ -103,9 +103,9 @@ sections! {
         "ipv6_dst" F(Field::TunIpv6Dst), Form::Ipv6;
         "tos" F(Field::TunTos), Form::Hex(U8);
         "ttl" F(Field::TunTtl), Form::Dec(U8);
-        "vxlan" Place::Nested(&VXLAN), Form::Nested;
-        "erspan" Place::Nested(&ERSPAN), Form::Nested;
-        "gtpu" Place::Nested(&GTPU), Form::Nested;
+        "vxlan" KeyPart::Nested(&VXLAN), Form::Nested;
+        "erspan" KeyPart::Nested(&ERSPAN), Form::Nested;
+        "gtpu" KeyPart::Nested(&GTPU), Form::Nested;
     }
     SKB_MARK "skb_mark" { "" F(Field::PktMark), Form::Hex(U32); }
     CT_STATE "ct_state" { "" F(Field::CtState), Form::CtState; }
@@ -138,7 +138,7 @@ sections! {
         "src" F(Field::NwSrc), Form::Ipv4;
         "dst" F(Field::NwDst), Form::Ipv4;
         "proto" F(Field::NwProto), Form::Dec(U8);
-        "tos" Place::Tos, Form::Hex(U8);
+        "tos" KeyPart::Tos, Form::Hex(U8);
         "ttl" F(Field::NwTtl), Form::Dec(U8);
         "frag" F(Field::NwFrag), Form::Frag;
     }
@@ -147,7 +147,7 @@ sections! {
         "dst" F(Field::Ipv6Dst), Form::Ipv6;
         "label" F(Field::Ipv6Label), Form::Hex(0xf_ffff);
         "proto" F(Field::NwProto), Form::Dec(U8);
-        "tclass" Place::Tos, Form::Hex(U8);
+        "tclass" KeyPart::Tos, Form::Hex(U8);
         "hlimit" F(Field::NwTtl), Form::Dec(U8);
         "frag" F(Field::NwFrag), Form::Frag;
     }
@@ -204,55 +204,55 @@ sections! {
 }
 
 static VXLAN: Section =
-    Section { name: "vxlan", args: &[Arg { name: "gbp", place: Place::Nested(&GBP), form: Form::Nested }] };
+    Section { name: "vxlan", args: &[Arg { name: "gbp", part: KeyPart::Nested(&GBP), form: Form::Nested }] };
 static GBP: Section = Section {
     name: "gbp",
     args: &[
-        Arg { name: "id", place: F(Field::TunGbpId), form: Form::Dec(U16) },
-        Arg { name: "flags", place: F(Field::TunGbpFlags), form: Form::Hex(U8) },
+        Arg { name: "id", part: F(Field::TunGbpId), form: Form::Dec(U16) },
+        Arg { name: "flags", part: F(Field::TunGbpFlags), form: Form::Hex(U8) },
     ],
 };
 static ERSPAN: Section = Section {
     name: "erspan",
     args: &[
-        Arg { name: "ver", place: F(Field::TunErspanVer), form: Form::Dec(0xf) },
-        Arg { name: "idx", place: F(Field::TunErspanIdx), form: Form::Hex(0xf_ffff) },
-        Arg { name: "dir", place: F(Field::TunErspanDir), form: Form::Dec(1) },
-        Arg { name: "hwid", place: F(Field::TunErspanHwid), form: Form::Hex(0x3f) },
+        Arg { name: "ver", part: F(Field::TunErspanVer), form: Form::Dec(0xf) },
+        Arg { name: "idx", part: F(Field::TunErspanIdx), form: Form::Hex(0xf_ffff) },
+        Arg { name: "dir", part: F(Field::TunErspanDir), form: Form::Dec(1) },
+        Arg { name: "hwid", part: F(Field::TunErspanHwid), form: Form::Hex(0x3f) },
     ],
 };
 static GTPU: Section = Section {
     name: "gtpu",
     args: &[
-        Arg { name: "flags", place: F(Field::TunGtpuFlags), form: Form::Hex(U8) },
-        Arg { name: "msgtype", place: F(Field::TunGtpuMsgtype), form: Form::Dec(U8) },
+        Arg { name: "flags", part: F(Field::TunGtpuFlags), form: Form::Hex(U8) },
+        Arg { name: "msgtype", part: F(Field::TunGtpuMsgtype), form: Form::Dec(U8) },
     ],
 };
 
-impl Place {
+impl KeyPart {
     fn get(self, key: &Key) -> u128 {
         match self {
-            Place::Field(field) => key.get(field),
-            Place::Tos => key.common().nw_tos.into(),
+            KeyPart::Field(field) => key.get(field),
+            KeyPart::Tos => key.common().nw_tos.into(),
             // For a mask: whether anything in it is matched.
-            Place::Nested(section) => u128::from(section.args.iter().any(|arg| arg.place.get(key) != 0)),
+            KeyPart::Nested(section) => u128::from(section.args.iter().any(|arg| arg.part.get(key) != 0)),
         }
     }
 
     fn set(self, key: &mut Key, value: u128) {
         match self {
-            Place::Field(field) => key.set(field, value),
-            Place::Tos => key.common_mut().nw_tos = value as u8,
-            Place::Nested(_) => {}
+            KeyPart::Field(field) => key.set(field, value),
+            KeyPart::Tos => key.common_mut().nw_tos = value as u8,
+            KeyPart::Nested(_) => {}
         }
     }
 
-    /// All bits of the place.
+    /// All bits of the part.
     fn max(self) -> u128 {
         match self {
-            Place::Field(field) => field.info().max(),
-            Place::Tos => U8,
-            Place::Nested(_) => 0,
+            KeyPart::Field(field) => field.info().max(),
+            KeyPart::Tos => U8,
+            KeyPart::Nested(_) => 0,
         }
     }
 }
@@ -260,28 +260,28 @@ impl Place {
 impl Section {
     /// Whether no argument is matched.
     pub(super) fn is_wild(&self, mask: &Key) -> bool {
-        self.args.iter().all(|arg| arg.place.get(mask) == 0)
+        self.args.iter().all(|arg| arg.part.get(mask) == 0)
     }
 
     /// Formats the arguments, with those that are wildcarded if `verbose`. Each ends in a comma, but
     /// the one of a section with a single value.
     pub(super) fn format_args(&self, out: &mut String, key: &Key, mask: &Key, verbose: bool, ports: &dyn PortNames) {
         for arg in self.args {
-            let bits = arg.place.get(mask);
+            let bits = arg.part.get(mask);
             let hidden = !verbose || matches!(arg.form, Form::Frag | Form::Nested);
             if bits == 0 && hidden {
                 continue;
             }
-            if let Place::Nested(inner) = arg.place {
+            if let KeyPart::Nested(inner) = arg.part {
                 put!(out, "{}(", arg.name);
                 inner.format_args(out, key, mask, verbose, ports);
                 out.truncate(out.trim_end_matches(',').len());
                 out.push_str("),");
             } else if arg.name.is_empty() {
-                arg.form.format(out, arg.place.get(key), bits, ports);
+                arg.form.format(out, arg.part.get(key), bits, ports);
             } else {
                 put!(out, "{}=", arg.name);
-                arg.form.format(out, arg.place.get(key), bits, ports);
+                arg.form.format(out, arg.part.get(key), bits, ports);
                 out.push(',');
             }
         }
@@ -296,7 +296,7 @@ impl Section {
             let item = item?;
             let arg = self.args.iter().find(|arg| arg.name == item.key || alias(arg.name) == item.key);
             match arg.ok_or_else(|| self.unknown(&item))? {
-                Arg { place: Place::Nested(inner), .. } => inner.parse(item.value, key, mask, ports)?,
+                Arg { part: KeyPart::Nested(inner), .. } => inner.parse(item.value, key, mask, ports)?,
                 arg => arg.parse(&format!("{}({})", self.name, arg.name), item.value, key, mask, ports)?,
             }
         }
@@ -321,14 +321,14 @@ fn alias(name: &str) -> &str {
 impl Arg {
     fn parse(&self, name: &str, text: &str, key: &mut Key, mask: &mut Key, ports: &dyn PortNames) -> Result<(), Error> {
         let (value, bits) = self.form.parse(name, text, ports)?;
-        let max = self.place.max();
+        let max = self.part.max();
         if value > max {
             let text = text.into();
             return Err(packet::flow::text::Error::TooLarge { name: name.into(), text, max }.into());
         }
         let bits = bits & max;
-        self.place.set(key, value & bits);
-        self.place.set(mask, bits);
+        self.part.set(key, value & bits);
+        self.part.set(mask, bits);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Lines that OVS 3.1's own tests (tests/odp.at) accept and print unchanged, and random ones.
+//! Lines that OVS 3.1's own tests (tests/odp.at) accept and print unchanged, and random lines.
 
 use std::sync::Arc;
 

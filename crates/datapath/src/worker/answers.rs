@@ -1,15 +1,16 @@
-//! What comes back to a worker from the slow path.
+//! What a worker does with packets that come back from the slow path.
 
 use crate::action::PortNo;
 use crate::actions::execute::KeyView;
 use crate::drop::DropReason;
 use crate::pipeline::storm::SLICE;
-use crate::slowpath::queue::{Answer, Answered, CameBack};
+use crate::slowpath::queue::{Answer, Answered, ReturnedItem};
 use crate::sync::tsc;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Takes what came back from the slow path, at the expense of the ports that it came in on. Returns how many packets.
+    /// Processes everything that came back from the slow path, and charges it to the input ports of the packets.
+    /// Returns how many packets came back.
     #[inline(never)]
     pub fn take_returned(&mut self) -> usize {
         let mut count = 0;
@@ -21,11 +22,11 @@ impl Worker {
                 since = self.charge_port(before, since);
             }
             match returned.what {
-                CameBack::Answered(answered) => {
+                ReturnedItem::Answered(answered) => {
                     count += 1;
                     self.act_on_answer(answered);
                 }
-                CameBack::Punted(key) => {
+                ReturnedItem::Punted(key) => {
                     self.executor.counters.punted.add(1);
                     self.executor.misses.reuse(key);
                 }
@@ -42,7 +43,7 @@ impl Worker {
             since = self.charge_port(last, since);
         }
         if count > 0 {
-            // Those that have waited for what came back, too.
+            // Packets that have waited for these are processed as well.
             let before = self.executor.counters.recirculated.get();
             while self.executor.counters.recirculated.get() - before < SLICE
                 && let Some(in_port) = self.recirculate_batch()
@@ -55,7 +56,7 @@ impl Worker {
         count
     }
 
-    /// Charges the queues of a port, in equal parts, for what was done since then. Returns what time it is.
+    /// Charges the cycles since `since` to the queues of a port, in equal parts. Returns the cycle counter.
     pub fn charge_port(&mut self, in_port: PortNo, since: u64) -> u64 {
         let until = tsc::cycles();
         let queues = self.rx.iter().filter(|rx| rx.port.no == in_port).count().max(1);

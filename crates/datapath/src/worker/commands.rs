@@ -1,4 +1,4 @@
-//! What others have asked a worker to do, and queues that it gives away.
+//! How a worker executes commands, and gives receive queues to other workers.
 
 use std::sync::mpsc::Sender;
 
@@ -14,24 +14,24 @@ use crate::worker::Worker;
 use crate::worker::mailbox::{Command, GivenBack};
 use crate::worker::rx_queue::Rx;
 
-/// Receive queues of a port that are on their way to other workers. While they wait for packets that are
-/// up, none of the port's is polled: otherwise the wait might never end.
+/// Receive queues of a port that are moving to other workers. They leave when no packet of the port is outstanding in
+/// the slow path. Until then none of the port's queues is polled here, since otherwise that might never be the case.
 pub struct Leaving {
     port: PortNo,
-    /// What leaves.
+    /// The queues that leave.
     rx: Vec<Rx>,
-    /// What stays.
+    /// The queues of the port that stay.
     kept: Vec<Rx>,
     reply: Sender<Vec<Rx>>,
 }
 
 impl Worker {
-    /// Does what others have asked for. Returns how many packets that handled.
+    /// Executes the waiting commands. Returns how many packets that processed.
     pub fn handle_commands(&mut self) -> usize {
         if !self.mailbox.has_mail() {
             return 0;
         }
-        // What came before the commands goes before them.
+        // Packets that came before the commands are processed before them.
         self.recirculate();
         let commands = self.mailbox.take();
         let mut count = commands.len();
@@ -59,7 +59,7 @@ impl Worker {
                         given_back.rx.extend(self.take_rx(port));
                         given_back.tx.extend(self.executor.outputs.remove(port, self.executor.now));
                     }
-                    // Closed by whoever asked: tearing down takes time.
+                    // The requester drops the queues, since closing them takes time.
                     let _ = reply.send(given_back);
                 }
                 Command::SetIngress { port, queue, ingress } => {
@@ -72,7 +72,7 @@ impl Worker {
                 Command::Execute { packet, metadata, program } => self.execute(packet, metadata, &program),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
-                    // To be asked is no work, or a worker that is asked would never be idle.
+                    // A report does not count as work, or a worker that is asked for reports would never be idle.
                     count -= 1;
                     let _ = reply.send(std::mem::take(&mut self.idle) && self.executor.misses.is_empty());
                 }
@@ -88,17 +88,17 @@ impl Worker {
         count
     }
 
-    /// Receives from these queues from now on.
+    /// Adds receive queues.
     fn receive_from(&mut self, queues: Vec<Rx>) {
         for rx in queues {
-            // Parked, it is found as soon as it has frames.
+            // A queue can be parked at once: it is found as soon as it has frames.
             if let Err(rx) = self.idle_queues.park(rx) {
                 self.rx.push(rx);
             }
         }
     }
 
-    /// The receive queues of a port, no longer polled.
+    /// Removes the receive queues of a port, and returns them.
     fn take_rx(&mut self, port: PortNo) -> Vec<Rx> {
         let mut taken: Vec<Rx> = self.rx.extract_if(.., |rx| rx.port.no == port).collect();
         taken.iter_mut().for_each(|rx| self.idle_queues.forget(rx));
@@ -106,8 +106,8 @@ impl Worker {
         taken
     }
 
-    /// Gives away what may go now. What the queues' packets have come to is sent before, so that the next
-    /// worker's come after them.
+    /// Gives those queues away that may leave now. Their packets are transmitted first, so that packets that the next
+    /// worker receives come after them.
     #[cold]
     pub fn hand_over(&mut self) {
         self.executor.outputs.flush(self.executor.now);
@@ -117,7 +117,7 @@ impl Worker {
                 continue;
             }
             self.rx.extend(leaving.kept);
-            // Whoever asked waits for it.
+            // The requester waits for this reply.
             let _ = leaving.reply.send(leaving.rx);
         }
         if self.executor.misses.is_empty() && self.deferred.is_empty() {

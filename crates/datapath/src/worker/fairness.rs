@@ -1,62 +1,65 @@
-//! Fair shares of a worker's time among its receive queues, by deficits as in deficit round robin.
+//! Fair shares of a worker's time for its receive queues, by deficits as in deficit round robin.
 //!
-//! Every turn polls each queue that has packets, so a queue whose batches cost much takes time from the others. Most costs
-//! are what the operator asks for. Some are what a sender causes: packets that no flow matches, packets of a port that asks
-//! for more masks than it may have, and super-frames that are cut into tiny segments. A batch with such packets is
-//! *charged* to its queue: what it costs above the cheapest batch of the other queues, and a quarter of that, is added to the
-//! queue's deficit. So is all that is done with its packets when they come back from the slow path.
+//! Every turn polls each queue that has packets, so a queue with costly batches takes time from the others. Most
+//! costs are what the operator configured. Some are caused by a sender: packets that no flow matches, packets of a
+//! port that asks for more masks than it may have, recirculation storms, and super-frames that are cut into tiny
+//! segments.
 //!
-//! A queue with a deficit of a turn or more is passed over. Each turn in which that happens lowers its deficit by the cost of
-//! the cheapest batch of the others. So such a queue never gets much more time than another that has traffic, and the
-//! packets for which there is no time are lost at its own device. Where only queues with a deficit have packets, all
-//! deficits are reset: no time is left unused.
+//! A batch with such packets is *charged* to its queue: the queue's deficit grows by the part of its cost that
+//! exceeds one and a quarter times that of the cheapest batch of the other queues. What is done with its packets when
+//! they come back from the slow path is charged as well.
 //!
-//! A queue without a deficit pays for this with one comparison in each turn.
+//! A queue whose deficit is at least one turn is passed over. Each such turn lowers its deficit by the cost of the
+//! cheapest batch of the others. So the queue never gets much more time than another queue with traffic. Packets for
+//! which there is no time are lost at its own device. Where only queues with a deficit have packets, all deficits are
+//! reset, so no time is left unused.
+//!
+//! A queue without a deficit costs one comparison in each turn.
 
-/// Turns in which a queue is passed over at most.
-const MOST_TURNS: u64 = 32;
+/// The largest deficit, in turns.
+const MAX_DEFICIT_TURNS: u64 = 32;
 
 /// A queue's deficit, in cycles.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deficit(u64);
 
-/// What one worker compares its queues by.
+/// The costs by which one worker compares its queues.
 #[derive(Debug, Default)]
 pub struct Fairness {
-    /// Cost of the cheapest batch that was not charged, in the last turn that had one; zero: there was none.
-    before: u64,
-    /// The same, in this turn so far.
+    /// Cost of the cheapest uncharged batch of the last turn that had one; zero: there was none yet.
+    cheapest_before: u64,
+    /// The same for this turn so far.
     cheapest: u64,
     /// Whether a queue was passed over in this turn.
     passed_over: bool,
-    /// Whether another had packets.
+    /// Whether a queue that was not passed over had packets.
     polled: bool,
 }
 
 impl Fairness {
-    /// Whether the queue is to be polled in this turn.
+    /// Whether the queue is polled in this turn.
     #[inline(always)]
     pub fn admits(&mut self, deficit: &mut Deficit) -> bool {
-        if deficit.0 == 0 || deficit.0 < self.before {
+        if deficit.0 == 0 || deficit.0 < self.cheapest_before {
             return true;
         }
-        deficit.0 = deficit.0.saturating_sub(self.before);
+        deficit.0 = deficit.0.saturating_sub(self.cheapest_before);
         self.passed_over = true;
         false
     }
 
-    /// Whether a batch of this cost makes a deficit if it is to be charged. Without one to compare with, nobody
-    /// else has traffic.
+    /// Whether a batch of this cost would raise a deficit if it is charged. Without a batch to compare with, no other
+    /// queue has traffic.
     #[inline(always)]
     pub fn is_costly(&self, cycles: u64) -> bool {
-        self.before > 0 && cycles > self.fair()
+        self.cheapest_before > 0 && cycles > self.fair()
     }
 
     fn fair(&self) -> u64 {
-        self.before + self.before / 4
+        self.cheapest_before + self.cheapest_before / 4
     }
 
-    /// Records what a batch has cost, and charges it to its queue where it is to be `charged`.
+    /// Records the cost of a batch, and charges it to its queue if `charged`.
     #[inline(always)]
     pub fn record_batch(&mut self, deficit: &mut Deficit, cycles: u64, charged: bool) {
         self.polled = true;
@@ -67,21 +70,21 @@ impl Fairness {
         }
     }
 
-    /// Charges cycles to a queue, and an eighth of them for what this has pushed out of the caches. Without another queue to
-    /// compare with, the deficit stays zero.
+    /// Charges cycles to a queue, and an eighth on top for the cache lines that the work has evicted. Without another
+    /// queue to compare with, the deficit stays zero.
     #[inline(always)]
     pub fn charge(&self, deficit: &mut Deficit, cycles: u64) {
-        // A batch during which the system has interrupted the worker may have taken any time.
-        deficit.0 = (deficit.0 + cycles + cycles / 8).min(MOST_TURNS * self.before);
+        // The cost is bounded, since the system may interrupt the worker in a batch for any time.
+        deficit.0 = (deficit.0 + cycles + cycles / 8).min(MAX_DEFICIT_TURNS * self.cheapest_before);
     }
 
-    /// Ends the turn. Returns whether the deficits are to be reset: only queues that were passed over have packets.
+    /// Ends the turn. Returns whether the deficits have to be reset: only queues that were passed over have packets.
     #[inline(always)]
     pub fn end_of_turn(&mut self) -> bool {
         let polled = std::mem::take(&mut self.polled);
         let cheapest = std::mem::take(&mut self.cheapest);
         if cheapest > 0 || !polled {
-            self.before = cheapest;
+            self.cheapest_before = cheapest;
         }
         std::mem::take(&mut self.passed_over) && !polled
     }
@@ -134,12 +137,12 @@ mod tests {
 
     #[test]
     fn little_that_comes_back_costs_little() {
-        // A turn's worth in ten turns.
+        // A tenth of a turn's cost in each turn.
         let (victim, other) = turns_with_returned(1000, |_| 3_000, 3_000, 300);
         assert!(victim == 1000 && (900..920).contains(&other), "{other}");
     }
 
-    /// Batches of the victim that miss as well do not free the other.
+    /// A victim whose batches also miss sometimes does not relieve the attacker of its deficit.
     #[test]
     fn a_victim_may_miss_now_and_then() {
         let (mut fairness, mut deficits, mut polls) = (Fairness::default(), [Deficit::default(); 2], (0, 0));

@@ -1,43 +1,43 @@
 //! When an idle worker stops polling and sleeps.
 //!
-//! To wake a worker costs tens of microseconds, and a request and its answer would pay that again and again. So a worker
-//! always polls for about as long as a wake-up takes: whatever comes next, that costs at most twice what the better of
-//! polling and sleeping would have cost, and an answer that follows its request finds the worker awake.
+//! To wake a worker takes tens of microseconds, which a request and its answer would pay again and again. So a worker
+//! polls for about as long as a wake-up takes before it sleeps. Whatever comes next, that costs at most twice as much
+//! as the better one of polling and sleeping, and an answer that soon follows its request finds the worker awake.
 //!
-//! It also learns. A sleep that a packet ended soon, within a limit since the last work, was a mistake: the next time, the
-//! worker polls for twice as long as that took. A longer sleep was right. So packets that come more often than the limit
-//! keep a worker awake, and an idle switch sleeps.
+//! The policy also adapts. A sleep that a packet ended soon, within a limit since the last work, was a mistake: the
+//! next time, the worker polls for twice as long as that took. A longer sleep was right. So packets that come more
+//! often than the limit keep a worker awake, and the workers of an idle switch sleep.
 //!
-//! The limit is small for a worker that shares its core with others, which could use the time. A worker that has a core to
-//! itself is to answer at once: packets as rare as those of a ping, one in a second, keep it awake.
+//! The limit is small for a worker that shares its core with other threads, which could use the time. It is large for
+//! a worker with a core of its own: packets as rare as those of a ping, one in a second, keep it awake.
 
 use std::time::Duration;
 
 use packet::Time;
 
-/// The shortest time that a worker polls in vain: what a sleep and a wake-up cost.
+/// The shortest time that a worker polls without success: the cost of a sleep and a wake-up.
 const WAKE_UP: Duration = Duration::from_micros(100);
 
-/// The longest time for a worker that may run on any core.
+/// The longest such time of a worker that may run on any core.
 const SHARED_LIMIT: Duration = Duration::from_millis(1);
 
-/// The longest time for a worker with a core to itself.
+/// The longest such time of a worker with a core of its own.
 const DEDICATED_LIMIT: Duration = Duration::from_millis(1250);
 
-/// One worker's policy, with what it has learnt.
+/// The idle policy of one worker, and its state.
 pub struct IdlePolicy {
-    /// When there was last something to do.
+    /// When there was something to do last.
     worked: Time,
-    /// Whether the worker has slept since.
+    /// Whether the worker has slept since then.
     slept: bool,
-    /// How long the worker polls from then on.
+    /// How long the worker polls before it sleeps.
     polls: Duration,
-    /// The longest that the worker polls.
+    /// The longest time that the worker polls.
     limit: Duration,
 }
 
 impl IdlePolicy {
-    /// The policy of a new worker. `dedicated`: it has a core to itself.
+    /// The policy of a new worker. `dedicated`: it has a core of its own.
     pub fn new(dedicated: bool) -> IdlePolicy {
         let limit = if dedicated { DEDICATED_LIMIT } else { SHARED_LIMIT };
         IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit }
@@ -59,7 +59,7 @@ impl IdlePolicy {
         self.polls = if gap < self.limit { (2 * gap).clamp(WAKE_UP, self.limit) } else { WAKE_UP };
     }
 
-    /// Whether the worker has polled in vain for long enough.
+    /// Whether the worker has polled without success for long enough.
     pub fn may_sleep(&self, now: Time) -> bool {
         now.since(self.worked) >= self.polls
     }
@@ -99,7 +99,7 @@ mod tests {
         assert!(!idle_policy.may_sleep(at(4309)), "never less than to wake up");
     }
     #[test]
-    fn who_was_given_a_core_stays_awake_for_a_ping() {
+    fn a_dedicated_worker_stays_awake_for_a_ping() {
         let at = |millis: u64| Time(millis * 1_000_000);
         let mut idle_policy = IdlePolicy::new(true);
         idle_policy.on_work(at(1000));

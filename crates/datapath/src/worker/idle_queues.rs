@@ -1,12 +1,12 @@
-//! Idle receive queues, which a worker leaves alone until they have frames.
+//! Idle receive queues, which a worker does not poll until they have frames.
 //!
-//! To poll one empty queue costs little; to poll a thousand costs too much. So a queue that has been empty for a while, and
-//! whose descriptor is readable whenever it has frames ([`ports::RxQueue::can_park`]), is *parked*: the worker stops
-//! polling it, and asks the kernel about all parked queues at once (epoll(7)), as often as it would have polled one of
-//! them. A queue that is found to have frames is polled again.
+//! To poll one empty queue costs little; to poll a thousand costs too much. So a queue is *parked* when it has been
+//! empty for a while and its descriptor is readable whenever it has frames ([`ports::RxQueue::can_park`]): the worker
+//! stops polling it. It asks the kernel about all parked queues at once (epoll(7)), as often as it would have polled
+//! one of them. A queue that has frames is polled again.
 //!
-//! Whoever sends to a parked queue pays for the notification, as with a worker that sleeps. Whoever sends to a busy queue
-//! does not:
+//! A sender to a parked queue pays for the notification, as with a worker that sleeps. A sender to a busy queue does
+//! not:
 //! - a descriptor is armed for one event (EPOLLONESHOT), and armed again when its queue is parked again;
 //! - the descriptor of a queue that stays busy is taken out of the epoll instance.
 
@@ -23,25 +23,26 @@ use crate::worker::rx_queue::{Rx, poll_interval};
 /// How long a queue is empty before it is parked, or busy before its descriptor is taken out.
 const PARK_AFTER: Duration = Duration::from_millis(10);
 
-/// Queues that one look finds at most.
+/// Most queues that one system call returns.
 const FOUND: usize = 64;
 
 /// One worker's parked queues.
 #[derive(Default)]
 pub struct IdleQueues {
-    /// Made when it is needed.
+    /// The epoll instance, created at the first parked queue.
     epoll: Option<OwnedFd>,
-    /// By what events carry. A slot stays its queue's until the queue is taken out.
+    /// The parked queues, by the number that their events carry. A queue keeps its slot until its descriptor is
+    /// removed.
     slots: Vec<Option<Rx>>,
     free: Vec<usize>,
     parked: usize,
-    /// When a look found something last, and when the next one is worth it beside busy queues.
+    /// When a queue with frames was found last, and when to ask again while other queues are busy.
     found: Time,
     next_look: Time,
 }
 
 impl IdleQueues {
-    /// Parks a queue, unless that cannot be done with it.
+    /// Parks a queue, or returns it if it cannot be parked.
     #[expect(clippy::result_large_err, reason = "it is given back where it cannot be parked")]
     pub fn park(&mut self, mut rx: Rx) -> Result<(), Rx> {
         if !rx.queue.can_park() {
@@ -66,7 +67,7 @@ impl IdleQueues {
         Ok(())
     }
 
-    /// Has the kernel tell of the queue's next frames, or those that it has already.
+    /// Arms the descriptor for the queue's next frames, or for those that it has already.
     fn arm(&mut self, rx: &Rx, slot: usize) -> bool {
         if self.epoll.is_none() {
             self.epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
@@ -80,18 +81,18 @@ impl IdleQueues {
         }
     }
 
-    /// Whether there are any.
+    /// Whether no queue is parked.
     pub fn is_empty(&self) -> bool {
         self.parked == 0
     }
 
-    /// Whether it is time to look, of a worker that others keep `busy` or not.
+    /// Whether to ask the kernel now. `busy`: other queues keep the worker busy.
     #[inline(always)]
     pub fn is_due(&self, busy: bool, now: Time) -> bool {
         self.parked > 0 && (!busy || now >= self.next_look)
     }
 
-    /// Moves queues that have frames to `into`. Returns whether that was all of them.
+    /// Moves queues that have frames to `into`. Returns whether these are all such queues.
     pub fn look(&mut self, into: &mut Vec<Rx>, now: Time) -> bool {
         let Some(epoll) = &self.epoll else { return true };
         let mut events = [const { MaybeUninit::uninit() }; FOUND];
@@ -113,8 +114,8 @@ impl IdleQueues {
         events.len() < FOUND
     }
 
-    /// Of queues that are polled, parks those that have been empty for a while. The others that are parked now and then
-    /// no more are busy: they take over what was prepared for them.
+    /// Parks those polled queues that have been empty for a while. Removes the descriptors of queues that have been
+    /// busy for a while, and renews these queues ([`ports::RxQueue::renew`]).
     pub fn tidy(&mut self, polled: &mut Vec<Rx>, now: Time) {
         let mut at = 0;
         while at < polled.len() {
@@ -142,17 +143,17 @@ impl IdleQueues {
         }
     }
 
-    /// Takes a queue's descriptor out.
+    /// Removes a queue's descriptor from the epoll instance.
     pub fn forget(&mut self, rx: &mut Rx) {
         let Some(slot) = rx.registration.slot.take() else { return };
         self.free.push(slot);
-        // One without a descriptor has lost its device, which will not be heard of again.
+        // A queue without a descriptor has lost its device, and gets no events any more.
         if let (Some(epoll), Some(fd)) = (&self.epoll, rx.queue.wait_fd()) {
             let _ = epoll::delete(epoll, fd);
         }
     }
 
-    /// Has the queues of a port polled, whether they have frames or not.
+    /// Moves the parked queues of a port to `into`, whether they have frames or not.
     pub fn recall(&mut self, port: PortNo, into: &mut Vec<Rx>, now: Time) {
         for slot in &mut self.slots {
             if let Some(mut rx) = slot.take_if(|rx| rx.port.no == port) {
@@ -163,7 +164,7 @@ impl IdleQueues {
         }
     }
 
-    /// Takes the queues of a port out.
+    /// Removes the parked queues of a port, and returns them.
     pub fn take(&mut self, port: PortNo) -> Vec<Rx> {
         let of_port = |slot: &mut Option<Rx>| slot.take_if(|rx| rx.port.no == port);
         let mut taken: Vec<Rx> = self.slots.iter_mut().filter_map(of_port).collect();
@@ -172,7 +173,7 @@ impl IdleQueues {
         taken
     }
 
-    /// Readable while a parked queue has frames.
+    /// A descriptor that is readable while a parked queue has frames.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().filter(|_| self.parked > 0).map(AsFd::as_fd)
     }
@@ -188,7 +189,7 @@ mod tests {
     use rustix::io::{read, write};
 
     use super::*;
-    use crate::pipeline::port::PortShared;
+    use crate::pipeline::port::DpPort;
 
     struct Source(Arc<OwnedFd>);
 
@@ -210,7 +211,7 @@ mod tests {
         let make = |n| {
             let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
             let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
-            let port = PortShared::new(PortNo(n), port, 1);
+            let port = DpPort::new(PortNo(n), port, 1);
             (fd.clone(), Rx::new(&port, 0, Box::new(Source(fd)), Arc::default()))
         };
         (1..=count).map(make).unzip()
@@ -274,7 +275,7 @@ mod tests {
         assert!(idle_queues.park(polled.pop().unwrap()).is_ok());
         let moved = idle_queues.take(PortNo(2));
         assert!(ports(&moved) == [2] && !moved[0].registration.is_known() && idle_queues.is_empty());
-        // Their slots are free for others.
+        // Their slots can be reused.
         assert!(polled.into_iter().chain(moved).all(|rx| idle_queues.park(rx).is_ok()));
         assert_eq!(idle_queues.slots.len(), 2);
     }
@@ -283,7 +284,7 @@ mod tests {
     fn beside_busy_queues_a_look_comes_within_a_tenth_of_a_millisecond() {
         let (_, queues) = sources(1);
         let mut idle_queues = IdleQueues::default();
-        assert!(!idle_queues.is_due(false, at(0)), "nobody is there");
+        assert!(!idle_queues.is_due(false, at(0)), "no queue is parked");
         queues.into_iter().for_each(|rx| assert!(idle_queues.park(rx).is_ok()));
         idle_queues.look(&mut Vec::new(), at(1000));
         assert!(idle_queues.is_due(false, at(1000)));

@@ -1,6 +1,6 @@
-//! What others want of a worker: commands, which they leave in its mailbox.
+//! Commands for a worker, which other threads leave in its mailbox.
 //!
-//! A worker reads its mail between its turns, and in long turns between batches. To see that there is none costs one load.
+//! A worker reads its mailbox between turns, and between the batches of long turns. To find it empty costs one load.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -14,61 +14,61 @@ use crate::action::PortNo;
 use crate::actions::program::Program;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
-use crate::pipeline::port::{PortShared, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::slowpath::queue::Notifier;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
 
-/// Something that a worker is asked to do.
+/// A command for a worker.
 pub enum Command {
-    /// Forward from and to a port.
-    AddPort { port: Arc<PortShared>, tx: Queue, rx: Vec<Rx> },
-    /// Receive from these queues, of a port that it sends to already.
+    /// Add a port, its transmit queue and receive queues.
+    AddPort { port: Arc<DpPort>, tx: Queue, rx: Vec<Rx> },
+    /// Add receive queues of a port that the worker has already.
     TakeRx { rx: Vec<Rx> },
-    /// Give these receive queues of a port away, once none of its packets is up.
+    /// Give these receive queues of a port away, when none of its packets is outstanding in the slow path.
     GiveRx { port: PortNo, queues: Vec<usize>, reply: Sender<Vec<Rx>> },
     /// Share the transmit queue of a port with another worker.
     ShareTx { port: PortNo, reply: Sender<Option<SharedQueue>> },
     /// Send to a port by another queue.
     ReplaceTx { port: PortNo, tx: Queue },
-    /// Forget the locks of transmit queues that nobody shares any more.
+    /// Remove the locks of transmit queues that no other worker shares any more.
     ReclaimTx,
-    /// Say when no packet is up.
+    /// Reply when no packet is outstanding in the slow path.
     Drain { reply: Sender<()> },
-    /// Give the queues of ports back.
+    /// Remove ports, and return their queues.
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
-    /// Put optional stages before classification in a receive queue of a port, or take them away.
+    /// Set or remove the optional ingress stages of a receive queue of a port.
     SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
-    /// Wake this handler from now on, and at once: its channel has moved there.
+    /// Notify this handler from now on, and at once: it serves the worker's channel now.
     SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },
     /// Change the flush interval.
     SetFlushInterval(Duration),
-    /// Say whether a turn since the last report has found nothing to do, in any queue, nor any turn after it, and
-    /// no packet is up in the slow path.
+    /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no
+    /// turn since then has, and no packet is outstanding in the slow path.
     Report(Sender<bool>),
     /// Change the longest sleep.
     SetMaxSleep(Duration),
-    /// Change how many flows the exact-match cache remembers.
+    /// Change the insertion policy of the exact-match caches.
     SetExactOneIn(u32),
     /// Change how many VLAN tags are parsed.
     SetVlanLimit(VlanLimit),
-    /// Change how many flows it can remember at most. What it remembered is forgotten.
+    /// Change the size of the exact-match cache, which is emptied.
     SetExactEntries(usize),
 }
 
-/// The queues of ports that a worker has stopped using, to be dropped.
+/// The queues of removed ports, which the requester drops.
 #[derive(Default)]
 pub struct GivenBack {
-    /// To receive from.
+    /// Receive queues.
     pub rx: Vec<Rx>,
-    /// To send to.
+    /// Transmit queues.
     pub tx: Vec<Queue>,
 }
 
-/// What others leave for a worker.
+/// A worker's mailbox.
 pub struct Mailbox {
     pending: AtomicBool,
     commands: Mutex<Vec<Command>>,
@@ -82,22 +82,22 @@ impl Mailbox {
         Mailbox { pending: AtomicBool::new(false), commands: Mutex::new(Vec::new()), waker }
     }
 
-    /// Leaves a command, in order, and wakes the worker.
+    /// Appends a command, and wakes the worker.
     pub fn post(&self, command: Command) {
         self.commands.lock().push(command);
         self.pending.store(true, Ordering::SeqCst);
         self.waker.wake();
     }
 
-    /// Whether something was left.
+    /// Whether there are commands.
     #[inline(always)]
     pub fn has_mail(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes what was left, in order.
+    /// Takes all commands, in order.
     pub fn take(&self) -> Vec<Command> {
-        // Cleared first: a command that is posted meanwhile is taken now or seen in the next turn.
+        // The flag is cleared first: a command that is posted meanwhile is taken now, or seen in the next turn.
         self.pending.store(false, Ordering::SeqCst);
         std::mem::take(&mut self.commands.lock())
     }
@@ -107,7 +107,7 @@ impl Mailbox {
 mod loom_tests {
     use super::*;
 
-    /// A command that is left while the worker empties its mailbox is taken, or seen in the next turn.
+    /// A command that is posted while the worker empties its mailbox is taken now, or seen in the next turn.
     #[test]
     fn no_command_is_forgotten() {
         loom::model(|| {

@@ -1,8 +1,8 @@
-//! Workers: one forwards on one core, and does nothing else.
+//! Workers: each forwards packets on one core, and does nothing else.
 //!
-//! A worker is a plain object that whoever owns it runs turn by turn: its thread, or
-//! [`Datapath::poll`](crate::Datapath::poll). What others want of it they leave in its [`Mailbox`], which
-//! it empties between turns, and in long ones between batches; looking costs it one load.
+//! A worker is a plain object. Its owner runs it turn by turn: a thread, or
+//! [`Datapath::poll`](crate::Datapath::poll). Other threads ask it for something by a command in its [`Mailbox`],
+//! which it reads between turns, and between batches of long turns. To check for commands costs one load.
 
 mod answers;
 mod commands;
@@ -40,48 +40,48 @@ use crate::worker::time_cache::TimeCache;
 
 /// A worker.
 pub struct Worker {
-    /// Its number.
+    /// The worker's number.
     pub number: usize,
-    /// Its place in the RCU domain.
+    /// The worker as a reader of the RCU domain.
     pub reader: Reader,
     /// The flows.
     pub table: Arc<Table>,
-    /// What it remembers of flows.
+    /// Its flow caches.
     pub caches: Caches,
-    /// The batch at work.
+    /// The batch that it is processing.
     pub in_flight: InFlight,
-    /// What happens to packets.
+    /// Executes actions, and has the queues to output ports, to recirculation and to the slow path.
     pub executor: Executor,
-    /// Packets that are recirculated in later turns, by the port that they have come in on.
+    /// Recirculated packets that are left for later turns, by input port.
     pub deferred: Vec<Deferred>,
-    /// Batches whose packets have become many by recirculation.
+    /// How many batches have caused a recirculation storm.
     pub storms: u64,
-    /// What it polls.
+    /// The receive queues that it polls.
     pub rx: Vec<Rx>,
-    /// What it does not poll until there are frames.
+    /// Idle receive queues, which it does not poll until they have frames.
     pub idle_queues: IdleQueues,
-    /// Whether what it polls shares its time.
+    /// Divides its time fairly among its receive queues.
     pub fairness: Fairness,
-    /// What it is about to give away.
+    /// Receive queues that it is about to give to other workers.
     pub leaving: Vec<Leaving>,
-    /// Who waits for all packets to have come back.
+    /// Senders that are notified when no packet is outstanding in the slow path.
     pub draining: Vec<Sender<()>>,
-    /// What it is asked to do.
+    /// Commands of other threads.
     pub mailbox: Arc<Mailbox>,
-    /// To and from the slow path.
+    /// Its queues to and from the slow path.
     pub channel: Arc<Channel>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Longest sleep where a queue has to be polled; zero: none.
+    /// The longest sleep while a queue has to be polled; zero: it does not sleep then.
     pub max_sleep: Duration,
-    /// Turns without a packet since the last one with.
+    /// Turns since the last one that had packets.
     pub empty_turns: u32,
     /// See [`Command::Report`].
     pub idle: bool,
-    /// What it has learnt about sleep.
+    /// Decides when it sleeps.
     pub idle_policy: IdlePolicy,
-    /// When the transmit queues were reaped last.
+    /// Time of the last housekeeping of the transmit queues.
     pub housekept: Time,
-    /// How often it looks at clocks.
+    /// Decides when it reads the clock.
     pub time_cache: TimeCache,
 }

@@ -1,4 +1,4 @@
-//! A receive queue, with what the worker that polls it knows of it.
+//! A receive queue, with the state that its worker keeps for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use ports::RxQueue;
 
 use crate::classify::mixed::RunHistory;
 use crate::pipeline::ingress::Ingress;
-use crate::pipeline::port::PortShared;
+use crate::pipeline::port::DpPort;
 use crate::sync::counters::Counter;
 use crate::worker::fairness::Deficit;
 
 /// A busy worker polls an empty queue that is costly to poll after this fraction of the time for which it has been empty.
 const POLL_FRACTION: u32 = 16;
 
-/// The longest such interval.
+/// The longest interval between such polls.
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How long a busy worker waits before it polls again what is costly to poll and has been empty for so long.
+/// How long a busy worker waits before it polls a costly queue again that has been empty for this long.
 pub fn poll_interval(empty_for: Duration) -> Duration {
     (empty_for / POLL_FRACTION).min(LONGEST_POLL_INTERVAL)
 }
 
-/// What a worker's idle queues note of a queue.
+/// The state of a queue in its worker's [`IdleQueues`](super::idle_queues::IdleQueues).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Registration {
-    /// Its slot there, while its descriptor is in the epoll instance.
+    /// Its slot, while its descriptor is in the epoll instance.
     pub slot: Option<usize>,
-    /// When it was found with frames.
+    /// When it was found to have frames.
     pub found: Time,
 }
 
 impl Registration {
-    /// Whether its descriptor is known.
+    /// Whether its descriptor is in the epoll instance.
     pub fn is_known(&self) -> bool {
         self.slot.is_some()
     }
@@ -42,34 +42,34 @@ impl Registration {
 /// A receive queue and its port.
 pub struct Rx {
     /// The port.
-    pub port: Arc<PortShared>,
+    pub port: Arc<DpPort>,
     /// The queue's number.
     pub index: usize,
     /// The queue.
     pub queue: Box<dyn RxQueue>,
     /// Cycles spent on its packets. Written by the worker that has the queue.
     pub cycles: Arc<Counter>,
-    /// How much more than its share of the worker's time it has had.
+    /// How far its use of the worker's time exceeds its share.
     pub deficit: Deficit,
-    /// What its last batches were like.
+    /// Whether its last batches had runs.
     pub recent: RunHistory,
-    /// Optional stages for what it receives.
+    /// Optional stages for the packets that it receives.
     pub ingress: Option<Box<Ingress>>,
-    /// It was empty when it was polled last.
+    /// Whether it was empty at the last poll.
     empty: bool,
-    /// To poll it when it is empty may cost a system call: there is a descriptor to wait for.
+    /// Whether a poll of the empty queue may cost a system call, as for queues with a descriptor to wait for.
     costly: bool,
-    /// When it was not empty last.
+    /// When it last had frames.
     received: Time,
-    /// When to poll it again while it is empty and costly to poll.
+    /// When to poll it again, while it is empty and costly to poll.
     next_poll: Time,
-    /// What the idle queues of its worker note of it.
+    /// Its state in the worker's idle queues.
     pub registration: Registration,
 }
 
 impl Rx {
-    /// A queue of a port, not yet looked at.
-    pub fn new(port: &Arc<PortShared>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
+    /// A queue of a port that was not polled yet.
+    pub fn new(port: &Arc<DpPort>, index: usize, queue: Box<dyn RxQueue>, cycles: Arc<Counter>) -> Rx {
         let costly = queue.wait_fd().is_some();
         let (received, next_poll) = (Time(0), Time(0));
         let (deficit, recent, empty) = (Deficit::default(), RunHistory::default(), false);
@@ -90,29 +90,29 @@ impl Rx {
         }
     }
 
-    /// Frames are expected in it, so it is polled in the next turn.
+    /// Has the queue polled in the next turn, since frames are expected.
     pub fn awaits_frames(&mut self) {
         self.empty = false;
     }
 
-    /// It was empty when it was looked at last.
+    /// Whether it was empty at the last poll.
     pub fn is_empty(&self) -> bool {
         self.empty
     }
 
-    /// When it was not empty last.
+    /// When it last had frames.
     pub fn empty_since(&self) -> Time {
         self.received
     }
 
-    /// To poll it when it is empty may cost a system call.
+    /// Whether a poll of the empty queue may cost a system call.
     pub fn is_costly_to_poll(&self) -> bool {
         self.costly
     }
 
-    /// Whether to poll it in this turn. Queues with packets do not pay for those without: these are polled in turns
-    /// that `look` at the clock, and in idle ones unless that is costly. While other queues keep the worker
-    /// `busy`, a costly one waits for the longer, the longer it has been empty.
+    /// Whether to poll the queue in this turn. A queue that had packets is always polled. An empty one is polled in
+    /// turns that read the clock (`look`), and in idle ones unless that is costly. While other queues keep the worker
+    /// `busy`, the interval of a costly queue grows with the time for which it has been empty.
     #[inline(always)]
     pub fn is_due(&self, look: bool, busy: bool, now: Time) -> bool {
         if !self.empty {
@@ -158,14 +158,14 @@ mod tests {
 
     fn rx(fd: Option<OwnedFd>) -> Rx {
         let port = ports::registry::open(&PortSpec::new("null", "null"), &Env::default()).unwrap();
-        Rx::new(&PortShared::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
+        Rx::new(&DpPort::new(PortNo(1), port, 1), 0, Box::new(Source(fd)), Arc::default())
     }
 
     #[test]
     fn an_empty_queue_waits_for_a_look_at_the_clock_beside_busy_ones() {
         let mut rx = rx(None);
         let due = |rx: &Rx, look, busy| rx.is_due(look, busy, Time(0));
-        assert!(due(&rx, false, true), "nobody has looked yet");
+        assert!(due(&rx, false, true), "it was not polled yet");
         rx.looked(0, Time(0));
         assert_eq!([(false, true), (true, true), (false, false)].map(|(l, b)| due(&rx, l, b)), [false, true, true]);
         rx.looked(1, Time(0));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_queue_waits_the_longer_the_longer_it_has_been_empty() {
+    fn the_poll_interval_of_a_costly_queue_grows_while_it_is_empty() {
         let mut rx = rx(Some(eventfd(0, EventfdFlags::empty()).unwrap()));
         let at = |micros: u64| Time(micros * 1000);
         rx.looked(1, at(1000));

@@ -1,4 +1,4 @@
-//! How a worker comes into being, and how it ends.
+//! Set-up and end of a worker.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ use crate::worker::mailbox::Mailbox;
 use crate::worker::time_cache::TimeCache;
 use crate::worker::waker::Waker;
 
-/// What is a new worker's own.
+/// What differs from worker to worker at its start.
 pub struct WorkerSetup {
     /// Its number.
     pub number: usize,
-    /// Its place in the RCU domain.
+    /// The worker as a reader of the RCU domain.
     pub reader: Reader,
     /// Wakes it.
     pub waker: Arc<Waker>,
     /// Wakes the handler that serves it.
     pub notifier: Arc<Notifier>,
-    /// It has a core to itself.
+    /// Whether it has a core of its own.
     pub dedicated: bool,
 }
 
@@ -82,8 +82,8 @@ impl Worker {
         }
     }
 
-    /// Ends the worker: sends what waits for transmission, counts what is still to be recirculated as dropped, and gives
-    /// out its place in the RCU domain and its transmit queues.
+    /// Ends the worker: transmits what waits, and drops and counts what is still to be recirculated. Returns its RCU
+    /// reader and its transmit queues.
     pub fn end(mut self) -> (Reader, Vec<(PortNo, Queue)>) {
         self.retire_deferred();
         let queues = self.executor.outputs.dismantle(self.executor.now);

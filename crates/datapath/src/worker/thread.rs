@@ -1,4 +1,4 @@
-//! A worker's thread: turn after turn, and sleep where there is nothing to do.
+//! A worker's thread: it runs turn after turn, and sleeps when there is nothing to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,18 +23,18 @@ impl Worker {
         self.reader.offline();
     }
 
-    /// Whether there is nothing to stay awake for.
+    /// Whether the worker may sleep.
     fn may_rest(&self) -> bool {
         let outputs = &self.executor.outputs;
         let awaited =
-            !outputs.stands_still() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
+            !outputs.clock_is_stopped() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
         !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
     }
 
     /// Sleeps until there is something to do.
     fn rest(&mut self, stop: &AtomicBool) {
         self.idle_policy.on_sleep();
-        // Nothing is stuck while the worker sleeps.
+        // No packet waits for transmission while the worker sleeps.
         self.executor.outputs.flush(self.executor.now);
         let sent_lately = self.executor.outputs.sent_lately;
         self.executor.outputs.housekeep(self.executor.now);
@@ -50,7 +50,7 @@ impl Worker {
         let timeout = limits.into_iter().flatten().min();
 
         let start = self.clock.now();
-        // Counted before, for a sleep may be long.
+        // Counted before the sleep, which may be long.
         self.executor.counters.sleeps.add(1);
         self.reader.offline();
         let (mailbox, channel) = (&self.mailbox, &self.channel);
@@ -59,11 +59,11 @@ impl Worker {
             .waker
             .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
-        // What is sent next does not wait for a turn as long as this sleep.
+        // The clock is read again, so that this sleep does not count as the length of a turn.
         self.executor.now = self.clock.now();
         self.executor.counters.slept_nanos.add(self.executor.now.since(start).as_nanos() as u64);
         self.time_cache = TimeCache::new(true);
-        // One look at each queue, and back to sleep if there is nothing.
+        // One turn without packets is enough to sleep again.
         self.empty_turns = EMPTY_TURNS - 1;
     }
 }

@@ -1,27 +1,27 @@
-//! How often a worker reads clocks, which costs as much as several packets.
+//! When a worker reads the clocks: one reading costs as much as several packets.
 //!
-//! In a thread, one turn begins when the last one ends, so the cycle counter is read once for each receive queue that is
-//! polled. The time of day is read again when some microseconds have passed since it was read. Where a caller drives a
-//! worker turn by turn, both are read in each turn.
+//! In a thread, a turn begins when the last one ends, so the cycle counter is read once for each receive queue that
+//! is polled. The clock is read again when some microseconds have passed since the last reading. Where a caller runs
+//! the worker turn by turn, both are read in each turn.
 
 use crate::sync::tsc;
 
-/// Cycles for which a reading of the clock is good enough: some microseconds.
+/// How long a reading of the clock is used, in cycles: some microseconds.
 const FRESH: u64 = 10_000;
 
-/// When one worker has read its clocks.
+/// The last readings of one worker.
 #[derive(Debug, Default)]
 pub struct TimeCache {
-    /// Turns follow each other without a pause.
+    /// Whether turns follow each other without a pause.
     runs: bool,
-    /// When the last turn ended; `None` where something else was done since.
+    /// Cycle counter at the end of the last turn; `None` after a pause.
     ended: Option<u64>,
-    /// When the clock was read.
+    /// Cycle counter when the clock was read.
     read: Option<u64>,
 }
 
 impl TimeCache {
-    /// At a start, or after a pause. `runs`: turns follow each other from now on.
+    /// The state at the start or after a pause. `runs`: turns follow each other from now on.
     pub fn new(runs: bool) -> TimeCache {
         TimeCache { runs, ended: None, read: None }
     }
@@ -35,7 +35,7 @@ impl TimeCache {
         }
     }
 
-    /// Whether the clock is to be read in the turn that starts now.
+    /// Whether the turn that starts now reads the clock.
     #[inline(always)]
     pub fn is_clock_due(&mut self, start: u64) -> bool {
         if self.read.is_some_and(|read| start.wrapping_sub(read) < FRESH) {
@@ -45,7 +45,7 @@ impl TimeCache {
         true
     }
 
-    /// Cycle counter at the end of a turn, which was `last` when it was read last.
+    /// Cycle counter at the end of a turn. `last`: its last reading.
     #[inline(always)]
     pub fn end(&mut self, last: u64) -> u64 {
         if !self.runs {

@@ -1,4 +1,5 @@
-//! A worker's turn: mail, what came back from the slow path, each queue that is due and admitted, and what is left to send.
+//! A worker's turn: commands, packets that came back from the slow path, each receive queue that is due and admitted,
+//! and transmission of what waits.
 
 use std::time::Duration;
 
@@ -8,41 +9,40 @@ use crate::action::PortNo;
 use crate::sync::tsc;
 use crate::worker::Worker;
 
-/// How often transmit queues are reaped at least while something may be on its way (contract of
-/// [`ports::TxQueue::housekeep`]).
+/// The longest interval between two housekeepings of the transmit queues (contract of [`ports::TxQueue::housekeep`]).
 pub const HOUSEKEEP: Duration = Duration::from_millis(1);
 
-/// What a turn has come to so far.
+/// The state of a turn.
 struct Turn {
-    /// When it began, by the cycle counter.
+    /// Cycle counter at its start.
     start: u64,
-    /// The clock was read in it.
+    /// Whether the clock was read in it.
     look: bool,
-    /// The turn before had packets.
+    /// Whether the turn before had packets.
     busy: bool,
-    /// Until when cycles have been charged to somebody.
+    /// Cycle counter up to which all cycles are charged.
     since: u64,
     /// Packets received.
     received: usize,
-    /// What else there was to do.
+    /// Other work, in packets.
     work: usize,
-    /// Each queue, idle ones as well, has been looked at.
-    whole: bool,
+    /// Whether every queue, idle ones included, was checked.
+    all_checked: bool,
 }
 
 impl Worker {
-    /// One turn: everything that is there to be done, once. Returns how many packets were received.
+    /// Runs one turn. Returns how many packets were received.
     pub fn turn(&mut self) -> usize {
         let mut turn = self.begin_turn();
-        // What came back from the slow path goes before what is newer.
+        // Packets that came back from the slow path are older than those in the receive queues, so they go first.
         turn.work = self.handle_commands();
-        self.take_what_came_back(&mut turn);
-        self.look_at_idle_queues(&mut turn);
-        let all_looked_at = turn.whole;
+        self.take_early_answers(&mut turn);
+        self.check_idle_queues(&mut turn);
+        let idle_checked = turn.all_checked;
         loop {
-            turn.whole = all_looked_at;
+            turn.all_checked = idle_checked;
             let mut queue = 0;
-            // Commands that are handled between two batches add queues and take some away.
+            // Commands that are executed between two batches can add and remove queues.
             while queue < self.rx.len() {
                 self.serve(queue, &mut turn);
                 queue += 1;
@@ -55,7 +55,8 @@ impl Worker {
         self.finish_turn(turn)
     }
 
-    /// Begins a turn: nothing is held of the flow table, and the clock is read, unless turns follow each other closely.
+    /// Begins a turn: announces a quiescent state to the RCU domain, and reads the clock, unless it was read just
+    /// before.
     #[inline(always)]
     fn begin_turn(&mut self) -> Turn {
         let start = self.time_cache.start();
@@ -63,15 +64,16 @@ impl Worker {
         let look = self.time_cache.is_clock_due(start);
         if look {
             let before = std::mem::replace(&mut self.executor.now, self.clock.now());
-            // Of several turns where they follow each other: packets are sent the sooner for it.
-            self.executor.outputs.turn(self.executor.now.since(before));
+            // With a cached clock, this is the length of several turns, so packets are transmitted earlier than
+            // necessary.
+            self.executor.outputs.begin_turn(self.executor.now.since(before));
         }
-        Turn { start, look, busy: self.empty_turns == 0, since: start, received: 0, work: 0, whole: false }
+        Turn { start, look, busy: self.empty_turns == 0, since: start, received: 0, work: 0, all_checked: false }
     }
 
-    /// Takes what the slow path has answered before the first queue is polled.
+    /// Processes what came back from the slow path, before the first queue is polled.
     #[inline(always)]
-    fn take_what_came_back(&mut self, turn: &mut Turn) {
+    fn take_early_answers(&mut self, turn: &mut Turn) {
         if self.channel.has_returned() {
             turn.work += self.take_returned();
             turn.since = tsc::cycles();
@@ -80,30 +82,30 @@ impl Worker {
         }
     }
 
-    /// Asks for the queues that are not polled one by one, now and then.
+    /// Asks the kernel for parked queues with frames, if that is due.
     #[inline(always)]
-    fn look_at_idle_queues(&mut self, turn: &mut Turn) {
-        turn.whole = self.idle_queues.is_empty();
+    fn check_idle_queues(&mut self, turn: &mut Turn) {
+        turn.all_checked = self.idle_queues.is_empty();
         if turn.look && self.idle_queues.is_due(turn.busy, self.executor.now) {
-            turn.whole = self.idle_queues.look(&mut self.rx, self.executor.now);
+            turn.all_checked = self.idle_queues.look(&mut self.rx, self.executor.now);
             turn.since = tsc::cycles();
         }
     }
 
-    /// Serves a queue, if it is its turn: what is deferred of its port, or a batch of what it has received.
+    /// Serves a queue, if it is due and admitted: recirculates deferred packets of its port, or polls it.
     #[inline(always)]
     fn serve(&mut self, queue: usize, turn: &mut Turn) {
         let admitted = self.fairness.admits(&mut self.rx[queue].deficit);
         if admitted && !self.deferred.is_empty() {
             let (in_port, start) = (self.rx[queue].port.no, tsc::cycles());
             if self.resume(in_port) {
-                (turn.work, turn.whole) = (turn.work + 1, false);
+                (turn.work, turn.all_checked) = (turn.work + 1, false);
                 turn.since = self.charge_port(in_port, start);
                 return;
             }
         }
         if !admitted || !self.rx[queue].is_due(turn.look, turn.busy, self.executor.now) {
-            turn.whole = false;
+            turn.all_checked = false;
             return;
         }
         self.poll_and_charge(queue, turn);
@@ -113,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Polls a queue once, forwards what it has, and charges it for that.
+    /// Polls a queue once, forwards its packets, and charges it for them.
     #[inline(always)]
     fn poll_and_charge(&mut self, queue: usize, turn: &mut Turn) {
         let (missed, storms, fine) = (self.executor.misses.missed, self.storms, fine_frames());
@@ -127,23 +129,23 @@ impl Worker {
             let charged = self.executor.misses.missed != missed
                 || self.storms != storms
                 || self.fairness.is_costly(cycles)
-                    && (fine_frames() != fine || self.is_pressed(self.rx[queue].port.no));
+                    && (fine_frames() != fine || self.is_under_pressure(self.rx[queue].port.no));
             self.fairness.record_batch(&mut self.rx[queue].deficit, cycles, charged);
         }
         turn.since = until;
         if count > 0 && self.is_waited_for() {
-            // Queues may come and go: whether each was looked at is not known.
-            (turn.work, turn.whole) = (turn.work + self.handle_waiting(), false);
+            // Queues may have come and gone, so it is not known whether each was checked.
+            (turn.work, turn.all_checked) = (turn.work + self.handle_waiting(), false);
             turn.since = tsc::cycles();
         }
     }
 
-    /// Ends a turn: sends what waits, gives away what was asked for, and counts.
+    /// Ends a turn: transmits what is due, gives away queues that may leave, and updates the counters.
     #[inline(always)]
     fn finish_turn(&mut self, turn: Turn) -> usize {
-        let Turn { start, since, received, work, whole, .. } = turn;
+        let Turn { start, since, received, work, all_checked, .. } = turn;
         if !self.deferred.is_empty() {
-            self.recirculate_strays();
+            self.recirculate_orphans();
         }
         if !(self.leaving.is_empty() && self.draining.is_empty()) {
             self.hand_over();
@@ -157,7 +159,7 @@ impl Worker {
             }
         }
         let counters = &self.executor.counters;
-        // What comes behind the last batch counts to the next turn, where one follows.
+        // The time after the last batch counts for the next turn, where one follows immediately.
         let last = if since == start { tsc::cycles() } else { since };
         let cycles = self.time_cache.end(last).wrapping_sub(start);
         counters.turns.add(1);
@@ -168,29 +170,29 @@ impl Worker {
             counters.busy_cycles.add(cycles);
         } else {
             self.empty_turns = self.empty_turns.saturating_add(1);
-            self.idle |= whole;
+            self.idle |= all_checked;
             counters.idle_cycles.add(cycles);
         }
         received
     }
 
-    /// Whether somebody waits for this worker: has left a command, or waits for it to hold no reference.
+    /// Whether another thread waits for this worker: for a command, or for a quiescent state.
     #[inline(always)]
     pub fn is_waited_for(&self) -> bool {
         self.mailbox.has_mail() || self.reader.is_behind()
     }
 
-    /// Does within a turn, between two batches, what is otherwise done at its start: a turn is long where each of many
-    /// queues has frames that are flooded to as many ports, and whoever waits would wait for all of them. Returns how many
-    /// packets that handled.
+    /// Does, between two batches of a turn, what is otherwise done at its start. A turn is long where each of many
+    /// queues has frames that are flooded to as many ports, and other threads must not wait for all of them. Returns
+    /// how many packets that processed.
     #[cold]
     pub fn handle_waiting(&mut self) -> usize {
         self.reader.quiescent();
         self.handle_commands()
     }
 
-    /// Whether packets of this port ask for more masks than it may have.
-    fn is_pressed(&self, in_port: PortNo) -> bool {
-        self.table.list_of_port(in_port, self.reader.pin()).is_some_and(|list| list.pressed)
+    /// Whether the port is under mask pressure: its packets ask for more masks than it may have.
+    fn is_under_pressure(&self, in_port: PortNo) -> bool {
+        self.table.list_of_port(in_port, self.reader.pin()).is_some_and(|list| list.under_pressure)
     }
 }

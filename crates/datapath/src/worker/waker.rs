@@ -1,4 +1,4 @@
-//! How idle workers sleep, and what wakes them.
+//! How idle threads sleep, and how they are woken.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -9,23 +9,23 @@ use rustix::io::{Errno, read, write};
 
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Whether a thread sleeps, so that others need not wake it where it does not.
+/// Says whether a thread sleeps, so that others wake it only then.
 ///
-/// The sleeper sets `sleeping`, checks once more for work, and sleeps; others first leave the work and
-/// then read `sleeping`. Both are sequentially consistent, so at least one of the two sees the other.
+/// The thread sets `sleeping`, checks once more for work, and sleeps. Others first publish the work and then read
+/// `sleeping`. All of these accesses are sequentially consistent, so at least one side sees the other's write.
 #[derive(Default)]
 struct SleepFlag {
     sleeping: AtomicBool,
 }
 
 impl SleepFlag {
-    /// Whether the thread has to be woken, after work was left for it.
+    /// Whether the thread has to be woken. To be called after work was published.
     fn is_raised(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::SeqCst)
     }
 
-    /// Sleeps, which `sleep` does, unless `has_work`.
+    /// Calls `sleep`, unless `has_work`.
     fn sleep_unless(&self, has_work: impl Fn() -> bool, sleep: impl FnOnce()) {
         self.sleeping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -36,11 +36,11 @@ impl SleepFlag {
     }
 }
 
-/// Wakes one thread out of its sleep.
+/// Wakes one thread that sleeps.
 #[derive(Default)]
 pub struct Waker {
     sleep_flag: SleepFlag,
-    /// Made when the thread is started.
+    /// The eventfd, created when the thread is started.
     event: OnceLock<OwnedFd>,
 }
 
@@ -58,7 +58,7 @@ impl Waker {
         if self.sleep_flag.is_raised()
             && let Some(event) = self.event.get()
         {
-            // It can only fail when the counter is full, and then the thread is awake for certain.
+            // The write fails only when the counter is full, and then the thread is awake.
             let _ = write(event, &1u64.to_ne_bytes());
         }
     }
@@ -92,7 +92,8 @@ mod loom_tests {
 
     use super::*;
 
-    /// Work that is left either keeps the thread from sleeping or wakes it: otherwise it sleeps for ever, which loom notices.
+    /// Published work either keeps the thread from sleeping or wakes it. Otherwise it would sleep for ever, which
+    /// loom detects.
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {

@@ -1,20 +1,20 @@
-//! Internet checksums, corrected for what was changed rather than computed anew (RFC 1624).
+//! Internet checksums, updated incrementally (RFC 1624).
 
 /// The change of a one's complement sum.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Delta(u64);
 
 impl Delta {
-    /// A 16-bit word has changed.
+    /// Adds the change of a 16-bit word.
     #[inline]
     pub fn word(&mut self, old: u16, new: u16) {
-        // Unequal, so that a sum without a change stays the same among the two forms of zero.
+        // Equal words are left out, so that a sum without a change keeps its form of zero.
         if old != new {
             self.0 += u64::from(!old) + u64::from(new);
         }
     }
 
-    /// So has this.
+    /// Adds another change.
     #[inline]
     pub fn add(&mut self, other: Delta) {
         self.0 += other.0;
@@ -39,8 +39,8 @@ impl Delta {
     }
 }
 
-/// Writes the bits of `to` that `mask` covers with those of `value`, all three of the same, even length,
-/// and notes the change in each of `deltas`.
+/// Writes the bits of `to` that `mask` has with those of `value`, and adds the change to each of `deltas`. All three
+/// slices have the same, even length.
 #[inline]
 pub fn store(to: &mut [u8], value: &[u8], mask: &[u8], deltas: &mut [&mut Delta]) {
     for ((to, value), mask) in to.chunks_exact_mut(2).zip(value.chunks_exact(2)).zip(mask.chunks_exact(2)) {
@@ -54,7 +54,8 @@ pub fn store(to: &mut [u8], value: &[u8], mask: &[u8], deltas: &mut [&mut Delta]
     }
 }
 
-/// As [`store`], for the word of 32 bits with this number. A word's halves count as its whole does, modulo 0xffff.
+/// As [`store`], for the 32-bit word with this number. The two halves of a word count as the whole does, modulo
+/// 0xffff.
 #[inline(always)]
 pub fn store_word<const N: usize>(header: &mut [u8; N], number: usize, value: u32, mask: u32) -> Delta {
     let word = &mut header[4 * number..4 * number + 4];

@@ -5,8 +5,8 @@ use packet::flow::extract::Layers;
 use super::Rewriter;
 use super::checksum::{Delta, store, store_word};
 
-/// Writes fields of the IPv4 header, whose checksum is kept right. What matters for the L4 checksum's
-/// pseudo header goes to `l4`, which knows of nothing else.
+/// Writes fields of the IPv4 header, and updates its checksum. Changes that matter for the pseudo header of the L4
+/// checksum are added to `l4`.
 #[inline]
 pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let Some(header) = frame.get_mut(layers.l3 as usize..).and_then(|header| header.first_chunk_mut::<20>()) else {
@@ -24,7 +24,7 @@ pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Writes fields of the IPv6 header. What matters for the L4 checksum's pseudo header goes to `l4`.
+/// Writes fields of the IPv6 header. Changes that matter for the pseudo header of the L4 checksum are added to `l4`.
 pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let at = layers.l3 as usize;
     let routed = routes_on(frame, at);

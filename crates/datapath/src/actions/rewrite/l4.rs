@@ -8,7 +8,7 @@ use packet::wire::sctp;
 use super::checksum::{Delta, store};
 use super::{ICMP, ICMPV6, IPV4, IPV6, Rewriter, SCTP, TCP, UDP};
 
-/// Where the checksum lies in the L4 header, for protocols with an Internet checksum.
+/// Offset of the checksum in the L4 header, for protocols with an Internet checksum.
 fn checksum_at(proto: u8) -> Option<usize> {
     match proto {
         TCP => Some(16),
@@ -18,8 +18,8 @@ fn checksum_at(proto: u8) -> Option<usize> {
     }
 }
 
-/// Corrects the L4 checksum for a change of the pseudo header (`pseudo`) or of what lies behind it.
-/// Without an L4 header in the packet (later fragments) there is none.
+/// Updates the L4 checksum for a change of the pseudo header (`pseudo`) or of the L4 packet. Later fragments have no
+/// L4 header and no checksum.
 pub(super) fn fix_checksum(packet: &mut Packet, dl_type: u16, proto: u8, layers: &Layers, delta: Delta, pseudo: bool) {
     let Some(offset) = checksum_at(proto).filter(|_| layers.l4 != Layers::NONE && !delta.is_zero()) else { return };
     if pseudo && proto == ICMP || proto == ICMPV6 && dl_type == IPV4 {
@@ -29,7 +29,7 @@ pub(super) fn fix_checksum(packet: &mut Packet, dl_type: u16, proto: u8, layers:
     let at = layers.l4 as usize + offset;
     let Some(field) = packet.data_mut().get_mut(at..at + 2) else { return };
     let old = u16::from_be_bytes([field[0], field[1]]);
-    // Still to be completed: the field holds the pseudo header's sum and nothing else.
+    // Checksum offload: the field holds the sum of the pseudo header only.
     let new = if offload.needs_csum() && offload.csum_start == layers.l4 {
         if pseudo { delta.apply_to_sum(old) } else { old }
     } else if proto == UDP && old == 0 {
@@ -72,8 +72,8 @@ pub(super) fn set_ports(r: &Rewriter, packet: &mut Packet, dl_type: u16, common:
     fix_checksum(packet, dl_type, proto, layers, delta, false);
 }
 
-/// SCTP's CRC covers the whole message. A CRC that was wrong before stays wrong: both are linear, so the
-/// change of the CRC is that of the message. That of a fragmented message cannot be known: it is wrong afterwards.
+/// SCTP's CRC covers the whole message. It is updated incrementally, since a CRC is linear, so a CRC that was wrong
+/// before stays wrong. The CRC of a fragmented message cannot be computed from one fragment, and is wrong afterwards.
 fn set_sctp(packet: &mut Packet, common: &Common, layers: &Layers, value: [u8; 4], mask: [u8; 4]) {
     let offload = *packet.offload();
     let at = layers.l4 as usize;

@@ -1,10 +1,9 @@
-//! Set-field: rewriting what a frame holds, with its checksums kept right.
+//! Set-field: rewrites header fields of a frame, and keeps its checksums correct.
 //!
-//! A [`Rewriter`] is a [`Rewrite`](crate::Rewrite) cut down to the blocks and the groups of fields that it
-//! touches. Which header a field lies in follows from the packet: the common block's addresses are IPv4's
-//! or ARP's, its ports those of TCP, UDP or SCTP or the type and code of ICMP. A field of a protocol that
-//! the packet does not have is left alone. So is a header that it should have, but that is not whole: the packet goes
-//! on as it is, as in OVS.
+//! A [`Rewriter`] is a [`Rewrite`](crate::Rewrite), reduced to the blocks and groups of fields that it writes. The
+//! packet decides which header a field is in: the addresses of the common block are IPv4's or ARP's, its ports those
+//! of TCP, UDP or SCTP or the type and code of ICMP. A field of a protocol that the packet does not have is ignored.
+//! So is a field of a truncated header: the packet goes on unchanged, as in OVS.
 
 mod checksum;
 mod ip;
@@ -36,7 +35,7 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
 
-/// Values, zero where the mask is, and mask of one block.
+/// Values and mask of one block. Values are zero where the mask is.
 struct Pair<T> {
     value: T,
     mask: T,
@@ -51,7 +50,7 @@ pub struct Rewriter {
     groups: Groups,
 }
 
-/// What a rewrite touches.
+/// Which groups of fields a rewrite writes.
 #[derive(Clone, Copy, Default, Debug)]
 struct Groups {
     ethernet: bool,
@@ -107,25 +106,25 @@ impl Rewriter {
         }
     }
 
-    /// Whether only metadata is written, which lies in the key.
+    /// Whether it writes metadata only, which lies in the key.
     pub fn only_metadata(&self) -> bool {
         let Groups { ethernet, vlan, mpls, ip, arp, l4, nd, nsh, metadata: _ } = self.groups;
         !(ethernet | vlan | mpls | ip | arp | l4 | nd | nsh)
     }
 
-    /// Whether metadata is written.
+    /// Whether it writes metadata.
     pub fn is_of_key(&self) -> bool {
         self.groups.metadata
     }
 
-    /// Whether only the Ethernet addresses and the outermost tag are written, which are found without parsing.
+    /// Whether it writes the Ethernet addresses and the outermost tag only, which are found without parsing.
     pub fn is_of_front(&self) -> bool {
         let Groups { ethernet: _, vlan: _, mpls, ip, arp, l4, nd, nsh, metadata } = self.groups;
         !(mpls | ip | arp | l4 | nd | nsh | metadata)
     }
 
-    /// Writes. Of `key`, the metadata is changed, and read are the members that say which headers the
-    /// packet has (dl_type, nw_proto, nw_frag), whose places are in `layers`. None of these is ever written.
+    /// Rewrites a frame. Reads from `key` the fields that tell the packet's headers (dl_type, nw_proto, nw_frag),
+    /// whose offsets are in `layers`, and writes its metadata. A rewrite never writes those fields.
     pub fn apply(&self, packet: &mut Packet, key: &mut Key, layers: &Layers) {
         let groups = self.groups;
         if groups.ethernet {

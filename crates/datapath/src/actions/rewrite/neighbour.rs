@@ -28,7 +28,7 @@ pub(super) fn set_nd(r: &Rewriter, packet: &mut Packet, layers: &Layers) {
     let Some(end) = l3_end(packet.data(), IPV6, layers.l3 as usize) else { return };
     let message = packet.data_mut().get_mut(layers.l4 as usize..end);
     let Some(message) = message.filter(|message| message.len() >= 24) else { return };
-    // By what the packet says now: an earlier part of this rewrite may have changed the type.
+    // The packet's present type counts: an earlier part of this rewrite may have changed it.
     let kind = u16::from(message[0]);
     if !matches!(kind, SOLICITATION | ADVERTISEMENT) || message[1] != 0 {
         return;
@@ -45,7 +45,7 @@ pub(super) fn set_nd(r: &Rewriter, packet: &mut Packet, layers: &Layers) {
     fix_checksum(packet, IPV6, ICMPV6, layers, delta, false);
 }
 
-/// The first option with a link-layer address, of the type that the message can have.
+/// The first link-layer address option of the type that the message can have.
 fn set_options(r: &Rewriter, kind: u16, mut options: &mut [u8], delta: &mut Delta) {
     let l3 = r.l3_or_wild();
     let (wanted, value, mask) = match kind {

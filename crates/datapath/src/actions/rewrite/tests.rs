@@ -1,5 +1,5 @@
-//! Every rewrite leaves a frame whose key has the wanted values and nothing else changed, and whose
-//! checksums are those of a computation from scratch.
+//! After every rewrite, the frame's key has the written values and is otherwise unchanged, and its checksums equal
+//! those of a computation from scratch.
 
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::wire::build;
@@ -150,7 +150,7 @@ impl Shape {
     }
 }
 
-/// What the frame's checksums have to be; written, or compared.
+/// Computes the checksums of a frame, and writes or compares them.
 fn complete(frame: &mut [u8], with_udp: bool) -> bool {
     let before = frame.to_vec();
     let mut key = Key::new();
@@ -271,7 +271,7 @@ proptest! {
         let left = u16::from_be_bytes([packet.data()[field_at], packet.data()[field_at + 1]]);
         prop_assert_eq!(left % 0xffff, pseudo(packet.data()) % 0xffff);
 
-        // Headers that come and go take the offsets along.
+        // Pushed and popped headers move the offsets.
         assert!(push_vlan(&mut packet, 0x8100, 7));
         prop_assert_eq!(packet.offload().csum_start as usize, at + 4);
         pop_vlan(&mut packet);
@@ -392,7 +392,7 @@ fn a_network_service_header_is_written_in_place() {
     assert_eq!(cut.data(), short, "a header that is not whole is left alone");
 }
 
-/// Every header, cut short at every length: what is not whole stays as it is, and what lies before it is rewritten.
+/// Every header, truncated at every length: truncated headers stay unchanged, and those before are rewritten.
 #[test]
 fn rewrites_leave_headers_alone_that_are_cut_short() {
     let ports = [(Field::TcpDst, 6u8, 20), (Field::UdpSrc, 17, 8), (Field::SctpDst, 132, 12), (Field::IcmpType, 1, 8)];

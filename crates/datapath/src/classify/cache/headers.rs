@@ -1,20 +1,19 @@
-//! Tier 1: each worker's cache from the first bytes of a frame to a flow.
+//! Tier 1: the header cache, which each worker has, from the first bytes of a frame to a flow.
 //!
-//! What a packet is looked up by is the line that [`scan`](crate::classify::scan) leaves of it: the bits of its
-//! headers that any flow of its port can look at, as they lie in the frame, with the port and the template.
-//! An entry is one cache line: the 48 bytes of header, and what is known of the flow; or half of one, where the
-//! bits that tell packets apart lie within 16 bytes, the line's core. It holds as long as the flow's epoch is
-//! the one that it was made in, so removing or changing a flow is a constant amount of work, and no entry is
-//! ever searched for.
+//! A packet is looked up by its *line*, which [`scan`](crate::classify::scan) makes: the header bits that some flow
+//! of its port matches, as they lie in the frame, with the port and the template. An entry is one cache line: 48
+//! bytes of header, and the flow with its action. It is half of that where the bits that differ from packet to packet
+//! lie within 16 bytes, the line's *core*. An entry holds as long as the flow has the epoch that is recorded in it.
+//! So to remove or change a flow is a constant amount of work, and no entry is searched for.
 //!
-//! A set is one line of sixteen words: the number of an entry, and its tag. A hit reads the set, the entry, and
-//! the worker's counters of the flow, which are about to be written anyway. All three are asked for ahead
-//! of their use. Entries lie in the order in which they were made, so that those of flows that live at the
-//! same time share lines and pages, and none is left empty between them.
+//! A set is one cache line of sixteen words, each with the number of an entry and its tag. A hit reads the set, the
+//! entry, and the worker's counters of the flow, which are about to be written anyway. All three are prefetched.
+//! Entries are allocated in the order of their insertion, without gaps, so that those of flows that live at the same
+//! time share cache lines and pages.
 //!
-//! The cache starts small, so that few flows stay within the processor's caches, and doubles when it
-//! evicts too often, up to its configured size. To grow is constant work, too: the sets of each size have their own place,
-//! which nothing has touched before. Memory that was never used is not there.
+//! The cache starts small, so that few flows fit into the processor's caches. It doubles when it evicts too often, up
+//! to its configured size. To grow is constant work, too: the sets of each size lie in memory of their own, which is
+//! untouched before. Untouched memory is not allocated by the kernel.
 
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
@@ -32,122 +31,123 @@ use crate::classify::table::flow_ref::FlowRef;
 
 const WAYS: usize = 16;
 
-/// Bytes of an entry, with its word in a set, where entries of both shapes have had its number.
-pub const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<CoreEntry>() + size_of::<u32>();
+/// Bytes of an entry with its word in a set, where its number has been used for entries of both sizes.
+pub const ENTRY_BYTES: usize = size_of::<CachedLine>() + size_of::<CachedCore>() + size_of::<u32>();
 
-/// Most entries: 25 bits of a word are then their number, and 7 their tag.
-pub const MOST: usize = 1 << 24;
+/// Most entries: a word then has 25 bits of number and 7 bits of tag.
+pub const MAX_ENTRIES: usize = 1 << 24;
 
 /// Entries of a new cache: 144 KiB with their sets where all have a core, 272 KiB where none has.
-const FIRST: usize = 1 << 12;
+const INITIAL_ENTRIES: usize = 1 << 12;
 
-/// Evictions, as a share of the entries, that make the cache grow.
-const PRESSURE: usize = 16;
+/// The cache grows after evictions of one in so many of its entries.
+const GROWTH_SHARE: usize = 16;
 
-/// A flow, and what to do.
+/// A flow, and its action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Found {
     /// The flow.
     pub flow: FlowRef,
-    /// What to do with its packets.
+    /// What is done with its packets.
     pub action: FastAction,
 }
 
 impl Found {
-    /// No flow is known.
+    /// No flow was found.
     pub const MISS: Found = Found { flow: FlowRef::NONE, action: FastAction::MISS };
 }
 
-/// What a worker knows of the flow of a line.
+/// The part of an entry that says which flow its line belongs to.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(in crate::classify) struct Fact {
+pub(in crate::classify) struct CachedFlow {
     pub found: Found,
-    /// Of the flow, when the entry was made.
+    /// The flow's epoch when the entry was inserted.
     pub epoch: u32,
-    /// Of the line. Zero where the entry was never used.
+    /// The line's origin. Zero where the entry was never used.
     origin: Origin,
 }
 
-/// What a worker knows of one line.
+/// An entry for a line without a core.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Entry {
+struct CachedLine {
     header: [u64; 6],
-    fact: Fact,
+    cached: CachedFlow,
 }
 
-/// The same of a line that has a core: everything else is the same in all lines of its origin.
+/// An entry for a line with a core: the rest of the line is the same in all lines of its origin.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-struct CoreEntry {
+struct CachedCore {
     core: Core,
-    fact: Fact,
+    cached: CachedFlow,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && size_of::<CoreEntry>() == 32);
+const _: () = assert!(size_of::<CachedLine>() == 64 && size_of::<CachedCore>() == 32);
 const _: () = assert!(size_of::<Ways>() == 64 && size_of::<Found>() == 8);
 
-// Of an entry, header and origin are compared with a line.
+// Header and origin of an entry are compared with a line.
 const _: () = {
     let key: [u8; 64] = zerocopy::transmute!(KEY);
-    let (fact, origin) = (std::mem::offset_of!(Entry, fact), std::mem::offset_of!(Entry, fact.origin));
+    let (cached, origin) = (std::mem::offset_of!(CachedLine, cached), std::mem::offset_of!(CachedLine, cached.origin));
     let mut at = 0;
     while at < key.len() {
-        let is_compared = at < fact || at >= origin && at < origin + size_of::<Origin>();
+        let is_compared = at < cached || at >= origin && at < origin + size_of::<Origin>();
         assert!(key[at] == if is_compared { 0xff } else { 0 });
         at += 1;
     }
 };
 
-// SAFETY: zeros are an entry that was never used: no flow, and the origin zero.
-unsafe impl Zero for Entry {}
-// SAFETY: as above.
-unsafe impl Zero for CoreEntry {}
-// SAFETY: zeros are ways that were never used.
+// SAFETY: all-zero bytes are a valid `CachedLine`: its members are integers. It has no drop code.
+unsafe impl Zero for CachedLine {}
+// SAFETY: all-zero bytes are a valid `CachedCore`: its members are integers. It has no drop code.
+unsafe impl Zero for CachedCore {}
+// SAFETY: all-zero bytes are valid `Ways`: its members are integers. It has no drop code.
 unsafe impl Zero for Ways {}
 
-impl Entry {
+impl CachedLine {
     #[inline(always)]
     fn line(&self) -> &Line {
-        // SAFETY: an entry is 64 bytes without padding, all of them plain numbers.
+        // SAFETY: a `CachedLine` is 64 bytes of integers without padding and has the alignment of a cache line, so
+        // its bytes are a valid `Line`.
         unsafe { &*std::ptr::from_ref(self).cast() }
     }
 }
 
-/// A worker's cache.
+/// A worker's header cache.
 pub struct HeaderCache {
-    /// Of each way, the number of its entry, and above it the tag. Zero: there is none. As many sets are in use as lie
-    /// before them.
+    /// The ways of all sets: the number of an entry, and above it the tag. Zero: the way is empty. The sets in use
+    /// are preceded by as many unused ones.
     sets: Region<Ways>,
-    /// By number, from 1 on. The first one is nobody's.
-    entries: Region<Entry>,
-    /// Those of lines with a core.
-    cores: Region<CoreEntry>,
-    /// Number of the last set in use, counted from the first one in use: a power of two less one.
+    /// Entries of lines without a core, by number, from 1 on. The first element is not used.
+    entries: Region<CachedLine>,
+    /// Entries of lines with a core, in the same way.
+    cores: Region<CachedCore>,
+    /// Index of the last set among those in use: a power of two less one.
     last: usize,
-    /// The last entry's number that was given to a way.
+    /// The number of the entry that was allocated last.
     used: u32,
-    /// The line that was a batch's only one last.
+    /// The line of the last batch that was a single run.
     last_line: Aligned,
     last_found: Found,
     last_epoch: u32,
     secret: Aligned,
     hasher: Hasher,
-    /// Evictions since it grew.
+    /// Evictions since the cache has grown.
     evicted: usize,
-    /// Which flows are remembered, and which way is overwritten.
-    sampler: InsertionPolicy,
+    /// Which flows are inserted. Its random numbers also choose the way that is evicted.
+    insertion: InsertionPolicy,
 }
 
-/// What a look-up needs of the cache, to be read once: as far as the compiler knows, what is stored meanwhile might
-/// change it.
+/// The members of the cache that a look-up needs, read once. The compiler would otherwise have to read them again
+/// after each store of the look-up.
 #[derive(Clone, Copy)]
 pub(in crate::classify) struct CacheReader<'a, R> {
     sets: &'a [Ways],
-    entries: &'a [Entry],
-    cores: &'a [CoreEntry],
+    entries: &'a [CachedLine],
+    cores: &'a [CachedCore],
     last: usize,
     /// The bits of a way that are its entry's number.
     number: u32,
@@ -156,7 +156,7 @@ pub(in crate::classify) struct CacheReader<'a, R> {
 }
 
 impl<'a, R: Copy> CacheReader<'a, R> {
-    /// Hash of a line: of its core, if it has one.
+    /// The hash of a line: that of its core, if it has one.
     #[inline(always)]
     pub fn hash<S: Simd<Reg = R>>(self, simd: S, line: &Line, origin: Origin) -> u64 {
         match origin.core(line) {
@@ -165,13 +165,13 @@ impl<'a, R: Copy> CacheReader<'a, R> {
         }
     }
 
-    /// Hash of a line with this core.
+    /// The hash of a line with this core.
     #[inline(always)]
     pub fn hash_core(self, core: Core, origin: Origin) -> u64 {
         self.hasher.pair(core, origin.0)
     }
 
-    /// Hash of a line that has no core.
+    /// The hash of a line without a core.
     #[inline(always)]
     pub fn hash_whole<S: Simd<Reg = R>>(self, simd: S, line: R) -> u64 {
         self.hasher.finish(simd.nh(line, self.secret))
@@ -184,23 +184,24 @@ impl<'a, R: Copy> CacheReader<'a, R> {
 
     #[inline(always)]
     fn set(self, hash: u64) -> &'a Ways {
-        // SAFETY: `last` is the number of the last set.
+        // SAFETY: `set_number` masks the hash with `last`, the index of the last element of `sets`, so the index is
+        // in bounds.
         unsafe { self.sets.get_unchecked(self.set_number(hash)) }
     }
 
-    /// The bits of a hash that choose no set, as a way has them.
+    /// The tag of a hash: bits that do not select the set, in their place in a way.
     #[inline(always)]
     fn tag(self, hash: u64) -> u32 {
         (hash >> 32) as u32 & !self.number
     }
 
-    /// Asks for the set of a hash.
+    /// Prefetches the set of a hash.
     #[inline(always)]
     pub fn prefetch_set(self, hash: u64) {
         prefetch(self.set(hash));
     }
 
-    /// The number of the first entry that may be of the hash; where there is none, any.
+    /// The number of the first entry whose tag equals the hash's, or any number where there is none.
     #[inline(always)]
     pub fn candidate<S: Simd>(self, simd: S, hash: u64) -> u32 {
         let set = self.set(hash);
@@ -208,7 +209,7 @@ impl<'a, R: Copy> CacheReader<'a, R> {
         set.0[candidates.trailing_zeros() as usize % WAYS] & self.number
     }
 
-    /// Asks for the entry of this number of a line whose origin has a core, or has none.
+    /// Prefetches the entry with this number, of a line whose origin has a core or has none.
     #[inline(always)]
     pub fn prefetch(self, number: u32, has_core: bool) {
         if has_core {
@@ -218,71 +219,73 @@ impl<'a, R: Copy> CacheReader<'a, R> {
         }
     }
 
-    /// What the entry of this number knows, and whether that is about this line, of this origin. The number is one
-    /// that a way has.
+    /// Reads the entry with this number. Also returns whether it is of this line, which has this origin. The number
+    /// is one that a way has.
     #[inline(always)]
-    pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a Fact, bool) {
+    pub fn read<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> (&'a CachedFlow, bool) {
         match origin.core(line) {
             Some(core) => self.read_core(number, core, origin),
             None => self.read_whole(simd, number, line),
         }
     }
 
-    /// As [`read`](CacheReader::read), of a line that has no core.
+    /// As [`read`](CacheReader::read), for a line without a core.
     #[inline(always)]
-    pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a Fact, bool) {
+    pub fn read_whole<S: Simd>(self, simd: S, number: u32, line: &Line) -> (&'a CachedFlow, bool) {
         let number = number as usize;
         debug_assert!(number < self.entries.len());
-        // SAFETY: the region has an entry for each way that there can be, and the first one.
+        // SAFETY: `number` comes from a way (see `candidate`), masked to the numbers that a way can have. The region
+        // has one element more than there can be ways, so the index is in bounds.
         let entry = unsafe { self.entries.get_unchecked(number) };
-        (&entry.fact, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
+        (&entry.cached, !simd.differs_in_key(simd.load(line), simd.load(entry.line())))
     }
 
-    /// As [`read`](CacheReader::read), of a line with this core.
+    /// As [`read`](CacheReader::read), for a line with this core.
     #[inline(always)]
-    pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a Fact, bool) {
+    pub fn read_core(self, number: u32, core: Core, origin: Origin) -> (&'a CachedFlow, bool) {
         debug_assert!((number as usize) < self.cores.len());
-        // SAFETY: the region has an entry for each way that there can be, and the first one.
+        // SAFETY: `number` comes from a way (see `candidate`), masked to the numbers that a way can have. The region
+        // has one element more than there can be ways, so the index is in bounds.
         let entry = unsafe { self.cores.get_unchecked(number as usize) };
-        (&entry.fact, entry.core == core && entry.fact.origin == origin)
+        (&entry.cached, entry.core == core && entry.cached.origin == origin)
     }
 
-    /// What is known of a line, if the entry of this number is about it.
+    /// The flow of a line, if the entry with this number is of this line.
     #[inline(always)]
-    fn get<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> Option<&'a Fact> {
-        let (fact, same) = self.read(simd, number, line, origin);
-        same.then_some(fact)
+    fn get<S: Simd>(self, simd: S, number: u32, line: &Line, origin: Origin) -> Option<&'a CachedFlow> {
+        let (cached, same) = self.read(simd, number, line, origin);
+        same.then_some(cached)
     }
 
-    /// Looks at all of a set, for lines that the first candidate is not about.
+    /// Searches the whole set, for lines that are not that of the first candidate.
     #[cold]
     #[inline(never)]
-    pub fn other(self, hash: u64, line: &Line) -> Option<&'a Fact> {
+    pub fn other(self, hash: u64, line: &Line) -> Option<&'a CachedFlow> {
         let (set, origin) = (self.set(hash), Origin::of(line));
         let mut ways = bits(Portable.equal_tags(set, self.tag(hash), !self.number));
         ways.find_map(|way| self.get(Portable, set.0[way] & self.number, line, origin))
     }
 }
 
-/// What a batch is looked up by, beside its lines.
+/// Hashes and candidates of a batch's look-up.
 #[derive(Default)]
 pub struct Probes {
     pub(in crate::classify) hashes: [u64; BATCH_SIZE],
-    /// The first candidate of each; then the epoch of its entry.
+    /// The number of the first candidate; after the look-up, the epoch of the entry that was found.
     pub(in crate::classify) at: [u32; BATCH_SIZE],
 }
 
 impl HeaderCache {
-    /// A cache that grows to about `entries` entries, of 36 or 68 bytes. `seed` is the secret of its hash.
+    /// A cache that grows to about `entries` entries of 36 or 68 bytes. `seed` is the secret of its hash.
     pub fn new(entries: usize, seed: [u64; 2]) -> HeaderCache {
-        let sets = entries.min(MOST).div_ceil(WAYS).next_power_of_two();
+        let sets = entries.min(MAX_ENTRIES).div_ceil(WAYS).next_power_of_two();
         let hasher = Hasher::new([seed[0] ^ 0x6865_6164, seed[1]]);
         let secret = Aligned(std::array::from_fn(|i| hasher.finish(i as u64 + 1)));
         HeaderCache {
             sets: Region::new(2 * sets),
             entries: Region::new(sets * WAYS + 1),
             cores: Region::new(sets * WAYS + 1),
-            last: sets.min(FIRST / WAYS) - 1,
+            last: sets.min(INITIAL_ENTRIES / WAYS) - 1,
             used: 0,
             last_line: Aligned([0; 8]),
             last_found: Found::MISS,
@@ -290,31 +293,31 @@ impl HeaderCache {
             secret,
             hasher,
             evicted: 0,
-            sampler: InsertionPolicy::new(),
+            insertion: InsertionPolicy::new(),
         }
     }
 
-    /// Changes how many of the flows that other tiers have found are remembered: one in so many; zero:
-    /// none, and what was remembered is forgotten.
+    /// Changes the insertion policy: one in so many of the flows that other tiers find is inserted; zero: none, and
+    /// the cache is emptied.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.sampler.set_one_in(one_in);
+        self.insertion.set_one_in(one_in);
         if one_in == 0 {
             self.clear();
         }
     }
 
-    /// Whether it may know anything.
+    /// Whether anything is inserted.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.sampler.is_on()
+        self.insertion.is_on()
     }
 
-    /// How many entries there can be before it grows.
+    /// How many entries there can be at the present size.
     pub fn ways(&self) -> usize {
         (self.last + 1) * WAYS
     }
 
-    /// Entries that hold something.
+    /// How many entries are used.
     #[cfg(test)]
     pub fn numbers(&self) -> usize {
         self.used as usize
@@ -334,17 +337,17 @@ impl HeaderCache {
 
     fn clear(&mut self) {
         self.sets_mut().fill(Ways::default());
-        self.start_anew();
+        self.reset();
     }
 
-    /// Forgets what does not lie in the sets, which are empty.
-    fn start_anew(&mut self) {
+    /// Resets everything but the sets, which are empty.
+    fn reset(&mut self) {
         (self.used, self.evicted) = (0, 0);
-        // No line is all zeros.
+        // Equals no line, since lines are not all zeros.
         self.last_line = Aligned([0; 8]);
     }
 
-    /// Looks for the packets of `want` by their lines. Returns the bits of those that are known.
+    /// Looks up the packets of `want` by their lines. Returns the set of hits.
     #[inline(always)]
     pub fn find<S: Simd>(
         &mut self,
@@ -355,7 +358,7 @@ impl HeaderCache {
         flow_counters: FlowCounters<'_>,
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
-        // A batch that is one run is often of the flow that the batch before was of.
+        // A batch that is a single run often has the line of the batch before.
         if want.is_power_of_two() {
             let i = want.trailing_zeros() as usize;
             let same = !simd.differs_at_all(simd.load(&headers.lines[i].0), simd.load(&self.last_line.0));
@@ -372,7 +375,7 @@ impl HeaderCache {
         holds
     }
 
-    /// As [`find`](HeaderCache::find), in the cache.
+    /// The look-up of [`find`](HeaderCache::find) in the sets.
     #[inline(always)]
     fn find_any<S: Simd>(
         &self,
@@ -385,31 +388,31 @@ impl HeaderCache {
     ) -> u32 {
         let Probes { hashes, at } = probes;
         let view = self.view(simd);
-        // 1. Hash all; ask for the sets.
+        // 1. Hash all lines; prefetch the sets.
         for i in bits(want) {
             let line = &headers.lines[i].0;
             hashes[i] = view.hash(simd, line, Origin::of(line));
             view.prefetch_set(hashes[i]);
         }
-        // 2. Compare the tags; ask for the entries.
+        // 2. Compare the tags; prefetch the entries.
         for i in bits(want) {
             at[i] = view.candidate(simd, hashes[i]);
             view.prefetch(at[i], Origin::of(&headers.lines[i].0).has_core());
         }
-        // 3. Compare the lines; ask for the counters.
+        // 3. Compare the lines; prefetch the counters.
         let mut known = 0;
         let mut counters = [flow_counters.of(FlowRef::NONE); BATCH_SIZE];
         for i in bits(want) {
             let line = &headers.lines[i].0;
             let first = view.get(simd, at[i], line, Origin::of(line));
-            let Some(fact) = first.or_else(|| view.other(hashes[i], line)) else { continue };
-            found[i] = fact.found;
-            at[i] = fact.epoch;
-            counters[i] = flow_counters.of(fact.found.flow);
+            let Some(cached) = first.or_else(|| view.other(hashes[i], line)) else { continue };
+            found[i] = cached.found;
+            at[i] = cached.epoch;
+            counters[i] = flow_counters.of(cached.found.flow);
             prefetch(counters[i]);
             known |= 1 << i;
         }
-        // 4. Ask the flows whether that still holds.
+        // 4. Compare the epochs: does the entry still hold?
         let mut holds = known;
         for i in bits(known) {
             if counters[i].epoch() != at[i] {
@@ -420,18 +423,18 @@ impl HeaderCache {
         holds
     }
 
-    /// What a look-up needs.
+    /// The members that a look-up needs.
     #[inline(always)]
     pub(in crate::classify) fn view<S: Simd>(&self, simd: S) -> CacheReader<'_, S::Reg> {
         let sets = &self.sets.slice()[self.last + 1..];
         let (entries, cores) = (self.entries.slice(), self.cores.slice());
-        // There are as many numbers as ways, and zero.
+        // Numbers are from zero to the number of ways, inclusive.
         let (last, number) = (self.last, (self.ways() * 2 - 1) as u32);
         CacheReader { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
-    /// Remembers what packet `i` belongs to. `epoch` was read before the flow was last seen alive. It must have
-    /// been looked for before, in this batch. Only some are remembered, unless `always`.
+    /// Inserts the flow of packet `i`. The packet must have been looked up here in this batch. `epoch` was read
+    /// before the flow was last seen live. Without `always`, the insertion policy decides.
     pub fn insert(
         &mut self,
         headers: &MaskedHeaders,
@@ -441,12 +444,12 @@ impl HeaderCache {
         epoch: u32,
         always: bool,
     ) {
-        if !(always || self.sampler.draw()) {
+        if !(always || self.insertion.should_insert()) {
             return;
         }
         let (hash, line) = (probes.hashes[i], &headers.lines[i].0);
         let origin = Origin::of(line);
-        let fact = Fact { found, epoch, origin };
+        let cached = CachedFlow { found, epoch, origin };
         let view = self.view(Portable);
         let (set, tag, number) = (view.set_number(hash), view.tag(hash), view.number);
         let ways = view.sets[set].0;
@@ -455,7 +458,7 @@ impl HeaderCache {
         let way = (0..WAYS).find(same).or_else(|| (0..WAYS).find(|&way| ways[way] == 0));
         let way = way.unwrap_or_else(|| {
             self.evicted += 1;
-            self.sampler.next() as usize >> 16 & (WAYS - 1)
+            self.insertion.next() as usize >> 16 & (WAYS - 1)
         });
         let at = match ways[way] & number {
             0 => {
@@ -466,23 +469,24 @@ impl HeaderCache {
         };
         self.sets_mut()[set].0[way] = tag | at;
         match origin.core(line) {
-            Some(core) => self.cores.slice_mut()[at as usize] = CoreEntry { core, fact },
+            Some(core) => self.cores.slice_mut()[at as usize] = CachedCore { core, cached },
             None => {
                 let [header @ .., _, _] = *line;
-                self.entries.slice_mut()[at as usize] = Entry { header, fact };
+                self.entries.slice_mut()[at as usize] = CachedLine { header, cached };
             }
         }
-        if self.evicted > self.ways() / PRESSURE && 2 * (self.last + 1) < self.sets.slice().len() {
+        if self.evicted > self.ways() / GROWTH_SHARE && 2 * (self.last + 1) < self.sets.slice().len() {
             self.grow();
         }
     }
 
-    /// Uses twice as many sets. What was remembered is found again by tier 2: most of it would lie in other sets.
+    /// Doubles the number of sets. The new ones are empty, since most entries would belong to other sets. Tier 2
+    /// finds their flows again.
     #[cold]
     fn grow(&mut self) {
         let count = self.last + 1;
         self.sets.release(count..2 * count);
         self.last = 2 * count - 1;
-        self.start_anew();
+        self.reset();
     }
 }

@@ -1,6 +1,6 @@
-//! Which of the flows that tier 2 has found a cache remembers.
+//! The insertion policy of a cache: which of the flows that tier 2 finds are inserted.
 
-/// Chooses one in so many, by chance, so that flows with much traffic get in sooner.
+/// Selects one in so many flows at random, so that flows with much traffic are inserted sooner.
 pub struct InsertionPolicy {
     /// One in so many; zero: none.
     one_in: u32,
@@ -8,32 +8,32 @@ pub struct InsertionPolicy {
 }
 
 impl InsertionPolicy {
-    /// Chooses all.
+    /// Selects every flow.
     pub fn new() -> InsertionPolicy {
         InsertionPolicy { one_in: 1, state: 0x9e37_79b9 }
     }
 
-    /// Chooses one in so many from now on; zero: none.
+    /// Selects one in so many from now on; zero: none.
     pub fn set_one_in(&mut self, one_in: u32) {
         self.one_in = one_in;
     }
 
-    /// Whether any is ever chosen.
+    /// Whether any flow is selected.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.one_in != 0
     }
 
-    /// Whether to remember the next flow.
+    /// Whether to insert the next flow.
     #[inline(always)]
-    pub fn draw(&mut self) -> bool {
+    pub fn should_insert(&mut self) -> bool {
         if self.one_in <= 1 {
             return self.one_in == 1;
         }
         self.next().is_multiple_of(self.one_in)
     }
 
-    /// A number by chance: xorshift32 (Marsaglia 2003).
+    /// A random number: xorshift32 (Marsaglia 2003).
     #[inline(always)]
     pub fn next(&mut self) -> u32 {
         self.state ^= self.state << 13;
@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_chosen() {
-        let mut sampler = InsertionPolicy::new();
+        let mut insertion = InsertionPolicy::new();
         let mut drawn = |one_in| {
-            sampler.set_one_in(one_in);
-            (0..10_000).filter(|_| sampler.draw()).count()
+            insertion.set_one_in(one_in);
+            (0..10_000).filter(|_| insertion.should_insert()).count()
         };
         assert_eq!((drawn(0), drawn(1)), (0, 10_000));
         assert!((800..1200).contains(&drawn(10)));

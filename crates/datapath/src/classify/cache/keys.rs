@@ -1,8 +1,8 @@
-//! Tier 1 for unusual headers: each worker's cache from keys to flows.
+//! Tier 1 for unusual headers: the key cache, which each worker has, from keys to flows.
 //!
-//! Its key is the hash of the packet's key under the union of all masks of the input port: what no flow
-//! looks at does not make another entry. An entry is a tag and a flow number, six bytes; the flow's own
-//! mask decides whether it is right. Insertion and eviction touch one line.
+//! It is looked up by the hash of a packet's key under the union of all masks of the list, so that fields that no
+//! flow matches make no further entries. An entry is a tag and a flow number, six bytes; the flow's own key and mask
+//! decide whether it is a hit. Insertion and eviction touch one cache line.
 
 use packet::{BATCH_SIZE, Key};
 
@@ -22,31 +22,31 @@ const WAYS: usize = 8;
 struct Bucket {
     tags: [u64; 2],
     flows: [FlowRef; WAYS],
-    /// The way that is overwritten next when all are used.
+    /// The way that is evicted next.
     victim: u8,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// A worker's cache.
-pub struct ExactCache {
+/// A worker's key cache.
+pub struct KeyCache {
     lines: Box<[Bucket]>,
-    /// Which of the flows that tier 2 has found are remembered.
-    sampler: InsertionPolicy,
+    /// Which of the flows that tier 2 finds are inserted.
+    insertion: InsertionPolicy,
 }
 
-impl ExactCache {
+impl KeyCache {
     /// A cache with room for about `entries` flows.
-    pub fn new(entries: usize) -> ExactCache {
+    pub fn new(entries: usize) -> KeyCache {
         let lines = entries.div_ceil(WAYS).next_power_of_two();
         let empty = Bucket { tags: [0; 2], flows: [FlowRef::NONE; WAYS], victim: 0 };
-        ExactCache { lines: vec![empty; lines].into(), sampler: InsertionPolicy::new() }
+        KeyCache { lines: vec![empty; lines].into(), insertion: InsertionPolicy::new() }
     }
 
-    /// Changes how many of the flows that tier 2 has found are remembered: one in so many; zero: none, and
-    /// what was remembered is forgotten.
+    /// Changes the insertion policy: one in so many of the flows that tier 2 finds is inserted; zero: none, and the
+    /// cache is emptied.
     pub fn set_one_in(&mut self, one_in: u32) {
-        self.sampler.set_one_in(one_in);
+        self.insertion.set_one_in(one_in);
         if one_in == 0 {
             for line in &mut self.lines {
                 line.flows = [FlowRef::NONE; WAYS];
@@ -60,13 +60,13 @@ impl ExactCache {
         (hash >> 16) as usize & (self.lines.len() - 1)
     }
 
-    /// Asks for the line of a hash.
+    /// Prefetches the bucket of a hash.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         prefetch(&raw const self.lines[self.at(hash)]);
     }
 
-    /// The most likely flow, or [`FlowRef::NONE`].
+    /// The first flow whose tag equals the hash's, or [`FlowRef::NONE`].
     #[inline(always)]
     pub fn hint(&self, hash: u64) -> FlowRef {
         let bucket = &self.lines[self.at(hash)];
@@ -74,16 +74,16 @@ impl ExactCache {
         if set == 0 { FlowRef::NONE } else { bucket.flows[set.trailing_zeros() as usize] }
     }
 
-    /// All likely flows.
+    /// All flows whose tags equal the hash's.
     #[cfg(test)]
     pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {
         let bucket = &self.lines[self.at(hash)];
         bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way])
     }
 
-    /// Finds the flows of the `keys` whose bit in `want` is set: those that are remembered here, the others
-    /// in tier 2, which are then remembered. Writes them to `flows`, and returns the bits of those that were
-    /// remembered, of those that tier 2 found, and the subtables that it visited.
+    /// Looks up the `keys` whose bit in `want` is set, first here, and then in tier 2, whose hits are inserted here.
+    /// Writes the results to `flows`. Returns the set of hits here, the set of hits in tier 2, and the number of
+    /// subtables that it visited.
     #[inline(always)]
     pub fn classify(
         &mut self,
@@ -104,7 +104,8 @@ impl ExactCache {
         let mut known = 0;
         for i in bits(want) {
             let bucket = &self.lines[self.at(hashes[i])];
-            // A plain loop: iterator adaptors would not be compiled for the processor's level (`level.rs`).
+            // A plain loop: iterator adaptors would not be compiled for the processor's level
+            // (`classify/cpu/mod.rs`).
             for way in bits(equal_tags(bucket.tags, tag(hashes[i]))) {
                 let flow = bucket.flows[way];
                 if let Some(live) = table.arena.live(flow, guard)
@@ -121,14 +122,14 @@ impl ExactCache {
         }
         let (found, visited) = Table::lookup(at, keys, want & !known, flows);
         for i in bits(found) {
-            if self.sampler.draw() {
+            if self.insertion.should_insert() {
                 self.insert(hashes[i], flows[i]);
             }
         }
         (known, found, visited)
     }
 
-    /// Remembers a flow.
+    /// Inserts a flow.
     pub fn insert(&mut self, hash: u64, flow: FlowRef) {
         let at = self.at(hash);
         let bucket = &mut self.lines[at];
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_where_none_is_to_be() {
-        let mut cache = ExactCache::new(8);
+        let mut cache = KeyCache::new(8);
         let (arena, mut free) = Arena::new(100, 1);
         let flow = arena.allocate(&mut free, 1).unwrap();
         cache.insert(7 << 48, flow);
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn full_buckets_evict_the_oldest() {
         let (arena, mut free) = Arena::new(100, 1);
-        let mut cache = ExactCache::new(8);
+        let mut cache = KeyCache::new(8);
         let flows: Vec<FlowRef> = (0..20).map(|_| arena.allocate(&mut free, 1).unwrap()).collect();
         let hash = |n: usize| (n as u64) << 48;
         for (n, &flow) in flows.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a worker remembers of flows: by the first bytes of frames, and by keys.
+//! A worker's flow caches: by the first bytes of frames, and by keys.
 
 pub mod headers;
 mod insertion;

@@ -1,6 +1,7 @@
-//! Whole lines of 64 bytes, and the ways of a set, at once: for each level of the processor, all tested equal.
+//! Operations on whole lines of 64 bytes and on the ways of a set, for each level of the processor. Tests check that
+//! all levels give equal results.
 //!
-//! A value of a level's type is proof that the processor has it; only [`cpu`](super) makes them.
+//! A value of a level's type is proof that the processor has the level. Only [`cpu`](super) creates such values.
 
 use std::fmt::Debug;
 
@@ -46,14 +47,15 @@ pub trait Simd: Copy + Debug {
     /// Whether two lines differ in a bit of [`KEY`].
     fn differs_in_key(self, a: Self::Reg, b: Self::Reg) -> bool;
 
-    /// The sum, over the words, of the products of their halves, to which the halves of `secret` were
-    /// added: the hash NH (Black et al., "UMAC", 1999).
+    /// The sum over all words of the product of a word's two halves, to which the halves of `secret` were added: the
+    /// hash NH (Black et al., "UMAC", 1999).
     fn nh(self, a: Self::Reg, secret: Self::Reg) -> u64;
 
-    /// Bit i says whether way i equals `tag` in the bits that `mask` has.
+    /// Bit i says whether way i equals `tag` in the bits of `mask`.
     fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32;
 
-    /// Does work at this level in a function of its own: what it needs does not weigh on the caller's loops.
+    /// Runs work at this level in a function of its own, whose registers do not compete with those of the caller's
+    /// loops.
     fn apart<W: Leveled>(self, work: W) -> W::Output;
 }
 
@@ -161,62 +163,70 @@ mod x86 {
 
     impl Avx512 {
         /// # Safety
-        /// The processor has these instructions.
+        /// The processor must have these instructions.
         pub unsafe fn new() -> Avx512 {
             Avx512(())
         }
     }
 
-    // SAFETY, for every block below: `self` is proof that the processor has the instructions, loads and
-    // stores are of a whole line that a reference vouches for, and the unaligned forms are used.
+    // SAFETY, for every block below: `self` is proof that the processor has the instructions. Loads and stores are of
+    // whole lines behind references, and use the unaligned forms.
     impl Simd for Avx512 {
         type Reg = __m512i;
 
         #[inline(always)]
         fn load(self, line: &Line) -> __m512i {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
         }
 
         #[inline(always)]
         fn load_bytes(self, bytes: &[u8; 64]) -> __m512i {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
         }
 
         #[inline(always)]
         fn store(self, line: __m512i, to: &mut Line) {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), line) }
         }
 
         #[inline(always)]
         fn select(self, a: __m512i, mask: __m512i, salt: __m512i) -> __m512i {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_or_si512(_mm512_and_si512(a, mask), salt) }
         }
 
         #[inline(always)]
         fn differs(self, a: __m512i, b: __m512i, mask: __m512i) -> bool {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_test_epi64_mask(_mm512_xor_si512(a, b), mask) != 0 }
         }
 
         #[inline(always)]
         fn differs_at_all(self, a: __m512i, b: __m512i) -> bool {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_cmpneq_epi64_mask(a, b) != 0 }
         }
 
         #[inline(always)]
         fn differs_in_key(self, a: __m512i, b: __m512i) -> bool {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { _mm512_mask_cmpneq_epi32_mask(KEY_LANES, a, b) != 0 }
         }
 
         #[inline(always)]
         fn nh(self, a: __m512i, secret: __m512i) -> u64 {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 let sum = _mm512_add_epi32(a, secret);
                 let products = _mm512_mul_epu32(sum, _mm512_srli_epi64::<32>(sum));
@@ -226,7 +236,8 @@ mod x86 {
 
         #[inline(always)]
         fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32 {
-            // SAFETY: see above; the ways are aligned.
+            // SAFETY: `self` is proof of the instructions, and `ways` is a whole line behind a reference, aligned as
+            // its type demands.
             unsafe {
                 let diff =
                     _mm512_xor_si512(_mm512_load_si512((&raw const ways.0).cast()), _mm512_set1_epi32(tag as i32));
@@ -236,7 +247,7 @@ mod x86 {
 
         #[inline(always)]
         fn apart<W: Leveled>(self, work: W) -> W::Output {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof that the processor has the features of this level.
             unsafe { cpu::avx512::run(work) }
         }
     }
@@ -247,7 +258,7 @@ mod x86 {
 
     impl Avx2 {
         /// # Safety
-        /// The processor has these instructions.
+        /// The processor must have these instructions.
         pub unsafe fn new() -> Avx2 {
             Avx2(())
         }
@@ -260,21 +271,24 @@ mod x86 {
         #[inline(always)]
         fn load(self, line: &Line) -> [__m256i; 2] {
             let at: *const __m256i = line.as_ptr().cast();
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))] }
         }
 
         #[inline(always)]
         fn load_bytes(self, bytes: &[u8; 64]) -> [__m256i; 2] {
             let at: *const __m256i = bytes.as_ptr().cast();
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe { [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))] }
         }
 
         #[inline(always)]
         fn store(self, line: [__m256i; 2], to: &mut Line) {
             let at: *mut __m256i = to.as_mut_ptr().cast();
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 _mm256_storeu_si256(at, line[0]);
                 _mm256_storeu_si256(at.add(1), line[1]);
@@ -283,7 +297,8 @@ mod x86 {
 
         #[inline(always)]
         fn select(self, a: [__m256i; 2], mask: [__m256i; 2], salt: [__m256i; 2]) -> [__m256i; 2] {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 [
                     _mm256_or_si256(_mm256_and_si256(a[0], mask[0]), salt[0]),
@@ -294,7 +309,8 @@ mod x86 {
 
         #[inline(always)]
         fn differs(self, a: [__m256i; 2], b: [__m256i; 2], mask: [__m256i; 2]) -> bool {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 let low = _mm256_and_si256(_mm256_xor_si256(a[0], b[0]), mask[0]);
                 let high = _mm256_and_si256(_mm256_xor_si256(a[1], b[1]), mask[1]);
@@ -305,7 +321,8 @@ mod x86 {
 
         #[inline(always)]
         fn differs_at_all(self, a: [__m256i; 2], b: [__m256i; 2]) -> bool {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 let diff = _mm256_or_si256(_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1]));
                 _mm256_testz_si256(diff, diff) == 0
@@ -319,7 +336,8 @@ mod x86 {
 
         #[inline(always)]
         fn nh(self, a: [__m256i; 2], secret: [__m256i; 2]) -> u64 {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof of the instructions, and all accesses are to whole lines behind references, as
+            // above.
             unsafe {
                 let low = _mm256_add_epi32(a[0], secret[0]);
                 let high = _mm256_add_epi32(a[1], secret[1]);
@@ -335,7 +353,8 @@ mod x86 {
         #[inline(always)]
         fn equal_tags(self, ways: &Ways, tag: u32, mask: u32) -> u32 {
             let at: *const __m256i = (&raw const ways.0).cast();
-            // SAFETY: see above; the ways are aligned.
+            // SAFETY: `self` is proof of the instructions, and `ways` is a whole line behind a reference, aligned as
+            // its type demands.
             unsafe {
                 let (tag, mask) = (_mm256_set1_epi32(tag as i32), _mm256_set1_epi32(mask as i32));
                 let equal = |ways: __m256i| {
@@ -348,7 +367,7 @@ mod x86 {
 
         #[inline(always)]
         fn apart<W: Leveled>(self, work: W) -> W::Output {
-            // SAFETY: see above.
+            // SAFETY: `self` is proof that the processor has the features of this level.
             unsafe { cpu::avx2::run(work) }
         }
     }
@@ -359,8 +378,7 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub fn equal_tags(tags: [u64; 2], tag: u16) -> u32 {
     use std::arch::x86_64::{_mm_cmpeq_epi16, _mm_movemask_epi8, _mm_packs_epi16, _mm_set_epi64x, _mm_set1_epi16};
-    // SSE2, which every x86-64 processor has.
-    // SAFETY: the intrinsics need nothing else.
+    // SAFETY: the intrinsics require SSE2 only, which every x86-64 processor has.
     #[allow(unused_unsafe)]
     unsafe {
         let equal = _mm_cmpeq_epi16(_mm_set_epi64x(tags[1] as i64, tags[0] as i64), _mm_set1_epi16(tag as i16));
@@ -427,7 +445,7 @@ mod tests {
             for result in &results {
                 prop_assert_eq!(result, &results[0]);
             }
-            // The portable one comes first; what it should do, in other words.
+            // The portable level comes first. Its results are checked against a plain computation.
             let (selected, differ, _, equal) = results[0];
             prop_assert_eq!(selected, std::array::from_fn(|i| a[i] & b[i] | c[i]));
             prop_assert_eq!(differ[0], (0..8).any(|i| a[i] & c[i] != b[i] & c[i]));

@@ -1,3 +1,3 @@
-//! Memory of tables.
+//! Memory for large tables.
 
 pub mod region;

@@ -1,4 +1,4 @@
-//! Arrays that may be large and are mostly not touched.
+//! Arrays that may be large and mostly stay untouched.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -6,25 +6,25 @@ use std::ptr::NonNull;
 
 use rustix::mm::Advice;
 
-/// A type of which zeros are a value, and that may be forgotten without being dropped.
+/// A type for which all-zero bytes are a valid value, and whose values need not be dropped.
 ///
 /// # Safety
-/// They are, and it may.
+/// All-zero bytes must be a valid value of the type, and it must be sound to free its memory without dropping it.
 pub unsafe trait Zero {}
 
-/// An array of zeros, on huge pages where the system has them. What was never touched takes up addresses but
+/// An array that starts as zeros, on huge pages where the system has them. Untouched parts take up address space but
 /// no memory.
 pub struct Region<T: Zero> {
     start: NonNull<T>,
     count: usize,
-    /// What was allocated, for giving it back.
+    /// The allocation, for freeing it.
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it owns its memory, as a box does.
+// SAFETY: a region owns its elements as a `Box<[T]>` does, so it can be sent if they can.
 unsafe impl<T: Zero + Send> Send for Region<T> {}
-// SAFETY: as above.
+// SAFETY: a shared region gives out only shared references to its elements, so it can be shared if they can.
 unsafe impl<T: Zero + Sync> Sync for Region<T> {}
 
 /// Bytes of a huge page.
@@ -35,13 +35,14 @@ impl<T: Zero> Region<T> {
     pub fn new(count: usize) -> Region<T> {
         let layout = Layout::array::<T>(count.max(1)).expect("an array is far smaller than the address space");
         let bytes = layout.size();
-        // Aligned by hand: then the system's zero pages serve as they are.
+        // Aligned by hand, since an allocation with a large alignment would be zeroed explicitly.
         let align = if bytes >= HUGE { HUGE } else { align_of::<T>() };
         let layout = Layout::from_size_align(bytes + align, 16).expect("it is far smaller than the address space");
-        // SAFETY: the layout's size is not zero.
+        // SAFETY: the layout's size is not zero, since there is at least one element.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         let skip = base.as_ptr().addr().next_multiple_of(align) - base.as_ptr().addr();
-        // SAFETY: `skip` is at most `align`, which was asked for on top.
+        // SAFETY: `skip` is at most `align`, and the allocation is `align` bytes longer than the elements, so the
+        // result is within it.
         let start = unsafe { base.add(skip) };
         if align == HUGE {
             advise(start, bytes);
@@ -51,26 +52,27 @@ impl<T: Zero> Region<T> {
 
     /// All elements.
     pub fn slice(&self) -> &[T] {
-        // SAFETY: `count` elements from `start` are owned, and zeros are a value of each.
+        // SAFETY: the region owns `count` elements from `start` on, which are zeros or were written since, and zeros
+        // are a valid value.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 
     /// All elements, for writing.
     pub fn slice_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        // SAFETY: the region owns `count` valid elements from `start` on, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
     }
 
-    /// Gives the memory of these elements back, as far as they fill huge pages: then they are zeros again. Others stay as
-    /// they are. One system call, if any.
+    /// Returns the memory of these elements to the system, as far as they fill whole huge pages, which become zeros
+    /// again. Other elements are left as they are. At most one system call.
     pub fn release(&mut self, elements: Range<usize>) {
         let start: NonNull<[T]> = NonNull::from(&mut self.slice_mut()[elements]);
         let (first, bytes) = (start.cast::<u8>(), start.len() * size_of::<T>());
         let skipped = first.as_ptr().addr().next_multiple_of(HUGE) - first.as_ptr().addr();
         let whole = bytes.saturating_sub(skipped) & !(HUGE - 1);
         if whole > 0 {
-            // SAFETY: the range lies within these elements, of which zeros are a value, and `&mut self` makes the access
-            // exclusive. If the call fails they stay as they are.
+            // SAFETY: the range lies within the elements of this region, for which zeros are a valid value, and `&mut
+            // self` makes the access exclusive. If the call fails, the elements stay as they are.
             let _ = unsafe { madvise(first.add(skipped), whole, Advice::LinuxDontNeed) };
         }
     }
@@ -78,35 +80,35 @@ impl<T: Zero> Region<T> {
 
 impl<T: Zero> Drop for Region<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated it with this layout.
+        // SAFETY: `new` allocated `base` with this layout, and it is freed only here.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
 /// Asks for huge pages. Without them everything works, only slower.
 fn advise(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the range is of memory that was just allocated; the advice changes no content.
+    // SAFETY: the range is within memory that was just allocated, and this advice does not change its content.
     let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
 }
 
-/// Tells the system about a range of memory.
+/// Advises the system about a range of memory.
 ///
 /// # Safety
-/// As for madvise(2): the caller owns the range, and what the advice makes of its content is fine with it.
+/// The caller must own the range, and what the advice does to its content (madvise(2)) must be valid for its type.
 #[cfg(not(miri))]
 unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
-    // SAFETY: as this function's contract has it.
+    // SAFETY: the caller guarantees that it owns the range and that the effect of the advice on its content is valid.
     unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, advice) }
 }
 
-/// As above, for Miri, which has no system behind it.
+/// As above, for Miri, which cannot make the system call.
 ///
 /// # Safety
-/// As above.
+/// As for the function above.
 #[cfg(miri)]
 unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
     if advice == Advice::LinuxDontNeed {
-        // SAFETY: the caller owns the range, and expects zeros.
+        // SAFETY: the caller owns the range, and zeros are what the advice makes of it.
         unsafe { start.write_bytes(0, bytes) };
     }
     Ok(())
@@ -116,7 +118,7 @@ unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::i
 mod tests {
     use super::*;
 
-    // SAFETY: zero is a number.
+    // SAFETY: zero is a valid `u64`, which has no drop code.
     unsafe impl Zero for u64 {}
 
     #[test]

@@ -1,14 +1,13 @@
-//! Where flows live: chunks of entries that never move and are never given back.
+//! The arena of flows: chunks of entries that never move and are never freed.
 //!
-//! An entry is one line of header and then the flow's masked key, only the blocks that its mask looks
-//! at. All entries of a chunk have the same number of blocks, so a header stays a header for ever, and a
-//! stale [`FlowRef`] in some cache always leads to one.
+//! An entry is one cache line of header, followed by the flow's masked key, of which only the blocks are stored that
+//! its mask matches. All entries of a chunk have the same number of blocks, so a header stays a header for ever, and
+//! a stale [`FlowRef`] in a cache always leads to one.
 //!
-//! Who touches what: a writer (one at a time) fills in the key and the header of a dead entry, and then
-//! makes it live by storing its shape. Readers load the shape first; while it is not null, nothing else
-//! but the program changes. To reuse an entry, the writer clears the shape and waits for a grace period.
-//! Counters of a flow are written by their worker alone, and zeroed by the writer before the entry
-//! becomes live.
+//! Shared memory: the only writer fills in the key and the header of a dead entry, and makes it live by storing its
+//! shape. Readers load the shape first. While it is not null, only the program changes. To reuse an entry, the writer
+//! clears the shape and waits for a grace period. A flow's counters are written by their worker alone, and zeroed by
+//! the writer before the entry becomes live.
 
 #![allow(unsafe_code)]
 
@@ -29,25 +28,25 @@ use crate::drop::DropReason;
 use crate::sync::rcu::{Domain, Guard};
 use crate::upcall::{FlowId, FlowStats};
 
-/// First line of an entry.
+/// The first cache line of an entry.
 #[repr(C, align(64))]
 struct Header {
-    /// The mask; null where the entry is dead. Owned by the flow's subtable.
+    /// The mask, which the flow's subtable owns; null while the entry is dead.
     shape: AtomicPtr<Shape>,
-    /// What to do: see [`pack`].
+    /// The actions: see [`pack`].
     program: AtomicPtr<Program>,
     /// Hash of the masked key.
     hash: AtomicU64,
-    /// Raised whenever the entry is used anew.
+    /// Incremented whenever the entry is reused.
     generation: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
 
-/// The program of a live flow.
+/// The compiled actions of a live flow.
 #[derive(Clone, Copy)]
 pub enum CompiledAction<'a> {
-    /// Send to this port: by far the most frequent, so it needs no further line.
+    /// Send to this port. This is by far the most frequent action, so it needs no further cache line.
     Output(PortNo),
     /// Drop.
     Drop(DropReason),
@@ -65,20 +64,20 @@ pub struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    /// Whether `key` is one of the flow's.
+    /// Whether a key matches the flow.
     #[inline(always)]
     pub fn matches(&self, key: &Key) -> bool {
         self.shape.matches(self.key, key)
     }
 
-    /// What to do.
+    /// Its actions.
     #[inline(always)]
     pub fn action(&self) -> CompiledAction<'a> {
         unpack(self.header.program.load(Ordering::Acquire), self.guard)
     }
 }
 
-/// What to do with a packet, in a word that a cache can keep: see [`FastAction::kind`].
+/// A fast action: what is done with a packet, in one word that caches store: see [`FastAction::kind`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct FastAction(u32);
@@ -92,36 +91,36 @@ pub enum FastActionKind {
     Drop(DropReason),
     /// Run the flow's program.
     Program,
-    /// No flow is known.
+    /// No flow was found.
     Miss,
 }
 
 impl FastAction {
-    /// No flow is known.
+    /// No flow was found.
     pub const MISS: FastAction = FastAction(u32::MAX);
     /// Run the flow's program.
     pub const PROGRAM: FastAction = FastAction(u32::MAX - 1);
     /// The upper bits of a drop.
     const DROP: u32 = 0x8000_0000;
 
-    /// What a flow's work is.
+    /// The fast action of a flow's compiled actions.
     #[inline(always)]
     pub fn of(work: CompiledAction<'_>) -> FastAction {
         match work {
-            // There are no ports with such numbers: all are as good as one.
+            // Larger numbers are not those of any port, so they need not be told apart.
             CompiledAction::Output(port) => FastAction(port.0.min(FastAction::DROP - 1)),
             CompiledAction::Drop(reason) => FastAction(FastAction::DROP | reason as u32),
             CompiledAction::Program(_) => FastAction::PROGRAM,
         }
     }
 
-    /// Zero where it is the same as another.
+    /// Zero if two fast actions are equal.
     #[inline(always)]
     pub fn differs(self, other: FastAction) -> u32 {
         self.0 ^ other.0
     }
 
-    /// What it is.
+    /// Its kind.
     #[inline(always)]
     pub fn kind(self) -> FastActionKind {
         match self {
@@ -139,24 +138,24 @@ fn reason(number: usize) -> DropReason {
 
 struct Chunk {
     base: AtomicPtr<u8>,
-    /// Bytes from entry to entry.
+    /// Distance of the entries, in bytes.
     stride: AtomicU32,
 }
 
-/// All entries.
+/// The arena: all entries, and each worker's counters for them.
 pub struct Arena {
     chunks: Box<[Chunk]>,
-    /// Of each worker that there has ever been, its counters of all entries.
+    /// The flow counters of each worker that has ever existed.
     all_counters: Box<[OnceLock<WorkerFlowCounters>]>,
-    /// Workers that have counters: those below this number. The writer's.
+    /// Workers below this number have counters. Changed by the writer alone.
     workers: AtomicUsize,
 }
 
 impl Arena {
-    /// An arena for at least `max_flows` entries and at most `max_workers`, of which there are none yet:
-    /// see [`enlist`](Arena::enlist).
+    /// An arena for at least `max_flows` entries and at most `max_workers` workers. At first there are no workers:
+    /// see `add_worker`.
     pub fn new(max_flows: usize, max_workers: usize) -> (Arena, Free) {
-        // One chunk more for each number of blocks, whose last chunk may be all but empty.
+        // One more chunk for each number of blocks, whose last chunk may be nearly empty.
         let count = (max_flows / CHUNK + 1 + BLOCKS).min(1 << (u32::BITS - CHUNK_BITS));
         let chunk = |_| Chunk { base: AtomicPtr::default(), stride: AtomicU32::new(0) };
         let arena = Arena {
@@ -172,9 +171,9 @@ impl Arena {
 
     #[inline(always)]
     fn header(&self, flow: FlowRef) -> &Header {
-        // SAFETY: a flow's number is one that `allocate` has handed out, chunks stay until the arena is
-        // dropped, and every entry starts with a header, all of whose members are atomic and valid as
-        // zeros.
+        // SAFETY: a `FlowRef` is a number that `allocate` has handed out, or `NONE`, which lies in the first chunk.
+        // Chunks stay until the arena is dropped. Every entry starts with a header, whose members are all atomic and
+        // valid as zeros.
         unsafe { &*self.entry(flow).cast::<Header>() }
     }
 
@@ -190,8 +189,9 @@ impl Arena {
     pub fn live<'a>(&'a self, flow: FlowRef, guard: Guard<'a>) -> Option<Live<'a>> {
         let header = self.header(flow);
         let shape = NonNull::new(header.shape.load(Ordering::Acquire))?;
-        // SAFETY: while a flow is live, so is its shape, and both stay as they are for a grace period.
-        // The key blocks follow the header and were written before the shape was stored.
+        // SAFETY: the shape is not null, so the flow was live while the guard's reader was online. Shape and key
+        // blocks of a live flow stay unchanged until a grace period after it is dead. The blocks follow the header,
+        // and were written before the shape was stored with release ordering.
         unsafe {
             let shape = guard.protect(shape.as_ptr());
             let key = std::slice::from_raw_parts(self.entry(flow).add(BLOCK_SIZE).cast::<Block>(), shape.count());
@@ -199,15 +199,15 @@ impl Arena {
         }
     }
 
-    /// What to do with packets of a flow that was live in this turn: also if it is no longer.
+    /// The actions of a flow that was live in this turn, even if it is dead by now.
     #[inline(always)]
     pub fn action<'a>(&'a self, flow: FlowRef, guard: Guard<'a>) -> CompiledAction<'a> {
         let program = self.header(flow).program.load(Ordering::Acquire);
-        // It stays for a grace period, and a turn is none.
+        // The program stays for a grace period, which does not end within a turn.
         unpack(NonNull::new(program).expect("it was live in this turn").as_ptr(), guard)
     }
 
-    /// Asks for the lines of an entry that a comparison will read.
+    /// Prefetches the cache lines of an entry that a comparison reads.
     #[inline(always)]
     pub fn prefetch(&self, flow: FlowRef) {
         let entry = self.entry(flow);
@@ -215,13 +215,13 @@ impl Arena {
         crate::classify::prefetch(entry.wrapping_add(BLOCK_SIZE));
     }
 
-    /// Asks for the line that says where the flow's program is.
+    /// Prefetches the cache line with the pointer to the flow's program.
     #[inline(always)]
     pub fn prefetch_header(&self, flow: FlowRef) {
         crate::classify::prefetch(self.entry(flow));
     }
 
-    /// Asks for the flow's program.
+    /// Prefetches the flow's program.
     #[inline(always)]
     pub fn prefetch_program(&self, flow: FlowRef) {
         crate::classify::prefetch(self.header(flow).program.load(Ordering::Relaxed));
@@ -242,7 +242,7 @@ impl Arena {
         sum
     }
 
-    /// Workers that have counters.
+    /// The number of workers that have counters.
     pub(in crate::classify) fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)
     }
@@ -257,7 +257,7 @@ impl Arena {
         FlowId(u64::from(self.header(flow).generation.load(Ordering::Acquire)) << 32 | u64::from(flow.0))
     }
 
-    /// Where the flow with this identity is, if it is live.
+    /// The entry of the flow with this identity, if it is live.
     pub fn find(&self, id: FlowId) -> Option<FlowRef> {
         let flow = FlowRef(id.0 as u32);
         let known = self.chunks.get(flow.chunk()).is_some_and(|c| !c.base.load(Ordering::Acquire).is_null());
@@ -265,11 +265,11 @@ impl Arena {
     }
 }
 
-/// The writer's side.
+/// For the writer.
 impl Arena {
-    /// Makes counters for a worker, before it comes into being. One that follows an earlier worker of
-    /// its number goes on with that one's counters.
-    pub(in crate::classify) fn enlist(&self, worker: usize) {
+    /// Makes counters for a worker, before the worker is created. A worker with a number that was used before
+    /// continues with the counters of that number.
+    pub(in crate::classify) fn add_worker(&self, worker: usize) {
         let workers = self.workers.load(Ordering::Relaxed);
         for of_worker in self.all_counters.iter().take(worker + 1).skip(workers) {
             of_worker.get_or_init(|| WorkerFlowCounters::new(self.chunks.len() * CHUNK));
@@ -297,9 +297,9 @@ impl Arena {
     /// Fills in a dead entry and makes it live.
     ///
     /// # Safety
-    /// `flow` came from [`allocate`](Arena::allocate) for `shape.count()` blocks and is dead; the caller
-    /// is the only writer; `shape` stays until a grace period after [`kill`](Arena::kill).
-    pub(in crate::classify) unsafe fn revive(
+    /// `flow` must be a dead entry that came from [`allocate`](Arena::allocate) for `shape.count()` blocks. The
+    /// caller must be the only writer. `shape` must stay until a grace period after [`make_dead`](Arena::make_dead).
+    pub(in crate::classify) unsafe fn make_live(
         &self,
         flow: FlowRef,
         shape: &Shape,
@@ -313,7 +313,8 @@ impl Arena {
         }
         let mut at = self.entry(flow).wrapping_add(BLOCK_SIZE).cast::<Block>();
         for block in shape.compact(key) {
-            // SAFETY: the entry has room for this many blocks, and no reader looks at a dead one's.
+            // SAFETY: the caller guarantees that the entry has room for this many blocks and is dead, so no reader
+            // accesses them.
             unsafe { at.write(block) };
             at = at.wrapping_add(1);
         }
@@ -324,19 +325,19 @@ impl Arena {
     }
 
     /// Makes a flow dead. Its entry may be freed after a grace period.
-    pub(in crate::classify) fn kill(&self, flow: FlowRef) {
+    pub(in crate::classify) fn make_dead(&self, flow: FlowRef) {
         self.header(flow).shape.store(ptr::null_mut(), Ordering::Release);
-        self.expire(flow);
+        self.invalidate_caches(flow);
     }
 
-    /// Has caches forget what they know of a flow. Comes behind the change.
-    fn expire(&self, flow: FlowRef) {
+    /// Invalidates the cache entries of a flow, by its epochs. To be called after the change.
+    fn invalidate_caches(&self, flow: FlowRef) {
         for worker in 0..self.workers.load(Ordering::Relaxed) {
-            self.flow_counters(worker).of(flow).expire();
+            self.flow_counters(worker).of(flow).invalidate_caches();
         }
     }
 
-    /// Gives back the entry of a flow that was killed at least a grace period ago.
+    /// Frees the entry of a flow that has been dead for at least a grace period.
     pub(in crate::classify) fn free(&self, free: &mut Free, flow: FlowRef, domain: &Domain) {
         retire(self.header(flow).program.swap(ptr::null_mut(), Ordering::AcqRel), domain);
         let stride = self.chunks[flow.chunk()].stride.load(Ordering::Relaxed) as usize;
@@ -346,7 +347,7 @@ impl Arena {
     /// Replaces a live flow's program.
     pub(in crate::classify) fn set_program(&self, flow: FlowRef, program: Program, domain: &Domain) {
         let old = self.header(flow).program.swap(pack(program), Ordering::AcqRel);
-        self.expire(flow);
+        self.invalidate_caches(flow);
         retire(old, domain);
     }
 
@@ -355,11 +356,12 @@ impl Arena {
         self.header(flow).hash.load(Ordering::Relaxed)
     }
 
-    /// Key of a live flow, for the writer: only it can kill the flow meanwhile, so there is no need of a
-    /// guard. `None` where the flow is dead.
+    /// The key of a live flow. Only the writer can make the flow dead, so it needs no guard. `None` where the flow is
+    /// dead.
     pub(in crate::classify) fn key_for_writer(&self, flow: FlowRef) -> Option<Key> {
         let shape = NonNull::new(self.header(flow).shape.load(Ordering::Acquire))?;
-        // SAFETY: as in `live`; the writer frees nothing while it is here.
+        // SAFETY: the shape is not null, so the flow is live, and shape and key blocks are complete. Only the writer
+        // could free them, and the writer is here.
         unsafe {
             let shape = shape.as_ref();
             let key = std::slice::from_raw_parts(self.entry(flow).add(BLOCK_SIZE).cast::<Block>(), shape.count());
@@ -378,7 +380,8 @@ impl Drop for Arena {
             let blocks = *chunk.stride.get_mut() as usize / BLOCK_SIZE;
             for slot in 0..CHUNK {
                 let entry = base.wrapping_add(slot * blocks * BLOCK_SIZE).cast::<Header>();
-                // SAFETY: as in `header`; nobody else is left. Packed pointers came from boxes.
+                // SAFETY: `&mut self` says that there are no readers left. Every entry of a chunk starts with a
+                // header, and a program pointer that is not immediate came from `Box::into_raw` in `pack`.
                 unsafe {
                     let program = *(*entry).program.get_mut();
                     if is_box(program) {
@@ -391,30 +394,30 @@ impl Drop for Arena {
     }
 }
 
-/// Entries that are not in use. Belongs to the writer.
+/// The entries that are not in use. For the writer alone.
 #[derive(Default)]
 pub struct Free {
-    /// Used before, by number of blocks less one.
+    /// Entries that were used before, by number of blocks less one.
     entries: [Vec<FlowRef>; BLOCKS],
-    /// Never used, in the newest chunk of each number of blocks.
+    /// Entries that were never used, in the newest chunk of each number of blocks.
     fresh: [std::ops::Range<u32>; BLOCKS],
-    /// Chunks that exist.
+    /// Number of chunks.
     chunks: usize,
 }
 
-/// A program pointer with this bit is not a pointer: the bits above [`WORK_BITS`] are a port number, or,
-/// with [`DROPS`], a reason.
+/// A program pointer with this bit is not a pointer: the bits above [`ACTION_BITS`] are a port number, or,
+/// with [`DROP_BIT`], a reason.
 const IMMEDIATE: usize = 1;
-const DROPS: usize = 2;
-const WORK_BITS: u32 = 2;
+const DROP_BIT: usize = 2;
+const ACTION_BITS: u32 = 2;
 
 fn pack(program: Program) -> *mut Program {
     let immediate = |bits: usize| ptr::without_provenance_mut(bits | IMMEDIATE);
     if let Some(port) = program.single_output() {
-        return immediate((port.0 as usize) << WORK_BITS);
+        return immediate((port.0 as usize) << ACTION_BITS);
     }
     match program.single_drop() {
-        Some(reason) => immediate((reason as usize) << WORK_BITS | DROPS),
+        Some(reason) => immediate((reason as usize) << ACTION_BITS | DROP_BIT),
         None => Box::into_raw(Box::new(program)),
     }
 }
@@ -427,28 +430,29 @@ fn is_box(program: *mut Program) -> bool {
 fn unpack(program: *mut Program, guard: Guard<'_>) -> CompiledAction<'_> {
     let bits = program.addr();
     if bits & IMMEDIATE != 0 {
-        let value = bits >> WORK_BITS;
-        return if bits & DROPS != 0 {
+        let value = bits >> ACTION_BITS;
+        return if bits & DROP_BIT != 0 {
             CompiledAction::Drop(reason(value))
         } else {
             CompiledAction::Output(PortNo(value as u32))
         };
     }
-    // SAFETY: a flow that was live in this turn had a program then; a program that is replaced, or whose
-    // entry is freed, is retired through the domain.
+    // SAFETY: the flow was live in this turn, and had this program then. A program that is replaced, or whose entry
+    // is freed, is retired through the guard's domain.
     CompiledAction::Program(unsafe { guard.protect(program) })
 }
 
 fn retire(program: *mut Program, domain: &Domain) {
     if is_box(program) {
-        // SAFETY: it came from a box in `pack`, and no new reader can reach it.
+        // SAFETY: the pointer came from `Box::into_raw` in `pack`. It is unlinked, so no new reader can reach it, and
+        // it is made a box again only here.
         domain.retire(unsafe { Box::from_raw(program) });
     }
 }
 
 fn zeroed<T>(count: usize) -> *mut T {
     let layout = Layout::array::<T>(count).expect("a chunk is far smaller than the address space");
-    // SAFETY: the layout's size is not zero.
+    // SAFETY: the layout's size is not zero, since neither `T` nor the count is.
     let memory = unsafe { alloc_zeroed(layout) };
     if memory.is_null() {
         handle_alloc_error(layout);
@@ -458,6 +462,6 @@ fn zeroed<T>(count: usize) -> *mut T {
 
 fn release<T>(memory: *mut T, count: usize) {
     let layout = Layout::array::<T>(count).expect("it was allocated");
-    // SAFETY: `zeroed` allocated it with this layout.
+    // SAFETY: `zeroed` allocated this memory with the same layout.
     unsafe { dealloc(memory.cast(), layout) };
 }

@@ -1,11 +1,11 @@
-//! What each worker counts for each flow.
+//! Flow counters: what each worker counts for each flow.
 //!
-//! Where every packet is of another flow, each costs a line of counters that is in no cache, and writing it back. So
-//! only the lower bits lie where packets are counted, 16 bytes for each flow, four flows to a line. Whenever the
-//! highest of these changes, the worker notes the whole number in a second array, which few packets touch. Nothing is
-//! ever reset, so that a reader needs the whole number as it was not long ago, and the lower bits as they are now: the
-//! sum is exact, whichever of the two changed meanwhile. The time of the last packet is what is near the worker's time
-//! by its lower bits.
+//! Where every packet belongs to another flow, each one costs a cache line of counters, which is in no cache and has
+//! to be written back. So only the lower bits are where packets are counted: 16 bytes for each flow, four flows to a
+//! cache line. Whenever the highest of these bits changes, the worker stores the whole numbers in a second array,
+//! which few packets touch. Nothing is reset. So a reader combines the whole numbers as they were not long ago with
+//! the lower bits of now, and the result is exact, even if either changes meanwhile. The time of the last packet is
+//! derived from its lower bits in the same way: it is near the worker's time.
 
 #![allow(unsafe_code)]
 
@@ -17,34 +17,34 @@ use super::flow_ref::FlowRef;
 use crate::classify::mem::region::{Region, Zero};
 use crate::upcall::FlowStats;
 
-/// Memory for each flow: the lower bits, and the whole numbers, though only flows with many packets touch these.
+/// Bytes for each flow and worker: the lower bits, and the whole numbers, whose memory is only touched by flows with
+/// many packets.
 pub const COUNTERS_BYTES: usize = size_of::<Counters>() + size_of::<Totals>();
 
-/// The lower bits of what a worker has counted for a flow. Written by this worker alone, but for the epoch.
+/// The lower bits of a worker's counters of a flow. Written by this worker alone, except for the epoch.
 #[repr(C, align(16))]
 pub struct Counters {
-    /// [`both`], lower 48 bits, above the TCP flags.
+    /// [`packed`], lower 48 bits, above the TCP flags.
     count_and_flags: AtomicU64,
-    /// In [`TICK`]s.
+    /// Time of the last packet, in [`TICK`]s.
     used: AtomicU32,
-    /// Raised by the writer whenever the flow dies or does something else from now on: what a cache
-    /// knows of the flow holds as long as this is what it was.
+    /// The flow's epoch for this worker. Incremented by the writer whenever the flow dies or gets other actions. A
+    /// cache entry of the flow holds as long as the epoch is the one that the entry has.
     epoch: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Counters>() == 16);
 
-// SAFETY: all of its members are numbers.
+// SAFETY: all-zero bytes are a valid value, since all members are atomic integers, which need not be dropped.
 unsafe impl Zero for Counters {}
 
-/// Bits of a [`Time`] that are not counted: 1 ms. 32 bits of ticks last for 52 days.
+/// Bits of a [`Time`] that are left out: a tick is about 1 ms, and 32 bits of ticks last for 52 days.
 const TICK: u32 = 20;
 
-/// Ticks by which a flow's time may be later than the worker's that was read before it: a minute, in which a reader
-/// does nothing else.
-const AHEAD: u32 = 1 << 16;
+/// How many ticks a flow's time may be later than the worker's time that was read before it: about a minute.
+const MAX_AHEAD: u32 = 1 << 16;
 
-/// What was counted, in full, as of when [`carries`] said so last.
+/// The whole counters of a flow, as of the last time that [`carry_is_due`] was true.
 #[repr(C, align(16))]
 struct Totals {
     bytes: AtomicU64,
@@ -53,78 +53,78 @@ struct Totals {
 
 const _: () = assert!(size_of::<Totals>() == 16);
 
-// SAFETY: all of its members are numbers.
+// SAFETY: all-zero bytes are a valid value, since all members are atomic integers, which need not be dropped.
 unsafe impl Zero for Totals {}
 
-/// Bits of packets in a number that has packets and bytes.
+/// Bits of packets in a number with packets and bytes.
 const PACKETS_BITS: u32 = 16;
 /// Bits of packets and bytes in such a number.
 const BITS: u32 = 48;
 const FLAGS_BITS: u32 = 64 - BITS;
 
-/// The first number from `total` on whose lower `bits` bits are those of `low`.
+/// The smallest number, not below `total`, whose lower `bits` bits are those of `low`.
 #[inline(always)]
-fn raised(total: u64, low: u64, bits: u32) -> u64 {
+fn extended(total: u64, low: u64, bits: u32) -> u64 {
     total + (low.wrapping_sub(total) & ((1 << bits) - 1))
 }
 
-/// Packets and bytes as one number, so that one addition counts both: bytes times 65 536, and packets.
+/// Packets and bytes in one number, so that one addition counts both: bytes times 65 536, plus packets.
 #[inline(always)]
-const fn both(packets: u64, bytes: u64) -> u64 {
+const fn packed(packets: u64, bytes: u64) -> u64 {
     packets.wrapping_add(bytes << PACKETS_BITS)
 }
 
-/// Whether the totals are to be noted when one such number, above TCP flags, becomes another: whenever the highest bit
-/// of its packets or of all of it changes.
+/// Whether the totals have to be stored when such a number, above TCP flags, changes from `was` to `is`: whenever the
+/// highest bit of its packets or of the whole number changes.
 #[inline(always)]
-const fn carries(was: u64, is: u64) -> bool {
+const fn carry_is_due(was: u64, is: u64) -> bool {
     (was ^ is) & (1 << 63 | 1 << (FLAGS_BITS + PACKETS_BITS - 1)) != 0
 }
 
 impl Counters {
-    /// Changes when the flow dies or does something else. To be read before the flow is.
+    /// The epoch, which changes when the flow dies or gets other actions. To be read before the flow is.
     #[inline(always)]
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Has caches forget what they know of the flow. The writer's.
-    pub(in crate::classify) fn expire(&self) {
+    /// Increments the epoch, which invalidates the worker's cache entries of the flow. For the writer alone.
+    pub(in crate::classify) fn invalidate_caches(&self) {
         #[cfg(test)]
-        WRITES.with(|work| work.expired.set(work.expired.get() + 1));
+        WRITES.with(|work| work.epochs_raised.set(work.epochs_raised.get() + 1));
         self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// A worker's counters of all flows. They lie one behind the other, on huge pages, so that it takes no further line to
-/// find them. No two workers' share a line, nor a pair of lines that the processor asks for together: each writes to
-/// its own with every batch.
+/// A worker's counters of all flows, in one array on huge pages, so that they are found without another cache line.
+/// No two workers share a cache line, nor a pair of lines that the processor prefetches together, since each worker
+/// writes with every batch.
 #[repr(align(128))]
 pub(in crate::classify) struct WorkerFlowCounters {
     counters: Region<Counters>,
     totals: Region<Totals>,
-    /// The worker's time when it received last, in ticks. A flow's time is told right while it is less than 52 days
-    /// before this.
+    /// The worker's time at its last batch, in ticks. A flow's time is exact while it is less than 52 days before
+    /// this.
     latest: AtomicU64,
 }
 
 impl WorkerFlowCounters {
-    /// For this many flows.
+    /// Counters for this many flows.
     pub fn new(flows: usize) -> WorkerFlowCounters {
         WorkerFlowCounters { counters: Region::new(flows), totals: Region::new(flows), latest: AtomicU64::new(0) }
     }
 
-    /// For use.
+    /// The counters, for access.
     #[inline(always)]
     pub fn flow_counters(&self) -> FlowCounters<'_> {
         FlowCounters { counters: self.counters.slice(), all: self }
     }
 
-    /// BatchMeta the whole numbers of a flow. The worker's.
+    /// Stores the whole counters of a flow. For the worker alone.
     #[cold]
     #[inline(never)]
     fn carry(&self, flow: FlowRef) {
-        let (packets, bytes, _) = self.flow_counters().whole(flow);
+        let (packets, bytes, _) = self.flow_counters().read(flow);
         let totals = &self.totals.slice()[flow.index()];
         totals.packets.store(packets, Ordering::Release);
         totals.bytes.store(bytes, Ordering::Release);
@@ -139,32 +139,32 @@ pub struct FlowCounters<'a> {
 }
 
 impl<'a> FlowCounters<'a> {
-    /// Of a flow.
+    /// The counters of a flow.
     #[inline(always)]
     pub fn of(self, flow: FlowRef) -> &'a Counters {
         debug_assert!(flow.index() < self.counters.len());
-        // SAFETY: there are counters for as many flows as there can ever be.
+        // SAFETY: the array has an element for every number that the arena can hand out, so the index is in bounds.
         unsafe { self.counters.get_unchecked(flow.index()) }
     }
 
-    /// BatchMeta the time, in each turn that has packets. The worker's alone.
+    /// Stores the time of a batch. For the worker alone.
     #[inline(always)]
-    pub fn turn(self, now: Time) {
+    pub fn set_latest(self, now: Time) {
         self.all.latest.store(now.0 >> TICK, Ordering::Relaxed);
     }
 
-    /// Counts packets for a flow, no more than a batch of the largest ones. The worker's alone.
+    /// Counts packets for a flow, at most a batch of the largest packets. For the worker alone.
     #[inline(always)]
     pub fn add(self, flow: FlowRef, packets: u16, bytes: u32, tcp_flags: u16, now: Time) {
         #[cfg(test)]
         WRITES.with(|work| work.added.set(work.added.get() + 1));
         let counters = self.of(flow);
         let was = counters.count_and_flags.load(Ordering::Relaxed);
-        let count = was.wrapping_add(both(packets.into(), bytes.into()) << FLAGS_BITS);
-        // Before the count: a reader who sees the flow's first packet sees when it was.
+        let count = was.wrapping_add(packed(packets.into(), bytes.into()) << FLAGS_BITS);
+        // Stored before the count: a reader that sees the flow's first packet must see its time.
         counters.used.store((now.0 >> TICK) as u32, Ordering::Relaxed);
         counters.count_and_flags.store(count | u64::from(tcp_flags), Ordering::Release);
-        if carries(was, count) {
+        if carry_is_due(was, count) {
             self.all.carry(flow);
         }
     }
@@ -174,43 +174,43 @@ impl<'a> FlowCounters<'a> {
     }
 
     /// Packets, bytes, and TCP flags. The worker may be counting.
-    fn whole(self, flow: FlowRef) -> (u64, u64, u16) {
+    fn read(self, flow: FlowRef) -> (u64, u64, u16) {
         let (counters, totals) = (self.of(flow), self.totals(flow));
-        let noted = || (totals.packets.load(Ordering::Acquire), totals.bytes.load(Ordering::Acquire));
+        let read_totals = || (totals.packets.load(Ordering::Acquire), totals.bytes.load(Ordering::Acquire));
         loop {
-            let (packets, bytes) = noted();
+            let (packets, bytes) = read_totals();
             let word = counters.count_and_flags.load(Ordering::Acquire);
-            // The worker counts before it notes the totals, and never counts as much as the lower bits hold without
-            // that. So if a total is still the same, the lower bits are behind it by less; one that is newer than the
-            // other is no matter.
-            if noted() == (packets, bytes) {
+            // The worker counts before it stores the totals, and it stores them before the lower bits can overflow.
+            // So if the totals are still the same, they are behind the lower bits by less than these can hold. It
+            // does not matter if one total is newer than the other.
+            if read_totals() == (packets, bytes) {
                 let count = word >> FLAGS_BITS;
-                let packets = raised(packets, count, PACKETS_BITS);
-                let bytes = raised(bytes, count.wrapping_sub(packets) >> PACKETS_BITS, BITS - PACKETS_BITS);
+                let packets = extended(packets, count, PACKETS_BITS);
+                let bytes = extended(bytes, count.wrapping_sub(packets) >> PACKETS_BITS, BITS - PACKETS_BITS);
                 return (packets, bytes, word as u16);
             }
         }
     }
 
-    /// What was counted for a flow so far.
+    /// The statistics of a flow so far.
     pub(in crate::classify) fn stats(self, flow: FlowRef) -> FlowStats {
-        let (packets, bytes, tcp_flags) = self.whole(flow);
+        let (packets, bytes, tcp_flags) = self.read(flow);
         let latest = self.all.latest.load(Ordering::Relaxed);
         let age = (latest as u32).wrapping_sub(self.of(flow).used.load(Ordering::Relaxed));
         let used = match (packets, age.wrapping_neg()) {
             (0, _) => 0,
-            // The worker was faster than the reader.
-            (_, ahead @ ..AHEAD) => latest + u64::from(ahead),
+            // The worker has counted a packet after the reader has read its time.
+            (_, ahead @ ..MAX_AHEAD) => latest + u64::from(ahead),
             _ => latest.saturating_sub(age.into()),
         };
         FlowStats { packets, bytes, used: Time(used << TICK), tcp_flags }
     }
 
-    /// Begins anew, for another flow of this number. The writer's, while the flow is dead.
+    /// Resets the counters, for another flow with this number. For the writer alone, while the flow is dead.
     pub(in crate::classify) fn clear(self, flow: FlowRef) {
         let (counters, totals) = (self.of(flow), self.totals(flow));
         for total in [&totals.bytes, &totals.packets] {
-            // Most were never written, and take no memory until they are.
+            // Most totals were never written, and take no memory until they are.
             if total.load(Ordering::Relaxed) != 0 {
                 total.store(0, Ordering::Relaxed);
             }
@@ -220,19 +220,19 @@ impl<'a> FlowCounters<'a> {
     }
 }
 
-/// How often a thread's tests have written to counters.
+/// How often the tests of a thread have written to counters.
 #[cfg(test)]
 #[derive(Default)]
 pub struct CounterWrites {
     /// By [`FlowCounters::add`].
     pub added: std::cell::Cell<usize>,
-    /// By [`Counters::expire`].
-    pub expired: std::cell::Cell<usize>,
+    /// By [`Counters::invalidate_caches`].
+    pub epochs_raised: std::cell::Cell<usize>,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Of this thread.
+    /// The writes of this thread.
     pub static WRITES: CounterWrites = CounterWrites::default();
 }
 
@@ -255,7 +255,8 @@ mod tests {
     const MOST: usize = if cfg!(miri) { 5 } else { 3000 };
 
     proptest! {
-        /// As if all bits were counted, also where many batches overflow the lower ones; and other flows have nothing.
+        /// The result is as if all bits were counted, also where many batches overflow the lower ones. Other flows
+        /// are not affected.
         #[test]
         fn is_exact(
             start in 0u64..1 << 54,
@@ -273,7 +274,7 @@ mod tests {
                     used: Time(now >> TICK << TICK),
                     tcp_flags,
                 });
-                flow_counters.turn(Time(now));
+                flow_counters.set_latest(Time(now));
                 for _ in 0..each {
                     flow_counters.add(flow(), packets, bytes, tcp_flags, Time(now));
                 }
@@ -295,7 +296,7 @@ mod tests {
             let worker = scope.spawn(|| {
                 for n in 1..=BATCHES {
                     let now = Time((n / 1000) << TICK);
-                    all_counters.flow_counters().turn(now);
+                    all_counters.flow_counters().set_latest(now);
                     all_counters.flow_counters().add(flow(), PACKETS, BYTES, 0, now);
                 }
             });
@@ -328,10 +329,10 @@ mod tests {
         let flow_counters = all_counters.flow_counters();
         for n in 0..TIMES {
             let at = |days: u64| Time((n * 120 + days) * day);
-            flow_counters.turn(at(0));
+            flow_counters.set_latest(at(0));
             flow_counters.add(flow(), 1, 60, 0, at(0));
             for idle in [0, 25, 27, 51] {
-                flow_counters.turn(at(idle));
+                flow_counters.set_latest(at(idle));
                 assert_eq!(flow_counters.stats(flow()).used.0 >> TICK, at(0).0 >> TICK, "after {idle} days");
             }
             let soon = Time(at(51).0 + 30_000_000_000);

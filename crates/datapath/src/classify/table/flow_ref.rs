@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bits of a number that are its place in a chunk.
+/// Bits of a flow number that are the index in a chunk.
 pub const CHUNK_BITS: u32 = 14;
 /// Entries in a chunk. With one block, a chunk is 2 MiB.
 pub const CHUNK: usize = 1 << CHUNK_BITS;
 
-/// Number of an entry. [`FlowRef::NONE`] and any number that was ever handed out lead to an entry, live
-/// or dead, of the arena that handed it out; a process has one arena for each datapath, and no number
-/// goes from one to another.
+/// The number of an entry. [`FlowRef::NONE`] and any number that was ever handed out lead to an entry, live or dead,
+/// of the arena that handed it out. There is one arena for each datapath, and no number is passed from one datapath
+/// to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct FlowRef(pub(super) u32);
@@ -18,12 +18,12 @@ impl FlowRef {
     /// An entry that is never live.
     pub const NONE: FlowRef = FlowRef(0);
 
-    /// Which chunk it lies in.
+    /// The chunk that it lies in.
     pub fn chunk(self) -> usize {
         (self.0 >> CHUNK_BITS) as usize
     }
 
-    /// Where in its chunk.
+    /// The index in its chunk.
     pub fn slot(self) -> usize {
         self.0 as usize % CHUNK
     }
@@ -33,24 +33,24 @@ impl FlowRef {
         self.0 as usize
     }
 
-    /// The entry of a number that was handed out.
+    /// The entry with a number that was handed out.
     pub(in crate::classify) fn at(index: usize) -> FlowRef {
         FlowRef(index as u32)
     }
 }
 
-/// A [`FlowRef`] in memory that is shared.
+/// A [`FlowRef`] in shared memory.
 #[derive(Default)]
 pub struct AtomicFlowRef(AtomicU32);
 
 impl AtomicFlowRef {
-    /// The number that is there.
+    /// Loads the number.
     #[inline(always)]
     pub(in crate::classify) fn load(&self) -> FlowRef {
         FlowRef(self.0.load(Ordering::Acquire))
     }
 
-    /// Puts another number there.
+    /// Stores another number.
     pub(in crate::classify) fn store(&self, flow: FlowRef) {
         self.0.store(flow.0, Ordering::Release);
     }

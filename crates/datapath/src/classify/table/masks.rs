@@ -1,13 +1,16 @@
-//! The flows of one stage, by mask, and what is done when there are too many masks.
+//! The flows of one list by mask, and the limit of masks.
 //!
-//! A packet visits every subtable of its stage until one has its flow, so their number is what bounds the
-//! work. Each stage may have [`Limits::masks`](super::megaflow::Limits). When a translation asks for one
-//! more, the stage comes under *pressure*: the subtables with the most hits stay, a quarter of the limit;
-//! the others are *condemned*, which means that their flows are evicted in the background; and from then
-//! on, a flow whose mask is not among those that stay gets the *wide* mask instead, the union of all that
-//! the stage's translations have looked at, in whole fields. To match more bits is always right: the flow is
-//! for fewer packets. All such flows share one subtable. When few enough masks are asked for, the pressure
-//! is off, the wide subtable is condemned in its turn, and its packets get the flows they had before.
+//! A packet visits the subtables of its stage until one has its flow, so their number bounds the work of a look-up.
+//! It is limited for each list ([`Limits::masks`](super::megaflow::Limits)). When a translation asks for one more
+//! mask, the list comes under *pressure*:
+//!
+//! - Subtables with the most hits stay, up to a quarter of the limit. The others are *phased out*: their flows are
+//!   evicted in the background.
+//! - From then on, a flow whose mask is not one of those that stay gets the *wide* mask instead: the union of all
+//!   masks that the translations have asked for, in whole fields. To match more bits is always correct: the flow is
+//!   for fewer packets. All such flows share one subtable.
+//! - When few masks are asked for, the pressure ends. The wide subtable is phased out, and its packets get the flows
+//!   that they had before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,125 +25,124 @@ use super::record::Records;
 use super::subtable::Subtable;
 use crate::pipeline::recirculation::RecircStage;
 
-/// How long a port is under pressure at least.
-const PRESSED: Duration = Duration::from_secs(10);
+/// How long a list is under pressure at least.
+const MIN_PRESSURE_TIME: Duration = Duration::from_secs(10);
 
-/// Subtables above the limit that a port may have for a while: the wide one and those that it takes the
-/// place of.
+/// How many subtables a list may have above the limit for a while: the wide one, and those that it replaces.
 pub(in crate::classify) const SPARE: usize = 8;
 
 /// The flows of a list.
 pub(in crate::classify) struct ListFlows {
-    /// Whose they are; of a port's list, the port's.
+    /// Their stage; for a port's list, that of received packets.
     pub stage: RecircStage,
-    /// Most useful first.
+    /// The subtables with the most hits first.
     pub members: Vec<Member>,
-    /// How many may be evicted.
+    /// How many flows may be evicted.
     pub evictable: usize,
     pub pressure: Option<Pressure>,
-    /// The masks that were asked for by flows that have got the wide one: how many ask for each.
-    asked: HashMap<u32, u32>,
+    /// The masks that flows with the wide mask have asked for, as numbers: how many flows ask for each.
+    requested: HashMap<u32, u32>,
 }
 
 /// The flows of one mask.
 pub(in crate::classify) struct Member {
     pub subtable: Arc<Subtable>,
     pub flows: usize,
-    /// How many may be evicted.
+    /// How many flows may be evicted.
     pub evictable: usize,
-    /// Of those that may be evicted, the one that was installed or spared last, and the one before all others.
+    /// Of the flows that may be evicted, the one that was installed or spared last, and the one that is evicted next.
     pub newest: FlowRef,
     pub oldest: FlowRef,
-    /// Its flows are being evicted.
-    pub condemned: bool,
+    /// Whether its flows are being evicted in the background.
+    pub phased_out: bool,
 }
 
-/// The state of a port with too many masks.
+/// The state of a list under pressure.
 pub(in crate::classify) struct Pressure {
     pub wide: Box<Mask>,
     since: Time,
 }
 
 /// Which mask a flow gets.
-pub(in crate::classify) enum Fit {
-    /// The one that it asks for.
+pub(in crate::classify) enum MaskChoice {
+    /// The mask that it asks for.
     Own,
-    /// The wide one, instead of the one with this number.
+    /// The wide mask, instead of the one with this number.
     Wide(Box<Mask>, u32),
-    /// None: there are too many subtables, for the moment.
+    /// None, since there are too many subtables at the moment.
     None,
 }
 
 impl ListFlows {
-    /// No flows yet, in a list that is made for one of this stage.
+    /// A list without flows, for this stage.
     pub fn new(stage: RecircStage) -> ListFlows {
-        let (members, asked) = (Vec::new(), HashMap::new());
-        ListFlows { stage, members, evictable: 0, pressure: None, asked }
+        let (members, requested) = (Vec::new(), HashMap::new());
+        ListFlows { stage, members, evictable: 0, pressure: None, requested }
     }
 
     pub fn member(&mut self, subtable: &Arc<Subtable>) -> Option<&mut Member> {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
     }
 
-    /// Decides on the mask for a flow whose translation asks for `mask`, which has this number.
-    pub fn fit(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> Fit {
-        if self.members.iter().any(|m| !m.condemned && *m.subtable.mask == *mask) {
-            return Fit::Own;
+    /// Chooses the mask for a flow whose translation asks for `mask`, which has this number.
+    pub fn choose_mask(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> MaskChoice {
+        if self.members.iter().any(|m| !m.phased_out && *m.subtable.mask == *mask) {
+            return MaskChoice::Own;
         }
         if self.pressure.is_none() && self.members.len() < limit {
-            return Fit::Own;
+            return MaskChoice::Own;
         }
         if self.pressure.is_none() {
-            self.press(limit, now);
+            self.start_pressure(limit, now);
         }
-        let Some(pressure) = &mut self.pressure else { return Fit::None };
+        let Some(pressure) = &mut self.pressure else { return MaskChoice::None };
         let wider = widened(&pressure.wide, mask);
         if wider != *pressure.wide {
             let old = std::mem::replace(&mut *pressure.wide, wider);
-            self.members.iter_mut().filter(|m| *m.subtable.mask == old).for_each(|m| m.condemned = true);
+            self.members.iter_mut().filter(|m| *m.subtable.mask == old).for_each(|m| m.phased_out = true);
         }
         let wide = &pressure.wide;
         if self.members.len() >= limit + SPARE && !self.members.iter().any(|m| *m.subtable.mask == **wide) {
-            return Fit::None;
+            return MaskChoice::None;
         }
-        Fit::Wide(wide.clone(), number)
+        MaskChoice::Wide(wide.clone(), number)
     }
 
-    fn press(&mut self, limit: usize, now: Time) {
+    fn start_pressure(&mut self, limit: usize, now: Time) {
         let mut wide = Mask::wildcard();
         for (rank, member) in self.members.iter_mut().enumerate() {
             wide = widened(&wide, &member.subtable.mask);
-            member.condemned |= rank >= limit / 4;
+            member.phased_out |= rank >= limit / 4;
         }
         self.pressure = Some(Pressure { wide: Box::new(wide), since: now });
     }
 
-    /// Ends the pressure when few masks are asked for. Returns whether it did.
-    pub fn relax(&mut self, limit: usize, now: Time) -> bool {
+    /// Ends the pressure if few masks are asked for. Returns whether it has ended.
+    pub fn end_pressure(&mut self, limit: usize, now: Time) -> bool {
         let Some(pressure) = &self.pressure else { return false };
         let wide = |m: &Member| *m.subtable.mask == *pressure.wide;
-        let own = self.members.iter().filter(|m| !m.condemned && !wide(m)).count();
-        if now.since(pressure.since) < PRESSED || own + self.asked.len() > limit / 2 {
+        let own = self.members.iter().filter(|m| !m.phased_out && !wide(m)).count();
+        if now.since(pressure.since) < MIN_PRESSURE_TIME || own + self.requested.len() > limit / 2 {
             return false;
         }
         for at in 0..self.members.len() {
-            self.members[at].condemned |= wide(&self.members[at]);
+            self.members[at].phased_out |= wide(&self.members[at]);
         }
         self.pressure = None;
         true
     }
 
-    /// Takes in a flow as the newest one. Returns whether its subtable is new here.
-    pub fn join(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
+    /// Adds a flow as the newest one. Returns whether its subtable is new in this list.
+    pub fn insert(&mut self, subtable: &Arc<Subtable>, flow: FlowRef, records: &mut Records) -> bool {
         let new = self.member(subtable).is_none();
         if new {
             let (newest, oldest) = (FlowRef::NONE, FlowRef::NONE);
             let member =
-                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, condemned: false };
+                Member { subtable: subtable.clone(), flows: 0, evictable: 0, newest, oldest, phased_out: false };
             self.members.push(member);
         }
-        if let Some(asked) = records.get(flow).map(|r| r.asked).filter(|&asked| asked != 0) {
-            *self.asked.entry(asked).or_default() += 1;
+        if let Some(requested) = records.get(flow).map(|r| r.requested).filter(|&requested| requested != 0) {
+            *self.requested.entry(requested).or_default() += 1;
         }
         let evictable = records.get(flow).is_some_and(|r| !r.managed);
         self.evictable += usize::from(evictable);
@@ -153,14 +155,14 @@ impl ListFlows {
         new
     }
 
-    /// Lets a flow go that has a record still. Returns whether its subtable is empty here now.
-    pub fn leave(&mut self, flow: FlowRef, records: &mut Records) -> bool {
+    /// Removes a flow, whose record must still exist. Returns whether its subtable is no longer in this list.
+    pub fn remove(&mut self, flow: FlowRef, records: &mut Records) -> bool {
         let Some(record) = records.get(flow) else { return false };
-        let (subtable, asked, managed) = (record.subtable.clone(), record.asked, record.managed);
-        if let Some(count) = self.asked.get_mut(&asked) {
+        let (subtable, requested, managed) = (record.subtable.clone(), record.requested, record.managed);
+        if let Some(count) = self.requested.get_mut(&requested) {
             *count -= 1;
             if *count == 0 {
-                self.asked.remove(&asked);
+                self.requested.remove(&requested);
             }
         }
         let Some(at) = self.members.iter().position(|m| Arc::ptr_eq(&m.subtable, &subtable)) else { return false };
@@ -210,13 +212,13 @@ impl Member {
     }
 }
 
-/// `wide`, and whole each field that `mask` or `wide` looks at.
+/// `wide`, extended to the whole of each field that `mask` or `wide` matches.
 fn widened(wide: &Mask, mask: &Mask) -> Mask {
     let mut sum = wide.clone();
     sum.union(mask);
     let mut whole = sum.clone();
     for info in FIELDS {
-        // Fields of the tables' own are no part of a packet, and a field that is written in several ways is
+        // Fields that only OpenFlow tables use are not part of a packet. A field that is written in several ways is
         // covered by its plain form.
         let own = matches!(info.block(), BlockId::Pipeline | BlockId::Regs) || info.field == Field::ConjId;
         if !own && !sum.is_wild(info.field) {

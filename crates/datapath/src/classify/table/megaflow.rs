@@ -1,11 +1,11 @@
-//! Tier 2: all flows, shared by the workers.
+//! Tier 2: the megaflow table, which the workers share.
 //!
-//! Each stage, which is an input port and a recirculation id, has its own list of subtables (see [`stages`](super::stages)),
-//! so that traffic of one port or stage never lengthens the look-ups of another. The list is replaced as a whole when a subtable comes or goes or when they are
-//! ranked anew.
+//! Each recirculation stage, which is an input port and a recirculation id, has its own list of subtables (see
+//! [`stages`](super::stages)), so that traffic of one port or stage does not lengthen the look-ups of another. A list
+//! is replaced as a whole when a subtable is added or removed, and when the subtables are ranked.
 //!
-//! Who touches what: everything is changed under one mutex, which no worker ever takes. Workers follow
-//! protected pointers with a [`Guard`].
+//! Shared memory: everything is changed under one mutex, which no worker takes. Workers follow protected pointers
+//! with a [`Guard`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,21 +27,21 @@ use crate::actions::program::Program;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
-use crate::classify::table::masks::{Fit, ListFlows, Member};
+use crate::classify::table::masks::{ListFlows, MaskChoice, Member};
 use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::{Domain, Guard, Protected};
 use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
-/// Flows that there is room for at least, whatever the limit is at first: it can be raised.
+/// The capacity for flows, whatever the limit is at the start, since the limit can be raised.
 const CAPACITY: usize = 1 << 22;
 
 /// All flows.
 pub struct Table {
     /// The flows.
     pub arena: Arena,
-    /// The keyed hash of everything here.
+    /// The keyed hash function of the table.
     pub hasher: Hasher,
     lists: Box<[Protected<FlowList>]>,
     stages: Stages,
@@ -50,28 +50,28 @@ pub struct Table {
     limits: Limits,
 }
 
-/// All but the last can be changed.
+/// Limits. All but the last can be changed.
 struct Limits {
     flows: AtomicUsize,
     /// Bytes of all flows.
     memory: AtomicUsize,
-    /// Subtables of one input port.
+    /// Subtables of one list.
     masks: AtomicUsize,
     workers: usize,
 }
 
 /// The subtables that can hold flows of one stage.
 pub struct FlowList {
-    /// Most useful first.
+    /// Those with the most hits first.
     pub subtables: Box<[Arc<Subtable>]>,
     /// All bits that any of them matches.
     pub union: Shape,
-    /// The same, in terms of raw frames.
+    /// The same in terms of raw frames.
     pub plan: Plan,
-    /// The stage's packets ask for more masks than it may have.
-    pub pressed: bool,
-    /// Whether the list is for this stage alone. That of a port has flows of later stages as well, where these have no list of
-    /// their own.
+    /// Whether the list is under mask pressure.
+    pub under_pressure: bool,
+    /// Whether the list belongs to one later stage. A port's list also has flows of those later stages that have no
+    /// list of their own.
     pub is_of_later_stage: bool,
 }
 
@@ -83,63 +83,62 @@ pub(in crate::classify) struct Writer {
     /// The flows of each list.
     pub lists: BTreeMap<u16, ListFlows>,
     free_lists: FreeLists,
-    /// How many flows each later stage has in its port's list, for want of one of its own.
+    /// The number of flows of each later stage that are in their port's list, since the stage has no list of its own.
     unlisted: HashMap<RecircStage, usize>,
     pub records: Records,
     /// Live flows, and the bytes that they take.
     pub count: usize,
     bytes: usize,
-    /// Lists that may have condemned subtables.
-    pub condemned: BTreeSet<u16>,
-    /// Flows out of sight whose entries some worker may be using still, oldest first.
-    pub dying: VecDeque<Dying>,
-    /// Flows that are gone and were not taken yet.
+    /// Lists that may have subtables to be phased out.
+    pub phased_out: BTreeSet<u16>,
+    /// Unlinked flows whose entries a worker may still be using, oldest first.
+    pub unlinked: VecDeque<UnlinkedFlow>,
+    /// Evicted flows that were not taken yet.
     pub evicted: Vec<RemovedFlow>,
-    /// Flows that had to go, ever.
+    /// How many flows have been evicted since the start.
     pub evictions: u64,
-    /// The list that was looked at last for a flow to go.
-    pub hand: u16,
+    /// The list that was looked at last for a flow to evict (as the hand of a clock algorithm).
+    pub clock_hand: u16,
 }
 
-/// A flow on its way out.
-pub(in crate::classify) struct Dying {
-    /// That every worker has to reach first.
+/// An evicted flow that waits for a grace period.
+pub(in crate::classify) struct UnlinkedFlow {
+    /// The RCU epoch that every worker has to reach first.
     pub epoch: u64,
     pub flow: FlowRef,
     pub id: FlowId,
     pub tag: FlowTag,
-    pub claimed: Option<Box<FlowStats>>,
+    pub slow_path_stats: Option<Box<FlowStats>>,
 }
 
-/// Who asks for a flow.
+/// What a flow is installed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// A missed packet: where there is no room, another flow goes; where there are too many masks, the flow
+pub enum Requester {
+    /// A missed packet: where the table is full, another flow is evicted; where there are too many masks, the flow
     /// gets a wider one.
     Miss,
-    /// The management: it gets what it asks for or an error, and the flow stays until it is removed.
+    /// The management: it gets the flow that it asks for or an error, and the flow stays until it is removed.
     Management,
 }
 
-/// What a flow of this many blocks takes, in bytes: entry, record, place in its subtable; counters of each
-/// worker; and what its actions and the upper layer's record take where it shares them with no other flow, by
-/// measurement.
+/// The bytes of a flow with this many blocks: entry, record, and slot in its subtable; counters of each worker; and,
+/// by measurement, actions and upper layer's record where no other flow shares them.
 const fn bytes_of(blocks: usize, workers: usize) -> usize {
     BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * COUNTERS_BYTES + 600
 }
 
-/// Where packets of one stage are looked up, and by whom.
+/// The context of a look-up of packets of one stage.
 #[derive(Clone, Copy)]
 pub struct LookupContext<'a> {
-    /// The subtables for packets of their stage.
+    /// The subtables of their stage.
     pub list: &'a FlowList,
     /// All flows.
     pub table: &'a Table,
     /// The worker's number.
     pub worker: usize,
-    /// The worker's leave to look.
+    /// The worker's RCU guard.
     pub guard: Guard<'a>,
-    /// What time it is, where packets may be counted as soon as their flow is known.
+    /// The time, if packets may be counted as soon as their flow is found.
     pub count_at: Option<Time>,
 }
 
@@ -173,46 +172,45 @@ impl Table {
         }
     }
 
-    /// Changes the limit of flows. Flows above it go soon ([`thin`](Table::thin)).
+    /// Changes the limit of flows. Flows above it are evicted soon ([`enforce_limits`](Table::enforce_limits)).
     pub fn set_max_flows(&self, max_flows: usize) {
         self.limits.flows.store(max_flows, Ordering::Relaxed);
     }
 
-    /// Changes the limit of what all flows take, in bytes, as far as [`bytes`](Table::bytes) counts it. Flows
-    /// above it go soon.
+    /// Changes the limit of the memory of all flows, in bytes, as [`bytes`](Table::bytes) counts it. Flows above it
+    /// are evicted soon.
     pub fn set_max_memory(&self, bytes: usize) {
         self.limits.memory.store(bytes, Ordering::Relaxed);
     }
 
-    /// Changes the limit of subtables of one input port, of which a port that has more keeps those it has
-    /// until it asks for another.
+    /// Changes the limit of subtables of one list. A list with more keeps them until another mask is asked for.
     pub fn set_max_masks(&self, max_masks: usize) {
         self.limits.masks.store(max_masks.max(1), Ordering::Relaxed);
     }
 
-    /// Makes room for a worker's counters, before it comes into being.
-    pub fn enlist(&self, worker: usize) {
+    /// Makes counters for a worker, before the worker is created.
+    pub fn add_worker(&self, worker: usize) {
         let mut writer = self.writer.lock();
         let before = self.arena.workers();
-        self.arena.enlist(worker);
+        self.arena.add_worker(worker);
         writer.bytes += writer.count * (self.arena.workers() - before) * COUNTERS_BYTES;
     }
 
-    /// The subtables for packets that a port has received; `None` where no flow is for them.
+    /// The subtables for packets that a port has received; `None` where there is no flow for them.
     #[inline(always)]
     pub fn list_of_port<'a>(&self, in_port: PortNo, guard: Guard<'a>) -> Option<&'a FlowList> {
         self.lists[usize::from(list_index(in_port))].load(guard)
     }
 
-    /// The subtables for packets of a stage; `None` where no flow is for them.
+    /// The subtables for packets of a stage; `None` where there is no flow for them.
     #[inline(always)]
     pub fn list<'a>(&self, stage: RecircStage, guard: Guard<'a>) -> Option<&'a FlowList> {
         let own = is_later(stage).then(|| self.stages.find(stage)).flatten();
         self.lists[usize::from(own.unwrap_or_else(|| list_index(stage.in_port)))].load(guard)
     }
 
-    /// Looks for the flows of those `keys` whose bit in `want` is set, and writes them to `found`.
-    /// Returns the bits of those found, and how many subtables were visited, summed over the packets.
+    /// Looks up those `keys` whose bit in `want` is set, and writes their flows to `found`. Returns the set of hits,
+    /// and the number of visited subtables, summed over the packets.
     #[inline(always)]
     pub fn lookup(at: LookupContext<'_>, keys: &[Key], mut want: u32, found: &mut [FlowRef; BATCH_SIZE]) -> (u32, u32) {
         let LookupContext { list, table, worker, guard, .. } = at;
@@ -245,7 +243,7 @@ impl Table {
         (wanted & !want, visited)
     }
 
-    /// Looks for the flow of one key.
+    /// Looks up one key.
     pub fn find(&self, key: &Key, guard: Guard<'_>) -> Option<FlowId> {
         let list = self.list(stage_of(key), guard)?;
         let in_subtable = |subtable: &Arc<Subtable>| {
@@ -256,19 +254,19 @@ impl Table {
         list.subtables.iter().find_map(in_subtable)
     }
 
-    /// Finds the flow of a packet that has been on its way to the slow path, counts the packet, and returns
-    /// what is to be done with it. What the flow has counted at its end includes it.
-    pub fn claim(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
+    /// Looks up a packet in the slow path, counts it, and returns the actions of its flow. The flow's statistics
+    /// include it.
+    pub fn find_and_count(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
         let id = self.find(key, guard)?;
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id)?;
         let record = writer.records.get_mut(flow)?;
         let tcp_flags = key.common().tcp_flags.get();
-        record.claimed.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
+        record.slow_path_stats.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
         Some(record.actions.clone())
     }
 
-    /// Adds a flow, or gives the one with equal key and mask these actions and tag.
+    /// Adds a flow. If one with equal key and mask exists, it gets these actions and this tag.
     pub fn install(
         &self,
         key: &Key,
@@ -276,7 +274,7 @@ impl Table {
         actions: Arc<[Action]>,
         tag: FlowTag,
         now: Time,
-        by: By,
+        requester: Requester,
     ) -> Result<Installed, Error> {
         for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
             mask.set_exact(field);
@@ -286,7 +284,7 @@ impl Table {
 
         let mut writer = self.writer.lock();
         let list = self.list_for(&mut writer, stage);
-        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, by);
+        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, requester);
         if installed.is_err() && is_later(stage) && !writer.lists.contains_key(&list) {
             let Writer { free_lists, .. } = &mut *writer;
             self.stages.release(stage, free_lists, &self.domain);
@@ -294,7 +292,7 @@ impl Table {
         installed
     }
 
-    /// The list for flows of a stage, which gets one of its own if it can.
+    /// The list for flows of a stage. The stage gets a list of its own, if there is one left.
     fn list_for(&self, writer: &mut Writer, stage: RecircStage) -> u16 {
         if !is_later(stage) || writer.unlisted.contains_key(&stage) {
             return list_index(stage.in_port);
@@ -315,10 +313,10 @@ impl Table {
         (actions, program): (Arc<[Action]>, Program),
         tag: FlowTag,
         now: Time,
-        by: By,
+        requester: Requester,
     ) -> Result<Installed, Error> {
-        // 1. With the mask that it may have: a flow that is there already,
-        let (mask, asked) = self.fit(writer, list, mask, stage.in_port, by, now)?;
+        // 1. Choose the mask. If a flow with this key and mask exists, it is changed.
+        let (mask, requested) = self.choose_mask(writer, list, mask, stage.in_port, requester, now)?;
         let known = writer.subtables.get(&*mask).cloned();
         let hash = self.hasher.hash_masked(key, &mask);
         if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
@@ -328,8 +326,8 @@ impl Table {
             (record.actions, record.tag) = (actions, tag);
             return Ok(Installed { id, existed: true });
         }
-        // 2. or a new one, for which there may have to be made room.
-        if self.is_full(writer) && (by == By::Management || !self.make_room(writer, list)) {
+        // 2. Otherwise a flow is added, for which another may have to be evicted.
+        if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list)) {
             return Err(Error::TooManyFlows(self.max_flows()));
         }
         self.reap(writer);
@@ -344,56 +342,56 @@ impl Table {
             self.forget_if_empty(writer, &subtable);
             return Err(Error::TooManyFlows(self.max_flows()));
         };
-        // SAFETY: the entry is fresh and of this many blocks, and the mutex makes this the only writer.
-        // The subtable is retired when it is dropped, which is after the flow was killed.
-        unsafe { self.arena.revive(flow, &subtable.shape, key, hash, program) };
+        // SAFETY: the entry was just allocated for this many blocks, and the mutex makes this the only writer. The
+        // subtable, which owns the shape, is retired only after its last flow is dead.
+        unsafe { self.arena.make_live(flow, &subtable.shape, key, hash, program) };
         subtable.insert(flow, hash, &self.arena, &self.domain);
         let record = Record {
             tag,
             actions,
             created: now,
             subtable: subtable.clone(),
-            claimed: None,
+            slow_path_stats: None,
             newer: FlowRef::NONE,
             older: FlowRef::NONE,
             seen: 0,
-            asked,
+            requested,
             list,
-            managed: by == By::Management,
+            managed: requester == Requester::Management,
         };
         writer.records.insert(flow, record);
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
-        self.join_list(writer, (list, stage), &subtable, flow);
+        self.insert_in_list(writer, (list, stage), &subtable, flow);
         Ok(Installed { id: self.arena.id(flow), existed: false })
     }
 
-    /// The mask that a new flow gets, and the number of the one that it asked for if that is another.
-    fn fit(
+    /// The mask that a new flow gets, and the number of the mask that it asked for if that is another one.
+    fn choose_mask(
         &self,
         writer: &mut Writer,
         list: u16,
         mask: Box<Mask>,
         in_port: PortNo,
-        by: By,
+        requester: Requester,
         now: Time,
     ) -> Result<(Box<Mask>, u32), Error> {
         let limit = self.max_masks();
         let Some(port) = writer.lists.get_mut(&list) else { return Ok((mask, 0)) };
         let refused = Err(Error::TooManyMasks { port: in_port, limit });
-        if by == By::Management {
+        if requester == Requester::Management {
             let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
             return if listed || port.members.len() < limit { Ok((mask, 0)) } else { refused };
         }
         let number = self.hasher.hash_key(&mask.0) as u32 | 1;
-        let fit = port.fit(&mask, number, limit, now);
-        if port.members.iter().any(|m| m.condemned) {
-            writer.condemned.insert(list);
+        let choice = port.choose_mask(&mask, number, limit, now);
+        if port.members.iter().any(|m| m.phased_out) {
+            writer.phased_out.insert(list);
         }
-        match fit {
-            Fit::Own => Ok((mask, 0)),
-            Fit::Wide(wide, asked) => Ok((wide, asked)),
-            Fit::None => refused,
+        match choice {
+            MaskChoice::Own => Ok((mask, 0)),
+            MaskChoice::Wide(wide, requested) => Ok((wide, requested)),
+            MaskChoice::None => refused,
         }
     }
 
@@ -401,7 +399,7 @@ impl Table {
         writer.count >= self.max_flows() || writer.bytes >= self.limits.memory.load(Ordering::Relaxed)
     }
 
-    /// Whether there are more flows than there may be.
+    /// Whether a limit is exceeded.
     pub(in crate::classify) fn is_over(&self, writer: &Writer) -> bool {
         writer.count > self.max_flows() || writer.bytes > self.limits.memory.load(Ordering::Relaxed)
     }
@@ -426,28 +424,28 @@ impl Table {
 
     /// Removes flows and waits until no worker uses them. Must not be called by an online reader.
     pub fn remove(&self, ids: &[FlowId]) -> Vec<RemovedFlow> {
-        // 1. Out of sight.
-        let mut dying = Vec::with_capacity(ids.len());
+        // 1. Unlink the flows.
+        let mut unlinked = Vec::with_capacity(ids.len());
         for ids in ids.chunks(LOCKED) {
             let mut writer = self.writer.lock();
             for &id in ids {
                 if let Some(flow) = self.arena.find(id) {
                     let record = self.unlink(&mut writer, flow);
-                    dying.push((flow, id, record.tag, record.claimed));
+                    unlinked.push((flow, id, record.tag, record.slow_path_stats));
                 }
             }
         }
-        if dying.is_empty() {
+        if unlinked.is_empty() {
             return Vec::new();
         }
-        // 2. Out of use.
+        // 2. Wait until no worker uses them.
         self.domain.synchronize();
-        // 3. Gone.
+        // 3. Free their entries.
         let mut writer = self.writer.lock();
-        let gone = dying.into_iter().map(|(flow, id, tag, claimed)| {
+        let gone = unlinked.into_iter().map(|(flow, id, tag, slow_path_stats)| {
             let mut stats = self.arena.stats(flow);
-            if let Some(claimed) = claimed {
-                stats.add(&claimed);
+            if let Some(slow_path_stats) = slow_path_stats {
+                stats.add(&slow_path_stats);
             }
             self.arena.free(&mut writer.free, flow, &self.domain);
             RemovedFlow { id, stats, tag }
@@ -455,11 +453,11 @@ impl Table {
         gone.collect()
     }
 
-    /// Takes a live flow out of sight.
+    /// Unlinks a live flow.
     pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
         let hash = self.arena.hash(flow);
-        self.arena.kill(flow);
-        self.leave_list(writer, flow);
+        self.arena.make_dead(flow);
+        self.remove_from_list(writer, flow);
         let record = writer.records.remove(flow).expect("every live flow has a record");
         record.subtable.remove(flow, hash);
         writer.count -= 1;
@@ -471,12 +469,12 @@ impl Table {
     fn forget_if_empty(&self, writer: &mut Writer, subtable: &Arc<Subtable>) {
         if subtable.count() == 0 {
             let last = writer.subtables.remove(&*subtable.mask);
-            // Readers may be comparing with its mask.
+            // Readers may still compare with its mask.
             self.domain.retire(Box::new(last));
         }
     }
 
-    fn join_list(
+    fn insert_in_list(
         &self,
         writer: &mut Writer,
         (list, stage): (u16, RecircStage),
@@ -488,19 +486,19 @@ impl Table {
             *unlisted.entry(stage).or_default() += 1;
         }
         let of_list = lists.entry(list).or_insert_with(|| ListFlows::new(stage));
-        if of_list.join(subtable, flow, records) {
+        if of_list.insert(subtable, flow, records) {
             self.publish(list, of_list);
         }
     }
 
-    fn leave_list(&self, writer: &mut Writer, flow: FlowRef) {
+    fn remove_from_list(&self, writer: &mut Writer, flow: FlowRef) {
         let Writer { lists, records, unlisted, free_lists, .. } = writer;
         let Some(list) = records.get(flow).map(|record| record.list) else { return };
         if !unlisted.is_empty() && usize::from(list) < MAX_PORTS {
-            self.leave_unlisted(unlisted, flow);
+            self.forget_unlisted(unlisted, flow);
         }
         let Some(of_list) = lists.get_mut(&list) else { return };
-        if of_list.leave(flow, records) {
+        if of_list.remove(flow, records) {
             self.publish(list, of_list);
             if of_list.members.is_empty() {
                 if usize::from(list) >= MAX_PORTS {
@@ -511,8 +509,8 @@ impl Table {
         }
     }
 
-    /// A flow of a port's list goes, which may be of a later stage.
-    fn leave_unlisted(&self, unlisted: &mut HashMap<RecircStage, usize>, flow: FlowRef) {
+    /// Records that a flow of a port's list is removed, which may be of a later stage.
+    fn forget_unlisted(&self, unlisted: &mut HashMap<RecircStage, usize>, flow: FlowRef) {
         let Some(stage) = self.arena.key_for_writer(flow).map(|key| stage_of(&key)) else { return };
         if let Some(count) = unlisted.get_mut(&stage) {
             *count -= 1;
@@ -528,23 +526,23 @@ impl Table {
             of_list.members.iter().for_each(|m| union.union(&m.subtable.mask));
             let subtables = of_list.members.iter().map(|m| m.subtable.clone()).collect();
             let is_of_later_stage = usize::from(list) >= MAX_PORTS;
-            // Packets with an input port that does not exist are not received.
+            // Packets with an input port that does not exist are never received from a port.
             let plan = match list {
                 0 => Plan::none(),
                 _ if is_of_later_stage => Plan::of_later_stage(list, &union),
                 _ => Plan::new(list, &union),
             };
-            let pressed = of_list.pressure.is_some();
-            Box::new(FlowList { subtables, union: Shape::new(&union), plan, pressed, is_of_later_stage })
+            let under_pressure = of_list.pressure.is_some();
+            Box::new(FlowList { subtables, union: Shape::new(&union), plan, under_pressure, is_of_later_stage })
         });
         self.lists[usize::from(list)].replace(object, &self.domain);
     }
 
-    /// Puts the subtables with the most hits since the last ranking first in each list, and ends the
-    /// pressure of lists whose masks have become few.
+    /// Sorts the subtables of each list by their hits since the last ranking, and ends the pressure of lists for
+    /// which few masks are asked.
     pub fn rank(&self, now: Time) {
         let mut writer = self.writer.lock();
-        let Writer { subtables, lists, condemned, .. } = &mut *writer;
+        let Writer { subtables, lists, phased_out, .. } = &mut *writer;
         let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
         let limit = self.max_masks();
         for (&list, of_list) in lists {
@@ -553,8 +551,8 @@ impl Table {
                 of_list.members.sort_by_key(rank);
                 self.publish(list, of_list);
             }
-            if of_list.relax(limit, now) {
-                condemned.insert(list);
+            if of_list.end_pressure(limit, now) {
+                phased_out.insert(list);
                 self.publish(list, of_list);
             }
         }
@@ -565,22 +563,22 @@ impl Table {
         self.writer.lock().count
     }
 
-    /// What the flows take, in bytes, by the size of their parts.
+    /// The memory of all flows, in bytes, by the size of their parts.
     pub fn bytes(&self) -> usize {
         self.writer.lock().bytes
     }
 
-    /// Flows that had to make room for others, or whose mask was one too many, ever.
+    /// How many flows have been evicted since the start, for others or because of their mask.
     pub fn evictions(&self) -> u64 {
         self.writer.lock().evictions
     }
 
-    /// Most subtables of one input port, but for a few while they are replaced.
+    /// The limit of subtables of one list, which may be exceeded by a few while they are replaced.
     pub fn max_masks(&self) -> usize {
         self.limits.masks.load(Ordering::Relaxed)
     }
 
-    /// Most flows.
+    /// The limit of flows.
     pub fn max_flows(&self) -> usize {
         self.limits.flows.load(Ordering::Relaxed)
     }
@@ -599,8 +597,8 @@ impl Table {
 
     fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
         let mut stats = self.arena.stats(flow);
-        if let Some(claimed) = &record.claimed {
-            stats.add(claimed);
+        if let Some(slow_path_stats) = &record.slow_path_stats {
+            stats.add(slow_path_stats);
         }
         stats
     }
@@ -611,7 +609,7 @@ impl Table {
         self.dump_locked(&writer, self.arena.find(id)?)
     }
 
-    /// Some flows, from number `from` on, and where to go on; `None` at the end.
+    /// Some flows, from number `from` on, and the number to continue from; `None` at the end.
     pub fn dump_some(&self, from: usize) -> (Vec<FlowDump>, Option<usize>) {
         let writer = self.writer.lock();
         let (flows, next) = writer.records.some(from, LOCKED);
@@ -631,7 +629,7 @@ impl Table {
         })
     }
 
-    /// As [`dump_some`](Table::dump_some), without what matters only where a flow is out of date.
+    /// As [`dump_some`](Table::dump_some), without key, mask and actions.
     pub fn brief_some(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
         let writer = self.writer.lock();
         let (flows, next) = writer.records.some(from, LOCKED);
@@ -648,7 +646,7 @@ impl Table {
         self.ids_where(|port| in_port.is_none_or(|wanted| port == wanted))
     }
 
-    /// The flows of these input ports, found in one walk over all.
+    /// Identities of the flows for packets from these ports, by one walk over all flows.
     pub fn ids_of(&self, in_ports: &[PortNo]) -> Vec<FlowId> {
         let wanted: BTreeSet<_> = in_ports.iter().copied().collect();
         self.ids_where(|port| wanted.contains(&port))
@@ -670,7 +668,7 @@ impl Table {
     }
 }
 
-/// Flows that are removed, evicted or listed with one hold of the mutex.
+/// How many flows are removed, evicted or listed while the mutex is held once.
 pub(in crate::classify) const LOCKED: usize = 256;
 
 /// The number of a port's list.
@@ -678,12 +676,13 @@ fn list_index(in_port: PortNo) -> u16 {
     u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
 }
 
-/// The stage in which packets have this key.
+/// The recirculation stage of packets with this key.
 pub fn stage_of(key: &Key) -> RecircStage {
     RecircStage { in_port: crate::upcall::in_port(key), recirc_id: key.common().recirc_id.get() }
 }
 
-/// Whether a stage may have a list of its own: packets with an input port that does not exist are few.
+/// Whether a stage may have a list of its own. Stages of input ports that do not exist have few packets, and get
+/// none.
 fn is_later(stage: RecircStage) -> bool {
     stage.recirc_id != 0 && list_index(stage.in_port) != 0
 }

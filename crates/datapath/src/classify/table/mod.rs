@@ -1,4 +1,4 @@
-//! The flows, and how the one is found that a packet equals under its mask.
+//! The megaflow table: the flows, and how the flow that a packet matches is found.
 
 pub mod arena;
 mod evict;

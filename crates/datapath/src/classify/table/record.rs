@@ -1,4 +1,4 @@
-//! What only the writer needs to know of a flow: for dumps, removal and eviction.
+//! Records of flows: what only the writer needs, for dumps, removal and eviction.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::subtable::Subtable;
 use crate::action::Action;
 use crate::upcall::{FlowStats, FlowTag};
 
-/// Records in a block. Few, so that a kind of flow of which there are few costs little.
+/// Records in a block. Blocks are small, so that few flows take little memory.
 const BLOCK: usize = 1 << 10;
 
 /// A live flow's record.
@@ -18,18 +18,18 @@ pub(in crate::classify) struct Record {
     pub actions: Arc<[Action]>,
     pub created: Time,
     pub subtable: Arc<Subtable>,
-    /// What was counted for packets that the slow path has answered by this flow.
-    pub claimed: Option<Box<FlowStats>>,
-    /// The neighbours among the flows of the same input port and mask that may be evicted.
+    /// Statistics of packets that the slow path has answered by this flow.
+    pub slow_path_stats: Option<Box<FlowStats>>,
+    /// The neighbours in the list of evictable flows with the same list and mask.
     pub newer: FlowRef,
     pub older: FlowRef,
-    /// Packets, truncated, when the eviction looked at it last.
+    /// Packet count, truncated, when the eviction considered the flow last.
     pub seen: u32,
-    /// Which mask its translation asked for, as a number; zero where it has got that one.
-    pub asked: u32,
-    /// Index of the input port's list.
+    /// The number of the mask that its translation asked for; zero if the flow has that mask.
+    pub requested: u32,
+    /// The number of its list.
     pub list: u16,
-    /// Whether it came from the management, which alone removes it again.
+    /// Whether it was installed by the management, and is never evicted.
     pub managed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Records {
         self.0.get_mut(at / BLOCK)?.as_mut()?[at % BLOCK].take()
     }
 
-    /// The flows from number `from` on, at most `count`, and the number to go on with; `None` at the end.
+    /// At most `count` flows from number `from` on, and the number to continue from; `None` at the end.
     pub fn some(&self, mut from: usize, count: usize) -> (Vec<FlowRef>, Option<usize>) {
         let mut found = Vec::with_capacity(count);
         while let Some(block) = self.0.get(from / BLOCK) {

@@ -1,4 +1,4 @@
-//! A mask, laid out for comparing: only the blocks in which it has a bit, one after the other.
+//! A mask, laid out for comparisons: only the blocks in which it has a bit, one after the other.
 
 use packet::flow::block::ALL_BLOCKS;
 use packet::flow::hash::{Hasher, and};
@@ -31,7 +31,7 @@ impl Shape {
         self.count as usize
     }
 
-    /// The blocks of `key` that matter, masked.
+    /// The masked blocks of `key` that the mask has.
     pub fn compact(&self, key: &Key) -> impl Iterator<Item = Block> {
         self.ids[..self.count()].iter().zip(&self.masks).map(|(&id, mask)| {
             let mut block = Block::ZERO;

@@ -1,13 +1,13 @@
-//! Which list of flows is for the packets of a stage.
+//! Maps a recirculation stage to its list of flows.
 //!
-//! Packets that a port has received look at the port's own list, which has the port's number. The flows of each
-//! recirculation id have a list of their own, so that the stages do not share one limit of masks, nor one plan. There are
-//! as many lists for later stages as there are for ports; flows of stages beyond that lie in their port's list, where
-//! their masks tell them apart: those are looked up by their keys alone.
+//! Packets that a port has received are looked up in the port's own list, which has the port's number. The flows of
+//! each recirculation id have a list of their own, so that stages share neither the limit of masks nor a plan. There
+//! are as many lists for later stages as for ports. Flows of further stages are added to their port's list. These are
+//! looked up by their keys only, which contain the recirculation id.
 //!
-//! Who touches what: the writer of the flow table changes the sets; workers read single words of them. A word has all that
-//! a reader compares, so it is never seen half written. The number of a list is given to another stage only when no worker
-//! can be using what it has read.
+//! Shared memory: the writer of the flow table changes the sets; workers read single words of them. A word contains
+//! everything that a reader compares, so it is never seen half written. A list's number is reused only when no worker
+//! can be using it any more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,44 +16,44 @@ use crate::classify::mem::region::{Region, Zero};
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Domain;
 
-/// Port numbers are below this. Keys with an input port that is not (a controller's, none) share the list
-/// of port zero, which does not exist.
+/// Port numbers are below this. Keys with a larger input port (a controller's, none) share the list of port zero,
+/// which does not exist.
 pub const MAX_PORTS: usize = 1 << 15;
 
-/// Lists of later stages, which have the numbers behind those of ports.
+/// Lists of later stages. Their numbers follow those of ports.
 const STAGES: usize = MAX_PORTS;
-/// Places in a set.
+/// Slots in a set.
 const WAYS: usize = 8;
-/// Sets: twice as many places as lists.
+/// Sets. There are twice as many slots as lists.
 const SETS: usize = 2 * STAGES / WAYS;
 
-/// Numbers that a list can have.
+/// Number of lists.
 pub const LISTS: usize = MAX_PORTS + STAGES;
 
-/// Where the lists of some stages are. One cache line.
+/// The lists of some stages: a cache line of slots.
 #[repr(C, align(64))]
 struct Set([AtomicU64; WAYS]);
 
-// SAFETY: zeros are a set in which no place is used, and nothing has to be dropped.
+// SAFETY: all-zero bytes are a valid set, in which no slot is used, and a set need not be dropped.
 unsafe impl Zero for Set {}
 
-/// The lists of later stages, as workers find them.
+/// The map from later stages to their lists.
 pub struct Stages {
     sets: Region<Set>,
 }
 
-/// The numbers that are free: the writer's.
+/// The numbers that are free. For the writer alone.
 #[derive(Default)]
 pub struct FreeLists {
-    /// Lists that were given away, ever.
+    /// Numbers that were ever assigned.
     given: usize,
-    /// Free at once.
+    /// Numbers that can be reused now.
     free: Vec<u16>,
-    /// Free when every worker has reached an epoch.
-    dying: VecDeque<(u64, u16)>,
+    /// Numbers that can be reused when every worker has reached an RCU epoch.
+    pending: VecDeque<(u64, u16)>,
 }
 
-/// A place's word: the list's number, the input port, the recirculation id. Never zero, for the number is not.
+/// The word of a slot: list number, input port, recirculation id. Never zero, since the list number is not.
 fn word(stage: RecircStage, list: u16) -> u64 {
     u64::from(list) << 48 | key(stage)
 }
@@ -74,7 +74,7 @@ impl Default for Stages {
 impl Stages {
     #[inline(always)]
     fn set(&self, stage: RecircStage) -> &Set {
-        // Ids are given by the layer above, and no packet chooses among more of them than it has made.
+        // Recirculation ids are assigned by the layer above, so no sender can choose stages that collide.
         let hash = key(stage).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.sets.slice()[hash as usize % SETS]
     }
@@ -87,7 +87,7 @@ impl Stages {
         words.into_iter().find(|word| word & KEY == key && *word != 0).map(|word| (word >> 48) as u16)
     }
 
-    /// Gives a list to a stage that has none. `None` where there is no more, or its set is full.
+    /// Assigns a list to a stage that has none. `None` where no list is left, or the stage's set is full.
     pub fn assign(&self, stage: RecircStage, lists: &mut FreeLists, domain: &Domain) -> Option<u16> {
         let place = self.set(stage).0.iter().find(|place| place.load(Ordering::Relaxed) == 0)?;
         let list = lists.take(domain)?;
@@ -95,22 +95,22 @@ impl Stages {
         Some(list)
     }
 
-    /// Takes the list of a stage away, which has no flows any more.
+    /// Releases the list of a stage that has no flows any more.
     pub fn release(&self, stage: RecircStage, lists: &mut FreeLists, domain: &Domain) {
         let Some(list) = self.find(stage) else { return };
         let word = word(stage, list);
         let place = self.set(stage).0.iter().find(|place| place.load(Ordering::Relaxed) == word);
         if let Some(place) = place {
             place.store(0, Ordering::Release);
-            lists.dying.push_back((domain.begin(), list));
+            lists.pending.push_back((domain.begin(), list));
         }
     }
 }
 
 impl FreeLists {
     fn take(&mut self, domain: &Domain) -> Option<u16> {
-        while let Some(&(_, list)) = self.dying.front().filter(|(epoch, _)| domain.passed(*epoch)) {
-            self.dying.pop_front();
+        while let Some(&(_, list)) = self.pending.front().filter(|(epoch, _)| domain.passed(*epoch)) {
+            self.pending.pop_front();
             self.free.push(list);
         }
         self.free.pop().or_else(|| {

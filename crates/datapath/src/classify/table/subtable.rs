@@ -1,12 +1,12 @@
-//! The flows with one mask: a bucketed hash table that readers probe while a writer changes it.
+//! A subtable: the flows with one mask, in a bucketed hash table that readers probe while a writer changes it.
 //!
-//! A bucket is one cache line: eight 16-bit tags and eight flow numbers. A flow lies in the bucket that
-//! its hash names, or, where that was full, in a second one; the first bucket counts how many were sent
-//! on, so that a look-up almost never reads the second line. At most two lines are read, whatever the
-//! keys are, and which keys share a bucket nobody can know without the secret of the hash.
+//! A bucket is one cache line: eight 16-bit tags and eight flow numbers. A flow is in the bucket that its hash
+//! selects, or, if that was full, in a second one. The first bucket counts its flows that are in their second one, so
+//! that a look-up almost never reads the second line. A look-up reads at most two lines, whatever the keys are. Which
+//! keys share a bucket cannot be predicted without the secret of the hash.
 //!
-//! Who touches what: one writer at a time stores; readers load. A reader that meets a half-made change
-//! follows a flow number to some entry of the arena, which decides.
+//! Shared memory: one writer at a time stores; readers load. A reader that sees a half-made change follows a flow
+//! number to some entry of the arena, and the comparison there decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -27,19 +27,19 @@ const WAYS: usize = 8;
 pub struct Subtable {
     /// The mask.
     pub mask: Arc<Mask>,
-    /// The mask, laid out for comparing.
+    /// The mask, laid out for comparisons.
     pub shape: Shape,
     buckets: Protected<Buckets>,
-    /// Packets found here, by each worker.
+    /// Hits in packets, by worker.
     hits: Box<[CachePadded<AtomicU64>]>,
-    /// Sum of `hits` when the subtables were ranked last.
+    /// Sum of `hits` at the last ranking.
     ranked: AtomicU64,
-    /// Flows. The writer's.
+    /// Number of flows. Changed by the writer alone.
     count: AtomicUsize,
 }
 
 impl Subtable {
-    /// A table without flows.
+    /// A subtable without flows.
     pub fn new(mask: Arc<Mask>, workers: usize) -> Subtable {
         Subtable {
             shape: Shape::new(&mask),
@@ -51,20 +51,20 @@ impl Subtable {
         }
     }
 
-    /// The buckets as they are now.
+    /// The present buckets.
     #[inline(always)]
     pub fn buckets<'a>(&self, guard: Guard<'a>) -> Option<&'a Buckets> {
         self.buckets.load(guard)
     }
 
-    /// Counts packets that a worker has found here.
+    /// Counts hits of a worker.
     #[inline(always)]
     pub fn count_hits(&self, worker: usize, packets: u32) {
         let hits = &self.hits[worker];
         hits.store(hits.load(Ordering::Relaxed) + u64::from(packets), Ordering::Relaxed);
     }
 
-    /// Packets found here since this was asked last.
+    /// Hits since the last call.
     pub(in crate::classify) fn take_hits(&self) -> u64 {
         let sum = self.hits.iter().map(|h| h.load(Ordering::Relaxed)).sum();
         sum - self.ranked.swap(sum, Ordering::Relaxed)
@@ -88,7 +88,7 @@ impl Subtable {
         let buckets = self.buckets_for_writer();
         let full = count > buckets.capacity() / 4 * 3;
         if full || !buckets.insert(flow, hash) {
-            // Doubled until all fit: once, unless more than sixteen of the hashes are nearly equal.
+            // Doubled until all flows fit: once, unless more than sixteen hashes are nearly equal.
             let mut size = buckets.lines.len() * 2;
             let grown = loop {
                 let grown = Buckets::new(size);
@@ -102,15 +102,15 @@ impl Subtable {
         }
     }
 
-    /// Takes a flow out. Its hash has to be known still.
+    /// Removes a flow with this hash.
     pub(in crate::classify) fn remove(&self, flow: FlowRef, hash: u64) {
         self.count.fetch_sub(1, Ordering::Relaxed);
         self.buckets_for_writer().remove(flow, hash);
     }
 
     fn buckets_for_writer(&self) -> &Buckets {
-        // SAFETY: only the table's writer calls this, and only it replaces the buckets, in `insert`,
-        // behind its last use of them.
+        // SAFETY: only the table's writer calls this, and only the writer replaces the buckets, in `insert`, after
+        // its last use of the reference.
         let buckets = unsafe { self.buckets.for_writer() };
         buckets.expect("a subtable always has buckets")
     }
@@ -123,13 +123,13 @@ struct Bucket {
     /// Four tags in each word.
     tags: [AtomicU64; 2],
     flows: [AtomicFlowRef; WAYS],
-    /// Flows of this bucket that lie in their second one.
+    /// How many flows of this bucket are in their second one.
     spilled: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// A power of two of buckets.
+/// The buckets of a subtable: their number is a power of two.
 pub struct Buckets {
     lines: Box<[Bucket]>,
 }
@@ -153,7 +153,7 @@ impl Buckets {
         &self.lines[(hash >> 32) as usize & (self.lines.len() - 1)]
     }
 
-    /// Asks for the line that [`find`](Buckets::find) reads first.
+    /// Prefetches the cache line that [`find`](Buckets::find) reads first.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         prefetch(self.first(hash));
@@ -170,7 +170,7 @@ impl Buckets {
         self.second(hash).find(key, tag(hash), arena, guard)
     }
 
-    /// The first flow that the line of [`prefetch`](Buckets::prefetch) hints at: what to prefetch next.
+    /// The first flow in the line of [`prefetch`](Buckets::prefetch) whose tag fits: what to prefetch next.
     #[inline(always)]
     pub fn hint(&self, hash: u64) -> FlowRef {
         let first = self.first(hash);
@@ -245,7 +245,7 @@ impl Bucket {
     }
 }
 
-/// The bits of a hash that choose no bucket of any but the largest tables.
+/// The tag of a hash: bits that do not select the bucket except in the largest tables.
 #[inline(always)]
 pub(in crate::classify) fn tag(hash: u64) -> u16 {
     (hash >> 48) as u16
