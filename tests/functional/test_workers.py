@@ -16,6 +16,12 @@ def workers(w):
     return sorted(str(worker["core"]) for worker in w.json("stats")["workers"])
 
 
+def threads(daemon, kind):
+    """Names of the daemon's threads that begin with `kind`."""
+    names = [comm.read_text().strip() for comm in Path(f"/proc/{daemon.pid()}/task").glob("*/comm")]
+    return sorted(name for name in names if name.startswith(kind))
+
+
 def test_a_reload_changes_workers_under_traffic(weir, net):
     hosts = [net.host("10.0.0.1/24", queues=2), net.host("10.0.0.2/24", queues=2)]
     ports = config([(h.port, "afpacket", 'options = { n_rxq = "2" }') for h in hosts])
@@ -100,19 +106,48 @@ def test_revalidators_come_and_go_and_count_every_packet(ovs):  # noqa: F811
         lines = ovs.appctl("upcall/show").splitlines()
         return [int(line.split()[-1].rstrip(")")) for line in lines if "(keys " in line]
 
-    def threads():
-        names = [comm.read_text().strip() for comm in Path(f"/proc/{ovs.pid()}/task").glob("*/comm")]
-        return sorted(name for name in names if name.startswith("revalidator"))
-
     receive()
-    assert (keys(), threads()) == ([1000], ["revalidator"])
+    assert (keys(), threads(ovs, "revalidator")) == ([1000], ["revalidator"])
     for count in [3, 2, 1]:
         ovs.vsctl("set", "open", ".", f"other_config:n-revalidator-threads={count}")
         receive()
         assert (len(keys()), sum(keys())) == (count, 1000)
-        assert threads() == ["revalidator"] + [f"revalidator{n}" for n in range(2, count + 1)]
+        assert threads(ovs, "revalidator") == ["revalidator"] + [f"revalidator{n}" for n in range(2, count + 1)]
     assert "revalidators:1 " in ovs.appctl("memory/show")
     assert "n_packets=4000," in ovs.ofctl("dump-flows", "br0")
+
+
+def test_handlers_come_and_go_and_lose_no_packet(ovs, net):  # noqa: F811
+    hosts = [net.host("10.0.0.1/24"), net.host("10.0.0.2/24")]
+    ovs.start()
+    dummy_bridge(ovs)
+    # Two workers, one for each port: with two handlers, each worker has its own.
+    ovs.vsctl("set", "open", ".", "other_config:pmd-cpu-mask=3")
+    for host in hosts:
+        ovs.vsctl("add-port", "br0", host.port)
+    # Each datagram is of a connection of its own, and each connection has a flow of its own.
+    ovs.ofctl("add-flow", "br0", "priority=9,udp,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],NORMAL")
+    assert hosts[0].ping("10.0.0.2") == 3
+    assert threads(ovs, "handler") == ["handler0"]
+    both_ways = [Traffic(*hosts, "10.0.0.2", new_connections=True),
+                 Traffic(*hosts[::-1], "10.0.0.1", new_connections=True)]
+
+    def handlers(count):
+        for traffic in both_ways:
+            traffic.goes_on()
+        assert threads(ovs, "handler") == [f"handler{n}" for n in range(count)]
+        assert f"handlers:{count} " in ovs.appctl("memory/show")
+
+    # No more than there can be workers: one on each core, and one that is not pinned.
+    most = len(os.sched_getaffinity(0)) + 1
+    for count in [2, 1, 3, 2, 64]:
+        ovs.vsctl("set", "open", ".", f"other_config:n-handler-threads={count}")
+        handlers(min(count, most))
+    ovs.vsctl("remove", "open", ".", "other_config", "n-handler-threads")
+    handlers(1)
+    sent = sum(traffic.check() for traffic in both_ways)
+    hit, missed, lost = map(int, re.search(r"hit:(\d+) missed:(\d+) lost:(\d+)", ovs.appctl("dpctl/show")).groups())
+    assert missed >= sent and lost == 0
 
 
 def test_the_memory_of_flows_is_bounded(ovs):  # noqa: F811

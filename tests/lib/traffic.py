@@ -3,17 +3,23 @@
 import subprocess
 import sys
 
-# Sends numbered datagrams to ADDRESS until its input ends, then how many there were.
+# Sends numbered datagrams to ADDRESS, with a pause of SECONDS after each, until its input ends, then how many there
+# were. With "new" each comes from a port that none has come from before, as long as there are such ports.
 SENDER = """
 import socket, sys, threading, time
+address, pause, ports = sys.argv[1:]
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
 n = 0
 while not ended.is_set():
-    s.sendto(n.to_bytes(4, 'big'), (sys.argv[1], 9))
+    if ports == 'new':
+        s.close()
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind(('', 1024 + n % 64000))
+    s.sendto(n.to_bytes(4, 'big'), (address, 9))
     n += 1
-    time.sleep(0.0005)
+    time.sleep(float(pause))
 print(n)
 """
 
@@ -34,21 +40,24 @@ while True:
 
 
 class Traffic:
-    """Numbered datagrams from one host to another."""
+    """Numbered datagrams from one host to another: one connection, or as many as there are datagrams."""
 
-    def __init__(self, a, b, address):
+    def __init__(self, a, b, address, new_connections=False):
         self.to = b
         self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
         assert self.receiver.stdout.readline() == "ready\n"
-        self.sender = a.start(sys.executable, "-c", SENDER, address, stdin=subprocess.PIPE)
+        # The slow path has room for some hundreds that wait.
+        how = ["0.002", "new"] if new_connections else ["0.0005", "one"]
+        self.sender = a.start(sys.executable, "-c", SENDER, address, *how, stdin=subprocess.PIPE)
 
     def goes_on(self):
         """Returns when some more has arrived."""
         self.to.receives(50)
 
     def check(self):
-        """Ends it: all came, each once, in order."""
+        """Ends it: all came, each once, in order. Returns how many there were."""
         sent = int(self.sender.communicate(timeout=20)[0])
         came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
         assert sent > 100
         assert came == list(range(sent)), f"{sent} sent, {len(came)} came"
+        return sent

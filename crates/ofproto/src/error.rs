@@ -1,4 +1,4 @@
-//! What can go wrong when bridges and ports are configured. What OpenFlow asks for in vain is answered
+//! What can go wrong when bridges and ports are configured. A request of OpenFlow that is refused is answered
 //! with [`openflow::OfError`].
 
 use openflow::OfPort;

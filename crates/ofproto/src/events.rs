@@ -4,14 +4,14 @@ use openflow::{FlowRemoved, PacketIn, PortStatus};
 
 /// Takes the events of a bridge.
 ///
-/// Called from workers' handler threads and from whoever changes the bridge, several at once, never
-/// with a lock of the switch held. Must return soon and must not block: put the event into a bounded
-/// queue, and count what does not fit.
+/// Its methods are called from handler threads and from whoever changes the bridge, several at once, and never with a
+/// lock of the switch held. They must return soon and must not block: put the event into a bounded queue, and count
+/// what does not fit.
 pub trait Subscriber: Send + Sync {
     /// A packet for the controller.
     fn packet_in(&self, event: &PacketInEvent);
 
-    /// A flow with SEND_FLOW_REM went.
+    /// A flow with SEND_FLOW_REM was removed.
     fn flow_removed(&self, removed: &FlowRemoved);
 
     /// A port was added, removed or changed.

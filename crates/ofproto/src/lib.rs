@@ -1,9 +1,31 @@
 //! OpenFlow over the datapath: bridges, tables, translation and revalidation.
 //!
-//! [`Switch`] holds all bridges of a daemon and is the slow path of one datapath; [`Bridge`] is what
-//! controllers and the configuration talk to. A packet that the datapath does not know comes to
-//! `slowpath/upcall.rs`, is translated by [`xlate`] over the tables in `model/forwarding.rs`, and leaves a datapath
-//! flow with a record (`slowpath/record.rs`) behind; `slowpath/revalidate.rs` keeps those flows in step with every change.
+//! [`Switch`] holds all bridges of a daemon and is the slow path of one datapath. Controllers and the configuration
+//! talk to a [`Bridge`].
+//!
+//! The way of a packet that no datapath flow matches:
+//!
+//! 1. The datapath hands it to `slowpath::upcall`.
+//! 2. [`xlate`] translates it over the tables of `model::forwarding`, into a mask and datapath actions.
+//! 3. The datapath installs a flow with these. The flow carries a record (`slowpath::record`) of the rules that it
+//!    stands for and of what the translation depended on.
+//! 4. `slowpath::revalidate` credits the flow's packets to the rules, and translates it again when something that it
+//!    depends on has changed.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`switch`] | The switch: all bridges over one datapath |
+//! | [`bridge`] | What controllers and the configuration ask of a bridge |
+//! | [`model`] | The state of bridges: ports, addresses, groups, meters, mirrors |
+//! | [`table`] | The flow tables and their classifier |
+//! | [`xlate`] | Translation of a packet into datapath actions |
+//! | `slowpath` | Misses, punts and revalidation |
+//! | [`connection`] | An OpenFlow connection: bytes in, bytes out |
+//! | [`events`] | What a bridge tells its controllers unasked |
+//! | [`snapshot`] | What survives a restart, in a serialised form |
+//! | [`trace`] | `ofproto/trace` |
+//! | [`error`] | Why a change of bridges and ports is refused |
+//! | `reference` | A simple switch that tests compare this one with |
 
 pub mod bridge;
 pub mod connection;
@@ -26,7 +48,7 @@ pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
 pub use reference::fuzz;
-pub use slowpath::control::Walks;
+pub use slowpath::control::RevalidationStats;
 
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};

@@ -1,6 +1,6 @@
 //! The switch: all bridges of a daemon over one datapath.
 //!
-//! Locks, in the order in which they are taken; whoever holds a later one takes none before it:
+//! Locks, in the order in which they are taken; a thread that holds one takes only later ones:
 //!
 //! 1. `revalidation`: one revalidation at a time;
 //! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
@@ -37,9 +37,9 @@ use crate::xlate::{Input, Interners, Translation, translate};
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
 pub struct SwitchSettings {
-    /// A datapath flow goes when no packet has used it for this long.
+    /// A datapath flow is removed when no packet has used it for this long.
     pub max_idle: Duration,
-    /// How often datapath flows are looked through for statistics and expiry.
+    /// How often there is a round over the datapath's flows, for statistics and expiry.
     pub revalidate_interval: Duration,
     /// Packets that no datapath flow matches are dropped: the flow tables are not filled yet.
     pub hold_misses: bool,
@@ -66,7 +66,7 @@ const MAX_BUNDLE_BYTES: usize = 256 << 20;
 
 type Subscription = (BridgeId, Arc<dyn Subscriber>);
 
-/// A rule that went.
+/// A rule that was removed.
 pub(crate) struct RemovedRule {
     bridge: BridgeId,
     rule: Arc<Rule>,
@@ -93,12 +93,12 @@ pub struct Switch {
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
     pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
-    /// Rules that went and whose flow-removed waits for the final counters.
+    /// Removed rules whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
-    /// Datapath flows that had to make room for others, and whose packets are not credited yet.
+    /// Evicted datapath flows whose packets are not credited yet.
     pub(crate) evicted: Mutex<Vec<RemovedFlow>>,
-    /// A flow was installed that was out of date by then.
-    pub(crate) walk_again: AtomicBool,
+    /// A flow was out of date when it was installed, so that another round is due.
+    pub(crate) round_again: AtomicBool,
     /// Datapath flows may send to ports that were removed.
     pub(crate) ports_removed: AtomicBool,
     due: Mutex<bool>,
@@ -126,7 +126,7 @@ impl Switch {
             subscribers: RwLock::default(),
             removed: Mutex::default(),
             evicted: Mutex::default(),
-            walk_again: AtomicBool::new(false),
+            round_again: AtomicBool::new(false),
             ports_removed: AtomicBool::new(false),
             due: Mutex::new(false),
             due_changed: Condvar::new(),
@@ -169,7 +169,7 @@ impl Switch {
         self.due_changed.notify_all();
     }
 
-    /// Translates a packet that nobody sent and tells `sink` how. `None` where there is no such bridge.
+    /// Translates a made-up packet, and reports each step to `sink`. `None` where there is no such bridge.
     pub fn trace(&self, traced: &Traced<'_>, sink: &mut dyn Sink) -> Option<Explanation> {
         let forwarding = self.forwarding.read();
         let bridge = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?.id;
@@ -262,7 +262,7 @@ impl Switch {
         }
     }
 
-    /// Notes that a rule went, for a flow-removed if it wants one.
+    /// Records that a rule was removed, for a flow-removed if it wants one.
     pub(crate) fn rule_removed(&self, bridge: BridgeId, rule: Arc<Rule>, reason: FlowRemovedReason, now: Time) {
         if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
             self.removed.lock().push(RemovedRule { bridge, rule, reason, at: now });

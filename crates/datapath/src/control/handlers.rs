@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use crate::slowpath::queue::{Channel, ChannelList, Notifier, Served};
+use crate::slowpath::channel::{Channel, Notifier};
+use crate::slowpath::handler::{ChannelList, Served};
 use crate::sync::rcu::Reader;
 
 /// The handlers that there are, and places for others.

@@ -16,7 +16,7 @@ use crate::control::resources::Resources;
 use crate::control::runtime::{Inline, Runtime, Threads};
 use crate::control::scheduler::{self, Scheduling};
 use crate::error::Error;
-use crate::slowpath::queue::{Handler, ProgramCache, Served};
+use crate::slowpath::handler::{Handler, ProgramCache, Served};
 use crate::sync::rcu::Reader;
 use crate::worker::Worker;
 use crate::worker::mailbox::Command;
@@ -129,7 +129,7 @@ impl ControlPlane {
     }
 
     /// Wakes the handler of a worker.
-    pub fn notifier_of(&self, worker: usize) -> Arc<crate::slowpath::queue::Notifier> {
+    pub fn notifier_of(&self, worker: usize) -> Arc<crate::slowpath::channel::Notifier> {
         self.handlers.of_worker(worker).notifier.clone()
     }
 }

@@ -13,7 +13,7 @@ use crate::account::Account;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::EligibleWorker;
 use crate::error::Error;
-use crate::slowpath::queue::Channel;
+use crate::slowpath::channel::Channel;
 use crate::stats::WorkerStats;
 use crate::sync::counters::WorkerCounters;
 use crate::sync::rcu::Reader;

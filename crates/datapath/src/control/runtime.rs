@@ -10,7 +10,8 @@ use packet::Time;
 
 use crate::control::maintenance::{self, Maintenance};
 use crate::error::Error;
-use crate::slowpath::queue::{Handler, Notifier};
+use crate::slowpath::channel::Notifier;
+use crate::slowpath::handler::Handler;
 use crate::worker::Worker;
 use crate::worker::waker::Waker;
 

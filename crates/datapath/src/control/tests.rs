@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::control::runtime::Inline;
 use crate::datapath::Datapath;
 use crate::error::Error;
-use crate::slowpath::queue::Handler;
+use crate::slowpath::handler::Handler;
 use crate::sync::clock::ManualClock;
 use crate::worker::mailbox::{Command, Mailbox};
 

@@ -1,7 +1,9 @@
 //! The slow path's side of the datapath: misses go up to a handler thread, which asks the layer above, and come back
 //! with an answer.
 
+pub mod channel;
 pub mod flow_log;
+pub mod handler;
 pub mod queue;
 pub mod reorder;
 mod round_robin;

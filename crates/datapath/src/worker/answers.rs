@@ -4,7 +4,7 @@ use crate::action::PortNo;
 use crate::actions::execute::KeyView;
 use crate::drop::DropReason;
 use crate::pipeline::storm::SLICE;
-use crate::slowpath::queue::{Answer, Answered, ReturnedItem};
+use crate::slowpath::channel::{Answer, Answered, ReturnedItem};
 use crate::sync::tsc;
 use crate::worker::Worker;
 

@@ -15,7 +15,7 @@ use crate::actions::program::Program;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
-use crate::slowpath::queue::Notifier;
+use crate::slowpath::channel::Notifier;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;

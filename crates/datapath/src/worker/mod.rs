@@ -28,7 +28,7 @@ use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::recirculation::Deferred;
-use crate::slowpath::queue::Channel;
+use crate::slowpath::channel::Channel;
 use crate::sync::rcu::Reader;
 use crate::worker::commands::Leaving;
 use crate::worker::fairness::Fairness;

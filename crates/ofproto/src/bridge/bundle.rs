@@ -20,7 +20,7 @@ pub enum Bundled {
 }
 
 impl Bundled {
-    /// What can be told to be wrong before the bundle is committed.
+    /// Finds the errors that can be found before the bundle is committed.
     pub fn check(&self) -> Result<(), OfError> {
         match self {
             Bundled::Flow(change) if change.command == FlowModCommand::Add => match change.table {
@@ -33,7 +33,7 @@ impl Bundled {
 }
 
 impl Bridge {
-    /// Makes all changes, or none: then it tells which one failed, and why. No packet sees some of the changes
+    /// Makes all changes, or none. Then the error says which one failed, and why. No packet sees some of the changes
     /// of flows and groups without the others. Ports are changed and packets sent after these, in order.
     ///
     /// `read` makes a message out of what stands for it: many messages are kept in a form that takes less room, and

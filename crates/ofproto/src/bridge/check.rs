@@ -48,7 +48,7 @@ pub(super) fn check_actions(actions: &[Action], known: &Known) -> Result<(), OfE
     actions.iter().try_for_each(|action| check_action(action, None, known))
 }
 
-/// Checks the actions of a bucket: packets of any kind can come to it, and the group that they go to may come
+/// Checks the actions of a bucket. Packets of any kind can reach it, and the group that they name may be added
 /// later.
 pub(crate) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfError> {
     let mut others = actions.iter().filter(|action| !matches!(action, Action::Group(_)));

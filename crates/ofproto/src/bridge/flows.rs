@@ -247,7 +247,7 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
         new.cookie = change.new_cookie.filter(|_| !change.keep_cookie).unwrap_or(rule.cookie);
         new.modified = now;
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {
-            // The old counters stay with the old rule, which may come back.
+            // The old counters stay with the old rule, which a rollback may restore.
             new.stats = Arc::new(RuleStats::new(rule.stats.used()));
         }
         transaction.insert(new);

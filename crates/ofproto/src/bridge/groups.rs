@@ -111,14 +111,14 @@ pub(super) fn apply(transaction: &mut Transaction, change: &GroupMod) -> Result<
     }
 }
 
-/// Adds a group, or puts it in the place of another, whose age it has.
+/// Adds a group, or replaces the one with its number, whose age it gets.
 fn put(transaction: &mut Transaction, id: GroupId, spec: GroupSpec) {
     let old = transaction.bridge.groups.get(&id);
     let created = old.map_or(transaction.now, |group| group.created);
     transaction.set_group(id, Some(Arc::new(Group::new(id, spec, created))));
 }
 
-/// Puts a group in the place of itself with other buckets; those that stay keep their counters.
+/// Replaces the buckets of a group. Those that stay keep their counters.
 fn replace_buckets(transaction: &mut Transaction, old: &Group, spec: GroupSpec) {
     let mut new = Group::new(old.id, spec, old.created);
     new.stats = old.stats.clone();

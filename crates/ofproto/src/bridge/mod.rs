@@ -1,4 +1,16 @@
 //! A bridge: what controllers and the configuration can ask of it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `bundle` | Messages that take effect together |
+//! | `check` | Whether instructions and actions can be carried out |
+//! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
+//! | `groups` | Group-mods, group descriptions and statistics |
+//! | `meters` | Meter-mods, meter configurations and statistics |
+//! | `port` | Ports: added, removed, changed, described |
+//! | `queues` | Queues of ports |
+//! | `registry` | The bridges of a switch: added, removed, found |
+//! | `tables` | Table-mods, table descriptions and statistics |
 
 mod bundle;
 pub(crate) mod check;
@@ -59,7 +71,7 @@ impl Bridge {
         self.read(|_| ()).is_some()
     }
 
-    /// Configuration in force; the default one where the bridge is gone.
+    /// Configuration in force; the default one where the bridge was removed.
     pub fn config(&self) -> BridgeConfig {
         self.read(|bridge| bridge.config.clone()).unwrap_or_else(|| BridgeConfig::new(&self.name, 0))
     }
@@ -84,8 +96,8 @@ impl Bridge {
         self.read(|bridge| bridge.controllers).unwrap_or_default()
     }
 
-    /// Tells about the controllers. When the first is configured or the last goes, all flows are
-    /// removed, and a standalone bridge without controllers gets its NORMAL flow.
+    /// Sets what the controllers' connections mean. When the first controller is configured or the last is removed, all
+    /// flows are removed, and a standalone bridge without controllers gets its NORMAL flow.
     pub fn set_controllers(&self, controllers: Controllers) {
         if self.controllers() == controllers {
             return;
@@ -258,7 +270,7 @@ impl Bridge {
         self.switch.clock.now()
     }
 
-    /// Reads the bridge's state; `None` where it is gone.
+    /// Reads the bridge's state; `None` where it was removed.
     fn read<T>(&self, f: impl FnOnce(&BridgeState) -> T) -> Option<T> {
         self.switch.forwarding.read().bridges.get(&self.id).map(f)
     }

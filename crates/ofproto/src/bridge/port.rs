@@ -29,11 +29,11 @@ impl Bridge {
             Device::Patch { .. } => outcome = self.enter(port, spec, None),
             Device::Datapath(device) => {
                 let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath);
-                // The new port may get the number of one that has gone.
+                // The new port may get the number of a removed one.
                 if self.switch.ports_removed.swap(false, SeqCst) {
                     self.switch.revalidate();
                 }
-                // Packets may come up as soon as a worker polls it.
+                // There may be upcalls as soon as a worker polls it.
                 let announce = |dp_port| outcome = self.enter(port, spec, Some(dp_port));
                 let added = datapath.and_then(|datapath| Ok(datapath.add_port_with(device, announce)?));
                 if let Err(error) = added {
@@ -92,8 +92,8 @@ impl Bridge {
         self.remove_ports(&[port])
     }
 
-    /// Removes ports, as [`remove_port`](Bridge::remove_port); the workers are waited for as often as for one. Where one
-    /// of them does not exist, all stay.
+    /// Removes ports, as [`remove_port`](Bridge::remove_port); the workers are waited for as often as for one. Where
+    /// one of them does not exist, all stay.
     pub fn remove_ports(&self, going: &[OfPort]) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
@@ -125,7 +125,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Puts another device in the place of a port's, which has gone. The port keeps its number, its settings
+    /// Replaces the device of a port, which has gone. The port keeps its number, its settings
     /// and what was learnt there.
     pub fn replace_device(&self, port: OfPort, device: Arc<dyn ports::Port>) -> Result<(), Error> {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
@@ -246,7 +246,7 @@ impl Bridge {
                 return Err(OfError::OFPPMFC_BAD_CONFIG);
             }
             if let (Some(port), Some(datapath)) = (dp_port, self.switch.datapath.get()) {
-                // A port that has gone meanwhile has no state to refresh.
+                // A port that was removed meanwhile has no state to refresh.
                 let _ = datapath.refresh_port(port);
             }
         }

@@ -26,6 +26,11 @@ impl Bridge {
         })
     }
 
+    /// How many flows there are in all tables. Nothing is brought up to date for it.
+    pub fn flow_count(&self) -> usize {
+        self.read(BridgeState::flow_count).unwrap_or_default()
+    }
+
     /// Descriptions of the announced tables.
     pub fn table_descs(&self) -> Vec<TableDesc> {
         self.each_table(|id, table| TableDesc {
@@ -57,7 +62,7 @@ impl Bridge {
         if change.table.0 >= N_TABLES && change.table != TableId::ALL {
             return Err(OfError::OFPTMFC_BAD_TABLE);
         }
-        // There is one way to choose the flow.
+        // The flow to evict is chosen in one way only.
         if change.eviction_flags.is_some_and(|flags| flags != EvictionFlags::all()) {
             return Err(OfError::OFPTMFC_BAD_CONFIG);
         }
@@ -92,7 +97,7 @@ impl Bridge {
         self.change(change).unwrap_or(Ok(()))
     }
 
-    /// Brings the tables' configuration into force. What is above a limit goes, where it may be evicted.
+    /// Brings the tables' configuration into force. Flows above a limit are evicted, where they may be.
     pub(super) fn configure_tables(&self) {
         let _: Result<(), OfError> = self.switch.transact(self.id, |transaction| {
             transaction.bridge.configure_tables();
@@ -108,6 +113,11 @@ impl Bridge {
 }
 
 impl BridgeState {
+    /// How many flows there are in all tables.
+    pub(crate) fn flow_count(&self) -> usize {
+        self.tables.iter().map(|table| table.rules.len()).sum()
+    }
+
     /// Gives each table its settings.
     pub(crate) fn configure_tables(&mut self) {
         for (id, table) in self.tables.iter_mut().enumerate() {

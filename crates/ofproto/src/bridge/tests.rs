@@ -306,6 +306,18 @@ fn what_was_learnt_goes_with_the_last_flow_that_learns_it() {
 }
 
 #[test]
+fn flows_of_all_tables_are_counted() {
+    let bridge = bridge();
+    let before = bridge.flow_count();
+    for (table, port) in [(0, 1), (0, 2), (7, 1), (253, 1)] {
+        bridge.flow_mod(&FlowMod { table: Some(TableId(table)), ..add(port, vec![]) }).unwrap();
+    }
+    assert_eq!(bridge.flow_count(), before + 4);
+    bridge.flush_flows();
+    assert_eq!(bridge.flow_count(), before);
+}
+
+#[test]
 fn the_operators_name_of_a_table_wins() {
     let bridge = bridge();
     let name = || bridge.table_stats()[0].name.clone();

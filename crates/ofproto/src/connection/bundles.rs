@@ -12,7 +12,7 @@ use super::Session;
 use crate::bridge::Bundled;
 use crate::connection::budget::Charge;
 
-/// A bundle that nothing has been added to for this long goes.
+/// A bundle that nothing has been added to for this long is discarded.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Bytes that the bundles of a connection can hold. All connections together have a limit of their own
@@ -33,8 +33,8 @@ const CHUNK: usize = 64 << 10;
 
 /// The bundles of a connection.
 ///
-/// A message is checked when it comes and kept as it came: decoded, a short message can take forty times the room.
-/// The commit decodes them again, one after the other.
+/// A message is checked when it is received, and kept in encoded form: decoded, a short message can take forty times
+/// the memory. The commit decodes them again, one after the other.
 pub(super) struct Bundles {
     open: BTreeMap<u32, Bundle>,
     /// What all of them take.
@@ -96,7 +96,7 @@ impl Bundles {
         Some(bundle)
     }
 
-    /// Forgets bundles that have been forgotten.
+    /// Discards bundles that nothing has been added to for long.
     pub fn expire(&mut self, now: Time) {
         let idle: Vec<u32> = self.open.iter().filter(|(_, b)| now.since(b.used) >= IDLE).map(|(&id, _)| id).collect();
         idle.into_iter().for_each(|id| drop(self.remove(id)));
@@ -115,7 +115,7 @@ impl Bundles {
         self.memory.bytes() + bytes <= MAX_BYTES && self.memory.grow(bytes)
     }
 
-    /// A bundle that a control message is about; one that contradicts it goes.
+    /// A bundle that a control message is about; one that contradicts it is discarded.
     fn find(&mut self, control: &BundleControl) -> Result<&mut Bundle, OfError> {
         let bundle = self.open.get(&control.bundle).ok_or(OfError::OFPBFC_BAD_ID)?;
         if bundle.flags != control.flags {

@@ -1,8 +1,8 @@
-//! What the bridge tells a connection unasked: filtered when it happens, kept until there is room to send it.
+//! Events of the bridge for a connection: filtered when they happen, and kept until there is room to send them.
 //!
-//! The bridge's threads put events in, the connection's thread takes them out. Memory is bounded: of
-//! packet-ins the oldest go when there are too many; the other events are fewer and matter more, so packet-ins
-//! make way for them, and only a queue full of others loses some. Whatever is lost is counted.
+//! The bridge's threads put events in, and the connection's thread takes them out. Memory is bounded. When there are
+//! too many packet-ins, the oldest are dropped. The other events are fewer and matter more, so they have a limit of
+//! their own, and the latest are dropped above it. Whatever is dropped is counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,10 +57,11 @@ pub struct Dropped {
 pub(super) struct Mailbox {
     roles: Arc<Roles>,
     member: Member,
-    state: Mutex<State>,
+    queue: Mutex<EventQueue>,
 }
 
-struct State {
+/// What waits, and what the connection wants.
+struct EventQueue {
     interest: Interest,
     events: VecDeque<Event>,
     packet_ins: usize,
@@ -71,7 +72,7 @@ struct State {
 
 impl Mailbox {
     pub fn new(roles: Arc<Roles>, member: Member, interest: Interest) -> Mailbox {
-        let state = State {
+        let queue = EventQueue {
             interest,
             events: VecDeque::new(),
             packet_ins: 0,
@@ -79,30 +80,30 @@ impl Mailbox {
             limit: None,
             waker: None,
         };
-        Mailbox { roles, member, state: Mutex::new(state) }
+        Mailbox { roles, member, queue: Mutex::new(queue) }
     }
 
     pub fn set_interest(&self, interest: Interest) {
-        self.state.lock().interest = interest;
+        self.queue.lock().interest = interest;
     }
 
     pub fn set_waker(&self, waker: Waker) {
-        self.state.lock().waker = Some(waker);
+        self.queue.lock().waker = Some(waker);
     }
 
     pub fn set_limit(&self, limit: PacketInLimit) {
-        self.state.lock().limit = Some(limit);
+        self.queue.lock().limit = Some(limit);
     }
 
     pub fn dropped(&self) -> Dropped {
-        self.state.lock().dropped
+        self.queue.lock().dropped
     }
 
     /// The oldest event.
     pub fn take(&self) -> Option<Event> {
-        let mut state = self.state.lock();
-        let event = state.events.pop_front()?;
-        state.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
+        let mut queue = self.queue.lock();
+        let event = queue.events.pop_front()?;
+        queue.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
         Some(event)
     }
 
@@ -113,21 +114,21 @@ impl Mailbox {
 
     /// Puts an event in that `wanted` accepts. `make` is called only then.
     fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
-        let mut state = self.state.lock();
-        if !state.interest.listening || !wanted(&state.interest) {
+        let mut queue = self.queue.lock();
+        if !queue.interest.listening || !wanted(&queue.interest) {
             return;
         }
-        let event = make(&state.interest);
-        state.push(event);
-        let waker = state.waker.clone();
-        drop(state);
+        let event = make(&queue.interest);
+        queue.push(event);
+        let waker = queue.waker.clone();
+        drop(queue);
         if let Some(wake) = waker {
             wake();
         }
     }
 }
 
-impl State {
+impl EventQueue {
     fn push(&mut self, event: Event) {
         if let Event::PacketIn(packet) = &event {
             if let Some(limit) = &mut self.limit
@@ -147,7 +148,7 @@ impl State {
         self.events.push_back(event);
     }
 
-    /// Makes way: the oldest packet-in goes.
+    /// Drops the oldest packet-in.
     fn drop_packet_in(&mut self) {
         if let Some(at) = self.events.iter().position(|e| matches!(e, Event::PacketIn(_))) {
             self.events.remove(at);
@@ -161,7 +162,7 @@ impl Subscriber for Mailbox {
     fn packet_in(&self, event: &PacketInEvent) {
         let side = self.side();
         let reason = |i: &Interest| match event.packet_in.reason {
-            // OVS's own reason for a miss without a table-miss flow goes by the bit of a plain miss.
+            // OVS's own reason for a miss without a table-miss flow is filtered by the bit of a plain miss.
             PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
             // What OpenFlow 1.3 calls a table-miss flow was a flow like any other before.
             PacketInReason::NoMatch if event.explicit_miss && i.implicit_misses => PacketInReason::Action,

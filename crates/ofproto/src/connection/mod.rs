@@ -6,9 +6,19 @@
 //! is sent and the socket closed.
 //!
 //! A peer that does not read costs bounded memory: beyond [`OUTPUT_LIMIT`] nothing more of it is read or
-//! answered ([`wants_input`](Session::wants_input)), long answers are made as it takes them (`reply.rs`), and
+//! answered ([`wants_input`](Session::wants_input)), long answers are made as it takes them (`reply`), and
 //! events wait in a bounded mailbox. What it sends for later use is bounded, too: bundles in bytes, requests in
 //! pieces by what is kept of them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `requests` | What each message asks for, and the answer |
+//! | `reply` | Long answers, made piece by piece |
+//! | `features` | The answer about table features |
+//! | `bundles` | Bundles that are not committed yet |
+//! | `mailbox` | Events that wait for the peer |
+//! | `roles` | The roles of a bridge's controllers |
+//! | `budget` | What all peers together may make the switch hold |
 
 pub(crate) mod budget;
 mod bundles;
@@ -46,7 +56,7 @@ pub use roles::Roles;
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
 pub const OUTPUT_LIMIT: usize = 1 << 20;
 
-/// Bytes of output that wait before a long answer is not gone on with.
+/// Bytes of output that wait before no more of a long answer is made.
 const REPLY_LIMIT: usize = 256 << 10;
 
 /// Bytes of output that wait before no more events are taken out of the mailbox.
@@ -54,7 +64,7 @@ const EVENT_LIMIT: usize = 64 << 10;
 
 /// What a connection is for (OVS's "primary" and "service" connections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ConnectionKind {
     /// A controller that the bridge is configured with: it gets asynchronous messages at once.
     Controller,
     /// A client that connected by itself (BRIDGE.mgmt): none until it sets a miss_send_len.
@@ -65,7 +75,7 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: ConnectionKind,
     /// Versions that may be negotiated; those that the codec does not support are left out.
     pub versions: Versions,
     /// After so long without a message an echo is sent, after as long again the connection closed. `None`
@@ -141,7 +151,7 @@ impl Session {
         let mailbox = Arc::new(Mailbox::new(roles.clone(), member, interest));
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
-        let miss_send_len = if settings.kind == Kind::Controller { 128 } else { 0 };
+        let miss_send_len = if settings.kind == ConnectionKind::Controller { 128 } else { 0 };
         let bundles = Bundles::new(bridge.bundle_memory());
         let mut session = Session {
             bridge,
@@ -415,7 +425,7 @@ impl Session {
     }
 
     fn interest(&self) -> Interest {
-        let asked = self.settings.kind == Kind::Controller || self.miss_send_len != 0;
+        let asked = self.settings.kind == ConnectionKind::Controller || self.miss_send_len != 0;
         Interest {
             listening: asked && self.version.is_some(),
             config: self.async_config,

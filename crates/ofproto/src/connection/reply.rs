@@ -1,10 +1,10 @@
 //! Answers that can be long are made piece by piece, as the peer takes them.
 //!
 //! What an answer is about is chosen once, under the tables' lock, as a list of flows or numbers: a few bytes for
-//! each. The entries are made from it when there is room in the output, without that lock for flows, and with it for
-//! one piece of the others. So neither a long answer nor a slow peer holds the tables, and beside that list the memory
-//! that an answer takes depends on a piece, not on the tables. What has gone by the time that its piece is made is left
-//! out, except flows, which are shown as they were.
+//! each. The entries are made from the list when there is room in the output: those of flows without that lock, others
+//! with the lock held for one piece. So neither a long answer nor a slow peer holds the tables. Beside the list, an
+//! answer takes the memory of one piece. What was removed by the time that its piece is made is left out, except flows,
+//! which are shown as they were.
 
 use std::vec::IntoIter;
 

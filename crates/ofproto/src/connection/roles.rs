@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 /// The roles of all connections of a bridge, shared by them.
 #[derive(Default)]
 pub struct Roles {
-    inner: Mutex<Inner>,
+    table: Mutex<RoleTable>,
 }
 
+/// The roles by member.
 #[derive(Default)]
-struct Inner {
+struct RoleTable {
     next: u64,
     roles: BTreeMap<u64, Role>,
     /// The largest generation id that a primary or secondary has given.
@@ -26,43 +27,43 @@ pub(super) struct Member(u64);
 impl Roles {
     /// A new connection, with the role equal.
     pub(super) fn join(&self) -> Member {
-        let mut inner = self.inner.lock();
-        inner.next += 1;
-        let id = inner.next;
-        inner.roles.insert(id, Role::Equal);
+        let mut table = self.table.lock();
+        table.next += 1;
+        let id = table.next;
+        table.roles.insert(id, Role::Equal);
         Member(id)
     }
 
     pub(super) fn leave(&self, member: Member) {
-        self.inner.lock().roles.remove(&member.0);
+        self.table.lock().roles.remove(&member.0);
     }
 
     pub(super) fn role(&self, member: Member) -> Role {
-        self.inner.lock().roles.get(&member.0).copied().unwrap_or(Role::Equal)
+        self.table.lock().roles.get(&member.0).copied().unwrap_or(Role::Equal)
     }
 
     /// The generation id in force.
     pub(super) fn generation(&self) -> Option<u64> {
-        self.inner.lock().generation
+        self.table.lock().generation
     }
 
     /// Gives a connection a role. A new primary makes the old one secondary. A generation id that is older
     /// than one seen before is stale; ids wrap around.
     pub(super) fn change(&self, member: Member, role: Role, generation: Option<u64>) -> Result<(), OfError> {
-        let mut inner = self.inner.lock();
+        let mut table = self.table.lock();
         if matches!(role, Role::Primary | Role::Secondary)
             && let Some(new) = generation
         {
-            if inner.generation.is_some_and(|old| (new.wrapping_sub(old) as i64) < 0) {
+            if table.generation.is_some_and(|old| (new.wrapping_sub(old) as i64) < 0) {
                 return Err(OfError::OFPRRFC_STALE);
             }
-            inner.generation = Some(new);
+            table.generation = Some(new);
         }
         if role == Role::Primary {
-            inner.roles.values_mut().filter(|r| **r == Role::Primary).for_each(|r| *r = Role::Secondary);
+            table.roles.values_mut().filter(|r| **r == Role::Primary).for_each(|r| *r = Role::Secondary);
         }
         if role != Role::NoChange {
-            inner.roles.insert(member.0, role);
+            table.roles.insert(member.0, role);
         }
         Ok(())
     }

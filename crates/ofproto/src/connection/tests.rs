@@ -44,7 +44,7 @@ fn add_port(bridge: &Bridge, name: &str) -> OfPort {
     bridge.add_port(spec).unwrap()
 }
 
-fn settings(kind: Kind) -> Settings {
+fn settings(kind: ConnectionKind) -> Settings {
     Settings {
         kind,
         versions: Versions::ALL,
@@ -60,11 +60,11 @@ fn at(seconds: u64) -> Time {
 }
 
 /// A session whose peer has said hello with this version.
-fn session(bridge: &Bridge, kind: Kind, version: Version) -> Session {
+fn session(bridge: &Bridge, kind: ConnectionKind, version: Version) -> Session {
     session_with(bridge, kind, version, Arc::new(Roles::default()))
 }
 
-fn session_with(bridge: &Bridge, kind: Kind, version: Version, roles: Arc<Roles>) -> Session {
+fn session_with(bridge: &Bridge, kind: ConnectionKind, version: Version, roles: Arc<Roles>) -> Session {
     let mut s = Session::new(bridge.clone(), settings(kind), roles, START);
     s.receive(&[version.wire(), 0, 0, 8, 0, 0, 0, 9], START);
     assert_eq!(s.version(), Some(version));
@@ -130,7 +130,7 @@ fn all_flows() -> MultipartRequest {
 #[test]
 fn hellos_agree_on_the_latest_common_version() {
     let bridge = bridge();
-    let two = Settings { versions: Versions::of(&[Version::V1_0, Version::V1_3]), ..settings(Kind::Service) };
+    let two = Settings { versions: Versions::of(&[Version::V1_0, Version::V1_3]), ..settings(ConnectionKind::Service) };
     let mut s = Session::new(bridge.clone(), two, Arc::default(), START);
     // Versions 1.0 and 1.3, which needs a bitmap.
     assert_eq!(s.output(), [4, 0, 0, 16, 0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 0b1_0010]);
@@ -143,7 +143,7 @@ fn hellos_agree_on_the_latest_common_version() {
 
 #[test]
 fn no_common_version_is_refused_with_a_text() {
-    let only = Settings { versions: Versions::of(&[Version::V1_3]), ..settings(Kind::Service) };
+    let only = Settings { versions: Versions::of(&[Version::V1_3]), ..settings(ConnectionKind::Service) };
     let mut s = Session::new(bridge(), only, Arc::default(), START);
     s.sent(usize::MAX);
     s.receive(&[1, 0, 0, 8, 0, 0, 0, 1, 1, 2, 0, 8, 0, 0, 0, 2], START);
@@ -158,11 +158,11 @@ fn no_common_version_is_refused_with_a_text() {
 
 #[test]
 fn what_is_no_openflow_ends_the_connection() {
-    let mut s = Session::new(bridge(), settings(Kind::Service), Arc::default(), START);
+    let mut s = Session::new(bridge(), settings(ConnectionKind::Service), Arc::default(), START);
     s.receive(b"GET / HTTP/1.1\r\n\r\n", START);
     s.receive(&[0; 100_000], START);
     assert!(s.closed().is_some());
-    let mut s = session(&bridge(), Kind::Service, Version::V1_0);
+    let mut s = session(&bridge(), ConnectionKind::Service, Version::V1_0);
     s.receive(&[1, 2, 0, 3, 0, 0, 0, 0], START);
     assert!(matches!(s.closed(), Some(Closed::Frame(_))));
 }
@@ -172,7 +172,7 @@ fn requests_are_answered_in_every_version() {
     let bridge = bridge();
     let port = add_port(&bridge, "p1");
     for version in Version::ALL {
-        let s = &mut session(&bridge, Kind::Service, version);
+        let s = &mut session(&bridge, ConnectionKind::Service, version);
         assert_eq!(ask(s, Body::EchoRequest(vec![1, 2, 3])), Body::EchoReply(vec![1, 2, 3]));
         let Body::FeaturesReply(f) = ask(s, Body::FeaturesRequest) else { panic!() };
         assert_eq!((f.datapath_id, f.n_tables), (0x1234, 254));
@@ -195,7 +195,7 @@ fn requests_are_answered_in_every_version() {
 
 #[test]
 fn every_table_tells_its_features() {
-    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let s = &mut session(&bridge(), ConnectionKind::Service, Version::V1_3);
     let request = MultipartRequest::TableFeatures(Vec::new());
     let mut tables = Vec::new();
     let all = tell(s, Body::MultipartRequest { more: false, request });
@@ -213,7 +213,7 @@ fn flows_come_and_go() {
     let bridge = bridge();
     for version in [Version::V1_0, Version::V1_3] {
         bridge.flush_flows();
-        let s = &mut session(&bridge, Kind::Service, version);
+        let s = &mut session(&bridge, ConnectionKind::Service, version);
         for n in 1..=3 {
             assert_eq!(tell(s, Body::FlowMod(Box::new(add_flow(n)))), []);
         }
@@ -233,7 +233,7 @@ fn flows_come_and_go() {
 
 #[test]
 fn a_fault_is_answered_with_its_error_and_the_connection_goes_on() {
-    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let s = &mut session(&bridge(), ConnectionKind::Service, Version::V1_3);
     let mut wrong = vec![4, 99, 0, 100, 0, 0, 0, 5];
     wrong.resize(100, 7);
     s.receive(&wrong, START);
@@ -251,7 +251,7 @@ fn a_fault_is_answered_with_its_error_and_the_connection_goes_on() {
 
 #[test]
 fn an_idle_peer_is_probed_and_then_given_up() {
-    let mut s = session(&bridge(), Kind::Controller, Version::V1_0);
+    let mut s = session(&bridge(), ConnectionKind::Controller, Version::V1_0);
     s.poll(at(4));
     assert_eq!(heard(&mut s), []);
     assert_eq!(s.next_timeout(), Some(at(5)));
@@ -271,7 +271,7 @@ fn an_idle_peer_is_probed_and_then_given_up() {
 
 #[test]
 fn a_byte_now_and_then_is_no_sign_of_life() {
-    let mut s = session(&bridge(), Kind::Controller, Version::V1_0);
+    let mut s = session(&bridge(), ConnectionKind::Controller, Version::V1_0);
     // An echo request of 100 bytes.
     s.receive(&[1, 2, 0, 100, 0, 0, 0, 1], at(1));
     for second in 2..10 {
@@ -304,7 +304,7 @@ fn packet_in(reason: PacketInReason) -> PacketInEvent {
 #[test]
 fn a_service_connection_is_quiet_until_it_asks() {
     let bridge = bridge();
-    let s = &mut session(&bridge, Kind::Service, Version::V1_0);
+    let s = &mut session(&bridge, ConnectionKind::Service, Version::V1_0);
     add_port(&bridge, "p1");
     s.mailbox.packet_in(&packet_in(PacketInReason::Action));
     s.poll(START);
@@ -329,8 +329,8 @@ fn a_service_connection_is_quiet_until_it_asks() {
 #[test]
 fn controllers_get_what_their_version_and_settings_say() {
     let bridge = bridge();
-    let mut new = session(&bridge, Kind::Controller, Version::V1_3);
-    let mut old = session(&bridge, Kind::Controller, Version::V1_0);
+    let mut new = session(&bridge, ConnectionKind::Controller, Version::V1_3);
+    let mut old = session(&bridge, ConnectionKind::Controller, Version::V1_0);
     assert!(old.wants_misses() && !new.wants_misses());
     let mut got = |event: &PacketInEvent| {
         [&mut new, &mut old].map(|s| {
@@ -374,8 +374,8 @@ fn controllers_get_what_their_version_and_settings_say() {
 #[test]
 fn a_new_primary_makes_the_old_one_secondary() {
     let (bridge, roles) = (bridge(), Arc::new(Roles::default()));
-    let mut a = session_with(&bridge, Kind::Controller, Version::V1_3, roles.clone());
-    let mut b = session_with(&bridge, Kind::Controller, Version::V1_3, roles.clone());
+    let mut a = session_with(&bridge, ConnectionKind::Controller, Version::V1_3, roles.clone());
+    let mut b = session_with(&bridge, ConnectionKind::Controller, Version::V1_3, roles.clone());
     let request = |role, id| Body::RoleRequest(RoleMsg { role, generation_id: Some(id) });
     let reply = |role, id| Body::RoleReply(RoleMsg { role, generation_id: Some(id) });
     assert_eq!(ask(&mut a, request(Role::Primary, 5)), reply(Role::Primary, 5));
@@ -400,7 +400,7 @@ fn a_new_primary_makes_the_old_one_secondary() {
 #[test]
 fn a_peer_that_does_not_read_costs_bounded_memory() {
     let bridge = bridge();
-    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
     // Events: packet-ins are dropped and counted, the rest waits.
     for _ in 0..3 * MAX_PACKET_INS {
         s.mailbox.packet_in(&packet_in(PacketInReason::Action));
@@ -444,7 +444,7 @@ fn a_long_dump_is_made_as_the_peer_reads_it() {
     const FLOWS: u32 = 12_000;
     let bridge = bridge();
     (0..FLOWS).for_each(|n| bridge.flow_mod(&numbered_flow(n)).unwrap());
-    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
     let bytes = |xid, body| encode(&Message::new(Version::V1_3, xid, body), DecodeOptions::default()).unwrap();
     s.receive(&bytes(7, Body::MultipartRequest { more: false, request: all_flows() }), START);
     s.receive(&bytes(8, Body::BarrierRequest), START);
@@ -453,7 +453,7 @@ fn a_long_dump_is_made_as_the_peer_reads_it() {
     assert!(!s.wants_input() && s.output().len() < REPLY_LIMIT + (64 << 10), "{} bytes wait", s.output().len());
     // The tables are free, and who comes later is served.
     bridge.flow_mod(&numbered_flow(FLOWS)).unwrap();
-    let other = &mut session(&bridge, Kind::Service, Version::V1_3);
+    let other = &mut session(&bridge, ConnectionKind::Service, Version::V1_3);
     assert_eq!(ask(other, Body::BarrierRequest), Body::BarrierReply);
     // A slow reader is neither probed in the middle nor given up.
     s.poll(at(60));
@@ -490,7 +490,7 @@ fn a_long_dump_is_made_as_the_peer_reads_it() {
 
 #[test]
 fn what_waits_is_not_moved_for_each_byte_that_goes_or_comes() {
-    let s = &mut session(&bridge(), Kind::Service, Version::V1_3);
+    let s = &mut session(&bridge(), ConnectionKind::Service, Version::V1_3);
     let echo = encode(&Message::new(Version::V1_3, 1, Body::EchoRequest(vec![0; 60_000])), s.options).unwrap();
     let mut places = Vec::new();
     for byte in &echo[..echo.len() - 1] {
@@ -511,7 +511,7 @@ fn what_waits_is_not_moved_for_each_byte_that_goes_or_comes() {
 #[test]
 fn half_a_request_about_tables_keeps_only_names() {
     let bridge = bridge();
-    let s = &mut session(&bridge, Kind::Service, Version::V1_3);
+    let s = &mut session(&bridge, ConnectionKind::Service, Version::V1_3);
     let Body::MultipartReply { reply: MultipartReply::TableFeatures(all), .. } =
         tell(s, Body::MultipartRequest { more: false, request: MultipartRequest::TableFeatures(Vec::new()) })
             .remove(0)
@@ -553,7 +553,7 @@ fn bundles_take_no_more_memory_than_there_is_for_all_connections() {
     assert_eq!(other.bytes(), 256 << 20);
     // All but what some hundred flow-mods take.
     other.shrink(150_000);
-    let mut a = session(&bridge, Kind::Service, Version::V1_4);
+    let mut a = session(&bridge, ConnectionKind::Service, Version::V1_4);
     let refused = (0..5000).find_map(|n| {
         let body = bundle_add(&a, 1, n);
         tell(&mut a, body).pop().map(|message| (n, error(&message.body)))
@@ -561,7 +561,7 @@ fn bundles_take_no_more_memory_than_there_is_for_all_connections() {
     let (n, e) = refused.unwrap();
     assert!((500..1500).contains(&n) && e == OfError::OFPBFC_MSG_TOO_MANY, "{n} {e:?}");
     // Another session cannot have a bundle either.
-    let mut b = session(&bridge, Kind::Service, Version::V1_4);
+    let mut b = session(&bridge, ConnectionKind::Service, Version::V1_4);
     let mut rest = bridge.bundle_memory();
     while rest.grow(100) || rest.grow(1) {}
     let refused = tell(&mut b, bundle_control(1, BundleControlKind::OpenRequest));
@@ -579,7 +579,7 @@ fn bundles_take_no_more_memory_than_there_is_for_all_connections() {
 
 #[test]
 fn a_connection_has_no_more_than_so_many_bundles() {
-    let s = &mut session(&bridge(), Kind::Service, Version::V1_4);
+    let s = &mut session(&bridge(), ConnectionKind::Service, Version::V1_4);
     let opened = (0..10_000).take_while(|&id| {
         matches!(tell(s, bundle_control(id, BundleControlKind::OpenRequest))[0].body, Body::BundleControl(_))
     });
@@ -591,7 +591,7 @@ fn a_connection_has_no_more_than_so_many_bundles() {
 #[test]
 fn flow_removed_comes_before_the_barrier_reply() {
     let bridge = bridge();
-    let s = &mut session(&bridge, Kind::Controller, Version::V1_3);
+    let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
     let mut flow = add_flow(1);
     flow.flags = openflow::FlowModFlags::SEND_FLOW_REM;
     assert_eq!(tell(s, Body::FlowMod(Box::new(flow))), []);
@@ -616,7 +616,7 @@ mod ovs_ofctl {
     use super::*;
 
     fn serve(mut stream: UnixStream, bridge: &Bridge) {
-        let mut s = Session::new(bridge.clone(), settings(Kind::Service), Arc::default(), START);
+        let mut s = Session::new(bridge.clone(), settings(ConnectionKind::Service), Arc::default(), START);
         let mut buffer = [0; 4096];
         loop {
             let n = stream.write(s.output()).unwrap_or(0);

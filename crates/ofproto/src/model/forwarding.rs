@@ -4,8 +4,8 @@
 //! to end, so that it sees one state even where it crosses a patch port, and a change holds it alone.
 //! The MAC tables have a lock of their own, because translations write to them.
 //!
-//! Generations: every change takes the next number of [`Forwarding::generation`] and stores it where it
-//! happened. A translation notes the number that it began with; its result is out of date when
+//! Generations: every change takes the next number of [`Forwarding::generation`] and stores it with what
+//! was changed. A translation keeps the number that it began with. Its result is out of date when
 //! something that it depends on has a later one.
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl Forwarding {
         self.generation.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Notes a change of ports or settings.
+    /// Records a change of ports or settings.
     pub fn touch(&mut self) {
         self.changed = self.next_generation();
     }
@@ -91,7 +91,7 @@ pub(crate) struct BridgeState {
     pub users: Users,
     /// How many `learn(delete_learned)` actions there are for each kind of flow that they learn.
     pub learners: HashMap<Learned, u32>,
-    /// Kinds of flows whose last such action went in the present transaction.
+    /// Kinds of flows whose last such action was removed in the present transaction.
     pub orphaned: Vec<Learned>,
     pub mirrors: Vec<MirrorState>,
 }
@@ -119,7 +119,7 @@ impl BridgeState {
         bridge
     }
 
-    /// Puts a group in the place of the one that has this number, or takes that away; returns it.
+    /// Replaces the group with this number, or removes it. Returns the old one.
     pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) -> Option<Arc<Group>> {
         if let Some(group) = &group {
             self.users.add_group(group);
@@ -186,7 +186,7 @@ pub(crate) struct PortState {
     pub port: OfPort,
     pub name: String,
     pub device: Device,
-    /// `None` for a patch port, and while another device takes the place of one that has gone.
+    /// `None` for a patch port, and while another device replaces one that has gone.
     pub dp_port: Option<PortNo>,
     pub config: PortConfig,
     pub vlan: PortVlan,

@@ -8,7 +8,7 @@ use openflow::group::GroupSpec;
 use openflow::{GroupId, OfPort};
 use packet::Time;
 
-/// A group. Never changes but for its counters: a modification puts another in its place.
+/// A group. It never changes but for its counters: a modification replaces it.
 #[derive(Debug)]
 pub struct Group {
     /// Number.

@@ -1,8 +1,8 @@
 //! The MAC learning table of a bridge.
 //!
-//! Entries age unless packets refresh them, the table has a size limit, and when it is full the port
-//! with most entries loses the one that was used least recently: a port that invents addresses hurts
-//! itself first. Static entries neither age nor move.
+//! Entries age unless packets refresh them. The table has a size limit. When it is full, the port with most entries
+//! loses the one that was used least recently, so a port that invents addresses hurts itself first. Static entries
+//! neither age nor move.
 //!
 //! Each change that forwarding can notice is logged with a generation, so that the flows that depend
 //! on an address can be found ([`MacTable::changed_since`]).
@@ -38,7 +38,7 @@ pub struct MacEntry {
 /// Settings of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacSettings {
-    /// An entry goes when it was not used for this long.
+    /// An entry is removed when it was not used for this long.
     pub ageing: Duration,
     /// Most entries.
     pub max_entries: usize,
@@ -60,12 +60,14 @@ pub struct MacStats {
     pub moved: u64,
 }
 
+/// Where an address is.
 #[derive(Clone, Copy)]
-struct Entry {
+struct MacLocation {
     port: OfPort,
+    /// A static entry.
     fixed: bool,
     used: Time,
-    /// Place in the order of use; key of `by_port`.
+    /// Position in the order of use; key of `by_port`.
     stamp: u64,
 }
 
@@ -73,7 +75,7 @@ struct Entry {
 /// depends on the table is checked.
 const LOG: usize = 4096;
 
-/// Refreshing an entry more often than this would only cost locks.
+/// An entry is not refreshed more often than this: each refresh takes the table's lock.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The table.
@@ -81,7 +83,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 pub struct MacTable {
     settings: MacSettings,
     stats: MacStats,
-    entries: HashMap<MacKey, Entry, foldhash::fast::RandomState>,
+    entries: HashMap<MacKey, MacLocation, foldhash::fast::RandomState>,
     /// For each port, its entries from the least to the most recently used, without the static ones.
     by_port: BTreeMap<OfPort, BTreeMap<u64, MacKey>>,
     next_stamp: u64,
@@ -122,7 +124,7 @@ impl MacTable {
         if is_multicast(key.mac) {
             return false;
         }
-        let current = |entry: &Entry| entry.fixed || entry.port == port && now.since(entry.used) < REFRESH;
+        let current = |entry: &MacLocation| entry.fixed || entry.port == port && now.since(entry.used) < REFRESH;
         !self.entries.get(&key).is_some_and(current)
     }
 
@@ -155,7 +157,7 @@ impl MacTable {
         changed
     }
 
-    /// Notes that packets from `key` still come in on `port`. Nothing happens where the entry has moved.
+    /// Refreshes the entry of `key`, if it is still on `port`.
     pub fn refresh(&mut self, key: MacKey, port: OfPort, used: Time) {
         if let Some(&entry) = self.entries.get(&key)
             && !entry.fixed
@@ -172,7 +174,7 @@ impl MacTable {
         if let Some(entry) = self.entries.remove(&key) {
             self.unlink(entry);
         }
-        self.entries.insert(key, Entry { port, fixed: true, used: Time(0), stamp: 0 });
+        self.entries.insert(key, MacLocation { port, fixed: true, used: Time(0), stamp: 0 });
         self.record(generation, key);
     }
 
@@ -197,7 +199,7 @@ impl MacTable {
         self.remove_where(generation, |_, entry| !entry.fixed);
     }
 
-    /// Removes every entry of these ports, which have gone.
+    /// Removes every entry of these ports, which were removed.
     pub fn flush_ports(&mut self, ports: &[OfPort], generation: u64) {
         let ports: HashSet<OfPort> = ports.iter().copied().collect();
         self.remove_where(generation, |_, entry| ports.contains(&entry.port));
@@ -273,7 +275,7 @@ impl MacTable {
         self.log.push_back((generation, key));
     }
 
-    fn remove_where(&mut self, generation: u64, gone: impl Fn(&MacKey, &Entry) -> bool) -> usize {
+    fn remove_where(&mut self, generation: u64, gone: impl Fn(&MacKey, &MacLocation) -> bool) -> usize {
         let keys: Vec<MacKey> = self.entries.iter().filter(|(k, e)| gone(k, e)).map(|(&k, _)| k).collect();
         for &key in &keys {
             self.remove(key, generation);
@@ -289,7 +291,7 @@ impl MacTable {
         self.remove(key, generation)
     }
 
-    fn unlink(&mut self, entry: Entry) {
+    fn unlink(&mut self, entry: MacLocation) {
         if !entry.fixed
             && let Some(keys) = self.by_port.get_mut(&entry.port)
         {
@@ -304,7 +306,7 @@ impl MacTable {
         self.next_stamp += 1;
         let stamp = self.next_stamp;
         self.by_port.entry(port).or_default().insert(stamp, key);
-        self.entries.insert(key, Entry { port, fixed: false, used, stamp });
+        self.entries.insert(key, MacLocation { port, fixed: false, used, stamp });
     }
 }
 

@@ -1,5 +1,17 @@
-//! What the bridges are: ports, tables' surroundings, addresses, groups, meters, mirrors. Translation reads it,
-//! bridges change it.
+//! The state of bridges. Translation reads it, and bridges change it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `forwarding` | All that a translation reads, behind one lock |
+//! | [`config`] | The configuration of a bridge |
+//! | `port` | Ports: how they are declared, shown and described |
+//! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
+//! | [`mac`] | The MAC learning table |
+//! | [`group`] | Groups and their counters |
+//! | [`meter`] | Meters |
+//! | [`mirror`] | Mirrors and their counters |
+//! | `transaction` | Changes of flows and groups that take effect together |
+//! | `users` | Which flows and groups use a group or a meter |
 
 pub mod config;
 pub(crate) mod forwarding;

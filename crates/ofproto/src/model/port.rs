@@ -59,7 +59,7 @@ pub struct PortInfo {
     pub port: OfPort,
     /// Name.
     pub name: String,
-    /// Number in the datapath; `None` for a patch port, and while one device takes the place of another.
+    /// Number in the datapath; `None` for a patch port, and while one device replaces another.
     pub dp_port: Option<datapath::PortNo>,
     /// "afxdp", "tap", ..., or "patch".
     pub kind: &'static str,

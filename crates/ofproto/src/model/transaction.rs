@@ -1,7 +1,7 @@
 //! Changes of a bridge's flows and groups that take effect together, or not at all.
 //!
-//! A transaction makes each change at once, under the write lock that its caller holds: no packet sees the tables
-//! between two of them. It notes what it replaces, so that [`rollback`](Transaction::rollback) can put it back.
+//! A transaction makes each change at once, under the write lock that its caller holds, so no packet sees the tables
+//! between two of them. It keeps what it replaces, so that [`rollback`](Transaction::rollback) can put it back.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::model::forwarding::{BridgeState, Learned};
 use crate::model::group::Group;
 use crate::table::Rule;
 
-/// One step: a rule that came, one that went, or one in place of another.
-struct Step {
+/// A rule that was added, one that was removed, or one that replaced another.
+struct RuleChange {
     old: Option<Arc<Rule>>,
     new: Option<Arc<Rule>>,
-    /// Why the old one went, if it did not make way for the new one.
+    /// Why the old one was removed. `None` where the new one replaced it.
     reason: Option<FlowRemovedReason>,
 }
 
@@ -27,50 +27,50 @@ pub(crate) struct Transaction<'a> {
     pub bridge: &'a mut BridgeState,
     pub generation: u64,
     pub now: Time,
-    steps: Vec<Step>,
+    rule_changes: Vec<RuleChange>,
     /// Each group that has changed, as it was before the change, in order.
-    groups: Vec<(GroupId, Option<Arc<Group>>)>,
+    group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
 }
 
 impl<'a> Transaction<'a> {
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
-        Transaction { bridge, generation, now, steps: Vec::new(), groups: Vec::new() }
+        Transaction { bridge, generation, now, rule_changes: Vec::new(), group_changes: Vec::new() }
     }
 
     /// Adds a rule, in place of one with equal match and priority.
     pub fn insert(&mut self, rule: Rule) {
         let new = Arc::new(rule);
         let old = self.put(new.clone());
-        self.steps.push(Step { old, new: Some(new), reason: None });
+        self.rule_changes.push(RuleChange { old, new: Some(new), reason: None });
     }
 
-    /// Removes a rule, unless another is in its place by now.
+    /// Removes a rule, unless another has replaced it.
     pub fn remove(&mut self, rule: &Arc<Rule>, reason: FlowRemovedReason) {
         if let Some(old) = self.take(rule) {
-            self.steps.push(Step { old: Some(old), new: None, reason: Some(reason) });
+            self.rule_changes.push(RuleChange { old: Some(old), new: None, reason: Some(reason) });
         }
     }
 
-    /// Removes all rules and groups, for others that take their place. Nobody is told of it.
+    /// Removes all rules and groups, to be replaced by others. No flow-removed is sent.
     pub fn clear(&mut self) {
         let rules: Vec<_> = self.bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect();
         for rule in rules {
             if let Some(old) = self.take(&rule) {
-                self.steps.push(Step { old: Some(old), new: None, reason: None });
+                self.rule_changes.push(RuleChange { old: Some(old), new: None, reason: None });
             }
         }
         let groups: Vec<_> = self.bridge.groups.keys().copied().collect();
         groups.into_iter().for_each(|id| self.set_group(id, None));
-        // What they had learnt has gone with them.
+        // The flows that they had learnt are removed already.
         self.bridge.orphaned.clear();
     }
 
-    /// Puts a group in the place of the one that has this number, or takes that away.
+    /// Replaces the group with this number, or removes it.
     pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) {
         // Flows depend on groups through the whole bridge.
         self.bridge.groups_changed = self.generation;
         let old = self.bridge.set_group(id, group);
-        self.groups.push((id, old));
+        self.group_changes.push((id, old));
     }
 
     fn put(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
@@ -79,7 +79,7 @@ impl<'a> Transaction<'a> {
         let table = &mut self.bridge.tables[usize::from(rule.table.0)];
         let old = table.insert(rule, self.generation);
         if let Some(old) = &old {
-            self.went(old);
+            self.forget(old);
         }
         old
     }
@@ -91,42 +91,42 @@ impl<'a> Transaction<'a> {
             return None;
         }
         let old = table.remove(rule, self.generation)?;
-        self.went(&old);
+        self.forget(&old);
         Some(old)
     }
 
-    /// What is kept beside the tables forgets a rule that went.
-    fn went(&mut self, rule: &Arc<Rule>) {
+    /// Removes a rule from the indexes beside the tables.
+    fn forget(&mut self, rule: &Arc<Rule>) {
         self.bridge.users.remove_rule(rule);
         count_learners(self.bridge, &rule.instructions, false);
     }
 
     /// Undoes everything.
     pub fn rollback(mut self) {
-        for step in std::mem::take(&mut self.steps).into_iter().rev() {
-            match (step.old, step.new) {
+        for change in std::mem::take(&mut self.rule_changes).into_iter().rev() {
+            match (change.old, change.new) {
                 (Some(old), _) => drop(self.put(old)),
                 (None, Some(new)) => drop(self.take(&new)),
                 (None, None) => {}
             }
         }
-        for (id, group) in std::mem::take(&mut self.groups).into_iter().rev() {
+        for (id, group) in std::mem::take(&mut self.group_changes).into_iter().rev() {
             self.bridge.set_group(id, group);
         }
         self.bridge.orphaned.clear();
     }
 
-    /// Ends the transaction: what was learnt by flows that are gone goes, too (`delete_learned`). Returns the
-    /// rules that went, for flow-removed messages.
+    /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the
+    /// removed rules, for flow-removed messages.
     pub fn commit(mut self) -> Vec<(Arc<Rule>, FlowRemovedReason)> {
         self.remove_orphans();
-        self.steps.into_iter().filter_map(|step| Some((step.old?, step.reason?))).collect()
+        self.rule_changes.into_iter().filter_map(|change| Some((change.old?, change.reason?))).collect()
     }
 
-    /// Removes what was learnt by flows that are gone. That may be flows that learn, and orphan others.
+    /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.
     ///
-    /// A table is looked through once at most, however many orphans it has: until the end of the transaction, flows
-    /// only go.
+    /// Each table is searched once at most, however many orphans it has: until the end of the transaction, flows are
+    /// only removed.
     fn remove_orphans(&mut self) {
         let mut by_cookie: HashMap<TableId, HashMap<Cookie, Vec<Arc<Rule>>>> = HashMap::new();
         while let Some((table, cookie)) = self.bridge.orphaned.pop() {
@@ -146,14 +146,14 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Counts the learn actions of a rule that came or went, those whose flows go with the last of them.
-fn count_learners(bridge: &mut BridgeState, instructions: &Instructions, came: bool) {
+/// Counts the `learn(delete_learned)` actions of a rule that was added or removed.
+fn count_learners(bridge: &mut BridgeState, instructions: &Instructions, added: bool) {
     let mut found = Vec::new();
     collect_learners(&instructions.apply, &mut found);
     collect_learners(&instructions.write, &mut found);
     for learned in found {
         let count = bridge.learners.entry(learned).or_insert(0);
-        *count = if came { *count + 1 } else { count.saturating_sub(1) };
+        *count = if added { *count + 1 } else { count.saturating_sub(1) };
         if *count == 0 {
             bridge.learners.remove(&learned);
             bridge.orphaned.push(learned);

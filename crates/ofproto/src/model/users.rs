@@ -1,10 +1,10 @@
 //! Who uses a bridge's groups and meters: an index beside the flow tables and the group table.
 //!
-//! A group that goes takes its flows along, and its statistics count them. With many groups and many flows, a look
-//! through the tables for each group would cost their product. The index costs each flow what its own lists name.
+//! When a group is removed, so are the flows that use it, and its statistics count them. Without an index, each of many
+//! groups would need a search of all tables. With it, a flow costs as much as its own lists of actions name.
 //!
-//! It changes with the tables, under the same lock: [`Transaction`](crate::model::transaction::Transaction) is the
-//! only place that adds and removes flows and groups, and where all go at once the index is cleared.
+//! The index changes with the tables, under the same lock. [`Transaction`](crate::model::transaction::Transaction) is
+//! the only code that adds and removes flows and groups. Where all are removed at once, the index is cleared.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use openflow::{Action, GroupId, Instructions};
 use crate::model::group::Group;
 use crate::table::Rule;
 
-/// Flows, by their addresses: a flow that is in the index cannot be another one.
+/// Flows by their addresses in memory. The index holds each flow, so no other one can get its address.
 type Rules = HashMap<usize, Arc<Rule>>;
 
 /// What a flow or a group can use.
@@ -33,14 +33,14 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// Notes a flow that came.
+    /// Adds a flow.
     pub fn add_rule(&mut self, rule: &Arc<Rule>) {
         for used in used_by(&rule.instructions) {
             self.rules.entry(used).or_default().insert(address(rule), rule.clone());
         }
     }
 
-    /// Forgets a flow that went.
+    /// Removes a flow.
     pub fn remove_rule(&mut self, rule: &Arc<Rule>) {
         for used in used_by(&rule.instructions) {
             if let Some(rules) = self.rules.get_mut(&used) {
@@ -52,14 +52,14 @@ impl Users {
         }
     }
 
-    /// Notes a group that came.
+    /// Adds a group.
     pub fn add_group(&mut self, group: &Group) {
         for used in used_by_group(group) {
             *self.groups.entry(used).or_insert(0) += 1;
         }
     }
 
-    /// Forgets a group that went.
+    /// Removes a group.
     pub fn remove_group(&mut self, group: &Group) {
         for used in used_by_group(group) {
             if let Some(count) = self.groups.get_mut(&used) {
@@ -86,7 +86,7 @@ impl Users {
         self.rule_count(used) + self.groups.get(&used).copied().unwrap_or(0)
     }
 
-    /// Forgets all.
+    /// Removes all.
     pub fn clear(&mut self) {
         *self = Users::default();
     }

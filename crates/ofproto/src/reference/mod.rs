@@ -1,5 +1,13 @@
-//! A switch that does everything anew for every packet: tables are lists, actions rewrite bytes. It is
-//! what the real one is compared with, and shares neither translation, classifier nor caches with it.
+//! A simple switch that the real one is compared with. It does everything anew for every packet: tables are lists, and
+//! actions rewrite bytes. It shares neither translation, classifier nor caches with the real one.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `frame` | Header changes on the bytes of a frame |
+//! | `normal` | NORMAL and mirrors, by lists of tags |
+//! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
+//! | `properties` | Properties of the switch, by the reference |
+//! | `tests` | Both switches side by side, and random tables, packets and changes |
 
 mod frame;
 pub mod fuzz;
@@ -40,7 +48,7 @@ pub struct Reference {
 
 /// A packet under way.
 #[derive(Clone)]
-struct Walk {
+struct PacketInFlight {
     frame: Frame,
     /// Registers and metadata; the rest of the key comes from the frame.
     pipeline: Key,
@@ -58,7 +66,7 @@ type Sent = Vec<(OfPort, Vec<u8>)>;
 impl Reference {
     /// What is sent, in order, when `frame` comes in on `port`.
     pub fn receive(&mut self, in_port: OfPort, frame: &[u8]) -> Sent {
-        let mut walk = Walk {
+        let mut in_flight = PacketInFlight {
             frame: Frame::new(frame),
             pipeline: Key::new(),
             in_port,
@@ -72,20 +80,20 @@ impl Reference {
         if self.is_mirror_port(in_port) {
             return sent;
         }
-        self.mirror_received(&mut walk, &mut sent);
-        self.table(&mut walk, 0, in_port, &mut sent);
-        self.action_set(&mut walk, &mut sent);
+        self.mirror_received(&mut in_flight, &mut sent);
+        self.table(&mut in_flight, 0, in_port, &mut sent);
+        self.action_set(&mut in_flight, &mut sent);
         sent
     }
 
-    fn action_set(&mut self, walk: &mut Walk, sent: &mut Sent) {
-        let set = std::mem::take(&mut walk.set);
+    fn action_set(&mut self, in_flight: &mut PacketInFlight, sent: &mut Sent) {
+        let set = std::mem::take(&mut in_flight.set);
         let list = ordered(&set);
-        self.actions(walk, &list, sent);
+        self.actions(in_flight, &list, sent);
     }
 
     /// Each bucket has its own copy of the packet; the action set and what was mirrored are common.
-    fn group(&mut self, walk: &mut Walk, id: GroupId, sent: &mut Sent) {
+    fn group(&mut self, in_flight: &mut PacketInFlight, id: GroupId, sent: &mut Sent) {
         let Some(group) = self.groups.get(&id) else { return };
         let live = |bucket: &&Bucket| bucket.watch_port == OfPort::ANY || self.ports.contains_key(&bucket.watch_port);
         let buckets: Vec<Bucket> = match group.kind {
@@ -93,15 +101,15 @@ impl Reference {
             _ => group.buckets.clone(),
         };
         for bucket in buckets {
-            let mut copy = walk.clone();
+            let mut copy = in_flight.clone();
             self.actions(&mut copy, &ordered(&bucket.actions), sent);
-            (walk.mirrored, walk.set) = (copy.mirrored, copy.set);
+            (in_flight.mirrored, in_flight.set) = (copy.mirrored, copy.set);
         }
     }
 
-    fn table(&mut self, walk: &mut Walk, table: u8, in_port: OfPort, sent: &mut Sent) {
-        let (key, _) = walk.frame.key();
-        let mut full = walk.pipeline.clone();
+    fn table(&mut self, in_flight: &mut PacketInFlight, table: u8, in_port: OfPort, sent: &mut Sent) {
+        let (key, _) = in_flight.frame.key();
+        let mut full = in_flight.pipeline.clone();
         for block in key.present().iter() {
             if !matches!(block, packet::flow::BlockId::Regs | packet::flow::BlockId::Pipeline) {
                 *full.block_mut(block) = *key.block(block);
@@ -111,96 +119,96 @@ impl Reference {
         let found = self.rules.iter_mut().filter(|rule| rule.table == table && rule.matching.matches(&full));
         let Some(rule) = found.max_by_key(|rule| rule.priority) else { return };
         rule.packets += 1;
-        rule.bytes += walk.len;
+        rule.bytes += in_flight.len;
         let instructions = rule.instructions.clone();
-        let outer = std::mem::replace(&mut walk.table, table);
-        if self.actions(walk, &instructions.apply, sent) && !walk.exit {
+        let outer = std::mem::replace(&mut in_flight.table, table);
+        if self.actions(in_flight, &instructions.apply, sent) && !in_flight.exit {
             if instructions.clear {
-                walk.set.clear();
+                in_flight.set.clear();
             }
-            walk.set.extend(instructions.write);
+            in_flight.set.extend(instructions.write);
             if let Some(write) = instructions.metadata {
-                let old = walk.pipeline.get(Field::Metadata) as u64;
-                walk.pipeline.set(Field::Metadata, (old & !write.mask | write.value & write.mask).into());
+                let old = in_flight.pipeline.get(Field::Metadata) as u64;
+                in_flight.pipeline.set(Field::Metadata, (old & !write.mask | write.value & write.mask).into());
             }
             if let Some(goto) = instructions.goto {
-                let in_port = walk.in_port;
-                self.table(walk, goto.0, in_port, sent);
+                let in_port = in_flight.in_port;
+                self.table(in_flight, goto.0, in_port, sent);
             }
         }
-        walk.table = outer;
+        in_flight.table = outer;
     }
 
     /// False where the list ended early.
-    fn actions(&mut self, walk: &mut Walk, actions: &[Action], sent: &mut Sent) -> bool {
+    fn actions(&mut self, in_flight: &mut PacketInFlight, actions: &[Action], sent: &mut Sent) -> bool {
         for action in actions {
-            if walk.exit {
+            if in_flight.exit {
                 return false;
             }
             match action {
-                Action::Output { port, .. } => self.output(walk, *port, sent),
+                Action::Output { port, .. } => self.output(in_flight, *port, sent),
                 Action::SetField { field, value, mask } => match field {
                     Field::Reg0 | Field::Reg1 | Field::Metadata => {
-                        let old = walk.pipeline.get(*field);
-                        walk.pipeline.set(*field, old & !mask | value & mask);
+                        let old = in_flight.pipeline.get(*field);
+                        in_flight.pipeline.set(*field, old & !mask | value & mask);
                     }
-                    _ => walk.frame.set(*field, *value, *mask),
+                    _ => in_flight.frame.set(*field, *value, *mask),
                 },
-                Action::SetVlanVid { vid, push } => walk.frame.set_tci(0xfff, *vid, *push),
-                Action::SetVlanPcp { pcp, push } => walk.frame.set_tci(0xe000, u16::from(*pcp) << 13, *push),
-                Action::PushVlan(tpid) => walk.frame.push(*tpid, 0),
-                Action::StripVlan => walk.frame.pop(),
+                Action::SetVlanVid { vid, push } => in_flight.frame.set_tci(0xfff, *vid, *push),
+                Action::SetVlanPcp { pcp, push } => in_flight.frame.set_tci(0xe000, u16::from(*pcp) << 13, *push),
+                Action::PushVlan(tpid) => in_flight.frame.push(*tpid, 0),
+                Action::StripVlan => in_flight.frame.pop(),
                 Action::RegMove { src, dst } => {
-                    let (key, _) = walk.frame.key();
+                    let (key, _) = in_flight.frame.key();
                     let value = src.get(&key);
-                    dst.set(&mut walk.pipeline, value);
+                    dst.set(&mut in_flight.pipeline, value);
                 }
                 Action::DecTtl => {
-                    if !walk.frame.dec_ttl() {
+                    if !in_flight.frame.dec_ttl() {
                         return false;
                     }
                 }
                 Action::Resubmit { in_port, table, .. } => {
-                    let in_port = if *in_port == OfPort::IN_PORT { walk.in_port } else { *in_port };
-                    self.table(walk, table.0, in_port, sent);
+                    let in_port = if *in_port == OfPort::IN_PORT { in_flight.in_port } else { *in_port };
+                    self.table(in_flight, table.0, in_port, sent);
                 }
                 Action::Clone(inner) => {
-                    let mut copy = walk.clone();
+                    let mut copy = in_flight.clone();
                     self.actions(&mut copy, inner, sent);
                     if !copy.exit {
                         self.action_set(&mut copy, sent);
                     }
-                    walk.mirrored = copy.mirrored;
+                    in_flight.mirrored = copy.mirrored;
                 }
-                Action::Group(id) => self.group(walk, *id, sent),
+                Action::Group(id) => self.group(in_flight, *id, sent),
                 Action::DebugRecirc => {
-                    walk.frame = walk.frame.come_again();
-                    walk.len = walk.frame.bytes.len() as u64;
+                    in_flight.frame = in_flight.frame.come_again();
+                    in_flight.len = in_flight.frame.bytes.len() as u64;
                 }
-                Action::Exit => walk.exit = true,
+                Action::Exit => in_flight.exit = true,
                 other => panic!("the reference does not know {other:?}"),
             }
         }
-        !walk.exit
+        !in_flight.exit
     }
 
-    fn output(&mut self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
+    fn output(&mut self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
         match port {
-            OfPort::IN_PORT => self.send(walk, walk.in_port, sent),
-            OfPort::NORMAL => self.normal(walk, sent),
+            OfPort::IN_PORT => self.send(in_flight, in_flight.in_port, sent),
+            OfPort::NORMAL => self.normal(in_flight, sent),
             OfPort::FLOOD | OfPort::ALL => {
-                let others: Vec<OfPort> = self.ports.keys().copied().filter(|&p| p != walk.in_port).collect();
-                others.into_iter().for_each(|port| self.send(walk, port, sent));
+                let others: Vec<OfPort> = self.ports.keys().copied().filter(|&p| p != in_flight.in_port).collect();
+                others.into_iter().for_each(|port| self.send(in_flight, port, sent));
             }
-            port if port == walk.in_port => {}
-            port => self.send(walk, port, sent),
+            port if port == in_flight.in_port => {}
+            port => self.send(in_flight, port, sent),
         }
     }
 
-    fn send(&self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
+    fn send(&self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
         if self.ports.contains_key(&port) {
-            sent.push((port, walk.frame.bytes.clone()));
-            self.mirror_sent(walk, port, sent);
+            sent.push((port, in_flight.frame.bytes.clone()));
+            self.mirror_sent(in_flight, port, sent);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! NORMAL and mirrors, by lists of tags.
 
 use super::frame::Frame;
-use super::{Reference, Sent, Walk};
+use super::{PacketInFlight, Reference, Sent};
 use crate::model::mirror::{MirrorOutput, PortSelection};
 use crate::model::vlan::{PortVlan, PriorityTags, VlanMode};
 use openflow::OfPort;
@@ -76,82 +76,85 @@ fn outside(vlan: &PortVlan, mut tags: Tags, pcp: u16) -> Tags {
 }
 
 impl Reference {
-    pub(super) fn normal(&mut self, walk: &mut Walk, sent: &mut Sent) {
-        let Some(vlan) = self.ports.get(&walk.in_port) else { return };
-        if self.is_mirror_port(walk.in_port) {
+    pub(super) fn normal(&mut self, in_flight: &mut PacketInFlight, sent: &mut Sent) {
+        let Some(vlan) = self.ports.get(&in_flight.in_port) else { return };
+        if self.is_mirror_port(in_flight.in_port) {
             return;
         }
         // A tag that is cut short.
-        if walk.frame.tags() == 0 && matches!(walk.frame.key().0.common().dl_type.get(), 0x8100 | 0x88a8) {
+        if in_flight.frame.tags() == 0 && matches!(in_flight.frame.key().0.common().dl_type.get(), 0x8100 | 0x88a8) {
             return;
         }
-        let bytes = &walk.frame.bytes;
+        let bytes = &in_flight.frame.bytes;
         let (dst, src): ([u8; 6], [u8; 6]) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
-        let Some(tags) = inside(vlan, &walk.frame.tag_list()) else { return };
+        let Some(tags) = inside(vlan, &in_flight.frame.tag_list()) else { return };
         if reserved(dst) {
             return;
         }
         let vid = vid(&tags);
         if src[0] & 1 == 0 {
-            self.macs.insert((vid, src), walk.in_port);
+            self.macs.insert((vid, src), in_flight.in_port);
         }
         match self.macs.get(&(vid, dst)) {
-            Some(&port) if port == walk.in_port || self.is_mirror_port(port) => {}
-            Some(&port) => self.send_tagged(walk, port, &tags, sent),
+            Some(&port) if port == in_flight.in_port || self.is_mirror_port(port) => {}
+            Some(&port) => self.send_tagged(in_flight, port, &tags, sent),
             None => {
-                let others = self.ports.iter().filter(|(port, vlan)| **port != walk.in_port && carries(vlan, &tags));
+                let others =
+                    self.ports.iter().filter(|(port, vlan)| **port != in_flight.in_port && carries(vlan, &tags));
                 let others: Vec<OfPort> = others.map(|(port, _)| *port).collect();
                 for port in others.into_iter().filter(|&port| !self.is_mirror_port(port)) {
-                    self.send_tagged(walk, port, &tags, sent);
+                    self.send_tagged(in_flight, port, &tags, sent);
                 }
             }
         }
     }
 
-    fn send_tagged(&self, walk: &mut Walk, port: OfPort, tags: &Tags, sent: &mut Sent) {
+    fn send_tagged(&self, in_flight: &mut PacketInFlight, port: OfPort, tags: &Tags, sent: &mut Sent) {
         let Some(vlan) = self.ports.get(&port) else { return };
-        let pcp = walk.frame.tci().map_or(0, |tci| tci & PCP);
-        let old = walk.frame.clone();
-        walk.frame.set_tag_list(&outside(vlan, tags.clone(), pcp));
-        self.send(walk, port, sent);
-        walk.frame = old;
+        let pcp = in_flight.frame.tci().map_or(0, |tci| tci & PCP);
+        let old = in_flight.frame.clone();
+        in_flight.frame.set_tag_list(&outside(vlan, tags.clone(), pcp));
+        self.send(in_flight, port, sent);
+        in_flight.frame = old;
     }
 
     pub(super) fn is_mirror_port(&self, port: OfPort) -> bool {
         self.mirrors.iter().any(|mirror| mirror.output == MirrorOutput::Port(name(port)))
     }
 
-    pub(super) fn mirror_received(&self, walk: &mut Walk, sent: &mut Sent) {
-        self.mirror(walk, walk.in_port, &|mirror| &mirror.sources, sent);
+    pub(super) fn mirror_received(&self, in_flight: &mut PacketInFlight, sent: &mut Sent) {
+        self.mirror(in_flight, in_flight.in_port, &|mirror| &mirror.sources, sent);
     }
 
-    pub(super) fn mirror_sent(&self, walk: &mut Walk, port: OfPort, sent: &mut Sent) {
-        self.mirror(walk, port, &|mirror| &mirror.destinations, sent);
+    pub(super) fn mirror_sent(&self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
+        self.mirror(in_flight, port, &|mirror| &mirror.destinations, sent);
     }
 
     fn mirror(
         &self,
-        walk: &mut Walk,
+        in_flight: &mut PacketInFlight,
         port: OfPort,
         selection: &dyn Fn(&crate::model::mirror::Mirror) -> &PortSelection,
         sent: &mut Sent,
     ) {
-        let Some(tags) = self.ports.get(&port).and_then(|vlan| inside(vlan, &walk.frame.tag_list())) else { return };
-        let dst: [u8; 6] = walk.frame.bytes[..6].try_into().unwrap();
+        let Some(tags) = self.ports.get(&port).and_then(|vlan| inside(vlan, &in_flight.frame.tag_list())) else {
+            return;
+        };
+        let dst: [u8; 6] = in_flight.frame.bytes[..6].try_into().unwrap();
         for mirror in &self.mirrors {
             let selected = match selection(mirror) {
                 PortSelection::All => true,
                 PortSelection::Ports(names) => names.contains(&name(port)),
             };
             let in_vlan = mirror.vlans.as_ref().is_none_or(|vlans| vlans.contains(&vid(&tags)));
-            if !selected || !in_vlan || walk.mirrored.contains(&mirror.output) {
+            if !selected || !in_vlan || in_flight.mirrored.contains(&mirror.output) {
                 continue;
             }
-            walk.mirrored.push(mirror.output.clone());
+            in_flight.mirrored.push(mirror.output.clone());
             match &mirror.output {
                 MirrorOutput::Port(out) => {
                     if let Some(&out) = self.ports.keys().find(|&&port| name(port) == *out) {
-                        self.send_tagged(walk, out, &tags, sent);
+                        self.send_tagged(in_flight, out, &tags, sent);
                     }
                 }
                 MirrorOutput::Vlan(out) if *out != vid(&tags) && !reserved(dst) => {
@@ -162,7 +165,7 @@ impl Reference {
                     }
                     let ports: Vec<_> = self.ports.iter().filter(|(_, vlan)| carries(vlan, &tags)).collect();
                     for (&port, _) in ports.into_iter().filter(|(port, _)| !self.is_mirror_port(**port)) {
-                        self.send_tagged(walk, port, &tags, sent);
+                        self.send_tagged(in_flight, port, &tags, sent);
                     }
                 }
                 MirrorOutput::Vlan(_) => {}

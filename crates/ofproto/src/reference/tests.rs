@@ -622,8 +622,9 @@ impl Pair {
         self.compare_counters(|counted, passed| counted == passed)
     }
 
-    /// As [`check_counters`](Pair::check_counters), where flows had to make room for others of the same burst: a packet
-    /// that waits for others of its connection counts twice if its flow has gone meanwhile (`miss.rs` of the datapath).
+    /// As [`check_counters`](Pair::check_counters), where flows were evicted for others of the same burst: a packet
+    /// that waits for others of its connection counts twice if its flow was evicted meanwhile (`slowpath/queue.rs` of
+    /// the datapath).
     pub fn check_counters_of_waiting(&self) -> Result<(), TestCaseError> {
         self.compare_counters(|counted, passed| (passed..=2 * passed).contains(&counted))
     }

@@ -1,5 +1,4 @@
-//! What operators may do to the slow path while it runs, and what it tells about itself: `upcall/...` and
-//! `revalidator/...` of OVS.
+//! What operators can ask of the slow path while it runs: OVS's commands `upcall/...` and `revalidator/...`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,8 +6,8 @@ use std::sync::atomic::Ordering;
 use datapath::FlowId;
 use packet::{Key, Mask};
 
-use crate::slowpath::control::{Walks, match_all};
-use crate::slowpath::revalidators::{FlowRound, Work};
+use crate::slowpath::control::{RevalidationStats, match_all};
+use crate::slowpath::revalidators::{FlowRound, TakePart};
 use crate::switch::{Switch, SwitchSettings};
 
 impl Switch {
@@ -17,19 +16,19 @@ impl Switch {
         *self.settings.lock() = settings;
         let switch = Arc::downgrade(self);
         let take_part = move |round: &FlowRound, thread| switch.upgrade().map(|switch| switch.take_part(round, thread));
-        self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as Work));
+        self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as TakePart));
         self.notify();
     }
 
-    /// Whether one datapath flow may be for many connections, which is how it starts. Without, each flow
-    /// matches all that its packets have. Removes the flows that there are.
+    /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow
+    /// matches every field that its packets have. Removes all datapath flows.
     pub fn set_megaflows(&self, enabled: bool) {
         self.control.exact.store(!enabled, Ordering::Relaxed);
         self.purge();
     }
 
-    /// Stops the walks over the datapath's flows that are not asked for: no flow is brought up to date,
-    /// none expires, until they are let go on.
+    /// Stops or resumes the rounds over the datapath's flows that nobody asks for. While they are stopped, no flow is
+    /// brought up to date, and none expires.
     pub fn set_paused(&self, paused: bool) {
         self.control.paused.store(paused, Ordering::Relaxed);
         if !paused {
@@ -41,9 +40,9 @@ impl Switch {
         self.control.paused.load(Ordering::Relaxed)
     }
 
-    /// What the walks over the datapath's flows have seen.
-    pub fn walks(&self) -> Walks {
-        self.revalidation.lock().walks.clone()
+    /// Statistics of the rounds over the datapath's flows.
+    pub fn revalidation_stats(&self) -> RevalidationStats {
+        self.revalidation.lock().stats.clone()
     }
 
     /// Removes a datapath flow and counts its last packets. Whether there was one.

@@ -1,4 +1,4 @@
-//! What operators have switched in the slow path, and what revalidation remembers between rounds.
+//! What operators have set in the slow path, and what revalidation remembers between rounds.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Key, Mask, Time};
 
-/// Switches of the slow path.
+/// What operators can set.
 #[derive(Default)]
 pub(crate) struct Control {
     /// Flows match packets as exactly as they can.
@@ -16,23 +16,23 @@ pub(crate) struct Control {
     pub paused: AtomicBool,
 }
 
-/// What the walks over the datapath's flows have seen.
+/// Statistics of the rounds over the datapath's flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walks {
+pub struct RevalidationStats {
     /// How many there were.
     pub count: u64,
-    /// Flows, averaged over the walks; the latest ones count most.
+    /// Flows, averaged over the rounds; the latest ones count most.
     pub average_flows: usize,
-    /// Most flows that a walk has seen.
+    /// Most flows that a round has seen.
     pub most_flows: usize,
-    /// How long the last walk took.
+    /// How long the last round took.
     pub duration: Duration,
-    /// How many flows each revalidator has looked at in the last walk.
+    /// How many flows each revalidator has looked at in the last round.
     pub by_thread: Vec<usize>,
 }
 
-impl Walks {
-    /// Takes note of a walk.
+impl RevalidationStats {
+    /// Adds a round.
     pub(crate) fn note(&mut self, by_thread: Vec<usize>, duration: Duration) {
         let flows = by_thread.iter().sum();
         self.count += 1;
@@ -43,15 +43,15 @@ impl Walks {
     }
 }
 
-/// What revalidation remembers between walks.
+/// What revalidation remembers between rounds.
 #[derive(Default)]
 pub(crate) struct Revalidation {
-    /// Generation that the last walk brought into force.
+    /// Generation that the last round brought into force.
     pub generation: u64,
-    pub last_walk: Time,
+    pub last_round: Time,
     pub last_collect: Time,
-    /// What the walks have seen.
-    pub walks: Walks,
+    /// Statistics of the rounds so far.
+    pub stats: RevalidationStats,
 }
 
 /// Adds every field that a packet with this key has. The tables' own fields are no part of a packet.
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn the_average_follows_the_walks() {
-        let mut walks = Walks::default();
+        let mut stats = RevalidationStats::default();
         for flows in [vec![60, 40], vec![200], vec![50]] {
-            walks.note(flows, Duration::from_millis(3));
+            stats.note(flows, Duration::from_millis(3));
         }
-        assert_eq!((walks.average_flows, walks.most_flows), (87, 200));
+        assert_eq!((stats.average_flows, stats.most_flows), (87, 200));
     }
 }

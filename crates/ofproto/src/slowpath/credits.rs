@@ -1,13 +1,14 @@
 //! How much of each datapath flow's counters has been credited to the rules it stands for.
 //!
-//! This belongs to the flow, not to its record, which may be replaced at any time by a miss that installs the same
-//! flow again. What a flow has counted is credited once, whoever asks: the part that is new is taken under a lock.
+//! This is kept by flow, not in its record: a miss that installs the same flow again may replace the record at any
+//! time. Each packet is credited once, whichever thread does it: the part of the counters that is new is taken under a
+//! lock.
 
 use datapath::{FlowId, FlowStats};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// Parts with a lock of their own, so that revalidators seldom wait for each other.
+/// Shards, each with a lock of its own, so that revalidators seldom wait for each other.
 const SHARDS: usize = 64;
 
 /// Packets and bytes credited for a flow.
@@ -18,7 +19,7 @@ struct Credited {
 }
 
 impl Credited {
-    /// What `stats` has more; it counts as credited from now on.
+    /// The part of `stats` that is not credited yet. It counts as credited from now on.
     fn take(&mut self, stats: &FlowStats) -> FlowStats {
         let packets = stats.packets.saturating_sub(self.packets);
         let bytes = stats.bytes.saturating_sub(self.bytes);
@@ -42,7 +43,7 @@ impl Credits {
         self.shard(id).lock().entry(id).or_default().take(stats)
     }
 
-    /// The last part: the flow is gone.
+    /// The part to be credited of a flow that was removed, which is not known any more afterwards.
     pub fn take_last(&self, id: FlowId, stats: &FlowStats) -> FlowStats {
         self.shard(id).lock().remove(&id).unwrap_or_default().take(stats)
     }

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 
 /// A table of numbered values. Numbers start at 1.
 pub(crate) struct Interner<T> {
-    inner: Mutex<Inner<T>>,
+    table: Mutex<ValueTable<T>>,
 }
 
-struct Inner<T> {
+struct ValueTable<T> {
     by_id: HashMap<u32, (Arc<T>, bool)>,
     by_value: HashMap<Arc<T>, u32>,
     next: u32,
@@ -22,38 +22,38 @@ struct Inner<T> {
 
 impl<T: Eq + Hash> Default for Interner<T> {
     fn default() -> Interner<T> {
-        Interner { inner: Mutex::new(Inner { by_id: HashMap::new(), by_value: HashMap::new(), next: 1 }) }
+        Interner { table: Mutex::new(ValueTable { by_id: HashMap::new(), by_value: HashMap::new(), next: 1 }) }
     }
 }
 
 impl<T: Eq + Hash> Interner<T> {
     /// The number of `value`, and the shared value, which has to be held to keep the number.
     pub fn intern(&self, value: T) -> (u32, Arc<T>) {
-        let mut inner = self.inner.lock();
-        if let Some((shared, &id)) = inner.by_value.get_key_value(&value) {
+        let mut table = self.table.lock();
+        if let Some((shared, &id)) = table.by_value.get_key_value(&value) {
             return (id, shared.clone());
         }
-        let mut id = inner.next;
-        while id == 0 || inner.by_id.contains_key(&id) {
+        let mut id = table.next;
+        while id == 0 || table.by_id.contains_key(&id) {
             id = id.wrapping_add(1);
         }
-        inner.next = id.wrapping_add(1);
+        table.next = id.wrapping_add(1);
         let shared = Arc::new(value);
-        inner.by_id.insert(id, (shared.clone(), false));
-        inner.by_value.insert(shared.clone(), id);
+        table.by_id.insert(id, (shared.clone(), false));
+        table.by_value.insert(shared.clone(), id);
         (id, shared)
     }
 
     /// The value with this number.
     pub fn get(&self, id: u32) -> Option<Arc<T>> {
-        self.inner.lock().by_id.get(&id).map(|(value, _)| value.clone())
+        self.table.lock().by_id.get(&id).map(|(value, _)| value.clone())
     }
 
-    /// Forgets what nobody has held since the last call.
+    /// Removes the values that nobody has held since the last call.
     pub fn collect(&self) {
-        let inner = &mut *self.inner.lock();
-        inner.by_id.retain(|_, (value, idle)| {
-            // Two references are the table's own.
+        let table = &mut *self.table.lock();
+        table.by_id.retain(|_, (value, idle)| {
+            // Two references are those of this table.
             if Arc::strong_count(value) > 2 {
                 *idle = false;
                 return true;
@@ -62,7 +62,7 @@ impl<T: Eq + Hash> Interner<T> {
                 *idle = true;
                 return true;
             }
-            inner.by_value.remove(value);
+            table.by_value.remove(value);
             false
         });
     }
@@ -70,7 +70,7 @@ impl<T: Eq + Hash> Interner<T> {
     /// Number of values.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.inner.lock().by_id.len()
+        self.table.lock().by_id.len()
     }
 }
 

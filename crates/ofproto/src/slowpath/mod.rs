@@ -1,4 +1,18 @@
-//! What the datapath asks for and what keeps its flows true: misses, punts, revalidation.
+//! The slow path: misses and punts of the datapath, and revalidation of its flows.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `upcall` | What the datapath asks: misses, and packets for the controllers |
+//! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
+//! | `record_table` | Flows with equal records share one |
+//! | `credits` | How much of each flow's counters has been credited |
+//! | `revalidate` | A round of revalidation: statistics, idle flows, changes |
+//! | `round` | How threads share a round, chunk by chunk |
+//! | `revalidators` | The threads that help with a round |
+//! | `control` | What operators have set, and what revalidation remembers between rounds |
+//! | `commands` | What operators ask: `upcall/...` and `revalidator/...` |
+//! | `intern` | Numbers for values that travel through the datapath |
+//! | `paused` | Pipelines that wait for a controller |
 
 mod commands;
 pub(crate) mod control;

@@ -1,8 +1,8 @@
 //! Pipelines that wait for a controller: `controller(pause)` and NXT_RESUME.
 //!
-//! A pipeline that pauses is frozen as for recirculation ([`Frozen`]); the controller gets the packet with
-//! a token for that state, which it sends back to have the pipeline go on. Of the state the controller can
-//! change what it sees: the packet and its metadata.
+//! A pipeline that pauses is frozen as for recirculation ([`Frozen`]). The controller gets the packet with a token for
+//! that state, and sends the token back to have the pipeline go on. It can change the packet and its metadata, but
+//! nothing else of the state.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::xlate::frozen::Frozen;
 
-/// States that are kept; the one that was used least lately makes way. Packets with equal states share one.
+/// Most states that are kept. The least recently used one is removed. Packets with equal states share one.
 const MAX_STATES: usize = 4096;
 
 /// The token's form is that of OVS's continuation, a nested property of its own, so that tools can show the
@@ -23,7 +23,7 @@ const TOKEN_LEN: usize = 28;
 
 /// The states of paused pipelines, by number.
 pub(crate) struct Paused {
-    /// Tells this process's tokens from others'.
+    /// Distinguishes the tokens of this process from those of another.
     nonce: u64,
     /// The one that was used last at the end.
     states: Mutex<VecDeque<(u32, Arc<Frozen>)>>,

@@ -1,7 +1,7 @@
 //! What is known about a datapath flow: whom to credit with its packets, and what it depends on.
 //!
-//! The record travels with the flow as its tag, and never changes: a revalidation that keeps the flow
-//! may put a fresh record in its place.
+//! The record is the tag of the datapath flow. It never changes: a revalidation that keeps the flow may replace the
+//! record.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
 #[derive(Default)]
-pub(crate) struct Record {
+pub(crate) struct FlowRecord {
     /// The generation at which the translation began.
     pub generation: u64,
     /// The rules that the packets pass, one entry for each time.
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub sources: Vec<(BridgeId, MacKey, OfPort)>,
     /// What the translation looked at, for each bridge.
     pub deps: Vec<Deps>,
-    /// The next packet has to be looked at again: it would change a MAC table or a flow table.
+    /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
     /// Keeps recirculation states and punts alive.
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
@@ -53,7 +53,7 @@ pub(crate) struct Deps {
     groups: bool,
 }
 
-impl Record {
+impl FlowRecord {
     /// Notes that a table was looked up.
     pub fn depends_on_table(&mut self, bridge: BridgeId, table: u8) {
         self.deps(bridge).tables[usize::from(table) / 64] |= 1 << (table % 64);
@@ -77,13 +77,13 @@ impl Record {
         &mut self.deps[index]
     }
 
-    /// Whether it is about the addresses of one packet, so that hardly another flow will have the same.
-    pub fn is_personal(&self) -> bool {
+    /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
+    pub fn is_for_one_flow(&self) -> bool {
         !self.sources.is_empty() || self.deps.iter().any(|deps| !deps.macs.is_empty())
     }
 
     /// Whether both credit the same and depend on the same, whenever they were made.
-    pub fn says_the_same(&self, other: &Record) -> bool {
+    pub fn is_equivalent(&self, other: &FlowRecord) -> bool {
         let same_rules = same(&self.rules, &other.rules, Arc::ptr_eq);
         let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
         let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
@@ -103,7 +103,7 @@ impl Record {
     }
 
     /// The record in as little memory as it needs.
-    pub fn compact(mut self) -> Record {
+    pub fn compact(mut self) -> FlowRecord {
         self.rules.shrink_to_fit();
         self.tables.shrink_to_fit();
         self.deps.shrink_to_fit();

@@ -1,7 +1,7 @@
-//! Records that equal each other are kept once: a million flows of one rule have one record.
+//! Flows with equal records share one: a million flows of one rule have one record.
 //!
-//! A small table of the records made last, by a hash of what they are about. A record that is there is used
-//! again as long as nothing that it depends on has changed.
+//! A small hash table holds the latest records. One of them is used again as long as nothing that it depends on has
+//! changed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,42 +9,42 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::forwarding::Forwarding;
-use crate::slowpath::record::Record;
+use crate::slowpath::record::FlowRecord;
 
-/// Places in the table: enough for the pipelines that many new flows pass at a time.
-const PLACES: usize = 256;
+/// Slots of the table: enough for the pipelines that many new flows pass at a time.
+const SLOTS: usize = 256;
 
-/// The records made last.
-pub(crate) struct SharedRecords(Mutex<Box<[Option<Arc<Record>>]>>);
+/// The latest records.
+pub(crate) struct SharedRecords(Mutex<Box<[Option<Arc<FlowRecord>>]>>);
 
 impl Default for SharedRecords {
     fn default() -> SharedRecords {
-        SharedRecords(Mutex::new(vec![None; PLACES].into()))
+        SharedRecords(Mutex::new(vec![None; SLOTS].into()))
     }
 }
 
 impl SharedRecords {
-    /// A record that says what `record` does: one that is there already, or this one.
-    pub fn share(&self, forwarding: &Forwarding, record: Record) -> Arc<Record> {
-        if record.is_personal() {
+    /// A record that is equivalent to `record`: one that is there already, or this one.
+    pub fn share(&self, forwarding: &Forwarding, record: FlowRecord) -> Arc<FlowRecord> {
+        if record.is_for_one_flow() {
             return Arc::new(record.compact());
         }
         let mut hasher = DefaultHasher::new();
         record.rules.iter().for_each(|rule| Arc::as_ptr(rule).hash(&mut hasher));
         record.tables.len().hash(&mut hasher);
-        let place = &mut self.0.lock()[hasher.finish() as usize % PLACES];
-        if let Some(known) = place
-            && known.says_the_same(&record)
+        let slot = &mut self.0.lock()[hasher.finish() as usize % SLOTS];
+        if let Some(known) = slot
+            && known.is_equivalent(&record)
             && (known.generation == record.generation || !known.is_stale(forwarding))
         {
             return known.clone();
         }
         let record = Arc::new(record.compact());
-        *place = Some(record.clone());
+        *slot = Some(record.clone());
         record
     }
 
-    /// Forgets all: what the records hold can go.
+    /// Removes all, so that what the records hold can be freed.
     pub fn clear(&self) {
         self.0.lock().fill(None);
     }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(receive(9)[0].0, OfPort(3));
         assert!(!std::ptr::addr_eq(Arc::as_ptr(&record(4)), Arc::as_ptr(&record(9))));
         let forwarding = bed.switch.forwarding.read();
-        let stale = [4, 9].map(|source| flow(source).tag.downcast::<Record>().unwrap().is_stale(&forwarding));
+        let stale = [4, 9].map(|source| flow(source).tag.downcast::<FlowRecord>().unwrap().is_stale(&forwarding));
         assert_eq!(stale, [false; 2], "a record from before the change is not used again");
     }
 }

@@ -1,13 +1,16 @@
 //! Keeping the datapath's flows in step with the tables.
 //!
-//! Every round over the datapath's flows does four things with each: it credits its packets to the rules
-//! that the record names; it removes the flow when it was idle for too long; it translates it again
-//! when something that it depends on has changed; and it removes or modifies it when the outcome
-//! differs. Walks happen at an interval, and at once after changes.
+//! A round looks at every flow of the datapath:
 //!
-//! A change is in force when a walk that began after it has ended and the workers have passed a
-//! barrier. Which flows a change affects is told by generations ([`Record::is_stale`]), so a flow that
-//! was translated before a change and installed after it is found, too, by the next walk.
+//! 1. it credits the flow's packets to the rules that its record names;
+//! 2. it removes the flow if it was idle for too long;
+//! 3. it translates the flow again if something that it depends on has changed;
+//! 4. it removes or modifies the flow if the outcome differs.
+//!
+//! There is a round at each interval, and at once after a change. A change is in force when a round that began after it
+//! has ended and the workers have passed a barrier. Generations tell which flows a change affects
+//! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed
+//! after it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,18 +20,18 @@ use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
 use packet::{Mask, Time};
 
 use crate::model::forwarding::BridgeId;
-use crate::slowpath::record::Record;
+use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound};
 use crate::slowpath::round::Round;
 use crate::switch::Switch;
 
-/// How often unused recirculation ids are looked for.
+/// How often recirculation ids and punts that no flow uses are released.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Walks without a change take no more than one part in so many of the time.
-const WALK_SHARE: u32 = 5;
+/// Rounds at intervals take no more than this part of the time: one in so many.
+const ROUND_SHARE: u32 = 5;
 
-/// What becomes of a flow.
+/// What a round does with a flow.
 enum Fate {
     Keep,
     Refresh(FlowTag),
@@ -47,17 +50,17 @@ impl Switch {
         }
         let (due, interval) = {
             let state = self.revalidation.lock();
-            // Walks over very many flows take their time; they are not all that this thread does.
-            let interval = settings.revalidate_interval.max(state.walks.duration * WALK_SHARE);
-            let again = self.walk_again.swap(false, Ordering::SeqCst);
+            // A round over very many flows takes long, and this thread has other work, too.
+            let interval = settings.revalidate_interval.max(state.stats.duration * ROUND_SHARE);
+            let again = self.round_again.swap(false, Ordering::SeqCst);
             let changed = again || self.forwarding.read().generation() != state.generation;
-            ((changed, now.since(state.last_walk) >= interval || state.last_walk == Time(0)), interval)
+            ((changed, now.since(state.last_round) >= interval || state.last_round == Time(0)), interval)
         };
         if due.0 || due.1 {
-            self.walk(now, false);
+            self.run_round(now, false);
         }
         if due.1 && self.expire(now) {
-            self.walk(now, false);
+            self.run_round(now, false);
         }
         now + interval
     }
@@ -65,35 +68,34 @@ impl Switch {
     /// Brings every datapath flow and all statistics up to date. When this returns, no packet is
     /// forwarded by the state of before the call. Not to be called from an upcall.
     pub fn revalidate(&self) {
-        self.walk(self.clock.now(), false);
+        self.run_round(self.clock.now(), false);
     }
 
     /// Removes every datapath flow, after their statistics have been counted.
     pub fn purge(&self) {
-        self.walk(self.clock.now(), true);
+        self.run_round(self.clock.now(), true);
     }
 
-    fn walk(&self, now: Time, purge: bool) {
+    fn run_round(&self, now: Time, purge: bool) {
         let Some(datapath) = self.datapath.get() else { return };
         let mut state = self.revalidation.lock();
-        // One that is removed from here on is for the next walk.
+        // A port that is removed from here on is left to the next round.
         self.ports_removed.store(false, Ordering::SeqCst);
         let removed = self.take_removed();
         let generation = self.forwarding.read().generation();
         if generation != state.generation {
-            // What was translated before the change is installed by now.
+            // After it, whatever was translated before the change is installed.
             datapath.barrier();
         }
         let began = self.clock.now();
         let (findings, by_thread) = self.revalidate_flows(datapath, now, purge);
         self.apply(datapath, findings);
-        // Flows that were evicted before the walk came to them, or since: what they have counted, too, is
-        // from before its end.
+        // Some flows were evicted before the round came to them, or since. Their packets came before its end, too.
         datapath.hand_over_evicted();
         self.credit_evicted();
-        state.walks.note(by_thread, self.clock.now().since(began));
+        state.stats.note(by_thread, self.clock.now().since(began));
         state.generation = generation;
-        state.last_walk = now;
+        state.last_round = now;
         if now.since(state.last_collect) >= COLLECT_INTERVAL {
             state.last_collect = now;
             self.records.clear();
@@ -107,27 +109,27 @@ impl Switch {
     /// Looks at every flow, with all revalidators. Returns what is to be done, and how many flows each one had.
     fn revalidate_flows(&self, datapath: &Datapath, now: Time, purge: bool) -> (Vec<Findings>, Vec<usize>) {
         let (threads, max_idle) = (1 + self.helpers.count(), self.settings().max_idle);
-        let round = Arc::new(FlowRound { round: Round::new(threads), now, max_idle, purge });
-        // Few flows are not worth waking anybody.
-        self.step(datapath, &round, 0);
-        if threads > 1 && round.round.has_more() {
+        let round = Arc::new(FlowRound { chunks: Round::new(threads), now, max_idle, purge });
+        // One chunk is not worth waking the helpers.
+        self.judge_chunk(datapath, &round, 0);
+        if threads > 1 && round.chunks.has_more() {
             self.helpers.call(&round);
         }
-        while self.step(datapath, &round, 0) {}
-        round.round.finish()
+        while self.judge_chunk(datapath, &round, 0) {}
+        round.chunks.finish()
     }
 
     /// Works on a round that another thread has started.
     pub(super) fn take_part(&self, round: &FlowRound, thread: usize) {
         let Some(datapath) = self.datapath.get() else { return };
-        while self.step(datapath, round, thread) {}
+        while self.judge_chunk(datapath, round, thread) {}
     }
 
-    fn step(&self, datapath: &Datapath, round: &FlowRound, thread: usize) -> bool {
+    fn judge_chunk(&self, datapath: &Datapath, round: &FlowRound, thread: usize) -> bool {
         let judge_all = |flows: Vec<FlowBrief>| {
             let mut findings = Findings::default();
             for flow in flows {
-                let Ok(record) = flow.tag.clone().downcast::<Record>() else { continue };
+                let Ok(record) = flow.tag.clone().downcast::<FlowRecord>() else { continue };
                 match self.judge(datapath, &flow, &record, round) {
                     Fate::Keep => {}
                     Fate::Refresh(tag) => findings.modified.push((flow.id, None, tag)),
@@ -137,10 +139,10 @@ impl Switch {
             }
             findings
         };
-        round.round.step(thread, |from| datapath.flow_briefs_from(from), judge_all)
+        round.chunks.work_on_chunk(thread, |from| datapath.flow_briefs_from(from), judge_all)
     }
 
-    fn judge(&self, datapath: &Datapath, flow: &FlowBrief, record: &Record, round: &FlowRound) -> Fate {
+    fn judge(&self, datapath: &Datapath, flow: &FlowBrief, record: &FlowRecord, round: &FlowRound) -> Fate {
         let forwarding = self.forwarding.read();
         record.credit_stats(&forwarding, &self.credits.take(flow.id, &flow.stats));
         if round.purge || round.now.since(flow.stats.used.max(flow.created)) >= round.max_idle {
@@ -149,7 +151,7 @@ impl Switch {
         if !record.is_stale(&forwarding) {
             return Fate::Keep;
         }
-        // A flow that has gone meanwhile needs nothing.
+        // A flow that was removed meanwhile needs nothing.
         let Some(flow) = datapath.flow(flow.id) else { return Fate::Keep };
         let Some(new) = self.translate_dp(&forwarding, &flow.key, false, round.now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
@@ -165,7 +167,7 @@ impl Switch {
             for (id, actions, tag) in part.modified {
                 if let Some(actions) = actions {
                     acted = true;
-                    // A flow that has gone meanwhile needs nothing.
+                    // A flow that was removed meanwhile needs nothing.
                     let _ = datapath.modify(id, actions);
                 }
                 let _ = datapath.set_tag(id, tag);
@@ -180,14 +182,14 @@ impl Switch {
         }
     }
 
-    /// Credits the last packets of flows that are gone. Waits for a round that is under way.
+    /// Credits the last packets of removed flows. Waits for a round that is under way.
     pub(crate) fn credit_removed(&self, flows: Vec<RemovedFlow>) {
         let _round = self.revalidation.lock();
         self.credit_last(flows);
     }
 
-    /// Credits the packets of flows that had to make room for others. To be called with `revalidation` held: a
-    /// round that still has such a flow in hand would take it for a new one.
+    /// Credits the packets of evicted flows. To be called with `revalidation` held: a round that still works on such a
+    /// flow would take it for a new one, and credit all of its packets again.
     pub(crate) fn credit_evicted(&self) {
         let evicted = std::mem::take(&mut *self.evicted.lock());
         if !evicted.is_empty() {
@@ -199,13 +201,13 @@ impl Switch {
         let forwarding = self.forwarding.read();
         for flow in flows {
             let stats = self.credits.take_last(flow.id, &flow.stats);
-            if let Ok(record) = flow.tag.downcast::<Record>() {
+            if let Ok(record) = flow.tag.downcast::<FlowRecord>() {
                 record.credit_stats(&forwarding, &stats);
             }
         }
     }
 
-    /// Removes rules and addresses whose time is over. Returns whether any was.
+    /// Removes rules and addresses that have expired. Returns whether there were any.
     fn expire(&self, now: Time) -> bool {
         let mut any = false;
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
@@ -226,8 +228,8 @@ impl Switch {
         let expired = {
             let forwarding = self.forwarding.read();
             let Some(bridge) = forwarding.bridges.get(&id) else { return false };
-            let mortal = bridge.tables.iter().filter(|table| table.mortal > 0);
-            let rules = mortal.flat_map(|table| table.rules.iter());
+            let expiring = bridge.tables.iter().filter(|table| table.expiring > 0);
+            let rules = expiring.flat_map(|table| table.rules.iter());
             rules.filter_map(|rule| rule.expired(now).map(|reason| (rule.clone(), reason))).collect::<Vec<_>>()
         };
         if expired.is_empty() {

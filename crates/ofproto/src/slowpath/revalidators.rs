@@ -1,7 +1,7 @@
 //! The threads that help with a round of revalidation (`n-revalidator-threads`).
 //!
-//! Whoever starts a round works on it, too, and does alone what is done once: it decides which changes the round is about,
-//! applies what the threads found, and expires rules. So with one revalidator there is no helper.
+//! The thread that starts a round works on it, too. It alone decides which changes the round is about, applies the
+//! findings, and expires rules. So with one revalidator there is no helper.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::round::Round;
 
-/// What becomes of the flows of one chunk.
+/// What is to be done with the flows of one chunk.
 #[derive(Default)]
 pub(crate) struct Findings {
     /// Flows to be removed.
@@ -24,16 +24,16 @@ pub(crate) struct Findings {
 
 /// A round over the datapath's flows.
 pub(crate) struct FlowRound {
-    pub round: Round<Findings>,
+    pub chunks: Round<Findings>,
     pub now: Time,
-    /// A flow goes when no packet has used it for this long.
+    /// A flow is removed when no packet has used it for this long.
     pub max_idle: std::time::Duration,
-    /// Every flow goes.
+    /// Every flow is removed.
     pub purge: bool,
 }
 
-/// How the thread with this number takes part in a round; `None` where there is nothing any more to take part in.
-pub(crate) type Work = Arc<dyn Fn(&FlowRound, usize) -> Option<()> + Send + Sync>;
+/// Has the thread with this number take part in a round. Returns `None` where the switch is gone.
+pub(crate) type TakePart = Arc<dyn Fn(&FlowRound, usize) -> Option<()> + Send + Sync>;
 
 /// Threads that wait for rounds.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Helpers {
 
     /// Starts or ends threads until there are so many. Those that end are waited for. Where a thread cannot be started,
     /// there are fewer.
-    pub fn resize(&self, wanted: usize, work: &Work) {
+    pub fn resize(&self, wanted: usize, take_part: &TakePart) {
         let mut helpers = self.0.lock();
         let staying = wanted.min(helpers.len());
         let leaving = helpers.split_off(staying);
@@ -61,8 +61,8 @@ impl Helpers {
             let (rounds, receiver) = channel();
             // The thread that starts rounds is the first one.
             let number = helpers.len() + 2;
-            let (work, name) = (work.clone(), format!("revalidator{number}"));
-            let run = move || help(&receiver, &work, number - 1);
+            let (take_part, name) = (take_part.clone(), format!("revalidator{number}"));
+            let run = move || help(&receiver, &take_part, number - 1);
             match std::thread::Builder::new().name(name).spawn(run) {
                 Ok(thread) => helpers.push(Helper { rounds, thread }),
                 Err(error) => {
@@ -80,16 +80,16 @@ impl Helpers {
         }
     }
 
-    /// Calls the helpers. One that has died is passed over.
+    /// Has the helpers take part in a round. One whose thread has ended is skipped.
     pub fn call(&self, round: &Arc<FlowRound>) {
         self.0.lock().iter().for_each(|helper| drop(helper.rounds.send(round.clone())));
     }
 }
 
-/// Takes part in rounds until nobody can start one any more.
-fn help(rounds: &Receiver<Arc<FlowRound>>, work: &Work, thread: usize) {
+/// Takes part in rounds until the sender of rounds is dropped, or the switch is gone.
+fn help(rounds: &Receiver<Arc<FlowRound>>, take_part: &TakePart, thread: usize) {
     while let Ok(round) = rounds.recv() {
-        if work(&round, thread).is_none() {
+        if take_part(&round, thread).is_none() {
             return;
         }
     }
@@ -202,8 +202,8 @@ mod tests {
             for event in &events {
                 happen(&one, event);
                 happen(&many, event);
-                let walks = many.switch.walks();
-                prop_assert_eq!(walks.by_thread.iter().sum::<usize>(), one.switch.walks().by_thread.iter().sum::<usize>());
+                let looked_at = |bed: &Bed| bed.switch.revalidation_stats().by_thread.iter().sum::<usize>();
+                prop_assert_eq!(looked_at(&many), looked_at(&one));
             }
             prop_assert_eq!(seen(&one), seen(&many));
             prop_assert_eq!(many.switch.credits.len(), many.datapath.flow_count(), "what is gone is forgotten");
@@ -220,14 +220,14 @@ mod tests {
         let took_part = || {
             happen(&bed, &Event::Change(0, 2, 0));
             bed.switch.revalidate();
-            bed.switch.walks().by_thread[1..].iter().any(|&flows| flows > 0)
+            bed.switch.revalidation_stats().by_thread[1..].iter().any(|&flows| flows > 0)
         };
         assert!((0..10_000).any(|_| took_part()));
         for revalidators in [1, 2, 5, 1] {
             bed.switch.set_settings(SwitchSettings { revalidators, ..SwitchSettings::default() });
             bed.switch.revalidate();
-            let walks = bed.switch.walks();
-            assert_eq!((walks.by_thread.len(), walks.by_thread.iter().sum()), (revalidators, 3000));
+            let stats = bed.switch.revalidation_stats();
+            assert_eq!((stats.by_thread.len(), stats.by_thread.iter().sum()), (revalidators, 3000));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! One round of revalidation, shared by several threads.
 //!
-//! The flows come in chunks, as the datapath lists them. A thread takes the next chunk under the round's lock, works on
-//! it without, and hands in what it found. So no flow is handled by two threads, and a thread that is late, or slow,
-//! holds up no more than its own chunk. The round is over when the last chunk is handed in.
+//! The datapath lists its flows in chunks. A thread takes the next chunk under the round's lock, works on it without
+//! the lock, and hands in its result. So no flow is handled by two threads, and a slow thread delays no more than its
+//! own chunk. The round is over when the last chunk is handed in.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -22,7 +22,8 @@ struct Progress<R> {
     items: Vec<usize>,
 }
 
-/// Gives a chunk back when it is dropped, also where its thread panics: the others don't wait for it for ever.
+/// A chunk that a thread works on. It is handed in when it is dropped. So where its thread panics, the others do not
+/// wait for it for ever.
 struct Chunk<'a, R> {
     round: &'a Round<R>,
     thread: usize,
@@ -37,9 +38,9 @@ impl<R> Round<R> {
         Round { progress: Mutex::new(progress), finished: Condvar::new() }
     }
 
-    /// Works on one chunk, as the thread with this number. `fetch` lists some items from a place on, and the place after
-    /// them. False where no chunk is left.
-    pub fn step<T>(
+    /// Works on one chunk, as the thread with this number. `fetch` lists some items from an index on, and the index
+    /// after them. False where no chunk is left.
+    pub fn work_on_chunk<T>(
         &self,
         thread: usize,
         fetch: impl FnOnce(usize) -> (Vec<T>, Option<usize>),
@@ -61,7 +62,7 @@ impl<R> Round<R> {
         self.progress.lock().next.is_some()
     }
 
-    /// Waits for the chunks that are under way. Returns what was handed in, and how many items each thread had.
+    /// Waits until every chunk is handed in. Returns what was handed in, and how many items each thread had.
     pub fn finish(&self) -> (Vec<R>, Vec<usize>) {
         let mut progress = self.progress.lock();
         while progress.next.is_some() || progress.taken > 0 {
@@ -113,7 +114,7 @@ mod tests {
             std::thread::scope(|scope| {
                 for thread in 0..threads {
                     let round = &round;
-                    scope.spawn(move || while round.step(thread, numbers(total, size), |items| items) {});
+                    scope.spawn(move || while round.work_on_chunk(thread, numbers(total, size), |items| items) {});
                 }
                 let (results, items) = round.finish();
                 let mut all = results.concat();
@@ -132,14 +133,14 @@ mod tests {
         let other = {
             let (round, meeting, done) = (round.clone(), meeting.clone(), done.clone());
             std::thread::spawn(move || {
-                round.step(1, numbers(2, 1), |items| {
+                round.work_on_chunk(1, numbers(2, 1), |items| {
                     meeting.wait();
                     done.fetch_add(1, SeqCst);
                     items
                 })
             })
         };
-        round.step(0, numbers(2, 1), |items| {
+        round.work_on_chunk(0, numbers(2, 1), |items| {
             meeting.wait();
             items
         });
@@ -152,10 +153,13 @@ mod tests {
     fn a_thread_that_panics_holds_up_nobody() {
         let round = Numbers::new(1);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            round.step(0, numbers(3, 2), |_| panic!("on purpose"))
+            round.work_on_chunk(0, numbers(3, 2), |_| panic!("on purpose"))
         }));
         assert!(outcome.is_err());
-        assert!(round.step(0, numbers(3, 2), |items| items) && !round.step(0, numbers(3, 2), |items| items));
+        assert!(
+            round.work_on_chunk(0, numbers(3, 2), |items| items)
+                && !round.work_on_chunk(0, numbers(3, 2), |items| items)
+        );
         assert_eq!(round.finish(), (vec![vec![2]], vec![3]));
     }
 }

@@ -10,12 +10,12 @@ use packet::flow::field::FIELDS;
 use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::slowpath::record::Record;
+use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
 
-/// What the datapath knows of the switch. The switch owns the datapath, so it is not owned in return:
-/// neither would ever be freed.
+/// The switch, as the datapath knows it. The switch owns the datapath. Were it owned in return, neither would ever be
+/// freed.
 struct SlowPath(Weak<Switch>);
 
 impl Upcall for SlowPath {
@@ -71,16 +71,17 @@ impl Upcall for Switch {
         }
     }
 
-    /// A walk that ran between the translation and the installation has not seen the flow.
+    /// A flow may be installed out of date: a round between its translation and its installation has not seen it.
     fn installed(&self, tag: &FlowTag) {
-        let stale = tag.downcast_ref::<Record>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
+        let stale = tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
         if stale {
-            self.walk_again.store(true, Ordering::SeqCst);
+            self.round_again.store(true, Ordering::SeqCst);
             self.notify();
         }
     }
 
-    /// Called for each batch of misses, so it never waits for a walk: that takes along what it finds here.
+    /// Called for each batch of misses, so it never waits for a round: the one that is under way credits these flows,
+    /// or the next one.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
         self.evicted.lock().extend(flows);
         if let Some(_round) = self.revalidation.try_lock() {
@@ -90,7 +91,8 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it: the flow that it makes counts those after it.
+    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
+    /// after it.
     fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
         let forwarding = self.forwarding.read();
         let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
@@ -110,7 +112,8 @@ impl Switch {
         Verdict::Install { mask, actions: translation.actions, tag: record }
     }
 
-    /// Hands a packet to the controllers of its bridge. What is not known any more was for a flow that has gone.
+    /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
+    /// was removed.
     fn packet_in(&self, packet: &Packet, punt: &PacketInPunt) {
         let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
         let paused = punt.continuation.and_then(|id| Some((id, self.interners.frozen.get(id)?)));
@@ -147,7 +150,7 @@ impl Switch {
     }
 }
 
-/// The reason with this number; an operator's flow may have one that there is not.
+/// The reason with this number. A datapath flow that an operator adds may have a number that is no reason.
 fn reason(number: u8) -> PacketInReason {
     let mut reasons = PacketInReason::NAMES.iter().map(|(reason, _)| *reason);
     reasons.find(|reason| *reason as u8 == number).unwrap_or(PacketInReason::Action)

@@ -1,12 +1,19 @@
-//! What has to survive a restart, in one serialised form: flows, groups, meters, addresses, and what controllers have set
-//! of tables and ports. docs/snapshot.md describes the format.
+//! What has to survive a restart, in one serialised form: flows, groups, meters, addresses, and what controllers have
+//! set of tables and ports. docs/snapshot.md describes the format.
 //!
-//! A snapshot is of one moment: pointers to the flows and groups, which never change but for their counters, are taken
-//! under one hold of the tables' lock, and encoded without it. So packets are forwarded meanwhile, and what is held in
-//! memory beside the tables is a pointer for each flow and an entry for each address.
+//! A snapshot is of one moment. Pointers to the flows and groups are taken under one hold of the tables' lock, and
+//! encoded without it, so packets are forwarded meanwhile. Flows and groups never change but for their counters. The
+//! memory that this takes is a pointer for each flow and an entry for each address.
 //!
-//! Restoring reads the bytes twice: once to find whatever is wrong with them, and once to take them over. What is read is
-//! never there all at once.
+//! Restoring reads the bytes twice: once to find errors, and once to apply them. The decoded flows are never in memory
+//! all at once.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `capture` | Takes a snapshot |
+//! | `restore` | Restores one |
+//! | `sections` | What each section says, and how it is encoded |
+//! | `wire` | Header, framing of sections, and checksum |
 
 mod capture;
 mod restore;
@@ -96,10 +103,10 @@ impl Switch {
 
     /// Puts the bridges that are in a snapshot and in this switch into the snapshot's state, each in one step that no
     /// packet sees the middle of. A snapshot that cannot be read changes nothing; one that has what a bridge refuses
-    /// changes the bridges before that one. Nobody is told of flows that go.
+    /// changes the bridges before that one. No flow-removed is sent.
     ///
-    /// Ages go on as they were at the snapshot; the clocks of the two switches need not have anything in common. Not to be
-    /// called from an upcall.
+    /// Ages go on as they were at the snapshot; the clocks of the two switches need not have anything in common. Not to
+    /// be called from an upcall.
     pub fn restore(&self, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
         restore::restore(self, snapshot)
     }

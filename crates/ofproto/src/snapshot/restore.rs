@@ -1,4 +1,4 @@
-//! Taking a snapshot over.
+//! Restoring a snapshot.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -37,7 +37,7 @@ pub struct Restored {
     pub meters: usize,
     /// Addresses, learnt and static ones.
     pub macs: usize,
-    /// Addresses at ports that are gone, or have another number now.
+    /// Addresses at ports that do not exist any more, or have another number now.
     pub lost_macs: usize,
 }
 
@@ -129,8 +129,8 @@ fn next_of_bridge(sections: &mut Peekable<Sections<'_>>) -> Result<Option<(usize
     Ok(Some((section.at, Section::decode(section)?)))
 }
 
-/// A bridge that is being put into another state. Flows, groups and meters change at once, and can change back; the rest
-/// waits until nothing can be refused any more.
+/// A bridge that is being put into another state. Flows, groups and meters change at once, and can change back; the
+/// rest waits until nothing can be refused any more.
 struct Restoration<'a> {
     transaction: Transaction<'a>,
     /// The meters that there were before.
@@ -245,12 +245,12 @@ impl Restoration<'_> {
             }
         }
         table.set_stats(header.mac_stats);
-        counts.flows = bridge.tables.iter().map(|table| table.rules.len()).sum();
+        counts.flows = bridge.flow_count();
         counts.groups = bridge.groups.len();
         counts.meters = bridge.meters.len();
         counts.macs = table.len();
         *bridge.macs.write() = table;
-        // The flows that went are replaced: nobody is told of them.
+        // The removed flows are replaced: no flow-removed is sent.
         drop(transaction.commit());
         counts
     }

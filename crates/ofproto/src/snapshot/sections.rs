@@ -1,7 +1,7 @@
 //! What the sections say, and how it is encoded: a fixed part and, for what OpenFlow has a message for, that message.
 //!
-//! A flow is written as the message of the latest version of OpenFlow that tells all of it: each one is read back before
-//! it is used. So a flow that a controller could send with some version can be written, however long it is.
+//! A flow is written as the message of the latest version of OpenFlow that can express all of it: each one is read back
+//! before it is used. So a flow that a controller could send with some version can be written, however long it is.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ pub(super) struct MacSection {
 /// Stands for the age of what has none.
 const NO_AGE: u64 = u64::MAX;
 
-/// Versions of OpenFlow in which a flow or group may be written, the one that tells most first.
+/// Versions of OpenFlow in which a flow or group may be written, the one that can express most first.
 const VERSIONS: [(Version, Dialect); 6] = [
     (Version::V1_5, Dialect::Standard),
     (Version::V1_4, Dialect::Standard),
@@ -355,7 +355,7 @@ fn put_group(out: &mut Vec<u8>, section: &GroupSection) -> Option<()> {
         }
         let change = GroupMod { command, group: section.group, command_bucket, spec };
         if put_message(out, MessageBody::GroupMod(Box::new(change))).is_none() {
-            // Too long, or not to be told at all.
+            // Too long, or nothing that this version can express.
             some /= 2;
             if some == 0 {
                 return None;

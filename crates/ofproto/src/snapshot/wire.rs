@@ -1,7 +1,7 @@
-//! The frame of a snapshot: a header, sections, and an end that tells whether all is there and unharmed.
+//! The frame of a snapshot: a header, sections, and a last section that shows whether all is there and unharmed.
 //!
-//! Numbers are in network byte order. The header is the magic, the version of the format, and six zero bytes. A section is
-//! its type, two zero bytes, the length of its body, and the body. The last section has the number of the others and
+//! Numbers are in network byte order. The header is the magic, the version of the format, and six zero bytes. A section
+//! is its type, two zero bytes, the length of its body, and the body. The last section has the number of the others and
 //! the CRC-32C of all bytes before it.
 
 use std::io::Write;
@@ -98,7 +98,7 @@ pub(super) fn seal(body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The sections of a snapshot, in an order of their own: flows come in that of their tables' hashes.
+/// The sections of a snapshot, in an order of their own: flows are in the order of their tables' hashes.
 #[cfg(any(test, fuzzing))]
 pub(super) fn sorted(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let sections = open(bytes).into_iter().flatten().flatten();
@@ -209,7 +209,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Sections<'_>, SnapshotError> {
     }
 }
 
-/// The sections from a place on.
+/// The sections from an offset on.
 #[derive(Clone)]
 pub(super) struct Sections<'a> {
     bytes: &'a [u8],

@@ -5,7 +5,7 @@
 //! rest can hold a better rule. Three things keep the bits that it looks at few, so that the flows
 //! cached from its answers cover many packets:
 //!
-//! 1. a subtable is searched in stages ([`Layout`]): where no rule agrees in the first stages, the
+//! 1. a subtable is searched in stages (`layout`): where no rule agrees in the first stages, the
 //!    later ones stay wildcards;
 //! 2. tries over the IPv4 addresses tell that no rule of a subtable can match, from a few leading bits;
 //! 3. a trie over the ports of a subtable does the same when only the last stage disagrees.
@@ -124,14 +124,14 @@ impl<R> Row<R> {
         std::iter::once(&self.best).chain(&self.rest)
     }
 
-    /// The rule at a place; the best one is at zero.
+    /// The rule at a position; the best one is at zero.
     fn get(&self, at: usize) -> Option<&Arc<R>> {
         if at == 0 { Some(&self.best) } else { self.rest.get(at - 1) }
     }
 }
 
 impl<R: Classified> Row<R> {
-    /// The place of the rule of this priority, or where it would have to be put.
+    /// The position of the rule of this priority, or where it would have to be inserted.
     fn position(&self, priority: u16) -> Result<usize, usize> {
         match priority.cmp(&self.best.priority()) {
             Ordering::Equal => Ok(0),
@@ -179,7 +179,7 @@ impl<R: Classified> Classifier<R> {
         Pattern { values: layout.values(key), layout }
     }
 
-    /// Adds a rule, in place of the one with the same match and priority, which is returned.
+    /// Adds a rule, or replaces the one with the same match and priority, which is returned.
     pub fn insert(&mut self, rule: Arc<R>) -> Option<Arc<R>> {
         let number = self.subtable_for(rule.pattern());
         let subtable = self.subtables.get_mut(number).expect("every mask has a subtable");
@@ -350,11 +350,11 @@ impl<R: Classified> Subtable<R> {
         let values = &rule.pattern().values;
         let hash = self.layout.hash_all(values);
         if let Some(row) = self.rows.find_mut(hash, |row| row.best.pattern().values == *values) {
-            let place = row.position(rule.priority());
-            if place.is_err() {
+            let position = row.position(rule.priority());
+            if position.is_err() {
                 *self.priorities.entry(rule.priority()).or_default() += 1;
             }
-            return match place {
+            return match position {
                 Ok(0) => Some(std::mem::replace(&mut row.best, rule)),
                 Ok(i) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
                 Err(0) => {
@@ -459,7 +459,7 @@ impl<R: Classified> Subtable<R> {
         row
     }
 
-    /// Whether a trie tells that no rule of this subtable can match, without looking at more bits than
+    /// Whether a trie shows that no rule of this subtable can match, without looking at more bits than
     /// the subtable would. Adds to `wc` what was looked at.
     fn excluded(
         &self,

@@ -1,8 +1,8 @@
-//! Which flow goes when a table is full.
+//! Which flow is evicted when a table is full.
 //!
-//! The flows of a table form groups by the configured subfields; the largest group loses a flow, the one of least
-//! importance and among these the one that expires first. A flow that never expires only goes when a controller
-//! has asked for eviction. The whole table is looked through: only an addition to a full table pays for it.
+//! The flows of a table form groups by the configured subfields, and the largest group loses a flow: the one of least
+//! importance, and among these the one that expires first. A flow that never expires is evicted only where a controller
+//! has asked for eviction. The whole table is searched, but only when a flow is added to a full one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,7 +15,7 @@ use packet::Time;
 use super::{Rule, Table};
 
 impl Table {
-    /// Whether one more flow does not fit.
+    /// Whether there is no room for one more flow.
     pub fn is_full(&self) -> bool {
         self.settings.max_flows.is_some_and(|max| self.rules.len() >= max as usize)
     }
@@ -39,13 +39,13 @@ impl Table {
         members.into_values().max_by_key(|(size, _)| *size).map(|(_, rule)| rule.clone())
     }
 
-    /// The flows to evict one after the other, `n` of them or as many as may be. The table is looked through once.
+    /// The flows to evict one after the other, `n` of them or as many as may be. The table is searched once.
     pub fn victims(&self, n: usize) -> Vec<Arc<Rule>> {
         let groups = self.groups();
         let mut members: HashMap<Vec<u128>, Vec<&Arc<Rule>>> = HashMap::new();
         self.evictable().for_each(|rule| members.entry(group(rule, groups)).or_default().push(rule));
         let mut members: Vec<_> = members.into_values().collect();
-        // Those that go first are at the end.
+        // Those that are evicted first are at the end.
         members.iter_mut().for_each(|group| group.sort_by_cached_key(|rule| Reverse(rank(rule))));
         let mut largest: BinaryHeap<_> = members.iter().enumerate().map(|(i, group)| (group.len(), i)).collect();
         let mut victims = Vec::new();
@@ -81,7 +81,7 @@ fn group(rule: &Rule, subfields: &[Subfield]) -> Vec<u128> {
     subfields.iter().map(|subfield| subfield.get(&key)).collect()
 }
 
-/// The lowest goes first. What never expires goes last.
+/// The flow of the lowest rank is evicted first, one that never expires last.
 fn rank(rule: &Rule) -> (bool, u16, Time) {
     let after = |since: Time, seconds: u16| (seconds != 0).then(|| since + Duration::from_secs(seconds.into()));
     let (idle_timeout, hard_timeout) = rule.timeouts();

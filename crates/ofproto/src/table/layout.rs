@@ -156,7 +156,7 @@ fn hash(basis: u64, words: impl Iterator<Item = u64>) -> u64 {
     hasher.finish()
 }
 
-/// A hash that is keyed once for each process: nobody outside can aim at a bucket.
+/// A hash that is keyed once for each process, so that nobody outside can aim at a bucket.
 struct Seed(LazyLock<FixedState>);
 static SEED: Seed = Seed(LazyLock::new(|| {
     let random = std::collections::hash_map::RandomState::new();

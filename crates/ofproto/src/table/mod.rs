@@ -1,4 +1,14 @@
 //! OpenFlow tables.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`rule`] | A flow and its counters |
+//! | [`classifier`] | Finds the rule for a key, by tuple space search |
+//! | `layout` | Which words of a key a mask looks at, in stages |
+//! | `order` | The subtables, by priority |
+//! | `trie` | Prefixes of addresses and ports |
+//! | `settings` | How the operator and controllers configure a table |
+//! | `eviction` | Which flow is evicted when a table is full |
 
 pub mod classifier;
 mod eviction;
@@ -28,7 +38,7 @@ pub struct Table {
     /// Generation of the last change to the flows.
     pub changed: u64,
     /// Flows that have a timeout or can get one.
-    pub mortal: usize,
+    pub expiring: usize,
     /// How many flows there are of each cookie, for the limit of `learn`.
     cookies: HashMap<Cookie, u32>,
     /// Counters.
@@ -76,14 +86,14 @@ impl TableCounters {
 }
 
 impl Table {
-    /// Adds a rule, or puts it in place of the one with equal match and priority, which is returned.
+    /// Adds a rule, or replaces the one with equal match and priority, which is returned.
     pub fn insert(&mut self, rule: Arc<Rule>, generation: u64) -> Option<Arc<Rule>> {
         self.changed = generation;
-        self.mortal += usize::from(rule.is_mortal());
+        self.expiring += usize::from(rule.can_expire());
         *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule);
         if let Some(old) = &old {
-            self.went(old);
+            self.uncount(old);
         }
         old
     }
@@ -92,14 +102,14 @@ impl Table {
     pub fn remove(&mut self, rule: &Rule, generation: u64) -> Option<Arc<Rule>> {
         let old = self.rules.remove(&rule.pattern, rule.priority)?;
         self.changed = generation;
-        self.went(&old);
+        self.uncount(&old);
         Some(old)
     }
 
     /// Removes every rule.
     pub fn clear(&mut self, generation: u64) {
         self.rules = Classifier::default();
-        (self.mortal, self.changed) = (0, generation);
+        (self.expiring, self.changed) = (0, generation);
         self.cookies.clear();
     }
 
@@ -108,8 +118,9 @@ impl Table {
         self.cookies.get(&cookie).copied().unwrap_or(0)
     }
 
-    fn went(&mut self, rule: &Rule) {
-        self.mortal -= usize::from(rule.is_mortal());
+    /// Takes a removed rule out of the counts.
+    fn uncount(&mut self, rule: &Rule) {
+        self.expiring -= usize::from(rule.can_expire());
         if let Some(count) = self.cookies.get_mut(&rule.cookie) {
             *count -= 1;
             if *count == 0 {

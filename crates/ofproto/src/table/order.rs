@@ -1,19 +1,21 @@
-//! Things with a number each, in the order of their priorities.
+//! Items with a number each, in the order of their priorities.
 //!
-//! There can be as many as there are masks in a table, thousands of them, and each flow that comes or goes may change
-//! the order. So what moves are the numbers: a change shifts a few bytes for each thing behind it, and nothing else.
+//! The classifier keeps its subtables in it. A table can have thousands of masks, and each flow that is added or
+//! removed may change the order. So the order is a list of numbers: a change shifts eight bytes for each item behind
+//! it.
 
-/// Things in order, the highest priority first.
+/// Items in order, the highest priority first.
 pub(super) struct Ordered<T> {
-    /// The things by number, each with the priority by which it is listed.
+    /// The items by number, each with the priority by which it is listed.
     items: Vec<Option<(u16, T)>>,
     /// Numbers that are free.
     free: Vec<u32>,
-    order: Vec<Place>,
+    order: Vec<RankedNumber>,
 }
 
+/// The number of an item, in the order.
 #[derive(Clone, Copy)]
-struct Place {
+struct RankedNumber {
     priority: u16,
     number: u32,
 }
@@ -25,18 +27,18 @@ impl<T> Default for Ordered<T> {
 }
 
 impl<T> Ordered<T> {
-    /// Adds a thing of priority zero behind the others, and returns its number.
+    /// Adds an item of priority zero behind the others, and returns its number.
     pub fn push(&mut self, item: T) -> u32 {
         let number = self.free.pop().unwrap_or(self.items.len() as u32);
         if number as usize == self.items.len() {
             self.items.push(None);
         }
         self.items[number as usize] = Some((0, item));
-        self.order.push(Place { priority: 0, number });
+        self.order.push(RankedNumber { priority: 0, number });
         number
     }
 
-    /// Removes a thing; its number can be given to another one then.
+    /// Removes an item. Another one can get its number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let (priority, item) = self.items.get_mut(number as usize)?.take()?;
         let at = self.position(priority, number)?;
@@ -45,17 +47,17 @@ impl<T> Ordered<T> {
         Some(item)
     }
 
-    /// The thing with this number.
+    /// The item with this number.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.items.get(number as usize)?.as_ref().map(|(_, item)| item)
     }
 
-    /// The thing with this number, to change it.
+    /// The item with this number, to change it.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.items.get_mut(number as usize)?.as_mut().map(|(_, item)| item)
     }
 
-    /// Lists a thing by another priority. It passes those that it has to, not its new equals.
+    /// Changes the priority of an item. A raised one comes behind those of its new priority, a lowered one before them.
     pub fn set_priority(&mut self, number: u32, priority: u16) {
         let Some((listed, _)) = self.items.get_mut(number as usize).and_then(Option::as_mut) else { return };
         let old = std::mem::replace(listed, priority);
@@ -65,21 +67,21 @@ impl<T> Ordered<T> {
         let Some(at) = self.position(old, number) else { return };
         self.order.remove(at);
         let to = if priority > old {
-            self.order.partition_point(|place| place.priority >= priority)
+            self.order.partition_point(|ranked| ranked.priority >= priority)
         } else {
-            self.order.partition_point(|place| place.priority > priority)
+            self.order.partition_point(|ranked| ranked.priority > priority)
         };
-        self.order.insert(to, Place { priority, number });
+        self.order.insert(to, RankedNumber { priority, number });
     }
 
     /// All of them, the highest priority first.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.order.iter().filter_map(|place| self.get(place.number))
+        self.order.iter().filter_map(|ranked| self.get(ranked.number))
     }
 
     fn position(&self, priority: u16, number: u32) -> Option<usize> {
-        let from = self.order.partition_point(|place| place.priority > priority);
-        self.order[from..].iter().position(|place| place.number == number).map(|at| from + at)
+        let from = self.order.partition_point(|ranked| ranked.priority > priority);
+        self.order[from..].iter().position(|ranked| ranked.number == number).map(|at| from + at)
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                let order: Vec<_> = ordered.order.iter().map(|place| (place.number, place.priority)).collect();
+                let order: Vec<_> = ordered.order.iter().map(|ranked| (ranked.number, ranked.priority)).collect();
                 prop_assert_eq!(&order, &list);
                 prop_assert_eq!(ordered.iter().count(), list.len());
             }

@@ -9,8 +9,8 @@ use packet::Time;
 
 use super::classifier::{Classified, Conjunction, Pattern};
 
-/// A flow. Never changes but for its counters: a modification puts another in its place, which goes on
-/// with the same counters.
+/// A flow. It never changes but for its counters: a modification replaces it by one with the same
+/// counters.
 pub struct Rule {
     /// Table that it is in.
     pub table: TableId,
@@ -20,10 +20,10 @@ pub struct Rule {
     pub pattern: Pattern,
     /// Cookie.
     pub cookie: Cookie,
-    /// Seconds without packets until it goes; zero for never. A connection's end can lower it
+    /// Seconds without packets until it expires; zero for never. A connection's end can lower it
     /// ([`timeouts`](Rule::timeouts)).
     pub idle_timeout: u16,
-    /// Seconds until it goes; zero for never. Can be lowered, too.
+    /// Seconds until it expires; zero for never. Can be lowered, too.
     pub hard_timeout: u16,
     /// Importance for eviction.
     pub importance: u16,
@@ -42,8 +42,8 @@ pub struct Rule {
     caps: Option<Arc<Caps>>,
 }
 
-/// What a connection's end (`fin_timeout`) lowers the timeouts of a rule to, in seconds; zero leaves one as it is.
-/// Written by whoever credits packets, read by whoever reads the timeouts.
+/// What a connection's end (`fin_timeout`) lowers the timeouts of a rule to, in seconds. Zero leaves one as it is.
+/// Whoever credits packets writes them; whoever reads the timeouts reads them.
 #[derive(Debug, Default)]
 pub struct Caps {
     idle: AtomicU16,
@@ -121,7 +121,7 @@ impl Rule {
         Match { key: Box::new(self.pattern.key()), mask: Box::new(self.pattern.mask()) }
     }
 
-    /// What the rule is, and its counters, as told at `now`.
+    /// What the rule is, and its counters, as of `now`.
     pub fn describe(&self, now: Time) -> FlowStats {
         let seconds = |since: Time| Some(now.since(since).as_secs().min(u16::MAX.into()) as u16);
         let (idle_timeout, hard_timeout) = self.timeouts();
@@ -148,7 +148,7 @@ impl Rule {
         self.priority == 0 && self.pattern.is_any()
     }
 
-    /// Why the rule has to go at `now`, if it has to.
+    /// Why the rule has expired at `now`, if it has.
     pub fn expired(&self, now: Time) -> Option<FlowRemovedReason> {
         let over = |since: Time, secs: u16| secs != 0 && now.since(since) >= Duration::from_secs(secs.into());
         let (idle_timeout, hard_timeout) = self.timeouts();
@@ -168,7 +168,7 @@ impl Rule {
     }
 
     /// Whether it has a timeout, or can get one.
-    pub fn is_mortal(&self) -> bool {
+    pub fn can_expire(&self) -> bool {
         self.idle_timeout != 0 || self.hard_timeout != 0 || self.caps.is_some()
     }
 
@@ -208,7 +208,7 @@ fn conjunctions(instructions: &Instructions) -> Box<[Conjunction]> {
     parts.collect()
 }
 
-/// Counters of a rule. Written by whoever pushes statistics, read by anybody.
+/// Counters of a rule. Whoever credits packets adds to them; anybody may read them.
 #[derive(Debug)]
 pub struct RuleStats {
     packets: AtomicU64,

@@ -16,7 +16,7 @@ pub struct TableSettings {
     pub name: Option<String>,
     /// Most flows; `None` for no limit.
     pub max_flows: Option<u32>,
-    /// In a full table a new flow takes the place of another (`overflow_policy`), instead of being refused.
+    /// In a full table a flow is evicted for a new one (`overflow_policy`). Otherwise the new one is refused.
     pub evict: bool,
     /// With `evict`: flows that agree in these subfields form a group, and the largest group loses one. Empty
     /// takes all flows as one group.
@@ -33,9 +33,9 @@ pub struct TableState {
     pub name: Option<String>,
     /// What becomes of packets that miss.
     pub miss: TableMiss,
-    /// In a full table a new flow takes the place of another, by importance and then by lifetime.
+    /// In a full table a flow is evicted for a new one, by importance and then by lifetime.
     pub evict: bool,
-    /// When to tell that the table is full or no longer is.
+    /// When to send an event that the table is full or no longer is.
     pub vacancy: Option<Vacancy>,
 }
 
@@ -45,7 +45,7 @@ impl Table {
         self.settings.name.as_deref().or(self.state.name.as_deref()).unwrap_or_default()
     }
 
-    /// Most flows, as told to controllers.
+    /// Most flows, as controllers are told.
     pub fn max_entries(&self) -> u32 {
         self.settings.max_flows.unwrap_or(UNLIMITED)
     }

@@ -10,7 +10,7 @@ pub fn describe(key: &Key, ports: &dyn PortNames) -> String {
     text(key, packet_mask(key), ports)
 }
 
-/// The packets that are treated like `key`. `looked_at_vlan` tells whether its VLAN tag matters.
+/// The packets that are treated like `key`. `looked_at_vlan` says whether the translation looked at its VLAN tag.
 pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &dyn PortNames) -> String {
     let mut mask = mask.clone();
     // OVS shows no match on a tag for packets that have none.

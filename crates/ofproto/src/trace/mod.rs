@@ -1,8 +1,12 @@
 //! `ofproto/trace`: what the tables do to a packet, explained (ovs-vswitchd(8)).
 //!
-//! [`trace`] watches the translation that packets get and keeps what it tells as a tree ([`steps`]);
-//! [`flow`] puts keys and masks into words. A [`Trace`] is data; [`Trace::render`] lays it out as OVS
-//! does.
+//! [`trace`] watches the translation that packets get and keeps its events as a tree. A [`Trace`] is data, and
+//! [`Trace::render`] lays it out as OVS does.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`steps`] | The events of a translation as a tree, and its layout |
+//! | [`flow`] | Keys and masks in words |
 
 pub mod flow;
 pub mod steps;
@@ -14,7 +18,7 @@ use packet::flow::text::PortNames;
 use packet::{Key, Packet};
 use serde::{Deserialize, Serialize};
 
-pub use steps::{Kind, Step};
+pub use steps::{StepKind, TraceStep};
 
 use crate::switch::{Switch, Traced};
 
@@ -27,7 +31,7 @@ pub struct Request<'a> {
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub actions: Option<&'a [Action]>,
     /// The frame. With it, the trace has the effects that a packet has, but for output: addresses and
-    /// flows are learnt, controllers are told.
+    /// flows are learnt, controllers get packet-ins.
     pub packet: Option<Packet>,
     /// Names to show for OpenFlow ports.
     pub ports: &'a dyn PortNames,
@@ -41,7 +45,7 @@ pub struct Trace {
     /// The packet.
     pub flow: String,
     /// What happened.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TraceStep>,
     /// The packet at the end of the pipeline, where it is another.
     pub final_flow: Option<String>,
     /// All packets that are treated like this one.
@@ -84,7 +88,7 @@ pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
 impl Trace {
     /// The text in OVS's layout, without a line break at its end. `paint` dresses up what the kind of a
     /// line calls for; `None` is a heading as `Final flow:`.
-    pub fn render(&self, paint: &dyn Fn(Option<Kind>, &str) -> String) -> String {
+    pub fn render(&self, paint: &dyn Fn(Option<StepKind>, &str) -> String) -> String {
         let heading = |text| paint(None, text);
         let mut out = format!("{} {}\n", heading("Flow:"), self.flow);
         steps::render(&mut out, &self.steps, 0, paint);

@@ -9,10 +9,10 @@ use crate::table::Rule;
 use crate::xlate::steps::of_action_set;
 use crate::xlate::trace::{Event, Sink};
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum StepKind {
     /// A bridge.
     Bridge,
     /// A table and its rule, or the action set.
@@ -29,32 +29,32 @@ pub enum Kind {
     Error,
 }
 
-/// How deep the tree may be. Steps that are deeper come behind each other instead of inside: a reader follows no
-/// further, nor do parsers of JSON.
+/// How deep the tree may be. Deeper steps are listed one after the other: neither a reader nor
+/// a parser of JSON follows any further.
 const MAX_DEPTH: usize = 60;
 
-impl Kind {
+impl StepKind {
     /// Whether steps of this kind have others inside.
     fn is_leaf(self) -> bool {
-        !matches!(self, Kind::Bridge | Kind::Table | Kind::Thaw)
+        !matches!(self, StepKind::Bridge | StepKind::Table | StepKind::Thaw)
     }
 }
 
 /// Something that happened in a translation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// Kind.
-    pub kind: Kind,
+pub struct TraceStep {
+    /// The kind.
+    pub kind: StepKind,
     /// In words.
     pub text: String,
     /// What happened inside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub steps: Vec<Step>,
+    pub steps: Vec<TraceStep>,
 }
 
-impl Step {
-    fn new(kind: Kind, text: impl Into<String>) -> Step {
-        Step { kind, text: text.into(), steps: Vec::new() }
+impl TraceStep {
+    fn new(kind: StepKind, text: impl Into<String>) -> TraceStep {
+        TraceStep { kind, text: text.into(), steps: Vec::new() }
     }
 }
 
@@ -62,7 +62,7 @@ impl Step {
 pub struct Collector<'a> {
     ports: &'a dyn PortNames,
     /// Steps that have begun, the innermost last. The first is no step: what it has inside is the trace.
-    open: Vec<Step>,
+    open: Vec<TraceStep>,
     /// Steps that have begun and are too deep for the tree.
     too_deep: usize,
 }
@@ -70,11 +70,11 @@ pub struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// An empty tree. `ports` are the names of OpenFlow ports that it shows.
     pub fn new(ports: &'a dyn PortNames) -> Collector<'a> {
-        Collector { ports, open: vec![Step::new(Kind::Thaw, "")], too_deep: 0 }
+        Collector { ports, open: vec![TraceStep::new(StepKind::Thaw, "")], too_deep: 0 }
     }
 
     /// The tree.
-    pub fn finish(mut self) -> Vec<Step> {
+    pub fn finish(mut self) -> Vec<TraceStep> {
         self.too_deep = 0;
         while self.open.len() > 1 {
             self.leave();
@@ -82,28 +82,28 @@ impl<'a> Collector<'a> {
         self.open.pop().map(|root| root.steps).unwrap_or_default()
     }
 
-    fn add(&mut self, step: Step) {
+    fn add(&mut self, step: TraceStep) {
         if let Some(open) = self.open.last_mut() {
             open.steps.push(step);
         }
     }
 
-    fn leaf(&mut self, kind: Kind, text: impl Into<String>) {
-        self.add(Step::new(kind, text));
+    fn leaf(&mut self, kind: StepKind, text: impl Into<String>) {
+        self.add(TraceStep::new(kind, text));
     }
 
-    fn enter(&mut self, kind: Kind, text: impl Into<String>) {
+    fn enter(&mut self, kind: StepKind, text: impl Into<String>) {
         if self.open.len() > MAX_DEPTH {
             self.too_deep += 1;
             return self.leaf(kind, text);
         }
-        self.open.push(Step::new(kind, text));
+        self.open.push(TraceStep::new(kind, text));
     }
 
     fn instructions(&mut self, instructions: Instructions) {
         let mut text = String::new();
         format_instructions(&mut text, &instructions, self.ports);
-        self.leaf(Kind::Action, text);
+        self.leaf(StepKind::Action, text);
     }
 
     fn actions(&self, actions: &[Action]) -> String {
@@ -118,7 +118,7 @@ impl<'a> Collector<'a> {
             true => format!("action set {verb} empty"),
             false => format!("action set {verb}: {}", self.actions(&list)),
         };
-        self.leaf(Kind::Detail, text);
+        self.leaf(StepKind::Detail, text);
     }
 
     fn rule(&self, table: TableId, rule: &Rule) -> String {
@@ -143,33 +143,33 @@ fn heading(table: TableId) -> String {
 impl Sink for Collector<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::Bridge(name) => self.enter(Kind::Bridge, format!("bridge(\"{name}\")")),
-            Event::Rule { table, rule } => self.enter(Kind::Table, self.rule(table, rule)),
+            Event::Bridge(name) => self.enter(StepKind::Bridge, format!("bridge(\"{name}\")")),
+            Event::Rule { table, rule } => self.enter(StepKind::Table, self.rule(table, rule)),
             Event::Miss { table, to_controller: true } => {
-                self.enter(Kind::Table, heading(table) + "No match, and a \"packet-in\" is called for.");
-                self.leaf(Kind::Action, "controller(reason=no_match)");
+                self.enter(StepKind::Table, heading(table) + "No match, and a \"packet-in\" is called for.");
+                self.leaf(StepKind::Action, "controller(reason=no_match)");
             }
             Event::Miss { table, to_controller: false } => {
-                self.enter(Kind::Table, heading(table) + "No match.");
-                self.leaf(Kind::Action, "drop");
+                self.enter(StepKind::Table, heading(table) + "No match.");
+                self.leaf(StepKind::Action, "drop");
             }
             Event::FragmentDropped { table } => {
                 let text = "Packets are IP fragments and the fragment handling mode is \"drop\".";
-                self.enter(Kind::Table, heading(table) + text);
-                self.leaf(Kind::Action, "drop");
+                self.enter(StepKind::Table, heading(table) + text);
+                self.leaf(StepKind::Action, "drop");
                 self.leave();
             }
-            Event::ActionSet => self.enter(Kind::Table, "--. Executing action set:"),
+            Event::ActionSet => self.enter(StepKind::Table, "--. Executing action set:"),
             Event::Thaw { table } => {
-                self.enter(Kind::Thaw, "thaw");
-                self.leaf(Kind::Thaw, format!("Resuming from table {table}"));
+                self.enter(StepKind::Thaw, "thaw");
+                self.leaf(StepKind::Thaw, format!("Resuming from table {table}"));
                 self.leave();
             }
             Event::Resume { table, cookie } => {
                 let cookie = cookie.map_or(0, |cookie| cookie.0);
-                self.leaf(Kind::Thaw, format!("restored state: table={table}, cookie={cookie:#x}"));
+                self.leaf(StepKind::Thaw, format!("restored state: table={table}, cookie={cookie:#x}"));
             }
-            Event::Action(action) => self.leaf(Kind::Action, self.actions(std::slice::from_ref(action))),
+            Event::Action(action) => self.leaf(StepKind::Action, self.actions(std::slice::from_ref(action))),
             Event::ClearActions => self.instructions(Instructions { clear: true, ..Default::default() }),
             Event::WriteActions(set) => self.instructions(Instructions { write: set.to_vec(), ..Default::default() }),
             Event::WriteMetadata(value, mask) => {
@@ -179,10 +179,10 @@ impl Sink for Collector<'_> {
             Event::Goto(table) => self.instructions(Instructions { goto: Some(table), ..Default::default() }),
             Event::ActionSetWas(set) => self.action_set("was", set),
             Event::ActionSetIs(set) => self.action_set("is", set),
-            Event::Drop => self.leaf(Kind::Action, "drop"),
-            Event::Detail(text) => self.leaf(Kind::Detail, text),
-            Event::Warning(text) => self.leaf(Kind::Warning, text),
-            Event::Error(text) => self.leaf(Kind::Error, text),
+            Event::Drop => self.leaf(StepKind::Action, "drop"),
+            Event::Detail(text) => self.leaf(StepKind::Detail, text),
+            Event::Warning(text) => self.leaf(StepKind::Warning, text),
+            Event::Error(text) => self.leaf(StepKind::Error, text),
         }
     }
 
@@ -200,7 +200,7 @@ impl Sink for Collector<'_> {
         // In the bridge that the packet came to, OVS shows the action set inside the first table.
         let set = step.text.starts_with("--.");
         match parent.steps.last_mut() {
-            Some(table) if set && outermost && table.kind == Kind::Table => table.steps.push(step),
+            Some(table) if set && outermost && table.kind == StepKind::Table => table.steps.push(step),
             _ => parent.steps.push(step),
         }
     }
@@ -208,21 +208,26 @@ impl Sink for Collector<'_> {
 
 /// Writes steps in OVS's layout. What comes last in its list is not indented further, so that a chain of
 /// tables stays at the margin.
-pub(super) fn render(out: &mut String, steps: &[Step], level: usize, paint: &dyn Fn(Option<Kind>, &str) -> String) {
+pub(super) fn render(
+    out: &mut String,
+    steps: &[TraceStep],
+    level: usize,
+    paint: &dyn Fn(Option<StepKind>, &str) -> String,
+) {
     for (i, step) in steps.iter().enumerate() {
         let more = usize::from(i + 1 < steps.len() || step.kind.is_leaf());
         let indent = " ".repeat((level + more) * 4);
         let (before, after) = match step.kind {
-            Kind::Detail => (" -> ", ""),
-            Kind::Warning => (" >> ", ""),
-            Kind::Error => (" >>>> ", " <<<<"),
+            StepKind::Detail => (" -> ", ""),
+            StepKind::Warning => (" >> ", ""),
+            StepKind::Error => (" >>>> ", " <<<<"),
             _ => ("", ""),
         };
-        if step.kind == Kind::Bridge {
+        if step.kind == StepKind::Bridge {
             out.push('\n');
         }
         put!(out, "{indent}{}\n", paint(Some(step.kind), &format!("{before}{}{after}", step.text)));
-        if step.kind == Kind::Bridge {
+        if step.kind == StepKind::Bridge {
             put!(out, "{indent}{}\n", "-".repeat(step.text.len()));
         }
         render(out, &step.steps, level + 2 * more, paint);

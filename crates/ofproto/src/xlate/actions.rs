@@ -6,19 +6,19 @@ use packet::Field;
 use packet::flow::{BlockId, VLAN_PRESENT};
 
 use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
-use super::steps::{StepRef, of_action_set};
+use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
 use super::{Ctx, is_ip, limits};
 use crate::table::Rule;
 
 impl Ctx<'_, '_> {
-    /// Executes a list of steps until its end, an error, or something that ends the pipeline. Whatever is nested in a
-    /// translation comes through here.
-    pub(super) fn steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>> + Clone) {
+    /// Executes a list of steps until its end, an error, or something that ends the pipeline. Every list that is nested
+    /// in a translation is executed here.
+    pub(super) fn steps<'e>(&mut self, steps: impl Iterator<Item = PipelineStep<'e>> + Clone) {
         self.nested(|ctx| ctx.list(steps));
     }
 
-    fn list<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>> + Clone) {
+    fn list<'e>(&mut self, steps: impl Iterator<Item = PipelineStep<'e>> + Clone) {
         let mut rest = steps;
         loop {
             let here = rest.clone();
@@ -36,7 +36,7 @@ impl Ctx<'_, '_> {
                 return;
             }
             self.event(|| Event::from(step));
-            if let StepRef::Act(Action::CheckPktLarger { pkt_len, dst }) = step {
+            if let PipelineStep::Act(Action::CheckPktLarger { pkt_len, dst }) = step {
                 return self.check_length(*pkt_len, dst, rest);
             }
             if !self.step(step) {
@@ -46,34 +46,34 @@ impl Ctx<'_, '_> {
     }
 
     /// Executes one step. False ends the list.
-    fn step(&mut self, step: StepRef<'_>) -> bool {
+    fn step(&mut self, step: PipelineStep<'_>) -> bool {
         match step {
-            StepRef::Act(action) => return self.action(action),
-            StepRef::Clear => {
+            PipelineStep::Act(action) => return self.action(action),
+            PipelineStep::Clear => {
                 let set = std::mem::take(&mut self.action_set);
                 self.event(|| Event::ActionSetWas(&set));
                 self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
             }
-            StepRef::Write(actions) => {
+            PipelineStep::Write(actions) => {
                 self.write_actions(actions);
                 let set = std::mem::take(&mut self.action_set);
                 self.event(|| Event::ActionSetIs(&set));
                 self.action_set = set;
             }
-            StepRef::Metadata(write) => {
+            PipelineStep::Metadata(write) => {
                 let metadata = &mut self.flow.pipeline_mut().metadata;
                 *metadata = (metadata.get() & !write.mask | write.value & write.mask).into();
             }
-            StepRef::Goto(table) => {
+            PipelineStep::Goto(table) => {
                 let in_port = self.in_port();
                 self.table_action(in_port, table.0, true, false);
             }
-            StepRef::Resume { table, cookie } => (self.table, self.cookie) = (table.0, cookie),
+            PipelineStep::Resume { table, cookie } => (self.table, self.cookie) = (table.0, cookie),
         }
         true
     }
 
-    /// Adds to the action set. `actset_output` is its output, unless a group takes the place of that.
+    /// Adds to the action set. `actset_output` is its output, unless it has a group.
     pub(super) fn write_actions(&mut self, actions: &[Action]) {
         if !self.charge(self.action_set.len() + limits::size(actions)) {
             return;
@@ -97,7 +97,7 @@ impl Ctx<'_, '_> {
         }
         self.in_action_set = true;
         self.event(|| Event::ActionSet);
-        self.steps(list.iter().map(StepRef::Act));
+        self.steps(list.iter().map(PipelineStep::Act));
         self.leave();
         self.in_action_set = false;
     }
@@ -246,7 +246,7 @@ impl Ctx<'_, '_> {
         self.written(dst);
     }
 
-    /// False at the end of the packet's life: it goes to the controllers, and this list ends.
+    /// False where the TTL is over: the packet is sent to the controllers, and this list ends.
     fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
         if !is_ip(&self.flow) {
             return true;
@@ -310,7 +310,7 @@ impl Ctx<'_, '_> {
         }
         let (flow, stack, set) = (Box::new(self.flow.clone()), self.stack.clone(), self.action_set.clone());
         let (was_mpls, exit) = (self.was_mpls, self.exit);
-        self.steps(actions.iter().map(StepRef::Act));
+        self.steps(actions.iter().map(PipelineStep::Act));
         self.end_pipeline();
         (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         (self.was_mpls, self.exit) = (was_mpls, exit);
@@ -319,8 +319,8 @@ impl Ctx<'_, '_> {
 
 /// Whether a step looks at headers behind the labels that were popped, so that the packet has to be
 /// parsed again before it.
-fn needs_l3(step: &StepRef<'_>) -> bool {
-    let StepRef::Act(action) = step else { return true };
+fn needs_l3(step: &PipelineStep<'_>) -> bool {
+    let PipelineStep::Act(action) = step else { return true };
     match action {
         Action::Output { port, .. } => matches!(*port, OfPort::NORMAL | OfPort::TABLE | OfPort::CONTROLLER),
         Action::OutputTrunc { .. } | Action::Enqueue { .. } | Action::OutputReg { .. } | Action::Group(_) => false,

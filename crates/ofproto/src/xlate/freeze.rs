@@ -1,4 +1,4 @@
-//! Recirculation: the pipeline stops, the datapath parses the packet again, the pipeline goes on.
+//! Recirculation: the pipeline stops, the datapath parses the packet again, and the pipeline continues.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use packet::Key;
 use packet::flow::BlockId;
 
 use super::frozen::{Frozen, PacketInContext, metadata};
-use super::steps::{Step, StepRef};
+use super::steps::{FrozenStep, PipelineStep};
 use super::trace::Event;
 use super::{Ctx, XlateError, limits};
 
-/// What the controller is told of a pipeline that freezes until it answers.
+/// The packet-in of a pipeline that freezes until the controller answers.
 pub(super) struct Pausing {
     context: PacketInContext,
     punt: PacketInPunt,
 }
 
 impl Ctx<'_, '_> {
-    /// Has the pipeline stop; what is left of it is collected while the calls return.
+    /// Stops the pipeline. The steps that are left are collected while the calls return.
     pub(super) fn freeze(&mut self) {
         self.freezing = true;
         self.exit = true;
     }
 
     /// Collects the steps of one rule that are left.
-    pub(super) fn freeze_steps<'e>(&mut self, steps: impl Iterator<Item = StepRef<'e>>) {
+    pub(super) fn freeze_steps<'e>(&mut self, steps: impl Iterator<Item = PipelineStep<'e>>) {
         let mut steps = steps.peekable();
         if steps.peek().is_some() {
-            self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+            self.frozen_steps.push(FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie });
         }
         for step in steps {
             if !self.charge(limits::size_of_step(&step)) {
                 return;
             }
-            self.frozen_steps.push(step.to_step());
+            self.frozen_steps.push(step.to_frozen());
         }
     }
 
-    /// Sends the packet round.
+    /// Has the datapath recirculate the packet, or send it to the controller that the pipeline waits for.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         self.charge(limits::STATE + self.stack.len());
@@ -67,17 +67,17 @@ impl Ctx<'_, '_> {
         self.was_mpls = false;
     }
 
-    /// Has the pipeline stop until the controller says that it may go on.
+    /// Stops the pipeline until the controller resumes it.
     pub(super) fn pause(&mut self, controller: &Controller) {
         let context = self.packet_in_context(&controller.userdata);
         let punt = self.packet_in_punt(controller.reason, controller.id, Some(u16::MAX));
         self.pausing = Some(Box::new(Pausing { context, punt }));
-        // Where nothing is left to do, the pipeline goes on at its end, and not at its start.
-        self.frozen_steps.push(Step::Resume { table: TableId(self.table), cookie: self.cookie });
+        // With no steps left, the pipeline would continue at table 0 instead of its end.
+        self.frozen_steps.push(FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie });
         self.freeze();
     }
 
-    /// Goes on where `frozen` stopped.
+    /// Continues where `frozen` stopped.
     pub(super) fn thaw(&mut self, frozen: &Frozen) {
         self.event(|| Event::Thaw { table: TableId(frozen.table) });
         self.table = frozen.table;
@@ -97,7 +97,7 @@ impl Ctx<'_, '_> {
             let in_port = self.in_port();
             self.table_action(in_port, frozen.table, true, false);
         } else {
-            self.steps(frozen.steps.iter().map(Step::as_ref));
+            self.steps(frozen.steps.iter().map(FrozenStep::as_step));
         }
         self.end_pipeline();
     }

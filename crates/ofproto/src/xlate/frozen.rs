@@ -1,10 +1,10 @@
-//! What is kept of a pipeline for packets that the datapath brings back, or takes to a controller.
+//! What is kept of a pipeline for packets that the datapath recirculates, or sends to a controller.
 
 use openflow::{Action, TableId};
 use packet::Key;
 use packet::flow::BlockId;
 
-use super::steps::Step;
+use super::steps::FrozenStep;
 use crate::model::forwarding::BridgeId;
 use crate::model::mirror::MirrorSet;
 
@@ -12,18 +12,18 @@ use crate::model::mirror::MirrorSet;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Frozen {
     pub bridge: BridgeId,
-    /// Where to go on when no steps are left.
+    /// The table to continue in when no steps are left.
     pub table: u8,
     /// What is not in the packet: ports, registers, metadata, tunnel.
     pub metadata: Key,
     pub stack: Vec<(u128, u16)>,
     pub action_set: Vec<Action>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<FrozenStep>,
     /// The mirrors that have got their copy.
     pub mirrored: MirrorSet,
 }
 
-/// What a packet-in tells beside what [`datapath::PacketInPunt`] says.
+/// The parts of a packet-in that [`datapath::PacketInPunt`] does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PacketInContext {
     pub bridge: BridgeId,

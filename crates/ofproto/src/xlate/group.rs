@@ -9,7 +9,7 @@ use openflow::group::{Bucket, GroupType};
 use openflow::{GroupId, OfPort};
 
 use super::choose::{hash_fields, match_hashed, second_hash};
-use super::steps::{StepRef, of_action_set};
+use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
 use super::{Ctx, limits};
 use crate::model::group::Group;
@@ -48,8 +48,8 @@ impl<'a> Ctx<'a, '_> {
     }
 
     /// Whether a step chooses by headers that may not be known yet.
-    pub(super) fn selects(&self, step: &StepRef<'_>) -> bool {
-        let StepRef::Act(Action::Group(id)) = step else { return false };
+    pub(super) fn selects(&self, step: &PipelineStep<'_>) -> bool {
+        let PipelineStep::Act(Action::Group(id)) = step else { return false };
         self.bridge.groups.get(id).is_some_and(|group| group.spec.kind == GroupType::Select)
     }
 
@@ -61,13 +61,13 @@ impl<'a> Ctx<'a, '_> {
         let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);
         let actions = of_action_set(&bucket.actions);
         self.usage.depth += 1;
-        self.steps(actions.iter().map(StepRef::Act));
+        self.steps(actions.iter().map(PipelineStep::Act));
         self.usage.depth -= 1;
         if self.freezing {
             self.finish_freezing();
         }
         (self.flow, self.was_mpls) = (*flow, was_mpls);
-        // What ends a bucket does not end what comes after it, unless a limit was reached.
+        // What ends a bucket does not end the actions after it, unless a limit was reached.
         self.exit = false;
         if self.error.is_some_and(|error| !error.is_limit()) {
             self.error = None;
@@ -80,7 +80,7 @@ impl<'a> Ctx<'a, '_> {
             return group.spec.buckets.iter().position(|bucket| self.is_live_bucket(group, bucket, &mut dead));
         }
         let hash = self.select_hash(group);
-        // Highest random weight: a bucket that goes moves only its own packets to others.
+        // Highest random weight: when a bucket is removed, only its own packets get another one.
         let score = |bucket: &Bucket| {
             let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
             uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
@@ -160,7 +160,7 @@ impl<'a> Ctx<'a, '_> {
     }
 }
 
-/// What a bucket tells of itself.
+/// Whether a bucket is live.
 enum Liveness {
     Live,
     Dead,

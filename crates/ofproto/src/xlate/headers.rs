@@ -19,8 +19,8 @@ const BOS: u32 = 0x100;
 
 /// A key during translation, with the VLAN tags that it has no room for.
 ///
-/// A key holds the two outermost tags. What a push covers is not matched any more, but it is still there:
-/// it comes back when a tag is popped, and no push may take it from the packet.
+/// A key holds the two outermost tags. A tag that a push moves out of the key is not matched any more, but the packet
+/// still has it, and it is in the key again when another tag is popped.
 #[derive(Clone)]
 pub(super) struct Headers {
     pub key: Key,
@@ -69,7 +69,7 @@ pub(super) fn vlan_count(key: &Key) -> usize {
     key.common().vlan.iter().take_while(|tag| tag.tci.get() & VLAN_PRESENT != 0).count()
 }
 
-/// As [`vlan_count`], and has `wc` match what told.
+/// As [`vlan_count`], and has `wc` match the bits that it depends on.
 pub(super) fn vlan_count_wc(key: &Key, wc: &mut Mask) -> usize {
     let count = vlan_count(key);
     for tag in wc.0.common_mut().vlan.iter_mut().take(count + 1) {
@@ -142,7 +142,7 @@ pub(super) fn label_count(key: &Key) -> usize {
     }
 }
 
-/// As [`label_count`], and has `wc` match what told.
+/// As [`label_count`], and has `wc` match the bits that it depends on.
 pub(super) fn label_count_wc(key: &Key, wc: &mut Mask) -> usize {
     if is_mpls(key) {
         let lse = labels(key);

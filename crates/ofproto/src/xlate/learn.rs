@@ -21,11 +21,12 @@ pub(crate) struct LearntFlow {
 impl LearntFlow {
     /// Whether it may be put into its table: it is there already, or the limit has room for it beside `more` others.
     pub fn is_within_limit(&self, bridge: &BridgeState, more: u32) -> bool {
-        self.limit == 0 || self.place(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
+        self.limit == 0
+            || self.existing(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
     }
 
-    /// How many flows have its table and cookie, and the flow that it is, if it is there.
-    fn place<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
+    /// How many flows its table has of its cookie, and the flow with its match and priority, if there is one.
+    fn existing<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
         let table = bridge.tables.get(usize::from(self.change.table?.0))?;
         let pattern = table.rules.pattern(&self.change.matching.key, &self.change.matching.mask);
         let known = table.rules.find(&pattern, self.change.priority).map(|rule| &**rule);
@@ -44,11 +45,11 @@ impl LearntFlow {
 }
 
 impl Ctx<'_, '_> {
-    /// Collects the flow that is to be learnt. Only a real packet learns, so a cached
-    /// flow goes when the next packet would learn something.
+    /// Collects the flow that is to be learnt. Only a real packet learns, so a datapath flow is removed when its next
+    /// packet would learn something.
     ///
-    /// `result_dst` tells what the tables, which this translation sees in one state, allow. Where two packets at once
-    /// take the last place of a limit, both are told that they have it; one flow is learnt.
+    /// `result_dst` says whether the limit allows the flow, by the tables as this translation sees them. Where two
+    /// packets at once reach the limit with one flow left, both get a yes, and one flow is learnt.
     pub(super) fn learn(&mut self, learn: &Learn) {
         // With a limit, it is compared with what the packet has learnt before.
         let compared = if learn.limit > 0 { self.learnt.len() } else { 0 };
@@ -94,7 +95,7 @@ impl Ctx<'_, '_> {
     fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
         let table = flow.change.table.unwrap_or(TableId(0));
         self.record.depends_on_table(self.bridge.id, table.0);
-        let known = flow.place(self.bridge).and_then(|(_, known)| known);
+        let known = flow.existing(self.bridge).and_then(|(_, known)| known);
         flow.new = known.is_none();
         if flow.new && flow.limit > 0 {
             // Flows that this very packet learns count, too; one that it learns twice counts once.
@@ -108,7 +109,7 @@ impl Ctx<'_, '_> {
         if self.real {
             self.learnt.push(flow);
         } else {
-            // The next packet has to come up to learn it.
+            // The next packet has to miss, to learn it.
             self.record.volatile |= known.is_none_or(|rule| rule.instructions.apply != flow.change.instructions.apply);
         }
         true

@@ -1,9 +1,9 @@
-//! `check_pkt_larger`: what comes after it depends on the packet's length, which no flow matches.
+//! `check_pkt_larger`: the actions after it depend on the packet's length, which no flow matches.
 
 use datapath::Action as DpAction;
 use openflow::{Action, Subfield};
 
-use super::steps::StepRef;
+use super::steps::PipelineStep;
 use super::{Ctx, limits};
 
 impl Ctx<'_, '_> {
@@ -14,7 +14,7 @@ impl Ctx<'_, '_> {
         &mut self,
         size: u16,
         dst: &Subfield,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) {
         if rest.clone().next().is_none() {
             return;
@@ -39,7 +39,7 @@ impl Ctx<'_, '_> {
         size: u16,
         dst: &Subfield,
         set: Vec<Action>,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) -> bool {
         if !self.may_branch() {
             return false;
@@ -72,7 +72,7 @@ impl Ctx<'_, '_> {
         exit
     }
 
-    /// Takes the actions of a branch, with the reason of a packet that goes nowhere, and goes on with the list `next`.
+    /// Takes the actions of a branch, with the reason of a packet that is not sent, and continues with the list `next`.
     fn end_of_branch(&mut self, next: Vec<DpAction>) -> Vec<DpAction> {
         let mut actions = std::mem::replace(&mut self.out, next);
         if let Some(reason) = self.unsent.take().filter(|&reason| super::goes_nowhere(&actions, reason)) {
@@ -88,7 +88,7 @@ impl Ctx<'_, '_> {
         longer: bool,
         dst: &Subfield,
         set: Vec<Action>,
-        rest: impl Iterator<Item = StepRef<'e>> + Clone,
+        rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) -> bool {
         (self.action_set, self.exit) = (set, false);
         self.write(dst.field, u128::from(longer) << dst.ofs, dst.mask());

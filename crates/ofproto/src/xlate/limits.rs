@@ -1,7 +1,7 @@
-//! What one translation may take: so that no packet costs much more than others, whatever the tables say.
+//! What one translation may take, so that no packet costs much more than others, whatever the tables say.
 //!
-//! The first four are OVS's, and so are their words. In OVS the rest is as large as the stack and the memory of the
-//! process; here it is bounded, and what exceeds a bound is a packet that is dropped for a reason with a name.
+//! The first four limits are OVS's, and so are their messages. OVS bounds the rest by the stack and the memory of the
+//! process only. Here each has a limit, and a packet that exceeds one is dropped for a reason with a name.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,12 +11,12 @@ use packet::Time;
 use packet::flow::text::NoNames;
 
 use super::known_length::KnownLength;
-use super::steps::StepRef;
+use super::steps::PipelineStep;
 use super::trace::Event;
 use super::{Ctx, XlateError};
 
-/// Nested table lookups that do not advance to a later table, buckets and patch ports. Those that advance come to an end
-/// by themselves: there are no more than 255 tables.
+/// Nested table lookups that do not advance to a later table, buckets and patch ports. Lookups that advance are not
+/// counted: there are no more than 255 tables.
 const MAX_DEPTH: u32 = 64;
 /// Table lookups and groups in all.
 const MAX_RESUBMITS: u32 = 64 * 64;
@@ -25,7 +25,7 @@ const MAX_ACTIONS: usize = 8192;
 /// Values on the stack.
 const MAX_STACK: usize = 4096;
 
-/// Lists of actions inside each other: of rules, clones, buckets, and what comes behind `check_pkt_larger`. Leaves room
+/// Lists of actions inside each other: of rules, clones, buckets, and the actions after `check_pkt_larger`. Leaves room
 /// for all lookups that there can be, each inside the one before.
 const MAX_NESTING: u32 = 2 * MAX_RESUBMITS;
 /// Choices by length inside each other, which stay nested in the datapath.
@@ -36,7 +36,8 @@ const MAX_WORK: usize = 1 << 18;
 /// Datapath actions in all.
 const MAX_PRODUCED: usize = 4 * MAX_ACTIONS;
 
-/// What a learnt flow, a rewrite for the datapath, and state that waits for a packet cost, for the memory that they take.
+/// What a learnt flow, a rewrite for the datapath, and state that waits for a packet cost, for the memory that they
+/// take.
 pub(super) const LEARN: usize = 32;
 const REWRITE: usize = 8;
 pub(super) const STATE: usize = 16;
@@ -121,7 +122,7 @@ impl Ctx<'_, '_> {
         may
     }
 
-    /// Takes note of work. False where it is too much, or the translation has failed before.
+    /// Counts work. False where it is too much, or the translation has failed before.
     pub(super) fn charge(&mut self, work: usize) -> bool {
         if self.error.is_some() {
             return false;
@@ -135,7 +136,7 @@ impl Ctx<'_, '_> {
         self.error.is_none()
     }
 
-    /// Takes note of the header changes that were appended at `before`.
+    /// Counts the header changes that were appended at `before`.
     pub(super) fn committed(&mut self, before: usize) {
         let new = &self.out[before..];
         let resizes = |action: &DpAction| {
@@ -158,7 +159,7 @@ impl Ctx<'_, '_> {
         self.error = Some(error);
     }
 
-    /// Tells what is wrong: to whoever watches, or else to the log, a few times.
+    /// Reports an error: to the sink, or else to the log, where the rate is limited.
     fn report(&mut self, text: &str) {
         if self.sink.is_some() {
             return self.event(|| Event::Error(text));
@@ -171,10 +172,10 @@ impl Ctx<'_, '_> {
 }
 
 /// What a step costs beside what it executes.
-pub(super) fn cost(step: &StepRef<'_>) -> usize {
+pub(super) fn cost(step: &PipelineStep<'_>) -> usize {
     match step {
-        StepRef::Act(Action::Clone(_)) => 1,
-        StepRef::Act(action) => size_of_action(action),
+        PipelineStep::Act(Action::Clone(_)) => 1,
+        PipelineStep::Act(action) => size_of_action(action),
         _ => 1,
     }
 }
@@ -185,10 +186,10 @@ pub(super) fn size(actions: &[Action]) -> usize {
 }
 
 /// How much memory copies of the steps take, in actions.
-pub(super) fn size_of_step(step: &StepRef<'_>) -> usize {
+pub(super) fn size_of_step(step: &PipelineStep<'_>) -> usize {
     match step {
-        StepRef::Act(action) => size_of_action(action),
-        StepRef::Write(actions) => 1 + size(actions),
+        PipelineStep::Act(action) => size_of_action(action),
+        PipelineStep::Write(actions) => 1 + size(actions),
         _ => 1,
     }
 }
@@ -204,7 +205,7 @@ fn size_of_action(action: &Action) -> usize {
     }
 }
 
-/// Once a second, and a few at once, as in OVS.
+/// Limits messages to one a second, with a burst of a few, as in OVS.
 struct LogLimit {
     /// When the last message of those that were let through would have been due, in nanoseconds.
     due: AtomicU64,

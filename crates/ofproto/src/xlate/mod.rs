@@ -1,25 +1,30 @@
 //! Translation: what the OpenFlow tables do to a packet, as a mask and datapath actions.
 //!
-//! [`translate`] walks the pipeline with a copy of the packet's key. It keeps three keys: `flow`, the
-//! packet as it should be by now; `base`, the packet as the datapath has it; and `wc`, the bits of the
-//! original packet that the result depends on. Outputs first bring `base` up to `flow` ([`commit`]).
-//! Every packet that equals this one in the bits of the mask gets the same actions.
+//! `translate` executes the pipeline on a copy of the packet's key. It keeps three things: `flow`, the key of the
+//! packet as it should be by now; `base`, the key of the packet as the datapath has it; and `wc`, a mask of the bits of
+//! the original packet that the result depends on. An output first brings `base` up to `flow` (`commit`). Every packet
+//! that equals this one in the bits of the mask gets the same actions.
 //!
-//! | file | what |
+//! This file has the start and the end of a translation, and the table lookups.
+//!
+//! | module | what it is |
 //! |---|---|
-//! | `mod.rs` | start and end of a translation, table lookups |
-//! | `steps.rs` | instructions and actions in their order |
-//! | `actions.rs` | each action |
-//! | `output.rs` | ports, floods, patches, controllers |
-//! | `normal.rs` | L2 learning and VLANs |
-//! | `choose.rs` | choices by a hash |
-//! | `length.rs`, `known_length.rs` | what depends on the packet's length |
-//! | `limits.rs` | what one translation may take |
-//! | `group.rs` | groups |
-//! | `mirror.rs` | copies for mirrors |
-//! | `freeze.rs`, `frozen.rs` | recirculation, and what is kept for it |
-//! | `commit.rs`, `headers.rs` | header changes |
-//! | `trace.rs` | how to watch |
+//! | [`steps`] | Instructions and actions in the order of their execution |
+//! | `actions` | What each action does |
+//! | `output` | Ports, floods, patches, controllers |
+//! | `normal` | NORMAL: a learning switch with VLANs |
+//! | `group` | Groups |
+//! | `learn` | The learn action |
+//! | `choose` | Choices by a hash: bundle, multipath |
+//! | `length` | `check_pkt_larger` |
+//! | `known_length` | What a translation knows about the length of the packet |
+//! | `mirror` | Copies for mirrors |
+//! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
+//! | `frozen` | What is kept of a pipeline that has stopped |
+//! | `commit` | Datapath actions for header changes |
+//! | `headers` | VLAN tags and MPLS labels of a key |
+//! | `limits` | What one translation may take |
+//! | [`trace`] | Events for whoever explains a translation |
 
 mod actions;
 mod choose;
@@ -55,15 +60,15 @@ use frozen::{Frozen, PacketInContext};
 use headers::Headers;
 
 pub(crate) use learn::LearntFlow;
-pub(crate) use steps::Step;
-use steps::StepRef;
+pub(crate) use steps::FrozenStep;
+use steps::PipelineStep;
 use trace::{Event, Sink};
 
 use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mirror::MirrorSet;
 use crate::slowpath::intern::Interner;
-use crate::slowpath::record::Record;
+use crate::slowpath::record::FlowRecord;
 use crate::table::Rule;
 
 /// Numbers that travel through the datapath.
@@ -110,7 +115,7 @@ pub(crate) enum XlateError {
     /// A VLAN tag too many.
     #[error("Too many VLAN tags")]
     TooManyTags,
-    /// The bridge has gone.
+    /// The bridge was removed.
     #[error("Bridge not found")]
     NoBridge,
     /// The recirculation id is unknown.
@@ -125,7 +130,7 @@ pub(crate) struct Translation {
     /// What the datapath has to do.
     pub actions: Vec<DpAction>,
     /// Whom to credit, and dependencies.
-    pub record: Record,
+    pub record: FlowRecord,
     /// Flows that `learn` actions ask for.
     pub learnt: Vec<LearntFlow>,
     /// The key at the end.
@@ -159,7 +164,7 @@ pub(crate) fn translate(
         base: Headers::new(input.key.clone()),
         wc: initial_mask(input.key),
         out: Vec::new(),
-        record: Record { generation: forwarding.generation(), ..Record::default() },
+        record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
         table: 0,
         rule: None,
@@ -192,7 +197,7 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
     Translation {
         mask: Box::new(initial_mask(input.key)),
         actions: Vec::new(),
-        record: Record { generation: forwarding.generation(), ..Record::default() },
+        record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
         flow: input.key.clone(),
         error: Some(XlateError::NoBridge),
@@ -232,7 +237,7 @@ struct Ctx<'a, 's> {
     /// What was looked at.
     wc: Mask,
     out: Vec<DpAction>,
-    record: Record,
+    record: FlowRecord,
     learnt: Vec<LearntFlow>,
     table: u8,
     rule: Option<&'a Rule>,
@@ -262,9 +267,9 @@ struct Ctx<'a, 's> {
     /// Most bytes to send, while a copy is sent.
     mirror_max_len: u16,
     freezing: bool,
-    /// What the controller is told of a pipeline that freezes until it answers.
+    /// The packet-in of a pipeline that freezes until the controller answers.
     pausing: Option<Box<freeze::Pausing>>,
-    frozen_steps: Vec<Step>,
+    frozen_steps: Vec<FrozenStep>,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
     /// Priority that the packet came with.
@@ -294,7 +299,7 @@ impl<'a> Ctx<'a, '_> {
             self.fail(XlateError::NoContext, &format!("Recirculation context not found for ID {id:x}"));
         } else if let Some(actions) = input.packet_out {
             self.mirror_received();
-            self.steps(actions.iter().map(StepRef::Act));
+            self.steps(actions.iter().map(PipelineStep::Act));
             self.end_pipeline();
         } else if port.is_none_or(|port| self.may_receive(port)) {
             self.mirror_received();
@@ -343,8 +348,8 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Takes note that the packet is not sent where the tables say, and why. If it goes nowhere else either, that is why
-    /// it is dropped.
+    /// Records why the packet is not sent where the tables say. If it is not sent anywhere else, that is the reason of
+    /// its drop.
     fn not_sent(&mut self, reason: DropReason) {
         self.unsent.get_or_insert(reason);
     }
@@ -492,7 +497,7 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Tells what a part of a field is after an action wrote it.
+    /// Reports the value of a part of a field after an action wrote it.
     fn written(&mut self, part: &openflow::Subfield) {
         if self.sink.is_some() {
             let text = trace::subfield_is_now(part, &self.flow);
@@ -511,8 +516,8 @@ impl<'a> Ctx<'a, '_> {
     }
 }
 
-/// Whether actions leave a packet that was not sent for `reason` to be dropped. What a controller gets is no longer in
-/// the datapath's hands, but where it is only told that the packet's time is up.
+/// Whether a packet that was not sent for `reason` is dropped after these actions. One that a controller gets is not,
+/// unless the controller only learns that its TTL is over.
 fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     actions.iter().all(|action| match action {
         DpAction::Output(_) | DpAction::Recirc(_) | DpAction::Clone(_) | DpAction::CheckLength { .. } => false,
@@ -521,8 +526,8 @@ fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     })
 }
 
-/// Takes out what is not of the packet, or is implied by what is matched anyway. Returns whether the
-/// VLAN tag was looked at.
+/// Removes bits that are not of the packet, or that other matched bits imply. Returns whether the
+/// translation looked at the VLAN tag.
 fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     use packet::flow::{BlockId, VLAN_PRESENT};
     for block in [BlockId::Pipeline, BlockId::Regs] {
@@ -552,7 +557,7 @@ fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
             bits.tci = if bits.tci.get() != 0 { VLAN_PRESENT.into() } else { 0.into() };
         }
     }
-    // As OVS's datapath has it, every flow tells tagged packets from others.
+    // As in OVS's datapath, every flow matches whether there is a tag.
     let looked_at_vlan = bits.vlan[0].tci.get() != 0;
     if !looked_at_vlan {
         bits.vlan[0].tci = (VLAN_PRESENT | 0xfff).into();

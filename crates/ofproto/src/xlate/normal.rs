@@ -134,7 +134,7 @@ impl Ctx<'_, '_> {
     }
 
     /// Whether the port carries a packet with these tags inside the bridge. Matches the inner tag where
-    /// that tells.
+    /// that decides.
     pub(super) fn includes(&mut self, port: &PortState, tags: &Tags) -> bool {
         let tagged = self.flow.common().vlan[0].tci.get() & VLAN_PRESENT != 0;
         let bits = match port.vlan.mode {

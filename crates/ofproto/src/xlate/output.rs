@@ -131,7 +131,7 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    /// Goes on in the bridge at the other end of a patch, then comes back with the packet as it was.
+    /// Translates the packet in the bridge at the other end of a patch. Afterwards the packet here is as it was.
     fn cross_patch(&mut self, from: &'a PortState, peer: &str) {
         let Some((bridge, to)) = self.forwarding.peer(&from.name, peer) else {
             self.not_sent(DropReason::NoSuchPort);

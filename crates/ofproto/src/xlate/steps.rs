@@ -2,9 +2,9 @@
 
 use openflow::{Action, Cookie, Instructions, TableId, WriteMetadata};
 
-/// A step, borrowed.
+/// A step of a pipeline.
 #[derive(Clone, Copy)]
-pub enum StepRef<'a> {
+pub enum PipelineStep<'a> {
     /// An action of Apply-Actions.
     Act(&'a Action),
     /// Clear-Actions.
@@ -24,9 +24,9 @@ pub enum StepRef<'a> {
     },
 }
 
-/// A step that waits for a recirculated packet.
+/// A step that waits for a recirculated packet, and so owns its actions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
+pub(crate) enum FrozenStep {
     Act(Action),
     Clear,
     Write(Vec<Action>),
@@ -35,41 +35,41 @@ pub(crate) enum Step {
     Resume { table: TableId, cookie: Option<Cookie> },
 }
 
-impl Step {
-    pub fn as_ref(&self) -> StepRef<'_> {
+impl FrozenStep {
+    pub fn as_step(&self) -> PipelineStep<'_> {
         match self {
-            Step::Act(action) => StepRef::Act(action),
-            Step::Clear => StepRef::Clear,
-            Step::Write(actions) => StepRef::Write(actions),
-            Step::Metadata(write) => StepRef::Metadata(*write),
-            Step::Goto(table) => StepRef::Goto(*table),
-            &Step::Resume { table, cookie } => StepRef::Resume { table, cookie },
+            FrozenStep::Act(action) => PipelineStep::Act(action),
+            FrozenStep::Clear => PipelineStep::Clear,
+            FrozenStep::Write(actions) => PipelineStep::Write(actions),
+            FrozenStep::Metadata(write) => PipelineStep::Metadata(*write),
+            FrozenStep::Goto(table) => PipelineStep::Goto(*table),
+            &FrozenStep::Resume { table, cookie } => PipelineStep::Resume { table, cookie },
         }
     }
 }
 
-impl StepRef<'_> {
-    pub(crate) fn to_step(self) -> Step {
+impl PipelineStep<'_> {
+    pub(crate) fn to_frozen(self) -> FrozenStep {
         match self {
-            StepRef::Act(action) => Step::Act(action.clone()),
-            StepRef::Clear => Step::Clear,
-            StepRef::Write(actions) => Step::Write(actions.to_vec()),
-            StepRef::Metadata(write) => Step::Metadata(write),
-            StepRef::Goto(table) => Step::Goto(table),
-            StepRef::Resume { table, cookie } => Step::Resume { table, cookie },
+            PipelineStep::Act(action) => FrozenStep::Act(action.clone()),
+            PipelineStep::Clear => FrozenStep::Clear,
+            PipelineStep::Write(actions) => FrozenStep::Write(actions.to_vec()),
+            PipelineStep::Metadata(write) => FrozenStep::Metadata(write),
+            PipelineStep::Goto(table) => FrozenStep::Goto(table),
+            PipelineStep::Resume { table, cookie } => FrozenStep::Resume { table, cookie },
         }
     }
 }
 
 /// The steps of a rule (OpenFlow 1.3.5 section 5.9).
-pub(crate) fn of_instructions(instructions: &Instructions) -> impl Iterator<Item = StepRef<'_>> + Clone {
-    let write = (!instructions.write.is_empty()).then_some(StepRef::Write(&instructions.write));
-    let applied = instructions.apply.iter().map(StepRef::Act);
+pub(crate) fn of_instructions(instructions: &Instructions) -> impl Iterator<Item = PipelineStep<'_>> + Clone {
+    let write = (!instructions.write.is_empty()).then_some(PipelineStep::Write(&instructions.write));
+    let applied = instructions.apply.iter().map(PipelineStep::Act);
     applied
-        .chain(instructions.clear.then_some(StepRef::Clear))
+        .chain(instructions.clear.then_some(PipelineStep::Clear))
         .chain(write)
-        .chain(instructions.metadata.map(StepRef::Metadata))
-        .chain(instructions.goto.map(StepRef::Goto))
+        .chain(instructions.metadata.map(PipelineStep::Metadata))
+        .chain(instructions.goto.map(PipelineStep::Goto))
 }
 
 /// The action set in the order in which it is executed (OpenFlow 1.3.5 section 5.10, with OVS's order

@@ -1,4 +1,4 @@
-//! What a translation tells to whoever wants to explain it.
+//! The events of a translation, for whoever wants to explain it.
 //!
 //! `ofproto/trace` implements [`Sink`]; the translation that it watches is the one that packets get.
 //! Without a sink nothing is formatted.
@@ -7,7 +7,7 @@ use openflow::{Action, Cookie, Subfield, TableId};
 use packet::flow::text::NoNames;
 use packet::{Key, put};
 
-use super::steps::StepRef;
+use super::steps::PipelineStep;
 use crate::table::Rule;
 
 /// Something that happens in a translation. Those that have others inside them are followed by these
@@ -95,15 +95,15 @@ pub(super) fn subfield_is_now(part: &Subfield, key: &Key) -> String {
     out
 }
 
-impl<'a> From<StepRef<'a>> for Event<'a> {
-    fn from(step: StepRef<'a>) -> Event<'a> {
+impl<'a> From<PipelineStep<'a>> for Event<'a> {
+    fn from(step: PipelineStep<'a>) -> Event<'a> {
         match step {
-            StepRef::Act(action) => Event::Action(action),
-            StepRef::Clear => Event::ClearActions,
-            StepRef::Write(actions) => Event::WriteActions(actions),
-            StepRef::Metadata(write) => Event::WriteMetadata(write.value, write.mask),
-            StepRef::Goto(table) => Event::Goto(table),
-            StepRef::Resume { table, cookie } => Event::Resume { table, cookie },
+            PipelineStep::Act(action) => Event::Action(action),
+            PipelineStep::Clear => Event::ClearActions,
+            PipelineStep::Write(actions) => Event::WriteActions(actions),
+            PipelineStep::Metadata(write) => Event::WriteMetadata(write.value, write.mask),
+            PipelineStep::Goto(table) => Event::Goto(table),
+            PipelineStep::Resume { table, cookie } => Event::Resume { table, cookie },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use ofproto::trace::{Kind, Trace};
+use ofproto::trace::{StepKind, Trace};
 
 /// The text for standard output.
 pub fn trace(trace: &Trace) -> String {
@@ -11,34 +11,34 @@ pub fn trace(trace: &Trace) -> String {
 }
 
 /// Sequences of ECMA-48, SGR.
-fn colour(kind: Option<Kind>, text: &str) -> String {
+fn colour(kind: Option<StepKind>, text: &str) -> String {
     let code = match kind {
         None => "1",
-        Some(Kind::Bridge) => "1;34",
-        Some(Kind::Table) => "36",
-        Some(Kind::Thaw) => "35",
-        Some(Kind::Action) => return text.to_owned(),
-        Some(Kind::Detail) => "2",
-        Some(Kind::Warning) => "33",
-        Some(Kind::Error) => "1;31",
+        Some(StepKind::Bridge) => "1;34",
+        Some(StepKind::Table) => "36",
+        Some(StepKind::Thaw) => "35",
+        Some(StepKind::Action) => return text.to_owned(),
+        Some(StepKind::Detail) => "2",
+        Some(StepKind::Warning) => "33",
+        Some(StepKind::Error) => "1;31",
     };
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
 #[cfg(test)]
 mod tests {
-    use ofproto::trace::Step;
+    use ofproto::trace::TraceStep;
 
     use super::*;
 
     #[test]
     fn colours_change_nothing_but_colour() {
-        let step = |kind, text: &str| Step { kind, text: text.into(), steps: Vec::new() };
+        let step = |kind, text: &str| TraceStep { kind, text: text.into(), steps: Vec::new() };
         let explained = Trace {
             flow: "in_port=1".into(),
-            steps: vec![Step {
-                steps: vec![step(Kind::Action, "NORMAL"), step(Kind::Warning, "no input bundle, dropping")],
-                ..step(Kind::Bridge, "bridge(\"br0\")")
+            steps: vec![TraceStep {
+                steps: vec![step(StepKind::Action, "NORMAL"), step(StepKind::Warning, "no input bundle, dropping")],
+                ..step(StepKind::Bridge, "bridge(\"br0\")")
             }],
             final_flow: None,
             megaflow: "recirc_id=0,eth,in_port=1".into(),

@@ -53,7 +53,7 @@ fn show_bridge(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplie
             })
             .collect(),
         ports: bridge_ports(context, bridge, unapplied),
-        flows: bridge.table_stats().iter().map(|table| u64::from(table.active_count)).sum(),
+        flows: bridge.flow_count() as u64,
         macs: bridge.macs().len(),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ofproto::Walks;
+use ofproto::RevalidationStats;
 
 use super::Context;
 use super::ports::datapaths;
@@ -12,7 +12,7 @@ use crate::unixctl::command::{Outcome, Reply};
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
-    "upcall/show" "" (0, 0) now!(show), "Flows of the datapath, their limit, and how long a walk over them takes.";
+    "upcall/show" "" (0, 0) now!(show), "Flows of the datapath, their limit, and how long a round over them takes.";
     "upcall/disable-megaflows" "" (0, 0) now!(disable_megaflows),
         "Makes a flow of its own for each connection; for tests.";
     "upcall/enable-megaflows" "" (0, 0) now!(enable_megaflows), "Makes flows that many connections share.";
@@ -26,7 +26,7 @@ pub const COMMANDS: &[Command<Context>] = commands! {
 };
 
 fn show(context: &Context, _: &[String]) -> Outcome {
-    let (walks, datapath) = (context.engine.switch.walks(), &context.engine.datapath);
+    let (stats, datapath) = (context.engine.switch.revalidation_stats(), &context.engine.datapath);
     let mut text = String::new();
     for kind in datapaths(context) {
         let _ = write!(
@@ -34,22 +34,22 @@ fn show(context: &Context, _: &[String]) -> Outcome {
             "{}:\n  flows         : (current {current}) (avg {}) (max {}) (limit {})\n  \
              dump duration : {}ms\n  ufid enabled : true\n\n",
             kind.datapath_name(),
-            walks.average_flows,
-            walks.most_flows,
+            stats.average_flows,
+            stats.most_flows,
             datapath.max_flows(),
-            walks.duration.as_millis(),
+            stats.duration.as_millis(),
             current = datapath.flow_count(),
         );
-        for (keys, number) in keys(&walks, datapath.flow_count()).into_iter().zip(1..) {
+        for (keys, number) in keys(&stats, datapath.flow_count()).into_iter().zip(1..) {
             let _ = writeln!(text, "  {number}: (keys {keys})");
         }
     }
     Ok(text)
 }
 
-/// How many flows each revalidator has: one has all, several have what they looked at in the last walk.
-fn keys(walks: &Walks, flows: usize) -> Vec<usize> {
-    if walks.by_thread.len() > 1 { walks.by_thread.clone() } else { vec![flows] }
+/// How many flows each revalidator has: one has all, several have what they looked at in the last round.
+fn keys(stats: &RevalidationStats, flows: usize) -> Vec<usize> {
+    if stats.by_thread.len() > 1 { stats.by_thread.clone() } else { vec![flows] }
 }
 
 fn disable_megaflows(context: &Context, _: &[String]) -> Outcome {
@@ -96,8 +96,7 @@ fn memory(context: &Context) -> String {
     counts.insert("udpif keys", context.engine.datapath.flow_count());
     for bridge in &bridges {
         *counts.entry("ports").or_default() += bridge.ports().len();
-        let rules = bridge.table_stats().iter().map(|table| table.active_count as usize).sum::<usize>();
-        *counts.entry("rules").or_default() += rules;
+        *counts.entry("rules").or_default() += bridge.flow_count();
     }
     let parts: Vec<_> = counts.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name}:{n}")).collect();
     parts.join(" ")

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ofproto::connection::{Kind, Session, Settings};
+use ofproto::connection::{ConnectionKind, Session, Settings};
 use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -33,7 +33,7 @@ pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
     peers: &Peers,
-    kind: Kind,
+    kind: ConnectionKind,
     state: &ControllerState,
     probe: Duration,
     slot: Option<&Slot>,
@@ -72,7 +72,7 @@ fn description(bridge: &str) -> SwitchDesc {
 /// Counts the connection while it lasts, also if its task is aborted.
 struct Counted<'a> {
     peers: &'a Peers,
-    kind: Kind,
+    kind: ConnectionKind,
     state: &'a ControllerState,
     /// Counted as a connection; whether as one that wants misses.
     up: Option<bool>,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ofproto::connection::Kind;
+use ofproto::connection::ConnectionKind;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
@@ -63,7 +63,7 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     };
     let started = peers.timer.now();
     let (name, probe) = (target.to_string(), controller.inactivity_probe);
-    let ended = connection::run(stream, &name, peers, Kind::Controller, state, probe, None).await;
+    let ended = connection::run(stream, &name, peers, ConnectionKind::Controller, state, probe, None).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
     // A peer that hangs up at once is tried no more often than one that does not answer.
     (error, peers.timer.now().since(started) > MIN_BACKOFF)

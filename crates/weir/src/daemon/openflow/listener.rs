@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ofproto::connection::Kind;
+use ofproto::connection::ConnectionKind;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
@@ -26,14 +26,14 @@ const SERVICE_PROBE: Duration = Duration::from_secs(60);
 pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
     let settings = Controller { inactivity_probe: SERVICE_PROBE, ..Controller::default() };
-    let accept = accept(Listener::Unix(listener), peers, Kind::Service, Rc::default(), settings);
+    let accept = accept(Listener::Unix(listener), peers, ConnectionKind::Service, Rc::default(), settings);
     Ok(Task::spawn(accept).with_file(file))
 }
 
 /// `punix:FILE`.
 pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
-    let accept = accept(Listener::Unix(listener), peers, Kind::Controller, state, controller);
+    let accept = accept(Listener::Unix(listener), peers, ConnectionKind::Controller, state, controller);
     Ok(Task::spawn(accept).with_file(file))
 }
 
@@ -56,7 +56,7 @@ pub fn tcp(
         Some(_) => Err(e),
     });
     let listener = bound.map_err(|e| format!("ptcp:{port}: cannot listen: {e}"))?;
-    Ok(Task::spawn(accept(Listener::Tcp(listener), peers, Kind::Controller, state, controller)))
+    Ok(Task::spawn(accept(Listener::Tcp(listener), peers, ConnectionKind::Controller, state, controller)))
 }
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
@@ -88,7 +88,13 @@ impl Listener {
 }
 
 /// Takes connections, each as a task that ends with this one.
-async fn accept(listener: Listener, peers: Rc<Peers>, kind: Kind, state: Rc<ControllerState>, controller: Controller) {
+async fn accept(
+    listener: Listener,
+    peers: Rc<Peers>,
+    kind: ConnectionKind,
+    state: Rc<ControllerState>,
+    controller: Controller,
+) {
     let (mut tasks, connections) = (JoinSet::new(), Connections::new(MAX_CONNECTIONS));
     let next = async || {
         connections.room().await;

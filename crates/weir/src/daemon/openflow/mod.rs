@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ofproto::connection::{Kind, Roles};
+use ofproto::connection::{ConnectionKind, Roles};
 use ofproto::{Bridge, Controllers};
 use ports::files::SocketFile;
 use tokio::sync::{mpsc, oneshot};
@@ -255,9 +255,9 @@ impl Peers {
     }
 
     /// Counts a connection in or out.
-    fn count(&self, kind: Kind, wants_misses: bool, up: bool) {
+    fn count(&self, kind: ConnectionKind, wants_misses: bool, up: bool) {
         let change = |cell: &Cell<usize>| cell.set(if up { cell.get() + 1 } else { cell.get().saturating_sub(1) });
-        if kind == Kind::Controller {
+        if kind == ConnectionKind::Controller {
             change(&self.connected);
         }
         if wants_misses {
