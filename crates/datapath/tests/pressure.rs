@@ -106,6 +106,27 @@ fn a_flood_makes_room_at_its_own_expense() {
     assert_eq!(upcall.counted(&dp), 310);
 }
 
+/// Each of its packets is in another recirculation stage, which has one flow.
+#[test]
+fn a_flood_over_many_stages_makes_room_at_its_own_expense() {
+    let (dp, _, p) = by_hand(Config { max_flows: 20, ..Config::default() }, 3);
+    let upcall = Masks::connect(&dp, p[2].0, |_| Some(exact(&[Field::UdpSrc])));
+    (0..5).for_each(|sport| p[0].1.give(&udp(1, 2, sport, 4)));
+    dp.poll();
+    let mut metadata = Key::new();
+    metadata.set(Field::InPortOxm, p[1].0.0.into());
+    for id in 1..=300 {
+        dp.execute(Packet::from_slice(&udp(1, 2, 3, 4)), &metadata, &[Action::Recirc(id)]);
+        turns(&dp, 2);
+    }
+    assert_eq!((upcall.misses(), dp.flow_count()), (305, 20));
+    (0..5).for_each(|sport| p[0].1.give(&udp(1, 2, sport, 4)));
+    dp.poll();
+    assert_eq!(upcall.misses(), 305, "the quiet port's flows are all there, though nobody had used them");
+    assert_eq!(p[2].1.sent(), 310);
+    assert_eq!(upcall.counted(&dp), 310);
+}
+
 #[test]
 fn a_lowered_limit_and_a_budget_are_kept() {
     let (dp, _, p) = by_hand(Config::default(), 2);

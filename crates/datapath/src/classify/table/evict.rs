@@ -1,9 +1,9 @@
 //! Eviction: which flow makes room for a new one when the table is full, and how subtables are phased out.
 //!
-//! An eviction is constant work: it looks at a bounded number of lists, at the masks of one list, and at a few flows.
-//! The list that needs room gives a flow, unless it has less than its fair share; then a list with more than its
-//! share does. Within a list, the subtable with the most flows is chosen, and its flows are considered in the order
-//! of their age. A flow that had packets since it was considered last is spared once (second chance, Corbató 1968).
+//! An eviction is constant work: it looks at a bounded number of ports and lists, at the masks of one list, and at a
+//! few flows. The input port that needs room gives a flow, unless it has less than its fair share; then a port with more
+//! than its share does. Of a port's lists, one with many flows is chosen; within the list, the subtable with the most
+//! flows, whose flows are considered in the order of their age. A flow that had packets since it was considered last is spared once (second chance, Corbató 1968).
 //! Flows of the management are never evicted.
 //!
 //! An evicted flow is unlinked at once. Its entry is reused, and its counters are final, when no worker can be using
@@ -12,7 +12,9 @@
 use std::ops::Bound;
 
 use super::flow_ref::FlowRef;
-use super::megaflow::{LOCKED, Table, UnlinkedFlow, Writer};
+use super::masks::PortFlows;
+use super::megaflow::{LOCKED, Table, UnlinkedFlow, Writer, list_index};
+use crate::pipeline::recirculation::RecircStage;
 use crate::upcall::RemovedFlow;
 
 /// How many lists are looked at for one with more than its share.
@@ -25,18 +27,21 @@ const MAX_EVICTED_AT_ONCE: usize = 8192;
 pub(in crate::classify) const MAX_UNLINKED: usize = 1 << 16;
 
 impl Table {
-    /// Evicts a flow so that `list` can have another one. Returns whether a flow was evicted.
-    pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16) -> bool {
+    /// Evicts a flow so that the stage's list, which has this number, can have another one. Returns whether a flow was
+    /// evicted. Shares are of input ports: a port does not get more by having flows in many stages.
+    pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16, stage: RecircStage) -> bool {
         if writer.unlinked.len() >= MAX_UNLINKED {
             self.reap(writer);
             if writer.unlinked.len() >= MAX_UNLINKED {
                 return false;
             }
         }
-        let share = writer.count / writer.lists.len().max(1);
-        let own = writer.lists.get(&list).map_or(0, |port| port.evictable);
-        let own_list = (own > 0).then_some(list);
-        let from = if own > 0 && own >= share { own_list } else { find_fullest(writer, share).or(own_list) };
+        let share = writer.count / writer.ports.len().max(1);
+        let port = list_index(stage.in_port);
+        let own = writer.ports.get(&port).map_or(0, |port| port.evictable);
+        let own_port = (own > 0).then_some(port);
+        let from = if own > 0 && own >= share { own_port } else { find_fullest(writer, share).or(own_port) };
+        let from = from.and_then(|from| choose_list(writer, from, list));
         let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
         self.evict(writer, flow);
         true
@@ -148,25 +153,41 @@ impl Table {
             writer.phased_out.remove(&list);
         }
         if self.is_over(writer) {
-            let from = find_fullest(writer, 0)?;
+            let port = find_fullest(writer, 0)?;
+            let from = choose_list(writer, port, 0)?;
             return self.choose(writer, from);
         }
         None
     }
 }
 
-/// A list with more than `share` flows that may be evicted, or else the one with the most. Looks at a few lists,
-/// starting behind the last one of the previous call.
+/// A port with more than `share` flows that may be evicted, or else the one with the most. Looks at a few ports, starting
+/// behind the last one of the previous call.
 fn find_fullest(writer: &mut Writer, share: usize) -> Option<u16> {
-    let Writer { lists, clock_hand, .. } = writer;
-    let behind = lists.range((Bound::Excluded(*clock_hand), Bound::Unbounded));
+    let Writer { ports, clock_hand, .. } = writer;
+    let behind = ports.range((Bound::Excluded(*clock_hand), Bound::Unbounded));
     let mut best = None;
-    for (&list, port) in behind.chain(lists.range(..=*clock_hand)).take(PORTS) {
-        *clock_hand = list;
-        best = best.max((port.evictable > 0).then_some((port.evictable, list)));
+    for (&number, port) in behind.chain(ports.range(..=*clock_hand)).take(PORTS) {
+        *clock_hand = number;
+        best = best.max((port.evictable > 0).then_some((port.evictable, number)));
         if share > 0 && port.evictable > share {
             break;
         }
     }
-    best.map(|(_, list)| list)
+    best.map(|(_, number)| number)
+}
+
+/// The list of a port that a flow is evicted from: of `asking` and a few others, starting behind the last one of the
+/// previous call, the one with the most flows that may be evicted.
+fn choose_list(writer: &mut Writer, port: u16, asking: u16) -> Option<u16> {
+    let Writer { ports, lists, .. } = writer;
+    let PortFlows { lists: own, clock_hand, .. } = ports.get_mut(&port)?;
+    let evictable = |list: u16| lists.get(&list).map_or(0, |list| list.evictable);
+    let mut best = own.contains(&asking).then(|| (evictable(asking), asking));
+    let behind = own.range((Bound::Excluded(*clock_hand), Bound::Unbounded));
+    for &list in behind.chain(own.range(..=*clock_hand)).take(PORTS) {
+        *clock_hand = list;
+        best = best.max(Some((evictable(list), list)));
+    }
+    best.filter(|&(evictable, _)| evictable > 0).map(|(_, list)| list)
 }

@@ -12,6 +12,7 @@
 //! - When few masks are asked for, the pressure ends. The wide subtable is phased out, and its packets get the flows
 //!   that they had before.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,17 @@ pub(in crate::classify) struct ListFlows {
     pub pressure: Option<Pressure>,
     /// The masks that flows with the wide mask have asked for, as numbers: how many flows ask for each.
     requested: HashMap<u32, u32>,
+}
+
+/// What an input port has in all of its lists.
+#[derive(Default)]
+pub(in crate::classify) struct PortFlows {
+    /// How many flows may be evicted.
+    pub evictable: usize,
+    /// The port's own list and those of its recirculation stages, as far as they have flows.
+    pub lists: BTreeSet<u16>,
+    /// The list that an eviction looked at last.
+    pub clock_hand: u16,
 }
 
 /// The flows of one mask.

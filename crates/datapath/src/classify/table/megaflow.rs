@@ -27,7 +27,7 @@ use crate::actions::program::Program;
 use crate::classify::bits;
 use crate::classify::plan::Plan;
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
-use crate::classify::table::masks::{ListFlows, MaskChoice, Member};
+use crate::classify::table::masks::{ListFlows, MaskChoice, Member, PortFlows};
 use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
@@ -82,6 +82,8 @@ pub(in crate::classify) struct Writer {
     subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
     /// The flows of each list.
     pub lists: BTreeMap<u16, ListFlows>,
+    /// The lists of each input port, by the number of the port's own.
+    pub ports: BTreeMap<u16, PortFlows>,
     free_lists: FreeLists,
     /// The number of flows of each later stage that are in their port's list, since the stage has no list of its own.
     unlisted: HashMap<RecircStage, usize>,
@@ -97,7 +99,7 @@ pub(in crate::classify) struct Writer {
     pub evicted: Vec<RemovedFlow>,
     /// How many flows have been evicted since the start.
     pub evictions: u64,
-    /// The list that was looked at last for a flow to evict (as the hand of a clock algorithm).
+    /// The port that was looked at last for a flow to evict (as the hand of a clock algorithm).
     pub clock_hand: u16,
 }
 
@@ -327,7 +329,7 @@ impl Table {
             return Ok(Installed { id, existed: true });
         }
         // 2. Otherwise a flow is added, for which another may have to be evicted.
-        if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list)) {
+        if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list, stage)) {
             return Err(Error::TooManyFlows(self.max_flows()));
         }
         self.reap(writer);
@@ -481,30 +483,46 @@ impl Table {
         subtable: &Arc<Subtable>,
         flow: FlowRef,
     ) {
-        let Writer { lists, records, unlisted, .. } = writer;
+        let Writer { lists, ports, records, unlisted, .. } = writer;
         if is_later(stage) && usize::from(list) < MAX_PORTS {
             *unlisted.entry(stage).or_default() += 1;
         }
         let of_list = lists.entry(list).or_insert_with(|| ListFlows::new(stage));
+        let of_port = ports.entry(list_index(stage.in_port)).or_default();
+        of_port.lists.insert(list);
+        let before = of_list.evictable;
         if of_list.insert(subtable, flow, records) {
             self.publish(list, of_list);
         }
+        of_port.evictable += of_list.evictable - before;
     }
 
     fn remove_from_list(&self, writer: &mut Writer, flow: FlowRef) {
-        let Writer { lists, records, unlisted, free_lists, .. } = writer;
+        let Writer { lists, ports, records, unlisted, free_lists, .. } = writer;
         let Some(list) = records.get(flow).map(|record| record.list) else { return };
         if !unlisted.is_empty() && usize::from(list) < MAX_PORTS {
             self.forget_unlisted(unlisted, flow);
         }
         let Some(of_list) = lists.get_mut(&list) else { return };
-        if of_list.remove(flow, records) {
+        let (before, port) = (of_list.evictable, list_index(of_list.stage.in_port));
+        let is_subtable_empty = of_list.remove(flow, records);
+        let evicted = before - of_list.evictable;
+        if is_subtable_empty {
             self.publish(list, of_list);
-            if of_list.members.is_empty() {
-                if usize::from(list) >= MAX_PORTS {
-                    self.stages.release(of_list.stage, free_lists, &self.domain);
-                }
-                lists.remove(&list);
+        }
+        let is_empty = of_list.members.is_empty();
+        if is_empty {
+            if usize::from(list) >= MAX_PORTS {
+                self.stages.release(of_list.stage, free_lists, &self.domain);
+            }
+            lists.remove(&list);
+        }
+        let Some(of_port) = ports.get_mut(&port) else { return };
+        of_port.evictable -= evicted;
+        if is_empty {
+            of_port.lists.remove(&list);
+            if of_port.lists.is_empty() {
+                ports.remove(&port);
             }
         }
     }
@@ -672,7 +690,7 @@ impl Table {
 pub(in crate::classify) const LOCKED: usize = 256;
 
 /// The number of a port's list.
-fn list_index(in_port: PortNo) -> u16 {
+pub(in crate::classify) fn list_index(in_port: PortNo) -> u16 {
     u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
 }
 
