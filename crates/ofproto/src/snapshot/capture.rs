@@ -57,7 +57,8 @@ impl CapturedBridge {
             missed: table.counters.missed(),
         });
         // A table that is as all are at the start needs no section.
-        let tables = tables.filter(|table| table.matched + table.missed > 0 || table.state != TableState::default());
+        let tables =
+            tables.filter(|table| table.matched > 0 || table.missed > 0 || table.state != TableState::default());
         let port =
             |port: OfPort, state: &PortState| PortSection { port, config: state.config, name: state.name.clone() };
         CapturedBridge {

@@ -283,7 +283,8 @@ impl Pump {
         while let Some(frame) = outgoing.pop() {
             self.peers.iter_mut().for_each(|peer| peer.enqueue(&frame));
         }
-        self.shared.bell.lower(|| !outgoing.is_empty());
+        // The bell also says that it is time to stop, and may have said so since the thread looked.
+        self.shared.bell.lower(|| !outgoing.is_empty() || self.shared.stop.load(SeqCst));
         self.peers.retain_mut(Peer::flush);
         self.count();
     }
@@ -464,6 +465,38 @@ mod tests {
         until(|| dummy.connected() == Some(false));
         let (_again, _) = open(&env, "a", ("pstream", &passive)).unwrap();
         until(|| dummy.connected() == Some(true));
+    }
+
+    #[test]
+    fn a_port_closes_whatever_its_thread_is_about() {
+        let (env, dir) = (Env::default(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("p.sock");
+        for round in 0..1500 {
+            let (port, _) = open(&env, "a", ("pstream", &format!("punix:{}", path.display()))).unwrap();
+            let (mut tx, mut batch) = (port.tx_queue(0).unwrap(), Batch::new());
+            let mut transmit = || {
+                batch.push(Packet::from_slice(&[7; 60]));
+                tx.transmit(&mut batch, Time(0));
+            };
+            let mut peer = UnixStream::connect(&path).unwrap();
+            peer.set_nonblocking(true).unwrap();
+            let arrived = RefCell::new((&mut peer, &mut transmit));
+            until(|| {
+                let (peer, transmit) = &mut *arrived.borrow_mut();
+                transmit();
+                peer.read(&mut [0; 62]).is_ok()
+            });
+            // The thread takes this frame, and clears the bell, about when it is told to end.
+            transmit();
+            let closing = std::thread::spawn(move || {
+                let (start, pause) = (Instant::now(), Duration::from_micros(round % 100));
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+                drop((tx, port));
+            });
+            until(|| closing.is_finished());
+        }
     }
 
     #[test]
