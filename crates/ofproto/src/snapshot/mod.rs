@@ -131,10 +131,10 @@ pub fn fuzz(bytes: &[u8]) {
     let _ = first.restore(bytes);
     if first.restore(&wire::seal(bytes)).is_ok() {
         let (mut once, mut twice) = (Vec::new(), Vec::new());
-        assert!(first.snapshot(&mut once).is_ok());
+        first.snapshot(&mut once).expect("what was taken over has an encoding");
         let second = switch();
-        assert!(second.restore(&once).is_ok());
-        assert!(second.snapshot(&mut twice).is_ok());
+        second.restore(&once).expect("what was written is taken over");
+        second.snapshot(&mut twice).expect("and is written again");
         assert_eq!(wire::sorted(&once), wire::sorted(&twice));
     }
 }

@@ -274,7 +274,7 @@ fn read_flow(body: &mut Body<'_>) -> Result<FlowSection, SnapshotError> {
     let flags = flags.ok_or_else(|| body.corrupt("unknown flags of a flow"))?;
     let at = body.at;
     let rule = match read_message(body)? {
-        MessageBody::FlowMod(change) if change.command == FlowModCommand::Add => RuleSpec::of(*change),
+        MessageBody::FlowMod(change) if change.command == FlowModCommand::Add => RuleSpec::of(&change),
         _ => return Err(SnapshotError::Corrupt { at, what: "not the message of a flow" }),
     };
     let table = TableId(table);
@@ -310,13 +310,13 @@ fn read_group(body: &mut Body<'_>) -> Result<GroupSection, SnapshotError> {
 }
 
 impl RuleSpec {
-    fn of(change: FlowMod) -> RuleSpec {
+    fn of(change: &FlowMod) -> RuleSpec {
         RuleSpec {
             priority: change.priority,
             idle_timeout: change.idle_timeout,
             hard_timeout: change.hard_timeout,
-            matching: change.matching,
-            instructions: change.instructions,
+            matching: change.matching.clone(),
+            instructions: change.instructions.clone(),
         }
     }
 
@@ -327,14 +327,9 @@ impl RuleSpec {
         change.new_cookie = Some(Cookie(0));
         change.priority = self.priority;
         (change.idle_timeout, change.hard_timeout) = (self.idle_timeout, self.hard_timeout);
-        let mut message = Message::new(Version::V1_5, 0, MessageBody::FlowMod(Box::new(change)));
-        VERSIONS.into_iter().find_map(|(version, dialect)| {
-            (message.version, message.dialect) = (version, dialect);
-            let bytes = encode(&message, DecodeOptions::default()).ok()?;
-            match decode(&bytes, DecodeOptions::default()).ok()?.body {
-                MessageBody::FlowMod(back) => (RuleSpec::of(*back) == *self).then_some(bytes),
-                _ => None,
-            }
+        encode_as(MessageBody::FlowMod(Box::new(change)), |back, _| match back {
+            MessageBody::FlowMod(back) => RuleSpec::of(back) == *self,
+            _ => false,
         })
     }
 }
@@ -355,7 +350,7 @@ fn put_group(out: &mut Vec<u8>, section: &GroupSection) -> Option<()> {
         }
         let change = GroupMod { command, group: section.group, command_bucket, spec };
         if put_message(out, MessageBody::GroupMod(Box::new(change))).is_none() {
-            // Too long, or nothing that this version can express.
+            // Too long, or no version can express all of them.
             some /= 2;
             if some == 0 {
                 return None;
@@ -371,12 +366,21 @@ fn put_group(out: &mut Vec<u8>, section: &GroupSection) -> Option<()> {
     }
 }
 
-/// Writes a message of the latest version, if that says the same when it is read.
+/// Writes a message of the latest version that says the same when it is read.
 fn put_message(out: &mut Vec<u8>, body: MessageBody) -> Option<()> {
-    let message = Message::new(Version::V1_5, 0, body);
-    let bytes = encode(&message, DecodeOptions::default()).ok()?;
-    let back = decode(&bytes, DecodeOptions::default()).ok()?;
-    (back == message).then(|| out.extend(bytes))
+    out.extend(encode_as(body, |back, body| back == body)?);
+    Some(())
+}
+
+/// A message of the latest version in which it is `same` when it is read.
+fn encode_as(body: MessageBody, same: impl Fn(&MessageBody, &MessageBody) -> bool) -> Option<Vec<u8>> {
+    let mut message = Message::new(Version::V1_5, 0, body);
+    VERSIONS.into_iter().find_map(|(version, dialect)| {
+        (message.version, message.dialect) = (version, dialect);
+        let bytes = encode(&message, DecodeOptions::default()).ok()?;
+        let back = decode(&bytes, DecodeOptions::default()).ok()?;
+        same(&back.body, &message.body).then_some(bytes)
+    })
 }
 
 fn read_message(body: &mut Body<'_>) -> Result<MessageBody, SnapshotError> {

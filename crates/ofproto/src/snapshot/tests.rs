@@ -368,6 +368,18 @@ fn long_flows_and_groups_are_written() {
 
 /// Snapshots are taken while packets come, flows are learnt and expire: each is whole, and of one moment.
 #[test]
+fn a_group_of_an_old_version_is_written() {
+    let old = Action::SetEthDst(openflow::EthAddr([2, 0, 0, 0, 0, 1]));
+    let new = Action::SetField { field: packet::Field::DlDst, value: 1, mask: 0xffff_ffff_ffff };
+    let live = small();
+    let group = group_mod(7, vec![bucket(0, vec![old]), bucket(1, vec![new])]);
+    live.bridge.group_mod(&group).unwrap();
+    let other = bed();
+    other.switch.restore(&snapshot(&live)).unwrap();
+    assert_eq!(seen(&other), seen(&live));
+}
+
+#[test]
 fn a_snapshot_does_not_stop_the_switch() {
     let live = bed();
     (0..FLOWS.len()).for_each(|n| drop(happen(&live, &Event::Add(n))));

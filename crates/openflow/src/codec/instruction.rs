@@ -30,7 +30,9 @@ pub(crate) fn pull(mut r: Reader, version: Version) -> Result<Instructions, OfEr
         if len % 8 != 0 {
             return Err(OFPBIC_BAD_LEN);
         }
+        let latest = if version >= Version::V1_3 { METER } else { CLEAR_ACTIONS };
         match kind {
+            GOTO_TABLE..=METER if kind > latest => return Err(OFPBIC_UNKNOWN_INST),
             GOTO_TABLE..=METER if seen >> kind & 1 != 0 => return Err(OFPBIC_DUP_INST),
             GOTO_TABLE..=METER => seen |= 1 << kind,
             0xffff => return Err(OFPBIC_BAD_EXPERIMENTER),
