@@ -57,6 +57,16 @@ fn headers() {
 }
 
 #[test]
+fn what_only_openflow_1_1_has() {
+    // Set-dl-src, and in 1.1 a meter instruction, which came with 1.3.
+    assert_eq!(acted(&[0, 3, 0, 16, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_TYPE);
+    let mut body = vec![0; 40 + 88];
+    body[42..44].copy_from_slice(&[0, 88]);
+    body.extend([0, 6, 0, 8, 0, 0, 0, 1]);
+    assert_eq!(error(2, 14, &body), OFPBIC_UNKNOWN_INST);
+}
+
+#[test]
 fn matches() {
     // tcp_dst without ip_proto; ip_proto without eth_type.
     assert_eq!(matched(&[0x80, 0, 14 << 1, 2, 0, 80]), OFPBMC_BAD_PREREQ);
