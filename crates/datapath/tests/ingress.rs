@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{by_hand, flow, udp};
+use common::{MemPort, by_hand, flow, udp};
 use datapath::pipeline::ingress::{Filter, Ingress, Tap};
 use datapath::{Action, Config, DropReason};
 use packet::{Packet, Time};
@@ -54,4 +54,23 @@ fn what_a_filter_refuses_is_seen_by_the_tap_and_never_classified() {
     dp.set_ingress(p[0].0, |_| None).unwrap();
     assert_eq!(send(0..4), [0, 1, 2, 3]);
     assert!(dp.set_ingress(datapath::PortNo(99), |_| None).is_err());
+}
+
+#[test]
+fn queues_that_come_into_being_have_their_stages_before_they_receive() {
+    let (dp, _, p) = by_hand(Config::default(), 1);
+    dp.set_ingress_source(Arc::new(|port, queue| {
+        assert_eq!(queue, 0);
+        (port.name() == "filtered").then(|| Box::new(Ingress { tap: None, filter: Some(Box::new(Even)) }))
+    }));
+    let [filtered, other] = ["filtered", "other"].map(|name| {
+        let port = MemPort::new(name);
+        (dp.add_port(port.clone()).unwrap(), port)
+    });
+    for (from, expected) in [(&filtered, vec![2, 4]), (&other, vec![1, 2, 3, 4])] {
+        dp.install(flow(from.0, 0, &[], vec![Action::Output(p[0].0)])).unwrap();
+        (1..5).for_each(|n| from.1.give(&udp(n, 2, 3, 4)));
+        dp.poll();
+        assert_eq!(p[0].1.take().iter().map(|frame| frame[29]).collect::<Vec<u8>>(), expected);
+    }
 }

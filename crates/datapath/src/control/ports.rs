@@ -11,6 +11,7 @@ use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, QueueLoad};
 use crate::error::Error;
+use crate::pipeline::ingress::IngressSource;
 use crate::pipeline::port::{DpPort, Queue};
 use crate::stats::{Drops, RxAssignment};
 use crate::sync::counters::Counter;
@@ -24,6 +25,8 @@ pub struct PortTable {
     last: u32,
     /// Drops when they were reset.
     drops_base: BTreeMap<PortNo, Drops>,
+    /// Makes the optional stages of new receive queues.
+    ingress_source: Option<IngressSource>,
 }
 
 /// A port, as the control plane knows it.
@@ -100,9 +103,16 @@ impl PortTable {
             let (index, cycles) = (port.rx.len(), Arc::new(Counter::default()));
             let assignment = Assignment { worker, pinned: false };
             port.rx.push(ManagedRxQueue { assignment, cycles: cycles.clone(), load: LoadHistory::default() });
-            added.entry(worker).or_default().push(Rx::new(dp_port, index, queue, cycles));
+            let mut rx = Rx::new(dp_port, index, queue, cycles);
+            rx.ingress = self.ingress_source.as_ref().and_then(|make| make(&*dp_port.port, index));
+            added.entry(worker).or_default().push(rx);
         }
         added
+    }
+
+    /// Sets what makes the optional stages of receive queues that are added from now on.
+    pub fn set_ingress_source(&mut self, source: IngressSource) {
+        self.ingress_source = Some(source);
     }
 
     /// Removes ports. Where one of them does not exist, all stay.

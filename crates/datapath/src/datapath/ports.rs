@@ -7,7 +7,7 @@ use ports::{Port, RxQueue};
 use crate::action::PortNo;
 use crate::datapath::Datapath;
 use crate::error::Error;
-use crate::pipeline::ingress::Ingress;
+use crate::pipeline::ingress::{Ingress, IngressSource};
 use crate::pipeline::port::DpPort;
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
@@ -88,6 +88,13 @@ impl Datapath {
         }
         control.serve();
         Ok(())
+    }
+
+    /// Sets what makes the optional stages of receive queues that come into being from now on, with ports or later: they
+    /// have them before they receive. Those of queues that are there are changed by [`set_ingress`](Datapath::set_ingress).
+    pub fn set_ingress_source(&self, source: IngressSource) {
+        let _one_change_at_a_time = self.control.lock();
+        self.ports.lock().set_ingress_source(source);
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that

@@ -3,7 +3,10 @@
 //! A receive queue has none by default. `Rx::ingress` is `None` then, which is checked
 //! once for each batch: the compiled loop has a comparison and a branch for it, and no call.
 
+use std::sync::Arc;
+
 use packet::{Batch, Packet, Time};
+use ports::Port;
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
@@ -29,6 +32,10 @@ pub struct Ingress {
     /// Refuses packets: [`DropReason::IngressFilter`].
     pub filter: Option<Box<dyn Filter>>,
 }
+
+/// Makes the optional stages of receive queues that come into being: of which port, and the queue's number. `None`: none.
+/// Called with the ports locked, so it must not manage ports.
+pub type IngressSource = Arc<dyn Fn(&dyn Port, usize) -> Option<Box<Ingress>> + Send + Sync>;
 
 impl Ingress {
     /// Passes a received batch through the stages, and retires the packets that the filter refuses.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// An OpenFlow virtual switch in user space.
 ///
@@ -123,6 +123,29 @@ pub enum CliCommand {
         names: bool,
     },
 
+    /// Show or change the ingress filter of a port
+    ///
+    /// A filter is a list of rules with ';' between them. Each is 'drop', 'pass' or 'limit RATE' (packets per
+    /// second; 20k, 2m) and an expression of tcpdump, or none for every frame. The first rule that matches
+    /// a frame decides; a frame that none matches passes. 'set' without rules sets an empty filter, 'del'
+    /// without rules takes the filter away. What is set here is in force until the port's filter in the
+    /// configuration changes, or the daemon ends.
+    #[command(after_help = "Examples:\n  weir ingress eth1 set 'drop dst net 198.18.0.0/15; limit 1k icmp'\n  \
+                            weir ingress eth1 add 'drop udp port 1900'\n  weir ingress eth1 stats\n  weir ingress eth1 del 2")]
+    Ingress {
+        /// Name of the port
+        #[arg(value_name = "PORT")]
+        port: String,
+
+        /// What to do
+        #[arg(value_name = "add|set|del|show|stats")]
+        command: IngressCommand,
+
+        /// Rules; with del also the number of one
+        #[arg(value_name = "RULES", trailing_var_arg = true, allow_hyphen_values = true)]
+        rules: Vec<String>,
+    },
+
     /// Read the configuration again and apply what changed
     ///
     /// Ports that did not change forward on without losing a packet. A file with mistakes changes
@@ -167,6 +190,21 @@ pub enum CliCommand {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+}
+
+/// What `weir ingress` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IngressCommand {
+    /// Add rules behind those that are there
+    Add,
+    /// Replace all rules
+    Set,
+    /// Remove one rule by its number, rules by their text, or the filter
+    Del,
+    /// Show the rules
+    Show,
+    /// Show the rules with their counters
+    Stats,
 }
 
 #[cfg(test)]

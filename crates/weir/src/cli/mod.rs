@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::config::{self, check};
 use crate::daemon;
 use crate::doctor;
-use crate::report::{self, Flows, Ports, Show, Stats};
+use crate::report::{self, Flows, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
 use crate::unixctl::{Client, client};
@@ -24,7 +24,7 @@ use crate::unixctl::{Client, client};
 pub mod args;
 pub mod run;
 pub mod vswitchd;
-use args::{Args, CliCommand};
+use args::{Args, CliCommand, IngressCommand};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
 pub fn main() -> ExitCode {
@@ -96,6 +96,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
             arguments.extend(names.then(|| "--names".to_string()));
             daemon.report("weir/trace", &arguments, report::trace::trace)
         }
+        CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
         CliCommand::Check { config } => check(&config, args.json),
         CliCommand::Doctor => doctor(args.json),
@@ -145,6 +146,23 @@ impl RunningDaemon {
             return print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&answer)?)?);
         }
         print(&render(&serde_json::from_str(&answer)?))
+    }
+
+    /// Shows or changes the ingress filter of a port.
+    fn ingress(&self, port: String, command: IngressCommand, rules: Vec<String>) -> Result<(), Error> {
+        let mut arguments = vec![port];
+        arguments.extend(rules);
+        match command {
+            IngressCommand::Add => self.ctl("ingress/add", &arguments),
+            IngressCommand::Set => self.ctl("ingress/set", &arguments),
+            IngressCommand::Del => self.ctl("ingress/del", &arguments),
+            IngressCommand::Show => {
+                self.report("weir/ingress", &arguments, |r: &IngressReport| report::text::ingress(r))
+            }
+            IngressCommand::Stats => {
+                self.report("weir/ingress", &arguments, |r: &IngressReport| report::text::ingress_stats(r))
+            }
+        }
     }
 
     /// Runs any command and prints its answer as it is.

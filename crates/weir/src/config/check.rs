@@ -30,6 +30,11 @@ pub fn environment(loaded: &Loaded) -> ConfigErrors {
         for (port_name, port) in &bridge.ports {
             let problems = port.interfaces.iter().filter_map(|(name, interface)| interface_problem(name, interface));
             errors.extend(problems.map(|problem| loaded.origins.error(&port_key(bridge_name, port_name), problem)));
+            for filter in port.interfaces.values().filter_map(|interface| interface.ingress_filter.as_deref()) {
+                let key = format!("{}.ingress-filter", port_key(bridge_name, port_name));
+                let problem = ingress::RuleSet::compile(filter).map_err(|problem| problem.to_string());
+                errors.extend(problem.err().map(|problem| loaded.origins.error(&key, problem)));
+            }
         }
     }
     ConfigErrors(errors)

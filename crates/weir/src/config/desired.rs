@@ -150,6 +150,11 @@ pub struct Bridge {
 }
 
 impl Bridge {
+    /// Whether an interface of this name belongs to the bridge, which is called `bridge`.
+    pub fn has_interface(&self, bridge: &str, name: &str) -> bool {
+        self.settings.local && bridge == name || self.interface(name).is_some()
+    }
+
     /// The interface of this name. Most ports have the name of their interface.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         let same_name = self.ports.get(name).and_then(|port| port.interfaces.get(name));
@@ -251,6 +256,10 @@ pub struct Port {
     pub interfaces: BTreeMap<String, Interface>,
 }
 
+/// Why a patch port cannot have a filter.
+pub const NO_FRAMES: &str =
+    "a patch port receives no frames of its own; set the filter on the port that they come from";
+
 /// Why a port of several interfaces cannot be had.
 pub const NO_BONDS: &str = "ports of several interfaces (bonds) are not supported yet";
 
@@ -285,6 +294,8 @@ pub struct Interface {
     pub mac: Option<ports::Mac>,
     /// Cores whose workers are to poll receive queues, by queue (`pmd-rxq-affinity`).
     pub rx_affinity: BTreeMap<usize, usize>,
+    /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
+    pub ingress_filter: Option<String>,
 }
 
 impl Interface {

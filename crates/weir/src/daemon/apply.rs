@@ -15,7 +15,7 @@ use super::missing::Seen;
 use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::desired::{
-    BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
+    self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::flow_text;
 use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
@@ -248,6 +248,8 @@ impl LiveSwitch {
 
     fn add_port(&self, bridge: &str, wanted: &Port) -> StepResult {
         let (name, interface) = wanted.only_interface()?;
+        // Before the port receives its first frame.
+        self.set_ingress_filter(name, interface)?;
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
@@ -290,7 +292,22 @@ impl LiveSwitch {
         })
     }
 
+    fn set_ingress_filter(&self, name: &str, interface: &Interface) -> StepResult {
+        if interface.kind == "patch" && interface.ingress_filter.is_some() {
+            return Err(desired::NO_FRAMES.into());
+        }
+        let wanted = interface.ingress_filter.as_deref();
+        self.engine.ingress.configure(&self.engine.datapath, name, wanted).map_err(|e| format!("ingress-filter: {e}"))
+    }
+
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
+        // A wrong filter does not keep the rest from being set.
+        let filtered = self.set_ingress_filter(name, interface);
+        self.set_device(bridge, name, interface)?;
+        filtered
+    }
+
+    fn set_device(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;

@@ -219,6 +219,8 @@ impl ConfiguratorThread {
         let mut lost = self.switch.lost(|port| self.interfaces.find(port));
         lost.retain_mut(|lost| !(worth_trying(lost) && self.reopen(lost)));
         let engine = &self.switch.engine;
+        let wanted = &self.wanted.desired.bridges;
+        engine.ingress.retain(|port| wanted.iter().any(|(name, bridge)| bridge.has_interface(name, port)));
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
         engine.switch.revalidate();
         // Makes new ports known, so that changes before the watch's next round are reported, too.

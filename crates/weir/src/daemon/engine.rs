@@ -12,6 +12,7 @@ use packet::flow::VlanLimit;
 use ports::{pools, registry};
 
 use super::Error;
+use super::ingress::IngressFilters;
 use super::links::Links;
 use super::mtu::LocalMtus;
 use super::process::{exit, limits};
@@ -36,6 +37,8 @@ pub struct Engine {
     pub timer: Timer,
     /// The links of the ports as they were seen last.
     pub links: Arc<Links>,
+    /// The ingress filters of the ports.
+    pub ingress: Arc<IngressFilters>,
     /// The MTUs of LOCAL ports.
     pub local_mtus: Arc<LocalMtus>,
 }
@@ -70,7 +73,10 @@ impl Engine {
             large: pools::large_frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
             ..registry::Env::default()
         };
-        Ok(Engine { switch, datapath, env, clock, timer, links: Arc::default(), local_mtus: Arc::default() })
+        let ingress = Arc::<IngressFilters>::default();
+        datapath.set_ingress_source(ingress.source());
+        let (links, local_mtus) = (Arc::default(), Arc::default());
+        Ok(Engine { switch, datapath, env, clock, timer, links, ingress, local_mtus })
     }
 }
 

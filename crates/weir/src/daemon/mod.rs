@@ -19,6 +19,7 @@
 //! - `configurator`: the thread that brings the switch to what is wanted
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
+//! - `ingress`: the ingress filters of the ports
 //! - `links`: the ports' devices as they were seen last
 //! - `missing`: ports that wait for a device
 //! - `mtu`: the MTU of LOCAL ports
@@ -51,6 +52,7 @@ mod commands;
 mod configurator;
 mod engine;
 mod follow;
+mod ingress;
 mod links;
 mod missing;
 mod mtu;

@@ -49,6 +49,35 @@ pub struct BridgeShow {
     pub macs: usize,
 }
 
+/// The answer of `weir/ingress`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressReport {
+    /// Ports that have a filter, by name.
+    pub ports: Vec<IngressPort>,
+}
+
+/// A port in [`IngressReport`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressPort {
+    /// Name.
+    pub name: String,
+    /// Rules, in their order.
+    pub rules: Vec<IngressRule>,
+}
+
+/// A rule in [`IngressPort`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressRule {
+    /// Its text.
+    pub rule: String,
+    /// Frames whose first match it was.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many of them were dropped.
+    pub dropped: u64,
+}
+
 /// A controller in [`BridgeShow`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerShow {

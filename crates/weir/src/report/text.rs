@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{Table, grouped};
-use super::{BridgeShow, Flows, PortShow, Ports, Show, Stats, WorkerStats};
+use super::{BridgeShow, Flows, IngressReport, IngressRule, PortShow, Ports, Show, Stats, WorkerStats};
 
 /// `weir show`.
 pub fn show(show: &Show) -> String {
@@ -210,6 +210,30 @@ fn duration(seconds: u64) -> String {
         (0, h, m) => format!("{h} h {m} min"),
         (d, h, _) => format!("{d} d {h} h"),
     }
+}
+
+/// `weir ingress PORT show`: rules, one a line, with their numbers.
+pub fn ingress(report: &IngressReport) -> String {
+    let mut text = String::new();
+    for port in &report.ports {
+        let _ = writeln!(text, "{}:", port.name);
+        for (number, rule) in (1..).zip(&port.rules) {
+            let _ = writeln!(text, "  {number}: {}", rule.rule);
+        }
+    }
+    text
+}
+
+/// `weir ingress PORT stats`: the same with counters.
+pub fn ingress_stats(report: &IngressReport) -> String {
+    let mut text = String::new();
+    for port in &report.ports {
+        let _ = writeln!(text, "{}:", port.name);
+        for (number, IngressRule { rule, packets, bytes, dropped }) in (1..).zip(&port.rules) {
+            let _ = writeln!(text, "  {number}: n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, {rule}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

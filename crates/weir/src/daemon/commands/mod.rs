@@ -6,6 +6,7 @@
 //! - `dummy`: `netdev-dummy/...`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
+//! - `ingress`: `ingress/...`
 //! - `pmd`: `dpif-netdev/pmd-...`
 //! - `ports`: bridges, ports and learnt addresses
 //! - `reports`: `weir/show`, `weir/ports`
@@ -50,6 +51,7 @@ mod dpdk;
 mod dummy;
 mod features;
 mod flows;
+mod ingress;
 mod pmd;
 mod ports;
 mod reports;
@@ -108,6 +110,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     features::COMMANDS,
     coverage::COMMANDS,
     dpdk::COMMANDS,
+    ingress::COMMANDS,
     &vlog::commands(),
 ];
 

@@ -316,6 +316,7 @@ impl DatabaseState {
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
+            ingress_filter: row.map_string("other_config", "ingress-filter").map(str::to_owned),
         })
     }
 

@@ -33,8 +33,8 @@ use super::{ConfigSource, Running, SourceEvent};
 use crate::config::Target;
 use crate::config::check;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES, Port,
-    VlanMode, Vlans, Workers, parse_mac,
+    self, Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES,
+    Port, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::origins::{Loaded, Origins, port_key};
@@ -341,10 +341,18 @@ fn read_port(name: &str, mut s: Section) -> Port {
         mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
         mac: s.mac("mac"),
         rx_affinity: BTreeMap::new(),
+        ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
     };
     s.finish();
     check_options(&s, name, &interface);
     Port::single(name, interface, vlans)
+}
+
+/// Expressions are looked into where the filter is put in force, and by `weir check`.
+fn read_ingress_filter(item: &Item) -> Option<String> {
+    let text = item.str()?;
+    let read = ingress::rule::parse(text).map_err(|problem| item.error(problem.to_string()));
+    read.is_ok().then(|| text.to_owned())
 }
 
 fn read_kind(item: &Item) -> Option<String> {
@@ -363,6 +371,9 @@ const PATCH: &str = "patch";
 
 fn check_options(s: &Section, name: &str, interface: &Interface) {
     if interface.kind == PATCH {
+        if interface.ingress_filter.is_some() {
+            s.error_at("ingress-filter", desired::NO_FRAMES);
+        }
         match interface.options.get("peer") {
             Some(peer) if peer == name => s.error_at("options", "a patch port cannot be its own peer"),
             Some(_) if interface.options.len() == 1 => {}

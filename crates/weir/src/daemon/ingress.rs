@@ -1,0 +1,117 @@
+//! The ingress filters of the ports, by the names of these: so a filter outlasts the device of its port.
+//!
+//! The datapath asks for the filters of receive queues that come into being ([`IngressFilters::source`]), so these have
+//! theirs before they receive; those of others are replaced. What an operator sets is in force until the configuration
+//! says something else than before.
+//!
+//! Sharing between threads: changes are made one at a time, under `changing`. `by_port` is locked for moments only, also
+//! within the datapath's own locks; nothing is locked under it but the counters of a filter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use datapath::Datapath;
+use datapath::pipeline::ingress::{Ingress, IngressSource};
+use ingress::{PortFilter, RuleSet};
+use parking_lot::Mutex;
+
+/// The filters of all ports.
+#[derive(Default)]
+pub struct IngressFilters {
+    changing: Mutex<()>,
+    by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
+}
+
+/// What is known of a port's filter.
+#[derive(Default)]
+struct PortEntry {
+    /// What is in force.
+    filter: Option<Arc<PortFilter>>,
+    /// What was in force before: a worker that has it still is not to be the one that frees it, which takes time.
+    before: Option<Arc<PortFilter>>,
+    /// What the configuration has asked for last.
+    configured: Option<String>,
+}
+
+impl IngressFilters {
+    /// Makes the filters of new receive queues.
+    pub fn source(&self) -> IngressSource {
+        let by_port = self.by_port.clone();
+        Arc::new(move |port, _| {
+            let filter = by_port.lock().get(port.name())?.filter.clone()?;
+            Some(for_queue(&filter))
+        })
+    }
+
+    /// The filter that is in force at a port.
+    pub fn get(&self, port: &str) -> Option<Arc<PortFilter>> {
+        self.by_port.lock().get(port)?.filter.clone()
+    }
+
+    /// The filters of all ports that have one, by name.
+    pub fn all(&self) -> Vec<(String, Arc<PortFilter>)> {
+        let by_port = self.by_port.lock();
+        by_port.iter().filter_map(|(name, entry)| Some((name.clone(), entry.filter.clone()?))).collect()
+    }
+
+    /// Brings the filter into force that the configuration wants, unless it wants the same as before. On an error, what
+    /// was in force stays so.
+    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Option<&str>) -> Result<(), String> {
+        let _changing = self.changing.lock();
+        let configured = self.by_port.lock().get(port).and_then(|entry| entry.configured.clone());
+        if configured.as_deref() == wanted {
+            return Ok(());
+        }
+        self.replace(datapath, port, wanted)?;
+        self.by_port.lock().entry(port.to_owned()).or_default().configured = wanted.map(str::to_owned);
+        Ok(())
+    }
+
+    /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
+    /// filter, before or after. On an error, what was in force stays so.
+    pub fn change(
+        &self,
+        datapath: &Datapath,
+        port: &str,
+        change: impl FnOnce(Option<&RuleSet>) -> Result<Option<String>, String>,
+    ) -> Result<(), String> {
+        let _changing = self.changing.lock();
+        let wanted = change(self.get(port).as_ref().map(|filter| filter.rules()))?;
+        self.replace(datapath, port, wanted.as_deref())
+    }
+
+    /// Forgets ports that are not to be kept.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.by_port.lock().retain(|port, _| keep(port));
+    }
+
+    /// Compiles rules and puts them in force. Frames that come meanwhile see the rules from before or these.
+    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<&str>) -> Result<(), String> {
+        let rules = rules.map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+        let before = self.get(port);
+        let filter = rules.map(|rules| {
+            Arc::new(match &before {
+                Some(before) => PortFilter::replacing(rules, before),
+                None => PortFilter::new(rules),
+            })
+        });
+        // New receive queues get it from here on, those that are there below.
+        let earlier = {
+            let mut by_port = self.by_port.lock();
+            let entry = by_port.entry(port.to_owned()).or_default();
+            entry.filter.clone_from(&filter);
+            std::mem::replace(&mut entry.before, before)
+        };
+        drop(earlier);
+        let device = datapath.ports().into_iter().find(|(_, device)| device.name() == port);
+        if let Some((number, _)) = device {
+            // The port may have gone since.
+            let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
+        }
+        Ok(())
+    }
+}
+
+fn for_queue(filter: &PortFilter) -> Box<Ingress> {
+    Box::new(Ingress { tap: None, filter: Some(Box::new(filter.for_queue())) })
+}
