@@ -49,6 +49,21 @@ def capture_files():
         seed("pcap", f"ng-{name}", content)
 
 
+def ingress():
+    frame = FRAMES["vlan_udp"]
+    for name, text in {
+        "prefixes": "pass src host 10.0.0.1; drop dst net 198.18.0.0/15; drop ip6 net 2001:db8::/32; limit 2",
+        "programs": "limit 3k tcp dst port 80 and not src net 10.0.0.0/8; drop ip[6:2] & 8191 != 0; pass vlan and udp",
+        "wrong": "drop tcp and; deny udp",
+    }.items():
+        seed("ingress", name, struct.pack(">BH", 0, len(text)) + text.encode() + frame)
+    # ldh [12]; jeq #0x800; ldxb 4*([14]&0xf); ldb [x+14]; st M[3]; div x; ret a; ret #0
+    program = [(0x28, 0, 0, 12), (0x15, 0, 5, 0x800), (0xB1, 0, 0, 14), (0x50, 0, 0, 14), (2, 0, 0, 3), (0x3C, 0, 0, 0),
+               (0x16, 0, 0, 0), (6, 0, 0, 0)]
+    code = b"".join(struct.pack(">HBBI", *instruction) for instruction in program)
+    seed("ingress", "bpf", struct.pack(">BH", 1, len(code)) + code + FRAMES["llc_only"])
+
+
 def netlink():
     def attribute(kind, value):
         return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
@@ -123,6 +138,7 @@ def vlog():
 
 if __name__ == "__main__":
     capture_files()
+    ingress()
     netlink()
     offloads()
     forward()

@@ -104,3 +104,25 @@ fn run_program(bytes: &[u8], frame: &[u8]) {
         assert_eq!(program.matches(frame), whole.is_some_and(|returned| returned != 0));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_seeds_run() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/ingress");
+        let seeds: Vec<_> = std::fs::read_dir(seeds).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(seeds.len() >= 4);
+        seeds.iter().for_each(|seed| run(&std::fs::read(seed).unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_run(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..2_u8) {
+            run(&[&[kind, 0, 160], &*bytes].concat());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Ingress filters: rules and frames, and programs that no compiler has made.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ingress::fuzz::run(bytes));
