@@ -241,7 +241,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                     reader.quiescent();
                     let guard = reader.pin();
                     for _ in 0..64 {
-                        n = (n * 7 + 3) % FLOWS;
+                        n = (n + 7) % FLOWS;
                         let (key, _) = spec(n);
                         let Some(list) = table.list_of_port(PortNo(1), guard) else { continue };
                         let hash = list.union.hash(&table.hasher, &key);
