@@ -500,7 +500,7 @@ fn a_peer_that_does_not_read_its_dump_keeps_no_flows() {
     while s.has_work() {
         s.poll(START);
     }
-    assert!(!s.output().is_empty() && s.output().len() < 2 * REPLY_LIMIT, "{} bytes wait", s.output().len());
+    assert!((1..256 << 10).contains(&s.output().len()), "{} bytes wait", s.output().len());
     bridge.flush_flows();
     assert_eq!(rules.iter().filter(|rule| rule.upgrade().is_some()).count(), 0);
     // When it reads, it gets what was left of its dump: that ends.
