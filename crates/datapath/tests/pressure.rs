@@ -127,6 +127,23 @@ fn a_flood_over_many_stages_makes_room_at_its_own_expense() {
     assert_eq!(upcall.counted(&dp), 310);
 }
 
+/// The flow that makes room may be the last one of its recirculation stage, and the new one of the same stage.
+#[test]
+fn a_stage_whose_last_flow_makes_room_finds_its_next_one() {
+    let (dp, _, p) = by_hand(Config { max_flows: 1, ..Config::default() }, 3);
+    let upcall = Masks::connect(&dp, p[2].0, |_| Some(exact(&[Field::UdpSrc])));
+    for (n, (port, id)) in [(1, 1), (1, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)].into_iter().enumerate() {
+        let mut metadata = Key::new();
+        metadata.set(Field::InPortOxm, p[port].0.0.into());
+        for _ in 0..3 {
+            dp.execute(Packet::from_slice(&udp(1, 2, n as u16, 4)), &metadata, &[Action::Recirc(id)]);
+            turns(&dp, 2);
+        }
+        assert_eq!((upcall.misses(), dp.flow_count()), (n + 1, 1));
+    }
+    assert_eq!((p[2].1.sent(), upcall.counted(&dp)), (21, 21));
+}
+
 #[test]
 fn a_lowered_limit_and_a_budget_are_kept() {
     let (dp, _, p) = by_hand(Config::default(), 2);

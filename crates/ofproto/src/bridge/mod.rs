@@ -197,7 +197,7 @@ impl Bridge {
 
     /// Returns when all changes so far are in force. Not to be called from an upcall.
     pub fn barrier(&self) {
-        self.switch.revalidate();
+        self.switch.apply_changes(self.now());
     }
 
     /// Fragment handling and miss_send_len. The latter belongs to connections; here it is the default.

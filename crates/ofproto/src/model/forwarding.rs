@@ -64,6 +64,15 @@ impl Forwarding {
         self.changed = self.next_generation();
     }
 
+    /// Whether a change since `generation` may change what is done with the packets of a flow.
+    ///
+    /// A record of a flow holds the counters of each table that its translation looked up. So where a table alone
+    /// has its counters, no flow depends on that table, and none that is still being translated: a translation that
+    /// began before the change has ended, for it held this lock, and what came of it has the record.
+    pub fn affects_flows(&self, generation: u64) -> bool {
+        self.changed > generation || self.bridges.values().any(|bridge| bridge.affects_flows(generation))
+    }
+
     /// The other end of a patch port.
     pub fn peer(&self, name: &str, peer: &str) -> Option<(&BridgeState, &PortState)> {
         let (bridge, port) = self.by_name.get(peer)?;
@@ -86,6 +95,8 @@ pub(crate) struct BridgeState {
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
     pub groups_changed: u64,
+    /// Held by the records of the flows that depend on the groups.
+    pub group_dependents: Arc<()>,
     pub meters: BTreeMap<u32, Meter>,
     /// Who uses the groups and meters.
     pub users: Users,
@@ -108,6 +119,7 @@ impl BridgeState {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             groups_changed: 0,
+            group_dependents: Arc::default(),
             meters: BTreeMap::new(),
             users: Users::default(),
             learners: HashMap::new(),
@@ -145,6 +157,14 @@ impl BridgeState {
 pub(crate) type Learned = (TableId, Cookie);
 
 impl BridgeState {
+    /// [`Forwarding::affects_flows`] for this bridge. Flows are supposed to depend on every address.
+    fn affects_flows(&self, generation: u64) -> bool {
+        let table = |table: &Table| table.changed > generation && Arc::strong_count(&table.counters) > 1;
+        self.groups_changed > generation && Arc::strong_count(&self.group_dependents) > 1
+            || self.macs.read().last_change() > generation
+            || self.tables.iter().any(table)
+    }
+
     /// Puts the mirrors of the configuration into force. One that keeps its name keeps its counters.
     pub fn set_mirrors(&mut self) {
         let old = std::mem::take(&mut self.mirrors);

@@ -12,7 +12,7 @@ use openflow::OfPort;
 use packet::Time;
 use packet::wire::tcp::flags;
 
-use crate::model::forwarding::{BridgeId, Forwarding, PatchCounters};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
 use crate::model::mac::MacKey;
 use crate::model::mirror::MirrorCounters;
@@ -25,7 +25,7 @@ pub(crate) struct FlowRecord {
     pub generation: u64,
     /// The rules that the packets pass, one entry for each time.
     pub rules: Vec<Arc<RuleStats>>,
-    /// The tables looked up, and whether a rule was found.
+    /// The tables looked up, and whether a rule was found. Also tells that it depends on them.
     pub tables: Vec<(Arc<TableCounters>, bool)>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
@@ -41,7 +41,7 @@ pub(crate) struct FlowRecord {
     pub deps: Vec<Deps>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
-    /// Keeps recirculation states and punts alive.
+    /// Keeps recirculation states and punts alive, and tells what it depends on ([`Forwarding::affects_flows`]).
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -65,8 +65,10 @@ impl FlowRecord {
     }
 
     /// Notes that groups were used.
-    pub fn depends_on_groups(&mut self, bridge: BridgeId) {
-        self.deps(bridge).groups = true;
+    pub fn depends_on_groups(&mut self, bridge: &BridgeState) {
+        if !std::mem::replace(&mut self.deps(bridge.id).groups, true) {
+            self.holds.push(bridge.group_dependents.clone());
+        }
     }
 
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {

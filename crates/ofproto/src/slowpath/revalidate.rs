@@ -7,8 +7,9 @@
 //! 3. it translates the flow again if something that it depends on has changed;
 //! 4. it removes or modifies the flow if the outcome differs.
 //!
-//! There is a round at each interval, and at once after a change. A change is in force when a round that began after it
-//! has ended and the workers have passed a barrier. Generations tell which flows a change affects
+//! There is a round at each interval, and at once after a change that flows depend on. Such a change is in force when a
+//! round that began after it has ended and the workers have passed a barrier. A change that no flow depends on, as of a
+//! table that no packet has reached, takes only the barrier ([`Forwarding::affects_flows`]). Generations tell which flows a change affects
 //! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed
 //! after it.
 
@@ -20,6 +21,7 @@ use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
 use packet::{Mask, Time};
 
 use crate::model::forwarding::BridgeId;
+use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound};
 use crate::slowpath::round::Round;
@@ -52,17 +54,40 @@ impl Switch {
             let state = self.revalidation.lock();
             // A round over very many flows takes long, and this thread has other work, too.
             let interval = settings.revalidate_interval.max(state.stats.duration * ROUND_SHARE);
-            let again = self.round_again.swap(false, Ordering::SeqCst);
+            let again = self.round_again.load(Ordering::SeqCst);
             let changed = again || self.forwarding.read().generation() != state.generation;
             ((changed, now.since(state.last_round) >= interval || state.last_round == Time(0)), interval)
         };
-        if due.0 || due.1 {
+        if due.1 {
             self.run_round(now, false);
+        } else if due.0 {
+            self.apply_changes(now);
         }
         if due.1 && self.expire(now) {
-            self.run_round(now, false);
+            self.apply_changes(now);
         }
         now + interval
+    }
+
+    /// Brings the changes so far into force. When this returns, no packet is forwarded by the state of before the call.
+    /// Statistics may be older. Not to be called from an upcall.
+    pub(crate) fn apply_changes(&self, now: Time) {
+        let Some(datapath) = self.datapath.get() else { return };
+        let mut state = self.revalidation.lock();
+        let removed = self.take_removed();
+        let (generation, affected) = {
+            let forwarding = self.forwarding.read();
+            (forwarding.generation(), forwarding.affects_flows(state.generation))
+        };
+        if self.round_again.swap(false, Ordering::SeqCst) || affected {
+            self.round(datapath, &mut state, now, false);
+        } else {
+            // Packets may be with a worker, or in the slow path.
+            datapath.barrier();
+            state.generation = generation;
+        }
+        drop(state);
+        self.send_removed(removed);
     }
 
     /// Brings every datapath flow and all statistics up to date. When this returns, no packet is
@@ -79,9 +104,16 @@ impl Switch {
     fn run_round(&self, now: Time, purge: bool) {
         let Some(datapath) = self.datapath.get() else { return };
         let mut state = self.revalidation.lock();
+        let removed = self.take_removed();
+        self.round_again.store(false, Ordering::SeqCst);
+        self.round(datapath, &mut state, now, purge);
+        drop(state);
+        self.send_removed(removed);
+    }
+
+    fn round(&self, datapath: &Datapath, state: &mut Revalidation, now: Time, purge: bool) {
         // A port that is removed from here on is left to the next round.
         self.ports_removed.store(false, Ordering::SeqCst);
-        let removed = self.take_removed();
         let generation = self.forwarding.read().generation();
         if generation != state.generation {
             // After it, whatever was translated before the change is installed.
@@ -102,8 +134,6 @@ impl Switch {
             self.interners.frozen.collect();
             self.interners.packet_ins.collect();
         }
-        drop(state);
-        self.send_removed(removed);
     }
 
     /// Looks at every flow, with all revalidators. Returns what is to be done, and how many flows each one had.
@@ -217,8 +247,9 @@ impl Switch {
             let Some(bridge) = forwarding.bridges.get(&id) else { continue };
             let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
             if due {
-                let generation = forwarding.next_generation();
-                any |= bridge.macs.write().expire(now, generation) > 0;
+                // Locked first: a translation that still finds an address has a generation before this one.
+                let mut macs = bridge.macs.write();
+                any |= macs.expire(now, forwarding.next_generation()) > 0;
             }
         }
         any
@@ -249,4 +280,73 @@ fn covers(flow: &Mask, translation: &Mask) -> bool {
         let (a, b) = (flow.0.block(block).words(), translation.0.block(block).words());
         a.iter().zip(b).all(|(a, b)| a & b == *b)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use openflow::group::{Bucket, GroupCommand, GroupMod, GroupSpec, GroupType, Selection, bucket_id};
+    use openflow::{Action, GroupId, Match, OfPort};
+    use packet::wire::build;
+
+    use crate::reference::tests::Bed;
+
+    fn resubmit(table: u8) -> Action {
+        Action::Resubmit { in_port: OfPort::IN_PORT, table: openflow::TableId(table), with_ct: false }
+    }
+
+    fn all_group(port: u32) -> GroupSpec {
+        let bucket = Bucket {
+            id: 0,
+            weight: 0,
+            watch_port: OfPort::ANY,
+            watch_group: GroupId::ANY,
+            actions: vec![Action::output(OfPort(port))],
+        };
+        GroupSpec { kind: GroupType::All, buckets: vec![bucket], selection: Selection::default() }
+    }
+
+    fn set_group(bed: &Bed, id: u32, port: u32) {
+        let (command, command_bucket) = (GroupCommand::AddOrModify, bucket_id::ALL);
+        let change = GroupMod { command, group: GroupId(id), command_bucket, spec: all_group(port) };
+        bed.bridge.group_mod(&change).unwrap();
+    }
+
+    #[test]
+    fn a_change_that_no_flow_depends_on_looks_at_no_flow() {
+        let bed = Bed::new(4);
+        let frame = build::ethernet([2; 6], [4; 6], &[], 0x1234, &[0; 46]);
+        let output = |port| vec![Action::output(OfPort(port))];
+        let receive = || bed.receive(OfPort(1), &frame).iter().map(|&(port, _)| port.0).collect::<Vec<_>>();
+        // Of what a barrier brings into force: whether the flows were looked at for it.
+        let looked = || {
+            let rounds = bed.switch.revalidation_stats().count;
+            bed.bridge.barrier();
+            bed.switch.revalidation_stats().count - rounds
+        };
+        bed.add_flow(0, 1, Match::any(), vec![resubmit(2)]);
+        bed.add_flow(2, 1, Match::any(), output(2));
+        set_group(&bed, 1, 3);
+        looked();
+        assert_eq!(receive(), [2]);
+
+        bed.add_flow(1, 1, Match::any(), output(4));
+        set_group(&bed, 1, 4);
+        assert_eq!(looked(), 0, "neither table 1 nor the groups");
+        bed.add_flow(2, 2, Match::any(), vec![Action::Group(GroupId(1))]);
+        assert_eq!((looked(), receive()), (1, vec![4]), "table 2");
+        set_group(&bed, 1, 3);
+        assert_eq!((looked(), receive()), (1, vec![3]), "the groups");
+        bed.add_flow(0, 2, Match::any(), vec![resubmit(1)]);
+        assert_eq!((looked(), receive()), (1, vec![4]), "table 0");
+        bed.add_flow(1, 2, Match::any(), output(2));
+        assert_eq!((looked(), receive()), (1, vec![2]), "and now table 1");
+
+        // Without flows, nothing is depended on.
+        bed.switch.purge();
+        bed.switch.records.clear();
+        for table in 0..3 {
+            bed.add_flow(table, 3, Match::any(), output(3));
+        }
+        assert_eq!((looked(), receive()), (0, vec![3]));
+    }
 }

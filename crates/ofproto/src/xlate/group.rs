@@ -21,7 +21,7 @@ impl<'a> Ctx<'a, '_> {
             return;
         }
         let bridge = self.bridge;
-        self.record.depends_on_groups(bridge.id);
+        self.record.depends_on_groups(bridge);
         let Some(group) = bridge.groups.get(&id) else {
             return self.event(|| Event::Error("output to nonexistent group"));
         };

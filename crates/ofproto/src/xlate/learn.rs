@@ -95,6 +95,7 @@ impl Ctx<'_, '_> {
     fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
         let table = flow.change.table.unwrap_or(TableId(0));
         self.record.depends_on_table(self.bridge.id, table.0);
+        self.record.holds.push(self.bridge.tables[usize::from(table.0)].counters.clone());
         let known = flow.existing(self.bridge).and_then(|(_, known)| known);
         flow.new = known.is_none();
         if flow.new && flow.limit > 0 {

@@ -287,7 +287,10 @@ impl Table {
         let mut writer = self.writer.lock();
         let list = self.list_for(&mut writer, stage);
         let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, requester);
-        if installed.is_err() && is_later(stage) && !writer.lists.contains_key(&list) {
+        if installed.is_err()
+            && is_later(stage)
+            && self.stages.find(stage).is_some_and(|own| !writer.lists.contains_key(&own))
+        {
             let Writer { free_lists, .. } = &mut *writer;
             self.stages.release(stage, free_lists, &self.domain);
         }
@@ -332,6 +335,8 @@ impl Table {
         if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list, stage)) {
             return Err(Error::TooManyFlows(self.max_flows()));
         }
+        // The list's last flow may have been evicted, and the list released with it.
+        let list = self.list_for(writer, stage);
         self.reap(writer);
         let subtable = known.filter(|s| s.count() > 0).unwrap_or_else(|| {
             let mask: Arc<Mask> = Arc::from(mask);
