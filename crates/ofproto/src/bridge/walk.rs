@@ -39,8 +39,13 @@ impl Bridge {
     /// Begins a walk over the flows that a request is about. Their counters include every packet forwarded before the
     /// call.
     pub fn walk_flows(&self, request: &FlowStatsRequest) -> FlowWalk {
-        self.switch.revalidate();
         let within = Within::new(&request.matching.key, &request.matching.mask);
+        let counts_later = |state: &BridgeState| {
+            tables_to_walk(state, request, &within).iter().any(|walk| has_dependents(state, walk.table))
+        };
+        if self.read(counts_later) == Some(true) {
+            self.switch.revalidate();
+        }
         let tables = self.read(|state| tables_to_walk(state, request, &within)).unwrap_or_default();
         FlowWalk { bridge: self.clone(), request: request.clone(), within, tables, after: None }
     }
@@ -121,6 +126,12 @@ impl FlowWalk {
     }
 }
 
+/// Whether packets may have been forwarded by the flows of a table since they were counted last: a record of a datapath
+/// flow holds the counters of each table that it depends on, until its last packets are counted.
+fn has_dependents(state: &BridgeState, table: usize) -> bool {
+    Arc::strong_count(&state.tables[table].counters) > 1
+}
+
 /// The tables that can have flows that a request is about.
 fn tables_to_walk(state: &BridgeState, request: &FlowStatsRequest, within: &Within) -> Vec<TableToWalk> {
     let range = range_of((request.table != TableId::ALL).then_some(request.table));
@@ -135,10 +146,12 @@ mod tests {
 
     use openflow::{Action, CookieFilter, FlowMod, FlowModCommand, GroupId, Instructions, Match, OfPort};
     use packet::Field;
+    use packet::wire::build;
     use proptest::prelude::*;
 
     use super::*;
     use crate::bridge::tests::bridge;
+    use crate::reference::tests::Bed;
 
     /// A flow-mod for the flow with this number: the number says its match, its priority and its table.
     fn flow_mod(command: FlowModCommand, number: u8, port: u32) -> FlowMod {
@@ -241,6 +254,24 @@ mod tests {
         assert_eq!(walk(Field::Reg0, 6), (3, vec![6]));
         assert_eq!(walk(Field::Reg1, 6), (3, vec![]));
         assert_eq!(walk(Field::Reg2, 6), (0, vec![]));
+    }
+
+    #[test]
+    fn flows_that_no_packet_has_reached_are_shown_without_a_look_at_the_datapath() {
+        let bed = Bed::new(2);
+        let to_port = || vec![Action::output(OfPort(2))];
+        bed.add_flow(0, 1, Match::any(), to_port());
+        bed.add_flow(1, 1, Match::any(), to_port());
+        let frame = build::ethernet([2; 6], [4; 6], &[], 0x1234, &[0; 46]);
+        (0..3).for_each(|_| assert_eq!(bed.receive(OfPort(1), &frame).len(), 1));
+        let shown = |table| {
+            let rounds = bed.switch.revalidation_stats().count;
+            let flows = bed.bridge.flow_stats(&FlowStatsRequest { table: TableId(table), ..all() }).unwrap();
+            let packets: Vec<_> = flows.iter().map(|flow| flow.packet_count).collect();
+            (packets, bed.switch.revalidation_stats().count - rounds)
+        };
+        assert_eq!(shown(1), (vec![0], 0));
+        assert_eq!(shown(0), (vec![3], 1));
     }
 
     #[test]
