@@ -484,3 +484,26 @@ fn what_misses_is_not_overtaken_in_its_batch() {
         assert_eq!(of_flows + upcall.misses.load(Ordering::SeqCst) as u64, u64::from(given));
     }
 }
+
+#[test]
+fn flows_that_stay_are_listed_once_while_others_come_and_go() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let install = |n: u32| dp.install(flow(p[0].0, 0, &[(Field::UdpSrc, n.into())], vec![])).unwrap();
+    let first: Vec<_> = (0..2000).map(install).collect();
+    let (mut next, mut listed, mut gone, mut more) = (Some(0), Vec::new(), Vec::new(), 2000);
+    while let Some(from) = next {
+        let (flows, to) = dp.flows_from(from);
+        assert!(flows.len() <= 256);
+        listed.extend(flows.iter().map(|flow| flow.id));
+        // Some that were listed, and some that were not, make room for others.
+        for id in [first[more as usize % 700], first[1999 - more as usize % 600]] {
+            gone.extend(dp.remove(id).map(|flow| flow.id));
+        }
+        install(more);
+        more += 1;
+        next = to;
+    }
+    let times = |id| listed.iter().filter(|&&other| other == id).count();
+    assert!(!gone.is_empty() && first.iter().filter(|id| !gone.contains(id)).all(|&id| times(id) == 1));
+    assert!(gone.iter().all(|&id| times(id) <= 1));
+}

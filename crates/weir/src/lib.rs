@@ -14,6 +14,7 @@
 //! - [`rundir`]: the run directory, pidfiles and sockets
 //! - [`source`]: where the desired state comes from: a file or a database
 //! - [`timer`]: sleeping by the daemon's clock
+//! - [`turn`]: whose turn it is to work on a long reply
 //! - [`unixctl`]: the control socket
 //! - [`vlog`]: the log
 
@@ -28,5 +29,6 @@ pub mod report;
 pub mod rundir;
 pub mod source;
 pub mod timer;
+pub mod turn;
 pub mod unixctl;
 pub mod vlog;

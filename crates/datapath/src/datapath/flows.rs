@@ -85,8 +85,15 @@ impl Datapath {
         .flatten()
     }
 
+    /// As [`flows`](Datapath::flows), in chunks: some flows from a place on, maybe none, and the place after them, or
+    /// `None` at the end. The first place is zero. A place stays good while flows come and go; no flow is in two chunks
+    /// of one walk.
+    pub fn flows_from(&self, from: usize) -> (Vec<FlowDump>, Option<usize>) {
+        self.resources.table.dump_some(from)
+    }
+
     /// As [`flows`](Datapath::flows), but only what changes of them, which is much cheaper, and in chunks: some
-    /// flows from a place on, and the place after them, or `None` at the end. The first place is zero. No flow is in
+    /// flows from a place on, maybe none, and the place after them, or `None` at the end. The first place is zero. No flow is in
     /// two chunks of one walk.
     pub fn flow_briefs_from(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
         self.resources.table.brief_some(from)

@@ -1,11 +1,11 @@
-//! Changes to the flow tables, and what they hold.
+//! Changes to the flow tables.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use openflow::stats::AggregateStats;
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStats, FlowStatsRequest, GroupId,
-    Instructions, Match, OfError, OfPort, TableId,
+    Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, Instructions, Match, OfError, OfPort,
+    TableId,
 };
 use packet::Time;
 
@@ -50,34 +50,6 @@ impl Bridge {
         }
         drop(forwarding);
         self.switch.notify();
-    }
-
-    /// Flows with counters that include every packet forwarded before the call.
-    pub fn flow_stats(&self, request: &FlowStatsRequest) -> Result<Vec<FlowStats>, OfError> {
-        let now = self.switch.clock.now();
-        Ok(self.selected(request)?.iter().map(|rule| rule.describe(now)).collect())
-    }
-
-    /// Sums over flows, up to date as [`flow_stats`](Bridge::flow_stats).
-    pub fn aggregate_stats(&self, request: &FlowStatsRequest) -> Result<AggregateStats, OfError> {
-        let rules = self.selected(request)?;
-        Ok(rules.iter().fold(AggregateStats::default(), |sum, rule| AggregateStats {
-            packet_count: sum.packet_count.wrapping_add(rule.stats.packets()),
-            byte_count: sum.byte_count.wrapping_add(rule.stats.bytes()),
-            flow_count: sum.flow_count + 1,
-        }))
-    }
-
-    /// The rules that a request is about, with counters that include every packet forwarded before the call. They are
-    /// described without the tables' lock.
-    pub(crate) fn selected(&self, request: &FlowStatsRequest) -> Result<Vec<Arc<Rule>>, OfError> {
-        self.switch.revalidate();
-        let forwarding = self.switch.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
-        let table = (request.table != TableId::ALL).then_some(request.table);
-        let filter = Filter { out_port: request.out_port, out_group: request.out_group };
-        let rules = loose(bridge, table, &request.matching);
-        Ok(rules.filter(|rule| request.cookie.accepts(rule.cookie) && filter.accepts(rule)).cloned().collect())
     }
 }
 
@@ -150,17 +122,25 @@ pub(super) fn apply(transaction: &mut Transaction, change: &FlowMod) -> Result<(
 }
 
 /// Which flows a delete or a request is about, apart from match and cookie.
-struct Filter {
-    out_port: OfPort,
-    out_group: GroupId,
+pub(super) struct Filter {
+    pub out_port: OfPort,
+    pub out_group: GroupId,
 }
 
 impl Filter {
-    fn accepts(&self, rule: &Rule) -> bool {
+    pub fn accepts(&self, rule: &Rule) -> bool {
         let i = &rule.instructions;
         let (port, group) = (self.out_port, self.out_group);
         (port == OfPort::ANY || outputs_to(&i.apply, port) || outputs_to(&i.write, port))
             && (group == GroupId::ANY || uses_group(&i.apply, group) || uses_group(&i.write, group))
+    }
+}
+
+/// The numbers of one table or of all.
+pub(super) fn range_of(table: Option<TableId>) -> Range<usize> {
+    match table {
+        Some(TableId(n)) => usize::from(n)..(usize::from(n) + 1).min(TABLES),
+        None => 0..TABLES,
     }
 }
 
@@ -170,11 +150,7 @@ fn loose<'a>(
     table: Option<TableId>,
     matching: &'a Match,
 ) -> impl Iterator<Item = &'a Arc<Rule>> {
-    let range = match table {
-        Some(TableId(n)) => usize::from(n)..(usize::from(n) + 1).min(TABLES),
-        None => 0..TABLES,
-    };
-    let tables = bridge.tables.get(range).unwrap_or_default();
+    let tables = bridge.tables.get(range_of(table)).unwrap_or_default();
     tables
         .iter()
         .filter(|table| !table.rules.is_empty())

@@ -11,6 +11,7 @@
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
 //! | `tables` | Table-mods, table descriptions and statistics |
+//! | `walk` | Walks over flows in pieces, for statistics and dumps |
 
 mod bundle;
 pub(crate) mod check;
@@ -23,6 +24,7 @@ mod registry;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::sync::Arc;
 
@@ -42,6 +44,7 @@ use crate::xlate::frozen::{self, Frozen};
 use crate::xlate::{Input, translate};
 
 pub use bundle::Bundled;
+pub use walk::FlowWalk;
 
 /// A handle to a bridge. Cheap to clone; a call on a bridge that has been removed does nothing and
 /// answers as an empty bridge would, or with an error.

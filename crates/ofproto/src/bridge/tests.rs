@@ -27,7 +27,7 @@ impl Clock for TestClock {
     }
 }
 
-fn bridge() -> Bridge {
+pub(super) fn bridge() -> Bridge {
     let clock = Arc::new(TestClock(AtomicU64::new(1)));
     let switch = Switch::new(SwitchSettings::default(), clock.clone());
     switch.attach(Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock));

@@ -47,7 +47,7 @@ use crate::bridge::Bridge;
 use crate::events::SubscriptionId;
 use bundles::Bundles;
 use mailbox::{Event, Interest, Mailbox};
-use reply::Reply;
+use reply::{Reply, Step};
 use roles::Member;
 
 pub use mailbox::{Dropped, PacketInLimit, Waker};
@@ -57,7 +57,11 @@ pub use roles::Roles;
 pub const OUTPUT_LIMIT: usize = 1 << 20;
 
 /// Bytes of output that wait before no more of a long answer is made.
-const REPLY_LIMIT: usize = 256 << 10;
+const REPLY_LIMIT: usize = 64 << 10;
+
+/// Most steps on long answers that one call takes. With the limit above, they take a millisecond or two, so that a thread
+/// with many connections serves each of them soon.
+const STEPS: usize = 8;
 
 /// Bytes of output that wait before no more events are taken out of the mailbox.
 const EVENT_LIMIT: usize = 64 << 10;
@@ -251,6 +255,11 @@ impl Session {
         self.closed.is_none() && self.reply.is_none() && self.output.len() < OUTPUT_LIMIT
     }
 
+    /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
+    pub fn has_work(&self) -> bool {
+        self.closed.is_none() && self.reply.is_some() && self.output.len() < REPLY_LIMIT
+    }
+
     /// Why the connection ended, once it has.
     pub fn closed(&self) -> Option<Closed> {
         self.closed
@@ -287,7 +296,8 @@ impl Session {
     /// Handles the whole messages in the input, as long as there is room for the answers. Only those are a sign of
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
-        self.go_on();
+        let mut steps = STEPS;
+        self.go_on(&mut steps);
         while self.wants_input() {
             let len = match codec::frame_len(&self.input) {
                 Err(e) => {
@@ -305,24 +315,30 @@ impl Session {
                 None => self.greet(&bytes),
                 Some(version) => self.handle(version, &bytes),
             }
-            self.go_on();
+            self.go_on(&mut steps);
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
     }
 
-    /// Goes on with an answer that is not complete, as long as there is room for it.
-    fn go_on(&mut self) {
-        while self.output.len() < REPLY_LIMIT
+    /// Goes on with an answer that is not complete, as long as there is room for it and steps are left.
+    fn go_on(&mut self, steps: &mut usize) {
+        while self.has_work()
+            && *steps > 0
             && let Some(mut reply) = self.reply.take()
         {
-            let Some((piece, more)) = (reply.pieces)() else { return };
-            let body = Body::MultipartReply { more, reply: piece };
-            self.send(&Message { version: reply.version, xid: reply.xid, dialect: reply.dialect, body });
-            if more {
-                self.reply = Some(reply);
-            }
+            *steps -= 1;
+            let more = match (reply.pieces)() {
+                Some(Step::Piece(piece, more)) => {
+                    let body = Body::MultipartReply { more, reply: piece };
+                    self.send(&Message { version: reply.version, xid: reply.xid, dialect: reply.dialect, body });
+                    more
+                }
+                Some(Step::Working) => true,
+                None => false,
+            };
+            self.reply = more.then_some(reply);
         }
     }
 

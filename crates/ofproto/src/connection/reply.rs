@@ -1,20 +1,30 @@
 //! Answers that can be long are made piece by piece, as the peer takes them.
 //!
-//! What an answer is about is chosen once, under the tables' lock, as a list of flows or numbers: a few bytes for
-//! each. The entries are made from the list when there is room in the output: those of flows without that lock, others
-//! with the lock held for one piece. So neither a long answer nor a slow peer holds the tables. Beside the list, an
-//! answer takes the memory of one piece. What was removed by the time that its piece is made is left out, except flows,
-//! which are shown as they were.
+//! An answer about flows is a walk that remembers its place in the tables (see [`FlowWalk`]); one about groups or meters
+//! is a list of their numbers. The entries are made when there is room in the output, with the tables' lock held for one
+//! piece at most. So neither a long answer nor a slow peer holds the tables, and beside the place or the list, an answer
+//! takes the memory of two pieces. What was removed by the time that its piece is made is left out.
 
 use std::vec::IntoIter;
 
+use openflow::stats::AggregateStats;
 use openflow::{Dialect, MultipartReply, Version};
+
+use crate::bridge::FlowWalk;
 
 /// Most entries of a piece. It goes out as one message, or as several where it does not fit.
 const PIECE: usize = 128;
 
-/// Makes the next piece, and says whether more follow. `None` when there is none.
-type Pieces = Box<dyn FnMut() -> Option<(MultipartReply, bool)> + Send>;
+/// What a step of work on an answer has come to.
+pub(super) enum Step {
+    /// The next piece is to be sent, and whether more follow.
+    Piece(MultipartReply, bool),
+    /// Nothing is to be sent yet.
+    Working,
+}
+
+/// Takes the next step, which is short. `None` when the answer is complete.
+type Pieces = Box<dyn FnMut() -> Option<Step> + Send>;
 
 /// An answer under way.
 pub(super) struct Reply {
@@ -22,6 +32,33 @@ pub(super) struct Reply {
     pub xid: u32,
     pub dialect: Dialect,
     pub pieces: Pieces,
+}
+
+/// The flows of a walk. A piece waits until it is known whether another one follows.
+pub(super) fn flows(walk: FlowWalk) -> Pieces {
+    let (mut walk, mut waiting) = (Some(walk), None);
+    Box::new(move || {
+        let Some(flows) = walk.as_mut()?.next_flows(PIECE) else {
+            walk = None;
+            return Some(Step::Piece(MultipartReply::Flow(waiting.take().unwrap_or_default()), false));
+        };
+        if flows.is_empty() {
+            return Some(Step::Working);
+        }
+        Some(waiting.replace(flows).map_or(Step::Working, |piece| Step::Piece(MultipartReply::Flow(piece), true)))
+    })
+}
+
+/// The sums over the flows of a walk.
+pub(super) fn aggregate(walk: FlowWalk) -> Pieces {
+    let (mut walk, mut sum) = (Some(walk), AggregateStats::default());
+    Box::new(move || {
+        if walk.as_mut()?.add_next(&mut sum) {
+            return Some(Step::Working);
+        }
+        walk = None;
+        Some(Step::Piece(MultipartReply::Aggregate(sum), false))
+    })
 }
 
 /// The pieces of an answer about `all`. There is one at least, maybe empty.
@@ -37,14 +74,14 @@ pub(super) fn pieces<T: Send + 'static>(
         if !more {
             rest = None;
         }
-        Some((make(piece), more))
+        Some(Step::Piece(make(piece), more))
     })
 }
 
 /// An answer that is one piece.
 pub(super) fn whole(reply: MultipartReply) -> Pieces {
     let mut reply = Some(reply);
-    Box::new(move || Some((reply.take()?, false)))
+    Box::new(move || Some(Step::Piece(reply.take()?, false)))
 }
 
 #[cfg(test)]
@@ -57,9 +94,10 @@ mod tests {
     fn sizes(n: usize) -> Vec<(usize, bool)> {
         let queue = QueueConfig { port: OfPort(1), queue: 1, min_rate: None, max_rate: None };
         let mut pieces = pieces(vec![queue; n], MultipartReply::QueueDesc);
-        let size = |(reply, more)| match reply {
-            MultipartReply::QueueDesc(queues) => (queues.len(), more),
-            other => panic!("{other:?}"),
+        let size = |step| match step {
+            Step::Piece(MultipartReply::QueueDesc(queues), more) => (queues.len(), more),
+            Step::Piece(other, _) => panic!("{other:?}"),
+            Step::Working => panic!("a list takes no work"),
         };
         std::iter::from_fn(|| pieces().map(size)).collect()
     }

@@ -8,7 +8,7 @@ use openflow::{
     Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
-use super::reply::{Reply, pieces, whole};
+use super::reply::{Reply, aggregate, flows, pieces, whole};
 use super::{Session, features};
 use crate::model::config::N_TABLES;
 
@@ -170,10 +170,8 @@ impl Session {
         let bridge = self.bridge.clone();
         let pieces = match request {
             // As many entries as controllers have made.
-            Ask::Flow(q) => {
-                let (rules, now) = (bridge.selected(&q)?, bridge.now());
-                pieces(rules, move |rules| Answer::Flow(rules.iter().map(|rule| rule.describe(now)).collect()))
-            }
+            Ask::Flow(q) => flows(bridge.walk_flows(&q)),
+            Ask::Aggregate(q) => aggregate(bridge.walk_flows(&q)),
             Ask::Group(group) => {
                 pieces(bridge.counted_groups(group), move |ids| Answer::Group(bridge.count_groups(&ids)))
             }
@@ -197,7 +195,6 @@ impl Session {
             }
             // One.
             Ask::Desc => whole(Answer::Desc(Box::new(self.settings.desc.clone()))),
-            Ask::Aggregate(q) => whole(Answer::Aggregate(bridge.aggregate_stats(&q)?)),
             Ask::GroupFeatures => whole(Answer::GroupFeatures(bridge.group_features(features::actions(version)))),
             Ask::MeterFeatures => whole(Answer::MeterFeatures(bridge.meter_features())),
         };

@@ -460,7 +460,7 @@ fn a_long_dump_is_made_as_the_peer_reads_it() {
     assert_eq!(s.closed(), None);
     assert!(s.next_timeout() > Some(at(60)));
     let (mut stream, mut most) = (Vec::new(), 0);
-    while !s.output().is_empty() {
+    while !s.output().is_empty() || s.has_work() {
         most = most.max(s.output().len());
         let n = s.output().len().min(10_000);
         stream.extend_from_slice(&s.output()[..n]);
@@ -486,6 +486,61 @@ fn a_long_dump_is_made_as_the_peer_reads_it() {
     assert_eq!(flows.sum::<usize>() as u32, FLOWS + 1);
     let rest: Vec<_> = all[parts..].iter().map(|m| &m.body).collect();
     assert!(matches!(rest[..], [Body::PacketIn(_), Body::BarrierReply]), "{rest:?}");
+}
+
+#[test]
+fn a_peer_that_does_not_read_its_dump_keeps_no_flows() {
+    const FLOWS: u32 = 5000;
+    let bridge = bridge();
+    (0..FLOWS).for_each(|n| bridge.flow_mod(&numbered_flow(n)).unwrap());
+    let rules: Vec<_> = bridge.rules().iter().map(Arc::downgrade).collect();
+    let s = &mut session(&bridge, ConnectionKind::Service, Version::V1_3);
+    let request = Message::new(Version::V1_3, 7, Body::MultipartRequest { more: false, request: all_flows() });
+    s.receive(&encode(&request, DecodeOptions::default()).unwrap(), START);
+    while s.has_work() {
+        s.poll(START);
+    }
+    assert!((1..256 << 10).contains(&s.output().len()), "{} bytes wait", s.output().len());
+    bridge.flush_flows();
+    assert_eq!(rules.iter().filter(|rule| rule.upgrade().is_some()).count(), 0);
+    // When it reads, it gets what was left of its dump: that ends.
+    while !s.output().is_empty() || s.has_work() {
+        s.sent(usize::MAX);
+        s.poll(START);
+    }
+    assert!(s.wants_input());
+}
+
+#[test]
+fn a_long_search_is_done_in_steps() {
+    let bridge = bridge();
+    (0..12_000).for_each(|n| bridge.flow_mod(&numbered_flow(n)).unwrap());
+    let s = &mut session(&bridge, ConnectionKind::Service, Version::V1_3);
+    let MultipartRequest::Flow(mut nothing) = all_flows() else { panic!() };
+    nothing.out_port = OfPort(77);
+    let everything = FlowStatsRequest { out_port: OfPort::ANY, ..nothing.clone() };
+    for (request, found) in
+        [(MultipartRequest::Flow(nothing), 0), (MultipartRequest::Aggregate(everything), 12_000 + 1)]
+    {
+        let request = Message::new(Version::V1_3, 7, Body::MultipartRequest { more: false, request });
+        s.receive(&encode(&request, DecodeOptions::default()).unwrap(), START);
+        let mut polls = 0;
+        while s.has_work() {
+            assert!(s.output().is_empty() && !s.wants_input());
+            s.poll(START);
+            polls += 1;
+        }
+        assert!(polls > 0, "done at once");
+        let flows = match &heard(s)[..] {
+            [Message { body: Body::MultipartReply { more: false, reply }, .. }] => match reply {
+                MultipartReply::Flow(flows) => flows.len(),
+                MultipartReply::Aggregate(sum) => sum.flow_count as usize,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(flows, found);
+    }
 }
 
 #[test]

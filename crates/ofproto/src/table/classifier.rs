@@ -77,6 +77,36 @@ impl Pattern {
     }
 }
 
+/// Tells which patterns match only packets that a key under a mask matches, too.
+pub struct Within {
+    mask: Mask,
+    criteria: Pattern,
+    /// The layout of the pattern that was looked at last, and whether its mask includes ours: neighbours mostly share
+    /// it.
+    last: Option<(Arc<Layout>, bool)>,
+}
+
+impl Within {
+    /// What `key` under `mask` matches.
+    pub fn new(key: &Key, mask: &Mask) -> Within {
+        let layout = Arc::new(Layout::new(mask));
+        Within { mask: mask.clone(), criteria: Pattern { values: layout.values(key), layout }, last: None }
+    }
+
+    /// Whether a pattern matches nothing else.
+    pub fn contains(&mut self, pattern: &Pattern) -> bool {
+        if self.criteria.is_any() {
+            return true;
+        }
+        let known = self.last.as_ref().filter(|(layout, _)| Arc::ptr_eq(layout, &pattern.layout));
+        let included = known.map_or_else(|| includes(&pattern.mask(), &self.mask), |(_, included)| *included);
+        if known.is_none() {
+            self.last = Some((pattern.layout.clone(), included));
+        }
+        included && self.criteria.matches(&pattern.key())
+    }
+}
+
 /// Fields with a trie for the whole classifier: the field, and the word of the common block it is in.
 const TRIES: [(Field, usize); 2] = [
     (Field::NwDst, std::mem::offset_of!(Common, nw_dst) / 8),
@@ -243,6 +273,11 @@ impl<R: Classified> Classifier<R> {
             .filter(move |subtable| includes(&subtable.mask, &mask))
             .flat_map(|subtable| subtable.rows.iter().flat_map(Row::iter))
             .filter(move |rule| all || criteria.matches(&rule.pattern().key()))
+    }
+
+    /// Whether a rule can match only packets that the wanted ones include, by the masks alone.
+    pub fn may_be_within(&self, wanted: &Within) -> bool {
+        self.subtables.iter().any(|subtable| includes(&subtable.mask, &wanted.mask))
     }
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`rule`] | A flow and its counters |
 //! | [`classifier`] | Finds the rule for a key, by tuple space search |
+//! | [`listing`] | The rules of a table in an order that survives changes |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
 //! | `trie` | Prefixes of addresses and ports |
@@ -13,6 +14,7 @@
 pub mod classifier;
 mod eviction;
 mod layout;
+pub mod listing;
 mod order;
 pub mod rule;
 mod settings;
@@ -26,7 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use hashbrown::HashMap;
 use openflow::Cookie;
 
-pub use classifier::{Classified, Classifier, Conjunction, Pattern};
+pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
+pub use listing::{Listing, Place};
 pub use rule::{Caps, Rule, RuleStats};
 pub use settings::{TableSettings, TableState};
 
@@ -35,6 +38,8 @@ pub use settings::{TableSettings, TableState};
 pub struct Table {
     /// The flows.
     pub rules: Classifier<Rule>,
+    /// The same flows in the order in which they are listed.
+    pub listing: Listing,
     /// Generation of the last change to the flows.
     pub changed: u64,
     /// Flows that have a timeout or can get one.
@@ -91,7 +96,8 @@ impl Table {
         self.changed = generation;
         self.expiring += usize::from(rule.can_expire());
         *self.cookies.entry(rule.cookie).or_insert(0) += 1;
-        let old = self.rules.insert(rule);
+        let old = self.rules.insert(rule.clone());
+        self.listing.insert(&rule, old.as_deref());
         if let Some(old) = &old {
             self.uncount(old);
         }
@@ -102,6 +108,7 @@ impl Table {
     pub fn remove(&mut self, rule: &Rule, generation: u64) -> Option<Arc<Rule>> {
         let old = self.rules.remove(&rule.pattern, rule.priority)?;
         self.changed = generation;
+        self.listing.remove(&old);
         self.uncount(&old);
         Some(old)
     }
@@ -109,6 +116,7 @@ impl Table {
     /// Removes every rule.
     pub fn clear(&mut self, generation: u64) {
         self.rules = Classifier::default();
+        self.listing.clear();
         (self.expiring, self.changed) = (0, generation);
         self.cookies.clear();
     }

@@ -37,6 +37,8 @@ pub struct Rule {
     pub modified: Time,
     /// Counters.
     pub stats: Arc<RuleStats>,
+    /// Its number in the listing of its table; zero until it enters the table. Written by whoever changes the table.
+    number: AtomicU64,
     conjunctions: Box<[Conjunction]>,
     /// What `fin_timeout` has made of the timeouts; only where the rule has such an action.
     caps: Option<Arc<Caps>>,
@@ -90,6 +92,7 @@ impl Rule {
             created: now,
             modified: now,
             stats: Arc::new(RuleStats::new(now)),
+            number: AtomicU64::new(0),
             conjunctions,
             caps,
         }
@@ -101,6 +104,7 @@ impl Rule {
             pattern: self.pattern.clone(),
             instructions: self.instructions.clone(),
             stats: self.stats.clone(),
+            number: AtomicU64::new(0),
             conjunctions: self.conjunctions.clone(),
             caps: self.caps.clone(),
             ..*self
@@ -114,6 +118,16 @@ impl Rule {
             self.caps = Some(Arc::default());
         }
         self.instructions = instructions;
+    }
+
+    /// Its number in the listing of its table; zero before it enters the table.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Relaxed)
+    }
+
+    /// Gives the rule its number.
+    pub(super) fn set_number(&self, number: u64) {
+        self.number.store(number, Relaxed);
     }
 
     /// What is matched, as OpenFlow has it.

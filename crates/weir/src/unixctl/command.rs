@@ -10,12 +10,24 @@ use tokio::sync::oneshot;
 /// What a command answers: its text, or an error in words.
 pub type Outcome = Result<String, String>;
 
+/// A long text, made in pieces: each call appends some of it, which takes a millisecond or so, and says whether more may
+/// follow. A call may append nothing.
+pub type Pieces = Box<dyn FnMut(&mut String) -> bool>;
+
 /// When a command answers.
 pub enum Reply {
     /// At once.
     Now(Outcome),
     /// When another thread has done the work. That thread's death is an error reply.
     Later(oneshot::Receiver<Outcome>),
+    /// Piece by piece, as the client takes it.
+    Pieces(Pieces),
+}
+
+impl From<Result<Pieces, String>> for Reply {
+    fn from(outcome: Result<Pieces, String>) -> Reply {
+        outcome.map_or_else(|problem| Reply::Now(Err(problem)), Reply::Pieces)
+    }
 }
 
 impl From<Outcome> for Reply {
@@ -121,7 +133,7 @@ mod tests {
     fn run(name: &str, args: &[&str]) -> Outcome {
         match Commands(TABLE).run(&5, name, Some(args.iter().map(|s| s.to_string()).collect())) {
             Reply::Now(outcome) => outcome,
-            Reply::Later(_) => panic!("not now"),
+            Reply::Later(_) | Reply::Pieces(_) => panic!("not now"),
         }
     }
 

@@ -73,6 +73,40 @@ pub fn encode_reply(id: &Value, outcome: Result<String, String>) -> Vec<u8> {
     json!({ "result": result, "error": error, "id": id }).to_string().into_bytes()
 }
 
+/// A reply to request `id` whose result comes in pieces. Together, what its methods return is what [`encode_reply`]
+/// returns for the whole text.
+pub struct ReplyEncoder {
+    id: Value,
+    /// How the text ends so far; `None` while it is empty.
+    last: Option<char>,
+}
+
+impl ReplyEncoder {
+    /// The beginning of a reply.
+    pub fn new(id: Value) -> (ReplyEncoder, Vec<u8>) {
+        (ReplyEncoder { id, last: None }, b"{\"result\":\"".to_vec())
+    }
+
+    /// Appends a piece of the result to `out`.
+    pub fn push(&mut self, piece: &str, out: &mut Vec<u8>) {
+        let start = out.len();
+        // The quotes of a string of its own are taken away again.
+        if serde_json::to_writer(&mut *out, piece).is_ok() {
+            out.pop();
+            out.remove(start);
+        }
+        self.last = piece.chars().next_back().or(self.last);
+    }
+
+    /// Appends the end of the reply.
+    pub fn finish(self, out: &mut Vec<u8>) {
+        if self.last.is_some_and(|last| last != '\n') {
+            out.extend_from_slice(b"\\n");
+        }
+        out.extend_from_slice(format!("\",\"error\":null,\"id\":{}}}", self.id).as_bytes());
+    }
+}
+
 /// The outcome in a reply: the command's text or its error.
 pub fn parse_reply(mut message: Map<String, Value>) -> Result<Result<String, String>, FrameError> {
     match (message.remove("result"), message.remove("error")) {
@@ -146,6 +180,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_reply_in_pieces_says_what_a_whole_one_does(pieces in prop::collection::vec(".{0,3}\n?", 0..6)) {
+            let id = Value::from("x\"");
+            let (mut encoder, mut bytes) = ReplyEncoder::new(id.clone());
+            pieces.iter().for_each(|piece| encoder.push(piece, &mut bytes));
+            encoder.finish(&mut bytes);
+            let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+            prop_assert_eq!(parse(&bytes), parse(&encode_reply(&id, Ok(pieces.concat()))));
+        }
+
         #[test]
         fn any_request_survives_any_cut(
             method in ".*", args in prop::collection::vec(".*", 0..4), piece in 1usize..9, many in 1usize..4

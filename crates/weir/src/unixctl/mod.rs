@@ -4,6 +4,9 @@
 //! framing: `{"method": "list-commands", "params": [], "id": 0}`. Parameters and results are strings.
 //! An error is a string in the reply's `error`.
 //!
+//! A long result is made in pieces as the client takes it, and the reply is sent as it is made: so it costs little
+//! memory, and the management thread serves others between two pieces.
+//!
 //! - [`client`]: the client's end, blocking
 //! - [`command`]: the table of commands
 //! - [`jsonrpc`]: the messages, without I/O
@@ -15,4 +18,4 @@ pub mod jsonrpc;
 pub mod server;
 
 pub use client::Client;
-pub use command::{Command, Commands, Reply};
+pub use command::{Command, Commands, Pieces, Reply};

@@ -2,22 +2,25 @@
 //!
 //! Each connection has a task on the management thread. A client that stalls delays no other: its task waits, a reply
 //! of which it reads nothing is given up after [`WRITE_TIMEOUT`], and its connection may be closed for a new one (see
-//! [`Connections`]).
+//! [`Connections`]). A long reply is made in pieces, the next one when the client has taken the one before; in between,
+//! others are served (see [`turn`](crate::turn)).
 
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ovsdb::framing::FrameError;
 use ports::files::{self, SocketFile};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::command::{Commands, Reply};
-use super::jsonrpc::{self, MAX_REQUEST, Request};
+use super::command::{Commands, Outcome, Pieces, Reply};
+use super::jsonrpc::{self, MAX_REQUEST, ReplyEncoder, Request};
 use crate::connections::{Connections, Slot};
+use crate::turn;
 
 /// Requests that have come.
 pub static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -27,6 +30,12 @@ pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
 /// How long a client may read nothing of a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of text after which a piece of a long reply is sent.
+const PIECE: usize = 64 << 10;
+
+/// How long is worked on a piece at a time.
+const PIECE_TIME: Duration = Duration::from_millis(1);
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
@@ -91,20 +100,14 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
             slot.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
-            let outcome = match commands.run(context, &request.method, request.arguments()) {
-                Reply::Now(outcome) => outcome,
+            match commands.run(context, &request.method, request.arguments()) {
+                Reply::Now(outcome) => reply(&mut stream, slot, &request.id, outcome).await?,
                 Reply::Later(answer) => {
-                    answer.await.unwrap_or_else(|_| Err("the thread that runs this command has ended".into()))
+                    let ended = |_| Err("the thread that runs this command has ended".into());
+                    reply(&mut stream, slot, &request.id, answer.await.unwrap_or_else(ended)).await?;
                 }
-            };
-            REPLIED.fetch_add(1, Ordering::Relaxed);
-            let (verdict, body) = match &outcome {
-                Ok(text) => ("success", text),
-                Err(text) => ("error", text),
-            };
-            tracing::debug!("replying with {verdict}, id={}: {}", request.id, json(body));
-            let reply = jsonrpc::encode_reply(&request.id, outcome);
-            write(&mut stream, slot, &reply).await?;
+                Reply::Pieces(pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces).await?,
+            }
             slot.idle();
         }
         match stream.read(&mut chunk).await? {
@@ -113,6 +116,47 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
             n => framer.push(&chunk[..n]),
         }
     }
+}
+
+/// Sends a reply that is there as a whole.
+async fn reply(stream: &mut UnixStream, slot: &Slot, id: &Value, outcome: Outcome) -> Result<(), Error> {
+    REPLIED.fetch_add(1, Ordering::Relaxed);
+    let (verdict, body) = match &outcome {
+        Ok(text) => ("success", text),
+        Err(text) => ("error", text),
+    };
+    tracing::debug!("replying with {verdict}, id={id}: {}", json(body));
+    write(stream, slot, &jsonrpc::encode_reply(id, outcome)).await
+}
+
+/// Sends a reply that is made meanwhile: a piece is made when the client has taken those before it.
+async fn reply_in_pieces(stream: &mut UnixStream, slot: &Slot, id: Value, mut pieces: Pieces) -> Result<(), Error> {
+    REPLIED.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!("replying with success, id={id}, in pieces");
+    let (mut encoder, mut bytes) = ReplyEncoder::new(id);
+    let (mut text, mut more) = (String::new(), true);
+    while more {
+        let turn = turn::take().await;
+        more = make_piece(&mut pieces, &mut text);
+        encoder.push(&text, &mut bytes);
+        text.clear();
+        turn.end().await;
+        write(stream, slot, &bytes).await?;
+        bytes.clear();
+    }
+    encoder.finish(&mut bytes);
+    write(stream, slot, &bytes).await
+}
+
+/// Makes a piece of a long reply. Returns whether more may follow.
+fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
+    let began = Instant::now();
+    while text.len() < PIECE && began.elapsed() < PIECE_TIME {
+        if !pieces(text) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Writes a reply, as long as the client reads some of it.
@@ -147,9 +191,45 @@ enum Error {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::io::{Read, Write};
+    use std::sync::Mutex;
+
     use super::*;
     use crate::unixctl::{Client, Command};
-    use std::io::{Read, Write};
+
+    /// How many lines have been made of each long text that has not been dropped, by its name.
+    static LINES: Mutex<Option<HashMap<String, u64>>> = Mutex::new(None);
+
+    /// A text of so many lines of 1 KiB.
+    struct Lines(String, u64);
+
+    impl Lines {
+        fn add(&mut self, text: &mut String) -> bool {
+            if self.1 == 0 {
+                return false;
+            }
+            self.1 -= 1;
+            text.push_str(&line(self.1));
+            *LINES.lock().unwrap().get_or_insert_default().entry(self.0.clone()).or_default() += 1;
+            true
+        }
+    }
+
+    impl Drop for Lines {
+        fn drop(&mut self) {
+            LINES.lock().unwrap().get_or_insert_default().remove(&self.0);
+        }
+    }
+
+    fn line(n: u64) -> String {
+        format!("{n:>1021}\"\n")
+    }
+
+    /// How many lines have been made of a text, which has not been dropped.
+    fn lines(name: &str) -> Option<u64> {
+        LINES.lock().unwrap().get_or_insert_default().get(name).copied()
+    }
 
     static TABLE: &[&[Command<()>]] = &[&[
         Command {
@@ -172,6 +252,16 @@ mod tests {
             args: (0, 0),
             help: "A reply that does not fit into the socket.",
             run: |(), _| Reply::Now(Ok("x".repeat(1 << 20))),
+        },
+        Command {
+            name: "lines",
+            usage: "NAME N",
+            args: (2, 2),
+            help: "A text of N lines of 1 KiB, made in pieces.",
+            run: |(), args| {
+                let mut lines = Lines(args[0].clone(), args[1].parse().unwrap());
+                Reply::Pieces(Box::new(move |text| lines.add(text)))
+            },
         },
         Command {
             name: "dies",
@@ -272,6 +362,38 @@ mod tests {
             }
             while take() < 8 << 20 {}
             drop(others);
+        });
+    }
+
+    #[test]
+    fn a_long_reply_is_made_as_the_client_takes_it() {
+        with_server(|path| {
+            let ask = |name: &str, n: u64| Request::new("lines", &[name.into(), n.to_string()]).encode();
+            // 1 GiB for each of some clients that do not read.
+            let names: Vec<_> = (0..8).map(|n| format!("deaf {n}")).collect();
+            let deaf = names.iter().map(|name| {
+                let mut stream = UnixStdStream::connect(path).unwrap();
+                stream.write_all(&ask(name, 1 << 20)).unwrap();
+                stream
+            });
+            let deaf: Vec<_> = deaf.collect();
+            // Others are served meanwhile, those with long replies of their own, too.
+            let mut client = Client::connect(path).unwrap();
+            let whole: String = (0..3000).rev().map(line).collect();
+            assert_eq!(client.call("lines", &["heard".into(), "3000".into()]).unwrap(), whole);
+            assert_eq!(client.call("lines", &["none".into(), "0".into()]).unwrap(), "");
+            assert_eq!(client.call("echo", &["hi".into()]).unwrap(), "hi\n");
+            assert_eq!((lines("heard"), lines("none")), (None, None));
+            for name in &names {
+                // What the socket holds, and a piece.
+                let made = lines(name).unwrap();
+                assert!((1..1024).contains(&made), "{made} KiB");
+            }
+            // Who goes away frees what was kept for it.
+            drop(deaf);
+            while names.iter().any(|name| lines(name).is_some()) {
+                assert_eq!(client.call("echo", &["hi".into()]).unwrap(), "hi\n");
+            }
         });
     }
 

@@ -12,6 +12,9 @@ use crate::upcall::{FlowStats, FlowTag};
 /// Records in a block. Blocks are small, so that few flows take little memory.
 const BLOCK: usize = 1 << 10;
 
+/// Most records that are looked at for one list of flows.
+const LOOKED_AT: usize = 16 * BLOCK;
+
 /// A live flow's record.
 pub(in crate::classify) struct Record {
     pub tag: FlowTag,
@@ -64,9 +67,11 @@ impl Records {
         self.0.get_mut(at / BLOCK)?.as_mut()?[at % BLOCK].take()
     }
 
-    /// At most `count` flows from number `from` on, and the number to continue from; `None` at the end.
+    /// At most `count` flows from number `from` on, and the number to continue from; `None` at the end. Where there are
+    /// few flows among many numbers, it stops before so many: the caller holds a lock.
     pub fn some(&self, mut from: usize, count: usize) -> (Vec<FlowRef>, Option<usize>) {
         let mut found = Vec::with_capacity(count);
+        let stop = from + LOOKED_AT;
         while let Some(block) = self.0.get(from / BLOCK) {
             let end = (from / BLOCK + 1) * BLOCK;
             let Some(block) = block else {
@@ -74,7 +79,7 @@ impl Records {
                 continue;
             };
             while from < end {
-                if found.len() == count {
+                if found.len() == count || from >= stop {
                     return (found, Some(from));
                 }
                 if block[from % BLOCK].is_some() {

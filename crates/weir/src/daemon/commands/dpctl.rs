@@ -16,8 +16,8 @@ use super::Context;
 use super::flows::DumpOptions;
 use super::ports::{check_datapath, dpctl_show, list_datapaths};
 use crate::flow_text::Names;
-use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::{Command, Pieces};
 
 const ANY: usize = usize::MAX;
 
@@ -25,7 +25,7 @@ const ANY: usize = usize::MAX;
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/dump-dps" "" (0, 0) now!(list_datapaths), "Names of the datapaths.";
     "dpctl/show" "[-s] [dp...]" (0, ANY) now!(dpctl_show), "A datapath's counters and ports.";
-    "dpctl/dump-flows" "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]" (0, 7) now!(dump_flows),
+    "dpctl/dump-flows" "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]" (0, 7) pieces!(dump_flows),
         "All datapath flows, or those that an OpenFlow match leaves.";
     "dpctl/add-flow" "[dp] flow actions" (2, 3) now!(add_flow), "Adds a datapath flow.";
     "dpctl/mod-flow" "[dp] flow actions" (2, 3) now!(mod_flow), "Changes the actions of a datapath flow.";
@@ -78,7 +78,7 @@ fn words(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect()
 }
 
-fn dump_flows(context: &Context, args: &[String]) -> Outcome {
+fn dump_flows(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let (mut filter, mut types, mut pmd, mut rest) = (None, None, None, Vec::new());
     for arg in args {
         match arg.split_once('=') {
@@ -95,16 +95,15 @@ fn dump_flows(context: &Context, args: &[String]) -> Outcome {
     if let Some(list) = types
         && !has_type(context, list)?
     {
-        return Ok(String::new());
+        return Ok(Box::new(|_| false));
     }
     // The workers share one flow table: there is no dump for each thread.
     if pmd.is_some_and(|number| number.parse::<i32>().is_err()) {
         return Err(error(context, "Invalid argument"));
     }
-    let passes = |flow: &FlowDump| filter.as_ref().is_none_or(|filter| filter_passes(filter, flow));
-    let flows = options.dump(context, options.verbose.then_some("ovs"), passes);
-    let heading = if flows.is_empty() || pmd.is_some() { "" } else { "flow-dump from the main thread:\n" };
-    Ok(format!("{heading}{flows}"))
+    let passes = move |flow: &FlowDump| filter.as_ref().is_none_or(|filter| filter_passes(filter, flow));
+    let heading = if pmd.is_some() { "" } else { "flow-dump from the main thread:\n" };
+    Ok(options.format(context, options.verbose.then_some("ovs")).dump(heading, passes))
 }
 
 fn parse_filter(context: &Context, text: &str) -> Result<Match, String> {
@@ -259,7 +258,7 @@ fn get_flow(context: &Context, args: &[String]) -> Outcome {
     let Some(flow) = context.engine.datapath.flow(id) else {
         return Err(error(context, "getting flow (No such file or directory)"));
     };
-    Ok(options.format(context, options.verbose.then_some("ovs"), std::iter::once(flow)))
+    Ok(options.format(context, options.verbose.then_some("ovs")).line(&flow))
 }
 
 fn dump_conntrack(context: &Context, args: &[String]) -> Outcome {

@@ -1,22 +1,28 @@
-//! `weir/flows` and the commands that show or change flows.
+//! `weir/flows` and the commands that show flows. They walk the tables while the client reads.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use datapath::FlowDump;
 use datapath::text::Context as Style;
+use datapath::{Datapath, FlowDump};
 use ofproto::Bridge;
+use ofproto::bridge::FlowWalk;
 use openflow::text::flow::{format_bridge_flow, format_flow_stats};
 use openflow::{CookieFilter, FlowStats, FlowStatsRequest, GroupId, Match, OfPort, TableId};
+use packet::Time;
 use packet::flow::text::{NoNames, PortNames};
+use serde::Serialize;
 
 use super::Context;
-use super::reports::json;
 use crate::flow_text::Names;
-use crate::report::{BridgeFlows, DatapathFlow, Flows, OpenFlowFlow};
-use crate::unixctl::command::Outcome;
+use crate::report::{DatapathFlow, OpenFlowFlow};
+use crate::unixctl::Pieces;
 
-/// `weir/flows`.
-pub fn report(context: &Context, args: &[String]) -> Outcome {
+/// Most OpenFlow flows that are shown at a time.
+const PIECE: usize = 64;
+
+/// `weir/flows`: what [`Flows`](crate::report::Flows) is in JSON.
+pub fn report(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let mut filter = Filter::default();
     for arg in args {
         match arg.split_once('=') {
@@ -32,10 +38,19 @@ pub fn report(context: &Context, args: &[String]) -> Outcome {
         }
     }
     let bridges = if filter.datapath_only { Vec::new() } else { context.bridges(filter.bridge.as_ref())? };
-    json(&Flows {
-        bridges: bridges.iter().map(|bridge| bridge_flows(bridge, filter.table)).collect::<Result<_, _>>()?,
-        datapath: if filter.openflow_only { Vec::new() } else { datapath_flows(context) },
-    })
+    let mut parts = vec![literal("{\"bridges\":[")];
+    for (i, bridge) in bridges.iter().enumerate() {
+        let name = serde_json::to_string(bridge.name()).map_err(|e| e.to_string())?;
+        parts.push(literal(format!("{}{{\"name\":{name},\"flows\":[", if i > 0 { "," } else { "" })));
+        parts.push(bridge_flows(bridge, filter.table));
+        parts.push(literal("]}"));
+    }
+    parts.push(literal("],\"datapath\":["));
+    if !filter.openflow_only {
+        parts.push(datapath_flows(context));
+    }
+    parts.push(literal("]}"));
+    Ok(in_turn(parts))
 }
 
 #[derive(Default)]
@@ -46,9 +61,9 @@ struct Filter {
     datapath_only: bool,
 }
 
-fn bridge_flows(bridge: &Bridge, table: Option<TableId>) -> Result<BridgeFlows, String> {
+fn bridge_flows(bridge: &Bridge, table: Option<TableId>) -> Pieces {
     let names = Names::of_bridge(bridge);
-    let flow = |flow: FlowStats| {
+    let show = move |flow: FlowStats| {
         let mut text = String::new();
         format_flow_stats(&mut text, &flow, &names);
         OpenFlowFlow {
@@ -61,53 +76,114 @@ fn bridge_flows(bridge: &Bridge, table: Option<TableId>) -> Result<BridgeFlows, 
             text: text.trim_start().to_owned(),
         }
     };
-    let flows = openflow_flows(bridge, table)?.into_iter().map(flow).collect();
-    Ok(BridgeFlows { name: bridge.name().to_owned(), flows })
+    let mut walk = openflow_flows(bridge, table);
+    list(move || walk.next_flows(PIECE), show)
+}
+
+fn datapath_flows(context: &Context) -> Pieces {
+    let mut walk = DatapathWalk::new(&context.engine.datapath);
+    let datapath = context.engine.datapath.clone();
+    let show = move |flow: FlowDump| {
+        let mut text = String::new();
+        datapath::text::format_flow(&mut text, &flow, datapath.now(), &Style::default());
+        DatapathFlow { packets: flow.stats.packets, bytes: flow.stats.bytes, text }
+    };
+    list(move || walk.next_flows(), show)
+}
+
+/// The items of a JSON array, without its brackets.
+fn list<T, J: Serialize>(
+    mut next: impl FnMut() -> Option<Vec<T>> + 'static,
+    show: impl Fn(T) -> J + 'static,
+) -> Pieces {
+    let mut comma = "";
+    Box::new(move |text| {
+        let Some(items) = next() else { return false };
+        for item in items {
+            // Strings and numbers always have a JSON form.
+            if let Ok(json) = serde_json::to_string(&show(item)) {
+                text.push_str(comma);
+                text.push_str(&json);
+                comma = ",";
+            }
+        }
+        true
+    })
+}
+
+/// A text that is there already.
+fn literal(part: impl Into<String>) -> Pieces {
+    let part = part.into();
+    Box::new(move |text| {
+        text.push_str(&part);
+        false
+    })
+}
+
+/// Texts one after the other.
+fn in_turn(parts: Vec<Pieces>) -> Pieces {
+    let mut rest = parts.into_iter();
+    let mut part = rest.next();
+    Box::new(move |text| {
+        if !part.as_mut().is_some_and(|part| part(text)) {
+            part = rest.next();
+        }
+        part.is_some()
+    })
 }
 
 /// The flows of one table or all, by table, the highest priority first.
-fn openflow_flows(bridge: &Bridge, table: Option<TableId>) -> Result<Vec<FlowStats>, String> {
-    let request = FlowStatsRequest {
+fn openflow_flows(bridge: &Bridge, table: Option<TableId>) -> FlowWalk {
+    bridge.walk_flows(&FlowStatsRequest {
         matching: Match::any(),
         table: table.unwrap_or(TableId::ALL),
         out_port: OfPort::ANY,
         out_group: GroupId::ANY,
         cookie: CookieFilter::default(),
-    };
-    let mut flows = bridge.flow_stats(&request).map_err(|e| e.to_string())?;
-    flows.sort_by_key(|flow| (flow.table, std::cmp::Reverse(flow.priority)));
-    Ok(flows)
-}
-
-fn datapath_flows(context: &Context) -> Vec<DatapathFlow> {
-    let now = context.engine.datapath.now();
-    let mut flows: Vec<FlowDump> = context.engine.datapath.flows().collect();
-    flows.sort_by_key(|flow| flow.id);
-    let style = Style::default();
-    flows
-        .iter()
-        .map(|flow| {
-            let mut text = String::new();
-            datapath::text::format_flow(&mut text, flow, now, &style);
-            DatapathFlow { packets: flow.stats.packets, bytes: flow.stats.bytes, text }
-        })
-        .collect()
+    })
 }
 
 /// `bridge/dump-flows`.
-pub fn bridge_dump(context: &Context, args: &[String]) -> Outcome {
+pub fn bridge_dump(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let (options, names): (Vec<_>, Vec<_>) = args.iter().partition(|arg| arg.starts_with("--"));
     if let Some(other) = options.iter().find(|o| o.as_str() != "--offload-stats") {
         return Err(format!("{other}: not an option of bridge/dump-flows"));
     }
     let [name] = names[..] else { return Err("bridge/dump-flows takes the name of one bridge".into()) };
     let bridge = context.bridge(name).map_err(|_| "Unknown bridge")?;
-    let mut text = String::new();
-    for flow in openflow_flows(&bridge, None)? {
-        format_bridge_flow(&mut text, &flow, &NoNames);
-        text.push('\n');
+    let mut walk = openflow_flows(&bridge, None);
+    Ok(Box::new(move |text| {
+        let Some(flows) = walk.next_flows(PIECE) else { return false };
+        for flow in flows {
+            format_bridge_flow(text, &flow, &NoNames);
+            text.push('\n');
+        }
+        true
+    }))
+}
+
+/// A walk over the datapath's flows. A flow that stays from its start to its end is met exactly once, and one that is
+/// installed after its start is not.
+struct DatapathWalk {
+    datapath: Arc<Datapath>,
+    /// Where to go on; `None` at the end.
+    next: Option<usize>,
+    began: Time,
+}
+
+impl DatapathWalk {
+    fn new(datapath: &Arc<Datapath>) -> DatapathWalk {
+        DatapathWalk { datapath: datapath.clone(), next: Some(0), began: datapath.now() }
     }
-    Ok(text)
+
+    /// Some of the next flows, the oldest first, maybe none. `None` at the end.
+    fn next_flows(&mut self) -> Option<Vec<FlowDump>> {
+        let (mut flows, next) = self.datapath.flows_from(self.next?);
+        self.next = next;
+        flows.retain(|flow| flow.created <= self.began);
+        flows.sort_by_key(|flow| (flow.created, flow.id));
+        Some(flows)
+    }
 }
 
 /// What `-m`, `--names` and the other arguments of a dump of datapath flows say.
@@ -134,43 +210,79 @@ impl DumpOptions<'_> {
         Ok(options)
     }
 
-    /// A line for each of the datapath's flows that are wanted.
-    pub(super) fn dump(&self, context: &Context, layer: Option<&str>, wanted: impl Fn(&FlowDump) -> bool) -> String {
-        self.format(context, layer, context.engine.datapath.flows().filter(wanted))
+    /// How flows are shown. `layer` says what kind of datapath they are in.
+    pub(super) fn format(&self, context: &Context, layer: Option<&'static str>) -> FlowFormat {
+        let datapath = context.engine.datapath.clone();
+        // Who asks for more gets names, too, as in OVS.
+        let names = self.names.unwrap_or(self.verbose).then(|| Names::of_datapath(&datapath));
+        FlowFormat { datapath, verbose: self.verbose, names, layer }
+    }
+}
+
+/// How datapath flows are shown.
+pub(super) struct FlowFormat {
+    datapath: Arc<Datapath>,
+    verbose: bool,
+    names: Option<Names>,
+    layer: Option<&'static str>,
+}
+
+impl FlowFormat {
+    /// The line of a flow.
+    pub(super) fn line(&self, flow: &FlowDump) -> String {
+        let ports: &dyn PortNames = self.names.as_ref().map_or(&NoNames, |names| names);
+        let style = Style { verbose: self.verbose, ports };
+        let mut text = String::new();
+        datapath::text::format_flow(&mut text, flow, self.datapath.now(), &style);
+        if let (Some(layer), Some(at)) = (self.layer, text.find(", actions:")) {
+            text.insert_str(at, &format!(", dp:{layer}"));
+        }
+        text.push('\n');
+        text
     }
 
-    /// A line for each flow, the oldest first. `layer` says what kind of datapath it is in.
-    pub(super) fn format(
-        &self,
-        context: &Context,
-        layer: Option<&str>,
-        flows: impl Iterator<Item = FlowDump>,
-    ) -> String {
-        let names = Names::of_datapath(&context.engine.datapath);
-        // Who asks for more gets names, too, as in OVS.
-        let ports: &dyn PortNames = if self.names.unwrap_or(self.verbose) { &names } else { &NoNames };
-        let style = Style { verbose: self.verbose, ports };
-        let now = context.engine.datapath.now();
-        let line = |flow: FlowDump| {
-            let mut text = String::new();
-            datapath::text::format_flow(&mut text, &flow, now, &style);
-            if let (Some(layer), Some(at)) = (layer, text.find(", actions:")) {
-                text.insert_str(at, &format!(", dp:{layer}"));
+    /// A line for each of the datapath's flows that are wanted, after a `heading` if there is one.
+    pub(super) fn dump(self, heading: &'static str, wanted: impl Fn(&FlowDump) -> bool + 'static) -> Pieces {
+        let (mut walk, mut heading) = (DatapathWalk::new(&self.datapath), heading);
+        Box::new(move |text| {
+            let Some(flows) = walk.next_flows() else { return false };
+            for flow in flows.iter().filter(|flow| wanted(flow)) {
+                text.push_str(std::mem::take(&mut heading));
+                text.push_str(&self.line(flow));
             }
-            text.push('\n');
-            ((flow.created, flow.id), text)
-        };
-        let mut lines: Vec<_> = flows.map(line).collect();
-        lines.sort_by_key(|(age, _)| *age);
-        lines.into_iter().map(|(_, text)| text).collect()
+            true
+        })
     }
 }
 
 /// `dpif/dump-flows`.
-pub fn dpif_dump(context: &Context, args: &[String]) -> Outcome {
+pub fn dpif_dump(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let options = DumpOptions::parse(args)?;
     let [name] = options.rest[..] else { return Err("dpif/dump-flows takes the name of one bridge".into()) };
     let bridge = context.bridge(name).map_err(|_| "no such bridge")?;
     let ports: BTreeSet<_> = bridge.ports().iter().filter_map(|port| port.dp_port).collect();
-    Ok(options.dump(context, None, |flow| ports.contains(&datapath::upcall::in_port(&flow.key))))
+    let wanted = move |flow: &FlowDump| ports.contains(&datapath::upcall::in_port(&flow.key));
+    Ok(options.format(context, None).dump("", wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(mut pieces: Pieces) -> String {
+        let mut text = String::new();
+        while pieces(&mut text) {}
+        text
+    }
+
+    #[test]
+    fn a_list_in_pieces_is_json() {
+        for chunks in [vec![], vec![vec![]], vec![vec![1, 2], vec![], vec![3]]] {
+            let all = chunks.concat();
+            let mut chunks = chunks.into_iter();
+            let items = list(move || chunks.next(), |n: u8| n);
+            let text = whole(in_turn(vec![literal("["), items, literal("]")]));
+            assert_eq!(serde_json::from_str::<Vec<u8>>(&text).unwrap(), all, "{text}");
+        }
+    }
 }

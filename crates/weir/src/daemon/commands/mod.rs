@@ -45,6 +45,13 @@ macro_rules! now {
     };
 }
 
+/// Wraps a command that answers piece by piece.
+macro_rules! pieces {
+    ($run:path) => {
+        |context, args| $run(context, args).into()
+    };
+}
+
 pub mod coverage;
 mod dpctl;
 mod dpdk;
@@ -129,7 +136,7 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Reads the configuration again and applies what changed.";
 
     "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";
-    "weir/flows" "[bridge=BRIDGE] [table=TABLE] [openflow-only|datapath-only]" (0, 3) now!(flows::report),
+    "weir/flows" "[bridge=BRIDGE] [table=TABLE] [openflow-only|datapath-only]" (0, 3) pieces!(flows::report),
         "OpenFlow and datapath flows, as JSON.";
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
@@ -145,11 +152,11 @@ static COMMANDS: &[Command<Context>] = commands! {
         (2, usize::MAX) now!(trace::packet_out_text), "Explains what actions of a packet-out do to a packet.";
     "bridge/reconnect" "[BRIDGE]" (0, 1) now!(ports::reconnect),
         "Makes the connections to a bridge's controllers, or to all, anew.";
-    "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) now!(flows::bridge_dump),
+    "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) pieces!(flows::bridge_dump),
         "All OpenFlow flows of a bridge, hidden ones too.";
     "dpif/show" "" (0, 0) now!(ports::dpif_show), "Bridges and ports with their OpenFlow and datapath numbers.";
     "dpif/dump-dps" "" (0, 0) now!(ports::list_bridge_datapaths), "Bridges, each with the kind of its datapath.";
-    "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) now!(flows::dpif_dump),
+    "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) pieces!(flows::dpif_dump),
         "Datapath flows of packets that came in at ports of a bridge.";
 
     "fdb/show" "BRIDGE" (1, 1) now!(ports::fdb_show), "Learnt addresses of a bridge.";

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::{ControllerState, Peers};
 use crate::connections::Slot;
 use crate::timer::Timer;
+use crate::turn;
 
 /// How long a peer may read nothing while there is something to read.
 const STALL: Duration = Duration::from_secs(30);
@@ -134,7 +135,14 @@ async fn pump(
     let mut known = (0, false);
     loop {
         let now = timer.now();
-        session.poll(now);
+        if session.has_work() {
+            // One piece of a long answer.
+            let turn = turn::take().await;
+            session.poll(now);
+            turn.end().await;
+        } else {
+            session.poll(now);
+        }
         counted.update(&session);
         if let Some(reason) = session.closed() {
             // The peer is told what it did wrong.
@@ -169,6 +177,7 @@ async fn pump(
                 }
                 Err(e) => return closed(e),
             },
+            () = std::future::ready(()), if session.has_work() => {}
             () = wake.notified() => {}
             () = timer.sleep_until(due) => {}
             () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {
