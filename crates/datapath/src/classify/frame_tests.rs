@@ -229,7 +229,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let choice = prop_oneof![any::<[u8; 8]>(), any::<[u8; 8]>().prop_map(|c| c.map(|b| b & 0x13))];
-    proptest::collection::vec((choice, 1..4usize), 1..60)
+    proptest::collection::vec((choice, 1..4usize), 1..if cfg!(miri) { 6 } else { 60 })
         .prop_map(|choices| choices.into_iter().flat_map(|(choice, times)| vec![frame(choice); times]).collect())
 }
 
@@ -239,7 +239,7 @@ proptest! {
     #[test]
     fn frames_find_the_flows_of_their_keys(
         frames in frames(),
-        steps in proptest::collection::vec(change(), 1..40),
+        steps in proptest::collection::vec(change(), 1..if cfg!(miri) { 4 } else { 40 }),
         // Only fields of the simple match: never, always, or mostly, so that the port changes between the simple
         // match and the other tiers.
         only in prop_oneof![
@@ -249,7 +249,7 @@ proptest! {
     ) {
         let domain = Arc::new(Domain::new(1));
         let mut reader = domain.readers().pop().unwrap();
-        let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
+        let table = Table::new(if cfg!(miri) { 100 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
         table.add_worker(0);
         let keys: Vec<Key> = frames.iter().map(|frame| key_of(frame)).collect();
         let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
@@ -361,7 +361,7 @@ fn the_cache_grows_with_the_flows() {
     const FLOWS: u32 = 20_000;
     let domain = Arc::new(Domain::new(1));
     let mut reader = domain.readers().pop().unwrap();
-    let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, 1000, 1, [1, 2], domain.clone());
+    let table = Table::new(100_000, 1000, 1, [1, 2], domain.clone());
     table.add_worker(0);
     let mut mask = Mask::wildcard();
     mask.set_exact(Field::NwSrc);
@@ -545,14 +545,15 @@ fn batches_without_runs_are_told() {
 /// invalid.
 #[test]
 fn a_flow_goes_with_one_write_for_each_worker() {
-    for lines in [10u16, 500] {
+    for lines in [10u16, if cfg!(miri) { 40 } else { 500 }] {
         // Other flows match ports, but not this one.
         let of_port = |n: u16| {
             let mut f = frame([0, 7, 0, 0, 0, 0, 0, 2]);
             f[34..36].copy_from_slice(&n.to_be_bytes());
             f
         };
-        let (mut reader, table, caches) = one_flow(&[Field::NwSrc], &of_port(0), 1 << 14);
+        let (mut reader, table, caches) =
+            one_flow(&[Field::NwSrc], &of_port(0), if cfg!(miri) { 1 << 11 } else { 1 << 14 });
         let mut other = Mask::wildcard();
         [Field::NwSrc, Field::UdpSrc].iter().for_each(|&field| other.set_exact(field));
         let mut elsewhere = of_port(7);

@@ -20,7 +20,7 @@ const FIELDS: [Field; 6] = [Field::NwSrc, Field::NwDst, Field::UdpDst, Field::Vl
 fn table(readers: usize, max_masks: usize) -> (Arc<Domain>, Vec<Reader>, Table) {
     let domain = Arc::new(Domain::new(readers));
     let readers = domain.readers();
-    let table = Table::new(if cfg!(miri) { 1000 } else { 100_000 }, max_masks, 2, [1, 2], domain.clone());
+    let table = Table::new(if cfg!(miri) { 200 } else { 100_000 }, max_masks, 2, [1, 2], domain.clone());
     table.add_worker(1);
     (domain, readers, table)
 }
@@ -118,14 +118,19 @@ fn in_batches(table: &Table, exact: &mut KeyCache, keys: &[Key], reader: &Reader
     found
 }
 
+const CHANGES: usize = if cfg!(miri) { 6 } else { 80 };
+const PACKETS: usize = if cfg!(miri) { 6 } else { 40 };
+/// Subtables are ranked after so many changes.
+const RANKED: usize = if cfg!(miri) { 3 } else { 8 };
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 60 }))]
 
     #[test]
     fn tiers_agree_with_a_linear_scan(
-        steps in proptest::collection::vec((any::<[u8; 7]>(), any::<u8>(), any::<bool>()), 1..80),
-        packets in proptest::collection::vec(any::<[u8; 7]>(), 40),
-        runs in proptest::collection::vec(1..5usize, 40),
+        steps in proptest::collection::vec((any::<[u8; 7]>(), any::<u8>(), any::<bool>()), 1..CHANGES),
+        packets in proptest::collection::vec(any::<[u8; 7]>(), PACKETS),
+        runs in proptest::collection::vec(1..5usize, PACKETS),
     ) {
         let (domain, mut readers, table) = table(1, 1000);
         let mut exact = KeyCache::new(16);
@@ -148,7 +153,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(table.count(), linear.len());
-            if at % 8 == 7 {
+            if at % RANKED == RANKED - 1 {
                 table.rank(Time(1));
             }
             readers[0].quiescent();
@@ -180,7 +185,7 @@ fn many_flows_of_one_mask() {
     let (_, mut readers, table) = table(1, 10);
     let mut wanted = Mask::wildcard();
     wanted.set_exact(Field::NwSrc);
-    const FLOWS: u32 = if cfg!(miri) { 200 } else { 20_000 };
+    const FLOWS: u32 = if cfg!(miri) { 60 } else { 20_000 };
     let keys: Vec<Key> = (0..FLOWS)
         .map(|n| {
             let mut key = key(&[0; 7]);
@@ -228,8 +233,11 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
         (key, mask)
     };
     // Miri is slow, but detects races even where they have no effect.
-    const FLOWS: u32 = if cfg!(miri) { 30 } else { 300 };
-    const STEPS: u32 = if cfg!(miri) { 60 } else { 600 };
+    const FLOWS: u32 = if cfg!(miri) { 16 } else { 300 };
+    const STEPS: u32 = if cfg!(miri) { 24 } else { 600 };
+    // So many steps are between two reclamations.
+    const COLLECTED: u32 = if cfg!(miri) { 6 } else { 64 };
+    const TURN: u32 = if cfg!(miri) { 4 } else { 64 };
     const CHECKS: u64 = if cfg!(miri) { 50 } else { 1000 };
     std::thread::scope(|scope| {
         for (worker, reader) in readers.iter_mut().enumerate() {
@@ -240,8 +248,8 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                 while !stop.load(Ordering::Relaxed) {
                     reader.quiescent();
                     let guard = reader.pin();
-                    for _ in 0..64 {
-                        n = (n * 7 + 3) % FLOWS;
+                    for _ in 0..TURN {
+                        n = (n + 7) % FLOWS;
                         let (key, _) = spec(n);
                         let Some(list) = table.list_of_port(PortNo(1), guard) else { continue };
                         let hash = list.union.hash(&table.hasher, &key);
@@ -275,7 +283,7 @@ fn readers_never_see_a_wrong_flow_while_a_writer_works() {
                 let ids: Vec<_> = installed.drain(..3).collect();
                 table.remove(&ids);
             }
-            if step % 64 == 0 {
+            if step % COLLECTED == 0 {
                 table.rank(Time(1));
                 domain.collect();
             }

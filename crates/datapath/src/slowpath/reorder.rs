@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_map_of_queues(steps in proptest::collection::vec(event(), 1..200)) {
+        fn as_a_map_of_queues(steps in proptest::collection::vec(event(), 1..if cfg!(miri) { 50 } else { 200 })) {
             let mut connections = ReorderGuard::new(MAX_UP);
             let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {

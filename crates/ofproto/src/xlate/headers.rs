@@ -90,8 +90,9 @@ fn no_tag() -> Vlan {
 
 /// Removes the outermost tag.
 pub(super) fn pop_vlan(headers: &mut Headers, wc: &mut Mask) {
-    if vlan_count_wc(headers, wc) > 1 {
-        match_tag(wc, 1);
+    // The removed one, too: another one with its value may be pushed later, and then nothing else shows what became of it.
+    for n in 0..vlan_count_wc(headers, wc).min(2) {
+        match_tag(wc, n);
     }
     let tags = headers.tags();
     headers.set_tags(tags.into_iter().skip(1));

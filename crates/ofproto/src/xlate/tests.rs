@@ -227,3 +227,14 @@ fn headers_below_three_tags_are_rewritten() {
         assert_eq!(sent, expected, "{tags:x?}");
     }
 }
+
+#[test]
+fn a_tag_that_is_stripped_and_pushed_again_is_looked_at() {
+    let tagged = |tci: [u8; 2]| [&[2; 12], &[0x81, 0][..], &tci, &[0x12, 0x34], &[0; 46]].concat();
+    let frames = [[0, 6], [0x60, 6], [0, 7], [0, 6]].map(|tci| (1, tagged(tci)));
+    let bed = bed(&["actions=strip_vlan,mod_vlan_vid:6,output:2"]);
+    check(&bed, &frames).unwrap();
+    for (port, frame) in &frames {
+        assert_eq!(bed.receive(OfPort(*port), frame), [(OfPort(2), tagged([0, 6]))], "{frame:02x?}");
+    }
+}

@@ -159,6 +159,7 @@ mod tests {
     /// Flipping any input bit flips each output bit with a probability near one half: over 512 keys, each
     /// of the 64 x 512 pairs of bits lies within six standard deviations of 256.
     #[test]
+    #[cfg_attr(miri, ignore = "statistics, which take many keys; no unsafe code")]
     fn avalanche_of_one_block() {
         let mut state = 7;
         let keys: Vec<[u64; 8]> = (0..512).map(|_| std::array::from_fn(|_| split_mix(&mut state))).collect();
@@ -180,6 +181,7 @@ mod tests {
     /// The same for keys as they occur: zero but for a counter, in any field, in any block. No two of the
     /// hashes, nor their low or high 32 bits beyond what chance gives, are equal.
     #[test]
+    #[cfg_attr(miri, ignore = "statistics, which take many keys; no unsafe code")]
     fn counters_in_sparse_keys_spread() {
         for id in Blocks::ALL.iter() {
             for word in 0..8 {

@@ -530,7 +530,9 @@ mod tests {
         let template = fitting(&tagged).unwrap();
         let window = template.window(&mask).unwrap();
         assert!(window.at as usize > TAG_AT);
-        for kind in 0..=u16::MAX {
+        // The type of a tag is among every 0x300th, too.
+        let step = if cfg!(miri) { 0x300 } else { 1 };
+        for kind in (0..=u16::MAX).step_by(step) {
             let mut frame = tagged.clone();
             frame[TAG_AT..][..2].copy_from_slice(&kind.to_be_bytes());
             assert_eq!(compared(&window, &frame, &window.parse), compared(&window, &tagged, &window.parse));

@@ -395,9 +395,10 @@ fn a_network_service_header_is_written_in_place() {
 /// Every header, truncated at every length: truncated headers stay unchanged, and those before are rewritten.
 #[test]
 fn rewrites_leave_headers_alone_that_are_cut_short() {
+    const STEP: usize = if cfg!(miri) { 3 } else { 1 };
     let ports = [(Field::TcpDst, 6u8, 20), (Field::UdpSrc, 17, 8), (Field::SctpDst, 132, 12), (Field::IcmpType, 1, 8)];
     for (field, proto, whole) in ports {
-        for cut in 0..whole {
+        for cut in (0..whole).step_by(STEP) {
             let header = build::Ipv4 { proto, ..build::Ipv4::default() };
             // The frame is padded: the bytes where the header would be are not the packet's.
             let mut frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(vec![0; cut]));
@@ -418,7 +419,7 @@ fn rewrites_leave_headers_alone_that_are_cut_short() {
         (Field::NshTtl, Field::NshSi, 0x894f, 8),
     ];
     for (one, other, ethertype, whole) in headers {
-        for cut in 0..whole {
+        for cut in (0..whole).step_by(STEP) {
             let frame = build::ethernet([2; 6], [4; 6], &[], ethertype, &vec![0x45; cut]);
             let mut packet = Packet::from_slice(&frame);
             apply(&rewrite(one, 9, u128::MAX), &mut packet);
