@@ -10,6 +10,8 @@ from conftest import until
 from lib.daemon import config
 from lib.net import run
 
+pytestmark = pytest.mark.timeout(600)
+
 MANY = 100_000
 RULES = 20_000
 FLOWS = 4_000

@@ -148,7 +148,8 @@ class Asker(threading.Thread):
 def control(peer, ask):
     peer.sendall(ask)
     quotes = b""
-    while not quotes.endswith(b'"id":0}') and not quotes.endswith(b'"}'):
+    # The end of a reply is its id, or its result, which ends with a line feed.
+    while not quotes.endswith((b'"id":0}', b'\\n"}')):
         data = peer.recv(1 << 18)
         yield len(data)
         quotes = (quotes + data)[-16:]
