@@ -160,7 +160,7 @@ def test_a_dump_to_a_peer_that_does_not_read_holds_up_nobody(ovs, tmp_path):
             while at < len(body):
                 at += struct.unpack("!H", body[at:at + 2])[0]
                 seen += 1
-    assert seen == n, "the flows that there were when it asked"
+    assert 0 < seen < n, "the flows that were there when their part was made"
 
 
 def test_learn_keeps_to_its_limit(ovs):
