@@ -35,7 +35,7 @@ impl Bridge {
 
     /// As [`group_ids`](Bridge::group_ids), with counters that include every packet before the call.
     pub(crate) fn counted_groups(&self, wanted: GroupId) -> Vec<GroupId> {
-        self.switch.revalidate();
+        self.switch.refresh_statistics();
         self.group_ids(wanted)
     }
 

@@ -11,15 +11,12 @@ use openflow::{AsyncConfig, FlowRemoved, PacketIn, PacketInReason, PortStatus, R
 use parking_lot::Mutex;
 
 use super::roles::{Member, Roles};
-use crate::events::{PacketInEvent, Subscriber};
+use crate::events::{PacketInEvent, Subscriber, Waker};
 
 /// Most packet-ins that wait.
 pub(super) const MAX_PACKET_INS: usize = 256;
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
-
-/// Wakes whoever drives the connection. Called from the bridge's threads; must not block.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Decides whether a packet-in may be sent now: the hook for rate limits. False drops and counts it.
 pub type PacketInLimit = Box<dyn FnMut(&PacketIn) -> bool + Send>;
@@ -89,6 +86,10 @@ impl Mailbox {
 
     pub fn set_waker(&self, waker: Waker) {
         self.queue.lock().waker = Some(waker);
+    }
+
+    pub fn waker(&self) -> Option<Waker> {
+        self.queue.lock().waker.clone()
     }
 
     pub fn set_limit(&self, limit: PacketInLimit) {

@@ -50,7 +50,8 @@ use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
 use roles::Member;
 
-pub use mailbox::{Dropped, PacketInLimit, Waker};
+pub use crate::events::Waker;
+pub use mailbox::{Dropped, PacketInLimit};
 pub use roles::Roles;
 
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
@@ -114,6 +115,14 @@ pub enum Closed {
     Inactive,
 }
 
+/// A barrier request that waits for changes to be in force.
+struct Barrier {
+    version: Version,
+    xid: u32,
+    dialect: Dialect,
+    changes: u64,
+}
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -125,6 +134,10 @@ pub struct Session {
     output: BytesMut,
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
+    /// A barrier that is not passed. No further request is looked at before it is.
+    barrier: Option<Barrier>,
+    /// The latest change, of this connection's at least, that datapath flows may depend on.
+    changed: u64,
     next_xid: u32,
     /// Whole messages that have come, and when the last one did.
     messages: u64,
@@ -165,6 +178,8 @@ impl Session {
             input: BytesMut::new(),
             output: BytesMut::new(),
             reply: None,
+            barrier: None,
+            changed: 0,
             next_xid: 1,
             messages: 0,
             last_heard: now,
@@ -250,9 +265,11 @@ impl Session {
         }
     }
 
-    /// Whether more should be read from the peer: false while it does not read what it asked for.
+    /// Whether more should be read from the peer: false while it does not read what it asked for, and while it waits for a
+    /// barrier.
     pub fn wants_input(&self) -> bool {
-        self.closed.is_none() && self.reply.is_none() && self.output.len() < OUTPUT_LIMIT
+        let busy = self.reply.is_some() || self.barrier.is_some();
+        self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT
     }
 
     /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
@@ -297,6 +314,7 @@ impl Session {
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
         let mut steps = STEPS;
+        self.pass_barrier();
         self.go_on(&mut steps);
         while self.wants_input() {
             let len = match codec::frame_len(&self.input) {
@@ -319,6 +337,16 @@ impl Session {
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
+        }
+    }
+
+    /// Answers a barrier request whose changes are in force by now.
+    fn pass_barrier(&mut self) {
+        if let Some(Barrier { version, xid, dialect, .. }) =
+            self.barrier.take_if(|barrier| self.bridge.has_passed(barrier.changes))
+        {
+            self.send_all_events();
+            self.send(&Message { version, xid, dialect, body: Body::BarrierReply });
         }
     }
 
