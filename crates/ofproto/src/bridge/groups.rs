@@ -28,12 +28,12 @@ impl Bridge {
         self.describe_groups(&self.group_ids(wanted))
     }
 
-    /// Counters of a group, or of all for ALL, by number, up to date with every packet before the call.
+    /// Counters of a group, or of all for ALL, by number, as up to date as [`macs`](Bridge::macs).
     pub fn group_stats(&self, wanted: GroupId) -> Vec<GroupStats> {
         self.count_groups(&self.counted_groups(wanted))
     }
 
-    /// As [`group_ids`](Bridge::group_ids), with counters that include every packet before the call.
+    /// As [`group_ids`](Bridge::group_ids), with counters as up to date as [`macs`](Bridge::macs).
     pub(crate) fn counted_groups(&self, wanted: GroupId) -> Vec<GroupId> {
         self.switch.refresh_statistics();
         self.group_ids(wanted)
