@@ -150,7 +150,7 @@ def test_many_changes_at_once_come_into_force_together(weir, wires):
         raw.send(frame(source, 0))
         if source % 50 == 0:
             time.sleep(0.002)
-    rules = "".join(f"table=0,priority=9,udp,nw_src=10.0.{n >> 8}.{n & 255},actions=drop\n" for n in range(1000))
+    rules = "".join(f"table=0,priority=40000,udp,nw_src=10.0.{n >> 8}.{n & 255},actions=drop\n" for n in range(1000))
     (switch.dir / "rules").write_text(rules)
     switch.ofctl("add-flows", "br0", str(switch.dir / "rules"))
     mark = time.monotonic_ns()

@@ -18,7 +18,7 @@ client of the bridge's socket and one of the control socket ask, one request at 
 
 Printed are the median, the 99th percentile and the longest time, in milliseconds. Then the share of a core that the
 revalidators take while nothing changes; and the throughput while a client changes table 0 RATE times per second, each
-change matching one datapath flow, with a barrier after each hundredth of a second's changes, in parts of the throughput
+change matching one datapath flow, with a barrier after each tenth of a second's changes, in parts of the throughput
 before.
 """
 import argparse
@@ -258,7 +258,7 @@ def latencies(daemon, bridge, times):
 def under_changes(daemon, rate, seconds):
     """Packets per second while table 0 is changed so often, and the times that barriers took."""
     changer, waits, sent = OpenFlow(daemon.dir / "br0.mgmt"), [], 0
-    each = max(1, rate // 100)
+    each = max(1, rate // 10)
     (before, began), due = daemon.packets(), time.monotonic()
     while due < began + seconds:
         changes = b"".join(flow_mod(0, source(n // 2), DELETE_STRICT if n & 1 else ADD) for n in range(sent, sent + each))
