@@ -8,7 +8,9 @@ import os
 import re
 import socket
 import struct
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from conftest import until
@@ -44,6 +46,11 @@ def checksum(data):
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xffff) + (total >> 16)
     return ~(total + (total >> 16)) & 0xffff
+
+
+def memory(pid):
+    """MB that a process has."""
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 #: The beginning of the frames from p1 to p2.
@@ -373,6 +380,32 @@ def test_the_rate_of_packet_ins_is_limited(quiet, controllers):
     assert heard() == 10
     switch.ovs.appctl("time/warp", "10000")
     assert [heard(), heard()] == [15, 0]
+
+
+def test_packet_outs_that_no_worker_takes(quiet, controllers):
+    """They wait at the controller, not in the switch."""
+    switch, total = quiet, 4000
+    (controller,) = controllers(HELLO)
+    switch.ovs.vsctl("set", "interface", "p3", "mtu_request=60000")
+    pid = switch.ovs.pid()
+    data = udp(0, 60_000)
+    actions = struct.pack(">HHHH", 0, 8, 3, 0)
+    out = struct.pack(">BBHIIHH", 1, 13, 16 + 8 + len(data), 7, 0xffffffff, 0xfffd, 8) + actions + data
+    before = memory(pid)
+    names = [comm.read_text().strip() for comm in Path(f"/proc/{pid}/task").glob("*/comm")]
+    [worker] = [name for name in names if re.match(r"worker|pmd", name)]
+    sender = threading.Thread(target=controller.peer.sendall, args=(out * total + BARRIER,), daemon=True)
+    with Stopped(pid, worker, idle=False):
+        sender.start()
+        # It takes some, and then no more.
+        until(lambda: memory(pid) > before + 10, what="packets that wait")
+        for _ in range(20):
+            assert "3.1.0" in switch.ovs.appctl("version")
+        assert sender.is_alive() and memory(pid) < before + 64, "MB"
+    controller.until_barrier()
+    sender.join()
+    account = switch.settled([])
+    assert account["injected"] == total == switch.ovs.counters("p3")["tx_pkts"] == account["sent"]
 
 
 def test_a_port_that_is_removed_while_its_packets_wait(switch):

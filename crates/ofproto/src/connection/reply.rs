@@ -108,9 +108,9 @@ mod tests {
     use super::*;
 
     /// The meters with these numbers, in pieces: their numbers, and whether more was said to follow.
-    fn shown(mut next: impl FnMut(u32, usize) -> Vec<u32> + Send + 'static) -> Vec<(Vec<u32>, bool)> {
+    fn shown(next: impl FnMut(u32, usize) -> Vec<u32> + Send + 'static) -> Vec<(Vec<u32>, bool)> {
         let config = |&meter: &u32| MeterConfig { meter, flags: MeterFlags::empty(), bands: Vec::new() };
-        let next = parking_lot::Mutex::new(move |from, most| next(from, most));
+        let next = parking_lot::Mutex::new(next);
         let mut pieces = numbered(
             0,
             move |from, most| (next.lock())(from, most),
