@@ -415,14 +415,14 @@ mod tests {
     #[test]
     fn deaf_clients_together_keep_no_more_than_there_may_be() {
         with_server(|path| {
-            // 8 MiB for each that does not read, and half a request of 3 MiB from each of some others.
+            // 8 MiB for each that does not read, and half a request of 3 MiB of each of some others.
             let half = [&b"{\"method\":\"echo\",\"id\":1,\"params\":[\""[..], &vec![b'x'; 3 << 20]].concat();
-            let deaf: Vec<_> = (0..48)
+            let deaf: Vec<_> = (0..18)
                 .map(|n| {
                     let mut stream = UnixStdStream::connect(path).unwrap();
                     let large = Request::new("large", &[]).encode();
                     // It may have had to make room already.
-                    let _ = stream.write_all(if n % 3 == 0 { &half } else { &large });
+                    let _ = stream.write_all(if n % 6 == 0 { &half } else { &large });
                     stream
                 })
                 .collect();
