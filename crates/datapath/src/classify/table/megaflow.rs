@@ -270,6 +270,15 @@ impl Table {
         Some(record.actions.clone())
     }
 
+    /// The flow of this key and mask, with the fields matched exactly that all flows match exactly. Found by hash.
+    pub fn find_same(&self, key: &Key, mut mask: Mask) -> Option<FlowId> {
+        set_always_exact(&mut mask);
+        let writer = self.writer.lock();
+        let hash = self.hasher.hash_masked(key, &mask);
+        let flow = writer.subtables.get(&mask)?.find_for_writer(key, hash, &self.arena)?;
+        Some(self.arena.id(flow))
+    }
+
     /// Adds a flow. If one with equal key and mask exists, it gets these actions and this tag.
     pub fn install(
         &self,
@@ -296,9 +305,7 @@ impl Table {
         requester: Requester,
         is_current: impl FnOnce() -> bool,
     ) -> Result<Installed, Error> {
-        for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
-            mask.set_exact(field);
-        }
+        set_always_exact(&mut mask);
         let program = Program::compile(&actions);
         let stage = stage_of(key);
 
@@ -697,6 +704,13 @@ impl Table {
             from = next;
         }
         ids
+    }
+}
+
+/// Has a mask match exactly what all flows match exactly.
+fn set_always_exact(mask: &mut Mask) {
+    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+        mask.set_exact(field);
     }
 }
 
