@@ -19,7 +19,6 @@ use crate::events::{PacketInEvent, Subscriber, Waker};
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
 
-
 /// An event on its way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {

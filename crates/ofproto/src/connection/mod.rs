@@ -279,10 +279,7 @@ impl Session {
     /// barrier, and while the workers are behind with its packets.
     pub fn wants_input(&self) -> bool {
         let busy = self.reply.is_some() || self.barrier.is_some();
-        self.closed.is_none()
-            && !busy
-            && self.output.len() < OUTPUT_LIMIT
-            && !self.bridge.has_packet_outs_enough()
+        self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
     /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
