@@ -28,13 +28,13 @@ impl Bridge {
         self.describe_groups(&self.group_ids(wanted, GroupId(0), usize::MAX))
     }
 
-    /// Counters of a group, or of all for ALL, by number, up to date with every packet before the call.
+    /// Counters of a group, or of all for ALL, by number, as up to date as [`macs`](Bridge::macs).
     pub fn group_stats(&self, wanted: GroupId) -> Vec<GroupStats> {
         self.credit_groups();
         self.count_groups(&self.group_ids(wanted, GroupId(0), usize::MAX))
     }
 
-    /// Has the counters of the groups include every packet before the call.
+    /// Has the counters of the groups as up to date as [`macs`](Bridge::macs).
     pub(crate) fn credit_groups(&self) {
         self.switch.refresh_statistics();
     }

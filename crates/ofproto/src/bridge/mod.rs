@@ -248,13 +248,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// The MAC table, in no particular order. Times of use include every packet before the call.
+    /// The MAC table, in no particular order. Times of use include every packet before the call; where there are more than
+    /// 20 000 datapath flows, every packet before the last round for statistics.
     pub fn macs(&self) -> Vec<MacEntry> {
         self.switch.refresh_statistics();
         self.read(|bridge| bridge.macs.read().iter().collect()).unwrap_or_default()
     }
 
-    /// What each mirror has sent, by its name, up to date with every packet before the call.
+    /// What each mirror has sent, by its name, as up to date as [`macs`](Bridge::macs).
     pub fn mirror_stats(&self) -> Vec<(String, Arc<MirrorCounters>)> {
         self.switch.refresh_statistics();
         let stats = |bridge: &BridgeState| {

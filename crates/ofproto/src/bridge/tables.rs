@@ -10,7 +10,7 @@ use crate::model::forwarding::BridgeState;
 use crate::table::Table;
 
 impl Bridge {
-    /// Counters of the announced tables.
+    /// Counters of the announced tables, as up to date as [`macs`](Bridge::macs).
     pub fn table_stats(&self) -> Vec<TableStats> {
         self.switch.refresh_statistics();
         self.each_table(|id, table| TableStats {

@@ -36,8 +36,8 @@ struct TableToWalk {
 }
 
 impl Bridge {
-    /// Begins a walk over the flows that a request is about. Their counters include every packet forwarded before the
-    /// call.
+    /// Begins a walk over the flows that a request is about. Their counters are as up to date as
+    /// [`macs`](Bridge::macs).
     pub fn walk_flows(&self, request: &FlowStatsRequest) -> FlowWalk {
         let within = Within::new(&request.matching.key, &request.matching.mask);
         let counts_later = |state: &BridgeState| {
