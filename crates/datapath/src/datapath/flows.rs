@@ -1,6 +1,8 @@
 //! Flows of the datapath, and packets that the layer above injects.
 
-use packet::{Key, Mask, Packet};
+use std::sync::Arc;
+
+use packet::{Key, Mask, Packet, Time};
 
 use crate::action::Action;
 use crate::actions::program::Program;
@@ -9,7 +11,7 @@ use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::slowpath::flow_log;
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, RemovedFlow};
+use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, RemovedFlow};
 use crate::worker::mailbox::Command;
 
 /// Bytes of injected packets and their actions that wait for workers before nobody should inject more.
@@ -103,11 +105,35 @@ impl Datapath {
         self.resources.table.dump_some(from)
     }
 
-    /// As [`flows`](Datapath::flows), but only what changes of them, which is much cheaper, and in chunks: some
-    /// flows from a place on, maybe none, and the place after them, or `None` at the end. The first place is zero. No flow is in
-    /// two chunks of one walk.
-    pub fn flow_briefs_from(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
-        self.resources.table.brief_some(from)
+    /// The numbers of all flows that are installed now are below this one. Walks go over numbers, in chunks of
+    /// [`FLOW_CHUNK`](Datapath::FLOW_CHUNK), and several threads can share one.
+    pub fn flow_numbers(&self) -> usize {
+        self.resources.table.flow_numbers()
+    }
+
+    /// How many numbers a chunk has.
+    pub const FLOW_CHUNK: usize = crate::classify::FLOW_CHUNK;
+
+    /// Takes what the flows of a chunk have counted: each packet is taken once. Also tells which of them no packet has
+    /// used since `idle_since`. Replaces what is in `uses`.
+    pub fn take_uses(&self, from: usize, idle_since: Option<Time>, uses: &mut FlowUses) {
+        self.resources.table.take_uses(from, idle_since, uses);
+    }
+
+    /// As [`take_uses`](Datapath::take_uses), for one flow. `None` where it has been removed.
+    pub fn take_use(&self, id: FlowId) -> Option<FlowStats> {
+        self.resources.table.take_use(id)
+    }
+
+    /// Finds flows of a chunk by tag, mask and key, and appends them to `found`, with their tags. `is_wanted` is called with the flows'
+    /// lock held, and can have the masked key written to a key of its own. Returns how many flows it was asked about.
+    pub fn find_flows(
+        &self,
+        from: usize,
+        is_wanted: impl FnMut(&FlowTag, &Arc<Mask>, &dyn Fn(&mut Key) -> bool) -> bool,
+        found: &mut Vec<(FlowId, FlowTag)>,
+    ) -> usize {
+        self.resources.table.find_flows(from, is_wanted, found)
     }
 
     /// Hands the flows that were evicted before this call to [`Upcall::evicted`](crate::Upcall::evicted), those included that workers

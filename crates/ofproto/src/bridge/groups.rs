@@ -36,7 +36,7 @@ impl Bridge {
 
     /// Has the counters of the groups include every packet before the call.
     pub(crate) fn credit_groups(&self) {
-        self.switch.revalidate();
+        self.switch.refresh_statistics();
     }
 
     /// Numbers of the groups that `wanted` means, in their order: from a number on, and so many at most.

@@ -14,13 +14,10 @@ use parking_lot::Mutex;
 
 use super::packet_ins::{PacketInLimit, PacketIns};
 use super::roles::{Member, Roles};
-use crate::events::{PacketInEvent, Subscriber};
+use crate::events::{PacketInEvent, Subscriber, Waker};
 
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
-
-/// Wakes whoever drives the connection. Called from the bridge's threads; must not block.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// An event on its way.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +86,10 @@ impl Mailbox {
 
     pub fn set_waker(&self, waker: Waker) {
         self.queue.lock().waker = Some(waker);
+    }
+
+    pub fn waker(&self) -> Option<Waker> {
+        self.queue.lock().waker.clone()
     }
 
     pub fn dropped(&self) -> Dropped {

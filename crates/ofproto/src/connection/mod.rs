@@ -53,7 +53,8 @@ use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
 use roles::Member;
 
-pub use mailbox::{Dropped, Waker};
+pub use crate::events::Waker;
+pub use mailbox::Dropped;
 pub use packet_ins::PacketInLimit;
 pub use roles::Roles;
 
@@ -120,6 +121,14 @@ pub enum Closed {
     Inactive,
 }
 
+/// A barrier request that waits for changes to be in force.
+struct Barrier {
+    version: Version,
+    xid: u32,
+    dialect: Dialect,
+    changes: u64,
+}
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -131,6 +140,10 @@ pub struct Session {
     output: BytesMut,
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
+    /// A barrier that is not passed. No further request is looked at before it is.
+    barrier: Option<Barrier>,
+    /// The latest change, of this connection's at least, that datapath flows may depend on.
+    changed: u64,
     next_xid: u32,
     /// Whole messages that have come, and when the last one did.
     messages: u64,
@@ -171,6 +184,8 @@ impl Session {
             input: BytesMut::new(),
             output: BytesMut::new(),
             reply: None,
+            barrier: None,
+            changed: 0,
             next_xid: 1,
             messages: 0,
             last_heard: now,
@@ -260,13 +275,11 @@ impl Session {
         }
     }
 
-    /// Whether more should be read from the peer: false while it does not read what it asked for, and while the workers are
-    /// behind with its packets.
+    /// Whether more should be read from the peer: false while it does not read what it asked for, while it waits for a
+    /// barrier, and while the workers are behind with its packets.
     pub fn wants_input(&self) -> bool {
-        self.closed.is_none()
-            && self.reply.is_none()
-            && self.output.len() < OUTPUT_LIMIT
-            && !self.bridge.has_packet_outs_enough()
+        let busy = self.reply.is_some() || self.barrier.is_some();
+        self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
     /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
@@ -311,6 +324,7 @@ impl Session {
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
         let mut steps = STEPS;
+        self.pass_barrier();
         self.go_on(&mut steps);
         while self.wants_input() {
             let len = match codec::frame_len(&self.input) {
@@ -333,6 +347,16 @@ impl Session {
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
+        }
+    }
+
+    /// Answers a barrier request whose changes are in force by now.
+    fn pass_barrier(&mut self) {
+        if let Some(Barrier { version, xid, dialect, .. }) =
+            self.barrier.take_if(|barrier| self.bridge.has_passed(barrier.changes))
+        {
+            self.send_all_events(self.last_heard);
+            self.send(&Message { version, xid, dialect, body: Body::BarrierReply });
         }
     }
 

@@ -9,7 +9,7 @@ use openflow::{
 };
 
 use super::reply::{Reply, aggregate, flows, groups, meters, whole};
-use super::{Session, features};
+use super::{Barrier, Session, features};
 use crate::model::config::N_TABLES;
 
 /// Reason bit of packets with an invalid TTL.
@@ -18,16 +18,30 @@ const INVALID_TTL: u32 = 1 << 2;
 impl Session {
     /// Does what a message asks; its answer, if it has one.
     pub(super) fn answer(&mut self, message: Message) -> Result<Option<Body>, OfError> {
-        let (version, dialect) = (message.version, message.dialect);
         if changes_switch(&message.body) && self.role() == Role::Secondary {
             return Err(OfError::OFPBRC_IS_SECONDARY);
         }
+        let before = self.bridge.latest_change();
+        let answer = self.answer_to(message);
+        let after = self.bridge.latest_change();
+        if after != before {
+            // Others may have made the change. Then a barrier takes longer than it has to.
+            self.changed = after;
+        }
+        answer
+    }
+
+    fn answer_to(&mut self, message: Message) -> Result<Option<Body>, OfError> {
+        let (version, dialect) = (message.version, message.dialect);
         Ok(Some(match message.body {
             Body::EchoRequest(data) => Body::EchoReply(data),
             Body::FeaturesRequest => Body::FeaturesReply(self.features(version)),
             Body::GetConfigRequest => Body::GetConfigReply(self.config(version)),
             Body::BarrierRequest => {
-                self.bridge.barrier();
+                if !self.bridge.begin_barrier(self.changed, self.mailbox.waker()) {
+                    self.barrier = Some(Barrier { version, xid: message.xid, dialect, changes: self.changed });
+                    return Ok(None);
+                }
                 self.send_all_events(self.last_heard);
                 Body::BarrierReply
             }

@@ -789,6 +789,42 @@ mod ovs_ofctl {
 }
 
 #[test]
+fn a_barrier_waits_for_the_changes_of_its_own_connection() {
+    let bridge = bridge();
+    // As a datapath flow that depends on table 0 does.
+    let counters = bridge.switch.forwarding.read().bridges.values().next().unwrap().tables[0].counters.clone();
+    let add = |table: u8| {
+        let mut change = FlowMod::new(FlowModCommand::Add, Match::any(), Instructions::apply(vec![]));
+        change.table = Some(TableId(table));
+        Body::FlowMod(Box::new(change))
+    };
+    let woken = Arc::new(AtomicU64::new(0));
+    let connect = || {
+        let (s, woken) = (session(&bridge, ConnectionKind::Service, Version::V1_3), woken.clone());
+        s.set_waker(Arc::new(move || {
+            woken.fetch_add(1, Ordering::Relaxed);
+        }));
+        s
+    };
+    let (mut a, mut b) = (connect(), connect());
+    bridge.switch.set_revalidator(true);
+    assert_eq!(tell(&mut a, add(0)), []);
+    assert_eq!(tell(&mut a, Body::BarrierRequest), []);
+    assert!(!a.wants_input() && !a.has_work());
+    assert_eq!(tell(&mut a, Body::EchoRequest(vec![1])), [], "nothing is answered before the barrier");
+    assert_eq!(tell(&mut b, add(1)), []);
+    assert_eq!(ask(&mut b, Body::BarrierRequest), Body::BarrierReply, "no flow depends on table 1");
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    bridge.switch.run(at(1));
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    a.poll(START);
+    let answers: Vec<_> = heard(&mut a).into_iter().map(|message| message.body).collect();
+    assert_eq!(answers, [Body::BarrierReply, Body::EchoReply(vec![1])]);
+    assert_eq!(ask(&mut a, Body::BarrierRequest), Body::BarrierReply);
+    drop(counters);
+}
+
+#[test]
 fn packets_that_no_worker_takes_are_waited_for() {
     let bed = crate::reference::tests::Bed::new(2);
     let mut s = session(&bed.bridge, ConnectionKind::Service, Version::V1_3);
