@@ -342,9 +342,11 @@ def test_a_controller_that_never_answers(quiet, controllers, says):
     switch.answers()
     switch.ovs.ofctl("packet-out", "br0", f"in_port=none packet={udp(0).hex()} actions=LOCAL")
     account = switch.settled(["upcall_queue_full"])
-    assert account["packets"] == total == account["copied"] and account["injected"] == 1
-    assert account["punted"] + account["dropped"] == total and account["punted"] >= SHARE, account
-    assert switch.ovs.counters("p3")["tx_pkts"] == total and switch.ovs.counters("LOCAL")["tx_pkts"] == 1
+    out = switch.ovs.counters("p3")["tx_pkts"]
+    assert switch.ovs.counters("LOCAL")["tx_pkts"] == account["injected"] == account["sent"] - out == 1
+    # Each packet that did not find the slow path full has a copy for the controllers.
+    assert account["packets"] == total and account["punted"] >= 100, account
+    assert total + account["copied"] == out + account["punted"] + account["dropped"], account
 
 
 def test_a_flood_of_packet_ins(quiet, controllers):
