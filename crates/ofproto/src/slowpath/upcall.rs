@@ -60,7 +60,7 @@ impl Upcall for Switch {
             return;
         }
         for miss in misses {
-            miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
+            miss.verdict = self.miss(miss, now);
         }
     }
 
@@ -91,15 +91,18 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
+    /// Decides about a packet, and credits it, unless that is done. The flow that is installed for it counts the packets
     /// after it.
-    fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
+    fn miss(&self, miss: &Miss, now: Time) -> Verdict {
+        let key = &*miss.key;
         let forwarding = self.forwarding.read();
         let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
             return Verdict::Drop(DropReason::UpcallError);
         };
         let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
-        record.credit(&forwarding, 1, bytes, now, key.common().tcp_flags.get());
+        if !miss.counted {
+            record.credit(&forwarding, 1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+        }
         drop(forwarding);
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return Verdict::Drop(DropReason::UpcallError);
