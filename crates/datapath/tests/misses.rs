@@ -3,11 +3,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::{by_hand, udp};
-use datapath::{Action, Config, Datapath, DropReason, Miss, PortNo, Punt, Upcall, Verdict};
+use datapath::{Action, Config, Datapath, DropReason, Miss, PortNo, Punt, RemovedFlow, Upcall, Verdict};
 use packet::{Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
@@ -133,4 +133,55 @@ fn what_falls_under_one_flow_is_asked_about_once() {
     (0..32).for_each(|_| ports[0].1.give(&udp(1, 9, 1, 3)));
     dp.poll();
     assert_eq!(upcall.asked.lock().unwrap().len(), 33);
+}
+
+/// A slow path whose flows match the source and the TTL, and which counts as it is told to.
+#[derive(Default)]
+struct ByTtl {
+    out: Mutex<Option<PortNo>>,
+    counted: AtomicU64,
+}
+
+impl Upcall for ByTtl {
+    fn misses(&self, misses: &mut [Miss], _: Time) {
+        for miss in misses {
+            self.counted.fetch_add(u64::from(!miss.counted), Ordering::Relaxed);
+            let mut mask = Box::new(Mask::wildcard());
+            [Field::DlType, Field::NwSrc, Field::NwTtl].into_iter().for_each(|field| mask.set_exact(field));
+            let actions = self.out.lock().unwrap().map(Action::Output).into_iter().collect();
+            miss.verdict = Verdict::Install { mask, actions, tag: Arc::new(()) };
+        }
+    }
+
+    fn punt(&self, _: &Packet, _: &Key, _: &Punt, _: Time) {}
+
+    fn evicted(&self, flows: Vec<RemovedFlow>) {
+        self.counted.fetch_add(flows.iter().map(|flow| flow.stats.packets).sum(), Ordering::Relaxed);
+    }
+}
+
+/// Packets of a connection have several flows, so some of them wait for others, and there is room for few flows.
+#[test]
+fn a_packet_that_waits_while_its_flow_is_evicted_is_counted_once() {
+    for max_flows in [1, 3, 6] {
+        let (dp, _, ports) = by_hand(Config { max_flows, ..Config::default() }, 2);
+        let upcall = Arc::new(ByTtl { out: Mutex::new(Some(ports[1].0)), ..ByTtl::default() });
+        dp.set_upcall(upcall.clone());
+        let (mut state, mut given) = (88_172_645_463_325_252u64, 0);
+        for _ in 0..400 {
+            for _ in 0..32 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let mut frame = udp((state >> 20) as u32 % 3, 2, 3, 4);
+                frame[22] = 60 + (state >> 40) as u8 % 3;
+                ports[0].1.give(&frame);
+                given += 1;
+            }
+            while dp.poll() > 0 {}
+        }
+        dp.hand_over_evicted();
+        let counted = upcall.counted.load(Ordering::Relaxed) + dp.flows().map(|flow| flow.stats.packets).sum::<u64>();
+        assert_eq!((ports[1].1.sent(), counted), (given, given as u64), "{max_flows} flows");
+    }
 }

@@ -116,7 +116,7 @@ fn settled_means_that_the_slow_path_is_through() {
     let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
     let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
     // Each packet is a miss of its own, and each takes a while.
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     for n in 0..40 {
         a.give(&udp(n, n, 3, 4));
         b.give(&udp(n, n, 5, 6));
@@ -143,7 +143,7 @@ fn a_flooding_port_leaves_room_for_others() {
     let dp = started(Config { upcall_queue: 64, ..Config::default() });
     let (flood, quiet, out) = (MemPort::new("flood"), MemPort::new("quiet"), MemPort::new("out"));
     let no = [&flood, &quiet, &out].map(|p| dp.add_port(p.clone()).unwrap());
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     let stop = Stop::default();
     std::thread::scope(|scope| {
         let _end = AtTheEnd(&stop);
@@ -173,7 +173,7 @@ fn a_flood_leaves_the_known_connections_of_its_port_alone() {
     let dp = started(Config::default());
     let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
     let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     dp.install(flow(no[0], 0, &[(Field::UdpDst, 4)], vec![Action::Output(no[1])])).unwrap();
     let drops = || dp.stats().ports.iter().find(|(port, _)| *port == no[0]).unwrap().1.get(DropReason::UpcallQueueFull);
     let (mut new, mut known) = (0, 0);
