@@ -164,7 +164,7 @@ impl Port for Generator {
             return Vec::new();
         }
         let ip = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [198, 18, 0, 1].into(), proto: 17, ..Default::default() };
-        let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &ip.packet(&build::udp(0, 0, &[0; 18])));
+        let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &ip.packet(build::udp(0, 0, &[0; 18])));
         let Generator { pool, packets, window, .. } = *self;
         vec![Box::new(Source { pool, way: self.way.clone(), frame, packets, window, next: 0 })]
     }
@@ -261,7 +261,7 @@ fn time_of(threads: &str) -> Duration {
     let of = |task: fs::DirEntry| {
         let is_one = fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with(threads));
         let time = fs::read_to_string(task.path().join("schedstat")).ok().filter(|_| is_one)?;
-        time.split(' ').next()?.parse().ok()
+        time.split(' ').next()?.parse::<u64>().ok()
     };
     Duration::from_nanos(tasks.filter_map(of).sum())
 }

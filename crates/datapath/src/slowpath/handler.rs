@@ -223,6 +223,7 @@ impl Handler {
     fn answer_from_table(&mut self, batch: &mut [Pending], now: Time) {
         self.reader.quiescent();
         let guard = self.reader.pin();
+        batch.iter().for_each(|pending| self.table.prefetch(&pending.miss.key, guard));
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
             let found = self.table.find(&pending.miss.key, guard);
             let actions = found.and_then(|id| self.table.count_answered(id, pending.miss.stats(now)));

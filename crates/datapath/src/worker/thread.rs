@@ -14,7 +14,10 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) {
         self.time_cache = TimeCache::new(true);
         while !stop.load(Ordering::Relaxed) {
-            self.turn();
+            if self.turn() == 0 {
+                // Whoever shares the core, a handler perhaps, has more of it.
+                std::hint::spin_loop();
+            }
             if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
                 self.rest(stop);
             }

@@ -73,7 +73,10 @@ impl Upcall for Switch {
 
     /// A flow may be installed out of date: a round between its translation and its installation has not seen it.
     fn installed(&self, tag: &FlowTag) {
-        let stale = tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return };
+        let forwarding = self.forwarding.read();
+        let stale = record.generation != forwarding.generation() && record.is_stale(&forwarding);
+        drop(forwarding);
         if stale {
             self.round_again.store(true, Ordering::SeqCst);
             self.notify();

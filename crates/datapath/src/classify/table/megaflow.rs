@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::HashMap;
 use packet::flow::BLOCK_SIZE;
 use packet::flow::hash::Hasher;
-use packet::{BATCH_SIZE, Field, Key, Mask, Time};
+use packet::{BATCH_SIZE, Key, Mask, Time};
 use parking_lot::Mutex;
 
 use super::arena::{Arena, Free};
@@ -258,6 +258,16 @@ impl Table {
         (wanted & !want, visited)
     }
 
+    /// Prefetches what a look-up of this key reads first.
+    pub fn prefetch(&self, key: &Key, guard: Guard<'_>) {
+        let first = self.list(stage_of(key), guard).and_then(|list| list.subtables.first());
+        if let Some(subtable) = first
+            && let Some(buckets) = subtable.buckets(guard)
+        {
+            buckets.prefetch(subtable.shape.hash(&self.hasher, key));
+        }
+    }
+
     /// Looks up one key.
     pub fn find(&self, key: &Key, guard: Guard<'_>) -> Option<FlowId> {
         let list = self.list(stage_of(key), guard)?;
@@ -289,9 +299,8 @@ impl Table {
         now: Time,
         requester: Requester,
     ) -> Result<Installed, Error> {
-        for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
-            mask.set_exact(field);
-        }
+        let common = mask.0.common_mut();
+        (common.in_port, common.recirc_id, common.packet_type) = (u32::MAX.into(), u32::MAX.into(), u32::MAX.into());
         let program = Program::compile(&actions);
         let stage = stage_of(key);
 

@@ -53,6 +53,13 @@ impl Records {
         self.0.get_mut(at / BLOCK)?.as_mut()?[at % BLOCK].as_mut()
     }
 
+    /// Prefetches a record.
+    pub fn prefetch(&self, flow: FlowRef) {
+        if let Some(record) = self.get(flow) {
+            crate::classify::prefetch(record);
+        }
+    }
+
     pub fn insert(&mut self, flow: FlowRef, record: Record) {
         let at = flow.index();
         if self.0.len() <= at / BLOCK {
