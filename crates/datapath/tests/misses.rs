@@ -42,7 +42,10 @@ impl Upcall for ByPort {
             miss.verdict = match looked_at(port) {
                 Some(fields) => {
                     let mut mask = Box::new(Mask::wildcard());
-                    [Field::DlType, Field::NwProto, Field::UdpDst].iter().chain(fields).for_each(|&f| mask.set_exact(f));
+                    [Field::DlType, Field::NwProto, Field::UdpDst]
+                        .iter()
+                        .chain(fields)
+                        .for_each(|&f| mask.set_exact(f));
                     Verdict::Install { mask, actions, tag: Arc::new(()) }
                 }
                 None if port == 3 => Verdict::Execute(actions),
@@ -128,7 +131,11 @@ fn what_falls_under_one_flow_is_asked_about_once() {
     dp.poll();
     assert_eq!(upcall.asked.lock().unwrap().len(), 1);
     assert_eq!(ports[1].1.sent(), 32);
-    assert_eq!(dp.flows().map(|flow| flow.stats.packets).collect::<Vec<_>>(), [31], "the slow path has counted the first");
+    assert_eq!(
+        dp.flows().map(|flow| flow.stats.packets).collect::<Vec<_>>(),
+        [31],
+        "the slow path has counted the first"
+    );
     // A verdict that is for one packet alone is asked for each time.
     (0..32).for_each(|_| ports[0].1.give(&udp(1, 9, 1, 3)));
     dp.poll();

@@ -163,7 +163,8 @@ impl Port for Generator {
         if self.packets == 0 {
             return Vec::new();
         }
-        let ip = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [198, 18, 0, 1].into(), proto: 17, ..Default::default() };
+        let ip =
+            build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [198, 18, 0, 1].into(), proto: 17, ..Default::default() };
         let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &ip.packet(build::udp(0, 0, &[0; 18])));
         let Generator { pool, packets, window, .. } = *self;
         vec![Box::new(Source { pool, way: self.way.clone(), frame, packets, window, next: 0 })]

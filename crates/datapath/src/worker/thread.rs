@@ -58,9 +58,7 @@ impl Worker {
         self.reader.offline();
         let (mailbox, returned) = (&self.mailbox, &self.returned);
         let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.idle_queues.wait_fd());
-        mailbox
-            .waker
-            .sleep(fds, timeout, || mailbox.has_mail() || !returned.is_empty() || stop.load(Ordering::SeqCst));
+        mailbox.waker.sleep(fds, timeout, || mailbox.has_mail() || !returned.is_empty() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
         // The clock is read again, so that this sleep does not count as the length of a turn.
         self.executor.now = self.clock.now();
