@@ -183,7 +183,7 @@ impl Handler {
                     }
                     let in_port = crate::upcall::in_port(&key);
                     let returned = Returned { in_port, connection: None, charge, what: ReturnedItem::Punted(key) };
-                    let _ = channel.down.push(returned);
+                    channel.down.push(returned);
                 }
             }
         }
@@ -191,8 +191,7 @@ impl Handler {
             self.answer(&mut batch, now);
         }
         for pending in batch {
-            // This queue is as large as the queue up, so there is room for everything that went up.
-            let _ = channel.down.push(pending.into_returned());
+            channel.down.push(pending.into_returned());
         }
         channel.worker.wake();
         handled
