@@ -28,7 +28,7 @@ use packet::buffer::pool::{Pool, PoolConfig};
 use packet::flow::extract::{VlanLimit, extract};
 use packet::flow::hash::Hasher;
 use packet::wire::build;
-use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Packet, Time};
+use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
 
 /// What is measured.
@@ -199,6 +199,14 @@ impl Upcall for Parse {
 
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time) {
         self.switch.punt(packet, key, punt, now);
+    }
+
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        self.switch.version_of(tag, key, mask)
+    }
+
+    fn is_current(&self, version: u64) -> bool {
+        self.switch.is_current(version)
     }
 
     fn installed(&self, tag: &FlowTag) {

@@ -14,6 +14,7 @@ use crate::action::{Action, Punt};
 use crate::actions::program::Program;
 use crate::classify::{Installed, Requester, Table};
 use crate::drop::DropReason;
+use crate::error::Error;
 use crate::pipeline::recirculation::Pass;
 use crate::slowpath::channel::{Answer, Answered, Channel, Charge, Outstanding, Returned, ReturnedItem, ToHandler};
 use crate::slowpath::flow_log;
@@ -272,7 +273,15 @@ impl Handler {
         now: Time,
         upcall: &dyn Upcall,
     ) {
-        match self.table.install(key, mask, actions.clone(), tag.clone(), now, Requester::Miss) {
+        let installed = match upcall.version_of(&tag, key, &mask) {
+            Some(version) => {
+                let is_current = || upcall.is_current(version);
+                let requester = Requester::Miss;
+                self.table.install_current(key, mask, actions.clone(), tag.clone(), now, requester, is_current)
+            }
+            None => Err(Error::OutOfDate),
+        };
+        match installed {
             Ok(Installed { id, existed, subtable, hash }) => {
                 upcall.installed(&tag);
                 if !existed
