@@ -45,7 +45,7 @@ impl Datapath {
         let cores: Vec<_> = config.workers.iter().map(|&core| Some(core)).collect();
         let cores = if cores.is_empty() { vec![None] } else { cores };
         let max_workers = config.max_workers.max(cores.len());
-        // As many handlers as workers: each worker's channel is served by one.
+        // As many handlers as workers.
         let domain = Arc::new(Domain::new(2 * max_workers));
         let mut readers = domain.readers();
         let for_handlers = readers.split_off(max_workers);

@@ -275,10 +275,10 @@ fn wait(
         // Before packets that were received later.
         let batch = again.get_or_insert_with(|| executor.recirculation.empty(meta.stage(), pass));
         batch.push(packet, key, counted);
-    } else if executor.misses.has_room(meta.in_port()) {
-        let metadata = OwnMetadata::of(key, executor.misses.spare_keys());
-        executor.misses.wait(connection, RecirculatedPacket { packet, metadata, pass, counted });
-    } else {
+        return;
+    }
+    let metadata = OwnMetadata::of(key, executor.misses.spare_keys());
+    if let Err(packet) = executor.misses.wait(connection, RecirculatedPacket { packet, metadata, pass, counted }) {
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, meta.in_port());
     }
@@ -287,10 +287,10 @@ fn wait(
 /// Sends a packet to the slow path. The fast path ends here.
 #[cold]
 fn miss(executor: &mut Executor, packet: Packet, meta: &BatchMeta, i: usize, hash: u64) {
-    let (key, layers, in_port) = (&meta.keys[i], meta.layers[i], meta.in_port());
+    let (key, layers, in_port, counted) = (&meta.keys[i], meta.layers[i], meta.in_port(), meta.is_counted(i));
     executor.misses.missed += 1;
     let connection = connection_hash(&executor.hasher, key);
-    if let Err(packet) = executor.misses.miss(packet, key, layers, hash, meta.pass(), connection) {
+    if let Err(packet) = executor.misses.miss(packet, key, layers, hash, meta.pass(), connection, counted) {
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
     }

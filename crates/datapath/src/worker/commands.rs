@@ -68,7 +68,7 @@ impl Worker {
                         rx.ingress = ingress;
                     }
                 }
-                Command::SetNotifier(notifier) => self.executor.misses.set_notifier(notifier),
+                Command::SetHandlers(serving) => self.executor.misses.set_handlers(serving),
                 Command::Execute { packet, metadata, program, injection } => {
                     self.execute(packet, metadata, &program);
                     drop(injection);

@@ -15,7 +15,7 @@ use crate::actions::program::Program;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
-use crate::slowpath::channel::Notifier;
+use crate::slowpath::channel::ServingHandlers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
@@ -40,8 +40,8 @@ pub enum Command {
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
     /// Set or remove the optional ingress stages of a receive queue of a port.
     SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
-    /// Notify this handler from now on, and at once: it serves the worker's channel now.
-    SetNotifier(Arc<Notifier>),
+    /// Notify these handlers from now on, and at once: they serve the worker's channels now.
+    SetHandlers(ServingHandlers),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program>, injection: Injection },
     /// Change the flush interval.

@@ -324,6 +324,14 @@ impl Arena {
         header.shape.store(ptr::from_ref(shape).cast_mut(), Ordering::Release);
     }
 
+    /// Prefetches what it takes to make a flow dead.
+    pub(in crate::classify) fn prefetch_for_writer(&self, flow: FlowRef) {
+        self.prefetch_header(flow);
+        for worker in 0..self.workers.load(Ordering::Relaxed) {
+            crate::classify::prefetch(self.flow_counters(worker).of(flow));
+        }
+    }
+
     /// Makes a flow dead. Its entry may be freed after a grace period.
     pub(in crate::classify) fn make_dead(&self, flow: FlowRef) {
         self.header(flow).shape.store(ptr::null_mut(), Ordering::Release);
