@@ -11,6 +11,7 @@ use packet::{Key, Packet};
 use smallvec::SmallVec;
 
 use crate::action::{Action, MAX_NESTING, PortNo, Punt};
+use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 
@@ -27,13 +28,15 @@ pub enum Needs {
 
 /// Compiled actions.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Program {
+    /// The compact form, for programs that have one. It is all that is read of these for most packets: one cache line.
+    compact: Option<CompactRewrite>,
     needs: Needs,
     /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
-    /// The steps, in order. Most programs have at most one, and then a program is one cache line.
+    /// The steps, in order. Most programs have at most one, and then it is part of the program.
     pub steps: SmallVec<[Step; 1]>,
     /// The disposition of the packet.
     pub end: Disposition,
@@ -103,7 +106,7 @@ pub enum Disposition {
     Drop(DropReason),
 }
 
-const _: () = assert!(size_of::<Program>() == 64 && size_of::<Step>() == 24);
+const _: () = assert!(size_of::<Program>() == 128 && size_of::<Option<CompactRewrite>>() <= 64);
 
 impl Program {
     /// Compiles actions.
@@ -162,13 +165,23 @@ impl Program {
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        Program { needs, writes_metadata, recirculations, steps, end }
+        let compact = match end {
+            Disposition::Output { port, max_len: u32::MAX } => CompactRewrite::new(&steps, port),
+            _ => None,
+        };
+        Program { compact, needs, writes_metadata, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// Its compact form, if it has one.
+    #[inline(always)]
+    pub fn compact(&self) -> Option<&CompactRewrite> {
+        self.compact.as_ref()
     }
 
     /// Whether it changes metadata, which the packets of a run have in common.

@@ -3,7 +3,7 @@
 //! No flow tells the packets of a run apart, so they have the same headers at the same offsets, and what a program
 //! needs to know of them is found out once. Packets of a run leave each output in order.
 
-use packet::flow::extract::Layers;
+use packet::flow::extract::{Layers, extract};
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
@@ -21,7 +21,7 @@ use crate::sync::rcu::Guard;
 #[inline(never)]
 pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let mut grown = 0;
+    let (mut grown, mut differ) = (0, 0);
     // A program is two dependent loads away: both are prefetched.
     for at in bits(starts) {
         table.arena.prefetch_header(meta.found[at].flow);
@@ -31,27 +31,64 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: 
     }
     for at in bits(starts) {
         let found = meta.found[at];
-        if found.action != FastAction::PROGRAM {
-            continue;
+        if found.action == FastAction::PROGRAM
+            && let CompiledAction::Program(program) = table.arena.action(found.flow, guard)
+        {
+            let end = meta.end_of_run(at, count);
+            if let Some(port) = rewrite_run(program, &mut packets[at..end], meta, at, &mut grown) {
+                meta.found[at].action = FastAction::of(CompiledAction::Output(port));
+            }
         }
-        let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
-        let Some(port) = program.rewrites_to() else { continue };
-        let (run, growth) = (at..meta.end_of_run(at, count), program.growth());
-        if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
-            // Not every packet has a buffer for the headers to be pushed. So the program is run packet by packet, and
-            // drops those without.
-            continue;
-        }
-        if program.needs() == Needs::Headers {
-            meta.extract(at, &packets[at]);
-        }
-        let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
-        rewrite(&program.steps, &mut packets[run], key, layers);
-        meta.found[at].action = FastAction::of(CompiledAction::Output(port));
-        grown = grown.max(growth);
+        // The first run is done before all others.
+        differ |= meta.found[at].action.differs(meta.found[0].action);
     }
     meta.headers.longest += grown;
-    meta.has_one_action()
+    differ == 0
+}
+
+/// Executes a program that only rewrites and then sends on the packets of the run that starts at `at`. Returns the port that they
+/// are to be sent to, or `None` where nothing was done. `grown` becomes the most bytes by which a packet has grown.
+#[inline(always)]
+fn rewrite_run(
+    program: &Program,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    at: usize,
+    grown: &mut u32,
+) -> Option<PortNo> {
+    let compact = program.compact();
+    let (port, growth) = match compact {
+        Some(compact) => (compact.port(), compact.growth()),
+        None => (program.rewrites_to()?, program.growth()),
+    };
+    if growth > 0 && !packets.iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+        // Not every packet has a buffer for the headers to be pushed. So the program is run packet by packet, and drops
+        // those without.
+        return None;
+    }
+    *grown = growth.max(*grown);
+    let Some(compact) = compact else {
+        if program.needs() == Needs::Headers {
+            meta.extract(at, &packets[0]);
+        }
+        rewrite(&program.steps, packets, &mut meta.keys[at], meta.layers[at]);
+        return Some(port);
+    };
+    for packet in packets {
+        if !compact.apply(packet) {
+            rewrite_alone(program, packet, meta, at);
+        }
+    }
+    Some(port)
+}
+
+/// Executes a program that only rewrites, and has a compact form, on a packet for which that is not made.
+#[cold]
+fn rewrite_alone(program: &Program, packet: &mut Packet, meta: &mut BatchMeta, at: usize) {
+    let vlan_limit = meta.vlan_limit;
+    let key = meta.start_key(at);
+    let layers = extract(packet.data(), key, vlan_limit);
+    rewrite(&program.steps, std::slice::from_mut(packet), key, layers);
 }
 
 /// Executes steps that only rewrite, on packets that have the headroom for them.

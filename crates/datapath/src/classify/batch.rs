@@ -5,8 +5,11 @@
 //!    ([`mixed`]).
 //! 2. Tier 1, the worker's header cache, takes frames as they are. Where all flows of the port qualify for the simple
 //!    match, this counts as tier 0: few entries are enough, and a miss is looked up by the packet's mark.
-//! 3. For packets that miss there, and for those with unusual headers, the key is extracted and looked up in tier 2,
-//!    the megaflow table. Packets with unusual headers are looked up in the worker's key cache before.
+//!    The key of a frame with unusual headers is extracted, and the frame is looked up there by the parts of its key
+//!    that matter.
+//! 3. For packets that miss there the key is extracted and looked up in tier 2, the megaflow table. Where a line has no
+//!    room for what flows look at in unusual headers, and in later stages, packets with such headers are looked up in the worker's key cache
+//!    before.
 
 use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet};
@@ -100,16 +103,20 @@ pub fn classify<S: Simd>(
         && let Some(now) = count_at
     {
         recent.mixed -= 1;
-        let BatchMeta { headers, probes, found, .. } = meta;
+        let (extractor, headers, probes, found) = meta.parts_for_look_up();
         let (plan, found) = (&list.plan, &mut found[..count]);
-        let batch = MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found };
+        let batch = MixedBatch { packets, plan, cache, flow_counters, now, extractor, headers, probes, found };
         let mixed = mixed::find(simd, batch, recent);
         (known, leaders, unusual) = (mixed.known, all(count) & !mixed.unusual, mixed.unusual);
         meta.set_counted(mixed.known, mixed.uniform);
     } else {
-        let BatchMeta { headers, probes, found, .. } = meta;
-        let scan = scan(simd, &list.plan, packets, headers);
-        (leaders, unusual) = (scan.leaders, scan.unusual);
+        let (mut extractor, headers, probes, found) = meta.parts_for_look_up();
+        let scan = scan(simd, &list.plan, packets, extractor.vlan_limit(), headers);
+        let mut without_line = scan.unusual;
+        if scan.unusual != 0 && is_on && list.plan.has_lines_of_keys() {
+            without_line = mixed::lines_of_keys(&list.plan, packets, scan.unusual, &mut extractor, headers);
+        }
+        (leaders, unusual) = (scan.leaders | scan.unusual & !without_line, without_line);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
         // A batch is mixed if more than three of four packets start a run. If every other one does, both ways cost
         // the same, and runs cost less where one rule matches everything and two protocols alternate
@@ -136,8 +143,9 @@ pub fn classify_recirculated<S: Simd>(
         return classify_keys(at, packets.len(), &mut caches.exact, meta);
     }
     let LookupContext { list, table, worker, .. } = at;
+    let vlan_limit = meta.vlan_limit;
     let (metadata, headers, counted) = meta.parts_for_scan();
-    let scan = rescan(&list.plan, packets, metadata, counted, headers);
+    let scan = rescan(&list.plan, packets, metadata, counted, vlan_limit, headers);
     let cache = &mut caches.headers;
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;
@@ -205,7 +213,7 @@ fn look_up_unresolved(
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
         // A mark is enough of a key here: the flows match nothing else.
-        for i in bits(both) {
+        for i in bits(both & !meta.extracted()) {
             let frame = packets[i].data();
             let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(meta.start_key(i), mark);

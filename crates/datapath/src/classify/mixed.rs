@@ -21,7 +21,7 @@ use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
-use crate::pipeline::batch::all;
+use crate::pipeline::batch::{KeyExtractor, all};
 
 /// What the last batches of a receive queue were like, from which those of the next ones are predicted.
 pub struct RunHistory {
@@ -55,6 +55,8 @@ pub struct MixedBatch<'a> {
     pub flow_counters: FlowCounters<'a>,
     /// The present time.
     pub now: Time,
+    /// Extracts the keys of packets with unusual headers.
+    pub extractor: KeyExtractor<'a>,
     /// Where masked headers, lengths and flags are written.
     pub headers: &'a mut MaskedHeaders,
     /// Where hashes and candidates are written.
@@ -68,7 +70,7 @@ pub struct MixedBatch<'a> {
 pub struct Mixed {
     /// Hits.
     pub known: u32,
-    /// Packets without a template, or with one for which the port has no pattern: they are looked up by their keys.
+    /// Packets without a line, which are looked up by their keys.
     pub unusual: u32,
     /// Whether all are hits with the same action.
     pub uniform: bool,
@@ -79,7 +81,9 @@ pub struct Mixed {
 pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
     if recent.several_patterns > 0 {
         recent.several_patterns -= 1;
-    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line) {
+    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line)
+        && expected.layout.tags <= work.extractor.vlan_limit().tags() as u32
+    {
         let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
         let (have_pattern, cores) = match expected.core_mask {
             Some(mask) => (
@@ -209,25 +213,27 @@ impl Leveled for WithoutExpectedPattern<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Mixed {
-        let MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found } = self.work;
-        let lines = mask_and_hash(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
-        if let Some(last) = (all(packets.len()) & !lines.unusual).checked_ilog2() {
+        let MixedBatch { packets, plan, cache, flow_counters, now, extractor, headers, probes, found } = self.work;
+        let (lines, last) =
+            mask_and_hash(simd, plan, packets, cache.view(simd), extractor, headers, &mut probes.hashes);
+        if let Some(last) = last {
             *self.line = headers.lines[last as usize];
         }
         look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
     }
 }
 
-/// Masks and hashes the headers of a batch.
+/// Masks and hashes the headers of a batch. Also returns the number of the last packet with a pattern.
 #[inline(always)]
 fn mask_and_hash<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
     view: CacheReader<'_, S::Reg>,
+    mut extractor: KeyExtractor<'_>,
     headers: &mut MaskedHeaders,
     hashes: &mut [u64; BATCH_SIZE],
-) -> Lines {
+) -> (Lines, Option<u32>) {
     let count = packets.len().min(BATCH_SIZE);
     let (mut unusual, mut cores) = (0u32, 0u32);
     for i in 0..count {
@@ -236,7 +242,7 @@ fn mask_and_hash<S: Simd>(
         }
         let packet = &packets[i];
         headers.bytes[i] = packet.len() as u32;
-        let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
+        let pattern = Template::of(packet.data(), extractor.vlan_limit()).and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             cold_path();
             unusual |= 1 << i;
@@ -254,6 +260,10 @@ fn mask_and_hash<S: Simd>(
         cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
     }
     headers.longest = longest(&headers.bytes[..count]);
+    let last = (all(count) & !unusual).checked_ilog2();
+    if unusual != 0 && plan.has_lines_of_keys() {
+        unusual = lines_of_keys(plan, packets, unusual, &mut extractor, headers);
+    }
     // 1. Hash all lines; prefetch the sets.
     for i in bits(cores) {
         let line = &headers.lines[i].0;
@@ -265,7 +275,28 @@ fn mask_and_hash<S: Simd>(
         hashes[i] = view.hash_whole(simd, simd.load(&headers.lines[i].0));
         view.prefetch_set(hashes[i]);
     }
-    Lines { unusual, cores }
+    (Lines { unusual, cores }, last)
+}
+
+/// Makes the lines of packets with unusual headers from their keys. Returns the set of those that have none.
+#[inline(always)]
+pub fn lines_of_keys(
+    plan: &Plan,
+    packets: &[Packet],
+    unusual: u32,
+    extractor: &mut KeyExtractor<'_>,
+    headers: &mut MaskedHeaders,
+) -> u32 {
+    let mut without = 0;
+    for i in bits(unusual) {
+        let key = extractor.extract(i, &packets[i]);
+        headers.flags[i] = key.common().tcp_flags.get();
+        match plan.line_of_key(key) {
+            Some(line) => headers.lines[i] = line,
+            None => without |= 1 << i,
+        }
+    }
+    without
 }
 
 /// Looks packets up by their lines, which are hashed, and counts the hits for their flows. `SAME_ORIGIN`: all lines

@@ -24,6 +24,14 @@ pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Writes the TTL of an IPv4 header, and updates its checksum.
+#[inline(always)]
+pub fn ip_ttl(header: &mut [u8; 20], value: u8, mask: u8) {
+    let change = store_word(header, 2, u32::from(value) << 24, u32::from(mask) << 24);
+    let checksum = change.apply(u16::from_be_bytes([header[10], header[11]]));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
 /// Writes fields of the IPv6 header. Changes that matter for the pseudo header of the L4 checksum are added to `l4`.
 pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let at = layers.l3 as usize;
