@@ -3,29 +3,30 @@
 //!
 //! A router writes both Ethernet addresses and decrements the TTL; a switch pushes or removes a VLAN tag. Such a
 //! program is a masked store of the first 12 bytes of the frame, a store of the tag, and a TTL with its checksum. It
-//! reads all that it needs from the frame itself: no key is extracted, and the steps are not gone through. All of it
-//! is in the first cache line of its [`Program`](super::program::Program).
+//! reads all that it needs from the frame itself: no key is extracted, and no steps are gone through.
 //!
-//! A frame that is not what a compact rewrite is made for, such as one with IP options, is left as it is, and its
-//! program is executed step by step. That has the same result for all other frames, too.
+//! Each worker keeps the compact rewrites that its packets need in a [`RewriteTable`], and the number of one takes the
+//! place of a flow's action in its caches. So neither the flow nor its program is read, and flows that do the same share
+//! a cache line.
 
-use packet::{Offload, Packet};
+use packet::flow::extract::{Layers, VlanLimit, extract};
+use packet::{Key, Offload, Packet};
 use zerocopy::IntoBytes;
 
-use super::program::Step;
-use super::rewrite::{Rewriter, ip_ttl, shift_offload};
+use super::rewrite::{Rewriter, ip_ttl, pop_vlan, push_vlan, shift_offload};
 use crate::action::PortNo;
 
 /// Bytes of the two Ethernet addresses.
 const ADDRESSES: usize = 12;
 
-/// Bytes of a frame with a VLAN tag and an IPv4 header. Shorter frames are rewritten step by step.
+/// Bytes of a frame with a VLAN tag and an IPv4 header. Shorter frames are unusual.
 const MIN_FRAME: usize = 14 + TAG + 20;
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
 
 const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
 
 /// What becomes of the VLAN tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,38 +57,37 @@ pub struct CompactRewrite {
 }
 
 impl CompactRewrite {
-    /// The compact form of a program with these steps, whose packet is then sent to `port`.
-    pub fn new(steps: &[Step], port: PortNo) -> Option<CompactRewrite> {
-        let mut rewrite = CompactRewrite {
+    /// Sends to this port, without a change.
+    pub fn to(port: PortNo) -> CompactRewrite {
+        CompactRewrite {
             addresses: (0, 0),
             keep: (u64::MAX, u32::MAX),
             tag: 0,
             port,
             ttl: (0, 0),
             tag_change: TagChange::None,
-        };
-        for step in steps {
-            match step {
-                Step::Rewrite(rewriter) => rewrite.add(rewriter)?,
-                Step::PopVlan if rewrite.tag_change == TagChange::None => rewrite.tag_change = TagChange::Pop,
-                Step::PushVlan { tpid, tci } => {
-                    rewrite.tag_change = match rewrite.tag_change {
-                        TagChange::None => TagChange::Push,
-                        TagChange::Pop => TagChange::Replace,
-                        TagChange::Push | TagChange::Replace => return None,
-                    };
-                    let [a, b] = tpid.to_be_bytes();
-                    let [c, d] = tci.to_be_bytes();
-                    rewrite.tag = u32::from_ne_bytes([a, b, c, d]);
-                }
-                _ => return None,
-            }
         }
-        Some(rewrite)
     }
 
-    /// Adds what a set-field writes, if that is no more than Ethernet addresses and TTL.
-    fn add(&mut self, rewriter: &Rewriter) -> Option<()> {
+    /// Removes the outermost tag behind what is done so far, if that has a compact form.
+    pub fn pop_vlan(&mut self) -> Option<()> {
+        (self.tag_change == TagChange::None).then(|| self.tag_change = TagChange::Pop)
+    }
+
+    /// Pushes a tag behind what is done so far, if that has a compact form.
+    pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> Option<()> {
+        self.tag_change = match self.tag_change {
+            TagChange::None => TagChange::Push,
+            TagChange::Pop => TagChange::Replace,
+            TagChange::Push | TagChange::Replace => return None,
+        };
+        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
+        self.tag = u32::from_ne_bytes([a, b, c, d]);
+        Some(())
+    }
+
+    /// Writes fields, if these are no more than Ethernet addresses and TTL.
+    pub fn set(&mut self, rewriter: &Rewriter) -> Option<()> {
         let (value, mask) = rewriter.addresses_and_ttl()?;
         let split = |(dst, src): ([u8; 6], [u8; 6])| {
             let mut bytes = [0; 16];
@@ -116,11 +116,17 @@ impl CompactRewrite {
         if self.tag_change == TagChange::Push { TAG as u32 } else { 0 }
     }
 
-    /// Rewrites a packet, which has the headroom to grow. `false`, and no change, where the frame is not one that this
-    /// is made for.
-    #[must_use]
+    /// Rewrites a packet, which has the headroom to grow. `key` is for an extraction, where that is needed.
     #[inline(always)]
-    pub fn apply(&self, packet: &mut Packet) -> bool {
+    pub fn apply(&self, packet: &mut Packet, key: &mut Key, vlan_limit: VlanLimit) {
+        if !self.apply_to_usual(packet) {
+            self.apply_to_unusual(packet, key, vlan_limit);
+        }
+    }
+
+    /// Rewrites a packet whose headers are where they mostly are. `false`, and no change, where they are not.
+    #[inline(always)]
+    fn apply_to_usual(&self, packet: &mut Packet) -> bool {
         let size = packet.len();
         let Some(head) = packet.data_mut().first_chunk_mut::<MIN_FRAME>() else { return false };
         // 1. Does the frame have what is to be rewritten?
@@ -128,18 +134,25 @@ impl CompactRewrite {
         if matches!(self.tag_change, TagChange::Pop | TagChange::Replace) && !is_tagged {
             return false;
         }
+        // 2. TTL and checksum, where the header is valid, as an extraction has it, and has no options.
         if self.ttl.1 != 0 {
             let l3 = if is_tagged { 14 + TAG } else { 14 };
-            // A valid header without options, as an extraction has it.
-            let total = usize::from(word(head, l3 + 2));
-            let padding = (size - l3).wrapping_sub(total);
-            let is_whole = total >= 20 && padding <= usize::from(u16::MAX);
-            if word(head, l3 - 2) != IPV4 || head[l3] != 0x45 || !is_whole {
-                return false;
+            let fits = |length: usize| (size - l3).wrapping_sub(length) <= usize::from(u16::MAX);
+            let (value, mask) = self.ttl;
+            match word(head, l3 - 2) {
+                IPV4 => {
+                    let total = usize::from(word(head, l3 + 2));
+                    if head[l3] != 0x45 || total < 20 || !fits(total) {
+                        return false;
+                    }
+                    let header = head[l3..].first_chunk_mut().expect("MIN_FRAME has room for it");
+                    ip_ttl(header, value, mask);
+                }
+                IPV6 if fits(40 + usize::from(word(head, l3 + 4))) => {
+                    head[l3 + HOP_LIMIT] = head[l3 + HOP_LIMIT] & !mask | value;
+                }
+                _ => return false,
             }
-            // 2. TTL and checksum.
-            let header = head[l3..].first_chunk_mut().expect("MIN_FRAME has room for it");
-            ip_ttl(header, self.ttl.0, self.ttl.1);
         }
         // 3. The first bytes, where they will be.
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head;
@@ -153,7 +166,8 @@ impl CompactRewrite {
                 moved(packet, TAG as i16);
             }
             TagChange::Push => {
-                let Some(_) = packet.push_front(TAG) else { return false };
+                let pushed = packet.push_front(TAG);
+                debug_assert!(pushed.is_some(), "there is headroom");
                 packet.data_mut()[ADDRESSES..ADDRESSES + TAG].copy_from_slice(self.tag.as_bytes());
                 moved(packet, TAG as i16);
             }
@@ -166,6 +180,121 @@ impl CompactRewrite {
         frame[..8].copy_from_slice(first.as_bytes());
         frame[8..ADDRESSES].copy_from_slice(second.as_bytes());
         true
+    }
+
+    /// Rewrites any packet.
+    #[cold]
+    #[inline(never)]
+    fn apply_to_unusual(&self, packet: &mut Packet, key: &mut Key, vlan_limit: VlanLimit) {
+        let (value, mask) = self.ttl;
+        if mask != 0 {
+            key.reset();
+            let layers = extract(packet.data(), key, vlan_limit);
+            let at = usize::from(layers.l3);
+            // Not behind labels.
+            if layers.l2_5 == Layers::NONE
+                && layers.l3 != Layers::NONE
+                && let Some(header) = packet.data_mut().get_mut(at..)
+            {
+                match key.common().dl_type.get() {
+                    IPV4 => header.first_chunk_mut().into_iter().for_each(|header| ip_ttl(header, value, mask)),
+                    IPV6 => header[HOP_LIMIT] = header[HOP_LIMIT] & !mask | value,
+                    _ => {}
+                }
+            }
+        }
+        if let Some(addresses) = packet.data_mut().first_chunk_mut::<ADDRESSES>() {
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = *addresses;
+            let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]) & self.keep.0 | self.addresses.0;
+            let second = u32::from_ne_bytes([i, j, k, l]) & self.keep.1 | self.addresses.1;
+            addresses[..8].copy_from_slice(first.as_bytes());
+            addresses[8..].copy_from_slice(second.as_bytes());
+        }
+        if matches!(self.tag_change, TagChange::Pop | TagChange::Replace) {
+            pop_vlan(packet);
+        }
+        if matches!(self.tag_change, TagChange::Push | TagChange::Replace) {
+            let [a, b, c, d] = self.tag.to_ne_bytes();
+            let pushed = push_vlan(packet, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            debug_assert!(pushed, "there is headroom");
+        }
+    }
+}
+
+/// Offset of the hop limit in an IPv6 header.
+const HOP_LIMIT: usize = 7;
+
+/// Slots of a [`RewriteTable`]: far more than next hops of most networks, and few enough for the second-level cache.
+const SLOTS: usize = 2048;
+const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+
+/// How many slots are looked at for one rewrite.
+const PROBES: usize = 8;
+
+/// How many rewrites may find no slot before a worker forgets all of them.
+const MAX_REFUSED: u32 = 1 << 16;
+
+/// The compact rewrites that a worker's packets need, each of them once. A rewrite is never changed, so a number means
+/// the same until the table is emptied, and the worker's caches with it.
+pub struct RewriteTable {
+    slots: Box<[Option<CompactRewrite>]>,
+    /// How many rewrites have found no slot.
+    refused: u32,
+}
+
+impl Default for RewriteTable {
+    fn default() -> RewriteTable {
+        RewriteTable { slots: vec![None; SLOTS].into(), refused: 0 }
+    }
+}
+
+impl RewriteTable {
+    /// The rewrite with this number.
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> Option<&CompactRewrite> {
+        self.slots[number as usize % SLOTS].as_ref()
+    }
+
+    /// The number of a rewrite, which is added where it is new; or `None` where there is no room for it.
+    pub fn number(&mut self, rewrite: &CompactRewrite) -> Option<u32> {
+        let first = rewrite.hash();
+        for at in (first..first + PROBES).map(|at| at % SLOTS) {
+            match &self.slots[at] {
+                Some(other) if other == rewrite => {}
+                Some(_) => continue,
+                None => self.slots[at] = Some(*rewrite),
+            }
+            return Some(at as u32);
+        }
+        self.refused = self.refused.saturating_add(1);
+        None
+    }
+
+    /// Empties the table. From then on, numbers mean something else.
+    pub fn clear(&mut self) {
+        self.slots.fill(None);
+        self.refused = 0;
+    }
+
+    /// Whether so many rewrites have found no slot that those that are there are probably old.
+    #[inline(always)]
+    pub fn is_worn_out(&self) -> bool {
+        self.refused >= MAX_REFUSED
+    }
+}
+
+impl CompactRewrite {
+    /// Where it is looked for first. Rewrites come from rules, so no sender chooses them.
+    fn hash(&self) -> usize {
+        let words = [
+            self.addresses.0,
+            self.keep.0,
+            u64::from(self.addresses.1) << 32 | u64::from(self.keep.1),
+            u64::from(self.tag) << 32 | u64::from(self.port.0),
+            u64::from(self.ttl.0) << 16 | u64::from(self.ttl.1) << 8 | self.tag_change as u64,
+        ];
+        let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        (words.into_iter().fold(0, mix).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
     }
 }
 
@@ -219,8 +348,10 @@ mod tests {
                 frame.truncate(at + size.max(20));
                 frame[at] = if odd == 4 { 0x46 + numbers[3] % 4 } else { 0x45 };
                 let length = if odd == 5 { u16::from(numbers[3] % 80) } else { size.max(20) as u16 };
-                frame[at + 2..at + 4].copy_from_slice(&length.to_be_bytes());
-                frame[at + 8] = ttl;
+                let at_length = if odd == 1 { at + 4 } else { at + 2 };
+                let length = if odd == 1 { length.saturating_sub(40) } else { length };
+                frame[at_length..at_length + 2].copy_from_slice(&length.to_be_bytes());
+                frame[if odd == 1 { at + 7 } else { at + 8 }] = ttl;
                 if is_cut {
                     frame.truncate(size);
                 }
@@ -295,43 +426,70 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 20_000 }))]
 
-        /// A packet is left as it is, or is what the steps make of it.
+        /// A packet becomes what the steps make of it, whether its headers are usual or not.
         #[test]
         fn is_what_the_steps_are(
             frame in frame(), actions in actions(), offload in offload(), headroom in 0..9usize,
             vlan_limit in prop::sample::select(VlanLimit::ALL.to_vec()),
         ) {
             let program = Program::compile(&actions);
-            let Some(compact) = program.compact() else {
-                // Without anything that is left to do, there is nothing to be compact.
-                prop_assert!(false, "{actions:?} has a compact form");
-                return Ok(());
-            };
-            prop_assert_eq!((compact.port(), compact.growth()), (OUTPUT, program.growth() * u32::from(!actions.contains(&Action::PopVlan))));
-            let [mut one, mut other, untouched] = [(); 3].map(|()| packet(&frame, headroom, offload));
-            if headroom < compact.growth() as usize {
+            let compact = program.compact().expect("all of these have a compact form");
+            let growth = program.growth() * u32::from(!actions.contains(&Action::PopVlan));
+            prop_assert_eq!((compact.port(), compact.growth()), (OUTPUT, growth));
+            if headroom < growth as usize {
                 return Ok(());
             }
-            if compact.apply(&mut one) {
-                step_by_step(&program, &mut other, vlan_limit);
-                prop_assert_eq!((parts(&one).0, parts(&one).1), (parts(&other).0, parts(&other).1));
+            let [mut usual, mut unusual, mut other, untouched] = [(); 4].map(|()| packet(&frame, headroom, offload));
+            step_by_step(&program, &mut other, vlan_limit);
+            if compact.apply_to_usual(&mut usual) {
+                prop_assert_eq!(parts(&usual), parts(&other));
             } else {
-                prop_assert_eq!(parts(&one), parts(&untouched));
+                prop_assert_eq!(parts(&usual), parts(&untouched));
             }
+            compact.apply_to_unusual(&mut unusual, &mut packet::Key::new(), vlan_limit);
+            prop_assert_eq!(parts(&unusual), parts(&other));
         }
 
-        /// Plain packets are rewritten by the compact form, with one tag and without.
+        /// Plain packets, IPv4 and IPv6, are usual, with one tag and without.
         #[test]
-        fn is_made_for_plain_packets(actions in actions(), tags in 0..3usize, ttl in any::<u8>(), size in 20..60u16) {
+        fn plain_packets_are_usual(
+            actions in actions(), tags in 0..3usize, is_v6 in any::<bool>(), ttl in any::<u8>(), size in 20..60u16,
+        ) {
             let mut frame = vec![2; ADDRESSES];
-            frame.extend([0x81, 0, 0, 10].repeat(tags).iter().chain(&[8, 0, 0x45, 0]));
-            frame.extend(size.to_be_bytes().iter().chain(&[0, 0, 0x40, 0, ttl, 17]));
-            frame.resize(frame.len() + usize::from(size) - 10, 0);
+            frame.extend([0x81, 0, 0, 10].repeat(tags));
+            let l3 = frame.len() + 2;
+            if is_v6 {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0].iter().chain(&size.to_be_bytes()).chain(&[17, ttl]));
+            } else {
+                frame.extend([8, 0, 0x45, 0].iter().chain(&size.to_be_bytes()).chain(&[0, 0, 0x40, 0, ttl, 17]));
+            }
+            frame.resize(l3 + usize::from(size) + if is_v6 { 40 } else { 0 }, 0);
             prop_assume!(frame.len() >= MIN_FRAME);
             let program = Program::compile(&actions);
-            let applied = program.compact().expect("it has one").apply(&mut packet(&frame, 4, Offload::NONE));
+            let applied = program.compact().expect("it has one").apply_to_usual(&mut packet(&frame, 4, Offload::NONE));
             prop_assert!(applied || !suits(&actions, tags));
         }
+    }
+
+    /// Each rewrite has one number, and keeps it. Where too many find no room, the table has to be emptied.
+    #[test]
+    fn rewrites_have_numbers() {
+        let mut table = RewriteTable::default();
+        let rewrites: Vec<_> = (0..2 * SLOTS as u32).map(|port| CompactRewrite::to(PortNo(port))).collect();
+        let numbers: Vec<_> = rewrites.iter().map(|rewrite| table.number(rewrite)).collect();
+        let given = numbers.iter().flatten().count();
+        assert!(numbers[..SLOTS / 4].iter().all(Option::is_some), "no room for the first few");
+        assert!(given > SLOTS * 3 / 4 && given <= SLOTS, "{given}");
+        for (rewrite, number) in rewrites.iter().zip(numbers) {
+            assert_eq!(table.number(rewrite), number);
+            assert!(number.is_none_or(|number| table.get(number) == Some(rewrite)));
+        }
+        assert!(!table.is_worn_out());
+        let without = rewrites.iter().find(|rewrite| table.number(rewrite).is_none()).unwrap();
+        (0..MAX_REFUSED).for_each(|_| assert_eq!(table.number(without), None));
+        assert!(table.is_worn_out());
+        table.clear();
+        assert!(!table.is_worn_out() && table.number(without).is_some());
     }
 
     #[test]

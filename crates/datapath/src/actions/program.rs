@@ -30,7 +30,7 @@ pub enum Needs {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Program {
-    /// The compact form, for programs that have one. It is all that is read of these for most packets: one cache line.
+    /// The compact form, for programs that have one. It is all that is read of these: one cache line.
     compact: Option<CompactRewrite>,
     needs: Needs,
     /// Whether it changes metadata, which lies in the packets' keys.
@@ -165,10 +165,7 @@ impl Program {
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        let compact = match end {
-            Disposition::Output { port, max_len: u32::MAX } => CompactRewrite::new(&steps, port),
-            _ => None,
-        };
+        let compact = compact_form(&steps, &end);
         Program { compact, needs, writes_metadata, recirculations, steps, end }
     }
 
@@ -228,6 +225,21 @@ impl Program {
             _ => None,
         }
     }
+}
+
+/// The compact form of a program with these steps, if it has one.
+fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
+    let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
+    let mut compact = CompactRewrite::to(*port);
+    for step in steps {
+        match step {
+            Step::Rewrite(rewriter) => compact.set(rewriter)?,
+            Step::PushVlan { tpid, tci } => compact.push_vlan(*tpid, *tci)?,
+            Step::PopVlan => compact.pop_vlan()?,
+            Step::Copy(_) | Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => return None,
+        }
+    }
+    Some(compact)
 }
 
 impl Step {

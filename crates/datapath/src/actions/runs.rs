@@ -3,10 +3,11 @@
 //! No flow tells the packets of a run apart, so they have the same headers at the same offsets, and what a program
 //! needs to know of them is found out once. Packets of a run leave each output in order.
 
-use packet::flow::extract::{Layers, extract};
+use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
+use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::classify::table::megaflow::Table;
@@ -19,25 +20,38 @@ use crate::sync::rcu::Guard;
 /// Executes those programs that only rewrite packets and then send them, except for the sending. The packets stay
 /// where they are, so a batch can still be sent as a whole. Returns whether all runs have the same action left.
 #[inline(never)]
-pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
+pub fn rewrite_runs(
+    table: &Table,
+    rewrites: &RewriteTable,
+    guard: Guard<'_>,
+    packets: &mut Batch,
+    meta: &mut BatchMeta,
+) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let (mut grown, mut differ) = (0, 0);
-    // A program is two dependent loads away: both are prefetched.
+    let (mut grown, mut differ, mut programs) = (0, 0, 0);
     for at in bits(starts) {
-        table.arena.prefetch_header(meta.found[at].flow);
+        programs |= u32::from(meta.found[at].action == FastAction::PROGRAM) << at;
     }
-    for at in bits(starts) {
-        table.arena.prefetch_program(meta.found[at].flow);
+    if programs != 0 {
+        // A program is two dependent loads away: both are prefetched.
+        bits(programs).for_each(|at| table.arena.prefetch_header(meta.found[at].flow));
+        bits(programs).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
     }
     for at in bits(starts) {
         let found = meta.found[at];
-        if found.action == FastAction::PROGRAM
+        let run = &mut packets[at..meta.end_of_run(at, count)];
+        let port = if let Some(number) = found.action.rewrite() {
+            let rewrite = rewrites.get(number).expect("the table is emptied with the caches");
+            rewrite_compactly(rewrite, run, meta, at, &mut grown)
+        } else if programs >> at & 1 != 0
             && let CompiledAction::Program(program) = table.arena.action(found.flow, guard)
         {
-            let end = meta.end_of_run(at, count);
-            if let Some(port) = rewrite_run(program, &mut packets[at..end], meta, at, &mut grown) {
-                meta.found[at].action = FastAction::of(CompiledAction::Output(port));
-            }
+            rewrite_run(program, run, meta, at, &mut grown)
+        } else {
+            None
+        };
+        if let Some(port) = port {
+            meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         }
         // The first run is done before all others.
         differ |= meta.found[at].action.differs(meta.found[0].action);
@@ -46,8 +60,25 @@ pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: 
     differ == 0
 }
 
-/// Executes a program that only rewrites and then sends on the packets of the run that starts at `at`. Returns the port that they
-/// are to be sent to, or `None` where nothing was done. `grown` becomes the most bytes by which a packet has grown.
+/// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent
+/// to, or `None` where nothing was done. `grown` becomes the most bytes by which a packet has grown.
+#[inline(always)]
+fn rewrite_compactly(
+    rewrite: &CompactRewrite,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    at: usize,
+    grown: &mut u32,
+) -> Option<PortNo> {
+    make_headroom(packets, rewrite.growth(), grown)?;
+    let (key, vlan_limit) = (&mut meta.keys[at], meta.vlan_limit);
+    for packet in packets {
+        rewrite.apply(packet, key, vlan_limit);
+    }
+    Some(rewrite.port())
+}
+
+/// As [`rewrite_compactly`], for a program, if it only rewrites and then sends.
 #[inline(always)]
 fn rewrite_run(
     program: &Program,
@@ -56,39 +87,27 @@ fn rewrite_run(
     at: usize,
     grown: &mut u32,
 ) -> Option<PortNo> {
-    let compact = program.compact();
-    let (port, growth) = match compact {
-        Some(compact) => (compact.port(), compact.growth()),
-        None => (program.rewrites_to()?, program.growth()),
-    };
-    if growth > 0 && !packets.iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
-        // Not every packet has a buffer for the headers to be pushed. So the program is run packet by packet, and drops
-        // those without.
-        return None;
+    if let Some(rewrite) = program.compact() {
+        return rewrite_compactly(rewrite, packets, meta, at, grown);
     }
-    *grown = growth.max(*grown);
-    let Some(compact) = compact else {
-        if program.needs() == Needs::Headers {
-            meta.extract(at, &packets[0]);
-        }
-        rewrite(&program.steps, packets, &mut meta.keys[at], meta.layers[at]);
-        return Some(port);
-    };
-    for packet in packets {
-        if !compact.apply(packet) {
-            rewrite_alone(program, packet, meta, at);
-        }
+    let port = program.rewrites_to()?;
+    make_headroom(packets, program.growth(), grown)?;
+    if program.needs() == Needs::Headers {
+        meta.extract(at, &packets[0]);
     }
+    rewrite(&program.steps, packets, &mut meta.keys[at], meta.layers[at]);
     Some(port)
 }
 
-/// Executes a program that only rewrites, and has a compact form, on a packet for which that is not made.
-#[cold]
-fn rewrite_alone(program: &Program, packet: &mut Packet, meta: &mut BatchMeta, at: usize) {
-    let vlan_limit = meta.vlan_limit;
-    let key = meta.start_key(at);
-    let layers = extract(packet.data(), key, vlan_limit);
-    rewrite(&program.steps, std::slice::from_mut(packet), key, layers);
+/// Makes room for the headers to be pushed. `None`: not every packet has a buffer for them. Then the program is run packet
+/// by packet, and drops those without.
+#[inline(always)]
+fn make_headroom(packets: &mut [Packet], growth: u32, grown: &mut u32) -> Option<()> {
+    if growth > 0 && !packets.iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+        return None;
+    }
+    *grown = growth.max(*grown);
+    Some(())
 }
 
 /// Executes steps that only rewrite, on packets that have the headroom for them.

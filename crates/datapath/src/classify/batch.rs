@@ -19,10 +19,11 @@ use super::mixed::{self, MixedBatch, RunHistory};
 use super::plan::set_mark;
 use super::rescan::rescan;
 use super::scan::scan;
+use crate::actions::compact::RewriteTable;
 use crate::classify::cache::headers::{Found, HeaderCache};
 use crate::classify::cache::keys::KeyCache;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::FastAction;
+use crate::classify::table::arena::{CompiledAction, FastAction};
 use crate::classify::table::flow_ref::FlowRef;
 use crate::classify::table::megaflow::{LookupContext, Table};
 use crate::pipeline::batch::{BatchMeta, all, end_of_run};
@@ -33,6 +34,8 @@ pub struct Caches {
     pub headers: HeaderCache,
     /// The key cache.
     pub exact: KeyCache,
+    /// The compact rewrites that entries of the header cache have the numbers of.
+    pub rewrites: RewriteTable,
     seed: [u64; 2],
     one_in: u32,
 }
@@ -44,7 +47,7 @@ impl Caches {
     /// Caches that grow to about `entries` entries. `seed` is the secret of their hashes.
     pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
         let (headers, exact) = (HeaderCache::new(entries, seed), KeyCache::new(entries.min(KEY_CACHE_ENTRIES)));
-        Caches { headers, exact, seed, one_in: 1 }
+        Caches { headers, exact, rewrites: RewriteTable::default(), seed, one_in: 1 }
     }
 
     /// Empties the caches, and changes their size.
@@ -60,6 +63,27 @@ impl Caches {
         self.one_in = one_in;
         self.headers.set_one_in(one_in);
         self.exact.set_one_in(one_in);
+    }
+}
+
+impl Caches {
+    /// What is done with the packets of a flow that tier 2 has found.
+    fn fast_action(&mut self, action: CompiledAction<'_>) -> FastAction {
+        match action {
+            CompiledAction::Program(program) => {
+                let number = program.compact().and_then(|rewrite| self.rewrites.number(rewrite));
+                number.map_or(FastAction::PROGRAM, FastAction::of_rewrite)
+            }
+            other => FastAction::of(other),
+        }
+    }
+
+    /// Empties the table of compact rewrites, and the header cache with it, which has their numbers.
+    #[cold]
+    fn forget_rewrites(&mut self) {
+        self.headers.set_one_in(0);
+        self.headers.set_one_in(self.one_in);
+        self.rewrites.clear();
     }
 }
 
@@ -95,6 +119,9 @@ pub fn classify<S: Simd>(
     let LookupContext { list, table, worker, count_at, .. } = at;
     let count = packets.len();
     let flow_counters = table.arena.flow_counters(worker);
+    if caches.rewrites.is_worn_out() {
+        caches.forget_rewrites();
+    }
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
     let (known, leaders, unusual);
@@ -245,7 +272,7 @@ fn look_up_unresolved(
         let epoch = table.arena.flow_counters(worker).of(flows[i]).epoch();
         let live = table.arena.live(flows[i], guard);
         meta.found[i] =
-            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
+            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: caches.fast_action(live.action()) });
         if live.is_some() && unresolved.leaders >> i & 1 != 0 {
             let always = list.plan.simple;
             caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);

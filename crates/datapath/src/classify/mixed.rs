@@ -289,7 +289,7 @@ pub fn lines_of_keys(
 ) -> u32 {
     let mut without = 0;
     for i in bits(unusual) {
-        let key = extractor.extract(i, &packets[i]);
+        let key = extractor.extract_unusual(i, &packets[i]);
         headers.flags[i] = key.common().tcp_flags.get();
         match plan.line_of_key(key) {
             Some(line) => headers.lines[i] = line,

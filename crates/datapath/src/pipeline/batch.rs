@@ -4,7 +4,7 @@
 //! A *run* is a sequence of packets that no flow of their stage tells apart. What is known of a run is stored at the
 //! index of its first packet. A set is an integer with one bit for each packet.
 
-use packet::flow::extract::{Layers, VlanLimit, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract, extract_unusual};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
@@ -198,12 +198,12 @@ pub struct KeyExtractor<'a> {
 }
 
 impl KeyExtractor<'_> {
-    /// Extracts the key of packet `i`.
+    /// Extracts the key of packet `i`, whose headers are unusual.
     #[inline(always)]
-    pub fn extract(&mut self, i: usize, packet: &Packet) -> &Key {
+    pub fn extract_unusual(&mut self, i: usize, packet: &Packet) -> &Key {
         let key = &mut self.keys[i];
         start_key(key, self.in_port);
-        self.layers[i] = extract(packet.data(), key, self.vlan_limit);
+        self.layers[i] = extract_unusual(packet.data(), key, self.vlan_limit);
         *self.extracted |= 1 << i;
         key
     }
@@ -319,7 +319,7 @@ impl Found {
     /// Whether the flow's program has to run.
     #[inline(always)]
     pub fn is_program(self) -> bool {
-        self.action == FastAction::PROGRAM
+        self.action == FastAction::PROGRAM || self.action.rewrite().is_some()
     }
 }
 

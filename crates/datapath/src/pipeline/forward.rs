@@ -126,7 +126,7 @@ impl Worker {
     /// flow's actions are executed.
     #[inline(always)]
     fn act(&mut self) {
-        let Worker { number, reader, table, in_flight, executor, .. } = self;
+        let Worker { number, reader, table, caches, in_flight, executor, .. } = self;
         let guard = reader.pin();
         let InFlight { packets, meta } = in_flight;
         let (count, in_port, pass) = (packets.len(), meta.in_port(), meta.pass());
@@ -155,7 +155,7 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, guard, packets, meta);
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
