@@ -224,27 +224,36 @@ impl CompactRewrite {
 /// Offset of the hop limit in an IPv6 header.
 const HOP_LIMIT: usize = 7;
 
-/// Slots of a [`RewriteTable`]: far more than next hops of most networks, and few enough for the second-level cache.
-const SLOTS: usize = 2048;
+/// Most rewrites of a [`RewriteTable`]: more than most networks have next hops, and few enough for the second-level
+/// cache.
+const MAX_REWRITES: usize = 1024;
+
+/// Slots of a table's index.
+const SLOTS: usize = 4 * MAX_REWRITES;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 
 /// How many slots are looked at for one rewrite.
 const PROBES: usize = 8;
 
-/// How many rewrites may find no slot before a worker forgets all of them.
+/// How many rewrites may find no room before a worker forgets all of them.
 const MAX_REFUSED: u32 = 1 << 16;
 
 /// The compact rewrites that a worker's packets need, each of them once. A rewrite is never changed, so a number means
 /// the same until the table is emptied, and the worker's caches with it.
 pub struct RewriteTable {
-    slots: Box<[Option<CompactRewrite>]>,
-    /// How many rewrites have found no slot.
+    /// By their numbers, without gaps, so that few of them are in few cache lines.
+    rewrites: Vec<CompactRewrite>,
+    /// Numbers plus one, by hash; zero where there is none.
+    slots: Box<[u16]>,
+    /// How many rewrites have found no room.
     refused: u32,
 }
 
+const _: () = assert!(MAX_REWRITES < u16::MAX as usize);
+
 impl Default for RewriteTable {
     fn default() -> RewriteTable {
-        RewriteTable { slots: vec![None; SLOTS].into(), refused: 0 }
+        RewriteTable { rewrites: Vec::with_capacity(MAX_REWRITES), slots: vec![0; SLOTS].into(), refused: 0 }
     }
 }
 
@@ -252,19 +261,23 @@ impl RewriteTable {
     /// The rewrite with this number.
     #[inline(always)]
     pub fn get(&self, number: u32) -> Option<&CompactRewrite> {
-        self.slots[number as usize % SLOTS].as_ref()
+        self.rewrites.get(number as usize)
     }
 
     /// The number of a rewrite, which is added where it is new; or `None` where there is no room for it.
     pub fn number(&mut self, rewrite: &CompactRewrite) -> Option<u32> {
         let first = rewrite.hash();
         for at in (first..first + PROBES).map(|at| at % SLOTS) {
-            match &self.slots[at] {
-                Some(other) if other == rewrite => {}
-                Some(_) => continue,
-                None => self.slots[at] = Some(*rewrite),
+            match usize::from(self.slots[at]).checked_sub(1) {
+                Some(number) if self.rewrites[number] == *rewrite => return Some(number as u32),
+                Some(_) => {}
+                None if self.rewrites.len() == MAX_REWRITES => break,
+                None => {
+                    self.rewrites.push(*rewrite);
+                    self.slots[at] = self.rewrites.len() as u16;
+                    return Some(self.rewrites.len() as u32 - 1);
+                }
             }
-            return Some(at as u32);
         }
         self.refused = self.refused.saturating_add(1);
         None
@@ -272,11 +285,12 @@ impl RewriteTable {
 
     /// Empties the table. From then on, numbers mean something else.
     pub fn clear(&mut self) {
-        self.slots.fill(None);
+        self.rewrites.clear();
+        self.slots.fill(0);
         self.refused = 0;
     }
 
-    /// Whether so many rewrites have found no slot that those that are there are probably old.
+    /// Whether so many rewrites have found no room that those that are there are probably old.
     #[inline(always)]
     pub fn is_worn_out(&self) -> bool {
         self.refused >= MAX_REFUSED
@@ -475,11 +489,11 @@ mod tests {
     #[test]
     fn rewrites_have_numbers() {
         let mut table = RewriteTable::default();
-        let rewrites: Vec<_> = (0..2 * SLOTS as u32).map(|port| CompactRewrite::to(PortNo(port))).collect();
+        let rewrites: Vec<_> = (0..2 * MAX_REWRITES as u32).map(|port| CompactRewrite::to(PortNo(port))).collect();
         let numbers: Vec<_> = rewrites.iter().map(|rewrite| table.number(rewrite)).collect();
         let given = numbers.iter().flatten().count();
-        assert!(numbers[..SLOTS / 4].iter().all(Option::is_some), "no room for the first few");
-        assert!(given > SLOTS * 3 / 4 && given <= SLOTS, "{given}");
+        assert!(numbers[..MAX_REWRITES / 2].iter().all(Option::is_some), "no room for the first few");
+        assert!(given > MAX_REWRITES * 9 / 10 && given <= MAX_REWRITES, "{given}");
         for (rewrite, number) in rewrites.iter().zip(numbers) {
             assert_eq!(table.number(rewrite), number);
             assert!(number.is_none_or(|number| table.get(number) == Some(rewrite)));

@@ -28,25 +28,21 @@ pub fn rewrite_runs(
     meta: &mut BatchMeta,
 ) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let (mut grown, mut differ, mut programs) = (0, 0, 0);
-    for at in bits(starts) {
-        programs |= u32::from(meta.found[at].action == FastAction::PROGRAM) << at;
-    }
-    if programs != 0 {
-        // A program is two dependent loads away: both are prefetched.
-        bits(programs).for_each(|at| table.arena.prefetch_header(meta.found[at].flow));
-        bits(programs).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
-    }
+    let (mut grown, mut differ, mut prefetched) = (0, 0, false);
     for at in bits(starts) {
         let found = meta.found[at];
-        let run = &mut packets[at..meta.end_of_run(at, count)];
-        let port = if let Some(number) = found.action.rewrite() {
-            let rewrite = rewrites.get(number).expect("the table is emptied with the caches");
-            rewrite_compactly(rewrite, run, meta, at, &mut grown)
-        } else if programs >> at & 1 != 0
-            && let CompiledAction::Program(program) = table.arena.action(found.flow, guard)
-        {
-            rewrite_run(program, run, meta, at, &mut grown)
+        let run = at..meta.end_of_run(at, count);
+        let port = if let Some(rewrite) = found.action.rewrite().and_then(|number| rewrites.get(number)) {
+            rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown)
+        } else if found.is_program() {
+            if !prefetched {
+                prefetch_programs(table, meta, starts);
+                prefetched = true;
+            }
+            match table.arena.action(found.flow, guard) {
+                CompiledAction::Program(program) => rewrite_run(program, &mut packets[run], meta, at, &mut grown),
+                CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
+            }
         } else {
             None
         };
@@ -58,6 +54,14 @@ pub fn rewrite_runs(
     }
     meta.headers.longest += grown;
     differ == 0
+}
+
+/// Prefetches programs, which are two dependent loads away.
+#[inline(never)]
+fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
+    let is_program = |at: &usize| meta.found[*at].action == FastAction::PROGRAM;
+    bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_header(meta.found[at].flow));
+    bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
 }
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent

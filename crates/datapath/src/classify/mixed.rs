@@ -14,7 +14,7 @@ use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
-use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
+use super::scan::{AHEAD, MaskedHeaders, copied, fits_with_flags, fitting};
 use super::{bits, prefetch};
 use crate::classify::cache::headers::{CacheReader, CachedFlow, Found, HeaderCache, Probes};
 use crate::classify::cpu::Leveled;
@@ -242,14 +242,10 @@ fn mask_and_hash<S: Simd>(
         }
         let packet = &packets[i];
         headers.bytes[i] = packet.len() as u32;
-        let pattern = Template::of(packet.data(), extractor.vlan_limit()).and_then(|template| plan.pattern(template));
-        let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
-            cold_path();
-            unusual |= 1 << i;
-            // Steps that read all lines must not read one of an earlier batch.
-            (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
-            continue;
-        };
+        // Packets without a template go the same way as the others, with a pattern that they do not fit.
+        let pattern = plan.pattern_or_none(Template::number_of(packet.data(), extractor.vlan_limit()));
+        let (fits, flags) = fits_with_flags::<true>(&pattern.layout, packet);
+        unusual |= u32::from(!fits) << i;
         let bytes = match packet.line(pattern.at as usize) {
             Some(bytes) => simd.load_bytes(bytes),
             None => simd.load_bytes(&copied(packet.data(), pattern.at as usize)),
@@ -257,7 +253,7 @@ fn mask_and_hash<S: Simd>(
         let line = simd.select(bytes, simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
         simd.store(line, &mut headers.lines[i].0);
         headers.flags[i] = flags;
-        cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
+        cores |= u32::from(fits & Origin::of(&pattern.salt.0).has_core()) << i;
     }
     headers.longest = longest(&headers.bytes[..count]);
     let last = (all(count) & !unusual).checked_ilog2();
@@ -287,13 +283,19 @@ pub fn lines_of_keys(
     extractor: &mut KeyExtractor<'_>,
     headers: &mut MaskedHeaders,
 ) -> u32 {
-    let mut without = 0;
+    let (mut without, mut v6) = (0, 0);
     for i in bits(unusual) {
-        let key = extractor.extract_unusual(i, &packets[i]);
-        headers.flags[i] = key.common().tcp_flags.get();
-        match plan.line_of_key(key) {
-            Some(line) => headers.lines[i] = line,
-            None => without |= 1 << i,
+        v6 |= u32::from(packets[i].data().get(12..14) == Some(&[0x86, 0xdd])) << i;
+    }
+    // Protocols one after the other, since each is read by other code.
+    for set in [unusual & v6, unusual & !v6] {
+        for i in bits(set) {
+            let key = extractor.extract_unusual(i, &packets[i]);
+            headers.flags[i] = key.common().tcp_flags.get();
+            match plan.line_of_key(key) {
+                Some(line) => headers.lines[i] = line,
+                None => without |= 1 << i,
+            }
         }
     }
     without

@@ -50,7 +50,8 @@ pub struct MetadataBits {
 
 /// The patterns of a stage.
 pub struct Plan {
-    patterns: [Option<Box<Pattern>>; Template::COUNT],
+    /// By the templates' numbers; the last one is for frames without a template, and is always `None`.
+    patterns: [Option<Box<Pattern>>; Template::COUNT + 1],
     /// How lines are made of the keys of packets without a pattern.
     key_pattern: Option<Box<KeyPattern>>,
     /// The metadata that flows of a later stage match. It is part of the line.
@@ -133,7 +134,7 @@ impl Origin {
     }
 
     /// A line with this origin and zeros.
-    fn line(self) -> Line {
+    const fn line(self) -> Line {
         let [a, b, c, d] = self.0.to_ne_bytes();
         [0, 0, 0, 0, 0, 0, 0, u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
     }
@@ -212,7 +213,7 @@ impl Plan {
     }
 
     fn with_metadata(list: u16, union: &Mask, metadata: SmallVec<[MetadataBits; 4]>) -> Plan {
-        let mut patterns = [const { None }; Template::COUNT];
+        let mut patterns = [const { None }; Template::COUNT + 1];
         for template in Template::all() {
             let pattern = template.window(union).and_then(|w| Pattern::new(list, template, &w, metadata.len()));
             patterns[template.number()] = pattern.map(Box::new);
@@ -229,7 +230,7 @@ impl Plan {
     /// A plan without patterns: every packet is looked up by its key.
     pub fn none() -> Plan {
         Plan {
-            patterns: [const { None }; Template::COUNT],
+            patterns: [const { None }; Template::COUNT + 1],
             key_pattern: None,
             metadata: SmallVec::new(),
             simple: false,
@@ -261,12 +262,28 @@ impl Plan {
         self.key_pattern.is_some()
     }
 
+    /// The pattern of the template with this number, or [`NO_PATTERN`], without a branch.
+    #[inline(always)]
+    pub fn pattern_or_none(&self, number: usize) -> &Pattern {
+        self.patterns[number].as_deref().unwrap_or(&NO_PATTERN)
+    }
+
     /// The pattern of a template.
     #[inline(always)]
     pub fn pattern(&self, template: Template) -> Option<&Pattern> {
         self.patterns[template.number()].as_deref()
     }
 }
+
+/// The pattern of frames that have none. No frame fits it.
+pub static NO_PATTERN: Pattern = Pattern {
+    mask: Aligned([0; 8]),
+    parse: Aligned([0; 8]),
+    salt: Aligned(Origin(Origin::NO_CORE).line()),
+    at: 0,
+    layout: Template::NO_LAYOUT,
+    metadata_at: 0,
+};
 
 impl KeyPattern {
     /// `None` where the line has no room for all words.

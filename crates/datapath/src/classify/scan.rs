@@ -132,21 +132,29 @@ pub fn scan<S: Simd>(
 /// packet may have any other template, so there is no branch that depends on the layout.
 #[inline(always)]
 pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
+    let (fits, flags) = fits_with_flags::<VARIED>(layout, packet);
+    fits.then_some(flags)
+}
+
+/// As [`fitting`], without a branch for the result. The flags are zero where a packet does not fit.
+#[inline(always)]
+pub(super) fn fits_with_flags<const VARIED: bool>(layout: &Layout, packet: &Packet) -> (bool, u16) {
     let frame = packet.data();
     let size = frame.len() as u32;
     if size < layout.min_frame {
-        return None;
+        return (false, 0);
     }
     // SAFETY: the frame has at least `min_frame` bytes, which was checked above. Every offset of a layout is at least
     // two bytes below that, and so is the Ethernet type.
     let at = |at: u32| unsafe { word(frame, at) };
     let length = at(layout.length);
     if !VARIED && layout.is_plain {
-        return layout.fits_without_tcp(size, length).then_some(0);
+        return (layout.fits_without_tcp(size, length), 0);
     }
     let tcp = at(layout.tcp) & layout.tcp_mask;
     let is_tagged = (at(TAG_AT as u32) ^ TAG) & layout.tag_mask == 0;
-    (is_tagged & layout.fits(size, length, tcp)).then_some(tcp & 0x0fff)
+    let fits = is_tagged & layout.fits(size, length, tcp);
+    (fits, tcp & 0x0fff & u16::from(fits).wrapping_neg())
 }
 
 /// # Safety

@@ -262,6 +262,12 @@ impl BatchMeta {
         self.counted >> at & 1 != 0
     }
 
+    /// Whether all runs have been counted.
+    #[inline(always)]
+    pub fn are_all_counted(&self) -> bool {
+        self.starts & !self.counted == 0
+    }
+
     /// All runs are counted, and all have the same fast action.
     #[inline(always)]
     pub fn is_uniform(&self) -> bool {

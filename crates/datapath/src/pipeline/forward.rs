@@ -142,7 +142,10 @@ impl Worker {
         let flow_counters = table.arena.flow_counters(*number);
         let first = meta.found[0];
         let (mut uniform, mut programs) = (true, meta.is_uniform() && first.is_program());
-        if !meta.is_uniform() {
+        if !meta.is_uniform() && meta.are_all_counted() {
+            // The step that looks at all actions says whether they are the same.
+            programs = true;
+        } else if !meta.is_uniform() {
             for at in bits(meta.starts()) {
                 let found = meta.found[at];
                 uniform &= found.action == first.action;

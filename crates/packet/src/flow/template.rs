@@ -38,7 +38,7 @@ const PARSED: [u16; 6] = [TAG, PROVIDER_TAG, 0x8847, 0x8848, 0x894f, 0x88e7];
 /// LLC and SNAP headers with organisation zero: an Ethernet type follows (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// ARP for Ethernet and IPv4 (RFC 826).
-const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_HEAD: [u16; 3] = [1, 0x0800, 0x0604];
 
 /// Which headers a frame has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +135,23 @@ impl Template {
         Kind::ALL[self.0 as usize % Kind::ALL.len()]
     }
 
+    /// A layout that no frame fits.
+    pub const NO_LAYOUT: Layout = Layout {
+        l3: 0,
+        tags: 0,
+        l4: 0,
+        length: 0,
+        tcp: 0,
+        length_mask: 0,
+        tcp_mask: 0,
+        tag_mask: 0,
+        uncounted: 0,
+        min_ip: u32::MAX,
+        tcp_words: 0,
+        min_frame: TAG_AT as u32 + 2,
+        is_plain: false,
+    };
+
     /// Where the headers are.
     pub const fn layout(self) -> Layout {
         let l3 = 14 + 4 * self.tags() as u32;
@@ -174,34 +191,42 @@ impl Template {
     /// than are parsed have none.
     #[inline(always)]
     pub fn of(frame: &[u8], vlan_limit: VlanLimit) -> Option<Template> {
-        let head: &[u8; HEAD as usize] = frame.first_chunk()?;
+        let number = Template::number_of(frame, vlan_limit);
+        (number < Template::COUNT).then_some(Template(number as u8))
+    }
+
+    /// The number of the template, or [`COUNT`](Template::COUNT) where there is none. Frames of different protocols may
+    /// take turns, so there is no branch for a question whose answer is often another one.
+    #[inline(always)]
+    pub fn number_of(frame: &[u8], vlan_limit: VlanLimit) -> usize {
+        let Some(head) = frame.first_chunk::<{ HEAD as usize }>() else { return Template::COUNT };
         let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
         let outer = word(TAG_AT);
         let are_two =
             ((outer == TAG) | (outer == PROVIDER_TAG)) & (word(TAG_AT + 4) == TAG) & (vlan_limit.tags() == MAX_TAGS);
         let tags = usize::from((outer == TAG) | are_two) + usize::from(are_two);
         let l3 = 14 + 4 * tags;
-        let (is_v4, is_v6) = (word(l3 - 2) == IPV4, word(l3 - 2) == IPV6);
-        // Without a branch for each question: packets of different protocols may take turns.
+        let dl_type = word(l3 - 2);
+        let (is_v4, is_v6, is_arp) = (dl_type == IPV4, dl_type == IPV6, (dl_type == ARP) | (dl_type == RARP));
+        if !(is_v4 | is_v6 | is_arp) {
+            let kind = Template::of_other(dl_type, &head[l3..]);
+            return kind.map_or(Template::COUNT, |kind| Template::new(kind, tags).number());
+        }
         let protocol = head[l3 + 6 + 3 * usize::from(is_v4)];
         let (is_udp, is_tcp, is_icmp) = (protocol == UDP, protocol == TCP, is_v4 & (protocol == ICMP));
         let is_plain = is_v6 | is_v4 & (head[l3] == 0x45) & (word(l3 + 6) & 0x3fff == 0);
-        if is_plain & (is_udp | is_tcp | is_icmp) {
-            let kind = u8::from(is_v6) | u8::from(is_tcp) << 1 | (u8::from(is_icmp) * Kind::Icmp as u8);
-            return Some(Template((tags * Kind::ALL.len()) as u8 | kind));
-        }
-        if is_v4 | is_v6 {
-            return None;
-        }
-        let kind = Template::without_ip(word(l3 - 2), &head[l3..])?;
-        Some(Template::new(kind, tags))
+        let is_plain = is_plain & (is_udp | is_tcp | is_icmp);
+        let is_arp = is_arp & (word(l3) == ARP_HEAD[0]) & (word(l3 + 2) == ARP_HEAD[1]) & (word(l3 + 4) == ARP_HEAD[2]);
+        let of_plain = usize::from(is_v6) | usize::from(is_tcp) << 1 | (usize::from(is_icmp) * Kind::Icmp as usize);
+        let kind = (usize::from(is_plain) * of_plain) | (usize::from(is_arp) * Kind::Arp as usize);
+        let has_template = usize::from(is_plain | is_arp);
+        has_template * (tags * Kind::ALL.len() + kind) + (1 - has_template) * Template::COUNT
     }
 
-    /// What a frame is that has this type, or length, and then no IP.
+    /// What a frame is that has this type, or length, and then neither IP nor ARP.
     #[cold]
-    fn without_ip(kind: u16, l3: &[u8]) -> Option<Kind> {
+    fn of_other(kind: u16, l3: &[u8]) -> Option<Kind> {
         match kind {
-            ARP | RARP => l3.starts_with(&ARP_HEAD).then_some(Kind::Arp),
             length if length < ETHERTYPE_MIN => (!l3.starts_with(&SNAP)).then_some(Kind::Llc),
             parsed if PARSED.contains(&parsed) => None,
             _ => Some(Kind::Other),
@@ -419,7 +444,8 @@ mod tests {
                     &types[l3]
                 });
                 if l3 == 4 || l3 == 6 && odd & 3 == 1 {
-                    f[at..at + 6].copy_from_slice(if l3 == 4 && odd & 15 != 6 { &ARP_HEAD } else { &SNAP });
+                    let arp = [0, 1, 8, 0, 6, 4];
+                    f[at..at + 6].copy_from_slice(if l3 == 4 && odd & 15 != 6 { &arp } else { &SNAP });
                     f[at + 6] &= if l3 == 4 { u8::from(odd & 15 == 7) } else { 0x0f };
                     f.truncate(f.len() - if odd & 0x10 == 0 { 0 } else { cut * 4 });
                     return f;

@@ -135,7 +135,7 @@ impl Ipv4<'_> {
         let word = be16(header, 6);
         // Without a branch: fragments may alternate with whole packets.
         let (is_any, is_later) = (word & 0x3fff != 0, word & 0x1fff != 0);
-        let nw_frag = u8::from(is_any) * frag::ANY | u8::from(is_later) * frag::LATER;
+        let nw_frag = (u8::from(is_any) * frag::ANY) | (u8::from(is_later) * frag::LATER);
         Some(Ipv4 { header, nw_frag, l4: at + header_len, end: at + total })
     }
 }
