@@ -126,7 +126,7 @@ impl Worker {
     /// flow's actions are executed.
     #[inline(always)]
     fn act(&mut self) {
-        let Worker { number, reader, table, in_flight, executor, .. } = self;
+        let Worker { number, reader, table, caches, in_flight, executor, .. } = self;
         let guard = reader.pin();
         let InFlight { packets, meta } = in_flight;
         let (count, in_port, pass) = (packets.len(), meta.in_port(), meta.pass());
@@ -142,7 +142,10 @@ impl Worker {
         let flow_counters = table.arena.flow_counters(*number);
         let first = meta.found[0];
         let (mut uniform, mut programs) = (true, meta.is_uniform() && first.is_program());
-        if !meta.is_uniform() {
+        if !meta.is_uniform() && meta.are_all_counted() {
+            // The step that looks at all actions says whether they are the same.
+            programs = true;
+        } else if !meta.is_uniform() {
             for at in bits(meta.starts()) {
                 let found = meta.found[at];
                 uniform &= found.action == first.action;
@@ -155,7 +158,7 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, guard, packets, meta);
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
