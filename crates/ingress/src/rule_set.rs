@@ -7,8 +7,8 @@ use crate::prefix::recognise;
 use crate::prefix_set::PrefixSet;
 use crate::rule::{self, Rule, RuleError, Verdict};
 
-/// Compiled rules, with the token buckets of those that limit.
-#[derive(Debug)]
+/// Compiled rules, with the token buckets of those that limit. By default there are none.
+#[derive(Debug, Default)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
     /// What to do, by rule.

@@ -11,6 +11,7 @@ use packet::flow::VlanLimit;
 use ports::registry;
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
+use super::ingress::Configured;
 use super::missing::Seen;
 use super::openflow::SocketRequests;
 use crate::config::Workers;
@@ -293,11 +294,11 @@ impl LiveSwitch {
     }
 
     fn set_ingress_filter(&self, name: &str, interface: &Interface) -> StepResult {
-        if interface.kind == "patch" && interface.ingress_filter.is_some() {
+        let wanted = Configured { rules: interface.ingress_filter.clone(), program: interface.ingress_program.clone() };
+        if interface.kind == "patch" && wanted != Configured::default() {
             return Err(desired::NO_FRAMES.into());
         }
-        let wanted = interface.ingress_filter.as_deref();
-        self.engine.ingress.configure(&self.engine.datapath, name, wanted).map_err(|e| format!("ingress-filter: {e}"))
+        self.engine.ingress.configure(&self.engine.datapath, name, wanted)
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
