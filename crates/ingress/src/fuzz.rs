@@ -5,9 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use datapath::pipeline::ingress::Filter as _;
 use packet::{Packet, Time};
 
+use crate::bpf::native::{self, NativeProgram};
 use crate::bpf::{Instruction, verify};
 use crate::ebpf::instruction::Word;
 use crate::ebpf::{Machine, assembler};
+use crate::jit::Compiler;
 use crate::prefix::recognise;
 use crate::rule;
 use crate::{PortFilter, RuleSet};
@@ -32,26 +34,25 @@ pub fn run(bytes: &[u8]) {
 pub fn run_ebpf(bytes: &[u8]) {
     let [kind, rest @ ..] = bytes else { return };
     if kind & 1 == 0 {
-        if let Ok(machine) = Machine::load(rest, None) {
-            run_machine(&machine, &[0; LONGEST_FRAME]);
-            run_machine(&machine, &rest[..rest.len().min(LONGEST_FRAME)]);
-        }
+        run_machine(|| Machine::load(rest, None).ok(), &rest[..rest.len().min(LONGEST_FRAME)]);
         return;
     }
     let [words, rest @ ..] = rest else { return };
     let (code, frame) = rest.split_at((usize::from(*words) * 8).min(rest.len()));
     let words: Vec<_> = code.as_chunks().0.iter().copied().map(Word::from_bytes).collect();
-    if let Ok(machine) = assembler::assemble(&words, assembler::maps()) {
-        run_machine(&machine, &frame[..frame.len().min(LONGEST_FRAME)]);
-    }
+    let load = || assembler::assemble(&words, assembler::maps()).ok();
+    run_machine(load, &frame[..frame.len().min(LONGEST_FRAME)]);
 }
 
-/// A program that was verified has no faults, with the maps empty and with what it has left there; nor does it write
-/// anything else.
-fn run_machine(machine: &Machine, frame: &[u8]) {
+/// A program that was verified has no faults, with the maps empty and with what it has left there, and returns the same
+/// in native code.
+fn run_machine(load: impl Fn() -> Option<Machine>, frame: &[u8]) {
+    let (Some(interpreted), Some(native)) = (load(), load()) else { return };
     for now in 0..3 {
-        assert!(machine.interpret(frame, now).is_ok());
-        machine.verdict(frame, now);
+        let returned = interpreted.interpret(frame, now).expect("it was verified");
+        if let Some(by_native_code) = native.run_native(frame, now) {
+            assert_eq!(by_native_code, returned);
+        }
     }
 }
 
@@ -132,6 +133,10 @@ fn run_program(bytes: &[u8], frame: &[u8]) {
     if let Ok(program) = verify(&instructions.collect::<Vec<_>>()) {
         let whole = program.run(frame);
         assert_eq!(program.matches(frame), whole.is_some_and(|returned| returned != 0));
+        let mut compiler = Compiler::new().expect("there is native code for this processor");
+        let function = compiler.add(|builder| native::build(&program, builder)).expect("it can be compiled");
+        let native = NativeProgram::new(compiler.finish(&[function]).expect("there is memory").remove(0));
+        assert_eq!(native.run(frame), whole.unwrap_or(0));
     }
 }
 

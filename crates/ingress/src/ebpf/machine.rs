@@ -5,9 +5,11 @@ use std::sync::Arc;
 use super::instruction::decode;
 use super::interpreter::{self, Fault};
 use super::map::Map;
+use super::native::NativeProgram;
 use super::object::{RawObject, RawProgram};
 use super::program::Program;
 use super::verify::verify;
+use crate::jit::JitError;
 
 /// What is decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Machine {
     name: String,
     program: Program,
     maps: Vec<Arc<Map>>,
+    /// Its native code, or why there is none.
+    native: Result<NativeProgram, JitError>,
 }
 
 impl Machine {
@@ -68,7 +72,8 @@ impl Machine {
             .map_err(|(at, reason)| refused(format!("instruction {at}: {reason}")))?;
         let program = verify(operations, &object.maps).map_err(|e| refused(e.to_string()))?;
         let maps: Vec<_> = object.maps.into_iter().map(|definition| Arc::new(Map::new(definition))).collect();
-        Ok(Machine { name: raw.name.clone(), program, maps })
+        let native = NativeProgram::new(&program, &maps);
+        Ok(Machine { name: raw.name.clone(), program, maps, native })
     }
 
     /// The name of its function.
@@ -93,7 +98,15 @@ impl Machine {
 
     /// How it is run.
     pub fn code(&self) -> String {
-        "interpreted".into()
+        match &self.native {
+            Ok(_) => "native code".into(),
+            Err(reason) => format!("interpreted: {reason}"),
+        }
+    }
+
+    /// The same without native code, as where there is none.
+    pub fn interpreted(self) -> Machine {
+        Machine { native: Err(JitError::not_wanted()), ..self }
     }
 
     /// Its maps.
@@ -104,10 +117,18 @@ impl Machine {
     /// Decides about a frame. `now`: nanoseconds of the switch's clock.
     #[inline]
     pub fn verdict(&self, frame: &[u8], now: u64) -> Verdict {
-        self.interpret(frame, now).map_or(Verdict::Fault, Verdict::from_number)
+        match &self.native {
+            Ok(native) => Verdict::from_number(native.run(frame, now)),
+            Err(_) => self.interpret(frame, now).map_or(Verdict::Fault, Verdict::from_number),
+        }
     }
 
-    /// The same by the interpreter: what the program returns.
+    /// The same by native code: what the program returns; `None` where there is none.
+    pub fn run_native(&self, frame: &[u8], now: u64) -> Option<u64> {
+        self.native.as_ref().ok().map(|native| native.run(frame, now))
+    }
+
+    /// The same by the interpreter.
     ///
     /// # Errors
     /// A verified program has none.

@@ -13,6 +13,7 @@
 //! | [`verify`](mod@verify) | From instructions to a program, or why not |
 //! | [`program`] | Verified programs |
 //! | [`interpreter`] | The interpreter |
+//! | [`native`] | Verified programs in native code |
 //! | [`assembler`] | Programs for tests and fuzzing |
 //! | `tests` | Tests of programs: what is refused, and what they decide |
 
@@ -24,6 +25,7 @@ pub mod instruction;
 pub mod interpreter;
 pub mod machine;
 pub mod map;
+pub mod native;
 pub mod object;
 pub mod port_program;
 pub mod program;

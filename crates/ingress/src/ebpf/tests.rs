@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::assembler::*;
 use super::instruction::Word;
 use super::machine::{Machine, Verdict};
+use super::map::Map;
 
 /// r6 = start of the frame, r7 = its end; ends with `XDP_PASS` unless the frame has `bytes`.
 fn with_frame(bytes: i32) -> Vec<Word> {
@@ -32,6 +33,13 @@ fn look_up(number: i32, key: i32) -> Vec<Word> {
 
 fn program(parts: &[&[Word]]) -> Machine {
     assemble(&parts.concat(), maps()).unwrap()
+}
+
+#[test]
+fn there_is_native_code() {
+    let machine = program(&[&end(2)]);
+    assert_eq!(machine.code(), if cfg!(miri) { "interpreted: Miri runs no native code" } else { "native code" });
+    assert_eq!(machine.interpreted().code(), "interpreted: native code is not wanted");
 }
 
 fn refusal(parts: &[&[Word]]) -> String {
@@ -176,6 +184,25 @@ fn pointers_are_no_numbers() {
     ] {
         let error = refusal(&[&words]);
         assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn no_pointer_is_null() {
+    for register in [1, 10, 8] {
+        let words = [
+            &look_up(0, 0)[..],
+            &[copy(8, 0), skip_if_equal(8, 0, 3), skip_if_equal(register, 0, 2)],
+            &end(2),
+            &end(1),
+        ];
+        let words = if register == 8 {
+            words.concat()
+        } else {
+            [&[skip_if_equal(register, 0, 2)][..], &end(2), &end(1)].concat()
+        };
+        let machine = assemble(&words, maps()).unwrap();
+        assert_eq!((machine.verdict(&[], 0), machine.interpreted().verdict(&[], 0)), (Verdict::Pass, Verdict::Pass));
     }
 }
 
@@ -358,13 +385,24 @@ pub fn any_program() -> impl Strategy<Value = Vec<Word>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 5000 }))]
     #[test]
-    fn a_program_that_was_verified_has_no_faults(
+    fn a_program_that_was_verified_has_no_faults_and_is_the_same_in_native_code(
         words in any_program(),
         frame in proptest::collection::vec(any::<u8>(), 0..40),
     ) {
-        if let Ok(machine) = assemble(&words, maps()) {
-            prop_assert!(machine.interpret(&frame, 5).is_ok());
-            prop_assert!(machine.interpret(&frame, 5).is_ok(), "with what the maps hold then");
+        let machines = (assemble(&words, maps()), assemble(&words, maps()));
+        if let (Ok(interpreted), Ok(native)) = machines {
+            // Again with what the maps hold then.
+            for now in 5..7 {
+                let returned = interpreted.interpret(&frame, now);
+                prop_assert!(returned.is_ok(), "{returned:?}");
+                if let Some(by_native_code) = native.run_native(&frame, now) {
+                    prop_assert_eq!(by_native_code, returned.unwrap());
+                    for (a, b) in interpreted.maps().iter().zip(native.maps()) {
+                        let sorted = |map: &Map| { let mut all = map.elements(100); all.sort(); all };
+                        prop_assert_eq!(sorted(a), sorted(b));
+                    }
+                }
+            }
         }
     }
 }
