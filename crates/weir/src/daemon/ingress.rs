@@ -4,8 +4,9 @@
 //! theirs before they receive; those of others are replaced. What an operator sets is in force until the configuration
 //! says something else than before.
 //!
-//! Sharing between threads: changes are made one at a time, under `changing`. `by_port` is locked for moments only, also
-//! within the datapath's own locks; nothing is locked under it but the counters of a filter.
+//! Sharing between threads: changes are made one at a time, under `changing`, when their rules have been compiled, which can
+//! take as long as a name server does. `by_port` is locked for moments only, also within the datapath's own locks; nothing is
+//! locked under it but the counters of a filter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +17,14 @@ use ingress::ebpf::PortProgram;
 use ingress::{PortFilter, RuleSet};
 use parking_lot::Mutex;
 
+use super::compiler::Compiler;
 use crate::config::desired::IngressProgram;
 
 /// The filters of all ports.
 #[derive(Default)]
 pub struct IngressFilters {
+    /// Compiles what the configuration wants.
+    pub compiler: Compiler,
     changing: Mutex<()>,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
 }
@@ -69,45 +73,56 @@ impl IngressFilters {
     /// Brings the filter into force that the configuration wants: rules and program, each unless it is the same as before.
     /// On an error, what was in force of it stays so.
     pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Configured) -> Result<(), String> {
-        let _changing = self.changing.lock();
-        let mut configured = self.by_port.lock().get(port).map(|entry| entry.configured.clone()).unwrap_or_default();
+        let configured = self.by_port.lock().get(port).map(|entry| entry.configured.clone()).unwrap_or_default();
         let mut outcome = Ok(());
         if configured.program != wanted.program {
-            let changed = wanted.program.as_ref().map(open).transpose();
-            match changed.map(|program| self.replace_program(datapath, port, program)) {
-                Ok(()) => configured.program = wanted.program,
+            match wanted.program.as_ref().map(open).transpose() {
+                Ok(program) => {
+                    let _changing = self.changing.lock();
+                    self.replace_program(datapath, port, program);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.program = wanted.program;
+                }
                 Err(e) => outcome = Err(format!("ingress-ebpf: {e}")),
             }
         }
         if configured.rules != wanted.rules {
-            match self.replace_rules(datapath, port, wanted.rules.as_deref()) {
-                Ok(()) => configured.rules = wanted.rules,
+            match wanted.rules.as_ref().map(|rules| self.compiler.compile(port, rules)).transpose() {
+                Ok(rules) => {
+                    let _changing = self.changing.lock();
+                    self.replace_rules(datapath, port, rules);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.rules = wanted.rules;
+                }
                 Err(e) => outcome = Err(format!("ingress-filter: {e}")),
             }
-        }
-        if configured != Configured::default() || self.by_port.lock().contains_key(port) {
-            self.by_port.lock().entry(port.to_owned()).or_default().configured = configured;
         }
         outcome
     }
 
     /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
-    /// filter, before or after. On an error, what was in force stays so.
+    /// filter, before or after. It is called again where others have changed them meanwhile. On an error, what was in force
+    /// stays so.
     pub fn change(
         &self,
         datapath: &Datapath,
         port: &str,
-        change: impl FnOnce(Option<&RuleSet>) -> Result<Option<String>, String>,
+        change: impl Fn(Option<&RuleSet>) -> Result<Option<String>, String>,
     ) -> Result<(), String> {
-        let _changing = self.changing.lock();
-        let wanted = change(self.get(port).as_ref().map(|filter| filter.rules()))?;
-        self.replace_rules(datapath, port, wanted.as_deref())
+        loop {
+            let before = self.get(port);
+            let wanted = change(before.as_ref().map(|filter| filter.rules()))?;
+            let rules = wanted.as_deref().map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+            let _changing = self.changing.lock();
+            if self.get(port).as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
+                self.replace_rules(datapath, port, rules);
+                return Ok(());
+            }
+        }
     }
 
     /// Puts a program behind the rules of a port, or takes it away. On an error, what was in force stays so.
     pub fn load(&self, datapath: &Datapath, port: &str, program: Option<&IngressProgram>) -> Result<(), String> {
-        let _changing = self.changing.lock();
         let program = program.map(open).transpose()?;
+        let _changing = self.changing.lock();
         if program.is_none() && self.get(port).is_none_or(|filter| filter.program().is_none()) {
             return Err("the port has no ingress program".into());
         }
@@ -117,12 +132,12 @@ impl IngressFilters {
 
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.compiler.retain(&keep);
         self.by_port.lock().retain(|port, _| keep(port));
     }
 
-    /// Compiles rules and puts them in force, in front of the program that there is.
-    fn replace_rules(&self, datapath: &Datapath, port: &str, rules: Option<&str>) -> Result<(), String> {
-        let rules = rules.map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+    /// Puts rules in force, in front of the program that there is. Called under `changing`.
+    fn replace_rules(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
         let before = self.get(port);
         // A program needs a filter, of no rules where there are none.
         let has_program = before.as_ref().is_some_and(|before| before.program().is_some());
@@ -132,10 +147,9 @@ impl IngressFilters {
             None => PortFilter::new(rules),
         });
         self.replace(datapath, port, before, filter);
-        Ok(())
     }
 
-    /// Puts a program in force, behind the rules that there are.
+    /// Puts a program in force, behind the rules that there are. Called under `changing`.
     fn replace_program(&self, datapath: &Datapath, port: &str, program: Option<Arc<PortProgram>>) {
         let before = self.get(port);
         let filter = match &before {
