@@ -261,6 +261,9 @@ pub struct Port {
     pub interfaces: BTreeMap<String, Interface>,
 }
 
+/// Why a program has no name alone.
+pub const NO_PROGRAM: &str = "ingress-ebpf-program names a program of the file in ingress-ebpf, which is not set";
+
 /// Why a patch port cannot have a filter.
 pub const NO_FRAMES: &str =
     "a patch port receives no frames of its own; set the filter on the port that they come from";
@@ -301,6 +304,17 @@ pub struct Interface {
     pub rx_affinity: BTreeMap<usize, usize>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
+    /// The XDP program for the frames that the rules let pass (`ingress-ebpf`, `ingress-ebpf-program`).
+    pub ingress_program: Option<IngressProgram>,
+}
+
+/// An XDP program of an ingress filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IngressProgram {
+    /// The object file.
+    pub path: String,
+    /// Its function, or its section; `None`: the only one.
+    pub name: Option<String>,
 }
 
 impl Interface {

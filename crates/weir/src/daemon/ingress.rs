@@ -13,10 +13,12 @@ use std::sync::Arc;
 
 use datapath::Datapath;
 use datapath::pipeline::ingress::{Ingress, IngressSource};
+use ingress::ebpf::PortProgram;
 use ingress::{PortFilter, RuleSet};
 use parking_lot::Mutex;
 
 use super::compiler::Compiler;
+use crate::config::desired::IngressProgram;
 
 /// The filters of all ports.
 #[derive(Default)]
@@ -35,7 +37,16 @@ struct PortEntry {
     /// What was in force before: a worker that has it still is not to be the one that frees it, which takes time.
     before: Option<Arc<PortFilter>>,
     /// What the configuration has asked for last.
-    configured: Option<String>,
+    configured: Configured,
+}
+
+/// What a configuration says about a filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// The rules.
+    pub rules: Option<String>,
+    /// The program behind them.
+    pub program: Option<IngressProgram>,
 }
 
 impl IngressFilters {
@@ -59,18 +70,32 @@ impl IngressFilters {
         by_port.iter().filter_map(|(name, entry)| Some((name.clone(), entry.filter.clone()?))).collect()
     }
 
-    /// Brings the filter into force that the configuration wants, unless it wants the same as before. On an error, what
-    /// was in force stays so.
-    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Option<&str>) -> Result<(), String> {
-        let configured = self.by_port.lock().get(port).and_then(|entry| entry.configured.clone());
-        if configured.as_deref() == wanted {
-            return Ok(());
+    /// Brings the filter into force that the configuration wants: rules and program, each unless it is the same as before.
+    /// On an error, what was in force of it stays so.
+    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Configured) -> Result<(), String> {
+        let configured = self.by_port.lock().get(port).map(|entry| entry.configured.clone()).unwrap_or_default();
+        let mut outcome = Ok(());
+        if configured.program != wanted.program {
+            match wanted.program.as_ref().map(open).transpose() {
+                Ok(program) => {
+                    let _changing = self.changing.lock();
+                    self.replace_program(datapath, port, program);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.program = wanted.program;
+                }
+                Err(e) => outcome = Err(format!("ingress-ebpf: {e}")),
+            }
         }
-        let rules = wanted.map(|rules| self.compiler.compile(port, rules)).transpose()?;
-        let _changing = self.changing.lock();
-        self.replace(datapath, port, rules);
-        self.by_port.lock().entry(port.to_owned()).or_default().configured = wanted.map(str::to_owned);
-        Ok(())
+        if configured.rules != wanted.rules {
+            match wanted.rules.as_ref().map(|rules| self.compiler.compile(port, rules)).transpose() {
+                Ok(rules) => {
+                    let _changing = self.changing.lock();
+                    self.replace_rules(datapath, port, rules);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.rules = wanted.rules;
+                }
+                Err(e) => outcome = Err(format!("ingress-filter: {e}")),
+            }
+        }
+        outcome
     }
 
     /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
@@ -88,10 +113,21 @@ impl IngressFilters {
             let rules = wanted.as_deref().map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
             let _changing = self.changing.lock();
             if self.get(port).as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
-                self.replace(datapath, port, rules);
+                self.replace_rules(datapath, port, rules);
                 return Ok(());
             }
         }
+    }
+
+    /// Puts a program behind the rules of a port, or takes it away. On an error, what was in force stays so.
+    pub fn load(&self, datapath: &Datapath, port: &str, program: Option<&IngressProgram>) -> Result<(), String> {
+        let program = program.map(open).transpose()?;
+        let _changing = self.changing.lock();
+        if program.is_none() && self.get(port).is_none_or(|filter| filter.program().is_none()) {
+            return Err("the port has no ingress program".into());
+        }
+        self.replace_program(datapath, port, program);
+        Ok(())
     }
 
     /// Forgets ports that are not to be kept.
@@ -100,15 +136,33 @@ impl IngressFilters {
         self.by_port.lock().retain(|port, _| keep(port));
     }
 
-    /// Puts rules in force. Frames that come meanwhile see the rules from before or these. Called under `changing`.
-    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
+    /// Puts rules in force, in front of the program that there is. Called under `changing`.
+    fn replace_rules(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
         let before = self.get(port);
-        let filter = rules.map(|rules| {
-            Arc::new(match &before {
-                Some(before) => PortFilter::replacing(rules, before),
-                None => PortFilter::new(rules),
-            })
+        // A program needs a filter, of no rules where there are none.
+        let has_program = before.as_ref().is_some_and(|before| before.program().is_some());
+        let rules = rules.or_else(|| has_program.then(RuleSet::default));
+        let filter = rules.map(|rules| match &before {
+            Some(before) => PortFilter::replacing(rules, before),
+            None => PortFilter::new(rules),
         });
+        self.replace(datapath, port, before, filter);
+    }
+
+    /// Puts a program in force, behind the rules that there are. Called under `changing`.
+    fn replace_program(&self, datapath: &Datapath, port: &str, program: Option<Arc<PortProgram>>) {
+        let before = self.get(port);
+        let filter = match &before {
+            Some(before) if program.is_none() && before.rules().rules().is_empty() => None,
+            Some(before) => Some(before.with_program(program)),
+            None => program.map(|program| PortFilter::new(RuleSet::default()).with_program(Some(program))),
+        };
+        self.replace(datapath, port, before, filter);
+    }
+
+    /// Puts a filter in force. Frames that come meanwhile see the one from before or this one.
+    fn replace(&self, datapath: &Datapath, port: &str, before: Option<Arc<PortFilter>>, filter: Option<PortFilter>) {
+        let filter = filter.map(Arc::new);
         // New receive queues get it from here on, those that are there below.
         let earlier = {
             let mut by_port = self.by_port.lock();
@@ -123,6 +177,11 @@ impl IngressFilters {
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
     }
+}
+
+/// Loads a program.
+fn open(wanted: &IngressProgram) -> Result<Arc<PortProgram>, String> {
+    PortProgram::open(&wanted.path, wanted.name.as_deref()).map(Arc::new)
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {

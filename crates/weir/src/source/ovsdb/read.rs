@@ -17,8 +17,8 @@ use super::flow_tables;
 use super::mirror;
 use super::unsupported;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, Interface, LocalKind, MAX_THREADS, NO_BONDS,
-    POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LocalKind, MAX_THREADS,
+    NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
@@ -310,6 +310,10 @@ impl DatabaseState {
                 self.notes.insert(format!("interface {name}: options:{key} has no effect"));
             }
         }
+        let other = |key| row.map_string("other_config", key);
+        if other("ingress-ebpf-program").is_some() && other("ingress-ebpf").is_none() {
+            self.notes.insert(format!("interface {name}: other_config: {}", desired::NO_PROGRAM));
+        }
         Ok(Interface {
             kind: kind.to_owned(),
             options,
@@ -318,6 +322,10 @@ impl DatabaseState {
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
             ingress_filter: ingress_filter(row),
+            ingress_program: other("ingress-ebpf").map(|path| IngressProgram {
+                path: path.to_owned(),
+                name: other("ingress-ebpf-program").map(str::to_owned),
+            }),
         })
     }
 
