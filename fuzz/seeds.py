@@ -5,7 +5,10 @@ usage: fuzz/seeds.py    (writes to fuzz/seeds/; the files are committed)
 """
 import pathlib
 import random
+import shutil
 import struct
+import subprocess
+import tempfile
 
 HERE = pathlib.Path(__file__).parent
 FRAMES = {}
@@ -62,6 +65,26 @@ def ingress():
                (0x16, 0, 0, 0), (6, 0, 0, 0)]
     code = b"".join(struct.pack(">HBBI", *instruction) for instruction in program)
     seed("ingress", "bpf", struct.pack(">BH", 1, len(code)) + code + FRAMES["llc_only"])
+
+
+def ingress_ebpf():
+    """Programs of the functional tests, where there is clang, and one of which no compiler knows."""
+    sources = HERE.parent / "tests/functional/ebpf"
+    if shutil.which("clang"):
+        with tempfile.TemporaryDirectory() as directory:
+            made = pathlib.Path(directory) / "made.o"
+            for name in ("blocklist", "several", "verdict"):
+                options = ["-O2", "-g", "-DVERDICT=2", "-I/usr/include/x86_64-linux-gnu"]
+                subprocess.run(["clang", "-target", "bpf", *options, "-c", sources / f"{name}.c", "-o", made], check=True)
+                subprocess.run(["llvm-objcopy", "-g", "-R.BTF.ext", "-R.rel.BTF.ext", "-R.llvm_addrsig", made], check=True)
+                seed("ingress_ebpf", name, b"\0" + made.read_bytes())
+    # r6 = data; r7 = data_end; r2 = r6; r2 += 14; if r2 > r7 goto out; r3 = *(u16 *)(r6 + 12); r2 = r10; r2 += -4;
+    # *(u32 *)(r10 - 4) = r3; r1 = map 2; call 1; if r0 == 0 goto out; lock *(u64 *)(r0 + 0) += r3; out: r0 = 2; exit
+    program = [(0x61, 0x16, 0, 0), (0x61, 0x17, 4, 0), (0xBF, 0x62, 0, 0), (7, 2, 0, 14), (0x2D, 0x72, 9, 0),
+               (0x69, 0x63, 12, 0), (0xBF, 0xA2, 0, 0), (7, 2, 0, -4), (0x63, 0x3A, -4, 0), (0x18, 1, 0, 2), (0, 0, 0, 0),
+               (0x85, 0, 0, 1), (0x15, 0, 1, 0), (0xDB, 0x30, 0, 0), (0xB7, 0, 0, 2), (0x95, 0, 0, 0)]
+    code = b"".join(struct.pack("<BBhi", *word) for word in program)
+    seed("ingress_ebpf", "words", bytes([1, len(program)]) + code + FRAMES["vlan_udp"])
 
 
 def netlink():
@@ -139,6 +162,7 @@ def vlog():
 if __name__ == "__main__":
     capture_files()
     ingress()
+    ingress_ebpf()
     netlink()
     offloads()
     forward()

@@ -62,7 +62,7 @@ def instructions():
 def main():
     args = [a for a in sys.argv[1:] if a != "--table-only"]
     if "--table-only" not in sys.argv:
-        packages = [f"-pweir-{crate}" for crate in ("packet", "datapath", "ofproto")]
+        packages = [f"-pweir-{crate}" for crate in ("packet", "datapath", "ingress", "ofproto")]
         names = [path.stem for path in sorted(ROOT.glob("crates/*/benches/*.rs"))]
         benches = [f"--bench={name}" for name in names if name not in COUNTED]
         subprocess.run(["cargo", "bench", "--locked", *packages, *benches, "--", *args], cwd=ROOT, check=True)

@@ -43,6 +43,16 @@ VICTIM = "in_port=3,udp,nw_dst=198.18.0.0/15,actions=output:2"
 MASKS = [f"in_port=1,udp,nw_src=10.0.0.{i},nw_dst=198.18.0.0/{15 + i},actions=output:2" for i in range(8)]
 MASKS += ["priority=1,in_port=1,actions=output:2"]
 PROTOCOLS = [f"in_port=1,{protocol},tp_dst=53,actions=output:2" for protocol in ("tcp", "udp", "tcp6", "udp6")]
+# A router: the next hop's address by a prefix of the destination.
+NEXT_HOPS = [
+    f"in_port=1,ip,nw_dst=198.18.{n}.0/24,actions=dec_ttl,set_field:02:00:00:00:00:02->eth_src,"
+    f"set_field:02:00:00:00:01:{n:02x}->eth_dst,output:2" for n in range(256)
+]
+PUSH = ["in_port=1,ip,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],push_vlan:0x8100,set_field:4106->vlan_vid,output:2"]
+POP_ONE = ["in_port=1,ip,dl_vlan=10,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],pop_vlan,output:2"]
+POP_OUTER = ["in_port=1,dl_vlan=20,actions=pop_vlan,output:2"]
+KINDS = ["in_port=1,ip,nw_dst=198.18.0.0/15,actions=output:2", "in_port=1,arp,actions=output:2",
+         "in_port=1,ipv6,ipv6_dst=2001:db8::/32,actions=output:2"]
 SMALL = {"flow-limit": "200000"}
 # name: what, trace (a function of the folder), rules, victim's port too, other_config
 SCENARIOS = {
@@ -62,6 +72,13 @@ SCENARIOS = {
     "mixed": ("1 000 flows mixed, 9 masks", lambda d: traces.flows(d, 1000), MASKS, False, {}),
     "runs": ("1 000 flows in runs of 32, 9 masks", lambda d: traces.flows(d, 1000, 32), MASKS, False, {}),
     "protocols": ("1 000 flows of 8 protocols mixed, 4 rules", lambda d: traces.protocols(d, 1000), PROTOCOLS, False, {}),
+    "ipfwd1k": ("IP forwarding: 256 next hops, TTL and both MACs, 1 000 flows", lambda d: traces.networks(d, 1000), NEXT_HOPS, False, {}),
+    "ipfwd": ("the same, 10 000 flows", lambda d: traces.networks(d, 10_000), NEXT_HOPS, False, {}),
+    "pushvlan": ("a tag pushed, 10 000 flows, each its own megaflow", lambda d: traces.flows(d, 10_000), PUSH, False, {}),
+    "popvlan": ("a tag popped, 10 000 flows, each its own megaflow", lambda d: traces.tagged(d, 10_000), POP_ONE, False, {}),
+    "popvlan2": ("two tags, one popped, 1 000 flows", lambda d: traces.tagged(d, 1000, 2), POP_OUTER, False, {}),
+    "kinds": ("frames of 8 unusual kinds mixed, 1 000 flows", lambda d: traces.kinds(d, 1000), KINDS, False, {}),
+    "plain": ("plain UDP under the same rules, 1 000 flows", lambda d: traces.flows(d, 1000), KINDS, False, {}),
     "drop": ("drop at a null port, 1 flow", None, ["in_port=1,udp,actions=drop"], False, {}),
     "drop-no-cache": ("the same without the exact-match cache", None, ["in_port=1,udp,actions=drop"], False,
                       {"emc-insert-inv-prob": "0"}),

@@ -8,11 +8,19 @@ TARGET = 0xC6120001  # 198.18.0.1
 
 def udp(source, sport, dport=53, target=TARGET):
     """60 bytes: Ethernet, IPv4, UDP."""
-    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 46, 0, 0x4000, 64, 17, 0, source, target)
-    total = sum(struct.unpack("!10H", ip))
+    return ETHERNET + ipv4(source, datagram(sport, dport, 18), target)
+
+
+def ipv4(source, payload, target=TARGET, protocol=17, fragment=0x4000, options=b""):
+    length = 20 + len(options) + len(payload)
+    ip = struct.pack("!BBHHHBBHII", 0x45 + len(options) // 4, 0, length, 0, fragment, 64, protocol, 0, source, target) + options
+    total = sum(struct.unpack(f"!{len(ip) // 2}H", ip))
     total = (total & 0xFFFF) + (total >> 16)
-    ip = ip[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + ip[12:]
-    return ETHERNET + ip + struct.pack("!HHHH", sport, dport, 26, 0) + bytes(18)
+    return ip[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + ip[12:] + payload
+
+
+def datagram(sport, dport=53, payload=8):
+    return struct.pack("!HHHH", sport, dport, 8 + payload, 0) + bytes(payload)
 
 
 def flow(i):
@@ -67,6 +75,54 @@ def protocols(folder, count):
     repeat = max(1, 1024 // count)
     frames = (frame(i) for _ in range(repeat) for i in shuffled(count))
     return write(folder / f"protocols-{count}.pcap", frames)
+
+
+def networks(folder, count):
+    """`count` flows in random order to 256 networks."""
+    def frame(i):
+        source, sport = flow(i)
+        return udp(source, sport, target=TARGET + (i % 256 << 8))
+
+    return write(folder / f"networks-{count}.pcap", repeated(frame, count))
+
+
+def tagged(folder, count, tags=1):
+    """`count` flows in random order with one VLAN tag or two."""
+    tag = {1: bytes.fromhex("8100000a"), 2: bytes.fromhex("88a800148100000a")}[tags]
+
+    def frame(i):
+        plain = udp(*flow(i))
+        return plain[:12] + tag + plain[12:]
+
+    return write(folder / f"tagged-{tags}-{count}.pcap", repeated(frame, count))
+
+
+def kinds(folder, count):
+    """`count` flows in random order, of eight kinds: IPv4 options, a first and a later fragment, ARP, ICMP, IPv6 with
+    hop-by-hop options, an IPv6 fragment, two VLAN tags."""
+    def frame(i):
+        source, sport = flow(i)
+        data = datagram(sport)
+        if i % 8 == 3:
+            body = ETHERNET[6:12] + struct.pack("!I6sI", source, bytes(6), TARGET)
+            return ETHERNET[:12] + bytes.fromhex("08060001080006040001") + body + bytes(18)
+        if i % 8 in (5, 6):
+            extension = bytes.fromhex("1100010400000000" if i % 8 == 5 else "1100000100000007")
+            ip = struct.pack("!IHBB", 6 << 28, 8 + len(data), 0 if i % 8 == 5 else 44, 64)
+            ip += b"".join((0x20010DB8 << 96 | host).to_bytes(16, "big") for host in (source, TARGET))
+            return ETHERNET[:12] + b"\x86\xdd" + ip + extension + data
+        if i % 8 == 7:
+            return ETHERNET[:12] + bytes.fromhex("88a800148100000a0800") + ipv4(source, data)
+        special = [{"options": bytes.fromhex("01010100")}, {"fragment": 0x2000}, {"fragment": 5}, {}, {"protocol": 1}][i % 8]
+        frame = ETHERNET + ipv4(source, data, **special)
+        return frame + bytes(60 - len(frame))
+
+    return write(folder / f"kinds-{count}.pcap", repeated(frame, count))
+
+
+def repeated(frame, count):
+    """The frames of `count` flows in random order, often enough for a long trace."""
+    return (frame(i) for _ in range(max(1, 1024 // count)) for i in shuffled(count))
 
 
 def rules(folder, count):

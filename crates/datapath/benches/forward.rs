@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Before, Loop, Rules, Sink};
+use common::{Before, Frames, Loop, Rules, Sink};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::sync::clock::MonotonicClock;
 use packet::{BATCH_SIZE, Batch, Time};
@@ -28,6 +28,7 @@ fn forward(c: &mut Criterion) {
         ("floor, 1 flow", 1, None),
         ("floor, 1000 flows", 1_000, None),
         ("floor, 10000 flows", 10_000, None),
+        ("floor of kinds, 10000 flows", 10_000, None),
         ("floor, 100000 flows", 100_000, None),
         ("floor, 1000000 flows", 1_000_000, None),
         ("floor, 4000000 flows", 4_000_000, None),
@@ -35,6 +36,20 @@ fn forward(c: &mut Criterion) {
         ("drop rule, 1 flow", 1, Some(Rules::Drop)),
         ("push_vlan, 1 flow", 1, Some(Rules::Push)),
         ("push_vlan, 1000 flows", 1_000, Some(Rules::SourcesPush)),
+        ("push_vlan, 10000 flows", 10_000, Some(Rules::SourcesPush)),
+        ("push_vlan, one rule, 10000 flows", 10_000, Some(Rules::Push)),
+        ("pop_vlan, 1000 flows", 1_000, Some(Rules::SourcesPop(Frames::Tagged))),
+        ("pop_vlan, 10000 flows", 10_000, Some(Rules::SourcesPop(Frames::Tagged))),
+        ("pop_vlan, one rule, 10000 flows", 10_000, Some(Rules::Pop(Frames::Tagged))),
+        ("pop_vlan of two, 1000 flows", 1_000, Some(Rules::SourcesPop(Frames::TwoTags))),
+        ("pop_vlan of two, 10000 flows", 10_000, Some(Rules::SourcesPop(Frames::TwoTags))),
+        ("pop_vlan of two, one rule, 10000 flows", 10_000, Some(Rules::Pop(Frames::TwoTags))),
+        ("next hops, 1000 flows", 1_000, Some(Rules::NextHops)),
+        ("next hops, 10000 flows", 10_000, Some(Rules::NextHops)),
+        ("kinds, plain, 1000 flows", 1_000, Some(Rules::Kinds(Frames::Plain))),
+        ("kinds, 1000 flows", 1_000, Some(Rules::Kinds(Frames::Kinds))),
+        ("kinds, 10000 flows", 10_000, Some(Rules::Kinds(Frames::Kinds))),
+        ("kinds, port rule, 1000 flows", 1_000, Some(Rules::Pop(Frames::Kinds))),
         ("set nw_dst, 1 flow", 1, Some(Rules::Readdress)),
         ("prefix rule, 1 flow", 1, Some(Rules::Prefix)),
         ("prefix rule, 1000 flows", 1_000, Some(Rules::Prefix)),
@@ -70,7 +85,8 @@ fn forward(c: &mut Criterion) {
             continue;
         }
         let Some(rules) = rules else {
-            println!("    {name}: cycles per packet {}", floor(flows));
+            let frames = if name.contains("kinds") { Frames::Kinds } else { Frames::Plain };
+            println!("    {name}: cycles per packet {}", floor(flows, frames));
             continue;
         };
         let dp = common::datapath(rules, flows, Arc::new(MonotonicClock::new()), 10);
@@ -97,11 +113,11 @@ fn forward(c: &mut Criterion) {
 }
 
 /// The same source and sink without a switch between them, on a thread of their own.
-fn floor(flows: usize) -> Rounds {
+fn floor(flows: usize, frames: Frames) -> Rounds {
     let batches = (flows / BATCH_SIZE).max(10_000);
     let body = move || {
         threads::prefer("floor", common::last_core()).expect("the thread is there");
-        let mut source: Box<dyn RxQueue> = Box::new(Loop { name: "source", flows, labelled: false }.source());
+        let mut source: Box<dyn RxQueue> = Loop { name: "source", flows, frames }.source();
         let mut sink: Box<dyn TxQueue> = Box::new(Sink);
         let mut batch = Batch::new();
         Rounds::of(|| {

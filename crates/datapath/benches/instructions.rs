@@ -11,7 +11,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Loop, Rules, Sink};
+use common::{Frames, Loop, Rules, Sink};
 use datapath::Datapath;
 use gungraun::Callgrind;
 use gungraun::prelude::*;
@@ -46,6 +46,11 @@ fn batches(flows: usize) -> usize {
 #[bench::prefix_rule_1000_flows(Rules::Prefix, 1_000)]
 #[bench::push_vlan_1_flow(Rules::Push, 1)]
 #[bench::push_vlan_1000_flows(Rules::SourcesPush, 1_000)]
+#[bench::push_vlan_10000_flows(Rules::SourcesPush, 10_000)]
+#[bench::pop_vlan_1000_flows(Rules::SourcesPop(Frames::Tagged), 1_000)]
+#[bench::pop_vlan_of_two_1000_flows(Rules::SourcesPop(Frames::TwoTags), 1_000)]
+#[bench::next_hops_10000_flows(Rules::NextHops, 10_000)]
+#[bench::kinds_1000_flows(Rules::Kinds(Frames::Kinds), 1_000)]
 #[bench::set_nw_dst_1_flow(Rules::Readdress, 1)]
 #[bench::sources_1000_flows(Rules::Sources(1), 1_000)]
 #[bench::sources_10000_flows(Rules::Sources(1), 10_000)]
@@ -70,7 +75,7 @@ fn check((dp, batches): (Arc<Datapath>, usize)) {
 type Floor = (Box<dyn RxQueue>, Box<dyn TxQueue>, Batch);
 
 fn ready_floor(flows: usize) -> Floor {
-    (Box::new(Loop { name: "source", flows, labelled: false }.source()), Box::new(Sink), Batch::new())
+    (Loop { name: "source", flows, frames: Frames::Plain }.source(), Box::new(Sink), Batch::new())
 }
 
 // The same source and sink without a switch between them.

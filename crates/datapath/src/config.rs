@@ -13,8 +13,9 @@ pub struct Config {
     /// Most workers that there can be at a time, those included that are about to end while others take
     /// over. Each costs some memory for each port and mask, even before it exists.
     pub max_workers: usize,
-    /// Threads that call [`Upcall`](crate::Upcall): at least one, and at most [`max_workers`](Config::max_workers). More than
-    /// there are workers are of no use, since the misses of a worker are handled in order by one thread.
+    /// Threads that call [`Upcall`](crate::Upcall): at least one, and at most [`max_workers`](Config::max_workers). They
+    /// share the misses of each worker by their connections, of which each stays in order. Eight can share those of one
+    /// worker.
     pub handlers: usize,
     /// Longest sleep of an idle worker that has a receive queue without a descriptor to wait for.
     /// Zero: workers never sleep.
@@ -35,7 +36,7 @@ pub struct Config {
     pub exact_entries: usize,
     /// One in so many flows that tier 2 finds is inserted in this cache; zero: none.
     pub exact_one_in: u32,
-    /// Packets of one worker that may wait for the slow path, over all input ports.
+    /// Packets of one worker that may wait for the slow path, over all input ports. One port can have a third of them.
     pub upcall_queue: usize,
     /// Times that one packet may be recirculated.
     pub max_depth: u8,
@@ -65,7 +66,7 @@ impl Default for Config {
             max_masks: 64,
             exact_entries: 1 << 21,
             exact_one_in: 1,
-            upcall_queue: 2048,
+            upcall_queue: 1 << 14,
             // As in OVS.
             max_depth: 6,
             vlan_limit: VlanLimit::default(),

@@ -20,7 +20,8 @@ pub trait Upcall: Send + Sync + 'static {
     /// Decides what to do with packets that no flow matches: fills in every [`Miss::verdict`].
     ///
     /// The datapath then installs the flows that were asked for and runs the actions on the packets.
-    /// The misses of one call are of one worker, in the order of their arrival.
+    /// The misses of one call are of one worker, in the order of their arrival. None of them matches a flow that was
+    /// asked for before: a packet that does is not passed up.
     fn misses(&self, misses: &mut [Miss], now: Time);
 
     /// Takes a packet that [`Action::Punt`] sent up. The variant of `punt` says why.
@@ -64,6 +65,9 @@ pub struct Miss {
     pub layers: Layers,
     /// Hash of the whole key.
     pub hash: u64,
+    /// A flow that is gone by now has counted the packet, which has waited for others since. It is not to be counted
+    /// again.
+    pub counted: bool,
     /// What the slow path decided.
     pub verdict: Verdict,
 }

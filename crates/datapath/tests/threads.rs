@@ -116,7 +116,7 @@ fn settled_means_that_the_slow_path_is_through() {
     let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
     let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
     // Each packet is a miss of its own, and each takes a while.
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     for n in 0..40 {
         a.give(&udp(n, n, 3, 4));
         b.give(&udp(n, n, 5, 6));
@@ -138,12 +138,39 @@ fn without_threads_settling_drives_the_workers() {
     assert_eq!(out.sent(), 40);
 }
 
+/// More than the slow path answers meanwhile, and no more than a port's share of the queue.
+#[test]
+fn a_burst_of_new_connections_gets_through_in_order() {
+    const CONNECTIONS: u32 = 2_500;
+    for handlers in [1, 3] {
+        let dp = started(Config { handlers, ..Config::default() });
+        let (a, out) = (MemPort::new("a"), MemPort::new("out"));
+        let no = [&a, &out].map(|p| dp.add_port(p.clone()).unwrap());
+        dp.set_upcall(ToPort::slow(no[1], Field::NwDst, true, Duration::from_micros(20)));
+        for half in 0..2 {
+            for n in 0..CONNECTIONS {
+                let mut frame = udp(1, n, 3, 4);
+                frame[63] = half;
+                a.queues[0].lock().unwrap().push_back(packet::Packet::from_slice(&frame));
+            }
+        }
+        a.give(&udp(1, 0, 3, 4));
+        eventually("all packets", || out.sent() == 2 * CONNECTIONS as usize + 1);
+        let mut halves = vec![Vec::new(); CONNECTIONS as usize];
+        for frame in out.take() {
+            let n = u32::from_be_bytes(frame[30..34].try_into().unwrap());
+            halves[n as usize].push(frame[63]);
+        }
+        assert!(halves[1..].iter().all(|halves| halves[..] == [0, 1]), "{handlers} handlers");
+    }
+}
+
 #[test]
 fn a_flooding_port_leaves_room_for_others() {
     let dp = started(Config { upcall_queue: 64, ..Config::default() });
     let (flood, quiet, out) = (MemPort::new("flood"), MemPort::new("quiet"), MemPort::new("out"));
     let no = [&flood, &quiet, &out].map(|p| dp.add_port(p.clone()).unwrap());
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     let stop = Stop::default();
     std::thread::scope(|scope| {
         let _end = AtTheEnd(&stop);
@@ -173,7 +200,7 @@ fn a_flood_leaves_the_known_connections_of_its_port_alone() {
     let dp = started(Config::default());
     let (a, b, out) = (MemPort::new("a"), MemPort::new("b"), MemPort::new("out"));
     let no = [&a, &b, &out].map(|p| dp.add_port(p.clone()).unwrap());
-    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_millis(2)));
+    dp.set_upcall(ToPort::slow(no[2], Field::NwDst, false, Duration::from_micros(60)));
     dp.install(flow(no[0], 0, &[(Field::UdpDst, 4)], vec![Action::Output(no[1])])).unwrap();
     let drops = || dp.stats().ports.iter().find(|(port, _)| *port == no[0]).unwrap().1.get(DropReason::UpcallQueueFull);
     let (mut new, mut known) = (0, 0);

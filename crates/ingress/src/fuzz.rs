@@ -1,11 +1,15 @@
-//! Entry points of the fuzz target: any rules and frames, and any programs.
+//! Entry points of the fuzz targets: any rules and frames, and any programs.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use datapath::pipeline::ingress::Filter as _;
 use packet::{Packet, Time};
 
+use crate::bpf::native::{self, NativeProgram};
 use crate::bpf::{Instruction, verify};
+use crate::ebpf::instruction::Word;
+use crate::ebpf::{Machine, assembler};
+use crate::jit::Compiler;
 use crate::prefix::recognise;
 use crate::rule;
 use crate::{PortFilter, RuleSet};
@@ -22,6 +26,33 @@ pub fn run(bytes: &[u8]) {
     match kind & 1 {
         0 => run_rules(what, frame),
         _ => run_program(what, frame),
+    }
+}
+
+/// What the first byte says: an object file, or the words of a program, of which the second byte says how many there are.
+/// Behind a program comes a frame.
+pub fn run_ebpf(bytes: &[u8]) {
+    let [kind, rest @ ..] = bytes else { return };
+    if kind & 1 == 0 {
+        run_machine(|| Machine::load(rest, None).ok(), &rest[..rest.len().min(LONGEST_FRAME)]);
+        return;
+    }
+    let [words, rest @ ..] = rest else { return };
+    let (code, frame) = rest.split_at((usize::from(*words) * 8).min(rest.len()));
+    let words: Vec<_> = code.as_chunks().0.iter().copied().map(Word::from_bytes).collect();
+    let load = || assembler::assemble(&words, assembler::maps()).ok();
+    run_machine(load, &frame[..frame.len().min(LONGEST_FRAME)]);
+}
+
+/// A program that was verified has no faults, with the maps empty and with what it has left there, and returns the same
+/// in native code.
+fn run_machine(load: impl Fn() -> Option<Machine>, frame: &[u8]) {
+    let (Some(interpreted), Some(native)) = (load(), load()) else { return };
+    for now in 0..3 {
+        let returned = interpreted.interpret(frame, now).expect("it was verified");
+        if let Some(by_native_code) = native.run_native(frame, now) {
+            assert_eq!(by_native_code, returned);
+        }
     }
 }
 
@@ -102,6 +133,10 @@ fn run_program(bytes: &[u8], frame: &[u8]) {
     if let Ok(program) = verify(&instructions.collect::<Vec<_>>()) {
         let whole = program.run(frame);
         assert_eq!(program.matches(frame), whole.is_some_and(|returned| returned != 0));
+        let mut compiler = Compiler::new().expect("there is native code for this processor");
+        let function = compiler.add(|builder| native::build(&program, builder)).expect("it can be compiled");
+        let native = NativeProgram::new(compiler.finish(&[function]).expect("there is memory").remove(0));
+        assert_eq!(native.run(frame), whole.unwrap_or(0));
     }
 }
 
@@ -117,6 +152,18 @@ mod tests {
         let seeds: Vec<_> = std::fs::read_dir(seeds).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(seeds.len() >= 4);
         seeds.iter().for_each(|seed| run(&std::fs::read(seed).unwrap()));
+    }
+
+    #[test]
+    fn the_seeds_of_programs_run() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/ingress_ebpf");
+        let mut loaded = 0;
+        for seed in std::fs::read_dir(seeds).unwrap() {
+            let seed = std::fs::read(seed.unwrap().path()).unwrap();
+            run_ebpf(&seed);
+            loaded += u32::from(seed[0] == 0 && Machine::load(&seed[1..], None).is_ok());
+        }
+        assert!(loaded >= 2, "of those that are object files, two are right");
     }
 
     proptest! {

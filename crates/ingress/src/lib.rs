@@ -14,6 +14,8 @@
 //! | [`rule_set`] | Compiled rules: which one decides about a frame |
 //! | [`libpcap`] | Expressions compiled by libpcap, which is loaded when it is first asked for |
 //! | [`bpf`] | Classic BPF: verification and interpreter |
+//! | [`ebpf`] | eBPF: XDP programs of object files, verified and run |
+//! | [`jit`] | Native code for programs |
 //! | [`prefix`] | Expressions that name a prefix only |
 //! | [`prefix_set`] | The first of many such rules that matches a frame |
 //! | [`prefix_table`] | The first of many prefixes that holds an address |
@@ -24,7 +26,9 @@
 
 pub mod bpf;
 pub mod counters;
+pub mod ebpf;
 pub mod fuzz;
+pub mod jit;
 pub mod libpcap;
 pub mod limit;
 pub mod port_filter;

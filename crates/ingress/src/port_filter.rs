@@ -1,4 +1,4 @@
-//! The filter of a port and its receive queues.
+//! The filter of a port and its receive queues: rules, and behind them an XDP program.
 //!
 //! Sharing between threads: the rule set is read by all workers of the port's queues, and changed by none but for its
 //! token buckets. Counters: see [`crate::counters`]. What a [`PortFilter`] knows of its queues' counters is behind a lock
@@ -11,12 +11,15 @@ use packet::{Packet, Time};
 use parking_lot::Mutex;
 
 use crate::counters::{QueueCounters, RuleCounts};
+use crate::ebpf::PortProgram;
+use crate::ebpf::port_program::QueueProgram;
 use crate::rule_set::{Decision, RuleSet};
 
-/// The rule set in force at a port.
+/// The rule set in force at a port, and the program that decides about the frames that it lets pass.
 #[derive(Debug)]
 pub struct PortFilter {
     rules: Arc<RuleSet>,
+    program: Option<Arc<PortProgram>>,
     counts: Mutex<Counts>,
 }
 
@@ -42,10 +45,17 @@ impl PortFilter {
     /// The filter of these rules, with all counters at zero.
     pub fn new(rules: RuleSet) -> PortFilter {
         let counts = Counts { ended: vec![RuleCounts::default(); rules.rules().len()], queues: Vec::new() };
-        PortFilter { rules: Arc::new(rules), counts: Mutex::new(counts) }
+        PortFilter { rules: Arc::new(rules), program: None, counts: Mutex::new(counts) }
     }
 
-    /// The filter of these rules in the place of another one. A rule that was there before has counted what it had
+    /// The same rules, which count on, with another program or none.
+    pub fn with_program(&self, program: Option<Arc<PortProgram>>) -> PortFilter {
+        let counts = self.counts.lock();
+        let counts = Counts { ended: counts.ended.clone(), queues: counts.queues.clone() };
+        PortFilter { rules: self.rules.clone(), program, counts: Mutex::new(counts) }
+    }
+
+    /// The filter of these rules in the place of another one, with its program. A rule that was there before has counted what it had
     /// counted there, and counts on what queues with the other filter still bring.
     pub fn replacing(rules: RuleSet, before: &PortFilter) -> PortFilter {
         let mut free: Vec<bool> = vec![true; rules.rules().len()];
@@ -67,12 +77,18 @@ impl PortFilter {
         };
         let queues = counts.queues.iter().map(moved).collect();
         drop(counts);
-        PortFilter { rules: Arc::new(rules), counts: Mutex::new(Counts { ended, queues }) }
+        let program = before.program.clone();
+        PortFilter { rules: Arc::new(rules), program, counts: Mutex::new(Counts { ended, queues }) }
     }
 
     /// The rules.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// The program.
+    pub fn program(&self) -> Option<&Arc<PortProgram>> {
+        self.program.as_ref()
     }
 
     /// A filter for one of the port's receive queues.
@@ -82,7 +98,8 @@ impl PortFilter {
         let counters = Arc::new(QueueCounters::new(self.rules.rules().len()));
         let rules = self.rules.clone();
         counts.queues.push(CountedQueue { counters: counters.clone(), rules: rules.clone(), places: None });
-        QueueFilter { rules, counters }
+        let program = self.program.as_ref().map(PortProgram::for_queue);
+        QueueFilter { rules, counters, program }
     }
 
     /// What each rule has counted, on all queues together.
@@ -135,6 +152,7 @@ pub struct QueueFilter {
     // Dropped before the counters: who finds that nobody else has those may drop the last of the rule set.
     rules: Arc<RuleSet>,
     counters: Arc<QueueCounters>,
+    program: Option<QueueProgram>,
 }
 
 impl Filter for QueueFilter {
@@ -150,6 +168,12 @@ impl Filter for QueueFilter {
             };
             self.counters.count(rule, frame.len(), dropped);
             refused |= u32::from(dropped) << i;
+        }
+        let Some(program) = &self.program else { return refused };
+        for (i, packet) in packets.iter().enumerate() {
+            if refused >> i & 1 == 0 {
+                refused |= u32::from(program.refuses(packet.data(), now.0)) << i;
+            }
         }
         refused
     }
@@ -184,6 +208,28 @@ mod tests {
         assert_eq!(queue.refused(&[], Time(5)), 0);
         let whole: Vec<_> = (0..32).map(|_| to(2)).collect();
         assert_eq!(queue.refused(&whole, Time(5)), u32::MAX);
+    }
+
+    #[test]
+    fn a_program_decides_about_what_the_rules_let_pass() {
+        use crate::ebpf::VerdictCounts;
+        use crate::ebpf::assembler::{assemble, exit, set};
+        let program = |verdict: i32, path: &str| {
+            let machine = assemble(&[set(0, verdict), exit()], Vec::new()).unwrap();
+            Some(Arc::new(PortProgram::new(machine, path)))
+        };
+        let first = filter("drop dst host 10.0.0.1").with_program(program(2, "pass.o"));
+        let mut queue = first.for_queue();
+        assert_eq!(queue.refused(&[to(1), to(2), to(3)], Time(0)), 0b001);
+        let counts = |filter: &PortFilter| filter.program().map(|program| program.counts());
+        assert_eq!(counts(&first), Some(VerdictCounts { passed: 2, ..VerdictCounts::default() }));
+        let second = PortFilter::replacing(RuleSet::compile("pass").unwrap(), &first);
+        assert_eq!(second.for_queue().refused(&[to(1)], Time(0)), 0);
+        assert_eq!(counts(&second), Some(VerdictCounts { passed: 3, ..VerdictCounts::default() }), "it stays");
+        let third = PortFilter::replacing(RuleSet::compile("").unwrap(), &second).with_program(program(1, "drop.o"));
+        assert_eq!(third.for_queue().refused(&[to(1), to(2)], Time(0)), 0b11);
+        assert_eq!(counts(&third), Some(VerdictCounts { dropped: 2, ..VerdictCounts::default() }));
+        assert_eq!(third.program().unwrap().path(), "drop.o");
     }
 
     #[test]

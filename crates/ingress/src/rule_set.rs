@@ -1,14 +1,16 @@
 //! Compiled rules: which one decides about a frame.
 
+use crate::bpf::native::{self, NativeProgram};
 use crate::bpf::{Program, verify};
+use crate::jit::{Compiler, JitError};
 use crate::libpcap;
 use crate::limit::TokenBucket;
 use crate::prefix::recognise;
 use crate::prefix_set::PrefixSet;
 use crate::rule::{self, Rule, RuleError, Verdict};
 
-/// Compiled rules, with the token buckets of those that limit.
-#[derive(Debug)]
+/// Compiled rules, with the token buckets of those that limit. By default there are none.
+#[derive(Debug, Default)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
     /// What to do, by rule.
@@ -37,6 +39,8 @@ enum Step {
     Prefixes(PrefixSet),
     /// A rule with an expression that libpcap has compiled.
     Program(u32, Program),
+    /// The same in native code.
+    Native(u32, NativeProgram),
 }
 
 impl RuleSet {
@@ -46,16 +50,24 @@ impl RuleSet {
     /// # Errors
     /// The first rule that is wrong, or needs libpcap where there is none.
     pub fn compile(text: &str) -> Result<RuleSet, RuleError> {
-        RuleSet::new(rule::parse(text)?, true)
+        RuleSet::new(rule::parse(text)?, true, true)
+    }
+
+    /// The same without native code, as where there is none.
+    ///
+    /// # Errors
+    /// As of [`RuleSet::compile`].
+    pub fn compile_to_interpret(text: &str) -> Result<RuleSet, RuleError> {
+        RuleSet::new(rule::parse(text)?, true, false)
     }
 
     /// The same without look-ups of many prefixes at once: every expression becomes a program.
     #[cfg(test)]
     pub fn compile_to_programs(text: &str) -> Result<RuleSet, RuleError> {
-        RuleSet::new(rule::parse(text)?, false)
+        RuleSet::new(rule::parse(text)?, false, false)
     }
 
-    fn new(rules: Vec<Rule>, merge: bool) -> Result<RuleSet, RuleError> {
+    fn new(rules: Vec<Rule>, merge: bool, native: bool) -> Result<RuleSet, RuleError> {
         let mut steps = Vec::new();
         let mut prefixes = Vec::new();
         for (number, rule) in (0..).zip(&rules) {
@@ -76,6 +88,10 @@ impl RuleSet {
             steps.push(Step::Program(number, program));
         }
         steps.extend(take_prefixes(&mut prefixes));
+        if native {
+            // Where there is no native code, programs are interpreted.
+            let _ = make_native(&mut steps);
+        }
         let decisions = rules.iter().map(|rule| Decision::of(rule.verdict)).collect();
         Ok(RuleSet { rules: rules.into(), decisions, steps: steps.into() })
     }
@@ -98,6 +114,31 @@ impl RuleSet {
     }
 }
 
+/// The most instructions of a rule set that become native code: it takes time to compile them. What is left is
+/// interpreted.
+const MAX_NATIVE: usize = 32_768;
+
+/// Puts native code in the place of programs, as far as there may be.
+fn make_native(steps: &mut [Step]) -> Result<(), JitError> {
+    let mut compiler = Compiler::new()?;
+    let (mut functions, mut places, mut instructions) = (Vec::new(), Vec::new(), 0);
+    for (place, step) in steps.iter().enumerate() {
+        let Step::Program(_, program) = step else { continue };
+        instructions += program.operations().len();
+        if instructions > MAX_NATIVE {
+            break;
+        }
+        functions.push(compiler.add(|builder| native::build(program, builder))?);
+        places.push(place);
+    }
+    for (place, function) in places.into_iter().zip(compiler.finish(&functions)?) {
+        if let Step::Program(rule, _) = steps[place] {
+            steps[place] = Step::Native(rule, NativeProgram::new(function));
+        }
+    }
+    Ok(())
+}
+
 /// The step for the rules that were gathered, if there are any.
 fn take_prefixes(prefixes: &mut Vec<(u32, crate::prefix::PrefixExpression)>) -> Option<Step> {
     let prefixes = std::mem::take(prefixes);
@@ -112,6 +153,7 @@ impl Step {
             Step::Every(rule) => Some(*rule),
             Step::Prefixes(set) => set.first(frame),
             Step::Program(rule, program) => program.matches(frame).then_some(*rule),
+            Step::Native(rule, program) => (program.run(frame) != 0).then_some(*rule),
         }
     }
 }

@@ -46,7 +46,7 @@ fn measure(c: &mut Criterion, name: &str, switch: &Switch) {
         let mut key = Box::new(Key::new());
         let layers = packet::flow::extract(packet.data(), &mut key, Default::default());
         key.common_mut().in_port = 1.into();
-        [Miss { packet, key, layers, hash: 0, verdict: Verdict::Pending }]
+        [Miss { packet, key, layers, hash: 0, counted: false, verdict: Verdict::Pending }]
     };
     c.bench_function(name, |b| {
         b.iter_batched_ref(

@@ -22,45 +22,68 @@ const HEADROOM: usize = 128;
 /// Free bytes behind a frame.
 const TAILROOM: usize = 64;
 
-/// Bytes of a frame. Its 64 bytes in memory are copied whole.
-const FRAME: usize = 60;
+/// Most bytes of a frame.
+const MAX_FRAME: usize = 128;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Buffer {
     headroom: [u8; HEADROOM],
-    frame: [u8; 64],
+    frame: [u8; MAX_FRAME],
     tailroom: [u8; TAILROOM],
     /// So that no two frames are next to each other.
-    rest: [u8; 1920],
+    rest: [u8; 1856],
 }
+
+/// What frames are like. All are UDP over IPv4, unless another protocol is named.
+#[derive(Clone, Copy, PartialEq, Default)]
+#[allow(dead_code, reason = "each benchmark uses what it needs")]
+pub enum Frames {
+    /// Ethernet, IPv4, UDP.
+    #[default]
+    Plain,
+    /// With an MPLS label.
+    Labelled,
+    /// To as many networks as there are [`NEXT_HOPS`].
+    Networks,
+    /// With a VLAN tag.
+    Tagged,
+    /// With two VLAN tags.
+    TwoTags,
+    /// In turn: IPv4 options, a first and a later fragment, ARP, ICMP, IPv6 with hop-by-hop options, an IPv6 fragment, two
+    /// VLAN tags.
+    Kinds,
+}
+
+/// Networks behind as many next hops.
+pub const NEXT_HOPS: usize = 256;
 
 /// A port that gives each of so many flows' frames equally often, in random order. With none, it only sends.
 pub struct Loop {
     pub name: &'static str,
     pub flows: usize,
-    /// Frames have an MPLS label.
-    pub labelled: bool,
+    pub frames: Frames,
 }
 
-pub struct Source {
-    trace: &'static [[u8; 64]],
+/// A source of frames that have `SIZE` bytes in memory, which are copied whole, and end four bytes before.
+pub struct Source<const SIZE: usize> {
+    trace: &'static [[u8; SIZE]],
     at: usize,
     buffers: NonNull<Buffer>,
     slot: usize,
 }
 
 // SAFETY: the buffers are the source's alone, but for the packets that it has given away.
-unsafe impl Send for Source {}
+unsafe impl<const SIZE: usize> Send for Source<SIZE> {}
 
-impl RxQueue for Source {
+impl<const SIZE: usize> RxQueue for Source<SIZE> {
     fn receive(&mut self, batch: &mut Batch, _: Time) -> usize {
         for _ in 0..BATCH_SIZE {
             // SAFETY: `slot` is below the number of buffers.
             let mut buffer = unsafe { self.buffers.add(self.slot) };
             // SAFETY: no packet is in the buffer: every one is thrown away before 2048 others were given.
             let frame = unsafe { &mut buffer.as_mut().frame };
-            *frame = self.trace[self.at];
+            *frame.first_chunk_mut().expect("there is room for any frame") = self.trace[self.at];
             self.slot = (self.slot + 1) % BUFFERS;
             self.at += 1;
             if self.at == self.trace.len() {
@@ -70,8 +93,8 @@ impl RxQueue for Source {
                 data: NonNull::from(frame).cast(),
                 handle: 0,
                 memory: &STATIC,
-                len: FRAME as u32,
-                tailroom: (64 - FRAME + TAILROOM) as u32,
+                len: SIZE as u32 - 4,
+                tailroom: (4 + MAX_FRAME - SIZE + TAILROOM) as u32,
                 rss_hash: 0,
                 headroom: HEADROOM as u16,
                 offload: Offload::NONE,
@@ -94,10 +117,20 @@ impl TxQueue for Sink {
 }
 
 impl Loop {
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> Box<dyn RxQueue> {
+        if self.frames == Frames::Kinds { Box::new(self.source_of::<128>()) } else { Box::new(self.source_of::<64>()) }
+    }
+
+    fn source_of<const SIZE: usize>(&self) -> Source<SIZE> {
         // A trace of at least 1024 packets.
         let count = self.flows.next_multiple_of(1024);
-        let mut trace: Vec<[u8; 64]> = (0..count).map(|n| frame((n % self.flows) as u32, self.labelled)).collect();
+        let padded = |n: usize| {
+            let mut frame = frame((n % self.flows) as u32, self.frames);
+            assert!(frame.len() + 4 <= SIZE);
+            frame.resize(SIZE, 0);
+            frame.try_into().expect("it has this size")
+        };
+        let mut trace: Vec<[u8; SIZE]> = (0..count).map(padded).collect();
         let mut state = 88_172_645_463_325_252u64;
         for i in (1..count).rev() {
             state ^= state << 13;
@@ -105,7 +138,7 @@ impl Loop {
             state ^= state << 17;
             trace.swap(i, (state % (i as u64 + 1)) as usize);
         }
-        let none = Buffer { headroom: [0; HEADROOM], frame: [0; 64], tailroom: [0; TAILROOM], rest: [0; 1920] };
+        let none = Buffer { headroom: [0; HEADROOM], frame: [0; MAX_FRAME], tailroom: [0; TAILROOM], rest: [0; 1856] };
         let buffers = vec![none; BUFFERS].leak();
         Source { trace: trace.leak(), at: 0, buffers: NonNull::from(buffers).cast(), slot: 0 }
     }
@@ -140,7 +173,7 @@ impl Port for Loop {
         Features::default()
     }
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
-        if self.flows == 0 { vec![] } else { vec![Box::new(self.source())] }
+        if self.flows == 0 { vec![] } else { vec![self.source()] }
     }
     fn max_tx_queues(&self) -> usize {
         usize::MAX
@@ -150,29 +183,98 @@ impl Port for Loop {
     }
 }
 
-/// A UDP frame, perhaps with a label.
-fn frame(flow: u32, labelled: bool) -> [u8; 64] {
-    let plain = plain_frame(flow);
-    if !labelled {
-        return plain;
+/// A frame without its padding.
+fn frame(flow: u32, frames: Frames) -> Vec<u8> {
+    const PROTOCOLS: u32 = 8;
+    let plain = Ipv4 { source: 0x0a00_0000 + flow, ..Ipv4::default() };
+    let behind = |l2: &[u8], ip: &Ipv4| [&ADDRESSES, l2, &ip.bytes(flow)].concat();
+    match frames {
+        Frames::Plain => behind(&[8, 0], &plain),
+        Frames::Labelled => behind(&[0x88, 0x47, 0, 1, 1, 64], &plain),
+        Frames::Networks => {
+            let network = flow % NEXT_HOPS as u32;
+            behind(&[8, 0], &Ipv4 { destination: 0xc612_0001 | network << 8, ..plain })
+        }
+        Frames::Tagged => behind(&[0x81, 0, 0, 10, 8, 0], &plain),
+        Frames::TwoTags => behind(&TWO_TAGS, &plain),
+        Frames::Kinds => match flow % PROTOCOLS {
+            0 => behind(&[8, 0], &Ipv4 { options: 4, ..plain }),
+            1 => behind(&[8, 0], &Ipv4 { fragment: 0x2000, ..plain }),
+            2 => behind(&[8, 0], &Ipv4 { fragment: 0x0005, ..plain }),
+            3 => arp(flow),
+            4 => behind(&[8, 0], &Ipv4 { protocol: 1, ..plain }),
+            // Hop-by-hop options (RFC 8200 section 4.3): padding.
+            5 => ipv6(flow, 0, [17, 0, 1, 4, 0, 0, 0, 0]),
+            // The first fragment (RFC 8200 section 4.5).
+            6 => ipv6(flow, 44, [17, 0, 0, 1, 0, 0, 0, 7]),
+            _ => behind(&TWO_TAGS, &plain),
+        },
     }
-    let mut f = [0; 64];
-    f[..12].copy_from_slice(&plain[..12]);
-    f[12..18].copy_from_slice(&[0x88, 0x47, 0, 1, 1, 64]);
-    f[18..].copy_from_slice(&plain[14..60]);
-    // With the label, the datagram that fits into the frame is shorter.
-    (f[21], f[43]) = (42, 22);
-    f
 }
 
-fn plain_frame(flow: u32) -> [u8; 64] {
-    let mut f = [0u8; 64];
-    f[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
-    (f[14], f[17], f[20], f[22], f[23], f[37], f[39]) = (0x45, 46, 0x40, 64, 17, 53, 26);
-    f[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
-    f[30..34].copy_from_slice(&0xc612_0001u32.to_be_bytes());
-    f[34..36].copy_from_slice(&((1024 + flow % 50_000) as u16).to_be_bytes());
-    f
+const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+const TWO_TAGS: [u8; 10] = [0x88, 0xa8, 0, 20, 0x81, 0, 0, 10, 8, 0];
+
+/// Bytes of a datagram, with its header.
+const DATAGRAM: usize = 12;
+
+struct Ipv4 {
+    source: u32,
+    destination: u32,
+    protocol: u8,
+    fragment: u16,
+    /// Bytes of options.
+    options: u8,
+}
+
+impl Default for Ipv4 {
+    fn default() -> Ipv4 {
+        Ipv4 { source: 0, destination: 0xc612_0001, protocol: 17, fragment: 0x4000, options: 0 }
+    }
+}
+
+impl Ipv4 {
+    fn bytes(&self, flow: u32) -> Vec<u8> {
+        let length = 20 + self.options + DATAGRAM as u8;
+        let [a, b] = self.fragment.to_be_bytes();
+        let mut bytes = vec![0x45 + self.options / 4, 0, 0, length, 0, 0, a, b, 64, self.protocol, 0, 0];
+        bytes.extend(self.source.to_be_bytes().iter().chain(&self.destination.to_be_bytes()));
+        let sum = bytes.as_chunks().0.iter().map(|&word| u32::from(u16::from_be_bytes(word)));
+        let options = vec![1; self.options.into()];
+        let sum = sum.sum::<u32>() + u32::from(self.options) / 2 * 0x0101;
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let checksum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        [bytes, options, datagram(flow)].concat()
+    }
+}
+
+fn datagram(flow: u32) -> Vec<u8> {
+    let mut bytes = vec![0; DATAGRAM];
+    bytes[..2].copy_from_slice(&((1024 + flow % 50_000) as u16).to_be_bytes());
+    (bytes[3], bytes[5]) = (53, DATAGRAM as u8);
+    bytes
+}
+
+/// UDP over IPv6, with an extension header that has this number.
+fn ipv6(flow: u32, number: u8, extension: [u8; 8]) -> Vec<u8> {
+    let mut frame = ADDRESSES.to_vec();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + DATAGRAM as u8, number, 64]);
+    for host in [0x0a00_0000 + flow, 0xc612_0001] {
+        frame.extend((0x2001_0db8_u128 << 96 | u128::from(host)).to_be_bytes());
+    }
+    frame.extend(extension);
+    frame.extend(datagram(flow));
+    frame
+}
+
+/// A request.
+fn arp(flow: u32) -> Vec<u8> {
+    let mut frame = ADDRESSES.to_vec();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1]);
+    frame.extend((0x0a00_0000 + flow).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 0, 0, 0xc6, 0x12, 0, 1]);
+    frame
 }
 
 /// What is matched, and what is done.
@@ -195,10 +297,44 @@ pub enum Rules {
     Tuples,
     /// Each flow by its source, and packets get a VLAN tag.
     SourcesPush,
+    /// The input port only, and packets lose a VLAN tag: with one or with two.
+    Pop(Frames),
+    /// Each flow by its source, and packets lose a VLAN tag: with one or with two.
+    SourcesPop(Frames),
+    /// By prefixes of the destination, and packets are sent to the next hop: the TTL is decremented, and both Ethernet
+    /// addresses are written.
+    NextHops,
+    /// All packets, by protocol and a prefix of the destination, for each of the protocols among unusual frames.
+    Kinds(Frames),
     /// All packets, by a prefix of the destination, and this is done with them before they are sent: at once, or by way of
     /// another stage, whose flows look at the prefix and at what was done.
     Before(Before, bool),
 }
+
+impl Rules {
+    /// The frames that they are for.
+    fn frames(self) -> Frames {
+        match self {
+            Rules::Before(Before::PopMpls, _) => Frames::Labelled,
+            Rules::NextHops => Frames::Networks,
+            Rules::Pop(frames) | Rules::SourcesPop(frames) | Rules::Kinds(frames) => frames,
+            _ => Frames::Plain,
+        }
+    }
+
+    /// How many flows there are for this many flows of packets.
+    fn number(self, flows: usize) -> usize {
+        match self {
+            Rules::Sources(_) | Rules::Tuples | Rules::SourcesPush | Rules::SourcesPop(_) => flows,
+            Rules::NextHops => NEXT_HOPS,
+            Rules::Kinds(_) => ARP + 1,
+            _ => 1,
+        }
+    }
+}
+
+/// The flows of [`Rules::Kinds`]: IPv4 by fragment bits, then IPv6 by fragment bits, and ARP.
+const ARP: usize = 6;
 
 /// What sends packets to another stage.
 #[derive(Clone, Copy, PartialEq)]
@@ -268,12 +404,45 @@ fn prefix(key: &mut Key, mask: &mut Mask) {
 }
 
 fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
-    let number = if matches!(rules, Rules::Sources(_) | Rules::Tuples | Rules::SourcesPush) { flows } else { 1 };
     let spec = |flow: usize| {
         let (mut key, mut mask) = (Key::new(), Mask::wildcard());
         key.set(Field::InPortOxm, source.0.into());
         match rules {
-            Rules::Port | Rules::Drop | Rules::Push | Rules::Readdress => {}
+            Rules::Port | Rules::Drop | Rules::Push | Rules::Readdress | Rules::Pop(_) => {}
+            Rules::NextHops => {
+                for (field, value, bits) in [
+                    (Field::DlType, 0x0800, 0xffff),
+                    (Field::NwFrag, 0, 3),
+                    (Field::NwTtl, 64, 0xff),
+                    (Field::NwDst, 0xc612_0000 | (flow as u128) << 8, 0xffff_ff00),
+                    (Field::DlDst, 0x0200_0000_0002, 0xffff_ffff_ffff),
+                    (Field::DlSrc, 0x0200_0000_0001, 0xffff_ffff_ffff),
+                ] {
+                    key.set(field, value);
+                    mask.add(field, bits);
+                }
+            }
+            Rules::Kinds(_) => {
+                let fragment = [0, 1, 3][flow % 3];
+                let network = 0x2001_0db8_u128 << 96 | 0xc612_0000;
+                let fields: &[(Field, u128, u128)] = match flow {
+                    ARP => &[(Field::DlType, 0x0806, 0xffff)],
+                    0..3 => &[
+                        (Field::DlType, 0x0800, 0xffff),
+                        (Field::NwFrag, fragment, 3),
+                        (Field::NwDst, 0xc612_0000, 0xfffe_0000),
+                    ],
+                    _ => &[
+                        (Field::DlType, 0x86dd, 0xffff),
+                        (Field::NwFrag, fragment, 3),
+                        (Field::Ipv6Dst, network, !0x0001_ffff),
+                    ],
+                };
+                for &(field, value, bits) in fields {
+                    key.set(field, value);
+                    mask.add(field, bits);
+                }
+            }
             Rules::Prefix => prefix(&mut key, &mut mask),
             Rules::Before(Before::PopMpls, _) => {
                 key.set(Field::DlType, 0x8847);
@@ -281,14 +450,14 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
             }
             Rules::Before(..) => prefix(&mut key, &mut mask),
             Rules::Tuples => {
-                extract(&frame(flow as u32, false), &mut key, VlanLimit::default());
+                extract(&frame(flow as u32, Frames::Plain), &mut key, VlanLimit::default());
                 key.set(Field::InPortOxm, source.0.into());
                 for field in [Field::DlType, Field::NwFrag, Field::NwProto, Field::NwSrc, Field::NwDst] {
                     mask.set_exact(field);
                 }
                 [Field::UdpSrc, Field::UdpDst].iter().for_each(|&field| mask.set_exact(field));
             }
-            Rules::SourcesPush => {
+            Rules::SourcesPush | Rules::SourcesPop(_) => {
                 key.set(Field::NwSrc, u128::from(0x0a00_0000 + flow as u32));
                 mask.set_exact(Field::NwSrc);
             }
@@ -304,6 +473,14 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
             Rules::Push | Rules::SourcesPush => {
                 vec![Action::PushVlan { tpid: 0x8100, tci: 100 }, Action::Output(sink)]
             }
+            Rules::Pop(_) | Rules::SourcesPop(_) => vec![Action::PopVlan, Action::Output(sink)],
+            Rules::NextHops => {
+                let mut addresses = Rewrite::field(Field::DlSrc, 0x0200_0000_0002);
+                addresses.key.set(Field::DlDst, 0x0200_0000_0100 + flow as u128);
+                addresses.mask.set_exact(Field::DlDst);
+                let ttl = Rewrite::field(Field::NwTtl, 63);
+                vec![Action::Set(Arc::new(addresses)), Action::Set(Arc::new(ttl)), Action::Output(sink)]
+            }
             Rules::Readdress => {
                 vec![Action::Set(Arc::new(Rewrite::field(Field::NwDst, 0xc612_0002))), Action::Output(sink)]
             }
@@ -318,7 +495,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
         Rules::Before(before, true) => before.later(source, sink),
         _ => vec![],
     };
-    (0..number).map(spec).chain(later).collect()
+    (0..rules.number(flows)).map(spec).chain(later).collect()
 }
 
 /// The core that what is measured runs on: the last one.
@@ -332,14 +509,8 @@ pub fn datapath(rules: Rules, flows: usize, clock: Arc<dyn Clock>, passes: usize
     let (max_flows, exact_entries) = (5_000_000, 1 << 23);
     let config = Config { workers: vec![last_core()], max_flows, exact_entries, ..Config::default() };
     let dp = Datapath::new(config, clock);
-    let source = dp
-        .add_port(Arc::new(Loop {
-            name: "source",
-            flows,
-            labelled: matches!(rules, Rules::Before(Before::PopMpls, _)),
-        }))
-        .expect("the port");
-    let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0, labelled: false })).expect("the port");
+    let source = dp.add_port(Arc::new(Loop { name: "source", flows, frames: rules.frames() })).expect("the port");
+    let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0, frames: Frames::Plain })).expect("the port");
     for spec in specs(rules, flows, source, sink) {
         dp.install(spec).expect("below the limits");
     }

@@ -253,7 +253,9 @@ impl Executor {
             }
             Disposition::Punt(punt) => {
                 view.refresh(packet.data(), true, self.vlan_limit);
-                self.misses.punt(packet, view.key, punt.clone(), &self.outputs);
+                let one = self.misses.has_one_channel();
+                let connection = if one { 0 } else { connection_hash(&self.hasher, view.key) };
+                self.misses.punt(packet, view.key, punt.clone(), connection, &self.outputs);
             }
             Disposition::Run(program) => self.run(program, packet, view, next),
             Disposition::RunByLength { size, longer, others } => {

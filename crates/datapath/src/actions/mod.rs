@@ -1,5 +1,6 @@
 //! A flow's actions: compiled into a program when the flow is installed, and executed on runs of packets.
 
+pub mod compact;
 pub mod execute;
 pub mod program;
 mod rewrite;

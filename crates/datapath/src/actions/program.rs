@@ -11,6 +11,7 @@ use packet::{Key, Packet};
 use smallvec::SmallVec;
 
 use crate::action::{Action, MAX_NESTING, PortNo, Punt};
+use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 
@@ -27,13 +28,15 @@ pub enum Needs {
 
 /// Compiled actions.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Program {
+    /// The compact form, for programs that have one. It is all that is read of these: one cache line.
+    compact: Option<CompactRewrite>,
     needs: Needs,
     /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
-    /// The steps, in order. Most programs have at most one, and then a program is one cache line.
+    /// The steps, in order. Most programs have at most one, and then it is part of the program.
     pub steps: SmallVec<[Step; 1]>,
     /// The disposition of the packet.
     pub end: Disposition,
@@ -103,7 +106,7 @@ pub enum Disposition {
     Drop(DropReason),
 }
 
-const _: () = assert!(size_of::<Program>() == 64 && size_of::<Step>() == 24);
+const _: () = assert!(size_of::<Program>() == 128 && size_of::<Option<CompactRewrite>>() <= 64);
 
 impl Program {
     /// Compiles actions.
@@ -162,13 +165,20 @@ impl Program {
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        Program { needs, writes_metadata, recirculations, steps, end }
+        let compact = compact_form(&steps, &end);
+        Program { compact, needs, writes_metadata, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
     #[inline(always)]
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// Its compact form, if it has one.
+    #[inline(always)]
+    pub fn compact(&self) -> Option<&CompactRewrite> {
+        self.compact.as_ref()
     }
 
     /// Whether it changes metadata, which the packets of a run have in common.
@@ -215,6 +225,21 @@ impl Program {
             _ => None,
         }
     }
+}
+
+/// The compact form of a program with these steps, if it has one.
+fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
+    let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
+    let mut compact = CompactRewrite::to(*port);
+    for step in steps {
+        match step {
+            Step::Rewrite(rewriter) => compact.set(rewriter)?,
+            Step::PushVlan { tpid, tci } => compact.push_vlan(*tpid, *tci)?,
+            Step::PopVlan => compact.pop_vlan()?,
+            Step::Copy(_) | Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => return None,
+        }
+    }
+    Some(compact)
 }
 
 impl Step {

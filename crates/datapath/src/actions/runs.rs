@@ -7,6 +7,7 @@ use packet::flow::extract::Layers;
 use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
+use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::classify::table::megaflow::Table;
@@ -19,39 +20,98 @@ use crate::sync::rcu::Guard;
 /// Executes those programs that only rewrite packets and then send them, except for the sending. The packets stay
 /// where they are, so a batch can still be sent as a whole. Returns whether all runs have the same action left.
 #[inline(never)]
-pub fn rewrite_runs(table: &Table, guard: Guard<'_>, packets: &mut Batch, meta: &mut BatchMeta) -> bool {
+pub fn rewrite_runs(
+    table: &Table,
+    rewrites: &RewriteTable,
+    guard: Guard<'_>,
+    packets: &mut Batch,
+    meta: &mut BatchMeta,
+) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let mut grown = 0;
-    // A program is two dependent loads away: both are prefetched.
-    for at in bits(starts) {
-        table.arena.prefetch_header(meta.found[at].flow);
-    }
-    for at in bits(starts) {
-        table.arena.prefetch_program(meta.found[at].flow);
-    }
+    let (mut grown, mut differ, mut prefetched) = (0, 0, false);
     for at in bits(starts) {
         let found = meta.found[at];
-        if found.action != FastAction::PROGRAM {
-            continue;
+        let run = at..meta.end_of_run(at, count);
+        let port = if let Some(rewrite) = found.action.rewrite().and_then(|number| rewrites.get(number)) {
+            rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown)
+        } else if found.is_program() {
+            if !prefetched {
+                prefetch_programs(table, meta, starts);
+                prefetched = true;
+            }
+            match table.arena.action(found.flow, guard) {
+                CompiledAction::Program(program) => rewrite_run(program, &mut packets[run], meta, at, &mut grown),
+                CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
+            }
+        } else {
+            None
+        };
+        if let Some(port) = port {
+            meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         }
-        let CompiledAction::Program(program) = table.arena.action(found.flow, guard) else { continue };
-        let Some(port) = program.rewrites_to() else { continue };
-        let (run, growth) = (at..meta.end_of_run(at, count), program.growth());
-        if growth > 0 && !packets[run.clone()].iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
-            // Not every packet has a buffer for the headers to be pushed. So the program is run packet by packet, and
-            // drops those without.
-            continue;
-        }
-        if program.needs() == Needs::Headers {
-            meta.extract(at, &packets[at]);
-        }
-        let (key, layers) = (&mut meta.keys[at], meta.layers[at]);
-        rewrite(&program.steps, &mut packets[run], key, layers);
-        meta.found[at].action = FastAction::of(CompiledAction::Output(port));
-        grown = grown.max(growth);
+        // The first run is done before all others.
+        differ |= meta.found[at].action.differs(meta.found[0].action);
     }
     meta.headers.longest += grown;
-    meta.has_one_action()
+    differ == 0
+}
+
+/// Prefetches programs, which are two dependent loads away.
+#[inline(never)]
+fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
+    let is_program = |at: &usize| meta.found[*at].action == FastAction::PROGRAM;
+    bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_header(meta.found[at].flow));
+    bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
+}
+
+/// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent
+/// to, or `None` where nothing was done. `grown` becomes the most bytes by which a packet has grown.
+#[inline(always)]
+fn rewrite_compactly(
+    rewrite: &CompactRewrite,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    at: usize,
+    grown: &mut u32,
+) -> Option<PortNo> {
+    make_headroom(packets, rewrite.growth(), grown)?;
+    let (key, vlan_limit) = (&mut meta.keys[at], meta.vlan_limit);
+    for packet in packets {
+        rewrite.apply(packet, key, vlan_limit);
+    }
+    Some(rewrite.port())
+}
+
+/// As [`rewrite_compactly`], for a program, if it only rewrites and then sends.
+#[inline(always)]
+fn rewrite_run(
+    program: &Program,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    at: usize,
+    grown: &mut u32,
+) -> Option<PortNo> {
+    if let Some(rewrite) = program.compact() {
+        return rewrite_compactly(rewrite, packets, meta, at, grown);
+    }
+    let port = program.rewrites_to()?;
+    make_headroom(packets, program.growth(), grown)?;
+    if program.needs() == Needs::Headers {
+        meta.extract(at, &packets[0]);
+    }
+    rewrite(&program.steps, packets, &mut meta.keys[at], meta.layers[at]);
+    Some(port)
+}
+
+/// Makes room for the headers to be pushed. `None`: not every packet has a buffer for them. Then the program is run packet
+/// by packet, and drops those without.
+#[inline(always)]
+fn make_headroom(packets: &mut [Packet], growth: u32, grown: &mut u32) -> Option<()> {
+    if growth > 0 && !packets.iter_mut().all(|packet| packet.make_headroom(growth as usize)) {
+        return None;
+    }
+    *grown = growth.max(*grown);
+    Some(())
 }
 
 /// Executes steps that only rewrite, on packets that have the headroom for them.

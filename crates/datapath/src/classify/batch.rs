@@ -5,8 +5,11 @@
 //!    ([`mixed`]).
 //! 2. Tier 1, the worker's header cache, takes frames as they are. Where all flows of the port qualify for the simple
 //!    match, this counts as tier 0: few entries are enough, and a miss is looked up by the packet's mark.
-//! 3. For packets that miss there, and for those with unusual headers, the key is extracted and looked up in tier 2,
-//!    the megaflow table. Packets with unusual headers are looked up in the worker's key cache before.
+//!    The key of a frame with unusual headers is extracted, and the frame is looked up there by the parts of its key
+//!    that matter.
+//! 3. For packets that miss there the key is extracted and looked up in tier 2, the megaflow table. Where a line has no
+//!    room for what flows look at in unusual headers, and in later stages, packets with such headers are looked up in the worker's key cache
+//!    before.
 
 use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet};
@@ -16,10 +19,11 @@ use super::mixed::{self, MixedBatch, RunHistory};
 use super::plan::set_mark;
 use super::rescan::rescan;
 use super::scan::scan;
+use crate::actions::compact::RewriteTable;
 use crate::classify::cache::headers::{Found, HeaderCache};
 use crate::classify::cache::keys::KeyCache;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::FastAction;
+use crate::classify::table::arena::{CompiledAction, FastAction};
 use crate::classify::table::flow_ref::FlowRef;
 use crate::classify::table::megaflow::{LookupContext, Table};
 use crate::pipeline::batch::{BatchMeta, all, end_of_run};
@@ -30,6 +34,8 @@ pub struct Caches {
     pub headers: HeaderCache,
     /// The key cache.
     pub exact: KeyCache,
+    /// The compact rewrites that entries of the header cache have the numbers of.
+    pub rewrites: RewriteTable,
     seed: [u64; 2],
     one_in: u32,
 }
@@ -41,7 +47,7 @@ impl Caches {
     /// Caches that grow to about `entries` entries. `seed` is the secret of their hashes.
     pub fn new(entries: usize, seed: [u64; 2]) -> Caches {
         let (headers, exact) = (HeaderCache::new(entries, seed), KeyCache::new(entries.min(KEY_CACHE_ENTRIES)));
-        Caches { headers, exact, seed, one_in: 1 }
+        Caches { headers, exact, rewrites: RewriteTable::default(), seed, one_in: 1 }
     }
 
     /// Empties the caches, and changes their size.
@@ -57,6 +63,27 @@ impl Caches {
         self.one_in = one_in;
         self.headers.set_one_in(one_in);
         self.exact.set_one_in(one_in);
+    }
+}
+
+impl Caches {
+    /// What is done with the packets of a flow that tier 2 has found.
+    fn fast_action(&mut self, action: CompiledAction<'_>) -> FastAction {
+        match action {
+            CompiledAction::Program(program) => {
+                let number = program.compact().and_then(|rewrite| self.rewrites.number(rewrite));
+                number.map_or(FastAction::PROGRAM, FastAction::of_rewrite)
+            }
+            other => FastAction::of(other),
+        }
+    }
+
+    /// Empties the table of compact rewrites, and the header cache with it, which has their numbers.
+    #[cold]
+    fn forget_rewrites(&mut self) {
+        self.headers.set_one_in(0);
+        self.headers.set_one_in(self.one_in);
+        self.rewrites.clear();
     }
 }
 
@@ -92,6 +119,9 @@ pub fn classify<S: Simd>(
     let LookupContext { list, table, worker, count_at, .. } = at;
     let count = packets.len();
     let flow_counters = table.arena.flow_counters(worker);
+    if caches.rewrites.is_worn_out() {
+        caches.forget_rewrites();
+    }
     let cache = &mut caches.headers;
     let is_on = list.plan.simple || cache.is_on();
     let (known, leaders, unusual);
@@ -100,16 +130,20 @@ pub fn classify<S: Simd>(
         && let Some(now) = count_at
     {
         recent.mixed -= 1;
-        let BatchMeta { headers, probes, found, .. } = meta;
+        let (extractor, headers, probes, found) = meta.parts_for_look_up();
         let (plan, found) = (&list.plan, &mut found[..count]);
-        let batch = MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found };
+        let batch = MixedBatch { packets, plan, cache, flow_counters, now, extractor, headers, probes, found };
         let mixed = mixed::find(simd, batch, recent);
         (known, leaders, unusual) = (mixed.known, all(count) & !mixed.unusual, mixed.unusual);
         meta.set_counted(mixed.known, mixed.uniform);
     } else {
-        let BatchMeta { headers, probes, found, .. } = meta;
-        let scan = scan(simd, &list.plan, packets, headers);
-        (leaders, unusual) = (scan.leaders, scan.unusual);
+        let (mut extractor, headers, probes, found) = meta.parts_for_look_up();
+        let scan = scan(simd, &list.plan, packets, extractor.vlan_limit(), headers);
+        let mut without_line = scan.unusual;
+        if scan.unusual != 0 && is_on && list.plan.has_lines_of_keys() {
+            without_line = mixed::lines_of_keys(&list.plan, packets, scan.unusual, &mut extractor, headers);
+        }
+        (leaders, unusual) = (scan.leaders | scan.unusual & !without_line, without_line);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
         // A batch is mixed if more than three of four packets start a run. If every other one does, both ways cost
         // the same, and runs cost less where one rule matches everything and two protocols alternate
@@ -136,8 +170,9 @@ pub fn classify_recirculated<S: Simd>(
         return classify_keys(at, packets.len(), &mut caches.exact, meta);
     }
     let LookupContext { list, table, worker, .. } = at;
+    let vlan_limit = meta.vlan_limit;
     let (metadata, headers, counted) = meta.parts_for_scan();
-    let scan = rescan(&list.plan, packets, metadata, counted, headers);
+    let scan = rescan(&list.plan, packets, metadata, counted, vlan_limit, headers);
     let cache = &mut caches.headers;
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;
@@ -205,7 +240,7 @@ fn look_up_unresolved(
     let mut flows = [FlowRef::NONE; BATCH_SIZE];
     if list.plan.simple {
         // A mark is enough of a key here: the flows match nothing else.
-        for i in bits(both) {
+        for i in bits(both & !meta.extracted()) {
             let frame = packets[i].data();
             let mark = simple_mark(frame, meta.vlan_limit);
             set_mark(meta.start_key(i), mark);
@@ -237,7 +272,7 @@ fn look_up_unresolved(
         let epoch = table.arena.flow_counters(worker).of(flows[i]).epoch();
         let live = table.arena.live(flows[i], guard);
         meta.found[i] =
-            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: FastAction::of(live.action()) });
+            live.map_or(Found::MISS, |live| Found { flow: flows[i], action: caches.fast_action(live.action()) });
         if live.is_some() && unresolved.leaders >> i & 1 != 0 {
             let always = list.plan.simple;
             caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);

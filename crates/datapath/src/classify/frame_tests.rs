@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use packet::flow::extract::{VlanLimit, extract};
+use packet::flow::template::Template;
 use packet::{BATCH_SIZE, Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
@@ -129,6 +130,11 @@ fn key_of(frame: &[u8]) -> Key {
     start_key(&mut key, IN_PORT);
     extract(frame, &mut key, VlanLimit::default());
     key
+}
+
+/// Whether a packet has the template's lengths, and the list a pattern for it.
+fn plan_fits(list: &FlowList, template: Template, packet: &Packet) -> bool {
+    list.plan.pattern(template).is_some_and(|pattern| super::scan::fitting::<false>(&pattern.layout, packet).is_some())
 }
 
 /// Classifies a batch as a worker does.
@@ -298,10 +304,16 @@ proptest! {
                     prop_assert_eq!((hits.simple + hits.exact + hits.megaflow) as usize, known);
                     prop_assert!(hits.simple == 0 || hits.exact + hits.megaflow == 0);
                     // The simple match is used exactly while all flows qualify for it. Then packets that miss have no
-                    // extracted key.
+                    // extracted key, unless their headers are unusual.
                     let simple = linear.iter().all(|flow| is_simple(&flow.1));
                     prop_assert_eq!(list.plan.simple, simple);
-                    prop_assert!(!simple || hits.exact + hits.megaflow == 0 && extracted == 0);
+                    prop_assert!(!simple || hits.exact + hits.megaflow == 0);
+                    let is_usual = |i: &usize| {
+                        let template = Template::of(packets[*i].data(), VlanLimit::default());
+                        template.is_some_and(|t| plan_fits(list, t, &packets[*i]))
+                    };
+                    let usual = (0..packets.len()).filter(is_usual).fold(0, |set, i| set | 1u32 << i);
+                    prop_assert!(!simple || extracted & usual == 0);
                     prop_assert!(simple || hits.simple == 0);
                     prop_assert_eq!(longest as usize, packets.iter().map(Packet::len).max().unwrap_or(0));
                     let mut at = 0;
@@ -517,11 +529,21 @@ fn a_mixed_batch_is_counted_while_it_is_looked_up() {
     assert_eq!((packets_of(ids[0]), packets_of(ids[2])), (4, 3));
 }
 
-/// Runs are looked for until there are hardly any, and where most packets have unusual headers.
+/// Runs are looked for until there are hardly any, and where most packets have headers that are so unusual that they
+/// have no line.
 #[test]
 fn batches_without_runs_are_told() {
     let numbered = |n: u8| frame([0, 7, n, 0, 0, 0, 0, 2]);
-    let (mut reader, table, caches) = one_flow(&[Field::NwSrc], &numbered(0), 64);
+    // A line has room for six words of a key.
+    let many = [Field::NwSrc, Field::Ipv6Src, Field::Ipv6Dst, Field::ArpSha, Field::DlDst, Field::VlanTci];
+    let (mut reader, table, caches) = one_flow(&many[..1], &numbered(0), 64);
+    // Another flow looks at more.
+    let mut mask = Mask::wildcard();
+    many.iter().for_each(|&field| mask.set_exact(field));
+    let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    let mut key = key_of(&numbered(0));
+    key.set(Field::NwSrc, 0x7f00_0001);
+    table.install(&key, Box::new(mask), any, Arc::new(()), Time(1), Requester::Management).unwrap();
     let caches = std::cell::RefCell::new(caches);
     reader.quiescent();
     let guard = reader.pin();
@@ -539,6 +561,46 @@ fn batches_without_runs_are_told() {
     let unusual = |count| [&distinct[..8 - count], &vec![fragment.clone(); count]].concat();
     assert!(after(unusual(1), false) > 8 && after(unusual(4), false) > 8, "some fragments");
     assert_eq!(after(unusual(5), false), 0, "most are");
+}
+
+/// Packets with unusual headers are found by a line of the header cache, too, which is made of their keys. Only where
+/// flows look at too many fields are they not.
+#[test]
+fn unusual_headers_have_lines() {
+    // Options, fragments, a hop-by-hop header, a provider's tag, a label.
+    let choices = [
+        [0, 7, 1, 0, 0, 0, 3, 2],
+        [0, 7, 2, 0, 0, 0, 5, 2],
+        [0, 7, 3, 0, 0, 0, 6, 2],
+        [4, 7, 1, 0, 0, 0, 7, 2],
+        [0, 3, 4, 0, 0, 0, 0, 2],
+        [0x10, 7, 5, 0, 0, 0, 0x13, 2],
+    ];
+    let frames: Vec<Vec<u8>> = choices.into_iter().map(frame).collect();
+    let packets: Vec<Packet> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+    let few = [Field::DlType, Field::NwFrag, Field::NwSrc, Field::Ipv6Src];
+    let too_many = [&few[..], &[Field::Ipv6Dst, Field::DlDst, Field::UdpDst, Field::VlanTci]].concat();
+    for (fields, has_lines) in [(&few[..], true), (&too_many, false)] {
+        let (mut reader, table, caches) = one_flow(fields, &frames[0], 64);
+        let any: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+        for frame in &frames[1..] {
+            let mut mask = Mask::wildcard();
+            fields.iter().for_each(|&field| mask.set_exact(field));
+            let mask = Box::new(mask);
+            table.install(&key_of(frame), mask, any.clone(), Arc::new(()), Time(1), Requester::Management).unwrap();
+        }
+        let caches = std::cell::RefCell::new(caches);
+        reader.quiescent();
+        let guard = reader.pin();
+        let list = table.list_of_port(IN_PORT, guard).unwrap();
+        for mixed in [false, false, true, true] {
+            let of = OfBatch { packets: &packets, list, table: &table, caches: caches.borrow_mut(), guard, mixed };
+            let OfPackets { found, hits, runs, .. } = at_best(of);
+            assert!(found.iter().all(|found| *found != Found::MISS) && hits.simple == 0);
+            assert_eq!(runs.iter().all(|run| run.3), mixed && has_lines, "counted in the look-up of the header cache");
+        }
+        assert_eq!(caches.borrow().headers.numbers(), if has_lines { frames.len() } else { 0 });
+    }
 }
 
 /// To remove or change a flow is one write for each worker, however many cache entries it has, all of which become

@@ -14,14 +14,14 @@ use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
-use super::scan::{AHEAD, MaskedHeaders, copied, fitting};
+use super::scan::{AHEAD, MaskedHeaders, copied, fits_with_flags, fitting};
 use super::{bits, prefetch};
 use crate::classify::cache::headers::{CacheReader, CachedFlow, Found, HeaderCache, Probes};
 use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
-use crate::pipeline::batch::all;
+use crate::pipeline::batch::{KeyExtractor, all};
 
 /// What the last batches of a receive queue were like, from which those of the next ones are predicted.
 pub struct RunHistory {
@@ -55,6 +55,8 @@ pub struct MixedBatch<'a> {
     pub flow_counters: FlowCounters<'a>,
     /// The present time.
     pub now: Time,
+    /// Extracts the keys of packets with unusual headers.
+    pub extractor: KeyExtractor<'a>,
     /// Where masked headers, lengths and flags are written.
     pub headers: &'a mut MaskedHeaders,
     /// Where hashes and candidates are written.
@@ -68,7 +70,7 @@ pub struct MixedBatch<'a> {
 pub struct Mixed {
     /// Hits.
     pub known: u32,
-    /// Packets without a template, or with one for which the port has no pattern: they are looked up by their keys.
+    /// Packets without a line, which are looked up by their keys.
     pub unusual: u32,
     /// Whether all are hits with the same action.
     pub uniform: bool,
@@ -79,7 +81,9 @@ pub struct Mixed {
 pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> Mixed {
     if recent.several_patterns > 0 {
         recent.several_patterns -= 1;
-    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line) {
+    } else if let Some(expected) = ExpectedPattern::of_line(simd, work.plan, &recent.line)
+        && expected.layout.tags <= work.extractor.vlan_limit().tags() as u32
+    {
         let (view, headers, probes) = (work.cache.view(simd), &mut *work.headers, &mut *work.probes);
         let (have_pattern, cores) = match expected.core_mask {
             Some(mask) => (
@@ -209,25 +213,27 @@ impl Leveled for WithoutExpectedPattern<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Mixed {
-        let MixedBatch { packets, plan, cache, flow_counters, now, headers, probes, found } = self.work;
-        let lines = mask_and_hash(simd, plan, packets, cache.view(simd), headers, &mut probes.hashes);
-        if let Some(last) = (all(packets.len()) & !lines.unusual).checked_ilog2() {
+        let MixedBatch { packets, plan, cache, flow_counters, now, extractor, headers, probes, found } = self.work;
+        let (lines, last) =
+            mask_and_hash(simd, plan, packets, cache.view(simd), extractor, headers, &mut probes.hashes);
+        if let Some(last) = last {
             *self.line = headers.lines[last as usize];
         }
         look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
     }
 }
 
-/// Masks and hashes the headers of a batch.
+/// Masks and hashes the headers of a batch. Also returns the number of the last packet with a pattern.
 #[inline(always)]
 fn mask_and_hash<S: Simd>(
     simd: S,
     plan: &Plan,
     packets: &[Packet],
     view: CacheReader<'_, S::Reg>,
+    mut extractor: KeyExtractor<'_>,
     headers: &mut MaskedHeaders,
     hashes: &mut [u64; BATCH_SIZE],
-) -> Lines {
+) -> (Lines, Option<u32>) {
     let count = packets.len().min(BATCH_SIZE);
     let (mut unusual, mut cores) = (0u32, 0u32);
     for i in 0..count {
@@ -236,14 +242,10 @@ fn mask_and_hash<S: Simd>(
         }
         let packet = &packets[i];
         headers.bytes[i] = packet.len() as u32;
-        let pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
-        let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
-            cold_path();
-            unusual |= 1 << i;
-            // Steps that read all lines must not read one of an earlier batch.
-            (headers.flags[i], headers.lines[i]) = (0, Aligned([0; 8]));
-            continue;
-        };
+        // Packets without a template go the same way as the others, with a pattern that they do not fit.
+        let pattern = plan.pattern_or_none(Template::number_of(packet.data(), extractor.vlan_limit()));
+        let (fits, flags) = fits_with_flags::<true>(&pattern.layout, packet);
+        unusual |= u32::from(!fits) << i;
         let bytes = match packet.line(pattern.at as usize) {
             Some(bytes) => simd.load_bytes(bytes),
             None => simd.load_bytes(&copied(packet.data(), pattern.at as usize)),
@@ -251,9 +253,13 @@ fn mask_and_hash<S: Simd>(
         let line = simd.select(bytes, simd.load(&pattern.mask.0), simd.load(&pattern.salt.0));
         simd.store(line, &mut headers.lines[i].0);
         headers.flags[i] = flags;
-        cores |= u32::from(Origin::of(&pattern.salt.0).has_core()) << i;
+        cores |= u32::from(fits & Origin::of(&pattern.salt.0).has_core()) << i;
     }
     headers.longest = longest(&headers.bytes[..count]);
+    let last = (all(count) & !unusual).checked_ilog2();
+    if unusual != 0 && plan.has_lines_of_keys() {
+        unusual = lines_of_keys(plan, packets, unusual, &mut extractor, headers);
+    }
     // 1. Hash all lines; prefetch the sets.
     for i in bits(cores) {
         let line = &headers.lines[i].0;
@@ -265,7 +271,34 @@ fn mask_and_hash<S: Simd>(
         hashes[i] = view.hash_whole(simd, simd.load(&headers.lines[i].0));
         view.prefetch_set(hashes[i]);
     }
-    Lines { unusual, cores }
+    (Lines { unusual, cores }, last)
+}
+
+/// Makes the lines of packets with unusual headers from their keys. Returns the set of those that have none.
+#[inline(always)]
+pub fn lines_of_keys(
+    plan: &Plan,
+    packets: &[Packet],
+    unusual: u32,
+    extractor: &mut KeyExtractor<'_>,
+    headers: &mut MaskedHeaders,
+) -> u32 {
+    let (mut without, mut v6) = (0, 0);
+    for i in bits(unusual) {
+        v6 |= u32::from(packets[i].data().get(12..14) == Some(&[0x86, 0xdd])) << i;
+    }
+    // Protocols one after the other, since each is read by other code.
+    for set in [unusual & v6, unusual & !v6] {
+        for i in bits(set) {
+            let key = extractor.extract_unusual(i, &packets[i]);
+            headers.flags[i] = key.common().tcp_flags.get();
+            match plan.line_of_key(key) {
+                Some(line) => headers.lines[i] = line,
+                None => without |= 1 << i,
+            }
+        }
+    }
+    without
 }
 
 /// Looks packets up by their lines, which are hashed, and counts the hits for their flows. `SAME_ORIGIN`: all lines

@@ -8,7 +8,7 @@ use packet::Mask;
 use packet::flow::block::Common;
 use packet::flow::extract::SimpleMark;
 use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
-use packet::flow::{Block, VLAN_PRESENT};
+use packet::flow::{Block, BlockId, VLAN_PRESENT};
 use packet::{Field, Key};
 use smallvec::SmallVec;
 
@@ -50,12 +50,33 @@ pub struct MetadataBits {
 
 /// The patterns of a stage.
 pub struct Plan {
-    patterns: [Option<Box<Pattern>>; Template::COUNT],
+    /// By the templates' numbers; the last one is for frames without a template, and is always `None`.
+    patterns: [Option<Box<Pattern>>; Template::COUNT + 1],
+    /// How lines are made of the keys of packets without a pattern.
+    key_pattern: Option<Box<KeyPattern>>,
     /// The metadata that flows of a later stage match. It is part of the line.
     pub metadata: SmallVec<[MetadataBits; 4]>,
     /// Whether all flows of the port qualify for the simple match: they match nothing but a [`SimpleMark`].
     pub simple: bool,
 }
+
+/// How lines are made of extracted keys: for frames whose headers are unusual, of which no template says where they
+/// are. Such a line has those words of the key that some flow matches.
+struct KeyPattern {
+    /// The words' numbers, counted over the blocks that are extracted from frames, and their masks.
+    words: SmallVec<[(u8, u64); WINDOW_WORDS]>,
+    /// Or-ed with the masked words: the [`Origin`], behind them.
+    salt: Aligned,
+}
+
+/// The blocks of a key that come from the frame.
+const FRAME_BLOCKS: [BlockId; 3] = [BlockId::Common, BlockId::L3, BlockId::Encap];
+const BLOCK_WORDS: usize = size_of::<Block>() / 8;
+/// Words of the common block before the metadata.
+const COMMON_WORDS: usize = std::mem::offset_of!(Common, in_port) / 8;
+
+/// The number of lines that are made of keys, among those of the templates.
+const OF_KEY: usize = Template::COUNT;
 
 /// The origin of a line, in its last four bytes. From the lowest bit on, it has: the offset of the
 /// [`core`](Origin::core) in the line, the offset of the line in the frame, the template, and the number of the list
@@ -73,8 +94,8 @@ pub type Core = [u64; CORE / 8];
 impl Origin {
     // How many bits each part has, the lowest first.
     const CORE_BITS: u32 = 6;
-    const AT_BITS: u32 = 5;
-    const TEMPLATE_BITS: u32 = 4;
+    const AT_BITS: u32 = 4;
+    const TEMPLATE_BITS: u32 = 5;
     /// Bits of the list's number plus one.
     const LIST_BITS: u32 = u16::BITS + 1;
 
@@ -86,10 +107,10 @@ impl Origin {
     /// The offset that says that there is no core.
     const NO_CORE: u32 = (1 << Origin::CORE_BITS) - 1;
 
-    fn new(list: u16, template: Template, at: u32, core: Option<usize>) -> Origin {
+    fn new(list: u16, template: usize, at: u32, core: Option<usize>) -> Origin {
         debug_assert!(at < 1 << Origin::AT_BITS, "no window begins so far from the frame's start");
         let core = core.map_or(Origin::NO_CORE, |core| core as u32);
-        let template = (template.number() as u32) << Origin::TEMPLATE;
+        let template = (template as u32) << Origin::TEMPLATE;
         Origin((u32::from(list) + 1) << Origin::LIST | template | at << Origin::AT | core)
     }
 
@@ -113,7 +134,7 @@ impl Origin {
     }
 
     /// A line with this origin and zeros.
-    fn line(self) -> Line {
+    const fn line(self) -> Line {
         let [a, b, c, d] = self.0.to_ne_bytes();
         [0, 0, 0, 0, 0, 0, 0, u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]
     }
@@ -144,7 +165,7 @@ impl Origin {
     }
 }
 
-const _: () = assert!(Template::COUNT <= 1 << Origin::TEMPLATE_BITS);
+const _: () = assert!(OF_KEY < 1 << Origin::TEMPLATE_BITS);
 const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
 const _: () = assert!(Origin::LIST + Origin::LIST_BITS <= u32::BITS);
 
@@ -192,17 +213,28 @@ impl Plan {
     }
 
     fn with_metadata(list: u16, union: &Mask, metadata: SmallVec<[MetadataBits; 4]>) -> Plan {
-        let mut patterns = [const { None }; Template::COUNT];
+        let mut patterns = [const { None }; Template::COUNT + 1];
         for template in Template::all() {
             let pattern = template.window(union).and_then(|w| Pattern::new(list, template, &w, metadata.len()));
             patterns[template.number()] = pattern.map(Box::new);
         }
-        Plan { patterns, simple: metadata.is_empty() && is_simple(union), metadata }
+        let key_pattern = if metadata.is_empty() { KeyPattern::new(list, union) } else { None };
+        Plan {
+            patterns,
+            key_pattern: key_pattern.map(Box::new),
+            simple: metadata.is_empty() && is_simple(union),
+            metadata,
+        }
     }
 
     /// A plan without patterns: every packet is looked up by its key.
     pub fn none() -> Plan {
-        Plan { patterns: [const { None }; Template::COUNT], metadata: SmallVec::new(), simple: false }
+        Plan {
+            patterns: [const { None }; Template::COUNT + 1],
+            key_pattern: None,
+            metadata: SmallVec::new(),
+            simple: false,
+        }
     }
 
     /// The pattern of lines of this origin.
@@ -212,11 +244,64 @@ impl Plan {
         (Origin::of(&pattern.salt.0) == origin).then_some(pattern)
     }
 
+    /// The line of a received packet without a pattern, which has this key; or `None` where flows look at too many
+    /// fields.
+    #[inline(always)]
+    pub fn line_of_key(&self, key: &Key) -> Option<Aligned> {
+        let pattern = self.key_pattern.as_deref()?;
+        let mut line = pattern.salt;
+        for (word, &(number, mask)) in line.0.iter_mut().zip(&pattern.words) {
+            *word |= key_word(key, number) & mask;
+        }
+        Some(line)
+    }
+
+    /// Whether packets without a pattern have a line.
+    #[inline(always)]
+    pub fn has_lines_of_keys(&self) -> bool {
+        self.key_pattern.is_some()
+    }
+
+    /// The pattern of the template with this number, or [`NO_PATTERN`], without a branch.
+    #[inline(always)]
+    pub fn pattern_or_none(&self, number: usize) -> &Pattern {
+        self.patterns[number].as_deref().unwrap_or(&NO_PATTERN)
+    }
+
     /// The pattern of a template.
     #[inline(always)]
     pub fn pattern(&self, template: Template) -> Option<&Pattern> {
         self.patterns[template.number()].as_deref()
     }
+}
+
+/// The pattern of frames that have none. No frame fits it.
+pub static NO_PATTERN: Pattern = Pattern {
+    mask: Aligned([0; 8]),
+    parse: Aligned([0; 8]),
+    salt: Aligned(Origin(Origin::NO_CORE).line()),
+    at: 0,
+    layout: Template::NO_LAYOUT,
+    metadata_at: 0,
+};
+
+impl KeyPattern {
+    /// `None` where the line has no room for all words.
+    fn new(list: u16, union: &Mask) -> Option<KeyPattern> {
+        let of_frame = |&number: &usize| !(COMMON_WORDS..BLOCK_WORDS).contains(&number);
+        let all = (0..FRAME_BLOCKS.len() * BLOCK_WORDS).filter(of_frame);
+        let masked = all.map(|number| (number as u8, key_word(&union.0, number as u8)));
+        let words: SmallVec<[_; WINDOW_WORDS]> = masked.filter(|&(_, mask)| mask != 0).collect();
+        let salt = Aligned(Origin::new(list, OF_KEY, 0, None).line());
+        (words.len() <= WINDOW_WORDS).then_some(KeyPattern { words, salt })
+    }
+}
+
+/// The word with this number of the blocks that come from the frame.
+#[inline(always)]
+fn key_word(key: &Key, number: u8) -> u64 {
+    let number = usize::from(number);
+    key.block(FRAME_BLOCKS[number / BLOCK_WORDS % FRAME_BLOCKS.len()]).words()[number % BLOCK_WORDS]
 }
 
 impl Pattern {
@@ -236,7 +321,7 @@ impl Pattern {
         Some(Pattern {
             mask: line(&window.mask),
             parse: line(&window.parse),
-            salt: Aligned(Origin::new(list, template, window.at, core).line()),
+            salt: Aligned(Origin::new(list, template.number(), window.at, core).line()),
             at: window.at,
             layout: window.layout,
             metadata_at: metadata_at as u8,
@@ -297,6 +382,8 @@ mod tests {
             assert!(std::ptr::eq(plan.pattern_of(origin).unwrap(), pattern));
             assert!(of_another_port.pattern_of(origin).is_none());
             assert!(Plan::none().pattern_of(origin).is_none());
+            let of_key = plan.line_of_key(&Key::new()).expect("a plan for one field");
+            assert!(Origin::of(&of_key.0) != origin && plan.pattern_of(Origin::of(&of_key.0)).is_none());
             let Some(begins) = other.pattern(template).map(|pattern| pattern.at) else { continue };
             if begins == pattern.at {
                 same_place += 1;

@@ -6,6 +6,7 @@
 //! metadata, also where no flow of this stage matches it: their program runs once for all of them and may send them
 //! to another stage.
 
+use packet::flow::extract::VlanLimit;
 use packet::flow::template::{Template, WINDOW_WORDS};
 use packet::{BATCH_SIZE, Packet};
 
@@ -15,7 +16,14 @@ use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
 use crate::pipeline::metadata::Metadata;
 
 /// Finds runs and lines of a batch. Packets of `counted` are not in runs with packets that are not.
-pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32, headers: &mut MaskedHeaders) -> Scan {
+pub fn rescan(
+    plan: &Plan,
+    packets: &[Packet],
+    metadata: &Metadata,
+    counted: u32,
+    vlan_limit: VlanLimit,
+    headers: &mut MaskedHeaders,
+) -> Scan {
     let mut scan = Scan { leaders: 0, unusual: 0 };
     // The line of the packet before, if it has a pattern, and the start of the present run.
     let mut before = Aligned([0; 8]);
@@ -30,7 +38,7 @@ pub fn rescan(plan: &Plan, packets: &[Packet], metadata: &Metadata, counted: u32
         let length = packet.len() as u32;
         headers.longest = headers.longest.max(length);
         // Only Ethernet frames have a template.
-        let template = Template::of(packet.data()).filter(|_| metadata.is_ethernet(i));
+        let template = Template::of(packet.data(), vlan_limit).filter(|_| metadata.is_ethernet(i));
         let pattern = template.and_then(|template| plan.pattern(template));
         let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
             scan.unusual |= 1 << i;

@@ -5,6 +5,7 @@
 //! those of the frame before. Where they are equal, no flow of the port tells the two frames apart, and the packet
 //! joins the run of the one before. The first packet of a run is its leader. The leader's masked bytes are its line.
 
+use packet::flow::extract::VlanLimit;
 use packet::flow::template::{Layout, TAG, TAG_AT, Template};
 use packet::{BATCH_SIZE, Packet};
 
@@ -44,14 +45,20 @@ impl Default for MaskedHeaders {
 pub struct Scan {
     /// The first packets of runs with usual headers.
     pub leaders: u32,
-    /// Packets with unusual headers: without a template, or with one for which the port has no pattern. They are
-    /// looked up by their keys, each one by itself.
+    /// Packets with unusual headers: without a template, or with one for which the port has no pattern. Each is looked
+    /// up by itself, by its key or by a line that is made of it.
     pub unusual: u32,
 }
 
 /// Finds runs and lines of a batch.
 #[inline(always)]
-pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut MaskedHeaders) -> Scan {
+pub fn scan<S: Simd>(
+    simd: S,
+    plan: &Plan,
+    packets: &[Packet],
+    vlan_limit: VlanLimit,
+    headers: &mut MaskedHeaders,
+) -> Scan {
     let mut scan = Scan { leaders: 0, unusual: 0 };
     let mut pattern: Option<&Pattern> = None;
     let nothing = simd.load(&[0; 8]);
@@ -88,7 +95,7 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
                 }
             }
             // 2. or that of the packet's own template.
-            pattern = Template::of(packet.data()).and_then(|template| plan.pattern(template));
+            pattern = Template::of(packet.data(), vlan_limit).and_then(|template| plan.pattern(template));
             if let Some(found) = pattern
                 && let Some(fitting) = fitting::<false>(&found.layout, packet)
             {
@@ -125,21 +132,29 @@ pub fn scan<S: Simd>(simd: S, plan: &Plan, packets: &[Packet], headers: &mut Mas
 /// packet may have any other template, so there is no branch that depends on the layout.
 #[inline(always)]
 pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
+    let (fits, flags) = fits_with_flags::<VARIED>(layout, packet);
+    fits.then_some(flags)
+}
+
+/// As [`fitting`], without a branch for the result. The flags are zero where a packet does not fit.
+#[inline(always)]
+pub(super) fn fits_with_flags<const VARIED: bool>(layout: &Layout, packet: &Packet) -> (bool, u16) {
     let frame = packet.data();
     let size = frame.len() as u32;
     if size < layout.min_frame {
-        return None;
+        return (false, 0);
     }
     // SAFETY: the frame has at least `min_frame` bytes, which was checked above. Every offset of a layout is at least
     // two bytes below that, and so is the Ethernet type.
     let at = |at: u32| unsafe { word(frame, at) };
     let length = at(layout.length);
     if !VARIED && layout.is_plain {
-        return layout.fits_without_tcp(size, length).then_some(0);
+        return (layout.fits_without_tcp(size, length), 0);
     }
     let tcp = at(layout.tcp) & layout.tcp_mask;
     let is_tagged = (at(TAG_AT as u32) ^ TAG) & layout.tag_mask == 0;
-    (is_tagged & layout.fits(size, length, tcp)).then_some(tcp & 0x0fff)
+    let fits = is_tagged & layout.fits(size, length, tcp);
+    (fits, tcp & 0x0fff & u16::from(fits).wrapping_neg())
 }
 
 /// # Safety

@@ -1,11 +1,12 @@
 //! The handlers, as the control plane knows them, and which channel each of them serves.
 //!
-//! A worker's channel is served by the handler whose number is the worker's, modulo how many handlers there are.
+//! A worker's channels are served by the handlers whose numbers are the worker's and the following ones, modulo how many
+//! handlers there are. A worker uses as many channels as there are handlers, if it has so many.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use crate::slowpath::channel::{Channel, Notifier};
+use crate::slowpath::channel::{CHANNELS, Channel, Channels, Notifier, ServingHandlers};
 use crate::slowpath::handler::{ChannelList, Served};
 use crate::sync::rcu::Reader;
 
@@ -27,7 +28,6 @@ pub struct HandlerHandle {
 
 /// A channel on its way from one handler to another.
 pub struct ChannelMove {
-    worker: usize,
     channel: Arc<Channel>,
     released: Receiver<Served>,
     /// The handler that is to serve it.
@@ -72,33 +72,49 @@ impl HandlerPool {
     }
 
     /// The handler that serves a worker's channel.
-    pub fn of_worker(&self, worker: usize) -> &HandlerHandle {
-        &self.handlers[worker % self.handlers.len()]
+    pub fn of_channel(&self, worker: usize, channel: usize) -> &HandlerHandle {
+        &self.handlers[handler_of(worker, channel, self.handlers.len())]
+    }
+
+    /// The handlers that serve a worker's channels.
+    pub fn serving(&self, worker: usize) -> ServingHandlers {
+        self.serving_of(worker, self.handlers.len())
+    }
+
+    /// The handlers that serve a worker's channels where there are so many handlers.
+    pub fn serving_of(&self, worker: usize, handlers: usize) -> ServingHandlers {
+        let notifier = |channel| self.handlers[handler_of(worker, channel, handlers)].notifier.clone();
+        ServingHandlers { notifiers: std::array::from_fn(notifier), used: handlers.min(CHANNELS) }
     }
 
     /// Has those channels of workers released that change handlers where there were `before` and shall be `after`.
-    pub fn release(&self, channels: Vec<(usize, Arc<Channel>)>, before: usize, after: usize) -> Vec<ChannelMove> {
-        let release = |(worker, channel): (usize, Arc<Channel>)| {
-            let (from, to) = (worker % before, worker % after);
+    pub fn release(&self, workers: Vec<(usize, Channels)>, before: usize, after: usize) -> Vec<ChannelMove> {
+        let release = |(worker, at, channel): (usize, usize, Arc<Channel>)| {
+            let (from, to) = (handler_of(worker, at, before), handler_of(worker, at, after));
             (from != to).then(|| {
                 let released = self.handlers[from].channel_list.release(&channel);
                 self.handlers[from].notifier.notify();
-                ChannelMove { worker, channel, released, to }
+                ChannelMove { channel, released, to }
             })
         };
-        channels.into_iter().filter_map(release).collect()
+        let channels = workers.into_iter().flat_map(|(worker, channels)| {
+            channels.into_iter().enumerate().map(move |(at, channel)| (worker, at, channel))
+        });
+        channels.filter_map(release).collect()
     }
 
     /// Waits until the old handlers have finished their present batch, and gives the channels to the new ones.
-    /// Returns the notifier of each worker's new handler.
-    pub fn take_over(&self, moves: Vec<ChannelMove>) -> Vec<(usize, Arc<Notifier>)> {
-        let take = |ChannelMove { worker, channel, released, to }: ChannelMove| {
+    pub fn take_over(&self, moves: Vec<ChannelMove>) {
+        for ChannelMove { channel, released, to } in moves {
             // Without an answer, the old handler has panicked, and the process is about to end.
             let served = released.recv().unwrap_or_else(|_| Served::new(channel));
             self.handlers[to].channel_list.add(served);
             self.handlers[to].notifier.notify();
-            (worker, self.handlers[to].notifier.clone())
-        };
-        moves.into_iter().map(take).collect()
+        }
     }
+}
+
+/// The number of the handler that serves a worker's channel, of so many handlers.
+fn handler_of(worker: usize, channel: usize, handlers: usize) -> usize {
+    (worker + channel) % handlers
 }

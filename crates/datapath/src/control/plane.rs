@@ -16,7 +16,9 @@ use crate::control::resources::Resources;
 use crate::control::runtime::{Inline, Runtime, Threads};
 use crate::control::scheduler::{self, Scheduling};
 use crate::error::Error;
+use crate::slowpath::channel::Channel;
 use crate::slowpath::handler::{Handler, ProgramCache, Served};
+use crate::slowpath::new_flows::NewFlows;
 use crate::sync::rcu::Reader;
 use crate::worker::Worker;
 use crate::worker::mailbox::Command;
@@ -128,9 +130,9 @@ impl ControlPlane {
         self.runtime.inline()
     }
 
-    /// Wakes the handler of a worker.
-    pub fn notifier_of(&self, worker: usize) -> Arc<crate::slowpath::channel::Notifier> {
-        self.handlers.of_worker(worker).notifier.clone()
+    /// Wakes the handler of a worker's channel.
+    pub fn notifier_of(&self, worker: usize, channel: usize) -> Arc<crate::slowpath::channel::Notifier> {
+        self.handlers.of_channel(worker, channel).notifier.clone()
     }
 }
 
@@ -177,12 +179,15 @@ impl ControlPlane {
 
         let Resources { table, clock, .. } = &self.resources;
         table.add_worker(number);
-        let handler = self.handlers.of_worker(number);
-        let notifier = handler.notifier.clone();
-        let setup = WorkerSetup { number, reader, waker, notifier, dedicated: core.is_some() };
+        let channels = Channel::all(&waker);
+        let serving = self.handlers.serving(number);
+        let dedicated = core.is_some();
+        let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
         let mut worker = Worker::new(setup, &self.config, table, clock);
-        handler.channel_list.add(Served::new(worker.channel.clone()));
-        let handle = WorkerHandle::new(&worker, core, clock.now());
+        for (at, channel) in channels.iter().enumerate() {
+            self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
+        }
+        let handle = WorkerHandle::new(&worker, channels, core, clock.now());
         {
             let mut ports = self.ports.lock();
             queues::connect(&mut ports, &self.pool.read(), &mut *self.runtime, &mut worker);
@@ -210,9 +215,11 @@ impl ControlPlane {
         // A worker that has panicked keeps what it had; the process is about to end.
         let Some((reader, queues)) = ended else { return };
         // Nothing is outstanding, so the handler need not be waited for.
-        let handler = self.handlers.of_worker(number);
-        drop(handler.channel_list.release(&handle.channel));
-        handler.notifier.notify();
+        for (at, channel) in handle.channels.iter().enumerate() {
+            let handler = self.handlers.of_channel(number, at);
+            drop(handler.channel_list.release(channel));
+            handler.notifier.notify();
+        }
         self.pool.write().give_place_back(number, reader);
         let mut ports = self.ports.lock();
         queues::disconnect(&mut ports, &self.pool.read(), &mut *self.runtime, number, queues);
@@ -242,13 +249,12 @@ impl ControlPlane {
             self.runtime.add_handler(self.new_handler(&handle, reader), seat);
             self.handlers.add(handle);
         }
-        let channels = self.pool.read().iter().map(|(number, worker)| (number, worker.channel.clone())).collect();
+        let channels = self.pool.read().iter().map(|(number, worker)| (number, worker.channels.clone())).collect();
         let moves = self.handlers.release(channels, before, after);
         self.runtime.serve();
-        for (worker, notifier) in self.handlers.take_over(moves) {
-            if let Some(worker) = self.pool.read().get(worker) {
-                worker.mailbox.post(Command::SetNotifier(notifier));
-            }
+        self.handlers.take_over(moves);
+        for (number, worker) in self.pool.read().iter() {
+            worker.mailbox.post(Command::SetHandlers(self.handlers.serving_of(number, after)));
         }
         self.runtime.serve();
         for _ in after..before {
@@ -262,7 +268,16 @@ impl ControlPlane {
     fn new_handler(&self, handle: &HandlerHandle, reader: Reader) -> Handler {
         let Resources { clock, table, upcall, .. } = self.resources.clone();
         let channel_list = handle.channel_list.clone();
-        Handler { channel_list, channels: Vec::new(), reader, table, upcall, clock, recent: ProgramCache::default() }
+        Handler {
+            channel_list,
+            channels: Vec::new(),
+            reader,
+            table,
+            upcall,
+            clock,
+            recent: ProgramCache::default(),
+            new_flows: NewFlows::default(),
+        }
     }
 }
 

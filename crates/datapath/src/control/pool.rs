@@ -13,7 +13,7 @@ use crate::account::Account;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::EligibleWorker;
 use crate::error::Error;
-use crate::slowpath::channel::Channel;
+use crate::slowpath::channel::Channels;
 use crate::stats::WorkerStats;
 use crate::sync::counters::WorkerCounters;
 use crate::sync::rcu::Reader;
@@ -41,8 +41,8 @@ pub struct WorkerHandle {
     pub core: Option<usize>,
     /// Where commands for it go.
     pub mailbox: Arc<Mailbox>,
-    /// Its way to the slow path and back.
-    pub channel: Arc<Channel>,
+    /// Its ways to the slow path.
+    pub channels: Channels,
     /// What it counts.
     counters: Arc<WorkerCounters>,
     /// Its counters when they were reset.
@@ -57,11 +57,11 @@ pub struct WorkerHandle {
 
 impl WorkerHandle {
     /// The handle of a new worker.
-    pub fn new(worker: &Worker, core: Option<usize>, now: Time) -> WorkerHandle {
+    pub fn new(worker: &Worker, channels: Channels, core: Option<usize>, now: Time) -> WorkerHandle {
         WorkerHandle {
             core,
             mailbox: worker.mailbox.clone(),
-            channel: worker.channel.clone(),
+            channels,
             counters: worker.executor.counters.clone(),
             base: WorkerStats::default(),
             since: now,

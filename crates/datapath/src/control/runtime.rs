@@ -79,7 +79,7 @@ impl Inline {
     fn take_returned(&mut self) {
         for worker in self.workers.values_mut() {
             worker.reader.quiescent();
-            worker.take_returned();
+            worker.take_returned(usize::MAX);
             worker.executor.outputs.end_of_batch(worker.executor.now);
             worker.reader.offline();
         }

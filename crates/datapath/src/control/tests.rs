@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::control::runtime::Inline;
 use crate::datapath::Datapath;
 use crate::error::Error;
+use crate::slowpath::channel::CHANNELS;
 use crate::slowpath::handler::Handler;
 use crate::sync::clock::ManualClock;
 use crate::worker::mailbox::{Command, Mailbox};
@@ -76,7 +77,7 @@ fn what_is_done_with_returned_packets_is_charged_to_their_port() {
     let spent = worker.rx[0].cycles.get();
     // No slow path is connected.
     assert_eq!(handlers.iter_mut().map(Handler::serve).sum::<usize>(), BATCH_SIZE);
-    assert_eq!(worker.take_returned(), BATCH_SIZE);
+    assert_eq!(worker.take_returned(usize::MAX), BATCH_SIZE);
     assert!(spent > 0 && worker.rx[0].cycles.get() > spent);
     worker.reader.offline();
 }
@@ -192,7 +193,7 @@ fn a_command_waits_for_one_packet_from_the_slow_path_and_not_for_all() {
     let (asked, answers) = mpsc::channel();
     worker.mailbox.post(Command::Report(asked));
     let epoch = dp.resources.domain.begin();
-    worker.take_returned();
+    worker.take_returned(usize::MAX);
     assert!(answers.try_recv().is_ok() && dp.resources.domain.passed(epoch));
     worker.reader.offline();
 }
@@ -362,7 +363,7 @@ fn packets_that_wait_at_a_handler_go_with_their_channel_to_another() {
     assert_eq!(*slow_path.0.lock(), (0..next).collect::<Vec<_>>(), "lost, doubled or overtaken");
     let worker = control.inline().workers.get_mut(&1).unwrap();
     worker.reader.quiescent();
-    worker.take_returned();
+    worker.take_returned(usize::MAX);
     assert!(worker.executor.misses.is_empty(), "all are back");
     worker.reader.offline();
 }
@@ -376,8 +377,11 @@ fn a_worker_wakes_the_handler_that_serves_it() {
         control.set_handlers(count).unwrap();
         assert_eq!((control.handlers(), control.inline().handlers.len()), (count, count));
         for worker in 0..3 {
-            let notifier = control.notifier_of(worker);
-            assert!(control.inline().workers[&worker].executor.misses.notifies(&notifier), "{count}: {worker}");
+            for channel in 0..CHANNELS {
+                let notifier = control.notifier_of(worker, channel);
+                let misses = &control.inline().workers[&worker].executor.misses;
+                assert!(misses.notifies(channel, &notifier), "{count}: {worker}, {channel}");
+            }
         }
     }
     control.set_handlers(0).unwrap();

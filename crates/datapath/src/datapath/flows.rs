@@ -14,6 +14,12 @@ use crate::slowpath::flow_log;
 use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, RemovedFlow};
 use crate::worker::mailbox::Command;
 
+/// Bytes of injected packets and their actions that wait for workers before nobody should inject more.
+const MAX_INJECTED: usize = 16 << 20;
+
+/// What an injected packet takes at least.
+const INJECTION_BYTES: usize = 1024;
+
 impl Datapath {
     /// Installs a flow. If one with equal key and mask exists, it gets these actions and this tag, and is returned.
     /// in_port, recirc_id and packet_type are matched exactly, regardless of the mask. Flows must not contradict each
@@ -68,6 +74,11 @@ impl Datapath {
     /// A flow.
     pub fn flow(&self, id: FlowId) -> Option<FlowDump> {
         self.resources.table.dump(id)
+    }
+
+    /// The flow of this key and mask: the one that [`install`](Datapath::install) would change.
+    pub fn find_flow(&self, key: &Key, mask: Mask) -> Option<FlowId> {
+        self.resources.table.find_same(key, mask)
     }
 
     /// A flow's statistics so far.
@@ -145,13 +156,20 @@ impl Datapath {
     /// connection fields count; the others are extracted from the frame. Done by a worker in its next
     /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.
     pub fn execute(&self, packet: Packet, metadata: &Key, actions: &[Action]) {
+        let injection = self.injections.add(INJECTION_BYTES + packet.len() + size_of_val(actions));
         let program = Box::new(Program::compile(actions));
         let (metadata, in_port) = (OwnMetadata::of(metadata, &mut Vec::new()), crate::upcall::in_port(metadata));
         // By the worker that has the input port's first queue, so that the packet stays in order with
         // what comes in there; by another where that one is about to end.
         let assigned = self.ports.lock().first_worker(in_port);
         if let Some(worker) = self.pool.read().staying(assigned) {
-            worker.mailbox.post(Command::Execute { packet, metadata, program });
+            worker.mailbox.post(Command::Execute { packet, metadata, program, injection });
         }
+    }
+
+    /// Whether packets that were injected and have not been run yet take so much memory that no more should be. Whoever
+    /// injects for a peer asks before, and has the peer wait.
+    pub fn has_injected_enough(&self) -> bool {
+        self.injections.bytes() > MAX_INJECTED
     }
 }

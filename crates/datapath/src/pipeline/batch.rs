@@ -4,11 +4,10 @@
 //! A *run* is a sequence of packets that no flow of their stage tells apart. What is known of a run is stored at the
 //! index of its first packet. A set is an integer with one bit for each packet.
 
-use packet::flow::extract::{Layers, VlanLimit, extract};
+use packet::flow::extract::{Layers, VlanLimit, extract, extract_unusual};
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
-use crate::classify::bits;
 use crate::classify::cache::headers::{Found, Probes};
 use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::FastAction;
@@ -183,9 +182,50 @@ impl BatchMeta {
     }
 
     /// The packets whose keys are extracted.
-    #[cfg(test)]
+    #[inline(always)]
     pub fn extracted(&self) -> u32 {
         self.extracted
+    }
+}
+
+/// Extracts keys of received packets during their look-up, beside other parts of the metadata.
+pub struct KeyExtractor<'a> {
+    keys: &'a mut [Key],
+    layers: &'a mut [Layers; BATCH_SIZE],
+    extracted: &'a mut u32,
+    in_port: PortNo,
+    vlan_limit: VlanLimit,
+}
+
+impl KeyExtractor<'_> {
+    /// Extracts the key of packet `i`, whose headers are unusual.
+    #[inline(always)]
+    pub fn extract_unusual(&mut self, i: usize, packet: &Packet) -> &Key {
+        let key = &mut self.keys[i];
+        start_key(key, self.in_port);
+        self.layers[i] = extract_unusual(packet.data(), key, self.vlan_limit);
+        *self.extracted |= 1 << i;
+        key
+    }
+
+    /// How many VLAN tags are parsed.
+    #[inline(always)]
+    pub fn vlan_limit(&self) -> VlanLimit {
+        self.vlan_limit
+    }
+}
+
+/// Look-up.
+impl BatchMeta {
+    /// The parts of the metadata of received packets that their look-up writes.
+    #[inline(always)]
+    pub fn parts_for_look_up(
+        &mut self,
+    ) -> (KeyExtractor<'_>, &mut MaskedHeaders, &mut Probes, &mut [Found; BATCH_SIZE]) {
+        debug_assert!(!self.recirculated);
+        let BatchMeta { keys, layers, headers, found, probes, vlan_limit, stage, extracted, .. } = self;
+        let extractor = KeyExtractor { keys, layers, extracted, in_port: stage.in_port, vlan_limit: *vlan_limit };
+        (extractor, headers, probes, found)
     }
 }
 
@@ -222,6 +262,12 @@ impl BatchMeta {
         self.counted >> at & 1 != 0
     }
 
+    /// Whether all runs have been counted.
+    #[inline(always)]
+    pub fn are_all_counted(&self) -> bool {
+        self.starts & !self.counted == 0
+    }
+
     /// All runs are counted, and all have the same fast action.
     #[inline(always)]
     pub fn is_uniform(&self) -> bool {
@@ -238,12 +284,6 @@ impl BatchMeta {
     #[inline(always)]
     pub fn is_partly_missed(&self) -> bool {
         self.partly_missed
-    }
-
-    /// Whether all runs have the same fast action.
-    #[inline(always)]
-    pub fn has_one_action(&self) -> bool {
-        bits(self.starts).all(|at| self.found[at].action == self.found[0].action)
     }
 
     /// Makes every packet a run of its own, with an extracted key, so that each can get another result than the rest
@@ -285,7 +325,7 @@ impl Found {
     /// Whether the flow's program has to run.
     #[inline(always)]
     pub fn is_program(self) -> bool {
-        self.action == FastAction::PROGRAM
+        self.action == FastAction::PROGRAM || self.action.rewrite().is_some()
     }
 }
 

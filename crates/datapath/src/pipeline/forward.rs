@@ -126,7 +126,7 @@ impl Worker {
     /// flow's actions are executed.
     #[inline(always)]
     fn act(&mut self) {
-        let Worker { number, reader, table, in_flight, executor, .. } = self;
+        let Worker { number, reader, table, caches, in_flight, executor, .. } = self;
         let guard = reader.pin();
         let InFlight { packets, meta } = in_flight;
         let (count, in_port, pass) = (packets.len(), meta.in_port(), meta.pass());
@@ -142,7 +142,10 @@ impl Worker {
         let flow_counters = table.arena.flow_counters(*number);
         let first = meta.found[0];
         let (mut uniform, mut programs) = (true, meta.is_uniform() && first.is_program());
-        if !meta.is_uniform() {
+        if !meta.is_uniform() && meta.are_all_counted() {
+            // The step that looks at all actions says whether they are the same.
+            programs = true;
+        } else if !meta.is_uniform() {
             for at in bits(meta.starts()) {
                 let found = meta.found[at];
                 uniform &= found.action == first.action;
@@ -155,7 +158,7 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, guard, packets, meta);
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
@@ -275,10 +278,10 @@ fn wait(
         // Before packets that were received later.
         let batch = again.get_or_insert_with(|| executor.recirculation.empty(meta.stage(), pass));
         batch.push(packet, key, counted);
-    } else if executor.misses.has_room(meta.in_port()) {
-        let metadata = OwnMetadata::of(key, executor.misses.spare_keys());
-        executor.misses.wait(connection, RecirculatedPacket { packet, metadata, pass, counted });
-    } else {
+        return;
+    }
+    let metadata = OwnMetadata::of(key, executor.misses.spare_keys());
+    if let Err(packet) = executor.misses.wait(connection, RecirculatedPacket { packet, metadata, pass, counted }) {
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, meta.in_port());
     }
@@ -287,10 +290,10 @@ fn wait(
 /// Sends a packet to the slow path. The fast path ends here.
 #[cold]
 fn miss(executor: &mut Executor, packet: Packet, meta: &BatchMeta, i: usize, hash: u64) {
-    let (key, layers, in_port) = (&meta.keys[i], meta.layers[i], meta.in_port());
+    let (key, layers, in_port, counted) = (&meta.keys[i], meta.layers[i], meta.in_port(), meta.is_counted(i));
     executor.misses.missed += 1;
     let connection = connection_hash(&executor.hasher, key);
-    if let Err(packet) = executor.misses.miss(packet, key, layers, hash, meta.pass(), connection) {
+    if let Err(packet) = executor.misses.miss(packet, key, layers, hash, meta.pass(), connection, counted) {
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
     }

@@ -1,10 +1,15 @@
-//! The channel between a worker and its handler: what goes up, what comes down, and who is woken.
+//! The channels between a worker and its handlers: what goes up, what comes down, and who is woken.
+//!
+//! A worker has several channels, each of which is served by one handler, so that several handlers can share its misses.
+//! What goes up by one channel stays in order. Everything comes down by one queue, which all of a worker's channels
+//! share. The queues take memory for what is in them only. The worker bounds that: it counts what is outstanding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::SegQueue;
+use packet::buffer::heap::HEAP;
 use packet::flow::extract::Layers;
 use packet::{Key, Packet};
 use parking_lot::Mutex;
@@ -40,6 +45,30 @@ pub struct Outstanding {
     pub pass: Pass,
     /// Hash of its connection.
     pub connection: u32,
+    /// Whether a flow has counted it.
+    pub counted: bool,
+}
+
+/// What an outstanding packet takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Bytes of its buffer.
+    pub bytes: u32,
+    /// Whether the buffer is one of a port's, and not of the heap.
+    pub kept: bool,
+}
+
+impl Charge {
+    /// What a packet takes.
+    pub fn of(packet: &Packet) -> Charge {
+        let bytes = (packet.headroom() + packet.len() + packet.tailroom()) as u32;
+        Charge { bytes, kept: !std::ptr::eq(packet.memory(), &HEAP) }
+    }
+
+    /// Bytes of ports' buffers.
+    pub fn kept_bytes(self) -> usize {
+        if self.kept { self.bytes as usize } else { 0 }
+    }
 }
 
 /// An item of the queue down to the worker.
@@ -47,6 +76,8 @@ pub struct Returned {
     /// The input port.
     pub in_port: PortNo,
     pub connection: Option<u32>,
+    /// What the packet has taken.
+    pub charge: Charge,
     /// The packet with its answer, or the key of a punted packet.
     pub what: ReturnedItem,
 }
@@ -81,31 +112,42 @@ pub enum Answer {
     Drop(DropReason),
 }
 
-/// A worker's queues to and from its handler.
+/// How many channels a worker has, and so the most handlers that can share its misses.
+pub const CHANNELS: usize = 8;
+
+/// The queue by which packets come down to a worker.
+pub type ReturnQueue = Arc<SegQueue<Returned>>;
+
+/// One of a worker's channels: the queue up, and the one down, which all of them share.
 pub struct Channel {
-    pub up: ArrayQueue<ToHandler>,
-    pub down: ArrayQueue<Returned>,
+    pub up: SegQueue<ToHandler>,
+    pub down: ReturnQueue,
     /// Wakes the worker.
     pub worker: Arc<Waker>,
 }
 
-impl Channel {
-    /// Queues of this many packets.
-    pub fn new(size: usize, worker: Arc<Waker>) -> Channel {
-        let size = size.max(2);
-        Channel { up: ArrayQueue::new(size), down: ArrayQueue::new(size), worker }
-    }
+/// A worker's channels.
+pub type Channels = [Arc<Channel>; CHANNELS];
 
-    /// Whether the queue down to the worker has items.
-    #[inline(always)]
-    pub fn has_returned(&self) -> bool {
-        !self.down.is_empty()
+impl Channel {
+    /// The channels of a worker.
+    pub fn all(worker: &Arc<Waker>) -> Channels {
+        let down = ReturnQueue::default();
+        std::array::from_fn(|_| Arc::new(Channel { up: SegQueue::new(), down: down.clone(), worker: worker.clone() }))
     }
 
     /// Whether the queue up to the handler has items.
     pub fn has_upcalls(&self) -> bool {
         !self.up.is_empty()
     }
+}
+
+/// The handlers that serve a worker's channels.
+pub struct ServingHandlers {
+    /// Wake them, by channel.
+    pub notifiers: [Arc<Notifier>; CHANNELS],
+    /// How many channels are used, the first ones: no more than there are handlers.
+    pub used: usize,
 }
 
 /// Wakes a handler thread.

@@ -5,22 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
-use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
+use packet::{BATCH_SIZE, Clock, Key, Mask, Packet, Time};
 use parking_lot::Mutex;
 use ports::Offloads;
 use ports::offload::complete;
 
 use crate::action::{Action, Punt};
 use crate::actions::program::Program;
-use crate::classify::{Requester, Table};
+use crate::classify::{Installed, Requester, Table};
 use crate::drop::DropReason;
 use crate::error::Error;
 use crate::pipeline::recirculation::Pass;
-use crate::slowpath::channel::{Answer, Answered, Channel, Outstanding, Returned, ReturnedItem, ToHandler};
+use crate::slowpath::channel::{Answer, Answered, Channel, Charge, Outstanding, Returned, ReturnedItem, ToHandler};
 use crate::slowpath::flow_log;
+use crate::slowpath::new_flows::NewFlows;
 use crate::slowpath::round_robin::RoundRobin;
 use crate::sync::rcu::Reader;
-use crate::upcall::{Miss, Upcall, Verdict};
+use crate::upcall::{FlowStats, FlowTag, Miss, Upcall, Verdict};
 
 /// Changes of the set of channels that a handler serves: workers come and go, and a channel can move from one handler
 /// to another.
@@ -88,6 +89,8 @@ pub struct Handler {
     pub clock: Arc<dyn Clock>,
     /// Actions of recent answers, and their programs, which flows and answers with equal actions share.
     pub recent: ProgramCache,
+    /// Flows that it has made for the batch that it is answering.
+    pub new_flows: NewFlows,
 }
 
 /// Actions, and what they are compiled to.
@@ -170,17 +173,18 @@ impl Handler {
         {
             handled += 1;
             match up {
-                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection }) => {
-                    let miss = Miss { packet, key, layers, hash, verdict: Verdict::Pending };
-                    batch.push(Pending { miss: Some(miss), answer: None, pass, connection });
+                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted }) => {
+                    let miss = Miss { packet, key, layers, hash, counted, verdict: Verdict::Pending };
+                    batch.push(Pending { miss, answer: None, pass, connection });
                 }
                 ToHandler::Punt { packet, key, punt } => {
+                    let charge = Charge::of(&packet);
                     if let Some(upcall) = self.upcall.get() {
                         hand_over(upcall.as_ref(), packet, &key, &punt, now);
                     }
                     let in_port = crate::upcall::in_port(&key);
-                    let returned = Returned { in_port, connection: None, what: ReturnedItem::Punted(key) };
-                    let _ = channel.down.push(returned);
+                    let returned = Returned { in_port, connection: None, charge, what: ReturnedItem::Punted(key) };
+                    channel.down.push(returned);
                 }
             }
         }
@@ -188,35 +192,29 @@ impl Handler {
             self.answer(&mut batch, now);
         }
         for pending in batch {
-            // This queue is as large as the queue up, so there is room for everything that went up.
-            let _ = channel.down.push(pending.into_returned());
+            channel.down.push(pending.into_returned());
         }
         channel.worker.wake();
         handled
     }
 
-    /// Finds an answer for each packet of a batch.
+    /// Finds an answer for each packet of a batch, in order, as if they came one by one: a packet is answered by a flow
+    /// that has been installed since it missed, or for a packet before it, and the slow path is asked about the others.
     fn answer(&mut self, batch: &mut [Pending], now: Time) {
         // 1. Answer the packets for which a flow has been installed since they missed.
         self.answer_from_table(batch, now);
-        // 2. Ask the slow path about the first of the packets with equal keys.
-        let is_first = |batch: &[Pending], i: usize| {
-            let miss = batch[i].miss.as_ref();
-            !batch[..i].iter().any(|other| {
-                let same = |a: &Miss, b: &Miss| a.hash == b.hash && a.key == b.key;
-                other.answer.is_none() && other.miss.as_ref().zip(miss).is_some_and(|(a, b)| same(a, b))
-            })
+        // 2. Ask about the others, unless the flow of one before matches them.
+        let Some(upcall) = self.upcall.get().cloned() else {
+            let unanswered = batch.iter_mut().filter(|p| p.answer.is_none());
+            return unanswered.for_each(|p| p.answer = Some(Answer::Drop(DropReason::UpcallError)));
         };
-        let open = (0..batch.len()).filter(|&i| batch[i].answer.is_none());
-        let first: Vec<usize> = open.filter(|&i| is_first(batch, i)).collect();
-        let all = batch.iter().filter(|p| p.answer.is_none()).count();
-        self.decide(batch, &first, now);
-        // 3. Answer the other packets: they now have a flow, unless the verdict on the first one was for that packet
-        //    alone.
-        if first.len() < all {
-            self.answer_from_table(batch, now);
-            let rest: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].answer.is_none()).collect();
-            self.decide(batch, &rest, now);
+        self.new_flows.clear();
+        for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
+            let answer = match self.answer_from_new_flows(&pending.miss, now) {
+                Some(answer) => answer,
+                None => self.decide(&mut pending.miss, now, upcall.as_ref()),
+            };
+            pending.answer = Some(answer);
         }
     }
 
@@ -225,66 +223,76 @@ impl Handler {
     fn answer_from_table(&mut self, batch: &mut [Pending], now: Time) {
         self.reader.quiescent();
         let guard = self.reader.pin();
+        batch.iter().for_each(|pending| self.table.prefetch(&pending.miss.key, guard));
         for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
-            let miss = pending.miss.as_ref().expect("there until it is returned");
-            let actions = self.table.find_and_count(&miss.key, miss.packet.len() as u64, now, guard);
+            let found = self.table.find(&pending.miss.key, guard);
+            let actions = found.and_then(|id| self.table.count_answered(id, pending.miss.stats(now)));
             pending.answer = actions.map(|actions| Answer::Run(self.recent.share(actions).1));
         }
         self.reader.offline();
     }
 
-    /// Asks the slow path about some of the batch.
-    fn decide(&mut self, batch: &mut [Pending], which: &[usize], now: Time) {
-        let Some(upcall) = self.upcall.get().filter(|_| !which.is_empty()).cloned() else {
-            which.iter().for_each(|&i| batch[i].answer = Some(Answer::Drop(DropReason::UpcallError)));
-            return;
-        };
-        let mut misses: Vec<Miss> = which.iter().filter_map(|&i| batch[i].miss.take()).collect();
-        if flow_log::is_on() {
-            misses.iter().for_each(|miss| flow_log::missed(&miss.key));
+    /// Answers a packet by a flow that was made for a packet of the same batch, if that is still there.
+    fn answer_from_new_flows(&mut self, miss: &Miss, now: Time) -> Option<Answer> {
+        if !self.new_flows.may_match(&self.table.hasher, &miss.key) {
+            return None;
         }
-        upcall.misses(&mut misses, now);
-        for (&i, mut miss) in which.iter().zip(misses) {
-            let verdict = std::mem::take(&mut miss.verdict);
-            batch[i].answer = Some(self.apply(verdict, &miss.key, now, upcall.as_ref()));
-            batch[i].miss = Some(miss);
-        }
+        self.reader.quiescent();
+        let found = self.table.find(&miss.key, self.reader.pin());
+        self.reader.offline();
+        let actions = self.table.count_answered(found?, miss.stats(now))?;
+        Some(Answer::Run(self.recent.share(actions).1))
     }
 
-    fn apply(&mut self, verdict: Verdict, key: &Key, now: Time, upcall: &dyn Upcall) -> Answer {
-        match verdict {
+    /// Asks the slow path about a packet.
+    fn decide(&mut self, miss: &mut Miss, now: Time, upcall: &dyn Upcall) -> Answer {
+        if flow_log::is_on() {
+            flow_log::missed(&miss.key);
+        }
+        upcall.misses(std::slice::from_mut(miss), now);
+        match std::mem::take(&mut miss.verdict) {
             Verdict::Pending => Answer::Drop(DropReason::UpcallError),
             Verdict::Drop(reason) => Answer::Drop(reason),
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let (actions, program) = self.recent.share(actions);
-                let installed = match upcall.version_of(&tag, key, &mask) {
-                    Some(version) => {
-                        let (table, requester) = (&self.table, Requester::Miss);
-                        let is_current = || upcall.is_current(version);
-                        table.install_current(key, mask, actions.clone(), tag.clone(), now, requester, is_current)
-                    }
-                    None => Err(Error::OutOfDate),
-                };
-                match installed {
-                    Ok(installed) => {
-                        upcall.installed(&tag);
-                        if !installed.existed
-                            && flow_log::is_on()
-                            && let Some(flow) = self.table.dump(installed.id)
-                        {
-                            flow_log::flow_added(flow.id, key, &flow.mask, &actions);
-                        }
-                        // The packet gets the actions that were decided on for it, even if the flow changes before
-                        // its worker has it. The slow path has counted it.
-                        Answer::Run(program)
-                    }
-                    Err(refused) => {
-                        tracing::debug!("flow not installed: {refused}");
-                        Answer::Run(program)
-                    }
-                }
+                self.install(&miss.key, mask, actions, tag, now, upcall);
+                // The packet gets the actions that were decided on for it, even if the flow changes before its worker
+                // has it. The slow path has counted it.
+                Answer::Run(program)
             }
+        }
+    }
+
+    fn install(
+        &mut self,
+        key: &Key,
+        mask: Box<Mask>,
+        actions: Arc<[Action]>,
+        tag: FlowTag,
+        now: Time,
+        upcall: &dyn Upcall,
+    ) {
+        let installed = match upcall.version_of(&tag, key, &mask) {
+            Some(version) => {
+                let is_current = || upcall.is_current(version);
+                let requester = Requester::Miss;
+                self.table.install_current(key, mask, actions.clone(), tag.clone(), now, requester, is_current)
+            }
+            None => Err(Error::OutOfDate),
+        };
+        match installed {
+            Ok(Installed { id, existed, subtable, hash }) => {
+                upcall.installed(&tag);
+                if !existed
+                    && flow_log::is_on()
+                    && let Some(flow) = self.table.dump(id)
+                {
+                    flow_log::flow_added(flow.id, key, &flow.mask, &actions);
+                }
+                self.new_flows.add(subtable, hash);
+            }
+            Err(refused) => tracing::debug!("flow not installed: {refused}"),
         }
     }
 }
@@ -301,18 +309,29 @@ fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: T
 
 /// A missed packet that the handler is answering.
 struct Pending {
-    miss: Option<Miss>,
+    miss: Miss,
     answer: Option<Answer>,
     pass: Pass,
     connection: u32,
 }
 
+impl Miss {
+    /// What the packet adds to the statistics of a flow.
+    fn stats(&self, now: Time) -> FlowStats {
+        if self.counted {
+            return FlowStats { used: now, ..FlowStats::default() };
+        }
+        let tcp_flags = self.key.common().tcp_flags.get();
+        FlowStats { packets: 1, bytes: self.packet.len() as u64, used: now, tcp_flags }
+    }
+}
+
 impl Pending {
     fn into_returned(self) -> Returned {
-        let Miss { packet, key, layers, .. } = self.miss.expect("there until it is returned");
+        let Miss { packet, key, layers, .. } = self.miss;
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
-        let in_port = crate::upcall::in_port(&key);
+        let (in_port, charge) = (crate::upcall::in_port(&key), Charge::of(&packet));
         let answered = Answered { packet, key, layers, pass: self.pass, answer };
-        Returned { in_port, connection: Some(self.connection), what: ReturnedItem::Answered(answered) }
+        Returned { in_port, connection: Some(self.connection), charge, what: ReturnedItem::Answered(answered) }
     }
 }

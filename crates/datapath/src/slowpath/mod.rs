@@ -4,6 +4,7 @@
 pub mod channel;
 pub mod flow_log;
 pub mod handler;
+pub mod new_flows;
 pub mod queue;
 pub mod reorder;
 mod round_robin;

@@ -1,12 +1,20 @@
 //! Stage 3, miss: packets that no flow matches, on their way to the slow path and back.
 //!
-//! Each worker has a channel to one handler thread: a bounded queue up to the handler, and a queue of the same size
-//! back down. Every packet that goes up comes down, so the worker alone counts what is outstanding, without atomics.
+//! Each worker has channels to handler threads ([`channel`](super::channel)): queues up to the handlers, and one back
+//! down. Every packet that goes up comes down, so the worker alone counts and bounds what is outstanding, without
+//! atomics. Where there are several handlers, a packet's connection says by which channel it goes.
 //!
-//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places. So however
-//! many ports flood, there is room for a packet of a quiet one. The handler serves the ports in turn
-//! ([`round_robin`](super::round_robin)): a packet of a quiet port waits for one packet of each other port, not for
+//! *Fairness.* An input port may have at most half as many packets outstanding as there are free places, and half as
+//! many bytes. So however many ports flood, there is room for a packet of a quiet one. The handler serves the ports in
+//! turn ([`round_robin`](super::round_robin)): a packet of a quiet port waits for one packet of each other port, not for
 //! all of theirs. What a flood costs the worker itself is bounded by [`fairness`](crate::worker::fairness).
+//!
+//! *Depth.* A port that had nothing outstanding can send a burst, for which the queue is deep. A port that fills its
+//! share *floods*: until nothing of it is outstanding any more, it has at most [`FLOOD`] packets there. More would not
+//! get more of them through, and their keys and frames would not stay in the processor's caches.
+//!
+//! *Buffers.* Packets in the slow path keep others from using their buffers, which ports share. So they may keep no more
+//! than [`KEPT_BYTES`] of these. Further packets are copied to buffers on the heap, which are as large as they need.
 //!
 //! *Order.* While a packet is in the slow path, later packets of its connection must not overtake it, even if a flow
 //! for them has been installed meanwhile. The [reorder guard](super::reorder) knows the connections with packets in
@@ -16,29 +24,54 @@
 //! do not pay for any of this.
 //!
 //! A returned packet carries its actions. So no change of its flow can send it up again, behind later packets.
-//! Packets that have waited are classified again. If the flow that had counted such a packet is gone by then, or if
-//! there is no room for it to wait, it is counted twice.
+//! Packets that have waited are classified again. Each of them says whether a flow has counted it already: that flow
+//! may be gone by then, and neither another one nor the slow path counts the packet again. A packet that has to wait
+//! and finds no room was counted by its flow before it is dropped, as one that an output port drops.
 
 use std::sync::Arc;
 
+use packet::buffer::heap::{self, HEAP};
 use packet::flow::extract::Layers;
 use packet::{Key, Packet};
 
 use crate::action::{PortNo, Punt};
+use crate::classify::bits;
 use crate::drop::DropReason;
 use crate::pipeline::recirculation::{Pass, RecirculatedPacket, Recirculation};
 use crate::pipeline::tx::Outputs;
-use crate::slowpath::channel::{Channel, Notifier, Outstanding, Returned, ToHandler, port_index};
+use crate::slowpath::channel::{
+    CHANNELS, Channels, Charge, Notifier, Outstanding, Returned, ServingHandlers, ToHandler, port_index,
+};
 use crate::slowpath::reorder::ReorderGuard;
+
+/// Most outstanding packets of a port that floods.
+pub const FLOOD: usize = 512;
+
+/// Most bytes of ports' buffers that outstanding packets of one worker keep.
+pub const KEPT_BYTES: usize = 4 << 20;
+
+/// Most bytes that the outstanding packets of one worker take, for each of its queue's places, and at least.
+const BYTES_PER_PLACE: usize = 2048;
+const MIN_BYTES: usize = 1 << 20;
+
+/// Most keys that are kept for reuse.
+const SPARE_KEYS: usize = 2048;
 
 /// The worker's end.
 pub struct MissQueue {
-    channel: Arc<Channel>,
-    notifier: Arc<Notifier>,
+    channels: Channels,
+    /// Wake the handlers that serve them.
+    notifiers: [Arc<Notifier>; CHANNELS],
+    /// How many of them are used: no more than there are handlers.
+    used: usize,
+    /// Most packets that may be outstanding.
+    places: usize,
     /// Packets that are in the slow path, or wait for such packets.
-    outstanding: usize,
-    /// Their number by input port.
-    by_port: Vec<u32>,
+    outstanding: Load,
+    /// The same by input port.
+    by_port: Vec<PortLoad>,
+    /// Bytes of ports' buffers that they keep.
+    kept: usize,
     /// The connections of these packets, except for punted ones.
     connections: ReorderGuard,
     /// Keys of packets that have come back, for reuse.
@@ -46,27 +79,67 @@ pub struct MissQueue {
     spare: Vec<Box<Key>>,
     /// All packets that have missed, including those for which there was no room.
     pub missed: u64,
-    /// Whether something was sent up since the handler was notified.
-    pub notify_pending: bool,
+    /// The channels by which something was sent up since their handlers were notified, as a set.
+    notify_pending: u32,
+}
+
+/// Packets, and what they take.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    packets: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn add(&mut self, charge: Charge) {
+        self.packets += 1;
+        self.bytes += charge.bytes as usize;
+    }
+
+    fn remove(&mut self, charge: Charge) {
+        self.packets -= 1;
+        self.bytes -= charge.bytes as usize;
+    }
+}
+
+/// What is outstanding of a port.
+#[derive(Clone, Copy, Default)]
+struct PortLoad {
+    load: Load,
+    /// Whether it has filled its share since nothing of it was outstanding.
+    floods: bool,
 }
 
 impl MissQueue {
-    /// The worker's end of `channel`.
-    pub fn new(channel: Arc<Channel>, notifier: Arc<Notifier>) -> MissQueue {
-        let connections = ReorderGuard::new(channel.up.capacity());
-        let (by_port, spare) = (Vec::new(), Vec::new());
-        MissQueue { channel, notifier, outstanding: 0, by_port, connections, spare, missed: 0, notify_pending: false }
+    /// The worker's end of its channels, for at most so many outstanding packets.
+    pub fn new(channels: Channels, serving: ServingHandlers, places: usize) -> MissQueue {
+        let places = places.max(2);
+        let connections = ReorderGuard::new(places);
+        let ServingHandlers { notifiers, used } = serving;
+        MissQueue {
+            channels,
+            notifiers,
+            used,
+            places,
+            outstanding: Load::default(),
+            by_port: Vec::new(),
+            kept: 0,
+            connections,
+            spare: Vec::new(),
+            missed: 0,
+            notify_pending: 0,
+        }
     }
 
     /// Whether packets from this port are outstanding.
     #[inline(always)]
     pub fn has_outstanding(&self, in_port: PortNo) -> bool {
-        self.outstanding != 0 && self.of_port(in_port) != 0
+        self.outstanding.packets != 0 && self.of_port(in_port).load.packets != 0
     }
 
     /// Whether no packet is outstanding.
     pub fn is_empty(&self) -> bool {
-        self.outstanding == 0
+        self.outstanding.packets == 0
     }
 
     /// Whether a packet of this connection has to wait for earlier ones. `has_flow`: it has a flow.
@@ -74,23 +147,47 @@ impl MissQueue {
         self.connections.has_to_wait(connection, has_flow)
     }
 
-    /// Lets a packet wait that has to, and for which the port has room.
-    pub fn wait(&mut self, connection: u32, packet: RecirculatedPacket) {
-        self.count(packet.metadata.in_port());
+    /// Lets a packet wait that has to. Returns it where the port has no room left.
+    pub fn wait(&mut self, connection: u32, mut packet: RecirculatedPacket) -> Result<(), Packet> {
+        packet.packet = self.admit(packet.metadata.in_port(), packet.packet)?;
         self.connections.wait(connection, packet);
+        Ok(())
     }
 
-    fn of_port(&self, in_port: PortNo) -> usize {
-        self.by_port.get(port_index(in_port)).copied().unwrap_or(0) as usize
+    fn of_port(&self, in_port: PortNo) -> PortLoad {
+        self.by_port.get(port_index(in_port)).copied().unwrap_or_default()
     }
 
-    /// Whether there is room for one more packet from this port to go up or to wait.
-    pub fn has_room(&self, in_port: PortNo) -> bool {
-        let free = self.channel.up.capacity().saturating_sub(self.outstanding);
-        free > 0 && self.of_port(in_port) < free.div_ceil(2)
+    /// Counts one more packet from this port as outstanding, and puts it into the buffer in which it may be. Returns it
+    /// where the port has no room left.
+    fn admit(&mut self, in_port: PortNo, packet: Packet) -> Result<Packet, Packet> {
+        let at = port_index(in_port);
+        if self.by_port.len() <= at {
+            self.by_port.resize(at + 1, PortLoad::default());
+        }
+        let PortLoad { load, floods } = &mut self.by_port[at];
+        let free = self.places.saturating_sub(self.outstanding.packets);
+        let share = free.div_ceil(2).min(if *floods { FLOOD } else { usize::MAX });
+        if load.packets >= share {
+            *floods = true;
+            return Err(packet);
+        }
+        let charge = Charge::of(&packet);
+        let copied = charge.kept && self.kept + charge.bytes as usize > KEPT_BYTES;
+        let bytes = if copied { heap::HEADROOM + packet.len() } else { charge.bytes as usize };
+        let free = (self.places * BYTES_PER_PLACE).max(MIN_BYTES).saturating_sub(self.outstanding.bytes);
+        if load.bytes + bytes > free.div_ceil(2) {
+            return Err(packet);
+        }
+        let packet = if copied { packet.duplicate_in(&HEAP).ok_or(packet)? } else { packet };
+        let charge = Charge::of(&packet);
+        load.add(charge);
+        self.outstanding.add(charge);
+        self.kept += charge.kept_bytes();
+        Ok(packet)
     }
 
-    /// Sends a missed packet up. Returns it where the port has no room left.
+    /// Sends a missed packet up. `counted`: a flow has counted it. Returns it where the port has no room left.
     #[allow(clippy::too_many_arguments, reason = "what the fast path knows about a packet")]
     pub fn miss(
         &mut self,
@@ -100,39 +197,48 @@ impl MissQueue {
         hash: u64,
         pass: Pass,
         connection: u32,
+        counted: bool,
     ) -> Result<(), Packet> {
-        let in_port = crate::upcall::in_port(key);
-        if !self.has_room(in_port) {
-            return Err(packet);
-        }
-        let mut own = self.spare.pop().unwrap_or_default();
-        Key::clone_from(&mut own, key);
-        let up = ToHandler::Miss(Outstanding { packet, key: own, layers, hash, pass, connection });
-        match self.channel.up.push(up) {
-            Ok(()) => {
-                self.connections.add(connection);
-                self.count_up(in_port);
-                Ok(())
-            }
-            Err(ToHandler::Miss(miss)) => Err(miss.packet),
-            Err(ToHandler::Punt { packet, .. }) => Err(packet),
-        }
+        let packet = self.admit(crate::upcall::in_port(key), packet)?;
+        let key = self.own(key);
+        let channel = self.connections.add(connection, self.channel_of(connection));
+        self.send_up(channel, ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted }));
+        Ok(())
+    }
+
+    /// Whether all packets go by one channel, whatever their connection is.
+    pub fn has_one_channel(&self) -> bool {
+        self.used == 1
     }
 
     /// Sends a punted packet up; drops it where the port has no room left.
-    pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, outputs: &Outputs) {
+    pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, connection: u32, outputs: &Outputs) {
         let in_port = crate::upcall::in_port(key);
-        if !self.has_room(in_port) {
-            return outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
+        match self.admit(in_port, packet) {
+            Ok(packet) => {
+                let key = self.own(key);
+                self.send_up(self.channel_of(connection), ToHandler::Punt { packet, key, punt });
+            }
+            Err(packet) => outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port),
         }
+    }
+
+    /// An allocated copy of a key.
+    fn own(&mut self, key: &Key) -> Box<Key> {
         let mut own = self.spare.pop().unwrap_or_default();
         Key::clone_from(&mut own, key);
-        match self.channel.up.push(ToHandler::Punt { packet, key: own, punt }) {
-            Ok(()) => self.count_up(in_port),
-            Err(ToHandler::Punt { packet, .. } | ToHandler::Miss(Outstanding { packet, .. })) => {
-                outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port);
-            }
-        }
+        own
+    }
+
+    /// The channel for a connection of which nothing is in the slow path. The lower bits of its hash are those by
+    /// which the reorder guard finds it.
+    fn channel_of(&self, connection: u32) -> u8 {
+        ((connection >> 16) as usize % self.used) as u8
+    }
+
+    fn send_up(&mut self, channel: u8, item: ToHandler) {
+        self.channels[usize::from(channel)].up.push(item);
+        self.notify_pending |= 1 << channel;
     }
 
     /// Keys for reuse, of packets that have come back.
@@ -143,60 +249,188 @@ impl MissQueue {
 
     /// Keeps the key of a packet that has come back for reuse.
     pub fn reuse(&mut self, key: Box<Key>) {
-        self.spare.push(key);
-    }
-
-    fn count_up(&mut self, in_port: PortNo) {
-        self.count(in_port);
-        self.notify_pending = true;
-    }
-
-    fn count(&mut self, in_port: PortNo) {
-        let at = port_index(in_port);
-        if self.by_port.len() <= at {
-            self.by_port.resize(at + 1, 0);
+        if self.spare.len() < SPARE_KEYS {
+            self.spare.push(key);
         }
-        self.by_port[at] += 1;
-        self.outstanding += 1;
     }
 
-    /// Sets the notifier of another handler, which serves the channel from now on. That one is woken, since this
-    /// worker may have woken the former one last.
-    pub fn set_notifier(&mut self, notifier: Arc<Notifier>) {
-        self.notifier = notifier;
-        self.notifier.notify();
+    /// Sets the handlers that serve the channels from now on. They are woken, since this worker may have woken the
+    /// former ones last. A connection with packets in the slow path stays with its channel.
+    pub fn set_handlers(&mut self, serving: ServingHandlers) {
+        (self.notifiers, self.used) = (serving.notifiers, serving.used);
+        self.notifiers.iter().for_each(|notifier| notifier.notify());
     }
 
-    /// Whether this notifier is in use.
+    /// Whether this handler is woken for a channel.
     #[cfg(test)]
-    pub fn notifies(&self, notifier: &Arc<Notifier>) -> bool {
-        Arc::ptr_eq(&self.notifier, notifier)
+    pub fn notifies(&self, channel: usize, notifier: &Arc<Notifier>) -> bool {
+        Arc::ptr_eq(&self.notifiers[channel], notifier)
     }
 
-    /// Wakes the handler if something was sent up since it was notified.
+    /// Wakes the handlers to which something was sent up since they were notified.
     #[inline]
     pub fn notify(&mut self) {
-        if self.notify_pending {
-            self.notify_pending = false;
-            self.notifier.notify();
+        if self.notify_pending != 0 {
+            for channel in bits(std::mem::take(&mut self.notify_pending)) {
+                self.notifiers[channel].notify();
+            }
         }
     }
 
     /// Takes the next item that came down. Packets that have waited for it are appended to `again`.
     pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
-        let MissQueue { channel, outstanding, by_port, connections, spare, .. } = self;
-        let returned = channel.down.pop()?;
-        let mut count = |in_port| {
-            *outstanding -= 1;
-            by_port[port_index(in_port)] -= 1;
+        let MissQueue { channels, outstanding, by_port, kept, connections, spare, .. } = self;
+        let returned = channels[0].down.pop()?;
+        let mut discharge = |in_port, charge: Charge| {
+            outstanding.remove(charge);
+            *kept -= charge.kept_bytes();
+            let of_port = &mut by_port[port_index(in_port)];
+            of_port.load.remove(charge);
+            of_port.floods &= of_port.load.packets > 0;
         };
-        count(returned.in_port);
+        discharge(returned.in_port, returned.charge);
         if let Some(connection) = returned.connection {
             connections.remove(connection, |packet| {
-                count(packet.metadata.in_port());
+                discharge(packet.metadata.in_port(), Charge::of(&packet.packet));
                 spare.extend(again.push_packet(packet));
             });
         }
         Some(returned)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use packet::buffer::pool::{Pool, PoolConfig};
+
+    use super::*;
+    use crate::slowpath::channel::{Answer, Answered, Channel, ReturnedItem};
+    use crate::worker::waker::Waker;
+
+    const PLACES: usize = 1 << 14;
+
+    fn serving(used: usize) -> ServingHandlers {
+        ServingHandlers { notifiers: Default::default(), used }
+    }
+
+    /// A queue, and its other end.
+    fn queue() -> (MissQueue, Channels) {
+        let channels = Channel::all(&Arc::new(Waker::default()));
+        (MissQueue::new(channels.clone(), serving(1), PLACES), channels)
+    }
+
+    /// Whether there is room for a packet of a port to miss.
+    fn miss(queue: &mut MissQueue, in_port: u32, connection: u32, packet: Packet) -> bool {
+        let mut key = Key::new();
+        key.common_mut().in_port = in_port.into();
+        queue.miss(packet, &key, Layers::EMPTY, 0, Pass::FIRST, connection, false).is_ok()
+    }
+
+    /// How many packets miss one after the other before one finds no room.
+    fn fill(queue: &mut MissQueue, in_port: u32, packet: impl Fn() -> Packet) -> usize {
+        (0..).take_while(|&connection| miss(queue, in_port, connection, packet())).count()
+    }
+
+    /// Answers the first packet of a channel, and takes it back.
+    fn answer(queue: &mut MissQueue, channel: &Channel) -> Option<Packet> {
+        let ToHandler::Miss(miss) = channel.up.pop()? else { panic!("nothing was punted") };
+        let Outstanding { packet, key, layers, pass, connection, .. } = miss;
+        let (in_port, charge) = (crate::upcall::in_port(&key), Charge::of(&packet));
+        let answered = Answered { packet, key, layers, pass, answer: Answer::Drop(DropReason::Rule) };
+        let what = ReturnedItem::Answered(answered);
+        channel.down.push(Returned { in_port, connection: Some(connection), charge, what });
+        match queue.take_returned(&mut Recirculation::default())?.what {
+            ReturnedItem::Answered(answered) => Some(answered.packet),
+            ReturnedItem::Punted(_) => None,
+        }
+    }
+
+    fn small() -> Packet {
+        Packet::from_slice(&[0; 60])
+    }
+
+    #[test]
+    fn a_burst_finds_room_and_a_flood_does_not_keep_it() {
+        let (mut queue, channels) = queue();
+        let burst = fill(&mut queue, 1, small);
+        assert_eq!(burst, PLACES.div_ceil(3), "a third: half of what is free then");
+        assert_eq!(fill(&mut queue, 2, small), (PLACES - burst).div_ceil(3), "another port has a burst as well");
+        // From now on both flood, and their share is small, but that of a third port is not.
+        while queue.of_port(PortNo(1)).load.packets > FLOOD {
+            assert!(!miss(&mut queue, 1, 0, small()) && !miss(&mut queue, 2, 0, small()));
+            assert!(answer(&mut queue, &channels[0]).is_some());
+        }
+        assert!(fill(&mut queue, 3, small) > 2 * FLOOD);
+        // Nothing is outstanding any more.
+        while answer(&mut queue, &channels[0]).is_some() {}
+        assert!(queue.is_empty() && queue.kept == 0 && queue.outstanding.bytes == 0);
+        assert_eq!(fill(&mut queue, 1, small), burst, "the next burst");
+    }
+
+    /// Buffers that ports share, each for a whole super-frame.
+    fn large_buffers() -> &'static Pool {
+        Pool::new(PoolConfig { chunks: 256, chunk_size: 128 << 10, headroom: 256 }).unwrap()
+    }
+
+    #[test]
+    fn waiting_frames_keep_few_of_the_buffers_that_ports_share() {
+        let (pool, (mut queue, channels)) = (large_buffers(), queue());
+        let frame = |n: u8| {
+            let mut packet = pool.allocate().unwrap();
+            packet.push_back(2000).unwrap().fill(n);
+            *packet.offload_mut() = packet::Offload { gso_size: n.into(), ..packet::Offload::NONE };
+            packet
+        };
+        for n in 0..250 {
+            assert!(miss(&mut queue, 1, n, frame(n as u8)));
+        }
+        assert_eq!(pool.in_use(), KEPT_BYTES / pool.chunk_size());
+        for n in 0..250u8 {
+            let packet = answer(&mut queue, &channels[0]).unwrap();
+            assert_eq!((packet.data(), packet.offload().gso_size), (&[n; 2000][..], n.into()));
+            assert!(packet.headroom() >= heap::HEADROOM);
+        }
+        assert_eq!((pool.in_use(), queue.kept, queue.outstanding.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn large_frames_are_bounded_in_bytes() {
+        let (pool, (mut queue, _channels)) = (large_buffers(), queue());
+        let frame = || {
+            let mut packet = pool.allocate().unwrap();
+            let _ = packet.push_back(65_000).unwrap();
+            packet
+        };
+        let bytes = PLACES * BYTES_PER_PLACE;
+        let most = bytes / 65_000 / 3 + 1;
+        let of_one = fill(&mut queue, 1, frame);
+        assert!((most / 2..=most).contains(&of_one), "{of_one}");
+        assert!(fill(&mut queue, 2, frame) > of_one / 2, "another port has its share");
+        assert!(queue.outstanding.bytes < bytes && fill(&mut queue, 3, small) > 4000);
+    }
+
+    #[test]
+    fn a_connection_stays_with_its_channel_while_packets_of_it_are_up() {
+        let (mut queue, channels) = queue();
+        let connection = |n: u32| n << 16;
+        let channel = |queue: &mut MissQueue, n: u32| {
+            assert!(miss(queue, 1, connection(n), small()));
+            channels.iter().position(|channel| channel.has_upcalls())
+        };
+        assert_eq!(channel(&mut queue, 5), Some(0), "there is one handler");
+        queue.set_handlers(serving(4));
+        assert_eq!(channel(&mut queue, 5), Some(0), "behind the first one");
+        while answer(&mut queue, &channels[0]).is_some() {}
+        let mut used: Vec<_> = (4..8)
+            .map(|n| {
+                let channel = channel(&mut queue, n).unwrap();
+                assert!(answer(&mut queue, &channels[channel]).is_some());
+                channel
+            })
+            .collect();
+        used.sort_unstable();
+        assert_eq!(used, [0, 1, 2, 3]);
+        assert!(queue.is_empty());
     }
 }

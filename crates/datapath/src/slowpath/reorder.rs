@@ -13,12 +13,14 @@ struct Connection {
     connection: u32,
     /// How many of its packets are in the slow path. Zero: the slot is free.
     up: u32,
+    /// The channel that they have gone by.
+    channel: u8,
     /// The first and the last packet that wait for them.
     first: u32,
     last: u32,
 }
 
-const EMPTY: Connection = Connection { connection: 0, up: 0, first: NONE, last: NONE };
+const EMPTY: Connection = Connection { connection: 0, up: 0, channel: 0, first: NONE, last: NONE };
 
 /// No packet.
 const NONE: u32 = u32::MAX;
@@ -64,11 +66,16 @@ impl ReorderGuard {
         slot.up != 0 && (has_flow || slot.first != NONE)
     }
 
-    /// Records that a packet goes to the slow path. There must be room for it.
-    pub fn add(&mut self, connection: u32) {
-        let slot = &mut self.slots[self.slot_of(connection)];
-        slot.connection = connection;
+    /// Records that a packet goes to the slow path. There must be room for it. Returns the channel that it goes by: that
+    /// of the packets before it, or else `channel`.
+    pub fn add(&mut self, connection: u32, channel: u8) -> u8 {
+        let at = self.slot_of(connection);
+        let slot = &mut self.slots[at];
+        if slot.up == 0 {
+            (slot.connection, slot.channel) = (connection, channel);
+        }
         slot.up += 1;
+        slot.channel
     }
 
     /// Appends a packet to those that wait for the connection. At least one of its packets must be in the slow path.
@@ -179,13 +186,18 @@ mod tests {
         fn as_a_map_of_queues(steps in proptest::collection::vec(event(), 1..if cfg!(miri) { 50 } else { 200 })) {
             let mut connections = ReorderGuard::new(MAX_UP);
             let mut plain: HashMap<u32, (u32, VecDeque<u32>)> = HashMap::new();
+            let mut channels: HashMap<u32, u8> = HashMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u32;
                 let used = plain.values().map(|(up, waiting)| *up as usize + waiting.len()).sum::<usize>();
                 match step {
                     Event::Add(connection) if used < MAX_UP => {
-                        connections.add(connection);
-                        plain.entry(connection).or_default().0 += 1;
+                        let channel = connections.add(connection, number as u8);
+                        let (up, _) = plain.entry(connection).or_default();
+                        let of_connection = *channels.entry(connection).or_insert(channel);
+                        prop_assert_eq!(channel, if *up == 0 { number as u8 } else { of_connection });
+                        channels.insert(connection, channel);
+                        *up += 1;
                     }
                     Event::Wait(connection) if used < MAX_UP && plain.contains_key(&connection) => {
                         connections.wait(connection, packet(number));
@@ -217,7 +229,7 @@ mod tests {
     fn places_are_used_again() {
         let mut connections = ReorderGuard::new(3);
         for _ in 0..5 {
-            connections.add(7);
+            connections.add(7, 0);
             (0..3).for_each(|n| connections.wait(7, packet(n)));
             let mut released = 0;
             connections.remove(7, |_| released += 1);

@@ -1,5 +1,7 @@
 //! What a worker does with packets that come back from the slow path.
 
+use packet::BATCH_SIZE;
+
 use crate::action::PortNo;
 use crate::actions::execute::KeyView;
 use crate::drop::DropReason;
@@ -8,14 +10,18 @@ use crate::slowpath::channel::{Answer, Answered, ReturnedItem};
 use crate::sync::tsc;
 use crate::worker::Worker;
 
+/// How many packets that came back a worker processes before it polls a queue again.
+pub const RETURNED: usize = 4 * BATCH_SIZE;
+
 impl Worker {
-    /// Processes everything that came back from the slow path, and charges it to the input ports of the packets.
-    /// Returns how many packets came back.
+    /// Processes what came back from the slow path, at most so many packets, and charges it to their input ports.
+    /// Returns how many answers there were.
     #[inline(never)]
-    pub fn take_returned(&mut self) -> usize {
+    pub fn take_returned(&mut self, most: usize) -> usize {
         let mut count = 0;
         let (mut since, mut of) = (tsc::cycles(), None);
-        while let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculation) {
+        for _ in 0..most {
+            let Some(returned) = self.executor.misses.take_returned(&mut self.executor.recirculation) else { break };
             if let Some(before) = of.replace(returned.in_port)
                 && before != returned.in_port
             {

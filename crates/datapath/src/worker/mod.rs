@@ -28,7 +28,7 @@ use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::recirculation::Deferred;
-use crate::slowpath::channel::Channel;
+use crate::slowpath::channel::ReturnQueue;
 use crate::sync::rcu::Reader;
 use crate::worker::commands::Leaving;
 use crate::worker::fairness::Fairness;
@@ -68,8 +68,8 @@ pub struct Worker {
     pub draining: Vec<Sender<()>>,
     /// Commands of other threads.
     pub mailbox: Arc<Mailbox>,
-    /// Its queues to and from the slow path.
-    pub channel: Arc<Channel>,
+    /// The queue by which packets come back from the slow path.
+    pub returned: ReturnQueue,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// The longest sleep while a queue has to be polled; zero: it does not sleep then.

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::port::Queue;
 use crate::pipeline::tx::Outputs;
-use crate::slowpath::channel::{Channel, Notifier};
+use crate::slowpath::channel::{Channels, ServingHandlers};
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
 use crate::sync::rcu::Reader;
@@ -32,8 +32,10 @@ pub struct WorkerSetup {
     pub reader: Reader,
     /// Wakes it.
     pub waker: Arc<Waker>,
-    /// Wakes the handler that serves it.
-    pub notifier: Arc<Notifier>,
+    /// Its channels to the slow path.
+    pub channels: Channels,
+    /// The handlers that serve them.
+    pub serving: ServingHandlers,
     /// Whether it has a core of its own.
     pub dedicated: bool,
 }
@@ -41,13 +43,13 @@ pub struct WorkerSetup {
 impl Worker {
     /// A worker without ports.
     pub fn new(setup: WorkerSetup, config: &Config, table: &Arc<Table>, clock: &Arc<dyn Clock>) -> Worker {
-        let WorkerSetup { number, reader, waker, notifier, dedicated } = setup;
-        let channel = Arc::new(Channel::new(config.upcall_queue, waker.clone()));
+        let WorkerSetup { number, reader, waker, channels, serving, dedicated } = setup;
+        let returned = channels[0].down.clone();
         let counters = Arc::new(WorkerCounters::default());
         let executor = Executor {
             outputs: Outputs::new(number, config.tx_flush_interval, counters.clone()),
             recirculation: Default::default(),
-            misses: MissQueue::new(channel.clone(), notifier),
+            misses: MissQueue::new(channels, serving, config.upcall_queue),
             counters,
             now: clock.now(),
             max_depth: config.max_depth,
@@ -72,7 +74,7 @@ impl Worker {
             leaving: Vec::new(),
             draining: Vec::new(),
             mailbox: Arc::new(Mailbox::new(waker)),
-            channel,
+            returned,
             clock: clock.clone(),
             max_sleep: config.max_sleep,
             empty_turns: 0,

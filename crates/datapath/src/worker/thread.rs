@@ -14,7 +14,10 @@ impl Worker {
     pub fn run(&mut self, stop: &AtomicBool) {
         self.time_cache = TimeCache::new(true);
         while !stop.load(Ordering::Relaxed) {
-            self.turn();
+            if self.turn() == 0 {
+                // Whoever shares the core, a handler perhaps, has more of it.
+                std::hint::spin_loop();
+            }
             if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
                 self.rest(stop);
             }
@@ -53,11 +56,9 @@ impl Worker {
         // Counted before the sleep, which may be long.
         self.executor.counters.sleeps.add(1);
         self.reader.offline();
-        let (mailbox, channel) = (&self.mailbox, &self.channel);
+        let (mailbox, returned) = (&self.mailbox, &self.returned);
         let fds = self.rx.iter().filter_map(|rx| rx.queue.wait_fd()).chain(self.idle_queues.wait_fd());
-        mailbox
-            .waker
-            .sleep(fds, timeout, || mailbox.has_mail() || channel.has_returned() || stop.load(Ordering::SeqCst));
+        mailbox.waker.sleep(fds, timeout, || mailbox.has_mail() || !returned.is_empty() || stop.load(Ordering::SeqCst));
         self.reader.quiescent();
         // The clock is read again, so that this sleep does not count as the length of a turn.
         self.executor.now = self.clock.now();

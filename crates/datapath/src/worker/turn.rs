@@ -8,6 +8,7 @@ use ports::offload::fine_frames;
 use crate::action::PortNo;
 use crate::sync::tsc;
 use crate::worker::Worker;
+use crate::worker::answers::RETURNED;
 
 /// The longest interval between two housekeepings of the transmit queues (contract of [`ports::TxQueue::housekeep`]).
 pub const HOUSEKEEP: Duration = Duration::from_millis(1);
@@ -74,8 +75,8 @@ impl Worker {
     /// Processes what came back from the slow path, before the first queue is polled.
     #[inline(always)]
     fn take_early_answers(&mut self, turn: &mut Turn) {
-        if self.channel.has_returned() {
-            turn.work += self.take_returned();
+        if !self.returned.is_empty() {
+            turn.work += self.take_returned(RETURNED);
             turn.since = tsc::cycles();
         } else if turn.work > 0 {
             turn.since = tsc::cycles();
@@ -109,8 +110,8 @@ impl Worker {
             return;
         }
         self.poll_and_charge(queue, turn);
-        if self.channel.has_returned() {
-            turn.work += self.take_returned();
+        if !self.returned.is_empty() {
+            turn.work += self.take_returned(RETURNED);
             turn.since = tsc::cycles();
         }
     }

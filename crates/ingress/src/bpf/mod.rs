@@ -6,8 +6,10 @@
 //! | [`operation`] | The same, decoded |
 //! | [`verify`](mod@verify) | From instructions to a program, or why not |
 //! | [`program`] | Verified programs, and their interpreter |
+//! | [`native`] | Verified programs in native code |
 
 pub mod instruction;
+pub mod native;
 pub mod operation;
 pub mod program;
 pub mod verify;

@@ -17,6 +17,11 @@ impl Program {
         Program { operations: operations.into() }
     }
 
+    /// What it does.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
     /// Whether the program wants this frame.
     #[inline]
     pub fn matches(&self, frame: &[u8]) -> bool {
@@ -116,7 +121,9 @@ fn compare(comparison: Comparison, a: u32, b: u32) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Instruction, verify};
+    use super::super::native::{NativeProgram, build};
+    use super::super::{Instruction, Program, verify};
+    use crate::jit::Compiler;
     use crate::libpcap;
 
     /// Instructions that are often right: known codes, small constants, short jumps.
@@ -136,6 +143,12 @@ mod tests {
         })
     }
 
+    fn native(program: &Program) -> NativeProgram {
+        let mut compiler = Compiler::new().unwrap();
+        let function = compiler.add(|builder| build(program, builder)).unwrap();
+        NativeProgram::new(compiler.finish(&[function]).unwrap().remove(0))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
@@ -148,7 +161,9 @@ mod tests {
             let ends = [0x16, 6].map(|code| Instruction { code, jt: 0, jf: 0, k: 5 });
             let program: Vec<_> = zeros.chain(body).chain([ends[1]; 3]).chain(ends).collect();
             if let Ok(verified) = verify(&program) {
-                prop_assert_eq!(verified.run(&frame).unwrap_or(0), libpcap::reference(&program, &frame));
+                let returned = verified.run(&frame).unwrap_or(0);
+                prop_assert_eq!(returned, libpcap::reference(&program, &frame));
+                prop_assert_eq!(native(&verified).run(&frame), returned, "native code");
             }
         }
     }
@@ -159,12 +174,16 @@ mod tests {
         let tcp = program("tcp dst port 80");
         let mut frame = [0; 54];
         (frame[12], frame[14], frame[23], frame[37]) = (8, 0x45, 6, 80);
-        assert!(tcp.matches(&frame));
-        assert!((0..38).all(|len| !tcp.matches(&frame[..len])));
+        let is_wanted = |program: &Program, frame: &[u8]| {
+            assert_eq!(native(program).run(frame) != 0, program.matches(frame));
+            program.matches(frame)
+        };
+        assert!(is_wanted(&tcp, &frame));
+        assert!((0..38).all(|len| !is_wanted(&tcp, &frame[..len])));
         // The header length leads behind the frame.
         frame[14] = 0x4f;
-        assert!(!tcp.matches(&frame));
-        assert!(!program("ip[30:4] = 0").matches(&frame[..46]));
-        assert!(program("ip[28:4] = 0").matches(&frame[..46]));
+        assert!(!is_wanted(&tcp, &frame));
+        assert!(!is_wanted(&program("ip[30:4] = 0"), &frame[..46]));
+        assert!(is_wanted(&program("ip[28:4] = 0"), &frame[..46]));
     }
 }

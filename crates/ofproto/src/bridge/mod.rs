@@ -143,6 +143,11 @@ impl Bridge {
         Ok(())
     }
 
+    /// Whether the workers are so far behind with the packets of controllers that these should send no more.
+    pub fn has_packet_outs_enough(&self) -> bool {
+        self.switch.datapath.get().is_some_and(|datapath| datapath.has_injected_enough())
+    }
+
     /// Lets a packet's pipeline go on, which `controller(pause)` has stopped. The packet and its metadata
     /// are those of the message, the rest is as it was.
     pub fn resume(&self, message: &PacketIn) -> Result<(), OfError> {

@@ -8,7 +8,7 @@ use openflow::{
     Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
-use super::reply::{Reply, aggregate, flows, pieces, whole};
+use super::reply::{Reply, aggregate, flows, groups, meters, whole};
 use super::{Barrier, Session, features};
 use crate::model::config::N_TABLES;
 
@@ -42,7 +42,7 @@ impl Session {
                     self.barrier = Some(Barrier { version, xid: message.xid, dialect, changes: self.changed });
                     return Ok(None);
                 }
-                self.send_all_events();
+                self.send_all_events(self.last_heard);
                 Body::BarrierReply
             }
             Body::RoleRequest(request) => self.change_role(request, dialect)?,
@@ -187,14 +187,15 @@ impl Session {
             Ask::Flow(q) => flows(bridge.walk_flows(&q)),
             Ask::Aggregate(q) => aggregate(bridge.walk_flows(&q)),
             Ask::Group(group) => {
-                pieces(bridge.counted_groups(group), move |ids| Answer::Group(bridge.count_groups(&ids)))
+                bridge.credit_groups();
+                groups(bridge, group, |bridge, ids| Answer::Group(bridge.count_groups(ids)))
             }
             Ask::GroupDesc(group) => {
-                pieces(bridge.group_ids(group), move |ids| Answer::GroupDesc(bridge.describe_groups(&ids)))
+                groups(bridge, group, |bridge, ids| Answer::GroupDesc(bridge.describe_groups(ids)))
             }
-            Ask::Meter(meter) => pieces(bridge.meter_ids(meter)?, move |ids| Answer::Meter(bridge.count_meters(&ids))),
+            Ask::Meter(meter) => meters(bridge, meter, |bridge, ids| Answer::Meter(bridge.count_meters(ids)))?,
             Ask::MeterConfig(meter) => {
-                pieces(bridge.meter_ids(meter)?, move |ids| Answer::MeterConfig(bridge.describe_meters(&ids)))
+                meters(bridge, meter, |bridge, ids| Answer::MeterConfig(bridge.describe_meters(ids)))?
             }
             // As many as the configuration has.
             Ask::Table => whole(Answer::Table(self.tables(version))),

@@ -299,7 +299,8 @@ fn decide(bed: &Bed, source: u32) -> (FlowTag, Box<Key>, Box<Mask>) {
     key.common_mut().in_port = forwarding.by_dp_port.iter().find(|(_, (_, port))| port.0 == 1).unwrap().0.0.into();
     drop(forwarding);
     let packet = Packet::from_slice(&sent);
-    let mut misses = [datapath::Miss { packet, key: Box::new(key), layers, hash: 0, verdict: Verdict::Pending }];
+    let mut misses =
+        [datapath::Miss { packet, key: Box::new(key), layers, hash: 0, counted: false, verdict: Verdict::Pending }];
     bed.switch.misses(&mut misses, bed.clock.now());
     match std::mem::take(&mut misses[0].verdict) {
         Verdict::Install { tag, mask, .. } => (tag, misses[0].key.clone(), mask),

@@ -71,7 +71,7 @@ impl Upcall for Switch {
         let mut learnt = Vec::new();
         for (number, miss) in misses.iter_mut().enumerate() {
             let taught;
-            (miss.verdict, taught) = self.miss(&miss.key, miss.packet.len() as u64, now);
+            (miss.verdict, taught) = self.miss(miss, now);
             if taught {
                 learnt.push(number);
             }
@@ -131,15 +131,18 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
+    /// Decides about a packet, and credits it, unless that is done. The flow that is installed for it counts the packets
     /// after it. Also tells whether flows were learnt from it.
-    fn miss(&self, key: &Key, bytes: u64, now: Time) -> (Verdict, bool) {
+    fn miss(&self, miss: &Miss, now: Time) -> (Verdict, bool) {
+        let key = &*miss.key;
         let forwarding = self.forwarding.read();
         let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
             return (Verdict::Drop(DropReason::UpcallError), false);
         };
         let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
-        record.credit(&forwarding, 1, bytes, now, key.common().tcp_flags.get());
+        if !miss.counted {
+            record.credit(&forwarding, 1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+        }
         drop(forwarding);
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             return (Verdict::Drop(DropReason::UpcallError), false);

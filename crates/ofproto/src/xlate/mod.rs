@@ -212,9 +212,9 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
 /// What every translation looks at.
 fn initial_mask(key: &Key) -> Mask {
     let mut wc = Mask::wildcard();
-    for field in [Field::PacketType, Field::InPortOxm, Field::DlType, Field::RecircId] {
-        wc.set_exact(field);
-    }
+    let common = wc.0.common_mut();
+    (common.packet_type, common.in_port, common.recirc_id) = (u32::MAX.into(), u32::MAX.into(), u32::MAX.into());
+    common.dl_type = u16::MAX.into();
     if is_ip(key) {
         wc.set_exact(Field::NwFrag);
     }

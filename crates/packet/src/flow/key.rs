@@ -66,8 +66,11 @@ pub struct Key {
 }
 
 impl Clone for Key {
+    /// Reads no more than the blocks that hold data: the others may be in no cache.
     fn clone(&self) -> Key {
-        Key { blocks: self.blocks, present: self.present }
+        let mut new = Key::new();
+        new.clone_from(self);
+        new
     }
 
     /// Copies no more than the blocks that hold data.

@@ -31,18 +31,20 @@ pub fn check(frame: &[u8]) {
 
 fn check_with(frame: &[u8], vlan_limit: VlanLimit) {
     let (want, layers) = extract(frame, vlan_limit);
-    // The caller's key is full of another packet's data, and of metadata that has to stay.
-    let mut key = dirty();
-    key.reset();
-    key.regs_mut().reg[3] = 7.into();
-    let metadata: [u64; 3] = key.common_words()[5..].try_into().expect("three words");
-    assert_eq!(extract::extract(frame, &mut key, vlan_limit), layers, "layers of {frame:02x?}");
-    assert_eq!(key.common_words()[5..], metadata, "metadata of {frame:02x?}");
-    key.common_words_mut()[5..].fill(0);
-    assert_eq!(key.regs().reg[3].get(), 7);
-    key.regs_mut().reg[3] = 0.into();
-    assert_eq!(key, want, "key of {frame:02x?}");
-    assert_eq!(key.present().0 & !Blocks::COMMON.0 & !(1 << super::BlockId::Regs as u16), want.present().0 & !1);
+    for extract in [extract::extract, extract::extract_unusual] {
+        // The caller's key is full of another packet's data, and of metadata that has to stay.
+        let mut key = dirty();
+        key.reset();
+        key.regs_mut().reg[3] = 7.into();
+        let metadata: [u64; 3] = key.common_words()[5..].try_into().expect("three words");
+        assert_eq!(extract(frame, &mut key, vlan_limit), layers, "layers of {frame:02x?}");
+        assert_eq!(key.common_words()[5..], metadata, "metadata of {frame:02x?}");
+        key.common_words_mut()[5..].fill(0);
+        assert_eq!(key.regs().reg[3].get(), 7);
+        key.regs_mut().reg[3] = 0.into();
+        assert_eq!(key, want, "key of {frame:02x?}");
+        assert_eq!(key.present().0 & !Blocks::COMMON.0 & !(1 << super::BlockId::Regs as u16), want.present().0 & !1);
+    }
 
     let mark = SimpleMark {
         dl_type: want.common().dl_type.get(),

@@ -1,6 +1,6 @@
 //! Frames whose key can be read off a few words of the frame as it is.
 //!
-//! Most frames have one of a few header [`Template`]s: Ethernet, at most one VLAN tag, IPv4 without options
+//! Most frames have one of a few header [`Template`]s: Ethernet, at most two VLAN tags, IPv4 without options
 //! that is not a fragment or IPv6 without extension headers, then UDP or TCP, or ICMP in IPv4, each header
 //! whole; or ARP; or a protocol of which nothing is parsed. For these [`extract`](super::extract()) only moves
 //! bytes. So whether two frames of one template have equal keys under a mask can be told by comparing the
@@ -9,6 +9,7 @@
 //! A window also compares the bytes that make the frame one of its template. What remains to be checked
 //! for each frame is that its lengths fit ([`Layout::fits`]).
 
+use super::extract::VlanLimit;
 use super::key::Mask;
 
 /// Words of frame that a window compares.
@@ -22,7 +23,9 @@ const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 /// Type of a VLAN tag (IEEE 802.1Q).
 pub const TAG: u16 = 0x8100;
-/// Where it lies, or the frame's type where there is no tag.
+/// Type of a provider's VLAN tag (IEEE 802.1Q), which is followed by another tag in frames of a template.
+const PROVIDER_TAG: u16 = 0x88a8;
+/// Where the outer tag lies, or the frame's type where there is no tag.
 pub const TAG_AT: usize = 12;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -30,12 +33,12 @@ const UDP: u8 = 17;
 
 /// The smallest Ethernet type: smaller ones are lengths (IEEE 802.3 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
-/// Ethernet types behind which something is parsed that is in none of the templates: second tags, labels, NSH, PBB.
-const PARSED: [u16; 6] = [TAG, 0x88a8, 0x8847, 0x8848, 0x894f, 0x88e7];
+/// Ethernet types behind which something is parsed that is in none of the templates: further tags, labels, NSH, PBB.
+const PARSED: [u16; 6] = [TAG, PROVIDER_TAG, 0x8847, 0x8848, 0x894f, 0x88e7];
 /// LLC and SNAP headers with organisation zero: an Ethernet type follows (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// ARP for Ethernet and IPv4 (RFC 826).
-const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_HEAD: [u16; 3] = [1, 0x0800, 0x0604];
 
 /// Which headers a frame has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +50,8 @@ pub struct Template(u8);
 pub struct Layout {
     /// Where the IP or ARP header begins, or whatever else comes behind the Ethernet type.
     pub l3: u32,
+    /// VLAN tags.
+    pub tags: u32,
     /// Where the TCP, UDP or ICMP header begins.
     pub l4: u32,
     /// Where the length field of the IP header lies.
@@ -102,14 +107,11 @@ const _: () = {
 
 impl Template {
     /// How many there are.
-    pub const COUNT: usize = 2 * Kind::ALL.len();
+    pub const COUNT: usize = Kind::ALL.len() * (MAX_TAGS + 1);
 
-    const TAGGED: u8 = 1;
-
-    /// `tagged` is [`TAGGED`](Template::TAGGED), or zero.
     #[inline(always)]
-    const fn new(kind: Kind, tagged: u8) -> Template {
-        Template((kind as u8) << 1 | tagged)
+    const fn new(kind: Kind, tags: usize) -> Template {
+        Template((tags * Kind::ALL.len()) as u8 | kind as u8)
     }
 
     /// All, in the order of their numbers.
@@ -123,17 +125,36 @@ impl Template {
         usize::from(self.0)
     }
 
-    const fn is_tagged(self) -> bool {
-        self.0 & Template::TAGGED != 0
+    /// How many VLAN tags its frames have.
+    #[inline(always)]
+    pub const fn tags(self) -> usize {
+        self.0 as usize / Kind::ALL.len()
     }
 
     const fn kind(self) -> Kind {
-        Kind::ALL[(self.0 >> 1) as usize]
+        Kind::ALL[self.0 as usize % Kind::ALL.len()]
     }
+
+    /// A layout that no frame fits.
+    pub const NO_LAYOUT: Layout = Layout {
+        l3: 0,
+        tags: 0,
+        l4: 0,
+        length: 0,
+        tcp: 0,
+        length_mask: 0,
+        tcp_mask: 0,
+        tag_mask: 0,
+        uncounted: 0,
+        min_ip: u32::MAX,
+        tcp_words: 0,
+        min_frame: TAG_AT as u32 + 2,
+        is_plain: false,
+    };
 
     /// Where the headers are.
     pub const fn layout(self) -> Layout {
-        let l3 = if self.is_tagged() { 18 } else { 14 };
+        let l3 = 14 + 4 * self.tags() as u32;
         let (header, length, uncounted, length_mask) = match self.kind() {
             Kind::Udp | Kind::Tcp | Kind::Icmp => (20, 2, 0, u16::MAX),
             Kind::UdpV6 | Kind::TcpV6 => (40, 4, 40, u16::MAX),
@@ -150,6 +171,7 @@ impl Template {
         let whole = l3 + header + behind + 4 * tcp_words;
         Layout {
             l3,
+            tags: self.tags() as u32,
             l4: l3 + header,
             length: l3 + length,
             tcp: if is_tcp { l3 + header + 12 } else { l3 + length },
@@ -165,34 +187,46 @@ impl Template {
         }
     }
 
-    /// The template that the first bytes of a frame say it has. Its lengths are not looked at.
+    /// The template that the first bytes of a frame say it has. Its lengths are not looked at. Frames with more tags
+    /// than are parsed have none.
     #[inline(always)]
-    pub fn of(frame: &[u8]) -> Option<Template> {
-        let head: &[u8; HEAD as usize] = frame.first_chunk()?;
+    pub fn of(frame: &[u8], vlan_limit: VlanLimit) -> Option<Template> {
+        let number = Template::number_of(frame, vlan_limit);
+        (number < Template::COUNT).then_some(Template(number as u8))
+    }
+
+    /// The number of the template, or [`COUNT`](Template::COUNT) where there is none. Frames of different protocols may
+    /// take turns, so there is no branch for a question whose answer is often another one.
+    #[inline(always)]
+    pub fn number_of(frame: &[u8], vlan_limit: VlanLimit) -> usize {
+        let Some(head) = frame.first_chunk::<{ HEAD as usize }>() else { return Template::COUNT };
         let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let tagged = u8::from(word(TAG_AT) == TAG) * Template::TAGGED;
-        let l3 = 14 + 4 * usize::from(tagged);
-        let (is_v4, is_v6) = (word(l3 - 2) == IPV4, word(l3 - 2) == IPV6);
-        // Without a branch for each question: packets of different protocols may take turns.
+        let outer = word(TAG_AT);
+        let are_two =
+            ((outer == TAG) | (outer == PROVIDER_TAG)) & (word(TAG_AT + 4) == TAG) & (vlan_limit.tags() == MAX_TAGS);
+        let tags = usize::from((outer == TAG) | are_two) + usize::from(are_two);
+        let l3 = 14 + 4 * tags;
+        let dl_type = word(l3 - 2);
+        let (is_v4, is_v6, is_arp) = (dl_type == IPV4, dl_type == IPV6, (dl_type == ARP) | (dl_type == RARP));
+        if !(is_v4 | is_v6 | is_arp) {
+            let kind = Template::of_other(dl_type, &head[l3..]);
+            return kind.map_or(Template::COUNT, |kind| Template::new(kind, tags).number());
+        }
         let protocol = head[l3 + 6 + 3 * usize::from(is_v4)];
         let (is_udp, is_tcp, is_icmp) = (protocol == UDP, protocol == TCP, is_v4 & (protocol == ICMP));
         let is_plain = is_v6 | is_v4 & (head[l3] == 0x45) & (word(l3 + 6) & 0x3fff == 0);
-        if is_plain & (is_udp | is_tcp | is_icmp) {
-            let kind = u8::from(is_v6) | u8::from(is_tcp) << 1 | (u8::from(is_icmp) * Kind::Icmp as u8);
-            return Some(Template(kind << 1 | tagged));
-        }
-        if is_v4 | is_v6 {
-            return None;
-        }
-        let kind = Template::without_ip(word(l3 - 2), &head[l3..])?;
-        Some(Template::new(kind, tagged))
+        let is_plain = is_plain & (is_udp | is_tcp | is_icmp);
+        let is_arp = is_arp & (word(l3) == ARP_HEAD[0]) & (word(l3 + 2) == ARP_HEAD[1]) & (word(l3 + 4) == ARP_HEAD[2]);
+        let of_plain = usize::from(is_v6) | usize::from(is_tcp) << 1 | (usize::from(is_icmp) * Kind::Icmp as usize);
+        let kind = (usize::from(is_plain) * of_plain) | (usize::from(is_arp) * Kind::Arp as usize);
+        let has_template = usize::from(is_plain | is_arp);
+        has_template * (tags * Kind::ALL.len() + kind) + (1 - has_template) * Template::COUNT
     }
 
-    /// What a frame is that has this type, or length, and then no IP.
+    /// What a frame is that has this type, or length, and then neither IP nor ARP.
     #[cold]
-    fn without_ip(kind: u16, l3: &[u8]) -> Option<Kind> {
+    fn of_other(kind: u16, l3: &[u8]) -> Option<Kind> {
         match kind {
-            ARP | RARP => l3.starts_with(&ARP_HEAD).then_some(Kind::Arp),
             length if length < ETHERTYPE_MIN => (!l3.starts_with(&SNAP)).then_some(Kind::Llc),
             parsed if PARSED.contains(&parsed) => None,
             _ => Some(Kind::Other),
@@ -207,7 +241,7 @@ impl Template {
         bits.iter_mut().zip(&parse).for_each(|(bits, parse)| *bits |= parse);
         let mut first = bits.iter().position(|&b| b != 0)?;
         let end = FRAME - bits.iter().rev().position(|&b| b != 0)?;
-        if end > WINDOW && end - first > WINDOW && self.is_tagged() && first == TAG_AT {
+        if end > WINDOW && end - first > WINDOW && self.tags() == 1 && first == TAG_AT {
             // Ports over IPv6 with a tag. Its type is looked at aside.
             parse[TAG_AT..][..2].fill(0);
             bits[TAG_AT..][..2].fill(0);
@@ -229,16 +263,19 @@ impl Template {
         (end - at <= WINDOW).then(window)
     }
 
-    /// The bytes that make a frame one of this template are the same in all of them.
+    /// The bytes that make a frame one of this template are the same in all of them. The outer one of two tags has one
+    /// of two types.
     const fn is_fixed(self) -> bool {
-        !matches!(self.kind(), Kind::Other | Kind::Llc | Kind::Arp)
+        !matches!(self.kind(), Kind::Other | Kind::Llc | Kind::Arp) && self.tags() < 2
     }
 
     /// Bits of which a frame has the values of another of this template only if it is one as well.
     fn parse_bits(self) -> [u8; FRAME] {
         let mut bits = [0; FRAME];
         let l3 = self.layout().l3 as usize;
-        bits[TAG_AT..][..2].fill(0xff);
+        for tag in 0..self.tags() {
+            bits[TAG_AT + 4 * tag..][..2].fill(0xff);
+        }
         bits[l3 - 2..l3].fill(0xff);
         match self.kind() {
             Kind::UdpV6 | Kind::TcpV6 => bits[l3 + 6] = 0xff,
@@ -267,9 +304,10 @@ impl Template {
         };
         put(0, &common.dl_dst);
         put(6, &common.dl_src);
-        if self.is_tagged() {
+        for tag in 0..self.tags() {
             // The bit that says that there is a tag does not come from the frame.
-            put(14, &(common.vlan[0].tci.get() & !super::VLAN_PRESENT).to_be_bytes());
+            let tci = common.vlan[tag].tci.get() & !super::VLAN_PRESENT;
+            put(TAG_AT + 4 * tag + 2, &tci.to_be_bytes());
         }
         match self.kind() {
             Kind::UdpV6 | Kind::TcpV6 => {
@@ -307,6 +345,11 @@ impl Template {
         bits
     }
 }
+
+/// The most VLAN tags of a frame that has a template.
+const MAX_TAGS: usize = super::extract::MAX_VLANS;
+
+const _: () = assert!(MAX_TAGS == VlanLimit::Two as usize && Kind::ALL.len().is_power_of_two());
 
 /// Padding is known up to so many bytes.
 const PADDING: u32 = u16::MAX as u32;
@@ -372,14 +415,19 @@ mod tests {
 
     /// Frames near the edges of the templates.
     fn frame() -> impl Strategy<Value = Vec<u8>> {
-        let head = (0..3usize, 0..7usize, 0..4usize, any::<u8>(), 0..90usize);
+        let head = (0..5usize, 0..7usize, 0..4usize, any::<u8>(), 0..90usize);
         (head, proptest::collection::vec(any::<u8>(), 110), 0..24usize, 0..4u8).prop_map(
             |((tag, l3, proto, odd, size), mut f, cut, small)| {
                 // Few values, so that frames are often equal in parts.
                 f.iter_mut().for_each(|b| *b &= [1, 3, 0x1f, 0xff][usize::from(small)]);
-                let at = if tag == 0 { 14 } else { 18 };
+                let at = [14, 18, 18, 22, 22][tag];
                 if tag != 0 {
-                    f[12..14].copy_from_slice(&[[0x81, 0x00], [0x88, 0xa8]][usize::from(tag == 2 && odd & 7 == 0)]);
+                    let is_provider = tag == 2 && odd & 7 == 0 || tag == 4;
+                    f[12..14].copy_from_slice(&[[0x81, 0x00], [0x88, 0xa8]][usize::from(is_provider)]);
+                }
+                if tag > 2 {
+                    let is_provider = odd & 31 == 8;
+                    f[16..18].copy_from_slice(&[[0x81, 0x00], [0x88, 0xa8]][usize::from(is_provider)]);
                 }
                 let types = [
                     [0x08, 0x00],
@@ -396,7 +444,8 @@ mod tests {
                     &types[l3]
                 });
                 if l3 == 4 || l3 == 6 && odd & 3 == 1 {
-                    f[at..at + 6].copy_from_slice(if l3 == 4 && odd & 15 != 6 { &ARP_HEAD } else { &SNAP });
+                    let arp = [0, 1, 8, 0, 6, 4];
+                    f[at..at + 6].copy_from_slice(if l3 == 4 && odd & 15 != 6 { &arp } else { &SNAP });
                     f[at + 6] &= if l3 == 4 { u8::from(odd & 15 == 7) } else { 0x0f };
                     f.truncate(f.len() - if odd & 0x10 == 0 { 0 } else { cut * 4 });
                     return f;
@@ -455,19 +504,13 @@ mod tests {
             && (word(frame, TAG_AT as u32) ^ TAG) & layout.tag_mask == 0
     }
 
-    fn fitting(frame: &[u8]) -> Option<Template> {
-        Template::of(frame).filter(|template| fits(&template.layout(), frame))
+    fn fitting(frame: &[u8], limit: VlanLimit) -> Option<Template> {
+        Template::of(frame, limit).filter(|template| fits(&template.layout(), frame))
     }
 
-    fn key(frame: &[u8]) -> Key {
+    fn key(frame: &[u8], limit: VlanLimit) -> Key {
         let mut key = Key::new();
-        extract(frame, &mut key, VlanLimit::Two);
-        // No template has a second tag, so that a window holds whatever the limit.
-        if fitting(frame).is_some() {
-            let mut other = Key::new();
-            extract(frame, &mut other, VlanLimit::One);
-            assert_eq!(key, other, "{frame:02x?}");
-        }
+        extract(frame, &mut key, limit);
         key
     }
 
@@ -481,6 +524,7 @@ mod tests {
         fn equal_windows_are_equal_keys(
             mut a in frame(), mut b in frame(), mask in mask(), same in 0..240usize,
             changes in proptest::collection::vec((12..50usize, any::<u8>()), 1..3),
+            limit in prop::sample::select(VlanLimit::ALL.to_vec()),
         ) {
             // Often nearly the same frame.
             let n = same.min(a.len()).min(b.len());
@@ -494,17 +538,17 @@ mod tests {
             if same > 100 && same < 180 {
                 std::mem::swap(&mut a, &mut b);
             }
-            let Some(template) = fitting(&a) else { return Ok(()) };
+            let Some(template) = fitting(&a, limit) else { return Ok(()) };
             let Some(window) = template.window(&mask) else { return Ok(()) };
             let layout = window.layout;
             prop_assert!(fits(&layout, &a));
             let flags = word(&a, layout.tcp) & layout.tcp_mask & 0x0fff;
-            prop_assert_eq!(flags, key(&a).common().tcp_flags.get());
+            prop_assert_eq!(flags, key(&a, limit).common().tcp_flags.get());
             if !fits(&layout, &b) {
                 return Ok(());
             }
             let of_template = compared(&window, &a, &window.parse) == compared(&window, &b, &window.parse);
-            let is_of_template = fitting(&b) == Some(template);
+            let is_of_template = fitting(&b, limit) == Some(template);
             // Where the bits that are parsed are not the same in all frames of the template, some differ in
             // nothing else.
             let fixed = window.fixed == window.parse;
@@ -513,8 +557,9 @@ mod tests {
             prop_assert!(!fixed || of_template == is_of_template);
             if of_template {
                 let equal = compared(&window, &a, &window.mask) == compared(&window, &b, &window.mask);
-                prop_assert!(!equal || key(&a).matches(&key(&b), &mask));
-                prop_assert!(equal || !fixed || !key(&a).matches(&key(&b), &mask));
+                let (a, b) = (key(&a, limit), key(&b, limit));
+                prop_assert!(!equal || a.matches(&b, &mask));
+                prop_assert!(equal || !fixed || !a.matches(&b, &mask));
             }
         }
     }
@@ -527,7 +572,7 @@ mod tests {
         tagged.extend([0x81, 0, 0, 10, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
         tagged.extend([0xfd; 32]);
         tagged.extend([0, 7, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
-        let template = fitting(&tagged).unwrap();
+        let template = fitting(&tagged, VlanLimit::One).unwrap();
         let window = template.window(&mask).unwrap();
         assert!(window.at as usize > TAG_AT);
         // The type of a tag is among every 0x300th, too.
@@ -536,25 +581,43 @@ mod tests {
             let mut frame = tagged.clone();
             frame[TAG_AT..][..2].copy_from_slice(&kind.to_be_bytes());
             assert_eq!(compared(&window, &frame, &window.parse), compared(&window, &tagged, &window.parse));
-            assert_eq!(fits(&window.layout, &frame), fitting(&frame) == Some(template), "type {kind:#x}");
+            assert_eq!(
+                fits(&window.layout, &frame),
+                fitting(&frame, VlanLimit::One) == Some(template),
+                "type {kind:#x}"
+            );
         }
+    }
+
+    /// With a limit of one tag, the inner one is payload.
+    #[test]
+    fn two_tags_count_where_they_are_parsed() {
+        let mut frame = vec![2; 12];
+        frame.extend([0x88, 0xa8, 0, 10, 0x81, 0, 0, 11, 8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, UDP]);
+        frame.resize(60, 0);
+        let template = fitting(&frame, VlanLimit::Two).unwrap();
+        assert_eq!((template.tags(), template.kind() == Kind::Udp), (2, true));
+        assert_eq!(Template::of(&frame, VlanLimit::One), None);
+        // The inner tag is not a provider's.
+        frame[16..18].copy_from_slice(&[0x88, 0xa8]);
+        assert_eq!(Template::of(&frame, VlanLimit::Two), None);
     }
 
     #[test]
     fn windows_exist_for_usual_masks() {
         use super::super::Field::*;
-        let window = |kind: Kind, tagged: u8, fields: &[super::super::Field]| {
+        let window = |kind: Kind, tags: usize, fields: &[super::super::Field]| {
             let mut mask = Mask::wildcard();
             fields.iter().for_each(|&f| mask.set_exact(f));
-            Template::new(kind, tagged).window(&mask)
+            Template::new(kind, tags).window(&mask)
         };
         let everything_v4 = [DlDst, DlSrc, VlanTci, NwTos, NwTtl, NwSrc, NwDst, UdpSrc, UdpDst];
-        assert!([0, Template::TAGGED].iter().all(|&tagged| window(Kind::Udp, tagged, &everything_v4).is_some()));
+        assert!((0..=MAX_TAGS).all(|tags| window(Kind::Udp, tags, &everything_v4).is_some()));
         assert!(window(Kind::Tcp, 0, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
         let tuple_v6 = [Ipv6Src, Ipv6Dst, UdpSrc, UdpDst];
         assert_eq!(window(Kind::UdpV6, 0, &tuple_v6).map(|w| w.at), Some(12));
         assert_eq!(window(Kind::UdpV6, 0, &[&tuple_v6[..], &[DlDst]].concat()), None);
-        let tagged = window(Kind::UdpV6, Template::TAGGED, &[&tuple_v6[..], &[VlanTci]].concat()).unwrap();
+        let tagged = window(Kind::UdpV6, 1, &[&tuple_v6[..], &[VlanTci]].concat()).unwrap();
         assert_eq!((tagged.at, tagged.layout.tag_mask), (14, 0xffff));
     }
 }

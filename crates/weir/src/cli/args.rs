@@ -128,20 +128,22 @@ pub enum CliCommand {
     /// A filter is a list of rules with ';' between them. Each is 'drop', 'pass' or 'limit RATE' (packets per
     /// second; 20k, 2m) and an expression of tcpdump, or none for every frame. The first rule that matches
     /// a frame decides; a frame that none matches passes. 'set' without rules sets an empty filter, 'del'
-    /// without rules takes the filter away. What is set here is in force until the port's filter in the
-    /// configuration changes, or the daemon ends.
+    /// without rules takes the filter away. 'load FILE [PROGRAM]' puts an XDP program behind the rules, from an
+    /// object file that clang has made for BPF; 'map NAME [KEY [VALUE]]' shows or sets what is in its maps. What
+    /// is set here is in force until the port's filter in the configuration changes, or the daemon ends.
     #[command(after_help = "Examples:\n  weir ingress eth1 set 'drop dst net 198.18.0.0/15; limit 1k icmp'\n  \
-                            weir ingress eth1 add 'drop udp port 1900'\n  weir ingress eth1 stats\n  weir ingress eth1 del 2")]
+                            weir ingress eth1 add 'drop udp port 1900'\n  weir ingress eth1 stats\n  weir ingress eth1 del 2\n  \
+                            weir ingress eth1 load blocklist.o\n  weir ingress eth1 map blocked 10.0.0.0/8 1")]
     Ingress {
         /// Name of the port
         #[arg(value_name = "PORT")]
         port: String,
 
         /// What to do
-        #[arg(value_name = "add|set|del|show|stats")]
+        #[arg(value_name = "add|set|del|load|unload|map|unmap|show|stats")]
         command: IngressCommand,
 
-        /// Rules; with del also the number of one
+        /// Rules; with del also the number of one; what load, map and unmap take
         #[arg(value_name = "RULES", trailing_var_arg = true, allow_hyphen_values = true)]
         rules: Vec<String>,
     },
@@ -201,6 +203,14 @@ pub enum IngressCommand {
     Set,
     /// Remove one rule by its number, rules by their text, or the filter
     Del,
+    /// Put an XDP program of an object file behind the rules
+    Load,
+    /// Take the XDP program away
+    Unload,
+    /// Show the elements of a map of the program, or the value of a key, or set it
+    Map,
+    /// Remove a key from a map of the program
+    Unmap,
     /// Show the rules
     Show,
     /// Show the rules with their counters

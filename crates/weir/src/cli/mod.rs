@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::config::{self, check};
 use crate::daemon;
 use crate::doctor;
-use crate::report::{self, Flows, IngressReport, Ports, Show, Stats};
+use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
 use crate::unixctl::{Client, client};
@@ -152,10 +152,25 @@ impl RunningDaemon {
     fn ingress(&self, port: String, command: IngressCommand, rules: Vec<String>) -> Result<(), Error> {
         let mut arguments = vec![port];
         arguments.extend(rules);
+        if let (IngressCommand::Load, Some(path)) = (command, arguments.get_mut(1)) {
+            // The daemon has another working directory.
+            if let Some(absolute) =
+                std::path::absolute(&*path).ok().and_then(|path| path.into_os_string().into_string().ok())
+            {
+                *path = absolute;
+            }
+        }
         match command {
             IngressCommand::Add => self.ctl("ingress/add", &arguments),
             IngressCommand::Set => self.ctl("ingress/set", &arguments),
             IngressCommand::Del => self.ctl("ingress/del", &arguments),
+            IngressCommand::Load => self.ctl("ingress/load", &arguments),
+            IngressCommand::Unload => self.ctl("ingress/unload", &arguments),
+            IngressCommand::Unmap => self.ctl("ingress/unmap", &arguments),
+            IngressCommand::Map => {
+                let shown = |r: &IngressElements| report::text::ingress_elements(r);
+                self.report("weir/ingress-map", &arguments, shown)
+            }
             IngressCommand::Show => {
                 self.report("weir/ingress", &arguments, |r: &IngressReport| report::text::ingress(r))
             }

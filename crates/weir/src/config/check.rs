@@ -35,6 +35,11 @@ pub fn environment(loaded: &Loaded) -> ConfigErrors {
                 let problem = ingress::RuleSet::compile(filter).map_err(|problem| problem.to_string());
                 errors.extend(problem.err().map(|problem| loaded.origins.error(&key, problem)));
             }
+            for program in port.interfaces.values().filter_map(|interface| interface.ingress_program.as_ref()) {
+                let key = format!("{}.ingress-ebpf", port_key(bridge_name, port_name));
+                let problem = ingress::ebpf::PortProgram::open(&program.path, program.name.as_deref());
+                errors.extend(problem.err().map(|problem| loaded.origins.error(&key, problem)));
+            }
         }
     }
     ConfigErrors(errors)

@@ -4,20 +4,27 @@
 //! theirs before they receive; those of others are replaced. What an operator sets is in force until the configuration
 //! says something else than before.
 //!
-//! Sharing between threads: changes are made one at a time, under `changing`. `by_port` is locked for moments only, also
-//! within the datapath's own locks; nothing is locked under it but the counters of a filter.
+//! Sharing between threads: changes are made one at a time, under `changing`, when their rules have been compiled, which can
+//! take as long as a name server does. `by_port` is locked for moments only, also within the datapath's own locks; nothing is
+//! locked under it but the counters of a filter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datapath::Datapath;
 use datapath::pipeline::ingress::{Ingress, IngressSource};
+use ingress::ebpf::PortProgram;
 use ingress::{PortFilter, RuleSet};
 use parking_lot::Mutex;
+
+use super::compiler::Compiler;
+use crate::config::desired::IngressProgram;
 
 /// The filters of all ports.
 #[derive(Default)]
 pub struct IngressFilters {
+    /// Compiles what the configuration wants.
+    pub compiler: Compiler,
     changing: Mutex<()>,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
 }
@@ -30,7 +37,16 @@ struct PortEntry {
     /// What was in force before: a worker that has it still is not to be the one that frees it, which takes time.
     before: Option<Arc<PortFilter>>,
     /// What the configuration has asked for last.
-    configured: Option<String>,
+    configured: Configured,
+}
+
+/// What a configuration says about a filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// The rules.
+    pub rules: Option<String>,
+    /// The program behind them.
+    pub program: Option<IngressProgram>,
 }
 
 impl IngressFilters {
@@ -54,47 +70,99 @@ impl IngressFilters {
         by_port.iter().filter_map(|(name, entry)| Some((name.clone(), entry.filter.clone()?))).collect()
     }
 
-    /// Brings the filter into force that the configuration wants, unless it wants the same as before. On an error, what
-    /// was in force stays so.
-    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Option<&str>) -> Result<(), String> {
-        let _changing = self.changing.lock();
-        let configured = self.by_port.lock().get(port).and_then(|entry| entry.configured.clone());
-        if configured.as_deref() == wanted {
-            return Ok(());
+    /// Brings the filter into force that the configuration wants: rules and program, each unless it is the same as before.
+    /// On an error, what was in force of it stays so.
+    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Configured) -> Result<(), String> {
+        let configured = self.by_port.lock().get(port).map(|entry| entry.configured.clone()).unwrap_or_default();
+        let mut outcome = Ok(());
+        if configured.program != wanted.program {
+            match wanted.program.as_ref().map(open).transpose() {
+                Ok(program) => {
+                    let _changing = self.changing.lock();
+                    self.replace_program(datapath, port, program);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.program = wanted.program;
+                }
+                Err(e) => outcome = Err(format!("ingress-ebpf: {e}")),
+            }
         }
-        self.replace(datapath, port, wanted)?;
-        self.by_port.lock().entry(port.to_owned()).or_default().configured = wanted.map(str::to_owned);
-        Ok(())
+        if configured.rules != wanted.rules {
+            match wanted.rules.as_ref().map(|rules| self.compiler.compile(port, rules)).transpose() {
+                Ok(rules) => {
+                    let _changing = self.changing.lock();
+                    self.replace_rules(datapath, port, rules);
+                    self.by_port.lock().entry(port.to_owned()).or_default().configured.rules = wanted.rules;
+                }
+                Err(e) => outcome = Err(format!("ingress-filter: {e}")),
+            }
+        }
+        outcome
     }
 
     /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
-    /// filter, before or after. On an error, what was in force stays so.
+    /// filter, before or after. It is called again where others have changed them meanwhile. On an error, what was in force
+    /// stays so.
     pub fn change(
         &self,
         datapath: &Datapath,
         port: &str,
-        change: impl FnOnce(Option<&RuleSet>) -> Result<Option<String>, String>,
+        change: impl Fn(Option<&RuleSet>) -> Result<Option<String>, String>,
     ) -> Result<(), String> {
+        loop {
+            let before = self.get(port);
+            let wanted = change(before.as_ref().map(|filter| filter.rules()))?;
+            let rules = wanted.as_deref().map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+            let _changing = self.changing.lock();
+            if self.get(port).as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
+                self.replace_rules(datapath, port, rules);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Puts a program behind the rules of a port, or takes it away. On an error, what was in force stays so.
+    pub fn load(&self, datapath: &Datapath, port: &str, program: Option<&IngressProgram>) -> Result<(), String> {
+        let program = program.map(open).transpose()?;
         let _changing = self.changing.lock();
-        let wanted = change(self.get(port).as_ref().map(|filter| filter.rules()))?;
-        self.replace(datapath, port, wanted.as_deref())
+        if program.is_none() && self.get(port).is_none_or(|filter| filter.program().is_none()) {
+            return Err("the port has no ingress program".into());
+        }
+        self.replace_program(datapath, port, program);
+        Ok(())
     }
 
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.compiler.retain(&keep);
         self.by_port.lock().retain(|port, _| keep(port));
     }
 
-    /// Compiles rules and puts them in force. Frames that come meanwhile see the rules from before or these.
-    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<&str>) -> Result<(), String> {
-        let rules = rules.map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+    /// Puts rules in force, in front of the program that there is. Called under `changing`.
+    fn replace_rules(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
         let before = self.get(port);
-        let filter = rules.map(|rules| {
-            Arc::new(match &before {
-                Some(before) => PortFilter::replacing(rules, before),
-                None => PortFilter::new(rules),
-            })
+        // A program needs a filter, of no rules where there are none.
+        let has_program = before.as_ref().is_some_and(|before| before.program().is_some());
+        let rules = rules.or_else(|| has_program.then(RuleSet::default));
+        let filter = rules.map(|rules| match &before {
+            Some(before) => PortFilter::replacing(rules, before),
+            None => PortFilter::new(rules),
         });
+        self.replace(datapath, port, before, filter);
+    }
+
+    /// Puts a program in force, behind the rules that there are. Called under `changing`.
+    fn replace_program(&self, datapath: &Datapath, port: &str, program: Option<Arc<PortProgram>>) {
+        let before = self.get(port);
+        let filter = match &before {
+            Some(before) if program.is_none() && before.rules().rules().is_empty() => None,
+            Some(before) => Some(before.with_program(program)),
+            None => program.map(|program| PortFilter::new(RuleSet::default()).with_program(Some(program))),
+        };
+        self.replace(datapath, port, before, filter);
+    }
+
+    /// Puts a filter in force. Frames that come meanwhile see the one from before or this one.
+    fn replace(&self, datapath: &Datapath, port: &str, before: Option<Arc<PortFilter>>, filter: Option<PortFilter>) {
+        let filter = filter.map(Arc::new);
         // New receive queues get it from here on, those that are there below.
         let earlier = {
             let mut by_port = self.by_port.lock();
@@ -108,8 +176,12 @@ impl IngressFilters {
             // The port may have gone since.
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
-        Ok(())
     }
+}
+
+/// Loads a program.
+fn open(wanted: &IngressProgram) -> Result<Arc<PortProgram>, String> {
+    PortProgram::open(&wanted.path, wanted.name.as_deref()).map(Arc::new)
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {

@@ -63,6 +63,58 @@ pub struct IngressPort {
     pub name: String,
     /// Rules, in their order.
     pub rules: Vec<IngressRule>,
+    /// The XDP program behind them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<IngressProgram>,
+}
+
+/// The program in [`IngressPort`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressProgram {
+    /// The file that it is from.
+    pub path: String,
+    /// Its function.
+    pub name: String,
+    /// How many instructions it has.
+    pub instructions: usize,
+    /// The most instructions that it executes for a frame.
+    pub longest: u32,
+    /// `native` code, or why it is interpreted.
+    pub code: String,
+    /// Frames that it passed.
+    pub passed: u64,
+    /// Frames that it dropped.
+    pub dropped: u64,
+    /// Frames that were dropped as it was aborted.
+    pub aborted: u64,
+    /// Frames that were dropped as what it wants does not exist here.
+    pub unsupported: u64,
+    /// Frames that were dropped as it was stopped.
+    pub faults: u64,
+    /// Its maps.
+    pub maps: Vec<IngressMap>,
+}
+
+/// A map in [`IngressProgram`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressMap {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub r#type: String,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// How many elements it can have.
+    pub max_entries: u32,
+}
+
+/// The answer of `weir/ingress-map`: keys and values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressElements {
+    /// Each a key and its value, as text.
+    pub elements: Vec<(String, String)>,
 }
 
 /// A rule in [`IngressPort`].

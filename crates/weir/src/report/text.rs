@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::table::{Table, grouped};
-use super::{BridgeShow, Flows, IngressReport, IngressRule, PortShow, Ports, Show, Stats, WorkerStats};
+use super::{
+    BridgeShow, Flows, IngressElements, IngressMap, IngressProgram, IngressReport, IngressRule, PortShow, Ports, Show,
+    Stats, WorkerStats,
+};
 
 /// `weir show`.
 pub fn show(show: &Show) -> String {
@@ -220,6 +223,19 @@ pub fn ingress(report: &IngressReport) -> String {
         for (number, rule) in (1..).zip(&port.rules) {
             let _ = writeln!(text, "  {number}: {}", rule.rule);
         }
+        if let Some(program) = &port.program {
+            let IngressProgram { path, name, instructions, longest, code, maps, .. } = program;
+            let _ = writeln!(
+                text,
+                "  program {name} of {path}: {instructions} instructions, at most {longest} a frame, {code}"
+            );
+            for IngressMap { name, r#type, key_size, value_size, max_entries } in maps {
+                let _ = writeln!(
+                    text,
+                    "  map {name}: {type}, key {key_size} B, value {value_size} B, {max_entries} entries"
+                );
+            }
+        }
     }
     text
 }
@@ -232,6 +248,23 @@ pub fn ingress_stats(report: &IngressReport) -> String {
         for (number, IngressRule { rule, packets, bytes, dropped }) in (1..).zip(&port.rules) {
             let _ = writeln!(text, "  {number}: n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, {rule}");
         }
+        if let Some(program) = &port.program {
+            let IngressProgram { name, passed, dropped, aborted, unsupported, faults, .. } = program;
+            let _ = writeln!(
+                text,
+                "  program {name}: n_pass={passed}, n_drop={dropped}, n_aborted={aborted}, n_unsupported={unsupported}, \
+                 n_fault={faults}"
+            );
+        }
+    }
+    text
+}
+
+/// `weir ingress PORT map NAME`: keys and values, one a line.
+pub fn ingress_elements(report: &IngressElements) -> String {
+    let mut text = String::new();
+    for (key, value) in &report.elements {
+        let _ = writeln!(text, "{key} {value}");
     }
     text
 }

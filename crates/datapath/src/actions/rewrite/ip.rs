@@ -24,6 +24,23 @@ pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Writes the TTL of an IPv4 header, and updates its checksum: RFC 1624, equation 3, for the word of TTL and protocol.
+/// Without a branch, since checksums are random.
+#[inline(always)]
+pub fn ip_ttl(header: &mut [u8; 20], value: u8, mask: u8) {
+    let (old, protocol) = (header[8], header[9]);
+    let new = old & !mask | value;
+    let checksum = u16::from_be_bytes([header[10], header[11]]);
+    let word = |ttl: u8| u16::from_be_bytes([ttl, protocol]);
+    let sum = u32::from(!checksum) + u32::from(!word(old)) + u32::from(word(new));
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let updated = !((sum + (sum >> 16)) as u16);
+    // A sum without a change keeps its form of zero.
+    let checksum = if old == new { checksum } else { updated };
+    header[8] = new;
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
 /// Writes fields of the IPv6 header. Changes that matter for the pseudo header of the L4 checksum are added to `l4`.
 pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let at = layers.l3 as usize;

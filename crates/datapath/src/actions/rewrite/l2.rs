@@ -97,7 +97,7 @@ fn remove(packet: &mut Packet, at: usize) {
 }
 
 /// The headers behind have moved.
-fn shift_offload(packet: &mut Packet, by: i16) {
+pub fn shift_offload(packet: &mut Packet, by: i16) {
     let offload = packet.offload_mut();
     if offload.needs_csum() {
         offload.csum_start = offload.csum_start.saturating_add_signed(by);

@@ -14,7 +14,8 @@ mod nsh;
 #[cfg(test)]
 mod tests;
 
-pub use l2::{pop_mpls, pop_vlan, push_mpls, push_vlan};
+pub use ip::ip_ttl;
+pub use l2::{pop_mpls, pop_vlan, push_mpls, push_vlan, shift_offload};
 
 use packet::flow::block::{Common, Encap, L3, Tunnel};
 use packet::flow::extract::Layers;
@@ -48,6 +49,12 @@ pub struct Rewriter {
     encap: Option<Box<Pair<Encap>>>,
     tunnel: Option<Box<Pair<Tunnel>>>,
     groups: Groups,
+}
+
+/// Values or masks of the Ethernet addresses, destination first, and of the TTL.
+pub struct AddressesAndTtl {
+    pub addresses: ([u8; 6], [u8; 6]),
+    pub ttl: u8,
 }
 
 /// Which groups of fields a rewrite writes.
@@ -121,6 +128,18 @@ impl Rewriter {
     pub fn is_of_front(&self) -> bool {
         let Groups { ethernet: _, vlan: _, mpls, ip, arp, l4, nd, nsh, metadata } = self.groups;
         !(mpls | ip | arp | l4 | nd | nsh | metadata)
+    }
+
+    /// Values and mask of the Ethernet addresses and the TTL, if it writes nothing else.
+    pub fn addresses_and_ttl(&self) -> Option<(AddressesAndTtl, AddressesAndTtl)> {
+        let of = |c: &Common| AddressesAndTtl { addresses: (c.dl_dst, c.dl_src), ttl: c.nw_ttl };
+        let (value, mask) = (of(&self.common.value), of(&self.common.mask));
+        let mut rest = Block::ZERO;
+        let common: &mut Common = zerocopy::transmute_mut!(&mut rest);
+        *common = self.common.mask;
+        (common.dl_dst, common.dl_src, common.nw_ttl) = ([0; 6], [0; 6], 0);
+        let is_all = rest.is_zero() && self.l3.is_none() && self.encap.is_none() && self.tunnel.is_none();
+        is_all.then_some((value, mask))
     }
 
     /// Rewrites a frame. Reads from `key` the fields that tell the packet's headers (dl_type, nw_proto, nw_frag),

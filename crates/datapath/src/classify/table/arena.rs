@@ -102,16 +102,34 @@ impl FastAction {
     pub const PROGRAM: FastAction = FastAction(u32::MAX - 1);
     /// The upper bits of a drop.
     const DROP: u32 = 0x8000_0000;
+    /// The upper bits of the number of a compact rewrite.
+    const REWRITE: u32 = 0x4000_0000;
+    /// The bits that tell a drop and a compact rewrite.
+    const KIND: u32 = FastAction::DROP | FastAction::REWRITE;
 
     /// The fast action of a flow's compiled actions.
     #[inline(always)]
     pub fn of(work: CompiledAction<'_>) -> FastAction {
         match work {
             // Larger numbers are not those of any port, so they need not be told apart.
-            CompiledAction::Output(port) => FastAction(port.0.min(FastAction::DROP - 1)),
+            CompiledAction::Output(port) => FastAction(port.0.min(FastAction::REWRITE - 1)),
             CompiledAction::Drop(reason) => FastAction(FastAction::DROP | reason as u32),
             CompiledAction::Program(_) => FastAction::PROGRAM,
         }
+    }
+
+    /// The fast action of a flow whose program has a compact form, by its number in the worker's
+    /// [`RewriteTable`](crate::actions::compact::RewriteTable).
+    #[inline(always)]
+    pub fn of_rewrite(number: u32) -> FastAction {
+        debug_assert!(number < FastAction::REWRITE);
+        FastAction(FastAction::REWRITE | number)
+    }
+
+    /// The number of the compact rewrite, if it is one.
+    #[inline(always)]
+    pub fn rewrite(self) -> Option<u32> {
+        (self.0 & FastAction::KIND == FastAction::REWRITE).then_some(self.0 & !FastAction::KIND)
     }
 
     /// Zero if two fast actions are equal.
@@ -126,7 +144,8 @@ impl FastAction {
         match self {
             FastAction::MISS => FastActionKind::Miss,
             FastAction::PROGRAM => FastActionKind::Program,
-            FastAction(port) if port < FastAction::DROP => FastActionKind::Output(PortNo(port)),
+            FastAction(port) if port < FastAction::REWRITE => FastActionKind::Output(PortNo(port)),
+            FastAction(rewrite) if rewrite < FastAction::DROP => FastActionKind::Program,
             FastAction(drop) => FastActionKind::Drop(reason((drop & !FastAction::DROP) as usize)),
         }
     }
@@ -322,6 +341,14 @@ impl Arena {
         header.hash.store(hash, Ordering::Relaxed);
         header.generation.store(header.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         header.shape.store(ptr::from_ref(shape).cast_mut(), Ordering::Release);
+    }
+
+    /// Prefetches what it takes to make a flow dead.
+    pub(in crate::classify) fn prefetch_for_writer(&self, flow: FlowRef) {
+        self.prefetch_header(flow);
+        for worker in 0..self.workers.load(Ordering::Relaxed) {
+            crate::classify::prefetch(self.flow_counters(worker).of(flow));
+        }
     }
 
     /// Makes a flow dead. Its entry may be freed after a grace period.

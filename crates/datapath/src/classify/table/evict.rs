@@ -57,6 +57,10 @@ impl Table {
             let record = records.get_mut(flow)?;
             let packets = self.arena.stats(flow).packets + record.slow_path_stats.as_ref().map_or(0, |c| c.packets);
             let used = std::mem::replace(&mut record.seen, packets as u32) != packets as u32;
+            // The next one to be asked, perhaps at the next eviction.
+            let next = record.newer;
+            records.prefetch(next);
+            self.arena.prefetch_for_writer(next);
             if !used || member.phased_out || considered == MAX_CONSIDERED {
                 return Some(flow);
             }

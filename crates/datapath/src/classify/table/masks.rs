@@ -77,7 +77,9 @@ pub(in crate::classify) struct Pressure {
 
 /// Which mask a flow gets.
 pub(in crate::classify) enum MaskChoice {
-    /// The mask that it asks for.
+    /// The mask that it asks for, which is that of a subtable of the list.
+    Listed(Arc<Subtable>),
+    /// The mask that it asks for, which is new in the list.
     Own,
     /// The wide mask, instead of the one with this number.
     Wide(Box<Mask>, u32),
@@ -96,10 +98,10 @@ impl ListFlows {
         self.members.iter_mut().find(|m| Arc::ptr_eq(&m.subtable, subtable))
     }
 
-    /// Chooses the mask for a flow whose translation asks for `mask`, which has this number.
-    pub fn choose_mask(&mut self, mask: &Mask, number: u32, limit: usize, now: Time) -> MaskChoice {
-        if self.members.iter().any(|m| !m.phased_out && *m.subtable.mask == *mask) {
-            return MaskChoice::Own;
+    /// Chooses the mask for a flow whose translation asks for `mask`, which has the number that `number` computes.
+    pub fn choose_mask(&mut self, mask: &Mask, number: impl FnOnce() -> u32, limit: usize, now: Time) -> MaskChoice {
+        if let Some(member) = self.members.iter().find(|m| !m.phased_out && *m.subtable.mask == *mask) {
+            return MaskChoice::Listed(member.subtable.clone());
         }
         if self.pressure.is_none() && self.members.len() < limit {
             return MaskChoice::Own;
@@ -117,7 +119,7 @@ impl ListFlows {
         if self.members.len() >= limit + SPARE && !self.members.iter().any(|m| *m.subtable.mask == **wide) {
             return MaskChoice::None;
         }
-        MaskChoice::Wide(wide.clone(), number)
+        MaskChoice::Wide(wide.clone(), number())
     }
 
     fn start_pressure(&mut self, limit: usize, now: Time) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::HashMap;
 use packet::flow::BLOCK_SIZE;
 use packet::flow::hash::Hasher;
-use packet::{BATCH_SIZE, Field, Key, Mask, Time};
+use packet::{BATCH_SIZE, Key, Mask, Time};
 use parking_lot::Mutex;
 
 use super::arena::{Arena, Free};
@@ -131,6 +131,15 @@ const fn bytes_of(blocks: usize, workers: usize) -> usize {
     BLOCK_SIZE * (1 + blocks) + size_of::<Record>() + 16 + workers * COUNTERS_BYTES + 600
 }
 
+/// The mask that a new flow gets.
+struct ChosenMask {
+    mask: Box<Mask>,
+    /// The number of the mask that it asked for, if that is another one; otherwise zero.
+    requested: u32,
+    /// The subtable with the mask, if it is at hand.
+    subtable: Option<Arc<Subtable>>,
+}
+
 /// The context of a look-up of packets of one stage.
 #[derive(Clone, Copy)]
 pub struct LookupContext<'a> {
@@ -147,12 +156,15 @@ pub struct LookupContext<'a> {
 }
 
 /// A flow that [`Table::install`] has made or found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// Its identity.
     pub id: FlowId,
     /// Whether it existed before.
     pub existed: bool,
+    /// The subtable that it is in. Its mask can be wider than the one that was asked for.
+    pub subtable: Arc<Subtable>,
+    /// Hash of its key under that mask.
+    pub hash: u64,
 }
 
 impl Table {
@@ -247,6 +259,16 @@ impl Table {
         (wanted & !want, visited)
     }
 
+    /// Prefetches what a look-up of this key reads first.
+    pub fn prefetch(&self, key: &Key, guard: Guard<'_>) {
+        let first = self.list(stage_of(key), guard).and_then(|list| list.subtables.first());
+        if let Some(subtable) = first
+            && let Some(buckets) = subtable.buckets(guard)
+        {
+            buckets.prefetch(subtable.shape.hash(&self.hasher, key));
+        }
+    }
+
     /// Looks up one key.
     pub fn find(&self, key: &Key, guard: Guard<'_>) -> Option<FlowId> {
         let list = self.list(stage_of(key), guard)?;
@@ -258,16 +280,23 @@ impl Table {
         list.subtables.iter().find_map(in_subtable)
     }
 
-    /// Looks up a packet in the slow path, counts it, and returns the actions of its flow. The flow's statistics
-    /// include it.
-    pub fn find_and_count(&self, key: &Key, bytes: u64, now: Time, guard: Guard<'_>) -> Option<Arc<[Action]>> {
-        let id = self.find(key, guard)?;
+    /// Counts for a flow what the slow path has answered by it, and returns the flow's actions. `None` where the flow is
+    /// gone.
+    pub fn count_answered(&self, id: FlowId, stats: FlowStats) -> Option<Arc<[Action]>> {
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id)?;
         let record = writer.records.get_mut(flow)?;
-        let tcp_flags = key.common().tcp_flags.get();
-        record.slow_path_stats.get_or_insert_default().add(&FlowStats { packets: 1, bytes, used: now, tcp_flags });
+        record.slow_path_stats.get_or_insert_default().add(&stats);
         Some(record.actions.clone())
+    }
+
+    /// The flow of this key and mask, with the fields matched exactly that all flows match exactly. Found by hash.
+    pub fn find_same(&self, key: &Key, mut mask: Mask) -> Option<FlowId> {
+        set_always_exact(&mut mask);
+        let writer = self.writer.lock();
+        let hash = self.hasher.hash_masked(key, &mask);
+        let flow = writer.subtables.get(&mask)?.find_for_writer(key, hash, &self.arena)?;
+        Some(self.arena.id(flow))
     }
 
     /// Adds a flow. If one with equal key and mask exists, it gets these actions and this tag.
@@ -296,9 +325,7 @@ impl Table {
         requester: Requester,
         is_current: impl FnOnce() -> bool,
     ) -> Result<Installed, Error> {
-        for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
-            mask.set_exact(field);
-        }
+        set_always_exact(&mut mask);
         let program = Program::compile(&actions);
         let stage = stage_of(key);
 
@@ -342,15 +369,18 @@ impl Table {
         requester: Requester,
     ) -> Result<Installed, Error> {
         // 1. Choose the mask. If a flow with this key and mask exists, it is changed.
-        let (mask, requested) = self.choose_mask(writer, list, mask, stage.in_port, requester, now)?;
-        let known = writer.subtables.get(&*mask).cloned();
+        let ChosenMask { mask, requested, subtable } =
+            self.choose_mask(writer, list, mask, stage.in_port, requester, now)?;
+        let known = subtable.or_else(|| writer.subtables.get(&*mask).cloned());
         let hash = self.hasher.hash_masked(key, &mask);
-        if let Some(flow) = known.as_ref().and_then(|s| s.find_for_writer(key, hash, &self.arena)) {
+        if let Some(subtable) = &known
+            && let Some(flow) = subtable.find_for_writer(key, hash, &self.arena)
+        {
             self.arena.set_program(flow, program, &self.domain);
             let id = self.arena.id(flow);
             let record = writer.records.get_mut(flow).expect("every live flow has a record");
             (record.actions, record.tag) = (actions, tag);
-            return Ok(Installed { id, existed: true });
+            return Ok(Installed { id, existed: true, subtable: subtable.clone(), hash });
         }
         // 2. Otherwise a flow is added, for which another may have to be evicted.
         if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list, stage)) {
@@ -391,10 +421,10 @@ impl Table {
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
         self.insert_in_list(writer, (list, stage), &subtable, flow);
-        Ok(Installed { id: self.arena.id(flow), existed: false })
+        Ok(Installed { id: self.arena.id(flow), existed: false, subtable, hash })
     }
 
-    /// The mask that a new flow gets, and the number of the mask that it asked for if that is another one.
+    /// The mask that a new flow gets.
     fn choose_mask(
         &self,
         writer: &mut Writer,
@@ -403,22 +433,24 @@ impl Table {
         in_port: PortNo,
         requester: Requester,
         now: Time,
-    ) -> Result<(Box<Mask>, u32), Error> {
+    ) -> Result<ChosenMask, Error> {
         let limit = self.max_masks();
-        let Some(port) = writer.lists.get_mut(&list) else { return Ok((mask, 0)) };
+        let own = |mask, subtable| Ok(ChosenMask { mask, requested: 0, subtable });
+        let Some(port) = writer.lists.get_mut(&list) else { return own(mask, None) };
         let refused = Err(Error::TooManyMasks { port: in_port, limit });
         if requester == Requester::Management {
             let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
-            return if listed || port.members.len() < limit { Ok((mask, 0)) } else { refused };
+            return if listed || port.members.len() < limit { own(mask, None) } else { refused };
         }
-        let number = self.hasher.hash_key(&mask.0) as u32 | 1;
+        let number = || self.hasher.hash_key(&mask.0) as u32 | 1;
         let choice = port.choose_mask(&mask, number, limit, now);
         if port.members.iter().any(|m| m.phased_out) {
             writer.phased_out.insert(list);
         }
         match choice {
-            MaskChoice::Own => Ok((mask, 0)),
-            MaskChoice::Wide(wide, requested) => Ok((wide, requested)),
+            MaskChoice::Listed(subtable) => own(mask, Some(subtable)),
+            MaskChoice::Own => own(mask, None),
+            MaskChoice::Wide(mask, requested) => Ok(ChosenMask { mask, requested, subtable: None }),
             MaskChoice::None => refused,
         }
     }
@@ -698,6 +730,12 @@ impl Table {
         }
         ids
     }
+}
+
+/// Has a mask match exactly what all flows match exactly.
+fn set_always_exact(mask: &mut Mask) {
+    let common = mask.0.common_mut();
+    (common.in_port, common.recirc_id, common.packet_type) = (u32::MAX.into(), u32::MAX.into(), u32::MAX.into());
 }
 
 /// How many flows are removed, evicted or listed while the mutex is held once.

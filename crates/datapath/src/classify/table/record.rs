@@ -114,6 +114,13 @@ impl Records {
         }
     }
 
+    /// Prefetches a record.
+    pub fn prefetch(&self, flow: FlowRef) {
+        if let Some(record) = self.get(flow) {
+            crate::classify::prefetch(record);
+        }
+    }
+
     pub fn insert(&mut self, flow: FlowRef, record: Record) {
         let at = flow.index();
         if self.0.len() <= at / BLOCK {

@@ -77,9 +77,9 @@ impl Subtable {
 
     /// The flow with this key, for the writer.
     pub(in crate::classify) fn find_for_writer(&self, key: &Key, hash: u64, arena: &Arena) -> Option<FlowRef> {
-        let wanted = key.masked(&self.mask);
+        let equals = |flow: FlowRef| arena.key_for_writer(flow).is_some_and(|k| k == key.masked(&self.mask));
         let mut hints = self.buckets_for_writer().hints(hash);
-        hints.find(|&flow| arena.key_for_writer(flow).is_some_and(|k| arena.hash(flow) == hash && k == wanted))
+        hints.find(|&flow| arena.hash(flow) == hash && equals(flow))
     }
 
     /// Adds a live flow.
@@ -183,7 +183,10 @@ impl Buckets {
             let set = b.equal(tag(hash));
             std::array::from_fn(|way| if set >> way & 1 != 0 { b.flows[way].load() } else { FlowRef::NONE })
         };
-        hints(self.first(hash)).into_iter().chain(hints(self.second(hash))).filter(|&f| f != FlowRef::NONE)
+        let first = self.first(hash);
+        let has_second = first.spilled.load(Ordering::Relaxed) != 0;
+        let second = has_second.then(|| hints(self.second(hash)));
+        hints(first).into_iter().chain(second.into_iter().flatten()).filter(|&f| f != FlowRef::NONE)
     }
 
     fn all(&self) -> impl Iterator<Item = FlowRef> {

@@ -133,11 +133,9 @@ impl Ipv4<'_> {
             return None;
         }
         let word = be16(header, 6);
-        let nw_frag = match (word & 0x2000 != 0, word & 0x1fff != 0) {
-            (_, true) => frag::ANY | frag::LATER,
-            (true, false) => frag::ANY,
-            (false, false) => 0,
-        };
+        // Without a branch: fragments may alternate with whole packets.
+        let (is_any, is_later) = (word & 0x3fff != 0, word & 0x1fff != 0);
+        let nw_frag = (u8::from(is_any) * frag::ANY) | (u8::from(is_later) * frag::LATER);
         Some(Ipv4 { header, nw_frag, l4: at + header_len, end: at + total })
     }
 }

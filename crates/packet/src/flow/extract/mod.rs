@@ -102,6 +102,12 @@ pub fn extract(frame: &[u8], key: &mut Key, vlan_limit: VlanLimit) -> Layers {
     }
 }
 
+/// As [`extract`], without trying the plain cases first: for frames that are known to be none.
+#[inline]
+pub fn extract_unusual(frame: &[u8], key: &mut Key, vlan_limit: VlanLimit) -> Layers {
+    general::ethernet(frame, key, vlan_limit)
+}
+
 /// As [`extract`], for a packet without an Ethernet header: packet_type (1, `ethertype`).
 pub fn extract_l3(packet: &[u8], ethertype: u16, key: &mut Key) -> Layers {
     general::without_ethernet(packet, ethertype, key)

@@ -1,12 +1,15 @@
 //! The commands on ingress filters, `ingress/*`: docs/ingress.md.
 
+use ingress::ebpf::PortProgram;
+use ingress::ebpf::map::{Map, text};
 use ingress::{RuleSet, rule};
 use tokio::sync::oneshot;
 
 use super::Context;
 use super::reports::json;
 use crate::config::desired;
-use crate::report::{self, IngressPort, IngressReport, IngressRule};
+use crate::daemon::ingress::IngressFilters;
+use crate::report::{self, IngressElements, IngressMap, IngressPort, IngressProgram, IngressReport, IngressRule};
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
@@ -18,30 +21,58 @@ pub static COMMANDS: &[Command<Context>] = commands! {
         "Replaces the rules of a port's ingress filter.";
     "ingress/del" "PORT [NUMBER|RULES...]" (1, usize::MAX) |context, args| change(context, args, remaining),
         "Removes a rule by its number, rules by their text, or the whole ingress filter of a port.";
+    "ingress/load" "PORT FILE [PROGRAM]" (2, 3) load,
+        "Puts an XDP program of an object file behind the rules of a port, in the place of the one that is there.";
+    "ingress/unload" "PORT" (1, 1) load, "Takes the XDP program of a port away.";
+    "ingress/map" "PORT NAME [KEY [VALUE]]" (2, 4) now!(map),
+        "The elements of a map of a port's XDP program, or the value of a key; or sets it.";
+    "ingress/unmap" "PORT NAME KEY" (3, 3) now!(unmap), "Removes a key from a map of a port's XDP program.";
     "ingress/show" "[PORT]" (0, 1) now!(show), "The rules of the ingress filters of one port or all.";
     "ingress/stats" "[PORT]" (0, 1) now!(stats), "The same with their counters.";
     "weir/ingress" "[PORT]" (0, 1) now!(as_json), "The same as JSON.";
+    "weir/ingress-map" "PORT NAME [KEY [VALUE]]" (2, 4) now!(map_as_json), "The elements of a map as JSON.";
 };
 
 /// Makes the text of the rules from those in force and an argument; `None`: there is to be no filter.
 type Change = fn(Option<&RuleSet>, &str) -> Result<Option<String>, String>;
 
-/// Changes a filter on a thread of its own: libpcap may ask a name server, and a long expression takes a moment.
+/// The most elements of a map that are shown.
+const MAX_ELEMENTS: usize = 100_000;
+
+/// Changes the rules of a filter.
 fn change(context: &Context, args: &[String], change: Change) -> Reply {
     let (port, rules) = (args[0].clone(), args[1..].join(" "));
-    if let Err(problem) = check(context, &port) {
+    let datapath = context.engine.datapath.clone();
+    on_a_thread(context, &args[0], move |filters| filters.change(&datapath, &port, |before| change(before, &rules)))
+}
+
+/// Sets the program of a filter, or takes it away.
+fn load(context: &Context, args: &[String]) -> Reply {
+    let (port, mut rest) = (args[0].clone(), args[1..].iter().cloned());
+    let program = rest.next().map(|path| desired::IngressProgram { path, name: rest.next() });
+    let datapath = context.engine.datapath.clone();
+    on_a_thread(context, &args[0], move |filters| filters.load(&datapath, &port, program.as_ref()))
+}
+
+/// Changes a filter on a thread of its own: libpcap may ask a name server, and a long expression or a program takes a
+/// moment.
+fn on_a_thread(
+    context: &Context,
+    port: &str,
+    change: impl FnOnce(&IngressFilters) -> Result<(), String> + Send + 'static,
+) -> Reply {
+    if let Err(problem) = check(context, port) {
         return Reply::Now(Err(problem));
     }
-    let (filters, datapath) = (context.engine.ingress.clone(), context.engine.datapath.clone());
+    let filters = context.engine.ingress.clone();
     let (reply, answer) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("ingress-compiler".into()).spawn(move || {
-        let outcome = filters.change(&datapath, &port, |before| change(before, &rules));
         // The receiver may have been dropped meanwhile.
-        let _ = reply.send(outcome.map(|()| String::new()));
+        let _ = reply.send(change(&filters).map(|()| String::new()));
     });
     match compiling {
         Ok(_) => Reply::Later(answer),
-        Err(e) => Reply::Now(Err(format!("cannot start a thread that compiles the rules: {e}"))),
+        Err(e) => Reply::Now(Err(format!("cannot start a thread that compiles the filter: {e}"))),
     }
 }
 
@@ -107,7 +138,82 @@ fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, Str
             bytes: counts.bytes,
             dropped: counts.dropped,
         };
-        IngressPort { name, rules: rules.map(shown).collect() }
+        let rules = rules.map(shown).collect();
+        IngressPort { name, rules, program: filter.program().map(|program| program_report(program)) }
     });
     Ok(IngressReport { ports: ports.collect() })
+}
+
+fn program_report(program: &PortProgram) -> IngressProgram {
+    let (machine, counts) = (program.machine(), program.counts());
+    let maps = machine.maps().iter().map(|map| map.definition()).map(|map| IngressMap {
+        name: map.name.clone(),
+        r#type: map.kind_name(),
+        key_size: map.key_size,
+        value_size: map.value_size,
+        max_entries: map.max_entries,
+    });
+    IngressProgram {
+        path: program.path().to_owned(),
+        name: machine.name().to_owned(),
+        instructions: machine.len(),
+        longest: machine.longest(),
+        code: machine.code(),
+        passed: counts.passed,
+        dropped: counts.dropped,
+        aborted: counts.aborted,
+        unsupported: counts.unsupported,
+        faults: counts.faults,
+        maps: maps.collect(),
+    }
+}
+
+fn map(context: &Context, args: &[String]) -> Outcome {
+    Ok(report::text::ingress_elements(&elements(context, args)?))
+}
+
+fn map_as_json(context: &Context, args: &[String]) -> Outcome {
+    json(&elements(context, args)?)
+}
+
+fn unmap(context: &Context, args: &[String]) -> Outcome {
+    with_map(context, &args[0], &args[1], |map| {
+        map.delete(&text::parse_key(map, &args[2])?, true).map_err(|e| e.to_string())?;
+        Ok(String::new())
+    })
+}
+
+/// What a map holds, or the value of a key, after it was set where there is one to be set.
+fn elements(context: &Context, args: &[String]) -> Result<IngressElements, String> {
+    with_map(context, &args[0], &args[1], |map| {
+        let shown = |(key, value): (Vec<u8>, Vec<u8>)| (text::format_key(map, &key), text::format_value(&value));
+        let Some(key) = args.get(2) else {
+            let mut elements = map.elements(MAX_ELEMENTS);
+            elements.sort();
+            return Ok(IngressElements { elements: elements.into_iter().map(shown).collect() });
+        };
+        let key = text::parse_key(map, key)?;
+        if let Some(value) = args.get(3) {
+            map.update(&key, &text::parse_value(map, value)?, 0, true).map_err(|e| e.to_string())?;
+            return Ok(IngressElements::default());
+        }
+        let value = map.get(&key).ok_or("there is no such key")?;
+        Ok(IngressElements { elements: vec![shown((key, value))] })
+    })
+}
+
+/// Does something with a map of a port's program.
+fn with_map<T>(
+    context: &Context,
+    port: &str,
+    name: &str,
+    action: impl FnOnce(&Map) -> Result<T, String>,
+) -> Result<T, String> {
+    check(context, port)?;
+    let filter = context.engine.ingress.get(port);
+    let program = filter.as_ref().and_then(|filter| filter.program()).ok_or("the port has no ingress program")?;
+    let maps = program.machine().maps();
+    let found = maps.iter().find(|map| map.definition().name == name);
+    let names = || maps.iter().map(|map| map.definition().name.as_str()).collect::<Vec<_>>().join(", ");
+    action(found.ok_or_else(|| format!("the program has no map {name}; its maps: {}", names()))?)
 }

@@ -298,6 +298,7 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
         return Some((target(item)?, Controller::default()));
     }
     let mut s = item.section()?;
+    let packets = |s: &mut Section, key| s.integer(key, 1..=1_000_000, "a number of packets").map(|n| n as u32);
     let default = Controller::default();
     let address = s.get("target").map(|item| target(&item));
     if address.is_none() {
@@ -306,6 +307,8 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
     let controller = Controller {
         max_backoff: s.millis("max-backoff-ms", 1000..=3_600_000).unwrap_or(default.max_backoff),
         inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
+        rate_limit: packets(&mut s, "rate-limit"),
+        burst_limit: packets(&mut s, "burst-limit"),
     };
     s.finish();
     Some((address??, controller))
@@ -342,6 +345,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         mac: s.mac("mac"),
         rx_affinity: BTreeMap::new(),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
+        ingress_program: read_ingress_program(&mut s),
     };
     s.finish();
     check_options(&s, name, &interface);
@@ -353,6 +357,16 @@ fn read_ingress_filter(item: &Item) -> Option<String> {
     let text = item.str()?;
     let read = ingress::rule::parse(text).map_err(|problem| item.error(problem.to_string()));
     read.is_ok().then(|| text.to_owned())
+}
+
+/// The file is looked into where the program is put in force, and by `weir check`.
+fn read_ingress_program(s: &mut Section) -> Option<desired::IngressProgram> {
+    let path = s.get("ingress-ebpf").and_then(|item| item.str().map(str::to_owned));
+    let name = s.get("ingress-ebpf-program").and_then(|item| item.str().map(str::to_owned));
+    if name.is_some() && path.is_none() {
+        s.error_at("ingress-ebpf-program", desired::NO_PROGRAM);
+    }
+    path.map(|path| desired::IngressProgram { path, name })
 }
 
 fn read_kind(item: &Item) -> Option<String> {
@@ -373,6 +387,9 @@ fn check_options(s: &Section, name: &str, interface: &Interface) {
     if interface.kind == PATCH {
         if interface.ingress_filter.is_some() {
             s.error_at("ingress-filter", desired::NO_FRAMES);
+        }
+        if interface.ingress_program.is_some() {
+            s.error_at("ingress-ebpf", desired::NO_FRAMES);
         }
         match interface.options.get("peer") {
             Some(peer) if peer == name => s.error_at("options", "a patch port cannot be its own peer"),
