@@ -259,7 +259,7 @@ impl Handler {
                 let (actions, program) = self.recent.share(actions);
                 match self.table.install(key, mask, actions.clone(), tag.clone(), now, Requester::Miss) {
                     Ok(installed) => {
-                        upcall.installed(&tag);
+                        upcall.installed(installed.id, &tag);
                         if !installed.existed
                             && flow_log::is_on()
                             && let Some(flow) = self.table.dump(installed.id)

@@ -2,7 +2,8 @@
 //!
 //! It lies behind one lock ([`Switch`](crate::Switch) has it): a translation holds it shared from start
 //! to end, so that it sees one state even where it crosses a patch port, and a change holds it alone.
-//! The MAC tables have a lock of their own, because translations write to them.
+//! The MAC tables have locks of their own, because packets change them. What depends on them is found by address
+//! (`slowpath::mac_dependents`), without generations.
 //!
 //! Generations: every change takes the next number of [`Forwarding::generation`] and stores it with what
 //! was changed. A translation keeps the number that it began with. Its result is out of date when
@@ -16,11 +17,11 @@ use datapath::PortNo;
 use hashbrown::HashMap;
 use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::group::Group;
-use crate::model::mac::MacTable;
+use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
@@ -45,6 +46,8 @@ pub(crate) struct Forwarding {
     pub by_name: HashMap<String, (BridgeId, OfPort)>,
     /// Generation of the last change of ports or settings: everything depends on these.
     pub changed: u64,
+    /// Addresses that statistics say are in use, until the tables are told.
+    pub mac_uses: Mutex<Vec<(BridgeId, MacUse)>>,
     generation: AtomicU64,
 }
 
@@ -64,7 +67,8 @@ impl Forwarding {
         self.changed = self.next_generation();
     }
 
-    /// Whether a change since `generation` may change what is done with the packets of a flow.
+    /// Whether a change since `generation` may change what is done with the packets of a flow. Changes of MAC tables don't
+    /// count: they find their flows by themselves.
     ///
     /// A record of a flow holds the counters of each table that its translation looked up. So where a table alone
     /// has its counters, no flow depends on that table, and none that is still being translated: a translation that
@@ -91,7 +95,7 @@ pub(crate) struct BridgeState {
     pub frag: FragHandling,
     pub tables: Vec<Table>,
     pub ports: BTreeMap<OfPort, PortState>,
-    pub macs: RwLock<MacTable>,
+    pub macs: MacLearning,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
     pub groups_changed: u64,
@@ -112,7 +116,7 @@ impl BridgeState {
         let mut bridge = BridgeState {
             id,
             mirrors: Vec::new(),
-            macs: RwLock::new(MacTable::new(config.mac)),
+            macs: MacLearning::new(config.mac),
             controllers: Controllers::default(),
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),
@@ -157,11 +161,10 @@ impl BridgeState {
 pub(crate) type Learned = (TableId, Cookie);
 
 impl BridgeState {
-    /// [`Forwarding::affects_flows`] for this bridge. Flows are supposed to depend on every address.
+    /// [`Forwarding::affects_flows`] for this bridge.
     fn affects_flows(&self, generation: u64) -> bool {
         let table = |table: &Table| table.changed > generation && Arc::strong_count(&table.counters) > 1;
         self.groups_changed > generation && Arc::strong_count(&self.group_dependents) > 1
-            || self.macs.read().last_change() > generation
             || self.tables.iter().any(table)
     }
 

@@ -5,6 +5,8 @@
 //! | `upcall` | What the datapath asks: misses, and packets for the controllers |
 //! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
 //! | `record_table` | Flows with equal records share one |
+//! | `mac_dependents` | Which flows depend on which address |
+//! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `credits` | How much of each flow's counters has been credited |
 //! | `revalidate` | A round of revalidation: statistics, idle flows, changes |
 //! | `round` | How threads share a round, chunk by chunk |
@@ -18,6 +20,8 @@ mod commands;
 pub(crate) mod control;
 pub(crate) mod credits;
 pub(crate) mod intern;
+mod mac_changes;
+pub(crate) mod mac_dependents;
 pub(crate) mod paused;
 pub(crate) mod record;
 pub(crate) mod record_table;

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use datapath::FlowStats;
-use openflow::OfPort;
 use packet::Time;
 use packet::wire::tcp::flags;
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
-use crate::model::mac::MacKey;
 use crate::model::mirror::MirrorCounters;
+use crate::slowpath::mac_dependents::MacDependencies;
 use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
@@ -35,9 +34,9 @@ pub(crate) struct FlowRecord {
     pub fin_timeouts: Vec<(Arc<Caps>, u16, u16)>,
     /// The mirrors that got copies.
     pub mirrors: Vec<Arc<MirrorCounters>>,
-    /// The addresses that NORMAL learnt from.
-    pub sources: Vec<(BridgeId, MacKey, OfPort)>,
-    /// What the translation looked at, for each bridge.
+    /// The addresses that NORMAL looked up and learnt from.
+    pub macs: MacDependencies,
+    /// What else the translation looked at, for each bridge.
     pub deps: Vec<Deps>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
@@ -49,7 +48,6 @@ pub(crate) struct FlowRecord {
 pub(crate) struct Deps {
     pub bridge: BridgeId,
     tables: [u64; 4],
-    macs: Vec<MacKey>,
     groups: bool,
 }
 
@@ -57,11 +55,6 @@ impl FlowRecord {
     /// Notes that a table was looked up.
     pub fn depends_on_table(&mut self, bridge: BridgeId, table: u8) {
         self.deps(bridge).tables[usize::from(table) / 64] |= 1 << (table % 64);
-    }
-
-    /// Notes that an address was looked up.
-    pub fn depends_on_mac(&mut self, bridge: BridgeId, key: MacKey) {
-        self.deps(bridge).macs.push(key);
     }
 
     /// Notes that groups were used.
@@ -73,7 +66,7 @@ impl FlowRecord {
 
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
-            self.deps.push(Deps { bridge, tables: [0; 4], macs: Vec::new(), groups: false });
+            self.deps.push(Deps { bridge, tables: [0; 4], groups: false });
             self.deps.len() - 1
         });
         &mut self.deps[index]
@@ -81,7 +74,7 @@ impl FlowRecord {
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
     pub fn is_for_one_flow(&self) -> bool {
-        !self.sources.is_empty() || self.deps.iter().any(|deps| !deps.macs.is_empty())
+        !self.macs.is_empty()
     }
 
     /// Whether both credit the same and depend on the same, whenever they were made.
@@ -89,16 +82,14 @@ impl FlowRecord {
         let same_rules = same(&self.rules, &other.rules, Arc::ptr_eq);
         let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
         let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
-        let deps = |a: &Deps, b: &Deps| {
-            a.bridge == b.bridge && a.tables == b.tables && a.groups == b.groups && a.macs == b.macs
-        };
+        let deps = |a: &Deps, b: &Deps| a.bridge == b.bridge && a.tables == b.tables && a.groups == b.groups;
         same_rules
             && same_tables
             && same(&self.patches, &other.patches, patch)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
-            && self.sources == other.sources
+            && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
             && self.volatile == other.volatile
             && same(&self.holds, &other.holds, |a, b| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)))
@@ -109,11 +100,12 @@ impl FlowRecord {
         self.rules.shrink_to_fit();
         self.tables.shrink_to_fit();
         self.deps.shrink_to_fit();
-        self.sources.shrink_to_fit();
+        self.macs.shrink_to_fit();
         self
     }
 
-    /// Whether something that the translation depended on has changed since.
+    /// Whether something that the translation depended on has changed since, other than where addresses are
+    /// ([`MacDependencies::is_stale`]).
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         let generation = self.generation;
         forwarding.changed > generation
@@ -125,19 +117,12 @@ impl FlowRecord {
                 if tables.into_iter().any(|table| bridge.tables[table].changed > generation) {
                     return true;
                 }
-                if deps.groups && bridge.groups_changed > generation {
-                    return true;
-                }
-                if deps.macs.is_empty() {
-                    return false;
-                }
-                let macs = bridge.macs.read();
-                macs.last_change() > generation && deps.macs.iter().any(|&key| macs.changed_since(key, generation))
+                deps.groups && bridge.groups_changed > generation
             })
     }
 
     /// Credits packets; `tcp_flags` are those of all of them.
-    pub fn credit(&self, forwarding: &Forwarding, packets: u64, bytes: u64, used: Time, tcp_flags: u16) {
+    pub fn credit(&self, packets: u64, bytes: u64, used: Time, tcp_flags: u16) {
         if tcp_flags & (flags::FIN | flags::RST) != 0 {
             self.fin_timeouts.iter().for_each(|(caps, idle, hard)| caps.lower(*idle, *hard));
         }
@@ -159,19 +144,13 @@ impl FlowRecord {
         for mirror in &self.mirrors {
             mirror.add(packets, bytes);
         }
-        for &(bridge, key, port) in &self.sources {
-            if let Some(bridge) = forwarding.bridges.get(&bridge)
-                && bridge.macs.read().needs_learning(key, port, used)
-            {
-                bridge.macs.write().refresh(key, port, used);
-            }
-        }
     }
 
-    /// Credits a part of a flow's counters.
-    pub fn credit_stats(&self, forwarding: &Forwarding, stats: &FlowStats) {
+    /// Credits a part of a flow's counters. The flow may have gone meanwhile, or it still `exists`.
+    pub fn credit_stats(&self, forwarding: &Forwarding, stats: &FlowStats, exists: bool) {
         if stats.packets > 0 {
-            self.credit(forwarding, stats.packets, stats.bytes, stats.used, stats.tcp_flags);
+            self.credit(stats.packets, stats.bytes, stats.used, stats.tcp_flags);
+            self.macs.note_use(forwarding, stats.used, exists);
         }
     }
 }

@@ -12,15 +12,17 @@
 //! table that no packet has reached, takes only the barrier ([`Forwarding::affects_flows`]). Generations tell which flows a change affects
 //! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed
 //! after it.
+//!
+//! Changes of MAC tables have no rounds: they find the flows that depend on them (`mac_changes`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
+use datapath::{Action, Datapath, FlowBrief, FlowDump, FlowId, RemovedFlow};
 use packet::{Mask, Time};
 
-use crate::model::forwarding::BridgeId;
+use crate::model::forwarding::{BridgeId, Forwarding};
 use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound};
@@ -34,11 +36,23 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
 const ROUND_SHARE: u32 = 5;
 
 /// What a round does with a flow.
-enum Fate {
+pub(super) enum Fate {
     Keep,
-    Refresh(FlowTag),
-    Modify(Vec<Action>, FlowTag),
+    Refresh(Arc<FlowRecord>),
+    Modify(Vec<Action>, Arc<FlowRecord>),
     Remove,
+}
+
+impl Findings {
+    /// Adds what is to be done with a flow.
+    pub(super) fn add(&mut self, flow: FlowId, fate: Fate) {
+        match fate {
+            Fate::Keep => {}
+            Fate::Refresh(record) => self.modified.push((flow, None, record)),
+            Fate::Modify(actions, record) => self.modified.push((flow, Some(actions), record)),
+            Fate::Remove => self.gone.push(flow),
+        }
+    }
 }
 
 impl Switch {
@@ -66,6 +80,7 @@ impl Switch {
         if due.1 && self.expire(now) {
             self.apply_changes(now);
         }
+        self.follow_macs(now);
         now + interval
     }
 
@@ -86,6 +101,7 @@ impl Switch {
             datapath.barrier();
             state.generation = generation;
         }
+        self.follow_macs_now(datapath, &mut state, now);
         drop(state);
         self.send_removed(removed);
     }
@@ -106,7 +122,9 @@ impl Switch {
         let mut state = self.revalidation.lock();
         let removed = self.take_removed();
         self.round_again.store(false, Ordering::SeqCst);
+        self.follow_macs_now(datapath, &mut state, now);
         self.round(datapath, &mut state, now, purge);
+        self.follow_macs_now(datapath, &mut state, now);
         drop(state);
         self.send_removed(removed);
     }
@@ -125,6 +143,7 @@ impl Switch {
         // Some flows were evicted before the round came to them, or since. Their packets came before its end, too.
         datapath.hand_over_evicted();
         self.credit_evicted();
+        self.apply_mac_uses(&self.forwarding.read());
         state.stats.note(by_thread, self.clock.now().since(began));
         state.generation = generation;
         state.last_round = now;
@@ -160,13 +179,9 @@ impl Switch {
             let mut findings = Findings::default();
             for flow in flows {
                 let Ok(record) = flow.tag.clone().downcast::<FlowRecord>() else { continue };
-                match self.judge(datapath, &flow, &record, round) {
-                    Fate::Keep => {}
-                    Fate::Refresh(tag) => findings.modified.push((flow.id, None, tag)),
-                    Fate::Modify(actions, tag) => findings.modified.push((flow.id, Some(actions), tag)),
-                    Fate::Remove => findings.gone.push(flow.id),
-                }
+                findings.add(flow.id, self.judge(datapath, &flow, &record, round));
             }
+            self.apply_mac_uses(&self.forwarding.read());
             findings
         };
         round.chunks.work_on_chunk(thread, |from| datapath.flow_briefs_from(from), judge_all)
@@ -174,7 +189,7 @@ impl Switch {
 
     fn judge(&self, datapath: &Datapath, flow: &FlowBrief, record: &FlowRecord, round: &FlowRound) -> Fate {
         let forwarding = self.forwarding.read();
-        record.credit_stats(&forwarding, &self.credits.take(flow.id, &flow.stats));
+        record.credit_stats(&forwarding, &self.credits.take(flow.id, &flow.stats), true);
         if round.purge || round.now.since(flow.stats.used.max(flow.created)) >= round.max_idle {
             return Fate::Remove;
         }
@@ -183,15 +198,20 @@ impl Switch {
         }
         // A flow that was removed meanwhile needs nothing.
         let Some(flow) = datapath.flow(flow.id) else { return Fate::Keep };
-        let Some(new) = self.translate_dp(&forwarding, &flow.key, false, round.now) else { return Fate::Remove };
+        self.translate_again(&forwarding, &flow, round.now)
+    }
+
+    /// Compares a flow with what it would be if it were installed now.
+    pub(super) fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
+        let Some(new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
-        let tag: FlowTag = Arc::new(new.record);
+        let tag = Arc::new(new.record.compact());
         if new.actions[..] == flow.actions[..] { Fate::Refresh(tag) } else { Fate::Modify(new.actions, tag) }
     }
 
-    fn apply(&self, datapath: &Datapath, findings: Vec<Findings>) {
+    pub(super) fn apply(&self, datapath: &Datapath, findings: Vec<Findings>) {
         let (mut acted, mut gone) = (false, Vec::new());
         for mut part in findings {
             for (id, actions, tag) in part.modified {
@@ -200,6 +220,7 @@ impl Switch {
                     // A flow that was removed meanwhile needs nothing.
                     let _ = datapath.modify(id, actions);
                 }
+                self.adopt(id, &tag, &self.forwarding.read());
                 let _ = datapath.set_tag(id, tag);
             }
             gone.append(&mut part.gone);
@@ -232,12 +253,13 @@ impl Switch {
         for flow in flows {
             let stats = self.credits.take_last(flow.id, &flow.stats);
             if let Ok(record) = flow.tag.downcast::<FlowRecord>() {
-                record.credit_stats(&forwarding, &stats);
+                record.credit_stats(&forwarding, &stats, false);
             }
         }
+        self.apply_mac_uses(&forwarding);
     }
 
-    /// Removes rules and addresses that have expired. Returns whether there were any.
+    /// Removes rules and addresses that have expired. Returns whether there were any rules.
     fn expire(&self, now: Time) -> bool {
         let mut any = false;
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
@@ -247,9 +269,7 @@ impl Switch {
             let Some(bridge) = forwarding.bridges.get(&id) else { continue };
             let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
             if due {
-                // Locked first: a translation that still finds an address has a generation before this one.
-                let mut macs = bridge.macs.write();
-                any |= macs.expire(now, forwarding.next_generation()) > 0;
+                self.change_macs(bridge, |macs| macs.expire(now));
             }
         }
         any

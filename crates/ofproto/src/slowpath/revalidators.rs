@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use datapath::{Action, FlowId, FlowTag};
+use datapath::{Action, FlowId};
 use packet::Time;
 use parking_lot::Mutex;
 
+use super::record::FlowRecord;
 use super::round::Round;
 
 /// What is to be done with the flows of one chunk.
@@ -19,7 +20,7 @@ pub(crate) struct Findings {
     /// Flows to be removed.
     pub gone: Vec<FlowId>,
     /// Flows that get a new record, and new actions where these differ.
-    pub modified: Vec<(FlowId, Option<Vec<Action>>, FlowTag)>,
+    pub modified: Vec<(FlowId, Option<Vec<Action>>, Arc<FlowRecord>)>,
 }
 
 /// A round over the datapath's flows.

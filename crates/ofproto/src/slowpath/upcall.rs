@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::{Datapath, DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Field, Key, Packet, Time};
 
 use crate::events::PacketInEvent;
+use crate::model::forwarding::Forwarding;
+use crate::model::mac_batch::MacBatch;
 use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
@@ -31,9 +33,9 @@ impl Upcall for SlowPath {
         }
     }
 
-    fn installed(&self, tag: &FlowTag) {
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
         if let Some(switch) = self.0.upgrade() {
-            switch.installed(tag);
+            switch.installed(flow, tag);
         }
     }
 
@@ -59,8 +61,10 @@ impl Upcall for Switch {
             misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::UpcallError));
             return;
         }
-        for miss in misses {
-            miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
+        let mut rest = misses;
+        while !rest.is_empty() {
+            let done = self.decide(rest, now);
+            rest = &mut rest[done..];
         }
     }
 
@@ -72,9 +76,11 @@ impl Upcall for Switch {
     }
 
     /// A flow may be installed out of date: a round between its translation and its installation has not seen it.
-    fn installed(&self, tag: &FlowTag) {
-        let stale = tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
-        if stale {
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return };
+        let forwarding = self.forwarding.read();
+        self.adopt(flow, record, &forwarding);
+        if record.is_stale(&forwarding) {
             self.round_again.store(true, Ordering::SeqCst);
             self.notify();
         }
@@ -91,25 +97,49 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
-    /// after it.
-    fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
+    /// Decides about the first packets: all of them, or up to one that flows are to be learnt from. Returns how many.
+    fn decide(&self, misses: &mut [Miss], now: Time) -> usize {
         let forwarding = self.forwarding.read();
-        let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
-            return Verdict::Drop(DropReason::UpcallError);
-        };
-        let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
-        record.credit(&forwarding, 1, bytes, now, key.common().tcp_flags.get());
+        let (batch, mut learnt, mut done) = (MacBatch::default(), Vec::new(), 0);
+        for miss in misses {
+            (miss.verdict, learnt) = self.miss(&forwarding, &batch, &miss.key, miss.packet.len() as u64, now);
+            done += 1;
+            if !learnt.is_empty() {
+                break;
+            }
+        }
+        // Before other changes: the ports are still there.
+        self.learn_macs(&forwarding, batch);
         drop(forwarding);
+        self.learn_flows(&learnt, now);
+        done
+    }
+
+    /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
+    /// after it. Returns the flows that it teaches, too.
+    fn miss(
+        &self,
+        forwarding: &Forwarding,
+        batch: &MacBatch,
+        key: &Key,
+        bytes: u64,
+        now: Time,
+    ) -> (Verdict, Vec<LearntFlow>) {
+        let Some(mut translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
+            return (Verdict::Drop(DropReason::UpcallError), Vec::new());
+        };
+        let record = self.records.share(forwarding, std::mem::take(&mut translation.record));
+        record.credit(1, bytes, now, key.common().tcp_flags.get());
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
-            return Verdict::Drop(DropReason::UpcallError);
+            return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         }
-        self.learn_flows(&translation.learnt, now);
-        if translation.slow {
-            return Verdict::Execute(translation.actions);
-        }
-        let mask = self.mask_of_flow(translation.mask, key);
-        Verdict::Install { mask, actions: translation.actions, tag: record }
+        let verdict = if translation.slow {
+            Verdict::Execute(translation.actions)
+        } else {
+            let mask = self.mask_of_flow(translation.mask, key);
+            Verdict::Install { mask, actions: translation.actions, tag: record }
+        };
+        (verdict, translation.learnt)
     }
 
     /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
