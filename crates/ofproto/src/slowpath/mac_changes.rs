@@ -12,7 +12,6 @@ use crate::model::mac::{MacTable, MacUse};
 use crate::model::mac_batch::MacBatch;
 use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
-use crate::slowpath::revalidators::Findings;
 use crate::switch::Switch;
 
 /// So many flows are looked at before others get the lock of revalidation.
@@ -86,19 +85,12 @@ impl Switch {
         }
     }
 
-    /// The lock of revalidation is held: flows are removed here, and a round that still worked on one of them would
-    /// credit its packets again.
+    /// The lock of revalidation is held, so that no round for changes gives one of these flows an older record.
     fn look_at_marked(&self, datapath: &Datapath, _state: &mut Revalidation, most: usize, now: Time) {
-        let mut findings = Findings::default();
-        for id in self.mac_dependents.take_marked(most) {
-            let Some(flow) = datapath.flow(id) else { continue };
-            let forwarding = self.forwarding.read();
-            let record = flow.tag.downcast_ref::<FlowRecord>();
-            if record.is_some_and(|record| record.macs.is_stale(&forwarding)) {
-                findings.add(id, self.translate_again(&forwarding, &flow, now));
-            }
-        }
-        self.apply(datapath, vec![findings]);
+        let marked = self.mac_dependents.take_marked(most);
+        let flows: Vec<_> = marked.into_iter().filter_map(|id| Some((id, datapath.flow(id)?.tag))).collect();
+        let findings = self.bring_up_to_date(datapath, &flows, now);
+        self.finish(datapath, &[findings]);
     }
 
     /// How many datapath flows were looked at because an address was learnt, moved or forgotten.

@@ -7,11 +7,12 @@ use datapath::{Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, 
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
-use packet::{Field, Key, Packet, Time};
+use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
 use crate::model::forwarding::Forwarding;
 use crate::model::mac_batch::MacBatch;
+use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
@@ -31,6 +32,14 @@ impl Upcall for SlowPath {
         if let Some(switch) = self.0.upgrade() {
             switch.punt(packet, key, punt, now);
         }
+    }
+
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        self.0.upgrade()?.version_of(tag, key, mask)
+    }
+
+    fn is_current(&self, version: u64) -> bool {
+        self.0.upgrade().is_some_and(|switch| switch.is_current(version))
     }
 
     fn installed(&self, flow: FlowId, tag: &FlowTag) {
@@ -61,10 +70,19 @@ impl Upcall for Switch {
             misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::UpcallError));
             return;
         }
-        let mut rest = misses;
-        while !rest.is_empty() {
-            let done = self.decide(rest, now);
-            rest = &mut rest[done..];
+        let (mut learnt, mut done) = (Vec::new(), 0);
+        while done < misses.len() {
+            let (more, taught) = self.decide(&mut misses[done..], now);
+            done += more;
+            if taught {
+                learnt.push(done - 1);
+            }
+        }
+        // The table has all that the batch has taught.
+        for number in learnt {
+            let miss = &mut misses[number];
+            let verdict = std::mem::take(&mut miss.verdict);
+            miss.verdict = self.after_learning(&miss.key, verdict, now);
         }
     }
 
@@ -75,30 +93,46 @@ impl Upcall for Switch {
         }
     }
 
-    /// A flow may be installed out of date: a round between its translation and its installation has not seen it.
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
-        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return };
+    /// Other packets of the batch may have taught flows meanwhile.
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        let affecting = self.affecting.load(Ordering::SeqCst);
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return Some(affecting) };
+        let valid_at = record.valid_at.load(Ordering::SeqCst);
+        if valid_at >= affecting {
+            return Some(affecting);
+        }
         let forwarding = self.forwarding.read();
-        self.adopt(flow, record, &forwarding);
-        if record.is_stale(&forwarding) {
-            self.round_again.store(true, Ordering::SeqCst);
-            self.notify();
+        let changes = ChangeSet::since(&forwarding, valid_at);
+        let read = |masked: &mut Key| {
+            *masked = key.masked(mask);
+            true
+        };
+        let about = changes.sorter().is_about(tag, &Arc::new(mask.clone()), &read);
+        (!about).then(|| forwarding.affecting.load(Ordering::SeqCst))
+    }
+
+    /// A round for a change begins after the change, and walks over the flows with the lock held with which this is
+    /// called. So a flow that was translated before the change is refused here, or the round meets it.
+    fn is_current(&self, version: u64) -> bool {
+        self.affecting.load(Ordering::SeqCst) <= version
+    }
+
+    /// A flow may be installed with an address that has moved meanwhile.
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+        if let Some(record) = tag.downcast_ref::<FlowRecord>() {
+            self.adopt(flow, record, &self.forwarding.read());
         }
     }
 
-    /// Called for each batch of misses, so it never waits for a round: the one that is under way credits these flows,
-    /// or the next one.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
-        self.evicted.lock().extend(flows);
-        if let Some(_round) = self.revalidation.try_lock() {
-            self.credit_evicted();
-        }
+        self.credit_last(flows);
     }
 }
 
 impl Switch {
-    /// Decides about the first packets: all of them, or up to one that flows are to be learnt from. Returns how many.
-    fn decide(&self, misses: &mut [Miss], now: Time) -> usize {
+    /// Decides about the first packets: all of them, or up to one that flows are learnt from. Returns how many, and whether
+    /// the last one is such a packet.
+    fn decide(&self, misses: &mut [Miss], now: Time) -> (usize, bool) {
         let forwarding = self.forwarding.read();
         let (batch, mut learnt, mut done) = (MacBatch::default(), Vec::new(), 0);
         for miss in misses {
@@ -112,7 +146,7 @@ impl Switch {
         self.learn_macs(&forwarding, batch);
         drop(forwarding);
         self.learn_flows(&learnt, now);
-        done
+        (done, !learnt.is_empty())
     }
 
     /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
@@ -140,6 +174,20 @@ impl Switch {
             Verdict::Install { mask, actions: translation.actions, tag: record }
         };
         (verdict, translation.learnt)
+    }
+
+    /// The verdict on a packet that flows were learnt from: its translation is out of date by that. So the flow is as a
+    /// new one has it, if that agrees, and otherwise left to the next packet.
+    fn after_learning(&self, key: &Key, verdict: Verdict, now: Time) -> Verdict {
+        let Verdict::Install { actions, .. } = verdict else { return verdict };
+        let forwarding = self.forwarding.read();
+        match self.translate_dp(&forwarding, key, None, now) {
+            Some(new) if !new.record.volatile && !new.slow && new.actions == actions => {
+                let tag = self.records.share(&forwarding, new.record);
+                Verdict::Install { mask: self.mask_of_flow(new.mask, key), actions, tag }
+            }
+            _ => Verdict::Execute(actions),
+        }
     }
 
     /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that

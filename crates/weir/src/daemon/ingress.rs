@@ -4,8 +4,9 @@
 //! theirs before they receive; those of others are replaced. What an operator sets is in force until the configuration
 //! says something else than before.
 //!
-//! Sharing between threads: changes are made one at a time, under `changing`. `by_port` is locked for moments only, also
-//! within the datapath's own locks; nothing is locked under it but the counters of a filter.
+//! Sharing between threads: changes are made one at a time, under `changing`, when their rules have been compiled, which can
+//! take as long as a name server does. `by_port` is locked for moments only, also within the datapath's own locks; nothing is
+//! locked under it but the counters of a filter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +16,13 @@ use datapath::pipeline::ingress::{Ingress, IngressSource};
 use ingress::{PortFilter, RuleSet};
 use parking_lot::Mutex;
 
+use super::compiler::Compiler;
+
 /// The filters of all ports.
 #[derive(Default)]
 pub struct IngressFilters {
+    /// Compiles what the configuration wants.
+    pub compiler: Compiler,
     changing: Mutex<()>,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
 }
@@ -57,37 +62,46 @@ impl IngressFilters {
     /// Brings the filter into force that the configuration wants, unless it wants the same as before. On an error, what
     /// was in force stays so.
     pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Option<&str>) -> Result<(), String> {
-        let _changing = self.changing.lock();
         let configured = self.by_port.lock().get(port).and_then(|entry| entry.configured.clone());
         if configured.as_deref() == wanted {
             return Ok(());
         }
-        self.replace(datapath, port, wanted)?;
+        let rules = wanted.map(|rules| self.compiler.compile(port, rules)).transpose()?;
+        let _changing = self.changing.lock();
+        self.replace(datapath, port, rules);
         self.by_port.lock().entry(port.to_owned()).or_default().configured = wanted.map(str::to_owned);
         Ok(())
     }
 
     /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
-    /// filter, before or after. On an error, what was in force stays so.
+    /// filter, before or after. It is called again where others have changed them meanwhile. On an error, what was in force
+    /// stays so.
     pub fn change(
         &self,
         datapath: &Datapath,
         port: &str,
-        change: impl FnOnce(Option<&RuleSet>) -> Result<Option<String>, String>,
+        change: impl Fn(Option<&RuleSet>) -> Result<Option<String>, String>,
     ) -> Result<(), String> {
-        let _changing = self.changing.lock();
-        let wanted = change(self.get(port).as_ref().map(|filter| filter.rules()))?;
-        self.replace(datapath, port, wanted.as_deref())
+        loop {
+            let before = self.get(port);
+            let wanted = change(before.as_ref().map(|filter| filter.rules()))?;
+            let rules = wanted.as_deref().map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+            let _changing = self.changing.lock();
+            if self.get(port).as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
+                self.replace(datapath, port, rules);
+                return Ok(());
+            }
+        }
     }
 
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.compiler.retain(&keep);
         self.by_port.lock().retain(|port, _| keep(port));
     }
 
-    /// Compiles rules and puts them in force. Frames that come meanwhile see the rules from before or these.
-    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<&str>) -> Result<(), String> {
-        let rules = rules.map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+    /// Puts rules in force. Frames that come meanwhile see the rules from before or these. Called under `changing`.
+    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
         let before = self.get(port);
         let filter = rules.map(|rules| {
             Arc::new(match &before {
@@ -108,7 +122,6 @@ impl IngressFilters {
             // The port may have gone since.
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
-        Ok(())
     }
 }
 
