@@ -187,3 +187,24 @@ def test_a_paused_pipeline_goes_on_when_the_controller_says_so(switch):
         monitor.terminate()
         monitor.wait(10)
         log.close()
+
+
+def test_a_change_of_an_address_touches_the_flows_of_that_address(switch):
+    a, b, c = ("02000000000a", "02000000000b", "02000000000c")
+    receive = lambda port, source, target: switch.appctl("netdev-dummy/receive", port, f"{target}{source}88b5" + "00" * 46)  # noqa: E731
+    touched = lambda: int(switch.appctl("coverage/read-counter", "mac_learning_revalidated"))  # noqa: E731
+    actions = lambda source: re.findall(rf"src=02:00:00:00:00:{source[-2:]}.*actions:(\S+)", switch.appctl("dpctl/dump-flows"))  # noqa: E731
+    switch.ofctl("add-flow", "br0", "actions=NORMAL")
+    for n in range(0x10, 0x20):
+        receive("p1", f"0200000000{n:x}", c)
+    receive("p1", a, b)
+    before = touched()
+    receive("p2", b, a)
+    until(lambda: touched() == before + 1, what="a flow to the address that was learnt")
+    assert actions(b) == ["1"], "where the other is"
+    receive("p2", a, b)
+    until(lambda: touched() == before + 3, what="the flows from and to the address that moved")
+    until(lambda: actions(b) == ["drop"], what="both being at one port")
+    receive("p2", c, a)
+    until(lambda: touched() == before + 19, what="the flows that were flooded for an address that is known now")
+    assert len(set(re.findall(r"02:00:00:00:00:\w\w", switch.appctl("fdb/show", "br0")))) == 19

@@ -42,10 +42,10 @@ pub trait Upcall: Send + Sync + 'static {
         true
     }
 
-    /// The flow that the verdict on a miss asked for is in the table now. Changes between the verdict and this call
-    /// are not in the flow.
-    fn installed(&self, tag: &FlowTag) {
-        let _ = tag;
+    /// The flow that the verdict on a miss asked for is in the table now, under this number. Changes between the verdict
+    /// and this call are not in the flow.
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+        let _ = (flow, tag);
     }
 
     /// These flows were evicted. Their statistics are final.

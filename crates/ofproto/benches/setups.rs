@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use datapath::sync::clock::MonotonicClock;
-use datapath::{Config, Datapath, FlowTag, Miss, Punt, RemovedFlow, Upcall};
+use datapath::{Config, Datapath, FlowId, FlowTag, Miss, Punt, RemovedFlow, Upcall};
 use ofproto::{Bridge, BridgeConfig, FailMode, PortSpec, Switch, SwitchSettings};
 use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield};
 use packet::buffer::pool::{Pool, PoolConfig};
@@ -209,8 +209,8 @@ impl Upcall for Parse {
         self.switch.is_current(version)
     }
 
-    fn installed(&self, tag: &FlowTag) {
-        self.switch.installed(tag);
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+        self.switch.installed(flow, tag);
     }
 
     fn evicted(&self, flows: Vec<RemovedFlow>) {

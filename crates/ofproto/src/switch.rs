@@ -8,7 +8,7 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `helpers`, `subscribers`, `records`, `removed`, `round_stats`, `settings`, `waiting`, `due`: leaves.
+//! 6. the interners, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -27,9 +27,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::connection::budget::Budget;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, Forwarding, PortState};
+use crate::model::mac_batch::MacBatch;
 use crate::model::port::describe;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
+use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::revalidators::Helpers;
@@ -104,14 +106,14 @@ pub struct Switch {
     pub(crate) waiting: Waiting,
     /// Whether a thread runs [`run`](Switch::run) again and again.
     has_revalidator: AtomicBool,
+    /// Which datapath flows depend on which address.
+    pub(crate) mac_dependents: Arc<MacDependents>,
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
     pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Removed rules whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
-    /// A flow was installed with an address that had moved, so that another round is due.
-    pub(crate) round_again: AtomicBool,
     /// Datapath flows may send to ports that were removed.
     pub(crate) ports_removed: AtomicBool,
     due: Mutex<bool>,
@@ -141,11 +143,11 @@ impl Switch {
             affecting,
             waiting: Waiting::default(),
             has_revalidator: AtomicBool::new(false),
+            mac_dependents: Arc::default(),
             control: Control::default(),
             bundles: Budget::new(MAX_BUNDLE_BYTES),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
-            round_again: AtomicBool::new(false),
             ports_removed: AtomicBool::new(false),
             due: Mutex::new(false),
             due_changed: Condvar::new(),
@@ -216,13 +218,16 @@ impl Switch {
         let state = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?;
         let key = traced.key;
         let frozen = self.interners.frozen.get(key.common().recirc_id.get());
-        let input = Input { real: true, packet_out: traced.actions, ..self.input(key, state.id, frozen.as_deref()) };
-        let out = translate(&forwarding, &self.interners, &input, Some(sink));
+        let batch = MacBatch::default();
+        let input = self.input(key, state.id, frozen.as_deref());
+        let input = Input { learning: Some(&batch), packet_out: traced.actions, ..input };
+        let (now, out) = (input.now, translate(&forwarding, &self.interners, &input, Some(sink)));
+        self.learn_macs(&forwarding, batch);
         let mut metadata = key.clone();
         let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
         metadata.common_mut().in_port = port.map_or(0, |port| port.0).into();
         drop(forwarding);
-        self.learn_flows(&out.learnt, input.now);
+        self.learn_flows(&out.learnt, now);
         if let Some(datapath) = self.datapath.get()
             && out.error.is_none()
         {
@@ -237,15 +242,15 @@ impl Switch {
     }
 
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
-        Input { key, bridge, frozen, packet_out: None, real: false, now: self.clock.now() }
+        Input { key, bridge, frozen, packet_out: None, learning: None, now: self.clock.now() }
     }
 
-    /// Translates the key of a datapath flow or of a miss. `None` where its port is not of any bridge.
+    /// Translates the key of a datapath flow, or of a miss whose batch learns. `None` where its port is not of any bridge.
     pub(crate) fn translate_dp(
         &self,
         forwarding: &Forwarding,
         key: &Key,
-        real: bool,
+        learning: Option<&MacBatch>,
         now: Time,
     ) -> Option<Translation> {
         let dp_port = PortNo(key.common().in_port.get());
@@ -260,7 +265,7 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let mut input = Input { real, now, ..self.input(&flow, bridge, None) };
+        let mut input = Input { learning, now, ..self.input(&flow, bridge, None) };
         input.frozen = frozen.as_deref();
         let mut out = translate(forwarding, &self.interners, &input, None);
         if let Some(frozen) = frozen {

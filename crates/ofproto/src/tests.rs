@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::events::{PacketInEvent, Subscriber};
 use crate::model::config::{BridgeConfig, Controllers, FailMode};
 use crate::model::mac::MacKey;
+use crate::model::mac_batch::MacBatch;
 use crate::model::port::{Device, PortSpec};
 use crate::model::vlan::PortVlan;
 use crate::reference::tests::{Bed, all_flows};
@@ -378,7 +379,7 @@ fn packets_at_once_do_not_exceed_the_limit_of_learn() {
             packet::flow::extract(&from_source(n), &mut key, Default::default());
             key.common_mut().in_port = dp_port.0.into();
             let now = bed.bridge.now();
-            bed.switch.translate_dp(&bed.switch.forwarding.read(), &key, true, now).unwrap()
+            bed.switch.translate_dp(&bed.switch.forwarding.read(), &key, Some(&MacBatch::default()), now).unwrap()
         })
         .collect();
     translations.iter().for_each(|translation| bed.switch.learn_flows(&translation.learnt, bed.bridge.now()));

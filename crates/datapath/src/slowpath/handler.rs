@@ -283,7 +283,7 @@ impl Handler {
         };
         match installed {
             Ok(Installed { id, existed, subtable, hash }) => {
-                upcall.installed(&tag);
+                upcall.installed(id, &tag);
                 if !existed
                     && flow_log::is_on()
                     && let Some(flow) = self.table.dump(id)

@@ -39,6 +39,7 @@ use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
+use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorCounters;
 use crate::switch::Switch;
 use crate::xlate::frozen::{self, Frozen};
@@ -83,10 +84,11 @@ impl Bridge {
     /// Changes the configuration, all but the name.
     pub fn set_config(&self, config: BridgeConfig) {
         let name = self.name.to_string();
-        let flush = self.change(|bridge, generation| {
+        let flush = self.change(|bridge, _| {
             let fail_mode = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config }).fail_mode;
             bridge.set_mirrors();
-            bridge.macs.write().set_settings(bridge.config.mac, generation);
+            // Every flow is looked at for a change of settings.
+            drop(bridge.macs.change(|macs| macs.set_settings(bridge.config.mac)));
             fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
         self.configure_tables();
@@ -170,7 +172,7 @@ impl Bridge {
     /// A packet that a controller sends.
     fn input<'a>(&self, key: &'a Key) -> Input<'a> {
         let now = self.switch.clock.now();
-        Input { key, bridge: self.id, frozen: None, packet_out: None, real: true, now }
+        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now }
     }
 
     /// Whether a packet-out may have these actions.
@@ -181,8 +183,10 @@ impl Bridge {
     fn execute(&self, packet: Packet, input: &Input<'_>) {
         let (now, key, switch) = (input.now, input.key, &self.switch);
         let forwarding = switch.forwarding.read();
-        let out = translate(&forwarding, &switch.interners, input, None);
-        out.record.credit(&forwarding, 1, packet.len() as u64, now, key.common().tcp_flags.get());
+        let batch = MacBatch::default();
+        let out = translate(&forwarding, &switch.interners, &Input { learning: Some(&batch), ..*input }, None);
+        switch.learn_macs(&forwarding, batch);
+        out.record.credit(1, packet.len() as u64, now, key.common().tcp_flags.get());
         let port = forwarding
             .bridges
             .get(&input.bridge)
@@ -271,12 +275,13 @@ impl Bridge {
 
     /// Sets the counters of the MAC table to zero.
     pub fn clear_mac_stats(&self) {
-        self.read(|bridge| bridge.macs.write().clear_stats());
+        self.change_macs(MacTable::clear_stats);
     }
 
     /// Forgets every learnt address.
     pub fn flush_macs(&self) {
-        self.change_macs(|macs, generation| macs.flush(generation));
+        let now = self.now();
+        self.change_macs(|macs| macs.flush(now));
     }
 
     /// Adds a static entry.
@@ -284,22 +289,20 @@ impl Bridge {
         if self.read(|bridge| bridge.ports.contains_key(&port)) != Some(true) {
             return Err(self.no_such_port(port));
         }
-        self.change_macs(|macs, generation| macs.add_static(key, port, generation));
+        self.change_macs(|macs| macs.add_static(key, port));
         Ok(())
     }
 
     /// Removes an entry of either kind; false where there was none.
     pub fn remove_mac(&self, key: MacKey) -> bool {
-        self.change_macs(|macs, generation| macs.remove(key, generation)).unwrap_or(false)
+        let now = self.now();
+        self.change_macs(|macs| macs.remove(key, now)).unwrap_or(false)
     }
 
-    fn change_macs<T>(&self, f: impl FnOnce(&mut MacTable, u64) -> T) -> Option<T> {
+    fn change_macs<T>(&self, f: impl FnOnce(&mut MacTable) -> T) -> Option<T> {
         let forwarding = self.switch.forwarding.read();
         let bridge = forwarding.bridges.get(&self.id)?;
-        let result = f(&mut bridge.macs.write(), forwarding.next_generation());
-        drop(forwarding);
-        self.switch.notify();
-        Some(result)
+        Some(self.switch.change_macs(bridge, f))
     }
 
     /// The time by the switch's clock.

@@ -97,14 +97,15 @@ impl Bridge {
     pub fn remove_ports(&self, going: &[OfPort]) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         forwarding.touch();
-        let generation = forwarding.generation();
         let states: Vec<PortState> = {
             let ports = forwarding.bridges.get(&self.id).map(|bridge| &bridge.ports);
             if let Some(&stranger) = going.iter().find(|port| ports.is_none_or(|ports| !ports.contains_key(port))) {
                 return Err(self.no_such_port(stranger));
             }
             let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return Ok(()) };
-            bridge.macs.write().flush_ports(going, generation);
+            // Every flow is looked at for a change of ports.
+            let now = self.switch.clock.now();
+            drop(bridge.macs.change(|macs| macs.flush_ports(going, now)));
             going.iter().filter_map(|port| bridge.ports.remove(port)).collect()
         };
         for state in &states {

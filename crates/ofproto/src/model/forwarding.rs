@@ -2,7 +2,8 @@
 //!
 //! It lies behind one lock ([`Switch`](crate::Switch) has it): a translation holds it shared from start
 //! to end, so that it sees one state even where it crosses a patch port, and a change holds it alone.
-//! The MAC tables have a lock of their own, because translations write to them.
+//! The MAC tables have locks of their own, because packets change them. What depends on them is found by address
+//! (`slowpath::mac_dependents`), without generations.
 //!
 //! Generations: every change takes the next number of [`Forwarding::generation`] and stores it with what
 //! was changed. A translation keeps the number that it began with. Its result is out of date when
@@ -16,11 +17,11 @@ use datapath::PortNo;
 use hashbrown::HashMap;
 use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::group::Group;
-use crate::model::mac::MacTable;
+use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
@@ -48,6 +49,8 @@ pub(crate) struct Forwarding {
     /// Generation of the last change that a datapath flow may depend on, MAC tables apart. Written with the lock held
     /// alone, read without it.
     pub affecting: Arc<AtomicU64>,
+    /// Addresses that statistics say are in use, until the tables are told.
+    pub mac_uses: Mutex<Vec<(BridgeId, MacUse)>>,
     generation: AtomicU64,
 }
 
@@ -91,7 +94,7 @@ pub(crate) struct BridgeState {
     pub frag: FragHandling,
     pub tables: Vec<Table>,
     pub ports: BTreeMap<OfPort, PortState>,
-    pub macs: RwLock<MacTable>,
+    pub macs: MacLearning,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
     pub groups_changed: u64,
@@ -112,7 +115,7 @@ impl BridgeState {
         let mut bridge = BridgeState {
             id,
             mirrors: Vec::new(),
-            macs: RwLock::new(MacTable::new(config.mac)),
+            macs: MacLearning::new(config.mac),
             controllers: Controllers::default(),
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),

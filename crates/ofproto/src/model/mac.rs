@@ -4,15 +4,20 @@
 //! loses the one that was used least recently, so a port that invents addresses hurts itself first. Static entries
 //! neither age nor move.
 //!
-//! Each change that forwarding can notice is logged with a generation, so that the flows that depend
-//! on an address can be found ([`MacTable::changed_since`]).
+//! Each change that forwarding can notice is handed to whoever makes it ([`MacChanges`]), so that the flows that depend
+//! on the address can be found.
+//!
+//! An address is learnt from a packet that misses, and its entry is refreshed by what statistics tell of datapath flows
+//! ([`MacUse`]). These also learn an address again that the table had no room for. There, addresses in use keep their
+//! places: when more of them are in use than the table holds, they don't take turns.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use openflow::OfPort;
 use packet::Time;
+use parking_lot::{RwLock, RwLockReadGuard};
 use ports::Mac;
 
 /// An address in a VLAN.
@@ -60,36 +65,113 @@ pub struct MacStats {
     pub moved: u64,
 }
 
-/// Where an address is.
-#[derive(Clone, Copy)]
-struct MacLocation {
-    port: OfPort,
-    /// A static entry.
-    fixed: bool,
-    used: Time,
-    /// Position in the order of use; key of `by_port`.
-    stamp: u64,
+/// The MAC table of a bridge and its lock. Translations read it, and tell afterwards what they have learnt.
+#[derive(Default)]
+pub struct MacLearning(RwLock<MacTable>);
+
+impl MacLearning {
+    /// An empty table.
+    pub fn new(settings: MacSettings) -> MacLearning {
+        MacLearning(RwLock::new(MacTable::new(settings)))
+    }
+
+    /// The table, shared.
+    pub fn read(&self) -> RwLockReadGuard<'_, MacTable> {
+        self.0.read()
+    }
+
+    /// Changes the table. The flows that depend on what has changed are to be looked at.
+    pub fn change<T>(&self, change: impl FnOnce(&mut MacTable) -> T) -> (T, MacChanges) {
+        let mut table = self.0.write();
+        let result = change(&mut table);
+        (result, MacChanges(std::mem::take(&mut table.changes)))
+    }
 }
 
-/// How many changes are remembered. When more happen between two revalidations, every flow that
-/// depends on the table is checked.
-const LOG: usize = 4096;
+/// The addresses of which lookups answer something else than before.
+#[must_use]
+pub struct MacChanges(Vec<MacChange>);
 
-/// An entry is not refreshed more often than this: each refresh takes the table's lock.
-const REFRESH: Duration = Duration::from_secs(1);
+impl MacChanges {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each one.
+    pub fn iter(&self) -> impl Iterator<Item = MacChange> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+/// A change of where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacChange {
+    /// Which address.
+    pub key: MacKey,
+    /// Whether packets from the address have to be looked at, too, for they may have to learn it. An address that was
+    /// evicted is learnt again through statistics.
+    pub concerns_sources: bool,
+}
+
+/// Packets from an address were seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacUse {
+    /// Which address.
+    pub key: MacKey,
+    /// Where they came in.
+    pub port: OfPort,
+    /// When the last one did.
+    pub used: Time,
+    /// Whether the address may be learnt again, where it was evicted.
+    pub learn: bool,
+}
+
+/// An entry of the table.
+#[derive(Clone, Copy)]
+struct MacSlot {
+    key: MacKey,
+    port: OfPort,
+    /// A static entry. It is in no port's list.
+    fixed: bool,
+    used: Time,
+    /// Neighbours in the list of its port.
+    older: u32,
+    newer: u32,
+}
+
+/// Entries of a port from the least to the most recently used, without the static ones.
+struct PortEntries {
+    oldest: u32,
+    newest: u32,
+    count: usize,
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// An entry is not refreshed more often than this.
+pub(crate) const REFRESH: Duration = Duration::from_secs(1);
+
+/// An entry that was used within this time keeps its place from addresses of the same port that only statistics tell
+/// of. Each entry in use is refreshed more often.
+const IN_USE: Duration = Duration::from_secs(5);
 
 /// The table.
 #[derive(Default)]
 pub struct MacTable {
     settings: MacSettings,
     stats: MacStats,
-    entries: HashMap<MacKey, MacLocation, foldhash::fast::RandomState>,
-    /// For each port, its entries from the least to the most recently used, without the static ones.
-    by_port: BTreeMap<OfPort, BTreeMap<u64, MacKey>>,
-    next_stamp: u64,
-    log: VecDeque<(u64, MacKey)>,
-    /// Changes up to this generation may be missing from the log.
-    forgotten: u64,
+    slots: Vec<MacSlot>,
+    free: Vec<u32>,
+    by_key: HashMap<MacKey, u32, foldhash::fast::RandomState>,
+    by_port: HashMap<OfPort, PortEntries, foldhash::fast::RandomState>,
+    /// The ports by the number of their entries.
+    ranks: BTreeSet<(usize, OfPort)>,
+    /// When addresses were last forgotten other than by eviction. Packets of before then teach nothing.
+    cleared: Time,
+    /// What has changed since they were taken ([`MacLearning::change`]).
+    changes: Vec<MacChange>,
 }
 
 impl MacTable {
@@ -104,138 +186,161 @@ impl MacTable {
     }
 
     /// Changes the settings; entries beyond a smaller limit go.
-    pub fn set_settings(&mut self, settings: MacSettings, generation: u64) {
+    pub fn set_settings(&mut self, settings: MacSettings) {
         self.settings = settings;
-        while self.entries.len() > self.settings.max_entries && self.evict(generation) {}
+        while self.len() > self.settings.max_entries && self.evict() {}
+    }
+
+    fn slot(&self, key: MacKey) -> Option<&MacSlot> {
+        self.by_key.get(&key).map(|&slot| &self.slots[slot as usize])
     }
 
     /// Where the address is.
     pub fn lookup(&self, key: MacKey) -> Option<OfPort> {
-        self.entries.get(&key).map(|entry| entry.port)
+        self.slot(key).map(|entry| entry.port)
     }
 
-    /// Whether a packet from `key` on `port` would change what [`lookup`](MacTable::lookup) answers.
+    /// Whether a packet from `key` on `port` has to be learnt from before it can be forwarded without: it would change
+    /// what [`lookup`](MacTable::lookup) answers, and push no other address out.
     pub fn would_change(&self, key: MacKey, port: OfPort) -> bool {
-        !is_multicast(key.mac) && self.entries.get(&key).is_none_or(|entry| !entry.fixed && entry.port != port)
+        let room = self.len() < self.settings.max_entries;
+        !is_multicast(key.mac) && self.slot(key).map_or(room, |entry| !entry.fixed && entry.port != port)
     }
 
     /// Whether [`learn`](MacTable::learn) would do anything at all.
     pub fn needs_learning(&self, key: MacKey, port: OfPort, now: Time) -> bool {
-        if is_multicast(key.mac) {
-            return false;
-        }
-        let current = |entry: &MacLocation| entry.fixed || entry.port == port && now.since(entry.used) < REFRESH;
-        !self.entries.get(&key).is_some_and(current)
+        let current = |entry: &MacSlot| entry.fixed || entry.port == port && now.since(entry.used) < REFRESH;
+        !is_multicast(key.mac) && !self.slot(key).is_some_and(current)
     }
 
     /// Learns that packets from `key` come in on `port`. Returns whether lookups change.
-    pub fn learn(&mut self, key: MacKey, port: OfPort, now: Time, generation: u64) -> bool {
+    pub fn learn(&mut self, key: MacKey, port: OfPort, now: Time) -> bool {
         if is_multicast(key.mac) {
             return false;
         }
-        let old = self.entries.get(&key).copied();
-        match old {
-            Some(entry) if entry.fixed => return false,
-            Some(entry) => {
-                self.unlink(entry);
-                self.stats.moved += u64::from(entry.port != port);
+        let Some(&slot) = self.by_key.get(&key) else { return self.add(key, port, now) };
+        let entry = self.slots[slot as usize];
+        if entry.fixed {
+            return false;
+        }
+        self.unlink(slot);
+        (self.slots[slot as usize].port, self.slots[slot as usize].used) = (port, now);
+        self.link(slot);
+        if entry.port != port {
+            self.stats.moved += 1;
+            self.changes.push(MacChange { key, concerns_sources: true });
+        }
+        entry.port != port
+    }
+
+    /// Adds a learnt entry. If there is no room, and no other entry can go, it does not.
+    fn add(&mut self, key: MacKey, port: OfPort, used: Time) -> bool {
+        while self.len() >= self.settings.max_entries {
+            if !self.evict() {
+                return false;
             }
-            None => {
-                while self.entries.len() >= self.settings.max_entries {
-                    if !self.evict(generation) {
-                        return false;
-                    }
-                }
-                self.stats.learned += 1;
-            }
         }
-        self.link(key, port, now);
-        let changed = old.is_none_or(|entry| entry.port != port);
-        if changed {
-            self.record(generation, key);
-        }
-        changed
-    }
-
-    /// Refreshes the entry of `key`, if it is still on `port`.
-    pub fn refresh(&mut self, key: MacKey, port: OfPort, used: Time) {
-        if let Some(&entry) = self.entries.get(&key)
-            && !entry.fixed
-            && entry.port == port
-            && entry.used < used
-        {
-            self.unlink(entry);
-            self.link(key, port, used);
-        }
-    }
-
-    /// Adds a static entry, in place of a learnt one.
-    pub fn add_static(&mut self, key: MacKey, port: OfPort, generation: u64) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.unlink(entry);
-        }
-        self.entries.insert(key, MacLocation { port, fixed: true, used: Time(0), stamp: 0 });
-        self.record(generation, key);
-    }
-
-    /// Puts a learnt entry back, as after a restart.
-    pub fn restore(&mut self, entry: MacEntry, generation: u64) {
-        match entry.used {
-            Some(used) => drop(self.learn(entry.key, entry.port, used, generation)),
-            None => self.add_static(entry.key, entry.port, generation),
-        }
-    }
-
-    /// Removes an entry of either kind. Returns whether there was one.
-    pub fn remove(&mut self, key: MacKey, generation: u64) -> bool {
-        let Some(entry) = self.entries.remove(&key) else { return false };
-        self.unlink(entry);
-        self.record(generation, key);
+        let slot = self.insert(MacSlot { key, port, fixed: false, used, older: NONE, newer: NONE });
+        self.link(slot);
+        self.stats.learned += 1;
+        self.changes.push(MacChange { key, concerns_sources: true });
         true
     }
 
-    /// Removes every learnt entry; static ones stay.
-    pub fn flush(&mut self, generation: u64) {
-        self.remove_where(generation, |_, entry| !entry.fixed);
+    /// Takes note of packets from an address. They refresh its entry. An address that was evicted gets its entry back,
+    /// but not at the cost of another one of the same port that is in use, too.
+    pub fn note(&mut self, seen: MacUse) {
+        let MacUse { key, port, used, learn } = seen;
+        if let Some(&slot) = self.by_key.get(&key) {
+            let entry = self.slots[slot as usize];
+            if !entry.fixed && entry.port == port && entry.used < used {
+                self.unlink(slot);
+                self.slots[slot as usize].used = used;
+                self.link(slot);
+            }
+        } else if learn && used > self.cleared && !is_multicast(key.mac) && self.has_place_for(port, used) {
+            self.add(key, port, used);
+        }
     }
 
-    /// Removes every entry of these ports, which were removed.
-    pub fn flush_ports(&mut self, ports: &[OfPort], generation: u64) {
+    /// Whether an address of `port` that was in use at a time gets an entry.
+    fn has_place_for(&self, port: OfPort, used: Time) -> bool {
+        let victim = || self.victim().map(|slot| &self.slots[slot as usize]);
+        self.len() < self.settings.max_entries
+            || victim().is_some_and(|victim| victim.port != port || used.since(victim.used) > IN_USE)
+    }
+
+    /// Adds a static entry, in place of a learnt one.
+    pub fn add_static(&mut self, key: MacKey, port: OfPort) {
+        self.take_out(key);
+        self.insert(MacSlot { key, port, fixed: true, used: Time(0), older: NONE, newer: NONE });
+        self.changes.push(MacChange { key, concerns_sources: true });
+    }
+
+    /// Puts a learnt entry back, as after a restart.
+    pub fn restore(&mut self, entry: MacEntry) {
+        match entry.used {
+            Some(used) => drop(self.learn(entry.key, entry.port, used)),
+            None => self.add_static(entry.key, entry.port),
+        }
+    }
+
+    /// Forgets an address of either kind, at this time. Returns whether it was there.
+    pub fn remove(&mut self, key: MacKey, now: Time) -> bool {
+        let found = self.take_out(key);
+        if found {
+            self.cleared = now;
+            self.changes.push(MacChange { key, concerns_sources: true });
+        }
+        found
+    }
+
+    /// Forgets every learnt address; static entries stay.
+    pub fn flush(&mut self, now: Time) {
+        self.remove_where(now, |entry| !entry.fixed);
+    }
+
+    /// Forgets every address of these ports, which were removed.
+    pub fn flush_ports(&mut self, ports: &[OfPort], now: Time) {
         let ports: HashSet<OfPort> = ports.iter().copied().collect();
-        self.remove_where(generation, |_, entry| ports.contains(&entry.port));
+        self.remove_where(now, |entry| ports.contains(&entry.port));
+    }
+
+    /// Forgets everything; for a table that replaces another.
+    pub fn clear(&mut self, now: Time) {
+        self.remove_where(now, |_| true);
     }
 
     /// Removes the entries that have aged. Returns how many.
-    pub fn expire(&mut self, now: Time, generation: u64) -> usize {
+    pub fn expire(&mut self, now: Time) -> usize {
         let ageing = self.settings.ageing;
-        let n = self.remove_where(generation, |_, entry| !entry.fixed && now.since(entry.used) >= ageing);
+        let n = self.remove_where(now, |entry| !entry.fixed && now.since(entry.used) >= ageing);
         self.stats.expired += n as u64;
         n
     }
 
     /// When the next entry ages.
     pub fn next_expiry(&self) -> Option<Time> {
-        let oldest = self.by_port.values().filter_map(|keys| keys.first_key_value());
-        oldest.map(|(_, key)| self.entries[key].used + self.settings.ageing).min()
+        let oldest = self.by_port.values().map(|entries| self.slots[entries.oldest as usize].used);
+        oldest.min().map(|used| used + self.settings.ageing)
     }
 
     /// Every entry, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = MacEntry> {
-        self.entries.iter().map(|(&key, entry)| MacEntry {
-            key,
-            port: entry.port,
-            used: (!entry.fixed).then_some(entry.used),
+        self.by_key.values().map(|&slot| {
+            let entry = &self.slots[slot as usize];
+            MacEntry { key: entry.key, port: entry.port, used: (!entry.fixed).then_some(entry.used) }
         })
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.by_key.len()
     }
 
     /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.by_key.is_empty()
     }
 
     /// Counters.
@@ -253,60 +358,85 @@ impl MacTable {
         self.stats = MacStats::default();
     }
 
-    /// Whether a lookup of `key` may answer something else than at `generation`.
-    pub fn changed_since(&self, key: MacKey, generation: u64) -> bool {
-        if generation < self.forgotten {
-            return true;
-        }
-        self.log.iter().rev().take_while(|&&(at, _)| at > generation).any(|&(_, changed)| changed == key)
-    }
-
-    /// Generation of the last change.
-    pub fn last_change(&self) -> u64 {
-        self.log.back().map_or(self.forgotten, |&(at, _)| at)
-    }
-
-    fn record(&mut self, generation: u64, key: MacKey) {
-        if self.log.len() == LOG
-            && let Some((at, _)) = self.log.pop_front()
-        {
-            self.forgotten = at;
-        }
-        self.log.push_back((generation, key));
-    }
-
-    fn remove_where(&mut self, generation: u64, gone: impl Fn(&MacKey, &MacLocation) -> bool) -> usize {
-        let keys: Vec<MacKey> = self.entries.iter().filter(|(k, e)| gone(k, e)).map(|(&k, _)| k).collect();
+    fn remove_where(&mut self, now: Time, gone: impl Fn(&MacSlot) -> bool) -> usize {
+        let slots = self.by_key.values().map(|&slot| &self.slots[slot as usize]);
+        let keys: Vec<MacKey> = slots.filter(|entry| gone(entry)).map(|entry| entry.key).collect();
         for &key in &keys {
-            self.remove(key, generation);
+            self.remove(key, now);
         }
         keys.len()
     }
 
-    /// Removes the least recently used entry of the port with most entries.
-    fn evict(&mut self, generation: u64) -> bool {
-        let fullest = self.by_port.values().max_by_key(|keys| keys.len());
-        let Some(&key) = fullest.and_then(|keys| keys.first_key_value()).map(|(_, key)| key) else { return false };
+    /// The entry to be evicted next: the least recently used one of the port with most entries.
+    fn victim(&self) -> Option<u32> {
+        let (_, port) = self.ranks.last()?;
+        Some(self.by_port[port].oldest)
+    }
+
+    fn evict(&mut self) -> bool {
+        let Some(slot) = self.victim() else { return false };
+        let key = self.slots[slot as usize].key;
+        self.take_out(key);
         self.stats.evicted += 1;
-        self.remove(key, generation)
+        self.changes.push(MacChange { key, concerns_sources: false });
+        true
     }
 
-    fn unlink(&mut self, entry: MacLocation) {
-        if !entry.fixed
-            && let Some(keys) = self.by_port.get_mut(&entry.port)
-        {
-            keys.remove(&entry.stamp);
-            if keys.is_empty() {
-                self.by_port.remove(&entry.port);
-            }
+    fn insert(&mut self, entry: MacSlot) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(entry);
+            (self.slots.len() - 1) as u32
+        });
+        self.slots[slot as usize] = entry;
+        self.by_key.insert(entry.key, slot);
+        slot
+    }
+
+    /// Removes an entry. Returns whether there was one.
+    fn take_out(&mut self, key: MacKey) -> bool {
+        let Some(slot) = self.by_key.remove(&key) else { return false };
+        if !self.slots[slot as usize].fixed {
+            self.unlink(slot);
         }
+        self.free.push(slot);
+        true
     }
 
-    fn link(&mut self, key: MacKey, port: OfPort, used: Time) {
-        self.next_stamp += 1;
-        let stamp = self.next_stamp;
-        self.by_port.entry(port).or_default().insert(stamp, key);
-        self.entries.insert(key, MacLocation { port, fixed: false, used, stamp });
+    /// Makes a learnt entry its port's most recently used one.
+    fn link(&mut self, slot: u32) {
+        let port = self.slots[slot as usize].port;
+        let entries = self.by_port.entry(port).or_insert(PortEntries { oldest: NONE, newest: NONE, count: 0 });
+        let newest = std::mem::replace(&mut entries.newest, slot);
+        (self.slots[slot as usize].older, self.slots[slot as usize].newer) = (newest, NONE);
+        match self.slots.get_mut(newest as usize) {
+            Some(newest) => newest.newer = slot,
+            None => entries.oldest = slot,
+        }
+        entries.count += 1;
+        self.ranks.remove(&(entries.count - 1, port));
+        self.ranks.insert((entries.count, port));
+    }
+
+    /// Takes a learnt entry out of its port's list.
+    fn unlink(&mut self, slot: u32) {
+        let MacSlot { port, older, newer, .. } = self.slots[slot as usize];
+        let Some(entries) = self.by_port.get_mut(&port) else { return };
+        match self.slots.get_mut(older as usize) {
+            Some(older) => older.newer = newer,
+            None => entries.oldest = newer,
+        }
+        match self.slots.get_mut(newer as usize) {
+            Some(newer) => newer.older = older,
+            None => entries.newest = older,
+        }
+        entries.count -= 1;
+        let count = entries.count;
+        self.ranks.remove(&(count + 1, port));
+        if count > 0 {
+            self.ranks.insert((count, port));
+        } else {
+            self.by_port.remove(&port);
+        }
     }
 }
 
@@ -317,6 +447,9 @@ pub fn is_multicast(mac: Mac) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     fn key(n: u8) -> MacKey {
@@ -327,58 +460,230 @@ mod tests {
         Time(secs * 1_000_000_000)
     }
 
+    fn seen(n: u8, port: u32, secs: u64, learn: bool) -> MacUse {
+        MacUse { key: key(n), port: OfPort(port), used: at(secs), learn }
+    }
+
+    /// What has changed since the last call, by the last byte of the address.
+    fn changed(table: &mut MacTable) -> Vec<(u8, bool)> {
+        let changes = std::mem::take(&mut table.changes);
+        changes.iter().map(|change| (change.key.mac[5], change.concerns_sources)).collect()
+    }
+
     #[test]
     fn learns_moves_and_ages() {
         let mut table = MacTable::new(MacSettings { ageing: Duration::from_secs(10), max_entries: 8 });
-        assert!(table.learn(key(1), OfPort(1), at(0), 1));
-        assert!(!table.learn(key(1), OfPort(1), at(5), 2));
-        assert!(table.learn(key(1), OfPort(2), at(6), 3));
+        assert!(table.learn(key(1), OfPort(1), at(0)));
+        assert!(!table.learn(key(1), OfPort(1), at(5)));
+        assert!(table.learn(key(1), OfPort(2), at(6)));
         assert_eq!(table.lookup(key(1)), Some(OfPort(2)));
-        assert!(table.changed_since(key(1), 2) && !table.changed_since(key(1), 3));
-        assert!(!table.learn(MacKey { vlan: 0, mac: [1; 6] }, OfPort(1), at(0), 4));
+        assert_eq!(changed(&mut table), [(1, true), (1, true)], "learnt and moved, but not refreshed");
+        assert!(!table.learn(MacKey { vlan: 0, mac: [1; 6] }, OfPort(1), at(0)));
         assert_eq!(table.next_expiry(), Some(at(16)));
-        assert_eq!(table.expire(at(15), 5), 0);
-        table.refresh(key(1), OfPort(2), at(9));
-        assert_eq!(table.expire(at(18), 6), 0);
-        assert_eq!(table.expire(at(19), 7), 1);
-        assert!(table.changed_since(key(1), 6));
+        assert_eq!(table.expire(at(15)), 0);
+        table.note(seen(1, 2, 9, false));
+        table.note(seen(1, 1, 14, true));
+        assert_eq!(table.expire(at(18)), 0);
+        assert_eq!(changed(&mut table), []);
+        assert_eq!(table.expire(at(19)), 1, "refreshed by packets of its own port only");
+        assert_eq!(changed(&mut table), [(1, true)]);
         assert_eq!(table.stats(), MacStats { learned: 1, expired: 1, evicted: 0, moved: 1 });
     }
 
     #[test]
     fn eviction_is_fair() {
         let mut table = MacTable::new(MacSettings { max_entries: 4, ..MacSettings::default() });
-        table.learn(key(1), OfPort(1), at(0), 1);
+        table.learn(key(1), OfPort(1), at(0));
         for n in 2..=10 {
-            table.learn(key(n), OfPort(2), at(n.into()), 1);
+            table.learn(key(n), OfPort(2), at(n.into()));
         }
         assert_eq!(table.len(), 4);
         assert_eq!(table.lookup(key(1)), Some(OfPort(1)), "the quiet port keeps its entry");
         assert_eq!(table.lookup(key(7)), None);
         assert_eq!(table.lookup(key(10)), Some(OfPort(2)));
+        let evicted = changed(&mut table).into_iter().filter(|(_, concerns_sources)| !concerns_sources);
+        assert_eq!(evicted.map(|(n, _)| n).collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
     fn static_entries_stay() {
         let mut table = MacTable::new(MacSettings::default());
-        table.add_static(key(1), OfPort(1), 1);
-        assert!(!table.learn(key(1), OfPort(2), at(1), 2));
+        table.add_static(key(1), OfPort(1));
+        assert!(!table.learn(key(1), OfPort(2), at(1)));
         assert!(!table.would_change(key(1), OfPort(2)));
-        table.flush(3);
-        table.expire(at(10_000), 4);
+        table.flush(at(2));
+        table.expire(at(10_000));
         assert_eq!(table.lookup(key(1)), Some(OfPort(1)));
-        table.flush_ports(&[OfPort(1)], 5);
+        table.flush_ports(&[OfPort(1)], at(10_001));
         assert!(table.is_empty());
     }
 
+    /// Six addresses of one port are in use all the time, and four have room: which ones stays as it is.
     #[test]
-    fn a_long_log_forgets_in_the_safe_direction() {
-        let mut table = MacTable::new(MacSettings { max_entries: 100_000, ..MacSettings::default() });
-        for n in 0..LOG as u64 + 10 {
-            let mac = [2, 0, 0, 0, (n >> 8) as u8, n as u8];
-            table.learn(MacKey { vlan: (n >> 16) as u16, mac }, OfPort(1), at(0), n + 1);
+    fn addresses_in_use_do_not_take_turns() {
+        let mut table = MacTable::new(MacSettings { max_entries: 4, ..MacSettings::default() });
+        for n in 1..=6 {
+            table.learn(key(n), OfPort(1), at(1));
         }
-        assert!(table.changed_since(MacKey { vlan: 9, mac: [2; 6] }, 3));
-        assert!(!table.changed_since(MacKey { vlan: 9, mac: [2; 6] }, 20));
+        table.changes.clear();
+        assert!((1..=6).all(|n| !table.would_change(key(n), OfPort(1))), "none has to be learnt from a packet");
+        for second in 2..30 {
+            (1..=6).for_each(|n| table.note(seen(n, 1, second, true)));
+        }
+        assert_eq!(changed(&mut table), []);
+        // Another port gets its entry all the same, and an entry that is not used any more goes.
+        table.note(seen(9, 2, 30, true));
+        assert_eq!(changed(&mut table), [(3, false), (9, true)]);
+        for second in 31..40 {
+            (1..=5).for_each(|n| table.note(seen(n, 1, second, true)));
+        }
+        assert_eq!(changed(&mut table), [(6, false), (1, true)]);
+    }
+
+    #[test]
+    fn packets_of_before_a_flush_teach_nothing() {
+        let mut table = MacTable::new(MacSettings::default());
+        table.learn(key(1), OfPort(1), at(1));
+        table.flush(at(5));
+        table.note(seen(1, 1, 5, true));
+        table.note(seen(1, 1, 6, false));
+        assert!(table.is_empty());
+        table.note(seen(1, 1, 6, true));
+        assert_eq!(table.lookup(key(1)), Some(OfPort(1)));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Learn(u8, u32),
+        Note(u8, u32, bool),
+        Static(u8, u32),
+        Remove(u8),
+        Flush,
+        FlushPort(u32),
+        Expire,
+        Limit(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let (n, port) = (0u8..8, 1u32..4);
+        prop_oneof![
+            8 => (n.clone(), port.clone()).prop_map(|(n, port)| Event::Learn(n, port)),
+            6 => (n.clone(), port.clone(), any::<bool>()).prop_map(|(n, port, learn)| Event::Note(n, port, learn)),
+            1 => (n.clone(), port.clone()).prop_map(|(n, port)| Event::Static(n, port)),
+            1 => n.prop_map(Event::Remove),
+            1 => Just(Event::Flush),
+            1 => port.prop_map(Event::FlushPort),
+            2 => Just(Event::Expire),
+            1 => select(vec![0usize, 3, 5, 100]).prop_map(Event::Limit),
+        ]
+    }
+
+    /// The same table as a list from the least to the most recently used entry: key, port, static, used.
+    #[derive(Default)]
+    struct Plain(Vec<(MacKey, OfPort, bool, Time)>, usize, Time);
+
+    impl Plain {
+        fn victim(&self) -> Option<usize> {
+            let count = |port| self.0.iter().filter(|entry| entry.1 == port && !entry.2).count();
+            let fullest = self.0.iter().filter(|entry| !entry.2).map(|entry| (count(entry.1), entry.1)).max()?;
+            self.0.iter().position(|entry| !entry.2 && entry.1 == fullest.1)
+        }
+
+        fn shrink_to(&mut self, len: usize) -> bool {
+            while self.0.len() > len {
+                let Some(victim) = self.victim() else { return false };
+                self.0.remove(victim);
+            }
+            true
+        }
+
+        fn touch(&mut self, key: MacKey, port: OfPort, now: Time) {
+            let before = self.0.len();
+            self.0.retain(|entry| entry.0 != key);
+            let known = self.0.len() < before;
+            if known || self.1 > 0 && self.shrink_to(self.1 - 1) {
+                self.0.push((key, port, false, now));
+            }
+        }
+
+        fn happen(&mut self, event: &Event, now: Time) {
+            let find = |plain: &Plain, n: u8| plain.0.iter().find(|entry| entry.0 == key(n)).copied();
+            match *event {
+                Event::Learn(n, port) => {
+                    if find(self, n).is_none_or(|entry| !entry.2) {
+                        self.touch(key(n), OfPort(port), now);
+                    }
+                }
+                Event::Note(n, port, learn) => match find(self, n) {
+                    Some(entry) if !entry.2 && entry.1 == OfPort(port) && entry.3 < now => {
+                        self.touch(key(n), OfPort(port), now);
+                    }
+                    Some(_) => {}
+                    None => {
+                        let victim = self.victim().map(|victim| self.0[victim]);
+                        let other = victim.is_some_and(|v| v.1 != OfPort(port) || now.since(v.3) > IN_USE);
+                        if learn && now > self.2 && (self.0.len() < self.1 || other) {
+                            self.touch(key(n), OfPort(port), now);
+                        }
+                    }
+                },
+                Event::Static(n, port) => {
+                    self.0.retain(|entry| entry.0 != key(n));
+                    self.0.push((key(n), OfPort(port), true, Time(0)));
+                }
+                Event::Limit(limit) => {
+                    self.1 = limit;
+                    self.shrink_to(limit);
+                }
+                Event::Remove(n) => self.forget(now, |entry| entry.0 == key(n)),
+                Event::Flush => self.forget(now, |entry| !entry.2),
+                Event::FlushPort(port) => self.forget(now, |entry| entry.1 == OfPort(port)),
+                Event::Expire => self.forget(now, |entry| !entry.2 && now.since(entry.3) >= Duration::from_secs(10)),
+            }
+        }
+
+        fn forget(&mut self, now: Time, gone: impl Fn(&(MacKey, OfPort, bool, Time)) -> bool) {
+            let before = self.0.len();
+            self.0.retain(|entry| !gone(entry));
+            if self.0.len() < before {
+                self.2 = now;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_plain_list_does_the_same(events in prop::collection::vec((event(), 0u64..6), 1..60)) {
+            let settings = |max_entries| MacSettings { ageing: Duration::from_secs(10), max_entries };
+            let (mut table, mut plain, mut now) = (MacTable::new(settings(4)), Plain(Vec::new(), 4, Time(0)), at(1));
+            for (event, seconds) in events {
+                now = now + Duration::from_secs(seconds);
+                let before: Vec<_> = (0..8).map(|n| table.lookup(key(n))).collect();
+                match event {
+                    Event::Learn(n, port) => drop(table.learn(key(n), OfPort(port), now)),
+                    Event::Note(n, port, learn) => {
+                        table.note(MacUse { key: key(n), port: OfPort(port), used: now, learn });
+                    }
+                    Event::Static(n, port) => table.add_static(key(n), OfPort(port)),
+                    Event::Remove(n) => drop(table.remove(key(n), now)),
+                    Event::Flush => table.flush(now),
+                    Event::FlushPort(port) => table.flush_ports(&[OfPort(port)], now),
+                    Event::Expire => drop(table.expire(now)),
+                    Event::Limit(limit) => table.set_settings(settings(limit)),
+                }
+                plain.happen(&event, now);
+                let mut entries: Vec<_> = table.iter().map(|entry| (entry.key, entry.port, entry.used)).collect();
+                let used = |entry: &(MacKey, OfPort, bool, Time)| (!entry.2).then_some(entry.3);
+                let mut expected: Vec<_> = plain.0.iter().map(|entry| (entry.0, entry.1, used(entry))).collect();
+                entries.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(entries, expected, "after {:?}", event);
+                // Whatever a lookup answers anew was told.
+                let told: Vec<_> = changed(&mut table).into_iter().map(|(n, _)| n).collect();
+                for n in 0..8u8 {
+                    prop_assert!(table.lookup(key(n)) == before[usize::from(n)] || told.contains(&n));
+                }
+            }
+        }
     }
 }

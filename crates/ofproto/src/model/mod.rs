@@ -7,6 +7,7 @@
 //! | `port` | Ports: how they are declared, shown and described |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
+//! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
@@ -17,6 +18,7 @@ pub mod config;
 pub(crate) mod forwarding;
 pub mod group;
 pub mod mac;
+pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod port;

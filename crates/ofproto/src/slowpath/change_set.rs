@@ -21,17 +21,6 @@ use packet::{Field, Key, Mask};
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
 use crate::slowpath::record::{FlowRecord, Parts};
 
-/// Which addresses a set is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Macs {
-    /// Those of the bridges whose addresses have changed.
-    Changed,
-    /// All.
-    All,
-    /// None.
-    Ignored,
-}
-
 /// Most projected values that are kept; beyond, they are made anew.
 const MOST_VALUES: usize = 1 << 20;
 
@@ -47,7 +36,6 @@ pub(crate) struct ChangeSet {
 struct BridgeChanges {
     bridge: BridgeId,
     groups: bool,
-    macs: bool,
     tables: Vec<(u8, TableChanges)>,
 }
 
@@ -65,8 +53,8 @@ struct RuleGroup {
 }
 
 impl ChangeSet {
-    /// What has changed since a generation and matters to flows.
-    pub fn since(forwarding: &Forwarding, since: u64, macs: Macs) -> ChangeSet {
+    /// What has changed since a generation and matters to flows, but for MAC tables (`mac_changes`).
+    pub fn since(forwarding: &Forwarding, since: u64) -> ChangeSet {
         let everything = forwarding.changed > since;
         let of_bridge = |state: &BridgeState| {
             let changed = state.tables.iter().zip(0u8..).filter(|(t, _)| t.changed > since && t.has_dependents());
@@ -77,16 +65,11 @@ impl ChangeSet {
             BridgeChanges {
                 bridge: state.id,
                 groups: state.groups_changed > since && state.groups_have_dependents(),
-                macs: match macs {
-                    Macs::Changed => state.macs.read().last_change() > since,
-                    Macs::All => true,
-                    Macs::Ignored => false,
-                },
                 tables: changed.map(|(table, number)| (number, of_table(table))).collect(),
             }
         };
         let bridges = if everything { Vec::new() } else { forwarding.bridges.values().map(of_bridge).collect() };
-        let matters = |bridge: &BridgeChanges| bridge.groups || bridge.macs || !bridge.tables.is_empty();
+        let matters = |bridge: &BridgeChanges| bridge.groups || !bridge.tables.is_empty();
         let bridges = bridges.into_iter().filter(matters).collect();
         ChangeSet { generation: forwarding.generation(), everything, bridges }
     }
@@ -169,7 +152,7 @@ impl Sorter<'_> {
                 continue;
             };
             let changed = &changes.bridges[number];
-            if changed.groups && deps.has_groups() || changed.macs && deps.has_macs() {
+            if changed.groups && deps.has_groups() {
                 return true;
             }
             for (index, (table, rules)) in changed.tables.iter().enumerate() {

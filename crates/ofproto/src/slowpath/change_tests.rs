@@ -190,7 +190,7 @@ fn assert_up_to_date(bed: &Bed, probes: &[Key]) {
     let forwarding = bed.switch.forwarding.read();
     for flow in bed.datapath.flows() {
         for probe in probes.iter().filter(|probe| flow.key.matches(probe, &flow.mask)) {
-            let now = bed.switch.translate_dp(&forwarding, probe, false, bed.clock.now()).unwrap();
+            let now = bed.switch.translate_dp(&forwarding, probe, None, bed.clock.now()).unwrap();
             assert_eq!(&now.actions[..], &flow.actions[..], "a flow for {:?} is stale for {probe:?}", flow.key);
         }
     }

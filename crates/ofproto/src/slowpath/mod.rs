@@ -5,6 +5,8 @@
 //! | `upcall` | What the datapath asks: misses, and packets for the controllers |
 //! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
 //! | `record_table` | Flows with equal records share one |
+//! | `mac_dependents` | Which flows depend on which address |
+//! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `change_set` | What has changed, and which flows it can be about |
 //! | `revalidate` | The rounds over the flows: for changes, for statistics |
 //! | `waiting` | Who waits for changes to be in force |
@@ -21,6 +23,8 @@ mod change_tests;
 mod commands;
 pub(crate) mod control;
 pub(crate) mod intern;
+mod mac_changes;
+pub(crate) mod mac_dependents;
 pub(crate) mod paused;
 pub(crate) mod record;
 pub(crate) mod record_table;

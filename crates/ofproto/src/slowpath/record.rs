@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapath::FlowStats;
-use openflow::OfPort;
 use packet::flow::{BLOCKS, BlockId};
 use packet::wire::tcp::flags;
 use packet::{Key, Time};
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
-use crate::model::mac::MacKey;
 use crate::model::mirror::MirrorCounters;
+use crate::slowpath::mac_dependents::MacDependencies;
 use crate::table::{Caps, RuleStats, TableCounters};
 
 /// The record of a flow, or of a translation.
@@ -39,9 +38,9 @@ pub(crate) struct FlowRecord {
     pub fin_timeouts: Vec<(Arc<Caps>, u16, u16)>,
     /// The mirrors that got copies.
     pub mirrors: Vec<Arc<MirrorCounters>>,
-    /// The addresses that NORMAL learnt from.
-    pub sources: Vec<(BridgeId, MacKey, OfPort)>,
-    /// What the translation looked at, for each bridge.
+    /// The addresses that NORMAL looked up and learnt from.
+    pub macs: MacDependencies,
+    /// What else the translation looked at, for each bridge.
     pub deps: Vec<Deps>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
@@ -56,7 +55,6 @@ pub(crate) struct Deps {
     tables: [u64; 4],
     /// Which parts of the key differed from the packet's when a table was looked up, where any did.
     overwritten: Vec<(u8, Parts)>,
-    macs: Vec<MacKey>,
     groups: bool,
 }
 
@@ -121,11 +119,6 @@ impl Deps {
         self.tables[usize::from(table) / 64] >> (table % 64) & 1 != 0
     }
 
-    /// Whether an address was looked up.
-    pub fn has_macs(&self) -> bool {
-        !self.macs.is_empty()
-    }
-
     /// Whether groups were used.
     pub fn has_groups(&self) -> bool {
         self.groups
@@ -150,11 +143,6 @@ impl FlowRecord {
         }
     }
 
-    /// Notes that an address was looked up.
-    pub fn depends_on_mac(&mut self, bridge: BridgeId, key: MacKey) {
-        self.deps(bridge).macs.push(key);
-    }
-
     /// Notes that groups were used.
     pub fn depends_on_groups(&mut self, bridge: &BridgeState) {
         if !std::mem::replace(&mut self.deps(bridge.id).groups, true) {
@@ -165,7 +153,7 @@ impl FlowRecord {
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
             let tables = [0; 4];
-            self.deps.push(Deps { bridge, tables, overwritten: Vec::new(), macs: Vec::new(), groups: false });
+            self.deps.push(Deps { bridge, tables, overwritten: Vec::new(), groups: false });
             self.deps.len() - 1
         });
         &mut self.deps[index]
@@ -173,7 +161,7 @@ impl FlowRecord {
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
     pub fn is_for_one_flow(&self) -> bool {
-        !self.sources.is_empty() || self.deps.iter().any(|deps| !deps.macs.is_empty())
+        !self.macs.is_empty()
     }
 
     /// Whether both credit the same and depend on the same, whenever they were made.
@@ -182,11 +170,7 @@ impl FlowRecord {
         let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
         let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
         let deps = |a: &Deps, b: &Deps| {
-            a.bridge == b.bridge
-                && a.tables == b.tables
-                && a.overwritten == b.overwritten
-                && a.groups == b.groups
-                && a.macs == b.macs
+            a.bridge == b.bridge && a.tables == b.tables && a.overwritten == b.overwritten && a.groups == b.groups
         };
         same_rules
             && same_tables
@@ -194,7 +178,7 @@ impl FlowRecord {
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
-            && self.sources == other.sources
+            && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
             && self.volatile == other.volatile
             && same(&self.holds, &other.holds, |a, b| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)))
@@ -205,11 +189,12 @@ impl FlowRecord {
         self.rules.shrink_to_fit();
         self.tables.shrink_to_fit();
         self.deps.shrink_to_fit();
-        self.sources.shrink_to_fit();
+        self.macs.shrink_to_fit();
         self
     }
 
-    /// Whether something that the translation depended on has changed since.
+    /// Whether something that the translation depended on has changed since, other than where addresses are
+    /// ([`MacDependencies::is_stale`]).
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         let generation = self.generation;
         forwarding.changed > generation
@@ -223,20 +208,10 @@ impl FlowRecord {
                 }
                 deps.groups && bridge.groups_changed > generation
             })
-            || self.has_moved_macs(forwarding)
-    }
-
-    /// Whether an address that was looked up is somewhere else now.
-    pub fn has_moved_macs(&self, forwarding: &Forwarding) -> bool {
-        self.deps.iter().filter(|deps| !deps.macs.is_empty()).any(|deps| {
-            let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
-            let (macs, generation) = (bridge.macs.read(), self.generation);
-            macs.last_change() > generation && deps.macs.iter().any(|&key| macs.changed_since(key, generation))
-        })
     }
 
     /// Credits packets; `tcp_flags` are those of all of them.
-    pub fn credit(&self, forwarding: &Forwarding, packets: u64, bytes: u64, used: Time, tcp_flags: u16) {
+    pub fn credit(&self, packets: u64, bytes: u64, used: Time, tcp_flags: u16) {
         if tcp_flags & (flags::FIN | flags::RST) != 0 {
             self.fin_timeouts.iter().for_each(|(caps, idle, hard)| caps.lower(*idle, *hard));
         }
@@ -258,19 +233,13 @@ impl FlowRecord {
         for mirror in &self.mirrors {
             mirror.add(packets, bytes);
         }
-        for &(bridge, key, port) in &self.sources {
-            if let Some(bridge) = forwarding.bridges.get(&bridge)
-                && bridge.macs.read().needs_learning(key, port, used)
-            {
-                bridge.macs.write().refresh(key, port, used);
-            }
-        }
     }
 
-    /// Credits a part of a flow's counters.
-    pub fn credit_stats(&self, forwarding: &Forwarding, stats: &FlowStats) {
+    /// Credits a part of a flow's counters. The flow may have gone meanwhile, or it still `exists`.
+    pub fn credit_stats(&self, forwarding: &Forwarding, stats: &FlowStats, exists: bool) {
         if stats.packets > 0 {
-            self.credit(forwarding, stats.packets, stats.bytes, stats.used, stats.tcp_flags);
+            self.credit(stats.packets, stats.bytes, stats.used, stats.tcp_flags);
+            self.macs.note_use(forwarding, stats.used, exists);
         }
     }
 }

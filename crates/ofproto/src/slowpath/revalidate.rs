@@ -13,6 +13,8 @@
 //! No flow escapes that was translated before a change: it is installed before the round, which meets it then, or it is
 //! refused ([`Upcall::version_of`](datapath::Upcall::version_of)). A change that no flow depends on, as of a table that no
 //! packet has reached, needs no round. Generations tell which flows are newer than a change.
+//!
+//! Changes of MAC tables have no rounds: they find the flows that depend on them (`mac_changes`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +25,7 @@ use packet::{Key, Mask, Time};
 
 use crate::events::Waker;
 use crate::model::forwarding::{BridgeId, Forwarding};
-use crate::slowpath::change_set::{ChangeSet, Macs};
+use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound, Purpose};
@@ -44,10 +46,10 @@ const COUNTED_AT_ONCE: usize = 20_000;
 const REMOVED_AT_ONCE: usize = 4096;
 
 /// What a round for changes does with a flow.
-enum Fate {
+pub(super) enum Fate {
     Keep,
-    Refresh(FlowTag),
-    Modify(Vec<Action>, FlowTag),
+    Refresh(Arc<FlowRecord>),
+    Modify(Vec<Action>, Arc<FlowRecord>),
     Remove,
 }
 
@@ -75,6 +77,7 @@ impl Switch {
                 self.apply_changes(now);
             }
         }
+        self.follow_macs(now);
         (now + interval).min(next_for_changes.filter(|&at| at > now).unwrap_or(now + interval))
     }
 
@@ -82,8 +85,7 @@ impl Switch {
     /// changes take half of the time.
     fn next_for_changes(&self, now: Time) -> Option<Time> {
         let state = self.revalidation.lock();
-        let again = self.round_again.load(Ordering::SeqCst);
-        let changed = again || self.forwarding.read().generation() != state.generation;
+        let changed = self.forwarding.read().generation() != state.generation;
         changed.then(|| now.max(state.ended + state.duration))
     }
 
@@ -92,10 +94,9 @@ impl Switch {
     pub(crate) fn apply_changes(&self, now: Time) {
         let Some(datapath) = self.datapath.get() else { return };
         let mut state = self.revalidation.lock();
-        let macs = if self.round_again.swap(false, Ordering::SeqCst) { Macs::All } else { Macs::Changed };
         // A port that is removed from here on is left to the next round.
         self.ports_removed.store(false, Ordering::SeqCst);
-        let changes = ChangeSet::since(&self.forwarding.read(), state.generation, macs);
+        let changes = ChangeSet::since(&self.forwarding.read(), state.generation);
         let generation = changes.generation;
         if changes.is_empty() {
             // Packets may be with a worker.
@@ -103,6 +104,7 @@ impl Switch {
         } else {
             self.round_for_changes(datapath, &mut state, changes, now);
         }
+        self.follow_macs_now(datapath, &mut state, now);
         state.generation = generation;
         self.in_force.store(generation, Ordering::SeqCst);
         drop(state);
@@ -131,6 +133,7 @@ impl Switch {
         let now = self.clock.now();
         self.apply_changes(now);
         self.take_statistics(now, false);
+        self.follow_macs(now);
     }
 
     /// Removes every datapath flow, after their statistics have been counted.
@@ -183,7 +186,7 @@ impl Switch {
     }
 
     /// Removes what is gone. When this returns, no packet gets the old actions.
-    fn finish(&self, datapath: &Datapath, findings: &[Findings]) {
+    pub(super) fn finish(&self, datapath: &Datapath, findings: &[Findings]) {
         self.remove(datapath, findings);
         if findings.iter().any(|part| part.acted) {
             datapath.barrier();
@@ -260,14 +263,15 @@ impl Switch {
         let forwarding = self.forwarding.read();
         for (tag, stats) in uses.used.drain(..) {
             if let Some(record) = tag.downcast_ref::<FlowRecord>() {
-                record.credit_stats(&forwarding, &stats);
+                record.credit_stats(&forwarding, &stats, true);
             }
         }
+        self.apply_mac_uses(&forwarding);
         (Findings { gone: std::mem::take(&mut uses.idle), ..Findings::default() }, uses.flows)
     }
 
     /// Brings these flows up to date, but for removing them.
-    fn bring_up_to_date(&self, datapath: &Datapath, flows: &[(FlowId, FlowTag)], now: Time) -> Findings {
+    pub(super) fn bring_up_to_date(&self, datapath: &Datapath, flows: &[(FlowId, FlowTag)], now: Time) -> Findings {
         let mut findings = Findings::default();
         for (id, tag) in flows {
             let id = *id;
@@ -276,40 +280,48 @@ impl Switch {
             match fate {
                 Fate::Keep => {}
                 Fate::Remove => findings.gone.push(id),
-                Fate::Refresh(tag) => drop(datapath.set_tag(id, tag)),
-                Fate::Modify(actions, tag) => {
+                Fate::Refresh(record) => self.set_record(datapath, id, record),
+                Fate::Modify(actions, record) => {
                     findings.acted = true;
                     let _ = datapath.modify(id, actions);
-                    let _ = datapath.set_tag(id, tag);
+                    self.set_record(datapath, id, record);
                 }
             }
         }
         findings
     }
 
+    /// A flow that was removed meanwhile needs nothing.
+    fn set_record(&self, datapath: &Datapath, flow: FlowId, record: Arc<FlowRecord>) {
+        self.adopt(flow, &record, &self.forwarding.read());
+        let _ = datapath.set_tag(flow, record);
+    }
+
     fn judge(&self, datapath: &Datapath, id: FlowId, tag: &FlowTag, now: Time) -> Fate {
         let Some(record) = tag.downcast_ref::<FlowRecord>() else { return Fate::Keep };
-        if !record.is_stale(&self.forwarding.read()) {
+        let forwarding = self.forwarding.read();
+        if !record.is_stale(&forwarding) && !record.macs.is_stale(&forwarding) {
             return Fate::Keep;
         }
+        drop(forwarding);
         // A flow that was removed meanwhile needs nothing.
         let Some(flow) = datapath.flow(id) else { return Fate::Keep };
         let counted = datapath.take_use(id);
         let forwarding = self.forwarding.read();
         if let Some(stats) = counted {
-            record.credit_stats(&forwarding, &stats);
+            record.credit_stats(&forwarding, &stats, false);
         }
         self.translate_again(&forwarding, &flow, now)
     }
 
     /// Compares a flow with what it would be if it were installed now.
-    fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
-        let Some(new) = self.translate_dp(forwarding, &flow.key, false, now) else { return Fate::Remove };
+    pub(super) fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
+        let Some(new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
-        let tag: FlowTag = self.records.share(forwarding, new.record);
-        if new.actions[..] == flow.actions[..] { Fate::Refresh(tag) } else { Fate::Modify(new.actions, tag) }
+        let record = self.records.share(forwarding, new.record);
+        if new.actions[..] == flow.actions[..] { Fate::Refresh(record) } else { Fate::Modify(new.actions, record) }
     }
 
     /// Removes the flows that a round has found to be gone.
@@ -329,12 +341,13 @@ impl Switch {
         let forwarding = self.forwarding.read();
         for flow in flows {
             if let Some(record) = flow.tag.downcast_ref::<FlowRecord>() {
-                record.credit_stats(&forwarding, &flow.rest);
+                record.credit_stats(&forwarding, &flow.rest, false);
             }
         }
+        self.apply_mac_uses(&forwarding);
     }
 
-    /// Removes rules and addresses that have expired. Returns whether there were any.
+    /// Removes rules and addresses that have expired. Returns whether there were any rules.
     fn expire(&self, now: Time) -> bool {
         let mut any = false;
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
@@ -344,9 +357,7 @@ impl Switch {
             let Some(bridge) = forwarding.bridges.get(&id) else { continue };
             let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
             if due {
-                // Locked first: a translation that still finds an address has a generation before this one.
-                let mut macs = bridge.macs.write();
-                any |= macs.expire(now, forwarding.next_generation()) > 0;
+                self.change_macs(bridge, |macs| macs.expire(now));
             }
         }
         any

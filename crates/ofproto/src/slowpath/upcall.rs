@@ -3,14 +3,16 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::{Datapath, DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::slowpath::change_set::{ChangeSet, Macs};
+use crate::model::forwarding::Forwarding;
+use crate::model::mac_batch::MacBatch;
+use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
@@ -40,9 +42,9 @@ impl Upcall for SlowPath {
         self.0.upgrade().is_some_and(|switch| switch.is_current(version))
     }
 
-    fn installed(&self, tag: &FlowTag) {
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
         if let Some(switch) = self.0.upgrade() {
-            switch.installed(tag);
+            switch.installed(flow, tag);
         }
     }
 
@@ -68,12 +70,12 @@ impl Upcall for Switch {
             misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::UpcallError));
             return;
         }
-        let mut learnt = Vec::new();
-        for (number, miss) in misses.iter_mut().enumerate() {
-            let taught;
-            (miss.verdict, taught) = self.miss(miss, now);
+        let (mut learnt, mut done) = (Vec::new(), 0);
+        while done < misses.len() {
+            let (more, taught) = self.decide(&mut misses[done..], now);
+            done += more;
             if taught {
-                learnt.push(number);
+                learnt.push(done - 1);
             }
         }
         // The table has all that the batch has taught.
@@ -100,7 +102,7 @@ impl Upcall for Switch {
             return Some(affecting);
         }
         let forwarding = self.forwarding.read();
-        let changes = ChangeSet::since(&forwarding, valid_at, Macs::Ignored);
+        let changes = ChangeSet::since(&forwarding, valid_at);
         let read = |masked: &mut Key| {
             *masked = key.masked(mask);
             true
@@ -116,12 +118,9 @@ impl Upcall for Switch {
     }
 
     /// A flow may be installed with an address that has moved meanwhile.
-    fn installed(&self, tag: &FlowTag) {
-        let stale =
-            tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.has_moved_macs(&self.forwarding.read()));
-        if stale {
-            self.round_again.store(true, Ordering::SeqCst);
-            self.notify();
+    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+        if let Some(record) = tag.downcast_ref::<FlowRecord>() {
+            self.adopt(flow, record, &self.forwarding.read());
         }
     }
 
@@ -131,28 +130,46 @@ impl Upcall for Switch {
 }
 
 impl Switch {
-    /// Decides about a packet, and credits it, unless that is done. The flow that is installed for it counts the packets
-    /// after it. Also tells whether flows were learnt from it.
-    fn miss(&self, miss: &Miss, now: Time) -> (Verdict, bool) {
-        let key = &*miss.key;
+    /// Decides about the first packets: all of them, or up to one that flows are learnt from. Returns how many, and whether
+    /// the last one is such a packet.
+    fn decide(&self, misses: &mut [Miss], now: Time) -> (usize, bool) {
         let forwarding = self.forwarding.read();
-        let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
-            return (Verdict::Drop(DropReason::UpcallError), false);
-        };
-        let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
-        if !miss.counted {
-            record.credit(&forwarding, 1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+        let (batch, mut learnt, mut done) = (MacBatch::default(), Vec::new(), 0);
+        for miss in misses {
+            (miss.verdict, learnt) = self.miss(&forwarding, &batch, miss, now);
+            done += 1;
+            if !learnt.is_empty() {
+                break;
+            }
         }
+        // Before other changes: the ports are still there.
+        self.learn_macs(&forwarding, batch);
         drop(forwarding);
+        self.learn_flows(&learnt, now);
+        (done, !learnt.is_empty())
+    }
+
+    /// Decides about a packet, and credits it, unless that is done. The flow that is installed for it counts the packets
+    /// after it. Returns the flows that it teaches, too.
+    fn miss(&self, forwarding: &Forwarding, batch: &MacBatch, miss: &Miss, now: Time) -> (Verdict, Vec<LearntFlow>) {
+        let key = &*miss.key;
+        let Some(mut translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
+            return (Verdict::Drop(DropReason::UpcallError), Vec::new());
+        };
+        let record = self.records.share(forwarding, std::mem::take(&mut translation.record));
+        if !miss.counted {
+            record.credit(1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+        }
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
-            return (Verdict::Drop(DropReason::UpcallError), false);
+            return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         }
-        self.learn_flows(&translation.learnt, now);
-        if translation.slow {
-            return (Verdict::Execute(translation.actions), false);
-        }
-        let mask = self.mask_of_flow(translation.mask, key);
-        (Verdict::Install { mask, actions: translation.actions, tag: record }, !translation.learnt.is_empty())
+        let verdict = if translation.slow {
+            Verdict::Execute(translation.actions)
+        } else {
+            let mask = self.mask_of_flow(translation.mask, key);
+            Verdict::Install { mask, actions: translation.actions, tag: record }
+        };
+        (verdict, translation.learnt)
     }
 
     /// The verdict on a packet that flows were learnt from: its translation is out of date by that. So the flow is as a
@@ -160,7 +177,7 @@ impl Switch {
     fn after_learning(&self, key: &Key, verdict: Verdict, now: Time) -> Verdict {
         let Verdict::Install { actions, .. } = verdict else { return verdict };
         let forwarding = self.forwarding.read();
-        match self.translate_dp(&forwarding, key, false, now) {
+        match self.translate_dp(&forwarding, key, None, now) {
             Some(new) if !new.record.volatile && !new.slow && new.actions == actions => {
                 let tag = self.records.share(&forwarding, new.record);
                 Verdict::Install { mask: self.mask_of_flow(new.mask, key), actions, tag }

@@ -16,7 +16,7 @@ use crate::bridge::check::{Known, check_bucket, check_instructions};
 use crate::bridge::meters;
 use crate::model::forwarding::TABLES;
 use crate::model::group::Group;
-use crate::model::mac::{MacEntry, MacTable};
+use crate::model::mac::MacEntry;
 use crate::model::meter::Meter;
 use crate::model::transaction::Transaction;
 use crate::switch::Switch;
@@ -218,7 +218,7 @@ impl Restoration<'_> {
     fn finish(self, header: &BridgeSection) -> Restored {
         let used: Vec<Option<Time>> = self.macs.iter().map(|mac| mac.age.map(|age| self.ago(age))).collect();
         let Restoration { transaction, ports, tables, macs, mut counts, .. } = self;
-        let (bridge, generation) = (&mut *transaction.bridge, transaction.generation);
+        let bridge = &mut *transaction.bridge;
         bridge.frag = header.frag;
         for table in &mut bridge.tables {
             table.state = TableState::default();
@@ -235,21 +235,26 @@ impl Restoration<'_> {
                 state.config = port.config;
             }
         }
-        let mut table = MacTable::new(bridge.config.mac);
+        let mut entries = Vec::new();
         for (mac, used) in macs.into_iter().zip(used) {
             let here = bridge.ports.get(&mac.port).map(|state| &state.name);
             if here.is_some() && here == ports.get(&mac.port).map(|port| &port.name) {
-                table.restore(MacEntry { key: mac.key, port: mac.port, used }, generation);
+                entries.push(MacEntry { key: mac.key, port: mac.port, used });
             } else {
                 counts.lost_macs += 1;
             }
         }
-        table.set_stats(header.mac_stats);
         counts.flows = bridge.flow_count();
         counts.groups = bridge.groups.len();
         counts.meters = bridge.meters.len();
-        counts.macs = table.len();
-        *bridge.macs.write() = table;
+        // Every flow is looked at, for settings change, too.
+        let (len, _) = bridge.macs.change(|table| {
+            table.clear(transaction.now);
+            entries.into_iter().for_each(|entry| table.restore(entry));
+            table.set_stats(header.mac_stats);
+            table.len()
+        });
+        counts.macs = len;
         // The removed flows are replaced: no flow-removed is sent.
         drop(transaction.commit());
         counts

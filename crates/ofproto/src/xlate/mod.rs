@@ -67,6 +67,7 @@ use trace::{Event, Sink};
 
 use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::slowpath::intern::Interner;
 use crate::slowpath::record::{FlowRecord, Parts};
@@ -89,8 +90,8 @@ pub(crate) struct Input<'a> {
     pub frozen: Option<&'a Frozen>,
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub packet_out: Option<&'a [Action]>,
-    /// A real packet: MAC addresses are learnt from it.
-    pub real: bool,
+    /// For a real packet: its batch, which learns from it.
+    pub learning: Option<&'a MacBatch>,
     /// The time.
     pub now: Time,
 }
@@ -158,7 +159,8 @@ pub(crate) fn translate(
         forwarding,
         interners,
         bridge,
-        real: input.real,
+        learning: input.learning,
+        real: input.learning.is_some(),
         now: input.now,
         sink,
         flow: Headers::new(input.key.clone()),
@@ -230,6 +232,7 @@ struct Ctx<'a, 's> {
     forwarding: &'a Forwarding,
     interners: &'a Interners,
     bridge: &'a BridgeState,
+    learning: Option<&'a MacBatch>,
     real: bool,
     now: Time,
     sink: Option<&'s mut dyn Sink>,

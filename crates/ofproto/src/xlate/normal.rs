@@ -63,9 +63,12 @@ impl Ctx<'_, '_> {
         }
 
         // 4. Forward.
-        self.record.depends_on_mac(self.bridge.id, dst);
-        let known = self.bridge.macs.read().lookup(dst);
         let bridge = self.bridge;
+        let known = match self.learning {
+            Some(batch) => batch.lookup(bridge, dst),
+            None => bridge.macs.read().lookup(dst),
+        };
+        self.record.macs.add_destination(bridge.id, dst, known);
         match known.map(|port| bridge.ports.get(&port)) {
             Some(Some(port)) if bridge.is_mirror_port(port) => {
                 self.not_sent(DropReason::MirrorPort);
@@ -92,18 +95,12 @@ impl Ctx<'_, '_> {
 
     fn learn_source(&mut self, key: MacKey, port: OfPort) {
         let bridge = self.bridge;
-        self.record.depends_on_mac(bridge.id, key);
-        self.record.sources.push((bridge.id, key, port));
-        if self.real {
-            if bridge.macs.read().needs_learning(key, port, self.now) {
-                let mut macs = bridge.macs.write();
-                let generation = self.forwarding.next_generation();
-                if macs.learn(key, port, self.now, generation) {
-                    drop(macs);
-                    let name = bridge.ports.get(&port).map_or("", |state| &state.name);
-                    let mac = openflow::EthAddr(key.mac);
-                    self.detail(|| format!("learned that {mac} is on port {name} in VLAN {}", key.vlan));
-                }
+        self.record.macs.add_source(bridge.id, key, port);
+        if let Some(batch) = self.learning {
+            if batch.learn(bridge, key, port, self.now) {
+                let name = bridge.ports.get(&port).map_or("", |state| &state.name);
+                let mac = openflow::EthAddr(key.mac);
+                self.detail(|| format!("learned that {mac} is on port {name} in VLAN {}", key.vlan));
             }
         } else if bridge.macs.read().would_change(key, port) {
             self.record.volatile = true;

@@ -1,0 +1,72 @@
+//! What a batch of packets has learnt, until the MAC tables are told.
+//!
+//! The packets of a batch are translated one after the other. Each sees what those before it have learnt, and the
+//! tables learn all of it at the end: each of them is locked for writing once for a batch.
+
+use std::cell::RefCell;
+
+use hashbrown::HashMap;
+use openflow::OfPort;
+use packet::Time;
+
+use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::mac::MacKey;
+
+/// An address that was learnt.
+#[derive(Clone, Copy)]
+pub(crate) struct LearntMac {
+    pub bridge: BridgeId,
+    pub key: MacKey,
+    pub port: OfPort,
+    pub at: Time,
+}
+
+/// Where packets of the batch came from.
+#[derive(Default)]
+pub(crate) struct MacBatch(RefCell<BatchLog>);
+
+#[derive(Default)]
+struct BatchLog {
+    /// In the order of the packets.
+    learnt: Vec<LearntMac>,
+    /// The latest place of each address.
+    latest: HashMap<(BridgeId, MacKey), OfPort, foldhash::fast::RandomState>,
+}
+
+impl MacBatch {
+    /// Where an address is, as far as this packet can know: from the batch, or else from the table.
+    pub fn lookup(&self, bridge: &BridgeState, key: MacKey) -> Option<OfPort> {
+        let learnt = self.learnt(bridge.id, key);
+        learnt.or_else(|| bridge.macs.read().lookup(key))
+    }
+
+    /// Learns that packets from `key` come in on `port`, if the table does not know it already. Returns whether lookups
+    /// change.
+    pub fn learn(&self, bridge: &BridgeState, key: MacKey, port: OfPort, at: Time) -> bool {
+        let (needed, changes) = match self.learnt(bridge.id, key) {
+            Some(learnt) => (learnt != port, learnt != port),
+            None => {
+                let table = bridge.macs.read();
+                (table.needs_learning(key, port, at), table.lookup(key) != Some(port))
+            }
+        };
+        if needed {
+            let mut log = self.0.borrow_mut();
+            log.learnt.push(LearntMac { bridge: bridge.id, key, port, at });
+            log.latest.insert((bridge.id, key), port);
+        }
+        needed && changes
+    }
+
+    fn learnt(&self, bridge: BridgeId, key: MacKey) -> Option<OfPort> {
+        let log = self.0.borrow();
+        if log.learnt.is_empty() { None } else { log.latest.get(&(bridge, key)).copied() }
+    }
+
+    /// What was learnt, bridge by bridge, in the order of the packets.
+    pub fn into_learnt(self) -> Vec<LearntMac> {
+        let mut learnt = self.0.into_inner().learnt;
+        learnt.sort_by_key(|learnt| learnt.bridge);
+        learnt
+    }
+}

@@ -1,0 +1,475 @@
+//! Which datapath flows depend on which address of which MAC table.
+//!
+//! A flow depends on the addresses that its translation looked up, whether they were known or not, and on those that it
+//! learnt from. Its record ([`MacDependencies`]) says so, and is entered in the index ([`MacDependents`]) under the
+//! number of its flow. So a change of an address marks the flows of that address, and no others are looked at.
+//!
+//! No change is missed, and none is seen too late:
+//!
+//! - A record keeps what the tables answered. Whether it is up to date is a comparison with what they answer now.
+//! - It is entered before it is compared the first time ([`Switch::adopt`](crate::Switch)). A table changes before its
+//!   flows are marked. So either the comparison sees the change, or the change finds the record in the index.
+//!
+//! A record leaves the index when it is dropped: with its flow, or when the flow gets another record. So the index holds
+//! no more than the records of the flows that exist, whoever removes them.
+//!
+//! The locks in here are leaves: nothing is called with one of them held.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use datapath::FlowId;
+use hashbrown::{HashMap, HashSet, HashTable, hash_table};
+use openflow::OfPort;
+use packet::Time;
+use parking_lot::Mutex;
+
+use crate::model::forwarding::{BridgeId, Forwarding};
+use crate::model::mac::{MacChanges, MacKey, MacUse, REFRESH};
+
+/// Parts of the index, each with a lock of its own, so that handlers seldom wait for each other.
+const SHARDS: usize = 64;
+
+/// As many flows are marked one by one, even if fewer are in the index.
+const MARKS: usize = 4096;
+
+/// What a flow looked up, or learnt from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MacDependency {
+    pub bridge: BridgeId,
+    pub key: MacKey,
+    pub answer: MacAnswer,
+}
+
+/// What the MAC table had to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MacAnswer {
+    /// Where the destination is.
+    Destination(Option<OfPort>),
+    /// The source has nothing new to tell: packets from it come in here.
+    Source(OfPort),
+}
+
+impl MacDependency {
+    /// Whether the table has something else to say now.
+    fn is_stale(&self, forwarding: &Forwarding) -> bool {
+        let Some(bridge) = forwarding.bridges.get(&self.bridge) else { return true };
+        let table = bridge.macs.read();
+        match self.answer {
+            MacAnswer::Destination(port) => table.lookup(self.key) != port,
+            MacAnswer::Source(port) => table.would_change(self.key, port),
+        }
+    }
+
+    fn subject(&self) -> Subject {
+        Subject { bridge: self.bridge, key: self.key, source: matches!(self.answer, MacAnswer::Source(_)) }
+    }
+}
+
+/// All addresses that a flow depends on.
+#[derive(Default)]
+pub(crate) struct MacDependencies {
+    all: Vec<MacDependency>,
+    registration: Mutex<Registration>,
+    /// When the tables were last told of packets from the sources, in nanoseconds.
+    noted: AtomicU64,
+}
+
+/// Under which flows a record is in the index. It is seldom more than one.
+#[derive(Default)]
+struct Registration {
+    index: Option<Arc<MacDependents>>,
+    first: Option<FlowId>,
+    others: Vec<FlowId>,
+}
+
+impl Registration {
+    fn flows(&self) -> impl Iterator<Item = FlowId> + '_ {
+        self.first.into_iter().chain(self.others.iter().copied())
+    }
+}
+
+impl MacDependencies {
+    /// Notes that a destination was looked up.
+    pub fn add_destination(&mut self, bridge: BridgeId, key: MacKey, found: Option<OfPort>) {
+        self.add(MacDependency { bridge, key, answer: MacAnswer::Destination(found) });
+    }
+
+    /// Notes that packets are learnt from.
+    pub fn add_source(&mut self, bridge: BridgeId, key: MacKey, port: OfPort) {
+        self.add(MacDependency { bridge, key, answer: MacAnswer::Source(port) });
+    }
+
+    /// A dependency that is there twice does no harm, so only the last ones are compared.
+    fn add(&mut self, dependency: MacDependency) {
+        if !self.all.iter().rev().take(4).any(|known| *known == dependency) {
+            self.all.push(dependency);
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether both are about the same addresses.
+    pub fn is_equivalent(&self, other: &MacDependencies) -> bool {
+        self.all == other.all
+    }
+
+    /// Takes no more memory than needed.
+    pub fn shrink_to_fit(&mut self) {
+        self.all.shrink_to_fit();
+    }
+
+    /// Whether a table has something else to say now than it had to the translation.
+    pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
+        self.all.iter().any(|dependency| dependency.is_stale(forwarding))
+    }
+
+    /// Enters the record in the index, as that of this flow.
+    pub fn register(&self, index: &Arc<MacDependents>, flow: FlowId) {
+        if self.all.is_empty() {
+            return;
+        }
+        let mut registration = self.registration.lock();
+        if registration.flows().any(|known| known == flow) {
+            return;
+        }
+        match registration.first {
+            None => registration.first = Some(flow),
+            Some(_) => registration.others.push(flow),
+        }
+        registration.index.get_or_insert_with(|| index.clone());
+        drop(registration);
+        index.flows.fetch_add(1, Ordering::Relaxed);
+        self.all.iter().for_each(|dependency| index.insert(dependency.subject(), flow));
+    }
+
+    /// Tells the tables that packets have come from the sources, but not too often. `learn` says that an address that
+    /// was evicted may be learnt again. The tables learn of it with [`Switch::apply_mac_uses`](crate::Switch).
+    pub fn note_use(&self, forwarding: &Forwarding, used: Time, learn: bool) {
+        let noted = Time(self.noted.load(Ordering::Relaxed));
+        if used.since(noted) < REFRESH && noted != Time(0) {
+            return;
+        }
+        let mut sources = self.all.iter().filter_map(|dependency| match dependency.answer {
+            MacAnswer::Source(port) => Some((dependency.bridge, MacUse { key: dependency.key, port, used, learn })),
+            MacAnswer::Destination(_) => None,
+        });
+        if let Some(first) = sources.next() {
+            self.noted.store(used.0, Ordering::Relaxed);
+            forwarding.mac_uses.lock().extend(std::iter::once(first).chain(sources));
+        }
+    }
+}
+
+impl Drop for MacDependencies {
+    fn drop(&mut self) {
+        let registration = std::mem::take(self.registration.get_mut());
+        let Some(index) = registration.index.as_deref() else { return };
+        for flow in registration.flows() {
+            self.all.iter().for_each(|dependency| index.remove(dependency.subject(), flow));
+            index.flows.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What flows are found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Subject {
+    bridge: BridgeId,
+    key: MacKey,
+    /// As a source, not as a destination.
+    source: bool,
+}
+
+/// The flows of one subject. One is the usual number of a source.
+enum FlowSet {
+    One(FlowId),
+    /// How many records of each flow there are: for a moment, a flow has its old and its new one.
+    Many(Box<HashMap<FlowId, u32, foldhash::fast::RandomState>>),
+}
+
+impl FlowSet {
+    fn insert(&mut self, flow: FlowId) {
+        if let FlowSet::One(other) = *self {
+            *self = FlowSet::Many(Box::new([(other, 1)].into_iter().collect()));
+        }
+        if let FlowSet::Many(flows) = self {
+            *flows.entry(flow).or_default() += 1;
+        }
+    }
+
+    /// Whether nothing is left.
+    fn remove(&mut self, flow: FlowId) -> bool {
+        let flows = match self {
+            FlowSet::One(other) => return *other == flow,
+            FlowSet::Many(flows) => flows,
+        };
+        if let Some(count) = flows.get_mut(&flow) {
+            *count -= 1;
+            if *count == 0 {
+                flows.remove(&flow);
+            }
+        }
+        if flows.len() < flows.capacity() / 8 {
+            flows.shrink_to(2 * flows.len());
+        }
+        flows.is_empty()
+    }
+
+    fn list(&self, to: &mut Vec<FlowId>) {
+        match self {
+            FlowSet::One(flow) => to.push(*flow),
+            FlowSet::Many(flows) => to.extend(flows.keys()),
+        }
+    }
+}
+
+type Shard = HashTable<(Subject, FlowSet)>;
+
+/// The index.
+pub(crate) struct MacDependents {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: foldhash::fast::RandomState,
+    /// Records in the index.
+    flows: AtomicUsize,
+    marked: Mutex<Marked>,
+    /// How many flows were looked at because of an address.
+    looked_at: AtomicU64,
+}
+
+/// Flows that wait to be looked at.
+#[derive(Default)]
+struct Marked {
+    set: HashSet<FlowId>,
+    queue: VecDeque<FlowId>,
+    /// All that are in the index: there were more marks than flows, of which many have gone.
+    all: bool,
+}
+
+impl Default for MacDependents {
+    fn default() -> MacDependents {
+        MacDependents {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: foldhash::fast::RandomState::default(),
+            flows: AtomicUsize::new(0),
+            marked: Mutex::default(),
+            looked_at: AtomicU64::new(0),
+        }
+    }
+}
+
+impl MacDependents {
+    fn shard(&self, subject: &Subject) -> (&Mutex<Shard>, u64) {
+        let hash = self.hasher.hash_one(subject);
+        // The table uses the highest and the lowest bits.
+        (&self.shards[(hash >> 32) as usize % SHARDS], hash)
+    }
+
+    fn insert(&self, subject: Subject, flow: FlowId) {
+        let (shard, hash) = self.shard(&subject);
+        let mut shard = shard.lock();
+        match shard.entry(hash, |(known, _)| *known == subject, |(known, _)| self.hasher.hash_one(known)) {
+            hash_table::Entry::Occupied(mut entry) => entry.get_mut().1.insert(flow),
+            hash_table::Entry::Vacant(entry) => drop(entry.insert((subject, FlowSet::One(flow)))),
+        }
+    }
+
+    fn remove(&self, subject: Subject, flow: FlowId) {
+        let (shard, hash) = self.shard(&subject);
+        let mut shard = shard.lock();
+        if let Ok(mut entry) = shard.find_entry(hash, |(known, _)| *known == subject)
+            && entry.get_mut().1.remove(flow)
+        {
+            entry.remove();
+            if shard.len() < shard.capacity() / 8 {
+                let wanted = 2 * shard.len();
+                shard.shrink_to(wanted, |(known, _)| self.hasher.hash_one(known));
+            }
+        }
+    }
+
+    fn list(&self, subject: Subject, to: &mut Vec<FlowId>) {
+        let (shard, hash) = self.shard(&subject);
+        if let Some((_, flows)) = shard.lock().find(hash, |(known, _)| *known == subject) {
+            flows.list(to);
+        }
+    }
+
+    /// Marks the flows that depend on what has changed. Returns whether there are any.
+    pub fn mark(&self, bridge: BridgeId, changes: &MacChanges) -> bool {
+        let mut flows = Vec::new();
+        for change in changes.iter() {
+            self.list(Subject { bridge, key: change.key, source: false }, &mut flows);
+            if change.concerns_sources {
+                self.list(Subject { bridge, key: change.key, source: true }, &mut flows);
+            }
+        }
+        self.mark_flows(&flows);
+        !flows.is_empty()
+    }
+
+    /// Marks flows.
+    pub fn mark_flows(&self, flows: &[FlowId]) {
+        if flows.is_empty() {
+            return;
+        }
+        let limit = MARKS.max(self.flows.load(Ordering::Relaxed));
+        let mut marked = self.marked.lock();
+        let Marked { set, queue, all } = &mut *marked;
+        if *all {
+            return;
+        }
+        queue.extend(flows.iter().filter(|&&flow| set.insert(flow)));
+        if queue.len() > limit {
+            *marked = Marked { all: true, ..Marked::default() };
+        }
+    }
+
+    /// How many flows wait to be looked at.
+    pub fn marked(&self) -> usize {
+        let marked = self.marked.lock();
+        if marked.all { self.flows.load(Ordering::Relaxed).max(1) } else { marked.queue.len() }
+    }
+
+    /// Some of the marked flows, to be looked at now.
+    pub fn take_marked(&self, most: usize) -> Vec<FlowId> {
+        if std::mem::take(&mut self.marked.lock().all) {
+            let mut flows = Vec::new();
+            for shard in &self.shards {
+                shard.lock().iter().for_each(|(_, set)| set.list(&mut flows));
+            }
+            flows.sort_unstable();
+            flows.dedup();
+            let mut marked = self.marked.lock();
+            let Marked { set, queue, .. } = &mut *marked;
+            queue.extend(flows.into_iter().filter(|&flow| set.insert(flow)));
+        }
+        let mut marked = self.marked.lock();
+        let Marked { set, queue, .. } = &mut *marked;
+        let most = most.min(queue.len());
+        let flows: Vec<FlowId> = queue.drain(..most).collect();
+        for flow in &flows {
+            set.remove(flow);
+        }
+        self.looked_at.fetch_add(flows.len() as u64, Ordering::Relaxed);
+        flows
+    }
+
+    /// How many flows were looked at because of an address, in all.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at.load(Ordering::Relaxed)
+    }
+
+    /// Entries: one for each flow and each of its addresses.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        let mut flows = Vec::new();
+        for shard in &self.shards {
+            shard.lock().iter().for_each(|(_, set)| set.list(&mut flows));
+        }
+        flows.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::mac::{MacLearning, MacSettings};
+
+    const BRIDGE: BridgeId = BridgeId(1);
+
+    fn key(n: u16) -> MacKey {
+        MacKey { vlan: n, mac: [2; 6] }
+    }
+
+    /// A record of a flow from one address to another.
+    fn record(index: &Arc<MacDependents>, flow: u64, src: u16, dst: u16) -> MacDependencies {
+        let mut record = MacDependencies::default();
+        record.add_source(BRIDGE, key(src), OfPort(1));
+        record.add_destination(BRIDGE, key(dst), None);
+        record.register(index, FlowId(flow));
+        record
+    }
+
+    fn learnt(n: u16) -> MacChanges {
+        MacLearning::new(MacSettings::default()).change(|table| table.learn(key(n), OfPort(1), Time(1))).1
+    }
+
+    fn taken(index: &MacDependents) -> Vec<u64> {
+        let mut flows: Vec<u64> = index.take_marked(usize::MAX).into_iter().map(|flow| flow.0).collect();
+        flows.sort_unstable();
+        flows
+    }
+
+    #[test]
+    fn flows_are_found_by_both_addresses() {
+        let index = Arc::default();
+        let records: Vec<_> = (1..=3).map(|flow| record(&index, flow, flow as u16, 9)).collect();
+        assert!(index.mark(BRIDGE, &learnt(2)));
+        assert_eq!(taken(&index), [2]);
+        assert!(index.mark(BRIDGE, &learnt(9)) && index.mark(BRIDGE, &learnt(1)));
+        assert_eq!(taken(&index), [1, 2, 3], "each once");
+        assert!(!index.mark(BRIDGE, &learnt(4)) && !index.mark(BridgeId(2), &learnt(9)));
+        assert_eq!(index.marked(), 0);
+        drop(records);
+        assert!(!index.mark(BRIDGE, &learnt(9)));
+        assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn a_new_record_of_a_flow_outlives_the_old_one() {
+        let index = Arc::default();
+        let old = record(&index, 1, 1, 9);
+        let new = record(&index, 1, 1, 9);
+        old.register(&index, FlowId(1));
+        drop(old);
+        assert!(index.mark(BRIDGE, &learnt(9)));
+        drop(new);
+        assert!(!index.mark(BRIDGE, &learnt(9)));
+        assert_eq!((index.len(), index.flows.load(Ordering::Relaxed)), (0, 0));
+        // Two flows of one record.
+        let shared = record(&index, 1, 1, 9);
+        shared.register(&index, FlowId(2));
+        taken(&index);
+        assert!(index.mark(BRIDGE, &learnt(1)));
+        assert_eq!(taken(&index), [1, 2]);
+        drop(shared);
+        assert_eq!(index.len(), 0);
+    }
+
+    /// Nobody looks at the marked flows, and they come and go: the marks stay bounded, and none is lost.
+    #[test]
+    fn marks_are_bounded() {
+        let index = Arc::default();
+        for flow in 0..3 * MARKS as u64 {
+            drop(record(&index, 100 + flow, 1, 9));
+            index.mark_flows(&[FlowId(100 + flow)]);
+            assert!(index.marked.lock().queue.len() <= MARKS);
+        }
+        let _records: Vec<_> = (1..=3).map(|flow| record(&index, flow, 1, 9)).collect();
+        index.mark(BRIDGE, &learnt(9));
+        assert_eq!(taken(&index), [1, 2, 3]);
+        assert_eq!(index.marked(), 0);
+    }
+
+    #[test]
+    fn the_index_gives_memory_back() {
+        let index = Arc::<MacDependents>::default();
+        let records: Vec<_> = (0..20_000).map(|flow| record(&index, flow, flow as u16, 9)).collect();
+        let capacity = || index.shards.iter().map(|shard| shard.lock().capacity()).sum::<usize>();
+        assert!(capacity() >= 20_000);
+        drop(records);
+        assert!(capacity() < 20_000 / 8, "{}", capacity());
+    }
+}
