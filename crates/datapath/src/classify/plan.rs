@@ -65,7 +65,8 @@ pub struct Plan {
 struct KeyPattern {
     /// The words' numbers, counted over the blocks that are extracted from frames, and their masks.
     words: SmallVec<[(u8, u64); WINDOW_WORDS]>,
-    /// Or-ed with the masked words: the [`Origin`], behind them.
+    /// Or-ed with the masked words: behind them, which words they are, and the [`Origin`]. A line that was made when
+    /// flows looked at other words has them in other places, and must not be taken for one of these.
     salt: Aligned,
 }
 
@@ -165,6 +166,7 @@ impl Origin {
     }
 }
 
+const _: () = assert!(FRAME_BLOCKS.len() * BLOCK_WORDS <= u64::BITS as usize, "a word has a bit for each");
 const _: () = assert!(OF_KEY < 1 << Origin::TEMPLATE_BITS);
 const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
 const _: () = assert!(Origin::LIST + Origin::LIST_BITS <= u32::BITS);
@@ -292,7 +294,8 @@ impl KeyPattern {
         let all = (0..FRAME_BLOCKS.len() * BLOCK_WORDS).filter(of_frame);
         let masked = all.map(|number| (number as u8, key_word(&union.0, number as u8)));
         let words: SmallVec<[_; WINDOW_WORDS]> = masked.filter(|&(_, mask)| mask != 0).collect();
-        let salt = Aligned(Origin::new(list, OF_KEY, 0, None).line());
+        let mut salt = Aligned(Origin::new(list, OF_KEY, 0, None).line());
+        salt.0[WINDOW_WORDS] = words.iter().fold(0, |numbers, &(number, _)| numbers | 1 << number);
         (words.len() <= WINDOW_WORDS).then_some(KeyPattern { words, salt })
     }
 }
