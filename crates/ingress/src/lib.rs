@@ -20,6 +20,7 @@
 //! | [`limit`] | Rate limits |
 //! | [`counters`] | What the rules have counted |
 //! | [`port_filter`] | The filter of a port and its receive queues |
+//! | [`offload`] | What of a rule set a port can do by itself |
 //! | [`fuzz`] | Entry points of the fuzz target |
 
 pub mod bpf;
@@ -27,6 +28,7 @@ pub mod counters;
 pub mod fuzz;
 pub mod libpcap;
 pub mod limit;
+pub mod offload;
 pub mod port_filter;
 pub mod prefix;
 pub mod prefix_set;

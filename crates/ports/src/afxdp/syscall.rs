@@ -6,14 +6,20 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::early_drop::Instruction;
+
 const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_LINK_DETACH: libc::c_long = 34;
 
+const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
@@ -21,22 +27,17 @@ const BPF_XDP: u32 = 37;
 /// Length of a program's or map's name, with its terminating zero.
 pub const NAME_LEN: usize = 16;
 
-/// One instruction of eBPF, `struct bpf_insn`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Instruction {
-    /// Operation.
-    pub code: u8,
-    /// Destination register in the low nibble, source register in the high one.
-    pub registers: u8,
-    /// Offset of loads and stores.
-    pub offset: i16,
-    /// Immediate operand.
-    pub immediate: i32,
-}
-
 /// Makes a map from receive queue number to AF_XDP socket.
 pub fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
+    create_map(name, BPF_MAP_TYPE_XSKMAP, 4, entries)
+}
+
+/// Makes a map of `entries` values of `value_size` bytes, by number, which each processor has of its own.
+pub fn create_percpu_array(name: &str, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_map(name, BPF_MAP_TYPE_PERCPU_ARRAY, value_size, entries)
+}
+
+fn create_map(name: &str, kind: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -49,9 +50,9 @@ pub fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
         name: [u8; NAME_LEN],
     }
     let mut attributes = Attributes {
-        kind: BPF_MAP_TYPE_XSKMAP,
+        kind,
         key_size: 4,
-        value_size: 4,
+        value_size,
         max_entries: entries,
         flags: 0,
         inner_map_fd: 0,
@@ -60,6 +61,31 @@ pub fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: these are the attributes of the command; the answer is a new descriptor.
     unsafe { bpf_fd(BPF_MAP_CREATE, &mut attributes) }
+}
+
+/// Reads one entry of a map that each processor has of its own: one value after the other.
+///
+/// # Safety
+/// `words` has room for a value for each processor that there may be.
+pub unsafe fn look_up(map: BorrowedFd, key: u32, words: &mut [u64]) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let mut attributes = Attributes {
+        map: map.as_raw_fd() as u32,
+        pad: 0,
+        key: std::ptr::from_ref(&key).expose_provenance() as u64,
+        value: words.as_mut_ptr().expose_provenance() as u64,
+        flags: 0,
+    };
+    // SAFETY: these are the attributes of the command; the key outlives the call. The kernel writes one value for each
+    // possible processor, which is what `words` has room for (contract of this function).
+    unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }.map(|_| ())
 }
 
 /// Sets one entry of a map from u32 to u32.
@@ -129,6 +155,48 @@ pub fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> io::Res
     let mut attributes = Attributes { program, target_ifindex: ifindex, attach_type: BPF_XDP, flags };
     // SAFETY: these are the attributes of the command, and the answer is a new descriptor.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut attributes) }
+}
+
+/// Puts another program in the place of a link's.
+pub fn update_link(link: BorrowedFd, program: BorrowedFd) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+        new_program: u32,
+        flags: u32,
+        old_program: u32,
+    }
+    let (link, new_program) = (link.as_raw_fd() as u32, program.as_raw_fd() as u32);
+    // SAFETY: these are the attributes of the command.
+    unsafe { bpf(BPF_LINK_UPDATE, &mut Attributes { link, new_program, flags: 0, old_program: 0 }) }.map(|_| ())
+}
+
+/// Runs a program once on a frame that nobody receives, and returns what it returns.
+pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<u32> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        returned: u32,
+        data_size_in: u32,
+        data_size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+    }
+    let mut attributes = Attributes {
+        program: program.as_raw_fd() as u32,
+        returned: 0,
+        data_size_in: frame.len() as u32,
+        data_size_out: 0,
+        data_in: frame.as_ptr().expose_provenance() as u64,
+        data_out: 0,
+        repeat: 1,
+        duration: 0,
+    };
+    // SAFETY: these are the attributes of the command; the kernel reads the frame only, which outlives the call.
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut attributes) }?;
+    Ok(attributes.returned)
 }
 
 /// Takes the program of a link off at once, whoever else has a descriptor of it.

@@ -296,6 +296,8 @@ pub struct Interface {
     pub rx_affinity: BTreeMap<usize, usize>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
+    /// The port drops by itself what it can of it (`ingress-offload`).
+    pub ingress_offload: bool,
 }
 
 impl Interface {

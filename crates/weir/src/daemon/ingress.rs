@@ -10,15 +10,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datapath::Datapath;
+use datapath::{Datapath, PortNo};
 use datapath::pipeline::ingress::{Ingress, IngressSource};
-use ingress::{PortFilter, RuleSet};
+use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;
+use ports::Port;
+
+use super::offload::{OffloadStatus, Offloads};
 
 /// The filters of all ports.
 #[derive(Default)]
 pub struct IngressFilters {
     changing: Mutex<()>,
+    offloads: Offloads,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
 }
 
@@ -31,6 +35,8 @@ struct PortEntry {
     before: Option<Arc<PortFilter>>,
     /// What the configuration has asked for last.
     configured: Option<String>,
+    /// The port is not to drop frames by itself.
+    is_kept_here: bool,
 }
 
 impl IngressFilters {
@@ -55,11 +61,24 @@ impl IngressFilters {
     }
 
     /// Brings the filter into force that the configuration wants, unless it wants the same as before. On an error, what
-    /// was in force stays so.
-    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Option<&str>) -> Result<(), String> {
+    /// was in force stays so. With `offload`, the port does what it can of it.
+    pub fn configure(
+        &self,
+        datapath: &Datapath,
+        port: &str,
+        wanted: Option<&str>,
+        offload: bool,
+    ) -> Result<(), String> {
         let _changing = self.changing.lock();
-        let configured = self.by_port.lock().get(port).and_then(|entry| entry.configured.clone());
+        let (configured, is_kept_here) = {
+            let mut by_port = self.by_port.lock();
+            let entry = by_port.entry(port.to_owned()).or_default();
+            (entry.configured.clone(), std::mem::replace(&mut entry.is_kept_here, !offload))
+        };
         if configured.as_deref() == wanted {
+            if is_kept_here == offload {
+                self.push_down_locked(datapath, port);
+            }
             return Ok(());
         }
         self.replace(datapath, port, wanted)?;
@@ -80,9 +99,38 @@ impl IngressFilters {
         self.replace(datapath, port, wanted.as_deref())
     }
 
+    /// Has a port that was opened do what it can of its filter.
+    pub fn push_down(&self, datapath: &Datapath, port: &str) {
+        let _changing = self.changing.lock();
+        self.push_down_locked(datapath, port);
+    }
+
+    fn push_down_locked(&self, datapath: &Datapath, port: &str) {
+        let filter = {
+            let by_port = self.by_port.lock();
+            by_port.get(port).filter(|entry| !entry.is_kept_here).and_then(|entry| entry.filter.clone())
+        };
+        let early = device(datapath, port).and_then(|(_, device)| device.early_drop());
+        let is_set = early.as_ref().zip(filter.as_ref()).is_some_and(|(e, f)| self.offloads.is_set(port, e, f));
+        if !is_set {
+            self.offloads.set(port, early, filter.as_ref());
+        }
+    }
+
+    /// What the rules of a port's filter have counted.
+    pub fn counts(&self, port: &str, filter: &PortFilter) -> Vec<RuleCounts> {
+        self.offloads.counts(port, filter)
+    }
+
+    /// What a port has of its filter; `None` where it can have nothing, or is not to.
+    pub fn offload_status(&self, port: &str) -> Option<OffloadStatus> {
+        self.offloads.status(port)
+    }
+
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.by_port.lock().retain(|port, _| keep(port));
+        self.offloads.retain(keep);
     }
 
     /// Compiles rules and puts them in force. Frames that come meanwhile see the rules from before or these.
@@ -103,13 +151,18 @@ impl IngressFilters {
             std::mem::replace(&mut entry.before, before)
         };
         drop(earlier);
-        let device = datapath.ports().into_iter().find(|(_, device)| device.name() == port);
-        if let Some((number, _)) = device {
+        if let Some((number, _)) = device(datapath, port) {
             // The port may have gone since.
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
+        // After the receive queues, so that no frame gets by while the port's rules change.
+        self.push_down_locked(datapath, port);
         Ok(())
     }
+}
+
+fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
+    datapath.ports().into_iter().find(|(_, device)| device.name() == port)
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {

@@ -20,6 +20,7 @@
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
 //! - `ingress`: the ingress filters of the ports
+//! - `offload`: what ports have of their filters themselves
 //! - `links`: the ports' devices as they were seen last
 //! - `missing`: ports that wait for a device
 //! - `mtu`: the MTU of LOCAL ports
@@ -53,6 +54,7 @@ mod configurator;
 mod engine;
 mod follow;
 mod ingress;
+mod offload;
 mod links;
 mod missing;
 mod mtu;

@@ -214,23 +214,26 @@ fn duration(seconds: u64) -> String {
 
 /// `weir ingress PORT show`: rules, one a line, with their numbers.
 pub fn ingress(report: &IngressReport) -> String {
-    let mut text = String::new();
-    for port in &report.ports {
-        let _ = writeln!(text, "{}:", port.name);
-        for (number, rule) in (1..).zip(&port.rules) {
-            let _ = writeln!(text, "  {number}: {}", rule.rule);
-        }
-    }
-    text
+    ingress_lines(report, |_| String::new())
 }
 
 /// `weir ingress PORT stats`: the same with counters.
 pub fn ingress_stats(report: &IngressReport) -> String {
+    ingress_lines(report, |IngressRule { packets, bytes, dropped, .. }| {
+        format!("n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, ")
+    })
+}
+
+fn ingress_lines(report: &IngressReport, counters: impl Fn(&IngressRule) -> String) -> String {
     let mut text = String::new();
     for port in &report.ports {
         let _ = writeln!(text, "{}:", port.name);
-        for (number, IngressRule { rule, packets, bytes, dropped }) in (1..).zip(&port.rules) {
-            let _ = writeln!(text, "  {number}: n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, {rule}");
+        for (number, rule) in (1..).zip(&port.rules) {
+            let offloaded = if rule.offloaded { " (offloaded)" } else { "" };
+            let _ = writeln!(text, "  {number}: {}{}{offloaded}", counters(rule), rule.rule);
+        }
+        if let Some(reason) = &port.not_offloaded {
+            let _ = writeln!(text, "  not offloaded: {reason}");
         }
     }
     text

@@ -317,6 +317,7 @@ impl DatabaseState {
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
             ingress_filter: row.map_string("other_config", "ingress-filter").map(str::to_owned),
+            ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
         })
     }
 
