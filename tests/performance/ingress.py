@@ -16,16 +16,16 @@ The two tests and the form of them are those of the Linux developers ("refactor 
     dpdk-TEST-FILTER, dpdk-floor
                 Weir with net_pcap (infinite_rx) and net_null; the floor is testpmd that forwards and that drops
 
-FILTER is none; empty, a filter without rules; pass, a filter whose only rule lets the frames go on (forward); or match,
-one whose only rule drops them (drop); offloaded, the same in the XDP program of the port, and user, the same
-with that turned off. Cases are prefixes: `--cases afxdp` stands for all that begin so.
+FILTER is none; empty, a filter without rules; pass, one whose only rule lets the frames go on; or match, one whose only
+rule drops them: on AF_XDP as offloaded, in the port's XDP program, and as user, with that turned off. Where no filter
+drops the frames of the test drop, an OpenFlow rule does. Cases are prefixes: `--cases afxdp` is all that begin so.
 
 Over veth (linux and afxdp) the frames come from kernel context on the first core (xdptool.c, compiled with cc), where
 Linux also receives them; what a port's ring has no room for is not counted. `received` is what the port's XDP program or
 stack was given, `done` what was dropped for the right reason, or reached the other end of the second port.
 
-Cases take turns, N times; printed are medians. Needs root, two cores, cc; for Linux iptables and nft; for dpdk
-dpdk-testpmd and Debian's librte-net-pcap23 and librte-net-null23. Believe ratios, not absolute figures.
+Cases take turns, N times; printed are medians. Needs root, two cores, cc, ethtool; for Linux iptables and nft; for dpdk
+hugepages (2 GiB), dpdk-testpmd, and Debian's librte-net-pcap23 and librte-net-null23. Believe ratios, not absolute figures.
 """
 import argparse
 import json

@@ -36,8 +36,8 @@ impl DropProgram {
     /// No rule drops the frame.
     pub const NONE: i32 = -1;
 
-    /// The most instructions of a program.
-    pub const MAX_INSTRUCTIONS: usize = 4096;
+    /// The most instructions of a program: frames that no rule drops pay for all of them.
+    pub const MAX_INSTRUCTIONS: usize = 2048;
 
     /// The most rules of a program.
     pub const MAX_RULES: usize = 256;

@@ -106,14 +106,15 @@ impl IngressFilters {
     }
 
     fn push_down_locked(&self, datapath: &Datapath, port: &str) {
-        let filter = {
+        let (filter, wanted) = {
             let by_port = self.by_port.lock();
-            by_port.get(port).filter(|entry| !entry.is_kept_here).and_then(|entry| entry.filter.clone())
+            let entry = by_port.get(port);
+            (entry.and_then(|entry| entry.filter.clone()), entry.is_some_and(|entry| !entry.is_kept_here))
         };
         let early = device(datapath, port).and_then(|(_, device)| device.early_drop());
-        let is_set = early.as_ref().zip(filter.as_ref()).is_some_and(|(e, f)| self.offloads.is_set(port, e, f));
+        let is_set = early.as_ref().zip(filter.as_ref()).is_some_and(|(e, f)| self.offloads.is_set(port, e, f, wanted));
         if !is_set {
-            self.offloads.set(port, early, filter.as_ref());
+            self.offloads.set(port, early, filter.as_ref(), wanted);
         }
     }
 
@@ -122,7 +123,7 @@ impl IngressFilters {
         self.offloads.counts(port, filter)
     }
 
-    /// What a port has of its filter; `None` where it can have nothing, or is not to.
+    /// What a port has of its filter; `None` where it can have nothing.
     pub fn offload_status(&self, port: &str) -> Option<OffloadStatus> {
         self.offloads.status(port)
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ingress::counters::QueueCounters;
-use ingress::offload::push_down;
+use ingress::offload::{PushDown, push_down};
 use ingress::{PortFilter, RuleCounts};
 use parking_lot::Mutex;
 use ports::EarlyDrop;
@@ -25,6 +25,8 @@ struct Offload {
     filter: Arc<PortFilter>,
     /// The port's.
     early: Arc<dyn EarlyDrop>,
+    /// The port is to do what it can.
+    wanted: bool,
     /// How many rules it has: the first ones.
     rules: usize,
     /// Why the others are not among them.
@@ -53,15 +55,15 @@ pub struct OffloadStatus {
 }
 
 impl Offloads {
-    /// Has a port do what it can of a filter; or nothing, where there is none or it is not to. The receive queues have the
-    /// filter already. Calls for one port come one after the other.
-    pub fn set(&self, port: &str, early: Option<Arc<dyn EarlyDrop>>, filter: Option<&Arc<PortFilter>>) {
+    /// Has a port do what it can of a filter; or nothing, where there is none or that is not wanted. The receive queues have
+    /// the filter already. Calls for one port come one after the other.
+    pub fn set(&self, port: &str, early: Option<Arc<dyn EarlyDrop>>, filter: Option<&Arc<PortFilter>>, wanted: bool) {
         let before = self.0.lock().remove(port);
         let (Some(early), Some(filter)) = (early, filter) else {
             return before.into_iter().for_each(|before| clear(port, &*before.early));
         };
         let mut counted: Vec<_> = before.into_iter().flat_map(|before| before.counted.into_iter().last()).collect();
-        let pushed = push_down(filter.rules());
+        let pushed = if wanted { push_down(filter.rules()) } else { PushDown::default() };
         let obstacle = pushed.obstacle.map(|why| format!("rule {}: {why}", pushed.head + 1));
         let (mut rules, mut reason) = (pushed.rules, obstacle);
         let set = pushed.program.as_ref().map(|program| early.set(program));
@@ -78,14 +80,14 @@ impl Offloads {
             }
         }
         counted.iter_mut().for_each(Counted::add);
-        let offload = Offload { filter: filter.clone(), early, rules, reason, counted };
+        let offload = Offload { filter: filter.clone(), early, wanted, rules, reason, counted };
         self.0.lock().insert(port.to_owned(), offload);
     }
 
-    /// Whether a port has what it can of a filter.
-    pub fn is_set(&self, port: &str, early: &Arc<dyn EarlyDrop>, filter: &Arc<PortFilter>) -> bool {
-        let offloads = self.0.lock();
-        offloads.get(port).is_some_and(|set| Arc::ptr_eq(&set.early, early) && Arc::ptr_eq(&set.filter, filter))
+    /// Whether that is so already.
+    pub fn is_set(&self, port: &str, early: &Arc<dyn EarlyDrop>, filter: &Arc<PortFilter>, wanted: bool) -> bool {
+        let same = |set: &Offload| Arc::ptr_eq(&set.early, early) && Arc::ptr_eq(&set.filter, filter);
+        self.0.lock().get(port).is_some_and(|set| same(set) && set.wanted == wanted)
     }
 
     /// What the rules of a port's filter have counted, here and there.
@@ -96,7 +98,7 @@ impl Offloads {
         filter.counts()
     }
 
-    /// What a port has of its filter; `None` where it can have nothing, or is not to.
+    /// What a port has of its filter; `None` where it can have nothing.
     pub fn status(&self, port: &str) -> Option<OffloadStatus> {
         let offloads = self.0.lock();
         offloads.get(port).map(|set| OffloadStatus { rules: set.rules, reason: set.reason.clone() })
