@@ -8,11 +8,13 @@
 //! The code is eBPF made from verified programs of classic BPF, with a check of the frame's end before each load, so
 //! that it does what the interpreter does. The kernel verifies it once more.
 
-use ports::early_drop::{DropProgram, Instruction};
+use std::collections::HashMap;
+
+use ports::early_drop::{DropProgram, Instruction, PrefixTable};
 
 use crate::bpf::{Arithmetic, Comparison, Operand, Operation, Width};
 use crate::prefix::{Prefix, PrefixExpression, recognise};
-use crate::rule::Verdict;
+use crate::rule::{Rule, Verdict};
 use crate::rule_set::RuleSet;
 
 /// A rule set's head as a program.
@@ -38,8 +40,8 @@ pub enum Obstacle {
     Length,
     #[error("it asks for what is more than {FARTHEST} bytes behind the frame's start")]
     Far,
-    #[error("there are more than {} rules before it", DropProgram::MAX_RULES - 1)]
-    Rules,
+    #[error("the rules up to it have more than {} prefixes", DropProgram::MAX_RULES)]
+    Prefixes,
     #[error("the rules up to it take more than {} instructions", DropProgram::MAX_INSTRUCTIONS)]
     Instructions,
 }
@@ -51,36 +53,165 @@ const FARTHEST: u32 = 0x7f00;
 /// The part of a rule set that can be pushed down.
 pub fn push_down(set: &RuleSet) -> PushDown {
     let mut code = Code::default();
-    let (mut drops, mut obstacle, mut count) = (false, None, 0);
-    for (number, rule) in set.rules().iter().enumerate() {
-        let before = code.clone();
-        let written = match number {
-            DropProgram::MAX_RULES.. => Err(Obstacle::Rules),
-            _ => write_rule(&mut code, set, number),
+    let (mut obstacle, mut count) = (None, 0);
+    while count < set.rules().len() {
+        let (instructions, tables) = (code.len(), code.tables.len());
+        let jumps = code.ends.len();
+        let prefixes = prefixes_from(set, count);
+        let written = match prefixes.len() {
+            TABLE_FROM.. => write_tables(&mut code, &prefixes).map(|()| true),
+            _ => write_rule(&mut code, set, count),
         };
         let written = written.and_then(|goes_on| match code.len() {
             ..DropProgram::MAX_INSTRUCTIONS => Ok(goes_on),
             _ => Err(Obstacle::Instructions),
         });
         match written {
-            Ok(goes_on) => {
-                count = number + 1;
-                drops |= rule.verdict == Verdict::Drop;
-                if !goes_on {
-                    // What follows is never reached.
-                    count = set.rules().len().min(DropProgram::MAX_RULES);
-                    break;
-                }
-            }
+            Ok(true) => count += if prefixes.len() < TABLE_FROM { 1 } else { prefixes.len() },
+            // What follows is never reached.
+            Ok(false) => count = set.rules().len(),
             Err(reason) => {
-                code = before;
+                code.instructions.truncate(instructions);
+                code.tables.truncate(tables);
+                code.ends.truncate(jumps);
                 obstacle = Some(reason);
                 break;
             }
         }
     }
-    let program = drops.then(|| DropProgram { instructions: code.finish(), rules: count as u32 });
+    let drops = set.rules()[..count].iter().any(|rule| rule.verdict == Verdict::Drop);
+    let tables = std::mem::take(&mut code.tables);
+    let program = drops.then(|| DropProgram { instructions: code.finish(), rules: count as u32, tables });
     PushDown { program, rules: if drops { count } else { 0 }, head: count, obstacle }
+}
+
+/// So many consecutive rules that name a prefix only become look-ups.
+const TABLE_FROM: usize = 4;
+
+/// A rule that names a prefix only.
+struct PrefixRule {
+    expression: PrefixExpression,
+    /// What tables have: the number of the rule, and a bit that says whether it passes. The first rule has the least.
+    value: u32,
+}
+
+/// The consecutive rules from one on that name a prefix only, and neither limit a rate.
+fn prefixes_from(set: &RuleSet, first: usize) -> Vec<PrefixRule> {
+    let rules = set.rules()[first..].iter().zip(first as u32..);
+    let prefix = |(rule, number): (&Rule, u32)| match rule.verdict {
+        Verdict::Limit(_) => None,
+        verdict => Some(PrefixRule {
+            expression: recognise(&rule.expression)?,
+            value: number << 1 | u32::from(verdict == Verdict::Pass),
+        }),
+    };
+    rules.map_while(prefix).collect()
+}
+
+/// Writes look-ups for rules that name a prefix only: the first whose prefix holds one of the addresses decides. A frame that
+/// ends within its addresses is left to the receive queue.
+fn write_tables(code: &mut Code, rules: &[PrefixRule]) -> Result<(), Obstacle> {
+    /// Types of frames with the places of their addresses.
+    const KINDS: [(i32, usize, [u32; 2]); 4] =
+        [(0x0800, 4, [26, 30]), (0x86dd, 16, [22, 38]), (0x0806, 4, [28, 38]), (0x8035, 4, [28, 38])];
+
+    let of_kind = |kind: i32, wanted: fn(&PrefixExpression) -> bool| {
+        let rules = rules.iter().filter(|rule| wanted(&rule.expression));
+        let entries = rules.filter_map(move |rule| match (rule.expression.prefix, kind) {
+            (Prefix::V4 { arp: false, .. }, 0x0806 | 0x8035) | (Prefix::V4 { .. }, 0x86dd) => None,
+            (Prefix::V4 { address, len, .. }, _) => Some((len, u128::from(address) << 96, rule.value)),
+            (Prefix::V6 { address, len }, 0x86dd) => Some((len, address, rule.value)),
+            (Prefix::V6 { .. }, _) => None,
+        });
+        first_of_holding(entries.collect())
+    };
+    let mut short = Vec::new();
+    code.push(MOVE_IMMEDIATE, INDEX, 0, 0, DropProgram::NONE);
+    write_end_check(code, 14, &mut short);
+    code.push(LOAD_HALF, ACCUMULATOR, FRAME, 12, 0);
+    code.push(BIG_ENDIAN, ACCUMULATOR, 0, 0, 16);
+    let mut done = Vec::new();
+    for (kind, bytes, places) in KINDS {
+        let directions: [fn(&PrefixExpression) -> bool; 2] = [|e| e.source, |e| e.destination];
+        let tables = directions.map(|wanted| of_kind(kind, wanted));
+        if tables.iter().all(Vec::is_empty) {
+            continue;
+        }
+        let other_kind = code.len();
+        code.push(JUMP_UNEQUAL_IMMEDIATE, ACCUMULATOR, 0, 0, kind);
+        for (entries, place) in tables.into_iter().zip(places).filter(|(entries, _)| !entries.is_empty()) {
+            write_end_check(code, place as usize + bytes, &mut short);
+            write_look_up(code, place as i16, bytes);
+            code.tables.push(PrefixTable { address_bytes: bytes, entries });
+        }
+        done.push(code.len());
+        code.push(JUMP, 0, 0, 0, 0);
+        code.land(other_kind);
+    }
+    // What is of no kind goes on, and so does what no rule holds.
+    let unknown_kind = code.len();
+    code.push(JUMP, 0, 0, 0, 0);
+    done.into_iter().for_each(|from| code.land(from));
+    let none = code.len();
+    code.push(JUMP_EQUAL_IMMEDIATE, INDEX, 0, 0, DropProgram::NONE);
+    code.push(MOVE, ACCUMULATOR, INDEX, 0, 0);
+    code.push(AND_IMMEDIATE, ACCUMULATOR, 0, 0, 1);
+    short.push(code.len());
+    code.push(JUMP_UNEQUAL_IMMEDIATE, ACCUMULATOR, 0, 0, 0);
+    code.push(MOVE, ACCUMULATOR, INDEX, 0, 0);
+    code.push(SHIFT_RIGHT_IMMEDIATE, ACCUMULATOR, 0, 0, 1);
+    code.end();
+    short.into_iter().for_each(|from| code.land(from));
+    code.answer(DropProgram::NONE);
+    code.land(unknown_kind);
+    code.land(none);
+    let entries: usize = code.tables.iter().map(|table| table.entries.len()).sum();
+    if entries > DropProgram::MAX_RULES { Err(Obstacle::Prefixes) } else { Ok(()) }
+}
+
+/// Prefixes, each with the first rule whose prefix holds it, however short that is.
+fn first_of_holding(rules: Vec<(u8, u128, u32)>) -> Vec<(u8, [u8; 16], u32)> {
+    let bits = |address: u128, len: u8| address & u128::MAX.unbounded_shl(128 - u32::from(len));
+    let mut first: HashMap<(u8, u128), u32> = HashMap::new();
+    for (len, address, value) in rules {
+        first.entry((len, bits(address, len))).and_modify(|first| *first = value.min(*first)).or_insert(value);
+    }
+    let mut lengths: Vec<u8> = first.keys().map(|&(len, _)| len).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let holding = |&(len, address): &(u8, u128)| {
+        let shorter = lengths.iter().take_while(|&&shorter| shorter <= len);
+        let rule = shorter.filter_map(|&shorter| first.get(&(shorter, bits(address, shorter)))).min();
+        (len, address.to_be_bytes(), rule.copied().unwrap_or(u32::MAX))
+    };
+    first.keys().map(holding).collect()
+}
+
+/// Frames that end before a place are left to the receive queue.
+fn write_end_check(code: &mut Code, end: usize, short: &mut Vec<usize>) {
+    code.push(MOVE_64, ADDRESS, FRAME, 0, 0);
+    code.push(ADD_IMMEDIATE_64, ADDRESS, 0, 0, end as i32);
+    short.push(code.len());
+    code.push(JUMP_GREATER_64, ADDRESS, FRAME_END, 0, 0);
+}
+
+/// Looks an address up in the table that is added next, and keeps the least of what was found in the index register.
+fn write_look_up(code: &mut Code, place: i16, bytes: usize) {
+    let key = place_of(0);
+    code.push(STORE_WORD_IMMEDIATE, STACK, 0, key, 8 * bytes as i32);
+    for word in (0..bytes as i16).step_by(4) {
+        code.push(LOAD_WORD, ACCUMULATOR, FRAME, place + word, 0);
+        code.push(STORE_WORD, STACK, ACCUMULATOR, key + 4 + word, 0);
+    }
+    code.push(LOAD_IMMEDIATE_64, 1, DropProgram::TABLE, 0, code.tables.len() as i32);
+    code.push(0, 0, 0, 0, 0);
+    code.push(MOVE_64, ADDRESS, STACK, 0, 0);
+    code.push(ADD_IMMEDIATE_64, ADDRESS, 0, 0, key.into());
+    code.push(CALL, 0, 0, 0, MAP_LOOK_UP);
+    code.push(JUMP_EQUAL_IMMEDIATE_64, ACCUMULATOR, 0, 3, 0);
+    code.push(LOAD_WORD, ACCUMULATOR, ACCUMULATOR, 0, 0);
+    code.push(JUMP_GREATER_OR_EQUAL, ACCUMULATOR, INDEX, 1, 0);
+    code.push(MOVE, INDEX, ACCUMULATOR, 0, 0);
 }
 
 /// Writes the code of a rule; returns whether there are frames that go on to the next one.
@@ -111,6 +242,7 @@ fn write_rule(code: &mut Code, set: &RuleSet, number: usize) -> Result<bool, Obs
 #[derive(Clone, Default)]
 struct Code {
     instructions: Vec<Instruction>,
+    tables: Vec<PrefixTable>,
     /// Jumps to the end.
     ends: Vec<usize>,
     /// Nothing comes here from what was written last.
@@ -134,6 +266,7 @@ const ADD_64: u8 = 0x0f;
 const ADD_IMMEDIATE_64: u8 = 0x07;
 const AND_IMMEDIATE: u8 = 0x54;
 const SHIFT_LEFT_IMMEDIATE: u8 = 0x64;
+const SHIFT_RIGHT_IMMEDIATE: u8 = 0x74;
 const NEGATE: u8 = 0x84;
 const BIG_ENDIAN: u8 = 0xdc;
 const LOAD_BYTE: u8 = 0x71;
@@ -141,7 +274,11 @@ const LOAD_HALF: u8 = 0x69;
 const LOAD_WORD: u8 = 0x61;
 const STORE_WORD: u8 = 0x63;
 const STORE_WORD_IMMEDIATE: u8 = 0x62;
+const LOAD_IMMEDIATE_64: u8 = 0x18;
+const CALL: u8 = 0x85;
 const JUMP: u8 = 0x05;
+const JUMP_EQUAL_IMMEDIATE_64: u8 = 0x15;
+const JUMP_GREATER_OR_EQUAL: u8 = 0x3e;
 const JUMP_GREATER_64: u8 = 0x2d;
 const JUMP_GREATER_IMMEDIATE_64: u8 = 0x25;
 const JUMP_EQUAL_IMMEDIATE: u8 = 0x16;
@@ -150,6 +287,9 @@ const JUMP_UNEQUAL_IMMEDIATE: u8 = 0x56;
 const JUMP_CLASS: u8 = 0x06;
 const ARITHMETIC_CLASS: u8 = 0x04;
 const REGISTER: u8 = 0x08;
+
+/// The kernel's function that looks something up in a map.
+const MAP_LOOK_UP: i32 = 1;
 
 impl Code {
     fn len(&self) -> usize {
@@ -164,6 +304,11 @@ impl Code {
     /// Ends with an answer.
     fn answer(&mut self, answer: i32) {
         self.push(MOVE_IMMEDIATE, ACCUMULATOR, 0, 0, answer);
+        self.end();
+    }
+
+    /// Ends with what the accumulator has.
+    fn end(&mut self) {
         self.ends.push(self.len());
         self.push(JUMP, 0, 0, 0, 0);
         self.ended = true;
@@ -522,6 +667,8 @@ fn prefix_operations(expression: &PrefixExpression) -> Vec<Operation> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -557,6 +704,22 @@ mod tests {
             }
             frame
         })
+    }
+
+    /// Prefixes that often hold one another, and addresses of [`any_frame`].
+    fn any_prefix() -> impl Strategy<Value = String> {
+        let address = prop::sample::select(vec![0x0a0a_0a0a, 0xc612_0000, 0xc612_0002, 0x0101_0101, 0x5011_0a0a]);
+        let v4 = (address, 1..=32_u32, any::<bool>()).prop_map(|(address, len, is_ip): (u32, _, _)| {
+            let address = Ipv4Addr::from(address & u32::MAX << (32 - len));
+            format!("{}dst net {address}/{len}", if is_ip { "ip " } else { "" })
+        });
+        let v6 = (any::<u8>(), 1..=32_u32).prop_map(|(byte, len)| {
+            let byte = [0, 1, 6, 8, 10, 17][usize::from(byte % 6)] as u128;
+            let address = std::net::Ipv6Addr::from((byte << 120 | byte << 112) & u128::MAX << (128 - len));
+            format!("{}net {address}/{len}", ["src ", "dst ", ""][byte as usize % 3])
+        });
+        let source = prop::sample::select(vec!["src net 10.0.0.0/8", "net 10.10.0.0/16", "src host 17.17.17.17"]);
+        prop_oneof![3 => v4, 1 => v6, 1 => source.prop_map(str::to_owned)]
     }
 
     const EXPRESSIONS: &[&str] = &[
@@ -596,7 +759,26 @@ mod tests {
             text.push("drop udp port 10".to_owned());
             let set = RuleSet::compile(&text.join(";")).unwrap();
             for (frame, dropped) in frames.iter().zip(in_the_kernel(&set, &frames)) {
-                prop_assert_eq!(dropped, here(&set, frame), "{:?} {:02x?}", set.rules(), frame);
+                // What ends within its addresses is left to the filter.
+                let is_short = dropped.is_none() && frame.len() < 54;
+                prop_assert!(is_short || dropped == here(&set, frame), "{:?} {:02x?}", set.rules(), frame);
+            }
+        }
+
+        #[test]
+        fn the_kernel_finds_the_first_of_many_prefixes(
+            rules in prop::collection::vec((prop::bool::weighted(0.7), any_prefix()), 4..30),
+            then in prop::sample::select(vec!["drop udp", "drop", "pass icmp; drop ip6", "drop src net 10.0.0.0/9"]),
+            frames in prop::collection::vec(any_frame(), 1..40),
+        ) {
+            let words = |(drops, text): &(bool, String)| format!("{} {text}", if *drops { "drop" } else { "pass" });
+            let text = rules.iter().map(words).collect::<Vec<_>>().join(";");
+            let set = RuleSet::compile(&format!("drop tcp; {text}; {then}")).unwrap();
+            let pushed = push_down(&set).program.unwrap();
+            prop_assert!(!pushed.tables.is_empty());
+            for (frame, dropped) in frames.iter().zip(in_the_kernel(&set, &frames)) {
+                let is_short = dropped.is_none() && frame.len() < 54;
+                prop_assert!(is_short || dropped == here(&set, frame), "{:?} {:02x?}", set.rules(), frame);
             }
         }
 
@@ -621,7 +803,7 @@ mod tests {
             let Ok(program) = verify(&program) else { return Ok(()) };
             let mut code = Code::default();
             let Ok(_) = Translation::new(&mut code, program.operations()).write(7) else { return Ok(()) };
-            let translated = DropProgram { instructions: code.finish(), rules: 8 };
+            let translated = DropProgram { instructions: code.finish(), rules: 8, tables: Vec::new() };
             for (frame, dropped) in frames.iter().zip(ports::afxdp::trial(&translated, &frames).unwrap()) {
                 prop_assert_eq!(dropped, program.matches(frame).then_some(7), "{:?} {:02x?}", program, frame);
             }
@@ -641,6 +823,11 @@ mod tests {
         assert_eq!(pushed("pass udp; pass"), (None, 0, None));
         assert_eq!(pushed(""), (None, 0, None));
         assert_eq!(pushed("drop udp; drop; limit 7"), (Some(3), 3, None));
+        let many: Vec<_> = (0..3000).map(|n| format!("drop dst host 10.0.{}.{}", n / 250, n % 250)).collect();
+        assert_eq!(pushed(&many.join(";")), (Some(3000), 3000, None));
+        let too_many: Vec<_> = (0..17_000).map(|n| format!("drop host 10.0.{}.{}", n / 250, n % 250)).collect();
+        let text = format!("drop udp; pass tcp; {}", too_many.join(";"));
+        assert_eq!(pushed(&text), (Some(2), 2, Some(Obstacle::Prefixes)));
         let long = (0..150).map(|n| format!("drop udp port {} or tcp port {}", 2 * n, 2 * n + 1)).collect::<Vec<_>>().join(";");
         let (program, rules, obstacle) = pushed(&long);
         assert!(program == Some(rules as u32) && (10..150).contains(&rules), "{rules}");

@@ -3,6 +3,8 @@
 //! A port that can do this is given a program of eBPF instructions ([`Instruction`]; RFC 9669) that says which rule drops
 //! a frame. What goes before and behind it, and where it runs, is the port's affair.
 
+use std::sync::Arc;
+
 use crate::Error;
 
 /// One instruction of eBPF, `struct bpf_insn` of the kernel.
@@ -21,6 +23,9 @@ pub struct Instruction {
 
 /// Says which of some rules drops a frame.
 ///
+/// Loads of 64-bit immediates with [`DropProgram::TABLE`] as their source register name a table by its number, for the kernel's
+/// function that looks something up in one (number 1).
+///
 /// When it begins, register 7 has the start of the frame and register 8 its end; register 6 is not to be touched. It may
 /// use the others and [`DropProgram::STACK`] bytes of the stack, jumps forward only, and goes on behind its last
 /// instruction, with the number of the rule in the lower half of register 0, or [`DropProgram::NONE`].
@@ -30,6 +35,18 @@ pub struct DropProgram {
     pub instructions: Vec<Instruction>,
     /// How many rules there are: numbers are below.
     pub rules: u32,
+    /// Tables of prefixes.
+    pub tables: Vec<PrefixTable>,
+}
+
+/// Values by prefix. A look-up finds that of the longest prefix that an address begins with. Keys are the length of the
+/// address in bits, as a word, and the address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixTable {
+    /// Bytes of an address: 4 or 16.
+    pub address_bytes: usize,
+    /// Prefixes with their lengths in bits; of the bytes, the first ones count.
+    pub entries: Vec<(u8, [u8; 16], u32)>,
 }
 
 impl DropProgram {
@@ -39,8 +56,11 @@ impl DropProgram {
     /// The most instructions of a program: frames that no rule drops pay for all of them.
     pub const MAX_INSTRUCTIONS: usize = 2048;
 
-    /// The most rules of a program.
-    pub const MAX_RULES: usize = 256;
+    /// The most rules of a program, and the most entries of its tables.
+    pub const MAX_RULES: usize = 65_536;
+
+    /// Stands for a table in a load of a 64-bit immediate.
+    pub const TABLE: u8 = 15;
 
     /// Bytes of the stack that a program may use, below the frame pointer less eight.
     pub const STACK: i16 = 64;
@@ -56,6 +76,12 @@ pub struct Dropped {
 }
 
 impl Dropped {
+    /// Adds others.
+    pub fn add(&mut self, other: Dropped) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+
     /// What has been dropped since `before`.
     pub fn since(self, before: Dropped) -> Dropped {
         Dropped {
@@ -66,31 +92,25 @@ impl Dropped {
 }
 
 /// The counters of a program's rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters {
-    /// The first of them; the others follow.
-    pub first: u32,
-    /// What they showed when the program was put in force.
-    pub base: Vec<Dropped>,
+pub trait Counters: Send + Sync + std::fmt::Debug {
+    /// What each rule has dropped.
+    fn read(&self) -> Vec<Dropped>;
 }
 
-/// A port's means to drop frames early. It outlasts the port, so that what was counted last can still be read.
+/// A port's means to drop frames early. What was counted can still be read when the port is closed.
 pub trait EarlyDrop: Send + Sync {
     /// Puts a program in force in the place of another, at once: each frame sees one of them. The counters of one that was
     /// in force before go on for frames that it still has.
     ///
     /// # Errors
     /// When the port cannot; what was in force stays so.
-    fn set(&self, program: &DropProgram) -> Result<Counters, Error>;
+    fn set(&self, program: &DropProgram) -> Result<Arc<dyn Counters>, Error>;
 
     /// Puts no program in force.
     ///
     /// # Errors
     /// When the port cannot; what was in force stays so.
     fn clear(&self) -> Result<(), Error>;
-
-    /// What each rule has dropped since its program was put in force.
-    fn read(&self, counters: &Counters) -> Vec<Dropped>;
 
     /// What all programs have dropped since the port was opened.
     fn total(&self) -> Dropped;

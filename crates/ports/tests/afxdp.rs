@@ -516,7 +516,7 @@ fn dropping(place: i16, value: i32) -> DropProgram {
         op(0x55, 3, 1, value),
         op(0xb4, 0, 0, 0),
     ];
-    DropProgram { instructions, rules: 1 }
+    DropProgram { instructions, rules: 1, tables: Vec::new() }
 }
 
 #[test]
@@ -558,7 +558,7 @@ fn each_frame_is_received_or_dropped_while_programs_change() {
         let stats = port.stats();
         assert_eq!((stats.rx_packets, stats.rx_bytes), (2000, 120_000));
         // Of the last program: what it has dropped itself.
-        assert_eq!(early.read(&counters[99])[0].packets, 3);
+        assert_eq!(counters[99].read()[0].packets, 3);
         assert_eq!(xdp_program("a"), program, "the first program is back");
         drop((received, rx, port));
         assert_eq!(xdp_program("a"), 0);
@@ -579,8 +579,8 @@ fn a_program_that_the_kernel_refuses_changes_nothing() {
     wrong.instructions[1].immediate = 20;
     let error = early.set(&wrong).unwrap_err().to_string();
     assert!(error.starts_with("a: cannot load an XDP program that drops frames: "), "{error}");
-    let long = DropProgram { instructions: vec![wrong.instructions[2]; DropProgram::MAX_INSTRUCTIONS + 1], rules: 1 };
-    assert!(early.set(&long).unwrap_err().to_string().contains("2049 instructions for 1 rules are too many"));
+    let long = DropProgram { instructions: vec![wrong.instructions[2]; DropProgram::MAX_INSTRUCTIONS + 1], rules: 1, ..wrong.clone() };
+    assert!(early.set(&long).unwrap_err().to_string().contains("2049 instructions and 0 prefixes for 1 rules are too many"));
     assert_eq!(xdp_program("a"), program);
     let status = |port: &Arc<dyn Port>| port.status().into_iter().find(|(name, _)| *name == "ingress-offloaded-rules");
     assert_eq!(status(&port), Some(("ingress-offloaded-rules", "1".into())));

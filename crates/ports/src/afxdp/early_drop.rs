@@ -1,12 +1,11 @@
 //! What the XDP program of a port drops for an ingress filter: the counters, and the exchange of programs.
 //!
-//! All programs of a port count in one map, so nothing is lost when one takes another's place, and frames that the earlier
-//! one still has are counted. Each program has counters of its own, taken in turn: the map has several times as many as a
-//! program may have rules, so that those of the one before are still there.
+//! Each program has counters of its own. Those of the one before are kept until the next exchange: it may still be at work on
+//! another processor for a moment when it has been exchanged.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -15,46 +14,49 @@ use super::syscall;
 use crate::early_drop::{Counters, DropProgram, Dropped, EarlyDrop};
 use crate::{Error, afxdp};
 
-/// Counters in the map: one for all, and the others in turn.
-const COUNTERS: u32 = 1 + 4 * DropProgram::MAX_RULES as u32;
-
 /// Words of a counter: frames, bytes.
 const WORDS: usize = 2;
 
-/// Name of the map.
+/// Name of the maps of counters.
 const NAME: &str = "weir_dropped";
+
+/// Counters read by one system call.
+const AT_ONCE: usize = 1024;
 
 /// The means to have a port's program drop frames.
 pub struct XdpDrop {
     port: String,
     program: Program,
-    /// Locked while programs are loaded and exchanged, one at a time, which takes time: readers do without.
-    exchange: Mutex<Exchange>,
-    /// Made when first needed.
-    counters: OnceLock<CounterMap>,
-    /// How many rules are in force.
-    rules: Mutex<Option<u32>>,
+    /// Locked while programs are loaded and exchanged, one at a time, which takes time: readers do without. `None` when the
+    /// port is closed.
+    attachment: Mutex<Option<Attachment>>,
+    /// Locked for moments.
+    counted: Mutex<Counted>,
 }
 
-/// What an exchange of programs changes.
-struct Exchange {
-    /// Absent when the port is closed.
-    attachment: Option<Attachment>,
-    /// The next counter.
-    next: u32,
+/// What has been counted.
+#[derive(Default)]
+struct Counted {
+    /// How many rules are in force, where there are any.
+    rules: Option<u32>,
+    /// By programs whose counters are no more.
+    ended: Dropped,
+    /// Of the program that was put in force last, and of the one before.
+    maps: Vec<Arc<CounterMap>>,
 }
 
-/// The counters of each processor.
+/// The counters of a program: one for all rules, and one for each. Each processor has its own.
+#[derive(Debug)]
 struct CounterMap {
     map: OwnedFd,
+    rules: usize,
     processors: usize,
 }
 
 impl XdpDrop {
     /// Of an attached program.
     pub fn new(port: &str, program: Program, attachment: Attachment) -> XdpDrop {
-        let exchange = Mutex::new(Exchange { attachment: Some(attachment), next: 1 });
-        XdpDrop { port: port.into(), program, exchange, counters: OnceLock::new(), rules: Mutex::new(None) }
+        XdpDrop { port: port.into(), program, attachment: Mutex::new(Some(attachment)), counted: Mutex::default() }
     }
 
     /// Leads the frames of a receive queue to a socket.
@@ -64,88 +66,118 @@ impl XdpDrop {
 
     /// Takes the program off the interface. The counters stay.
     pub fn detach(&self) {
-        self.exchange.lock().attachment = None;
-        *self.rules.lock() = None;
+        *self.attachment.lock() = None;
+        self.counted.lock().rules = None;
     }
 
-    /// How many rules are in force, where there is a filter.
+    /// How many rules are in force, where there are any.
     pub fn rules(&self) -> Option<u32> {
-        *self.rules.lock()
+        self.counted.lock().rules
     }
 
     fn failed(&self, what: &str, source: io::Error) -> Error {
         let hint = source.raw_os_error().and_then(afxdp::hint);
         Error::System { port: self.port.clone(), what: what.into(), source, hint }
     }
+
+    /// Whether the bounds are kept; what is beyond is not made, and not shown to the kernel.
+    fn check(&self, program: &DropProgram) -> Result<(), Error> {
+        let (instructions, rules) = (program.instructions.len(), program.rules as usize);
+        let entries: usize = program.tables.iter().map(|table| table.entries.len()).sum();
+        if instructions <= DropProgram::MAX_INSTRUCTIONS && rules.max(entries) <= DropProgram::MAX_RULES {
+            return Ok(());
+        }
+        let problem =
+            format!("{instructions} instructions and {entries} prefixes for {rules} rules are too many for an XDP program");
+        Err(Error::Unavailable { port: self.port.clone(), problem })
+    }
 }
 
 impl EarlyDrop for XdpDrop {
-    fn set(&self, program: &DropProgram) -> Result<Counters, Error> {
-        let (instructions, rules) = (program.instructions.len(), program.rules as usize);
-        if instructions > DropProgram::MAX_INSTRUCTIONS || rules > DropProgram::MAX_RULES {
-            let problem = format!("{instructions} instructions for {rules} rules are too many for an XDP program");
+    fn set(&self, program: &DropProgram) -> Result<Arc<dyn Counters>, Error> {
+        self.check(program)?;
+        let mut attachment = self.attachment.lock();
+        let Some(attachment) = &mut *attachment else {
+            let problem = "the port is closed".into();
             return Err(Error::Unavailable { port: self.port.clone(), problem });
-        }
-        let exchange = &mut *self.exchange.lock();
-        let Exchange { attachment: Some(attachment), next } = exchange else { return Err(gone(&self.port)) };
-        let counters = match self.counters.get() {
-            Some(counters) => counters,
-            None => {
-                let made = CounterMap::new().map_err(|e| self.failed("make counters for an XDP program", e))?;
-                self.counters.get_or_init(|| made)
-            }
         };
-        let first = if *next + program.rules <= COUNTERS { *next } else { 1 };
-        let dropping = Dropping { program, counters: counters.map.as_fd(), first };
-        let loaded = self.program.load_dropping(&dropping);
+        let map = CounterMap::new(program.rules).map_err(|e| self.failed("make counters for an XDP program", e))?;
+        let loaded = self.program.load_dropping(&Dropping { program, counters: map.map.as_fd() });
         let loaded = loaded.map_err(|e| self.failed("load an XDP program that drops frames", e))?;
-        let base = (first..first + program.rules).map(|at| counters.read(at)).collect();
         attachment.replace(loaded.as_fd()).map_err(|e| self.failed("replace the XDP program", e))?;
-        *next = first + program.rules;
-        *self.rules.lock() = Some(program.rules);
-        Ok(Counters { first, base })
+        let map = Arc::new(map);
+        let counted = &mut *self.counted.lock();
+        counted.rules = Some(program.rules);
+        counted.maps.push(map.clone());
+        if counted.maps.len() > 2 {
+            counted.ended.add(counted.maps.remove(0).total());
+        }
+        Ok(map)
     }
 
     fn clear(&self) -> Result<(), Error> {
-        let mut exchange = self.exchange.lock();
-        if self.rules.lock().is_some()
-            && let Some(attachment) = &mut exchange.attachment
+        let mut attachment = self.attachment.lock();
+        if self.rules().is_some()
+            && let Some(attachment) = &mut *attachment
         {
             attachment.replace(self.program.plain()).map_err(|e| self.failed("replace the XDP program", e))?;
-            *self.rules.lock() = None;
+            self.counted.lock().rules = None;
         }
         Ok(())
     }
 
-    fn read(&self, counters: &Counters) -> Vec<Dropped> {
-        let read = |at| self.counters.get().map_or(Dropped::default(), |map| map.read(at));
-        (counters.first..).zip(&counters.base).map(|(at, &base)| read(at).since(base)).collect()
-    }
-
     fn total(&self) -> Dropped {
-        self.counters.get().map_or(Dropped::default(), |map| map.read(0))
+        let counted = self.counted.lock();
+        counted.maps.iter().fold(counted.ended, |mut sum, map| {
+            sum.add(map.total());
+            sum
+        })
     }
-}
-
-fn gone(port: &str) -> Error {
-    Error::Unavailable { port: port.into(), problem: "the port is closed".into() }
 }
 
 impl CounterMap {
-    fn new() -> io::Result<CounterMap> {
-        let map = syscall::create_percpu_array(NAME, (WORDS * size_of::<u64>()) as u32, COUNTERS)?;
-        Ok(CounterMap { map, processors: possible_processors()? })
+    fn new(rules: u32) -> io::Result<CounterMap> {
+        let processors = possible_processors()?;
+        let map = syscall::create_percpu_array(NAME, (WORDS * size_of::<u64>()) as u32, 1 + rules)?;
+        Ok(CounterMap { map, rules: rules as usize, processors })
     }
 
-    /// The sum over all processors.
-    fn read(&self, counter: u32) -> Dropped {
+    /// What all rules have dropped.
+    fn total(&self) -> Dropped {
+        self.read_one(0)
+    }
+
+    fn read_one(&self, counter: usize) -> Dropped {
         let mut words = vec![0; WORDS * self.processors];
         // SAFETY: `words` has room for the value of each processor that the kernel says there may be.
-        let answer = unsafe { syscall::look_up(self.map.as_fd(), counter, &mut words) };
+        let answer = unsafe { syscall::look_up(self.map.as_fd(), counter as u32, &mut words) };
         debug_assert!(answer.is_ok(), "{answer:?}");
-        let sum = |word: usize| words.iter().skip(word).step_by(WORDS).fold(0, |sum: u64, n| sum.wrapping_add(*n));
-        Dropped { packets: sum(0), bytes: sum(1) }
+        sum(&words)
     }
+}
+
+impl Counters for CounterMap {
+    fn read(&self) -> Vec<Dropped> {
+        let mut counts = Vec::with_capacity(1 + self.rules);
+        let mut keys = [0; AT_ONCE];
+        let mut words = vec![0; AT_ONCE * WORDS * self.processors];
+        while counts.len() <= self.rules {
+            let behind = (counts.len() as u32).checked_sub(1);
+            // SAFETY: `words` has room for the value of each processor that there may be, for each of the keys.
+            let count = unsafe { syscall::look_up_many(self.map.as_fd(), behind, &mut keys, &mut words) };
+            match count {
+                Ok(count @ 1..) => counts.extend(words.chunks(WORDS * self.processors).take(count).map(sum)),
+                _ => counts.push(self.read_one(counts.len())),
+            }
+        }
+        counts.drain(1..=self.rules).collect()
+    }
+}
+
+/// The sum over all processors.
+fn sum(words: &[u64]) -> Dropped {
+    let sum = |word: usize| words.iter().skip(word).step_by(WORDS).fold(0, |sum: u64, n| sum.wrapping_add(*n));
+    Dropped { packets: sum(0), bytes: sum(1) }
 }
 
 /// How many processors the kernel keeps room for.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::syscall;
 use crate::Error;
-use crate::early_drop::{DropProgram, Instruction};
+use crate::early_drop::{DropProgram, Instruction, PrefixTable};
 use crate::link::Interface;
 
 /// Name of the program, by which stale ones are known.
@@ -55,10 +55,8 @@ pub struct Program {
 pub struct Dropping<'a> {
     /// Says which rule drops a frame.
     pub program: &'a DropProgram,
-    /// Counters by number: frames and bytes. That of the first rule is `first`; number zero counts for all rules.
+    /// Counters by number: frames and bytes. The rules' begin with one; number zero counts for all.
     pub counters: BorrowedFd<'a>,
-    /// See `counters`.
-    pub first: u32,
 }
 
 impl Program {
@@ -71,8 +69,11 @@ impl Program {
 
     /// Loads the program that leads to the same sockets, but drops frames before.
     pub fn load_dropping(&self, dropping: &Dropping) -> io::Result<OwnedFd> {
+        // The program has them when it is loaded.
+        let tables = dropping.program.tables.iter().map(make_table).collect::<io::Result<Vec<_>>>()?;
+        let body = with_tables(&dropping.program.instructions, &tables);
         let load = |length| {
-            let code = dropping_instructions(self.map.as_fd(), self.queues, dropping, length);
+            let code = dropping_instructions(self.map.as_fd(), self.queues, &body, dropping.counters, length);
             syscall::load_xdp_program(NAME, &code)
         };
         // Without CAP_PERFMON a program must not subtract addresses; the function is there since Linux 5.18.
@@ -174,9 +175,14 @@ enum Length {
 
 /// Frames of queues without a socket go on as they are, and so do those that no rule drops; others are counted, for their
 /// rule and for all.
-fn dropping_instructions(map: BorrowedFd, queues: u32, dropping: &Dropping, length: Length) -> Vec<Instruction> {
-    let body = &dropping.program.instructions;
-    let mut counting = vec![op(ADD_IMMEDIATE_32, 0, 0, 0, dropping.first as i32), op(STORE_WORD, STACK, 0, -4, 0)];
+fn dropping_instructions(
+    map: BorrowedFd,
+    queues: u32,
+    body: &[Instruction],
+    counters: BorrowedFd,
+    length: Length,
+) -> Vec<Instruction> {
+    let mut counting = vec![op(ADD_IMMEDIATE_32, 0, 0, 0, 1), op(STORE_WORD, STACK, 0, -4, 0)];
     match length {
         Length::Subtracted => counting.extend([op(MOVE, 9, 8, 0, 0), op(SUBTRACT, 9, 7, 0, 0)]),
         Length::Asked => counting.extend([
@@ -185,9 +191,9 @@ fn dropping_instructions(map: BorrowedFd, queues: u32, dropping: &Dropping, leng
             op(MOVE, 9, 0, 0, 0),
         ]),
     }
-    counting.extend(count(dropping.counters));
+    counting.extend(count(counters));
     counting.push(op(STORE_WORD_IMMEDIATE, STACK, 0, -4, 0));
-    counting.extend(count(dropping.counters));
+    counting.extend(count(counters));
     counting.extend([op(MOVE_IMMEDIATE, 0, 0, 0, XDP_DROP), op(EXIT, 0, 0, 0, 0)]);
 
     let mut code = vec![
@@ -202,6 +208,26 @@ fn dropping_instructions(map: BorrowedFd, queues: u32, dropping: &Dropping, leng
     code.push(op(JUMP_EQUAL_32, 0, 0, counting.len() as i16, DropProgram::NONE));
     code.extend(counting);
     code.extend(redirect(map, 6));
+    code
+}
+
+/// A map of a table's prefixes.
+fn make_table(table: &PrefixTable) -> io::Result<OwnedFd> {
+    let map = syscall::create_prefix_map(NAME, table.address_bytes as u32, table.entries.len() as u32)?;
+    for &(len, address, value) in &table.entries {
+        syscall::update_prefix_map(map.as_fd(), len, address, value)?;
+    }
+    Ok(map)
+}
+
+/// The instructions with these tables in the places of their numbers.
+fn with_tables(instructions: &[Instruction], tables: &[OwnedFd]) -> Vec<Instruction> {
+    let mut code = instructions.to_vec();
+    for instruction in code.iter_mut().filter(|i| i.code == LOAD_IMMEDIATE_64 && i.registers >> 4 == DropProgram::TABLE) {
+        instruction.registers = instruction.registers & 0xf | MAP_FD << 4;
+        // The kernel refuses what is no descriptor.
+        instruction.immediate = tables.get(instruction.immediate as usize).map_or(-1, AsRawFd::as_raw_fd);
+    }
     code
 }
 
@@ -231,7 +257,8 @@ fn count(counters: BorrowedFd) -> [Instruction; 12] {
 /// When the kernel refuses the program, or this process may load none.
 pub fn trial(program: &DropProgram, frames: &[Vec<u8>]) -> io::Result<Vec<Option<u32>>> {
     let mut code = vec![op(MOVE, 6, 1, 0, 0), op(LOAD_WORD, 7, 6, DATA, 0), op(LOAD_WORD, 8, 6, DATA_END, 0)];
-    code.extend(&program.instructions);
+    let tables = program.tables.iter().map(make_table).collect::<io::Result<Vec<_>>>()?;
+    code.extend(with_tables(&program.instructions, &tables));
     code.push(op(EXIT, 0, 0, 0, 0));
     let program = syscall::load_xdp_program(NAME, &code)?;
     let run = |frame: &Vec<u8>| {

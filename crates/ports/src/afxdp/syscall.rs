@@ -15,11 +15,13 @@ const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_LINK_DETACH: libc::c_long = 34;
 
 const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const BPF_MAP_TYPE_LPM_TRIE: u32 = 11;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
@@ -29,15 +31,29 @@ pub const NAME_LEN: usize = 16;
 
 /// Makes a map from receive queue number to AF_XDP socket.
 pub fn create_xskmap(name: &str, entries: u32) -> io::Result<OwnedFd> {
-    create_map(name, BPF_MAP_TYPE_XSKMAP, 4, entries)
+    create_map(name, BPF_MAP_TYPE_XSKMAP, 4, 4, entries, 0)
 }
 
 /// Makes a map of `entries` values of `value_size` bytes, by number, which each processor has of its own.
 pub fn create_percpu_array(name: &str, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
-    create_map(name, BPF_MAP_TYPE_PERCPU_ARRAY, value_size, entries)
+    create_map(name, BPF_MAP_TYPE_PERCPU_ARRAY, 4, value_size, entries, 0)
 }
 
-fn create_map(name: &str, kind: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+/// Makes a map of words, by prefixes of addresses of so many bytes.
+pub fn create_prefix_map(name: &str, address_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    /// BPF_F_NO_PREALLOC, which this kind of map wants.
+    const NOT_PREALLOCATED: u32 = 1;
+    create_map(name, BPF_MAP_TYPE_LPM_TRIE, 4 + address_bytes, 4, entries, NOT_PREALLOCATED)
+}
+
+fn create_map(
+    name: &str,
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -51,10 +67,10 @@ fn create_map(name: &str, kind: u32, value_size: u32, entries: u32) -> io::Resul
     }
     let mut attributes = Attributes {
         kind,
-        key_size: 4,
+        key_size,
         value_size,
         max_entries: entries,
-        flags: 0,
+        flags,
         inner_map_fd: 0,
         numa_node: 0,
         name: name_field(name),
@@ -88,8 +104,70 @@ pub unsafe fn look_up(map: BorrowedFd, key: u32, words: &mut [u64]) -> io::Resul
     unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }.map(|_| ())
 }
 
+/// Reads entries of a map that each processor has of its own: as many as `keys` has room for, from the first on or from
+/// behind one, and of each what [`look_up`] reads. Returns how many there were. Unknown before Linux 5.13.
+///
+/// # Safety
+/// `words` has room for as many values as there may be processors, for each of the keys.
+pub unsafe fn look_up_many(
+    map: BorrowedFd,
+    behind: Option<u32>,
+    keys: &mut [u32],
+    words: &mut [u64],
+) -> io::Result<usize> {
+    #[repr(C)]
+    struct Attributes {
+        in_batch: u64,
+        out_batch: u64,
+        keys: u64,
+        values: u64,
+        count: u32,
+        map: u32,
+        element_flags: u64,
+        flags: u64,
+    }
+    let mut next = 0_u32;
+    let mut attributes = Attributes {
+        in_batch: behind.as_ref().map_or(0, |key| std::ptr::from_ref(key).expose_provenance() as u64),
+        out_batch: std::ptr::from_mut(&mut next).expose_provenance() as u64,
+        keys: keys.as_mut_ptr().expose_provenance() as u64,
+        values: words.as_mut_ptr().expose_provenance() as u64,
+        count: keys.len() as u32,
+        map: map.as_raw_fd() as u32,
+        element_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: these are the attributes of the command, and what they point to outlives the call. The kernel writes at most
+    // `count` keys and their values, for which there is room (contract of this function), and the place to go on.
+    let answer = unsafe { bpf(BPF_MAP_LOOKUP_BATCH, &mut attributes) };
+    match answer {
+        // The map has no more entries.
+        Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(e),
+        _ => Ok(attributes.count as usize),
+    }
+}
+
 /// Sets one entry of a map from u32 to u32.
 pub fn update_map(map: BorrowedFd, key: u32, value: u32) -> io::Result<()> {
+    // SAFETY: the map's keys have four bytes.
+    unsafe { update(map, std::ptr::from_ref(&key).cast(), value) }
+}
+
+/// Sets one entry of a map from prefixes to u32: the address has as many bytes as those of the map, at most 16.
+pub fn update_prefix_map(map: BorrowedFd, len: u8, address: [u8; 16], value: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Key {
+        len: u32,
+        address: [u8; 16],
+    }
+    let key = Key { len: len.into(), address };
+    // SAFETY: no map that `create_prefix_map` makes for addresses has keys longer than this.
+    unsafe { update(map, std::ptr::from_ref(&key).cast(), value) }
+}
+
+/// # Safety
+/// `key` has as many bytes as the map's keys, and the map's values are words.
+unsafe fn update(map: BorrowedFd, key: *const u8, value: u32) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
         map: u32,
@@ -98,9 +176,13 @@ pub fn update_map(map: BorrowedFd, key: u32, value: u32) -> io::Result<()> {
         value: u64,
         flags: u64,
     }
-    let address = |number: &u32| std::ptr::from_ref(number).expose_provenance() as u64;
-    let mut attributes =
-        Attributes { map: map.as_raw_fd() as u32, pad: 0, key: address(&key), value: address(&value), flags: 0 };
+    let mut attributes = Attributes {
+        map: map.as_raw_fd() as u32,
+        pad: 0,
+        key: key.expose_provenance() as u64,
+        value: std::ptr::from_ref(&value).expose_provenance() as u64,
+        flags: 0,
+    };
     // SAFETY: these are the attributes of the command; key and value outlive the call.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(|_| ())
 }

@@ -37,8 +37,7 @@ struct Offload {
 
 /// The counters of a program.
 struct Counted {
-    early: Arc<dyn EarlyDrop>,
-    counters: Counters,
+    counters: Arc<dyn Counters>,
     /// What was added to the filter's counters.
     read: Vec<Dropped>,
     /// The filter's.
@@ -70,8 +69,8 @@ impl Offloads {
         match set {
             None => clear(port, &*early),
             Some(Ok(counters)) => {
-                let read = vec![Dropped::default(); counters.base.len()];
-                counted.push(Counted { early: early.clone(), counters, read, filter: filter.for_offload() });
+                let read = vec![Dropped::default(); filter.rules().rules().len()];
+                counted.push(Counted { counters, read, filter: filter.for_offload() });
             }
             Some(Err(problem)) => {
                 tracing::info!(port, %problem, "the ingress filter stays in the switch");
@@ -120,7 +119,7 @@ fn clear(port: &str, early: &dyn EarlyDrop) {
 impl Counted {
     /// Adds what has been counted since the last time.
     fn add(&mut self) {
-        let now = self.early.read(&self.counters);
+        let now = self.counters.read();
         for (rule, (read, now)) in self.read.iter_mut().zip(now).enumerate() {
             let Dropped { packets, bytes } = now.since(*read);
             self.filter.add(rule, RuleCounts { packets, bytes, dropped: packets });
