@@ -405,6 +405,7 @@ fn the_interface_is_deleted_while_in_use() {
         run("ip link add name a type veth peer name b");
         run("ip link set dev a up");
         run("ip link set dev b up");
+        lab::await_carrier();
         let link = port.link();
         assert!(!link.up && !link.admin_up && link.resets == 1, "{link:?}");
         assert!(port.is_gone() && port.mac() == mac, "what was known of it last");
