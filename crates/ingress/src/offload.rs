@@ -363,9 +363,9 @@ impl<'a> Translation<'a> {
     fn write(mut self, answer: i32) -> Result<bool, Obstacle> {
         self.known[0] = Some(0);
         self.write_start();
-        let mut places = vec![0; self.operations.len()];
+        let mut places = Vec::with_capacity(self.operations.len());
         for at in 0..self.operations.len() {
-            places[at] = self.code.len();
+            places.push(self.code.len());
             // The kernel refuses code that is never reached.
             if let Some(known) = self.known[at] {
                 self.write_operation(at, known)?;
@@ -373,7 +373,8 @@ impl<'a> Translation<'a> {
         }
         let jumps = std::mem::take(&mut self.jumps);
         let code = self.code;
-        let to = |wanted: fn(&Target) -> bool| jumps.iter().filter(move |(_, target)| wanted(target)).map(|(from, _)| *from);
+        let to =
+            |wanted: fn(&Target) -> bool| jumps.iter().filter(move |(_, target)| wanted(target)).map(|(from, _)| *from);
         for &(from, target) in &jumps {
             if let Target::Operation(target) = target {
                 code.instructions[from].offset = (places[target] - from - 1) as i16;
@@ -691,8 +692,10 @@ mod tests {
 
     /// Frames of any kind with addresses, ports and tags that expressions below ask for; cut short here and there.
     fn any_frame() -> impl Strategy<Value = Vec<u8>> {
-        let kind = prop::sample::select(vec![[0x08, 0x00], [0x08, 0x06], [0x80, 0x35], [0x86, 0xdd], [0x81, 0x00], [9, 9]]);
-        let body = prop::collection::vec(prop::sample::select(vec![0, 1, 6, 8, 10, 17, 80, 0x45, 0x46, 0xc6, 0xff]), 0..90);
+        let kind =
+            prop::sample::select(vec![[0x08, 0x00], [0x08, 0x06], [0x80, 0x35], [0x86, 0xdd], [0x81, 0x00], [9, 9]]);
+        let body =
+            prop::collection::vec(prop::sample::select(vec![0, 1, 6, 8, 10, 17, 80, 0x45, 0x46, 0xc6, 0xff]), 0..90);
         (kind, body, any::<bool>(), any::<u8>(), 0..4_u8).prop_map(|(kind, body, is_plain, last, option)| {
             let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
             frame.extend(kind);
@@ -828,7 +831,10 @@ mod tests {
         let too_many: Vec<_> = (0..17_000).map(|n| format!("drop host 10.0.{}.{}", n / 250, n % 250)).collect();
         let text = format!("drop udp; pass tcp; {}", too_many.join(";"));
         assert_eq!(pushed(&text), (Some(2), 2, Some(Obstacle::Prefixes)));
-        let long = (0..150).map(|n| format!("drop udp port {} or tcp port {}", 2 * n, 2 * n + 1)).collect::<Vec<_>>().join(";");
+        let long = (0..150)
+            .map(|n| format!("drop udp port {} or tcp port {}", 2 * n, 2 * n + 1))
+            .collect::<Vec<_>>()
+            .join(";");
         let (program, rules, obstacle) = pushed(&long);
         assert!(program == Some(rules as u32) && (10..150).contains(&rules), "{rules}");
         assert_eq!(obstacle, Some(Obstacle::Instructions));

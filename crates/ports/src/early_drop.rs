@@ -84,10 +84,7 @@ impl Dropped {
 
     /// What has been dropped since `before`.
     pub fn since(self, before: Dropped) -> Dropped {
-        Dropped {
-            packets: self.packets.wrapping_sub(before.packets),
-            bytes: self.bytes.wrapping_sub(before.bytes),
-        }
+        Dropped { packets: self.packets.wrapping_sub(before.packets), bytes: self.bytes.wrapping_sub(before.bytes) }
     }
 }
 

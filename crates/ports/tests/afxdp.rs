@@ -580,8 +580,14 @@ fn a_program_that_the_kernel_refuses_changes_nothing() {
     wrong.instructions[1].immediate = 20;
     let error = early.set(&wrong).unwrap_err().to_string();
     assert!(error.starts_with("a: cannot load an XDP program that drops frames: "), "{error}");
-    let long = DropProgram { instructions: vec![wrong.instructions[2]; DropProgram::MAX_INSTRUCTIONS + 1], rules: 1, ..wrong.clone() };
-    assert!(early.set(&long).unwrap_err().to_string().contains("2049 instructions and 0 prefixes for 1 rules are too many"));
+    let long = DropProgram {
+        instructions: vec![wrong.instructions[2]; DropProgram::MAX_INSTRUCTIONS + 1],
+        rules: 1,
+        ..wrong.clone()
+    };
+    assert!(
+        early.set(&long).unwrap_err().to_string().contains("2049 instructions and 0 prefixes for 1 rules are too many")
+    );
     assert_eq!(xdp_program("a"), program);
     let status = |port: &Arc<dyn Port>| port.status().into_iter().find(|(name, _)| *name == "ingress-offloaded-rules");
     assert_eq!(status(&port), Some(("ingress-offloaded-rules", "1".into())));

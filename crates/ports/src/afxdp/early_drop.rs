@@ -87,8 +87,9 @@ impl XdpDrop {
         if instructions <= DropProgram::MAX_INSTRUCTIONS && rules.max(entries) <= DropProgram::MAX_RULES {
             return Ok(());
         }
-        let problem =
-            format!("{instructions} instructions and {entries} prefixes for {rules} rules are too many for an XDP program");
+        let problem = format!(
+            "{instructions} instructions and {entries} prefixes for {rules} rules are too many for an XDP program"
+        );
         Err(Error::Unavailable { port: self.port.clone(), problem })
     }
 }

@@ -51,10 +51,10 @@
 
 #![allow(unsafe_code)]
 
+mod early_drop;
 #[cfg(test)]
 #[path = "../../tests/lab/mod.rs"]
 mod lab;
-mod early_drop;
 mod merge;
 mod metadata;
 mod program;

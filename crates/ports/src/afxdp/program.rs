@@ -185,11 +185,9 @@ fn dropping_instructions(
     let mut counting = vec![op(ADD_IMMEDIATE_32, 0, 0, 0, 1), op(STORE_WORD, STACK, 0, -4, 0)];
     match length {
         Length::Subtracted => counting.extend([op(MOVE, 9, 8, 0, 0), op(SUBTRACT, 9, 7, 0, 0)]),
-        Length::Asked => counting.extend([
-            op(MOVE, 1, 6, 0, 0),
-            op(CALL, 0, 0, 0, XDP_GET_BUFF_LEN),
-            op(MOVE, 9, 0, 0, 0),
-        ]),
+        Length::Asked => {
+            counting.extend([op(MOVE, 1, 6, 0, 0), op(CALL, 0, 0, 0, XDP_GET_BUFF_LEN), op(MOVE, 9, 0, 0, 0)])
+        }
     }
     counting.extend(count(counters));
     counting.push(op(STORE_WORD_IMMEDIATE, STACK, 0, -4, 0));
@@ -223,7 +221,8 @@ fn make_table(table: &PrefixTable) -> io::Result<OwnedFd> {
 /// The instructions with these tables in the places of their numbers.
 fn with_tables(instructions: &[Instruction], tables: &[OwnedFd]) -> Vec<Instruction> {
     let mut code = instructions.to_vec();
-    for instruction in code.iter_mut().filter(|i| i.code == LOAD_IMMEDIATE_64 && i.registers >> 4 == DropProgram::TABLE) {
+    for instruction in code.iter_mut().filter(|i| i.code == LOAD_IMMEDIATE_64 && i.registers >> 4 == DropProgram::TABLE)
+    {
         instruction.registers = instruction.registers & 0xf | MAP_FD << 4;
         // The kernel refuses what is no descriptor.
         instruction.immediate = tables.get(instruction.immediate as usize).map_or(-1, AsRawFd::as_raw_fd);

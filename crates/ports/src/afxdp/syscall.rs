@@ -46,14 +46,7 @@ pub fn create_prefix_map(name: &str, address_bytes: u32, entries: u32) -> io::Re
     create_map(name, BPF_MAP_TYPE_LPM_TRIE, 4 + address_bytes, 4, entries, NOT_PREALLOCATED)
 }
 
-fn create_map(
-    name: &str,
-    kind: u32,
-    key_size: u32,
-    value_size: u32,
-    entries: u32,
-    flags: u32,
-) -> io::Result<OwnedFd> {
+fn create_map(name: &str, kind: u32, key_size: u32, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         kind: u32,

@@ -305,7 +305,10 @@ impl LiveSwitch {
         }
         let wanted = interface.ingress_filter.as_deref();
         let offload = interface.ingress_offload;
-        self.engine.ingress.configure(&self.engine.datapath, name, wanted, offload).map_err(|e| format!("ingress-filter: {e}"))
+        self.engine
+            .ingress
+            .configure(&self.engine.datapath, name, wanted, offload)
+            .map_err(|e| format!("ingress-filter: {e}"))
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datapath::{Datapath, PortNo};
 use datapath::pipeline::ingress::{Ingress, IngressSource};
+use datapath::{Datapath, PortNo};
 use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;
 use ports::Port;
