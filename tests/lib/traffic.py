@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-# Sends numbered datagrams to ADDRESS, with a pause of SECONDS after each, until its input ends, then how many there
-# were. With "new" each comes from a port that none has come from before, as long as there are such ports.
+# Sends numbered datagrams of SIZE bytes to ADDRESS, with a pause of SECONDS after each, until its input ends, then how many
+# there were. With "new" each comes from a port that none has come from before, as long as there are such ports.
 SENDER = """
 import socket, sys, threading, time
-address, pause, ports = sys.argv[1:]
+address, pause, ports, size = sys.argv[1:]
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -17,7 +17,7 @@ while not ended.is_set():
         s.close()
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         s.bind(('', 1024 + n % 64000))
-    s.sendto(n.to_bytes(4, 'big'), (address, 9))
+    s.sendto(n.to_bytes(4, 'big').ljust(int(size), b'x'), (address, 9))
     n += 1
     time.sleep(float(pause))
 print(n)
@@ -32,7 +32,7 @@ s.bind((sys.argv[1], 9))
 print('ready', flush=True)
 while True:
     try:
-        print(int.from_bytes(s.recv(64), 'big'))
+        print(int.from_bytes(s.recv(4), 'big'))
     except TimeoutError:
         break
     s.settimeout(2)
@@ -42,13 +42,13 @@ while True:
 class Traffic:
     """Numbered datagrams from one host to another: one connection, or as many as there are datagrams."""
 
-    def __init__(self, a, b, address, new_connections=False):
+    def __init__(self, a, b, address, new_connections=False, size=4):
         self.to = b
         self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
         assert self.receiver.stdout.readline() == "ready\n"
         # The slow path has room for some hundreds that wait.
         how = ["0.002", "new"] if new_connections else ["0.0005", "one"]
-        self.sender = a.start(sys.executable, "-c", SENDER, address, *how, stdin=subprocess.PIPE)
+        self.sender = a.start(sys.executable, "-c", SENDER, address, *how, size, stdin=subprocess.PIPE)
 
     def goes_on(self):
         """Returns when some more has arrived."""

@@ -154,7 +154,10 @@ class Switch:
                 device = f"net_null{number},size=60" + (",no-rx=1" if number != 1 else "")
             what = ["type=dpdk", f"options:dpdk-devargs={device}"]
         elif trace:
-            what = ["type=pcap", f"options:rx_pcap={trace}", "options:loop=true"]
+            # A daemon opens capture files of its run directory only.
+            capture = self.dir / f"{name}.pcap"
+            shutil.copy(trace, capture)
+            what = ["type=pcap", f"options:rx_pcap={capture}", "options:loop=true"]
         else:
             what = ["type=null"] + (["options:n_rxq=1"] if number == 1 else [])
         self.vsctl("add-port", self.bridge, name, "--", "set", "Interface", name, *what, f"ofport_request={number}")

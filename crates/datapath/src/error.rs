@@ -22,6 +22,9 @@ pub enum Error {
     /// No such flow: it has been removed.
     #[error("datapath flow {:#x} does not exist", .0.0)]
     NoSuchFlow(FlowId),
+    /// What the flow was made from has changed since.
+    #[error("the flow is out of date before it is installed")]
+    OutOfDate,
     /// The flow limit is reached.
     #[error("the flow limit of {0} is reached")]
     TooManyFlows(usize),

@@ -26,6 +26,21 @@ pub trait Upcall: Send + Sync + 'static {
     /// Takes a packet that [`Action::Punt`] sent up. The variant of `punt` says why.
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time);
 
+    /// The version of the upper layer's state for which a flow is right that the verdict on a miss asked for. It is for
+    /// the packets that equal `key` under `mask`. `None` where something has changed since the verdict that may be
+    /// about them: then the flow is not installed, and the next of its packets misses again.
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        let _ = (tag, key, mask);
+        Some(0)
+    }
+
+    /// Whether this is the present version. Asked with the flows' lock held, when a flow is about to be installed. So
+    /// where the upper layer changes something and then walks over the flows, the flow is refused, or the walk meets it.
+    fn is_current(&self, version: u64) -> bool {
+        let _ = version;
+        true
+    }
+
     /// The flow that the verdict on a miss asked for is in the table now. Changes between the verdict and this call
     /// are not in the flow.
     fn installed(&self, tag: &FlowTag) {
@@ -105,16 +120,15 @@ impl FlowStats {
     }
 }
 
-/// What changes of an installed flow.
-pub struct FlowBrief {
-    /// Identity.
-    pub id: FlowId,
-    /// Counters, summed over the workers.
-    pub stats: FlowStats,
-    /// When it was installed.
-    pub created: Time,
-    /// The upper layer's record.
-    pub tag: FlowTag,
+/// What a walk over flows has found out about how they are used ([`Datapath::take_uses`](crate::Datapath::take_uses)).
+#[derive(Default)]
+pub struct FlowUses {
+    /// Flows that it has met.
+    pub flows: usize,
+    /// What they have counted since the last walk, for each tag: neighbours with one tag share an element.
+    pub used: Vec<(FlowTag, FlowStats)>,
+    /// Flows that no packet has used for too long.
+    pub idle: Vec<FlowId>,
 }
 
 /// An installed flow as dumps show it.
@@ -143,6 +157,8 @@ pub struct RemovedFlow {
     pub id: FlowId,
     /// Final statistics: nothing is counted any more.
     pub stats: FlowStats,
+    /// The part of the packets and bytes that no walk has taken.
+    pub rest: FlowStats,
     /// The upper layer's record of it.
     pub tag: FlowTag,
 }

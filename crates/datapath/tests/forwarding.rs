@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{ToPort, by_hand, flow, packet_in, udp};
-use datapath::{Action, Config, DropReason, Rewrite};
+use datapath::{Action, Config, DropReason, FlowSpec, Rewrite};
 use packet::flow::VlanLimit;
 use packet::{Field, Packet, Pool, PoolConfig};
 
@@ -506,4 +506,34 @@ fn flows_that_stay_are_listed_once_while_others_come_and_go() {
     let times = |id| listed.iter().filter(|&&other| other == id).count();
     assert!(!gone.is_empty() && first.iter().filter(|id| !gone.contains(id)).all(|&id| times(id) == 1));
     assert!(gone.iter().all(|&id| times(id) <= 1));
+}
+
+#[test]
+fn a_flow_is_found_by_its_key_and_mask() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    let specs: Vec<FlowSpec> = (0..600)
+        .map(|n| match n % 3 {
+            0 => flow(p[0].0, 0, &[(Field::UdpSrc, n)], vec![]),
+            1 => flow(p[1].0, 0, &[(Field::UdpSrc, n)], vec![]),
+            _ => flow(p[0].0, 7, &[(Field::UdpDst, n), (Field::UdpSrc, n)], vec![]),
+        })
+        .collect();
+    let find = |spec: &FlowSpec| dp.find_flow(&spec.key, (*spec.mask).clone());
+    assert!(specs.iter().all(|spec| find(spec).is_none()));
+    let copy = |spec: &FlowSpec| FlowSpec {
+        key: spec.key.clone(),
+        mask: spec.mask.clone(),
+        actions: Vec::new(),
+        tag: Arc::new(()),
+    };
+    let ids: Vec<_> = specs.iter().map(|spec| dp.install(copy(spec)).unwrap()).collect();
+    assert!(specs.iter().zip(&ids).all(|(spec, id)| find(spec) == Some(*id)));
+    // Bits of the key outside of the mask are of no account; those of the mask are.
+    let mut other = copy(&specs[0]);
+    other.key.set(Field::UdpDst, 99);
+    assert_eq!(find(&other), Some(ids[0]));
+    other.mask.set_exact(Field::UdpDst);
+    assert_eq!(find(&other), None);
+    dp.remove(ids[0]);
+    assert_eq!(find(&specs[0]), None);
 }

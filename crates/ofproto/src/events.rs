@@ -1,6 +1,11 @@
 //! What a bridge tells its controllers, unasked.
 
+use std::sync::Arc;
+
 use openflow::{FlowRemoved, PacketIn, PortStatus};
+
+/// Wakes whoever drives a connection. Called from the bridge's threads; must not block.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Takes the events of a bridge.
 ///

@@ -2,18 +2,23 @@
 //!
 //! Locks, in the order in which they are taken; a thread that holds one takes only later ones:
 //!
-//! 1. `revalidation`: one revalidation at a time;
-//! 2. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
+//! 1. `statistics`: one round for statistics at a time;
+//! 2. a round's progress, while the round is interrupted; otherwise a leaf;
+//! 3. `revalidation`: one round for changes at a time;
+//! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
-//! 3. a bridge's MAC table;
-//! 4. the interners, `credits`, `helpers`, `subscribers`, `records`, `removed`, `evicted`, `settings`, `due`: leaves.
+//! 5. a bridge's MAC table;
+//! 6. the interners, `helpers`, `subscribers`, `records`, `removed`, `round_stats`, `settings`, `waiting`, `due`: leaves.
+//!
+//! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
+//! no other thread but for operators' commands waits for a round.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Action, Datapath, PortNo, RemovedFlow};
+use datapath::{Action, Datapath, PortNo};
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
@@ -24,11 +29,11 @@ use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, Forwarding, PortState};
 use crate::model::port::describe;
 use crate::slowpath::control::Control;
-use crate::slowpath::control::Revalidation;
-use crate::slowpath::credits::Credits;
+use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::revalidators::Helpers;
+use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
@@ -72,6 +77,8 @@ pub(crate) struct RemovedRule {
     rule: Arc<Rule>,
     reason: FlowRemovedReason,
     at: Time,
+    /// The generation with which no flow uses the rule any more.
+    final_at: u64,
 }
 
 /// All bridges over one datapath. Implements [`datapath::Upcall`].
@@ -85,19 +92,25 @@ pub struct Switch {
     pub(crate) records: SharedRecords,
     /// Pipelines that wait for a controller.
     pub(crate) paused: Paused,
+    pub(crate) statistics: Mutex<StatisticsRounds>,
     pub(crate) revalidation: Mutex<Revalidation>,
+    pub(crate) round_stats: Mutex<RevalidationStats>,
     pub(crate) helpers: Helpers,
-    /// What has been credited of each datapath flow's counters.
-    pub(crate) credits: Credits,
+    /// Generation up to which changes are in force. Written with `revalidation` held.
+    pub(crate) in_force: AtomicU64,
+    /// [`Forwarding::affecting`], to be read without the lock.
+    pub(crate) affecting: Arc<AtomicU64>,
+    /// Who waits for changes to be in force.
+    pub(crate) waiting: Waiting,
+    /// Whether a thread runs [`run`](Switch::run) again and again.
+    has_revalidator: AtomicBool,
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
     pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Removed rules whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
-    /// Evicted datapath flows whose packets are not credited yet.
-    pub(crate) evicted: Mutex<Vec<RemovedFlow>>,
-    /// A flow was out of date when it was installed, so that another round is due.
+    /// A flow was installed with an address that had moved, so that another round is due.
     pub(crate) round_again: AtomicBool,
     /// Datapath flows may send to ports that were removed.
     pub(crate) ports_removed: AtomicBool,
@@ -110,22 +123,28 @@ pub struct Switch {
 impl Switch {
     /// A switch without bridges. Call [`attach`](Switch::attach) next.
     pub fn new(settings: SwitchSettings, clock: Arc<dyn Clock>) -> Arc<Switch> {
+        let forwarding = Forwarding::default();
+        let affecting = forwarding.affecting.clone();
         let switch = Arc::new(Switch {
             clock,
             settings: Mutex::new(settings),
             datapath: OnceLock::new(),
-            forwarding: RwLock::default(),
+            forwarding: RwLock::new(forwarding),
             interners: Interners::default(),
             records: SharedRecords::default(),
             paused: Paused::default(),
+            statistics: Mutex::default(),
             revalidation: Mutex::default(),
+            round_stats: Mutex::default(),
             helpers: Helpers::default(),
-            credits: Credits::default(),
+            in_force: AtomicU64::new(0),
+            affecting,
+            waiting: Waiting::default(),
+            has_revalidator: AtomicBool::new(false),
             control: Control::default(),
             bundles: Budget::new(MAX_BUNDLE_BYTES),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
-            evicted: Mutex::default(),
             round_again: AtomicBool::new(false),
             ports_removed: AtomicBool::new(false),
             due: Mutex::new(false),
@@ -152,6 +171,18 @@ impl Switch {
         let forwarding = self.forwarding.read();
         let &(bridge, port) = forwarding.by_dp_port.get(&port)?;
         Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
+    }
+
+    /// Says whether a thread runs [`run`](Switch::run) again and again, as [`wait`](Switch::wait) tells it. Then connections
+    /// wait for their barriers without holding up their own thread; otherwise a barrier is passed at once, by the
+    /// thread that asks for it.
+    pub fn set_revalidator(&self, has_revalidator: bool) {
+        self.has_revalidator.store(has_revalidator, Ordering::SeqCst);
+    }
+
+    /// See [`set_revalidator`](Switch::set_revalidator).
+    pub(crate) fn has_revalidator(&self) -> bool {
+        self.has_revalidator.load(Ordering::SeqCst)
     }
 
     /// Blocks until a change makes [`run`](Switch::run) due, or for at most `timeout`.
@@ -262,21 +293,26 @@ impl Switch {
         }
     }
 
-    /// Records that a rule was removed, for a flow-removed if it wants one.
-    pub(crate) fn rule_removed(&self, bridge: BridgeId, rule: Arc<Rule>, reason: FlowRemovedReason, now: Time) {
+    /// Records that a rule was removed, for a flow-removed if it wants one. Its counters are final when the changes up to
+    /// `final_at` are in force.
+    pub(crate) fn rule_removed(
+        &self,
+        bridge: BridgeId,
+        rule: Arc<Rule>,
+        reason: FlowRemovedReason,
+        at: Time,
+        final_at: u64,
+    ) {
         if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
-            self.removed.lock().push(RemovedRule { bridge, rule, reason, at: now });
+            self.removed.lock().push(RemovedRule { bridge, rule, reason, at, final_at });
         }
     }
 
-    /// Takes the flow-removed messages that wait. Their counters are final once no datapath flow uses
-    /// the rules.
-    pub(crate) fn take_removed(&self) -> Vec<RemovedRule> {
-        std::mem::take(&mut *self.removed.lock())
-    }
-
-    pub(crate) fn send_removed(&self, removed: Vec<RemovedRule>) {
-        for RemovedRule { bridge, rule, reason, at } in removed {
+    /// Sends the flow-removed messages that wait, of rules whose counters are final now that the changes up to a
+    /// generation are in force.
+    pub(crate) fn send_removed(&self, in_force: u64) {
+        let removed: Vec<_> = self.removed.lock().extract_if(.., |rule| rule.final_at <= in_force).collect();
+        for RemovedRule { bridge, rule, reason, at, .. } in removed {
             let (idle_timeout, hard_timeout) = rule.timeouts();
             let message = FlowRemoved {
                 matching: rule.matching(),

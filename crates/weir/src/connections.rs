@@ -13,6 +13,9 @@
 //! A connection is never closed while its request is being worked on, nor while it reads the answer. If all are in
 //! that state, a new connection waits in the socket's queue.
 //!
+//! What is kept for all connections together can be limited as well ([`Connections::with_memory`]). Above that limit, the
+//! connection is closed for which something is kept and that has taken or sent nothing for longest.
+//!
 //! Everything here is used by one thread.
 
 use std::cell::{Cell, RefCell};
@@ -31,6 +34,8 @@ pub struct Connections(Rc<Slots>);
 
 struct Slots {
     limit: usize,
+    /// Bytes that may be kept for all peers together.
+    memory: usize,
     /// In the order in which they connected.
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
     /// Number of the last event: orders connecting and becoming idle in time.
@@ -42,6 +47,8 @@ struct Slots {
 struct Peer {
     activity: Cell<Activity>,
     closing: Notify,
+    /// Bytes that are kept for it, and the event at which that changed last.
+    kept: Cell<(usize, u64)>,
 }
 
 /// What a peer does.
@@ -86,8 +93,13 @@ impl Activity {
 impl Connections {
     /// None yet, and never more than `limit`.
     pub fn new(limit: usize) -> Connections {
+        Connections::with_memory(limit, usize::MAX)
+    }
+
+    /// The same, with a limit of the bytes that are [kept](Slot::keep) for all of them together.
+    pub fn with_memory(limit: usize, memory: usize) -> Connections {
         let (peers, events, changed) = (RefCell::default(), Cell::default(), Notify::new());
-        Connections(Rc::new(Slots { limit, peers, events, changed }))
+        Connections(Rc::new(Slots { limit, memory, peers, events, changed }))
     }
 
     /// Waits until another connection can be taken.
@@ -112,11 +124,11 @@ impl Connections {
         if self.is_full() {
             let number = self.0.closable(now)?;
             // It counts as closed from now on: its task ends when it next runs.
-            let leaves = self.0.peers.borrow_mut().remove(&number);
-            leaves.inspect(|peer| peer.closing.notify_one());
+            self.0.close(number);
         }
         let number = self.0.event();
-        let peer = Rc::new(Peer { activity: Cell::new(Activity::New(now)), closing: Notify::new() });
+        let (activity, kept) = (Cell::new(Activity::New(now)), Cell::default());
+        let peer = Rc::new(Peer { activity, closing: Notify::new(), kept });
         self.0.peers.borrow_mut().insert(number, peer.clone());
         Some(Slot { slots: self.0.clone(), number, peer })
     }
@@ -126,6 +138,20 @@ impl Slots {
     fn event(&self) -> u64 {
         self.events.set(self.events.get() + 1);
         self.events.get()
+    }
+
+    /// Tells a connection to close.
+    fn close(&self, number: u64) {
+        let leaves = self.peers.borrow_mut().remove(&number);
+        leaves.inspect(|peer| peer.closing.notify_one());
+    }
+
+    /// The connection to close next, other than `but`, where more is kept than may be.
+    fn too_much(&self, but: u64) -> Option<u64> {
+        let peers = self.peers.borrow();
+        let kept: usize = peers.values().map(|peer| peer.kept.get().0).sum();
+        let others = peers.iter().filter(|(number, peer)| **number != but && peer.kept.get().0 > 0);
+        others.min_by_key(|(_, peer)| peer.kept.get().1).map(|(&number, _)| number).filter(|_| kept > self.memory)
     }
 
     /// The connection to close next.
@@ -162,6 +188,17 @@ impl Slot {
     /// The peer's request is being worked on.
     pub fn working(&self) {
         self.peer.activity.set(Activity::Working);
+    }
+
+    /// So many bytes are kept for the peer: of its request, or of the answer. Said again whenever it has sent or taken some.
+    /// If that is too much for all together, others are told to close.
+    pub fn keep(&self, bytes: usize) {
+        let before = self.peer.kept.replace((bytes, self.slots.event())).0;
+        while bytes > before
+            && let Some(number) = self.slots.too_much(self.number)
+        {
+            self.slots.close(number);
+        }
     }
 
     /// An answer begins, or the peer has read some of it.
@@ -228,6 +265,24 @@ mod tests {
         assert_eq!(lost(&slots), [0, 1, 2, 3]);
         assert_eq!(lost(&flood).len(), 96);
         assert!(flood[96..].iter().all(is_in), "the last ones have time to speak");
+    }
+
+    #[test]
+    fn who_has_been_deaf_for_longest_makes_room_for_what_is_kept_for_others() {
+        let connections = Connections::with_memory(6, 100);
+        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        slots[1..5].iter().for_each(|slot| slot.keep(25));
+        assert!(lost(&slots).is_empty(), "all that there may be");
+        // It has taken some of its answer, of which as much is kept as before.
+        slots[1].keep(25);
+        slots[0].keep(1);
+        assert_eq!(lost(&slots), [2]);
+        slots[0].keep(26);
+        assert_eq!(lost(&slots), [2, 3]);
+        slots[0].keep(0);
+        // More than there may be is had alone; for whom nothing is kept, has nothing to give.
+        slots[1].keep(101);
+        assert_eq!(lost(&slots), [2, 3, 4]);
     }
 
     #[test]

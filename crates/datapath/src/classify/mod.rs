@@ -36,6 +36,7 @@ pub use packet::buffer::prefetch;
 pub use table::arena::{CompiledAction, FastAction, FastActionKind, Live};
 pub use table::flow_ref::FlowRef;
 pub use table::megaflow::{FlowList, Installed, Requester, Table};
+pub use table::walk::FLOW_CHUNK;
 
 /// The numbers of the bits that are set, in ascending order.
 #[inline(always)]

@@ -326,3 +326,67 @@ fn subtables_are_ranked_by_hits() {
         readers[0].offline();
     }
 }
+
+#[test]
+fn a_flow_that_is_out_of_date_is_not_installed() {
+    let table = Table::new(10, 10, 1, [1, 2], Arc::new(Domain::new(1)));
+    table.add_worker(0);
+    let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    let install = |n: u8, current: bool| {
+        let (mask, tag) = (Box::new(mask(1)), Arc::new(n));
+        table.install_current(&key(&[n; 7]), mask, actions.clone(), tag, Time(1), Requester::Miss, || current)
+    };
+    let id = install(1, true).unwrap().id;
+    assert!(matches!(install(2, false), Err(crate::Error::OutOfDate)));
+    assert!(matches!(install(1, false), Err(crate::Error::OutOfDate)), "nor does it replace another");
+    assert_eq!((table.count(), table.dump(id).unwrap().tag.downcast_ref::<u8>()), (1, Some(&1)));
+}
+
+/// Walks by chunks of numbers meet every flow once, and each packet is taken once.
+#[test]
+fn a_walk_takes_each_packet_once() {
+    use crate::upcall::{FlowTag, FlowUses};
+    let (domain, _readers, table) = table(1, 1000);
+    let tags: [FlowTag; 2] = [Arc::new(1u8), Arc::new(2u8)];
+    let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    let number = if cfg!(miri) { 60u32 } else { 3000 };
+    let install = |n: u32| {
+        let mut key = Key::new();
+        key.set(Field::NwSrc, n.into());
+        let (mut mask, tag) = (Mask::wildcard(), tags[n as usize % 2].clone());
+        mask.set_exact(Field::NwSrc);
+        table.install(&key, Box::new(mask), actions.clone(), tag, Time(1), Requester::Miss).unwrap().id
+    };
+    let ids: Vec<_> = (0..number).map(install).collect();
+    let now = Time(60_000_000_000);
+    table.arena.flow_counters(0).set_latest(now);
+    let count = |id: FlowId| table.arena.flow_counters(0).add(FlowRef::at(id.0 as u32 as usize), 2, 120, 0, now);
+    let walk = |idle_since| {
+        let (mut uses, mut sums, mut idle) = (FlowUses::default(), [0u64; 3], Vec::new());
+        for from in (0..table.flow_numbers()).step_by(FLOW_CHUNK) {
+            table.take_uses(from, idle_since, &mut uses);
+            sums[0] += uses.flows as u64;
+            for (tag, stats) in &uses.used {
+                sums[usize::from(*tag.downcast_ref::<u8>().unwrap())] += stats.packets;
+            }
+            idle.append(&mut uses.idle);
+        }
+        (sums, idle)
+    };
+    let all = u64::from(number);
+    assert_eq!(walk(None), ([all, 0, 0], vec![]));
+    ids.iter().for_each(|&id| count(id));
+    assert_eq!(walk(None), ([all, all, all], vec![]));
+    count(ids[4]);
+    count(ids[4]);
+    assert_eq!(table.take_use(ids[4]).map(|stats| (stats.packets, stats.bytes)), Some((4, 240)));
+    count(ids[5]);
+    assert_eq!(walk(Some(Time(now.0 / 2))), ([all, 0, 2], vec![]));
+    let (_, idle) = walk(Some(Time(u64::MAX)));
+    assert_eq!(idle, ids);
+    count(ids[7]);
+    let rest: Vec<_> = table.remove(&ids).iter().map(|flow| flow.rest.packets).collect();
+    assert_eq!((rest.iter().sum::<u64>(), rest[7]), (2, 2), "the rest comes with the removal");
+    assert_eq!(walk(None).0, [0; 3]);
+    drop(domain);
+}

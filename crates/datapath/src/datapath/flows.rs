@@ -1,6 +1,8 @@
 //! Flows of the datapath, and packets that the layer above injects.
 
-use packet::{Key, Packet};
+use std::sync::Arc;
+
+use packet::{Key, Mask, Packet, Time};
 
 use crate::action::Action;
 use crate::actions::program::Program;
@@ -9,8 +11,14 @@ use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::slowpath::flow_log;
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, RemovedFlow};
+use crate::upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, RemovedFlow};
 use crate::worker::mailbox::Command;
+
+/// Bytes of injected packets and their actions that wait for workers before nobody should inject more.
+const MAX_INJECTED: usize = 16 << 20;
+
+/// What an injected packet takes at least.
+const INJECTION_BYTES: usize = 1024;
 
 impl Datapath {
     /// Installs a flow. If one with equal key and mask exists, it gets these actions and this tag, and is returned.
@@ -68,6 +76,11 @@ impl Datapath {
         self.resources.table.dump(id)
     }
 
+    /// The flow of this key and mask: the one that [`install`](Datapath::install) would change.
+    pub fn find_flow(&self, key: &Key, mask: Mask) -> Option<FlowId> {
+        self.resources.table.find_same(key, mask)
+    }
+
     /// A flow's statistics so far.
     pub fn flow_stats(&self, id: FlowId) -> Option<FlowStats> {
         self.resources.table.stats(id)
@@ -92,11 +105,35 @@ impl Datapath {
         self.resources.table.dump_some(from)
     }
 
-    /// As [`flows`](Datapath::flows), but only what changes of them, which is much cheaper, and in chunks: some
-    /// flows from a place on, maybe none, and the place after them, or `None` at the end. The first place is zero. No flow is in
-    /// two chunks of one walk.
-    pub fn flow_briefs_from(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
-        self.resources.table.brief_some(from)
+    /// The numbers of all flows that are installed now are below this one. Walks go over numbers, in chunks of
+    /// [`FLOW_CHUNK`](Datapath::FLOW_CHUNK), and several threads can share one.
+    pub fn flow_numbers(&self) -> usize {
+        self.resources.table.flow_numbers()
+    }
+
+    /// How many numbers a chunk has.
+    pub const FLOW_CHUNK: usize = crate::classify::FLOW_CHUNK;
+
+    /// Takes what the flows of a chunk have counted: each packet is taken once. Also tells which of them no packet has
+    /// used since `idle_since`. Replaces what is in `uses`.
+    pub fn take_uses(&self, from: usize, idle_since: Option<Time>, uses: &mut FlowUses) {
+        self.resources.table.take_uses(from, idle_since, uses);
+    }
+
+    /// As [`take_uses`](Datapath::take_uses), for one flow. `None` where it has been removed.
+    pub fn take_use(&self, id: FlowId) -> Option<FlowStats> {
+        self.resources.table.take_use(id)
+    }
+
+    /// Finds flows of a chunk by tag, mask and key, and appends them to `found`, with their tags. `is_wanted` is called with the flows'
+    /// lock held, and can have the masked key written to a key of its own. Returns how many flows it was asked about.
+    pub fn find_flows(
+        &self,
+        from: usize,
+        is_wanted: impl FnMut(&FlowTag, &Arc<Mask>, &dyn Fn(&mut Key) -> bool) -> bool,
+        found: &mut Vec<(FlowId, FlowTag)>,
+    ) -> usize {
+        self.resources.table.find_flows(from, is_wanted, found)
     }
 
     /// Hands the flows that were evicted before this call to [`Upcall::evicted`](crate::Upcall::evicted), those included that workers
@@ -119,13 +156,20 @@ impl Datapath {
     /// connection fields count; the others are extracted from the frame. Done by a worker in its next
     /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.
     pub fn execute(&self, packet: Packet, metadata: &Key, actions: &[Action]) {
+        let injection = self.injections.add(INJECTION_BYTES + packet.len() + size_of_val(actions));
         let program = Box::new(Program::compile(actions));
         let (metadata, in_port) = (OwnMetadata::of(metadata, &mut Vec::new()), crate::upcall::in_port(metadata));
         // By the worker that has the input port's first queue, so that the packet stays in order with
         // what comes in there; by another where that one is about to end.
         let assigned = self.ports.lock().first_worker(in_port);
         if let Some(worker) = self.pool.read().staying(assigned) {
-            worker.mailbox.post(Command::Execute { packet, metadata, program });
+            worker.mailbox.post(Command::Execute { packet, metadata, program, injection });
         }
+    }
+
+    /// Whether packets that were injected and have not been run yet take so much memory that no more should be. Whoever
+    /// injects for a peer asks before, and has the peer wait.
+    pub fn has_injected_enough(&self) -> bool {
+        self.injections.bytes() > MAX_INJECTED
     }
 }

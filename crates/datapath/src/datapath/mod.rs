@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::sync::rcu::Domain;
 use crate::sync::tsc;
 use crate::upcall::Upcall;
-use crate::worker::mailbox::Command;
+use crate::worker::mailbox::{Command, Injections};
 
 /// Ports, flows and the workers that forward between them.
 ///
@@ -33,6 +33,7 @@ pub struct Datapath {
     pub(crate) ports: Arc<Mutex<PortTable>>,
     pub(crate) pool: Arc<RwLock<WorkerPool>>,
     maintenance: Arc<Maintenance>,
+    pub(crate) injections: Arc<Injections>,
     pub(crate) control: Mutex<ControlPlane>,
 }
 
@@ -57,7 +58,7 @@ impl Datapath {
         let parts = (resources.clone(), ports.clone(), pool.clone(), maintenance.clone());
         let control = ControlPlane::new(config, parts, for_handlers, &cores);
         let control = Mutex::new(control.expect("there are as many places as workers, and no thread is started"));
-        Arc::new(Datapath { resources, ports, pool, maintenance, control })
+        Arc::new(Datapath { resources, ports, pool, maintenance, injections: Arc::default(), control })
     }
 
     /// Connects the slow path. Until then every miss is dropped as an upcall error. Can be done once;

@@ -14,6 +14,7 @@ use crate::action::{Action, Punt};
 use crate::actions::program::Program;
 use crate::classify::{Requester, Table};
 use crate::drop::DropReason;
+use crate::error::Error;
 use crate::pipeline::recirculation::Pass;
 use crate::slowpath::channel::{Answer, Answered, Channel, Outstanding, Returned, ReturnedItem, ToHandler};
 use crate::slowpath::flow_log;
@@ -257,7 +258,15 @@ impl Handler {
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
                 let (actions, program) = self.recent.share(actions);
-                match self.table.install(key, mask, actions.clone(), tag.clone(), now, Requester::Miss) {
+                let installed = match upcall.version_of(&tag, key, &mask) {
+                    Some(version) => {
+                        let (table, requester) = (&self.table, Requester::Miss);
+                        let is_current = || upcall.is_current(version);
+                        table.install_current(key, mask, actions.clone(), tag.clone(), now, requester, is_current)
+                    }
+                    None => Err(Error::OutOfDate),
+                };
+                match installed {
                     Ok(installed) => {
                         upcall.installed(&tag);
                         if !installed.existed

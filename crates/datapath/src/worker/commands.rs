@@ -69,7 +69,10 @@ impl Worker {
                     }
                 }
                 Command::SetNotifier(notifier) => self.executor.misses.set_notifier(notifier),
-                Command::Execute { packet, metadata, program } => self.execute(packet, metadata, &program),
+                Command::Execute { packet, metadata, program, injection } => {
+                    self.execute(packet, metadata, &program);
+                    drop(injection);
+                }
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // A report does not count as work, or a worker that is asked for reports would never be idle.

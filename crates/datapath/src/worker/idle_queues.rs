@@ -3,7 +3,7 @@
 //! To poll one empty queue costs little; to poll a thousand costs too much. So a queue is *parked* when it has been
 //! empty for a while and its descriptor is readable whenever it has frames ([`ports::RxQueue::can_park`]): the worker
 //! stops polling it. It asks the kernel about all parked queues at once (epoll(7)), as often as it would have polled
-//! one of them. A queue that has frames is polled again.
+//! one of them. A queue that has frames is polled again. A worker with a few queues just polls them.
 //!
 //! A sender to a parked queue pays for the notification, as with a worker that sleeps. A sender to a busy queue does
 //! not:
@@ -22,6 +22,10 @@ use crate::worker::rx_queue::{Rx, poll_interval};
 
 /// How long a queue is empty before it is parked, or busy before its descriptor is taken out.
 const PARK_AFTER: Duration = Duration::from_millis(10);
+
+/// So few queues are polled rather than parked, though a poll costs a system call: to ask which of them have frames, and
+/// to arm their descriptors again, costs more and delays each first frame.
+const FEW: usize = 4;
 
 /// Most queues that one system call returns.
 const FOUND: usize = 64;
@@ -114,9 +118,10 @@ impl IdleQueues {
         events.len() < FOUND
     }
 
-    /// Parks those polled queues that have been empty for a while. Removes the descriptors of queues that have been
-    /// busy for a while, and renews these queues ([`ports::RxQueue::renew`]).
+    /// Parks those polled queues that have been empty for a while, unless they are few. Removes the descriptors of queues
+    /// that have been busy for a while, and renews these queues ([`ports::RxQueue::renew`]).
     pub fn tidy(&mut self, polled: &mut Vec<Rx>, now: Time) {
+        let are_few = self.parked + polled.iter().filter(|rx| rx.is_costly_to_poll()).count() <= FEW;
         let mut at = 0;
         while at < polled.len() {
             let rx = &mut polled[at];
@@ -127,6 +132,7 @@ impl IdleQueues {
             if now.since(rx.registration.found.max(rx.empty_since())) >= PARK_AFTER
                 && rx.is_empty()
                 && rx.queue.can_park()
+                && !are_few
             {
                 match self.park(polled.remove(at)) {
                     Ok(()) => continue,
@@ -255,6 +261,19 @@ mod tests {
         write(&*fds[7], &1u64.to_ne_bytes()).unwrap();
         assert!(idle_queues.find_ready(&mut polled, at(13)));
         assert_eq!(ports(&polled), [8], "it is armed again");
+    }
+
+    #[test]
+    fn few_queues_are_polled_and_not_parked() {
+        let (_fds, mut polled) = sources(FEW as u32 + 1);
+        polled.iter_mut().for_each(|rx| assert_eq!(poll(rx, at(1)), 0));
+        let mut idle_queues = IdleQueues::default();
+        let last = polled.pop().unwrap();
+        idle_queues.tidy(&mut polled, at(1000));
+        assert_eq!((polled.len(), idle_queues.parked), (FEW, 0));
+        polled.push(last);
+        idle_queues.tidy(&mut polled, at(1000));
+        assert_eq!((polled.len(), idle_queues.parked), (0, FEW + 1));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::slowpath::channel::Notifier;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
 
@@ -43,7 +43,7 @@ pub enum Command {
     /// Notify this handler from now on, and at once: it serves the worker's channel now.
     SetNotifier(Arc<Notifier>),
     /// Run a program on a packet.
-    Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program> },
+    Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program>, injection: Injection },
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no
@@ -57,6 +57,36 @@ pub enum Command {
     SetVlanLimit(VlanLimit),
     /// Change the size of the exact-match cache, which is emptied.
     SetExactEntries(usize),
+}
+
+/// What the injected packets take that no worker has run yet, in bytes.
+#[derive(Default)]
+pub struct Injections(AtomicUsize);
+
+impl Injections {
+    /// Counts so many bytes until the part that this returns is dropped.
+    pub fn add(self: &Arc<Injections>, bytes: usize) -> Injection {
+        // Says nothing about other memory, so no access needs an order.
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Injection { of: self.clone(), bytes }
+    }
+
+    /// How many there are.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One packet's part of [`Injections`].
+pub struct Injection {
+    of: Arc<Injections>,
+    bytes: usize,
+}
+
+impl Drop for Injection {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The queues of removed ports, which the requester drops.

@@ -48,6 +48,7 @@ impl Bridge {
             let normal = Instructions::apply(vec![Action::output(OfPort::NORMAL)]);
             table.insert(Arc::new(Rule::new(TableId(0), 0, pattern, normal, now)), generation);
         }
+        forwarding.note_affecting(generation);
         drop(forwarding);
         self.switch.notify();
     }
@@ -91,13 +92,20 @@ impl Switch {
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
-        match result {
+        let affects_flows = match result {
             Ok(()) => {
-                for (rule, reason) in transaction.commit() {
-                    self.rule_removed(id, rule, reason, now);
+                let (removed, affects_flows) = transaction.commit();
+                // Their counters are final when the change is in force.
+                let final_at = if affects_flows { generation } else { 0 };
+                for (rule, reason) in removed {
+                    self.rule_removed(id, rule, reason, now, final_at);
                 }
+                affects_flows
             }
             Err(_) => transaction.rollback(),
+        };
+        if affects_flows {
+            forwarding.note_affecting(generation);
         }
         drop(forwarding);
         self.notify();

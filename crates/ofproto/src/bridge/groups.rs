@@ -25,24 +25,24 @@ impl Bridge {
 
     /// Descriptions of a group, or of all for ALL, by number.
     pub fn group_descs(&self, wanted: GroupId) -> Vec<GroupDesc> {
-        self.describe_groups(&self.group_ids(wanted))
+        self.describe_groups(&self.group_ids(wanted, GroupId(0), usize::MAX))
     }
 
     /// Counters of a group, or of all for ALL, by number, up to date with every packet before the call.
     pub fn group_stats(&self, wanted: GroupId) -> Vec<GroupStats> {
-        self.count_groups(&self.counted_groups(wanted))
+        self.credit_groups();
+        self.count_groups(&self.group_ids(wanted, GroupId(0), usize::MAX))
     }
 
-    /// As [`group_ids`](Bridge::group_ids), with counters that include every packet before the call.
-    pub(crate) fn counted_groups(&self, wanted: GroupId) -> Vec<GroupId> {
-        self.switch.revalidate();
-        self.group_ids(wanted)
+    /// Has the counters of the groups include every packet before the call.
+    pub(crate) fn credit_groups(&self) {
+        self.switch.refresh_statistics();
     }
 
-    /// Numbers of the groups that `wanted` means, in their order.
-    pub(crate) fn group_ids(&self, wanted: GroupId) -> Vec<GroupId> {
+    /// Numbers of the groups that `wanted` means, in their order: from a number on, and so many at most.
+    pub(crate) fn group_ids(&self, wanted: GroupId, from: GroupId, most: usize) -> Vec<GroupId> {
         let ids = |bridge: &BridgeState| match wanted {
-            GroupId::ALL => bridge.groups.keys().copied().collect(),
+            GroupId::ALL => bridge.groups.range(from..).map(|(&id, _)| id).take(most).collect(),
             id => bridge.groups.get(&id).map(|group| group.id).into_iter().collect(),
         };
         self.read(ids).unwrap_or_default()

@@ -23,18 +23,18 @@ impl Bridge {
 
     /// Configuration of a meter, or of all, by number.
     pub fn meter_configs(&self, wanted: u32) -> Result<Vec<MeterConfig>, OfError> {
-        Ok(self.describe_meters(&self.meter_ids(wanted)?))
+        Ok(self.describe_meters(&self.meter_ids(wanted, 0, usize::MAX)?))
     }
 
     /// Counters of a meter, or of all, by number.
     pub fn meter_stats(&self, wanted: u32) -> Result<Vec<MeterStats>, OfError> {
-        Ok(self.count_meters(&self.meter_ids(wanted)?))
+        Ok(self.count_meters(&self.meter_ids(wanted, 0, usize::MAX)?))
     }
 
-    /// Numbers of the meters that `wanted` means, in their order.
-    pub(crate) fn meter_ids(&self, wanted: u32) -> Result<Vec<u32>, OfError> {
+    /// Numbers of the meters that `wanted` means, in their order: from a number on, and so many at most.
+    pub(crate) fn meter_ids(&self, wanted: u32, from: u32, most: usize) -> Result<Vec<u32>, OfError> {
         let ids = |bridge: &BridgeState| match wanted {
-            meter_id::ALL => Ok(bridge.meters.keys().copied().collect()),
+            meter_id::ALL => Ok(bridge.meters.range(from..).map(|(&id, _)| id).take(most).collect()),
             id if bridge.meters.contains_key(&id) => Ok(vec![id]),
             _ => Err(OfError::OFPMMFC_UNKNOWN_METER),
         };

@@ -27,6 +27,7 @@ mod tests;
 mod walk;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
 use packet::flow::BlockId;
@@ -34,7 +35,7 @@ use packet::{Key, Packet};
 
 use crate::connection::budget::Charge;
 use crate::error::Error;
-use crate::events::{Subscriber, SubscriptionId};
+use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
@@ -50,7 +51,7 @@ pub use walk::FlowWalk;
 /// answers as an empty bridge would, or with an error.
 #[derive(Clone)]
 pub struct Bridge {
-    switch: Arc<Switch>,
+    pub(crate) switch: Arc<Switch>,
     id: BridgeId,
     name: Arc<str>,
 }
@@ -142,6 +143,11 @@ impl Bridge {
         Ok(())
     }
 
+    /// Whether the workers are so far behind with the packets of controllers that these should send no more.
+    pub fn has_packet_outs_enough(&self) -> bool {
+        self.switch.datapath.get().is_some_and(|datapath| datapath.has_injected_enough())
+    }
+
     /// Lets a packet's pipeline go on, which `controller(pause)` has stopped. The packet and its metadata
     /// are those of the message, the rest is as it was.
     pub fn resume(&self, message: &PacketIn) -> Result<(), OfError> {
@@ -200,6 +206,33 @@ impl Bridge {
         self.switch.apply_changes(self.now());
     }
 
+    /// The latest change that datapath flows may depend on, MAC tables apart.
+    pub(crate) fn latest_change(&self) -> u64 {
+        self.switch.affecting.load(Ordering::SeqCst)
+    }
+
+    /// Passes a barrier for the changes up to this one, or has `waker` called when it is passed, and returns false.
+    pub(crate) fn begin_barrier(&self, changes: u64, waker: Option<Waker>) -> bool {
+        let Some(waker) = waker.filter(|_| self.switch.has_revalidator()) else {
+            self.barrier();
+            return true;
+        };
+        if self.switch.wait_for_changes(changes, waker) {
+            return false;
+        }
+        if let Some(datapath) = self.switch.datapath.get() {
+            // Packets may be with a worker.
+            datapath.barrier();
+        }
+        self.switch.send_removed(self.switch.in_force.load(Ordering::SeqCst));
+        true
+    }
+
+    /// Whether a barrier that waits for these changes is passed.
+    pub(crate) fn has_passed(&self, changes: u64) -> bool {
+        self.switch.is_in_force(changes)
+    }
+
     /// Fragment handling and miss_send_len. The latter belongs to connections; here it is the default.
     pub fn switch_config(&self) -> SwitchConfig {
         let frag = self.read(|bridge| bridge.frag).unwrap_or_default();
@@ -217,13 +250,13 @@ impl Bridge {
 
     /// The MAC table, in no particular order. Times of use include every packet before the call.
     pub fn macs(&self) -> Vec<MacEntry> {
-        self.switch.revalidate();
+        self.switch.refresh_statistics();
         self.read(|bridge| bridge.macs.read().iter().collect()).unwrap_or_default()
     }
 
     /// What each mirror has sent, by its name, up to date with every packet before the call.
     pub fn mirror_stats(&self) -> Vec<(String, Arc<MirrorCounters>)> {
-        self.switch.revalidate();
+        self.switch.refresh_statistics();
         let stats = |bridge: &BridgeState| {
             bridge.mirrors.iter().map(|state| (state.mirror.name.clone(), state.counters.clone())).collect()
         };

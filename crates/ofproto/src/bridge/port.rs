@@ -117,7 +117,7 @@ impl Bridge {
         let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).collect();
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
             let flows = datapath.remove_ports(&dp_ports)?;
-            self.switch.credit_removed(flows);
+            self.switch.credit_last(flows);
         }
         self.switch.ports_removed.store(true, SeqCst);
         self.switch.notify();
@@ -134,7 +134,7 @@ impl Bridge {
         if let Some(old) = old {
             self.switch.forwarding.write().by_dp_port.remove(&old);
             let flows = datapath.remove_port(old)?;
-            self.switch.credit_removed(flows);
+            self.switch.credit_last(flows);
         }
         let mut entered = Ok(());
         let new = datapath.add_port_with(device.clone(), |dp_port| {

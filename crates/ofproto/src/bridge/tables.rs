@@ -12,7 +12,7 @@ use crate::table::Table;
 impl Bridge {
     /// Counters of the announced tables.
     pub fn table_stats(&self) -> Vec<TableStats> {
-        self.switch.revalidate();
+        self.switch.refresh_statistics();
         self.each_table(|id, table| TableStats {
             table: id,
             name: table.name().to_owned(),

@@ -44,7 +44,7 @@ impl Bridge {
             tables_to_walk(state, request, &within).iter().any(|walk| has_dependents(state, walk.table))
         };
         if self.read(counts_later) == Some(true) {
-            self.switch.revalidate();
+            self.switch.refresh_statistics();
         }
         let tables = self.read(|state| tables_to_walk(state, request, &within)).unwrap_or_default();
         FlowWalk { bridge: self.clone(), request: request.clone(), within, tables, after: None }
@@ -129,7 +129,7 @@ impl FlowWalk {
 /// Whether packets may have been forwarded by the flows of a table since they were counted last: a record of a datapath
 /// flow holds the counters of each table that it depends on, until its last packets are counted.
 fn has_dependents(state: &BridgeState, table: usize) -> bool {
-    Arc::strong_count(&state.tables[table].counters) > 1
+    state.tables[table].has_dependents()
 }
 
 /// The tables that can have flows that a request is about.

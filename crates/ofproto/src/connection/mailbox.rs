@@ -1,28 +1,23 @@
 //! Events of the bridge for a connection: filtered when they happen, and kept until there is room to send them.
 //!
-//! The bridge's threads put events in, and the connection's thread takes them out. Memory is bounded. When there are
-//! too many packet-ins, the oldest are dropped. The other events are fewer and matter more, so they have a limit of
-//! their own, and the latest are dropped above it. Whatever is dropped is counted.
+//! The bridge's threads put events in, and the connection's thread takes them out. Memory is bounded. Packet-ins can be
+//! limited to a rate, and when there are too many, those of the port that has most are dropped (`packet_ins`); as in OVS,
+//! those of packets that missed and those that an action asked for do not take each other's place. The other events are fewer
+//! and matter more, so they have a limit of their own, and the latest are dropped above it. Whatever is dropped is counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use openflow::{AsyncConfig, FlowRemoved, PacketIn, PacketInReason, PortStatus, Role};
+use packet::Time;
 use parking_lot::Mutex;
 
+use super::packet_ins::{PacketInLimit, PacketIns};
 use super::roles::{Member, Roles};
-use crate::events::{PacketInEvent, Subscriber};
+use crate::events::{PacketInEvent, Subscriber, Waker};
 
-/// Most packet-ins that wait.
-pub(super) const MAX_PACKET_INS: usize = 256;
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
-
-/// Wakes whoever drives the connection. Called from the bridge's threads; must not block.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
-
-/// Decides whether a packet-in may be sent now: the hook for rate limits. False drops and counts it.
-pub type PacketInLimit = Box<dyn FnMut(&PacketIn) -> bool + Send>;
 
 /// An event on its way.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +43,6 @@ pub(super) struct Interest {
 pub struct Dropped {
     /// Packet-ins for which there was no room.
     pub packet_ins: u64,
-    /// Packet-ins that the rate limit refused.
-    pub limited: u64,
     /// Other messages for which there was no room.
     pub others: u64,
 }
@@ -63,21 +56,25 @@ pub(super) struct Mailbox {
 /// What waits, and what the connection wants.
 struct EventQueue {
     interest: Interest,
-    events: VecDeque<Event>,
-    packet_ins: usize,
+    /// Packet-ins for packets that missed, and for others.
+    packet_ins: [PacketIns; 2],
+    /// The other events, each with its number.
+    others: VecDeque<(u64, Event)>,
+    /// The number of the next event.
+    next_number: u64,
     dropped: Dropped,
-    limit: Option<PacketInLimit>,
     waker: Option<Waker>,
 }
 
 impl Mailbox {
-    pub fn new(roles: Arc<Roles>, member: Member, interest: Interest) -> Mailbox {
+    /// An empty one. `limit` is for each of the two kinds of packet-ins.
+    pub fn new(roles: Arc<Roles>, member: Member, interest: Interest, limit: Option<PacketInLimit>) -> Mailbox {
         let queue = EventQueue {
             interest,
-            events: VecDeque::new(),
-            packet_ins: 0,
+            packet_ins: [PacketIns::new(limit), PacketIns::new(limit)],
+            others: VecDeque::new(),
+            next_number: 0,
             dropped: Dropped::default(),
-            limit: None,
             waker: None,
         };
         Mailbox { roles, member, queue: Mutex::new(queue) }
@@ -91,20 +88,22 @@ impl Mailbox {
         self.queue.lock().waker = Some(waker);
     }
 
-    pub fn set_limit(&self, limit: PacketInLimit) {
-        self.queue.lock().limit = Some(limit);
+    pub fn waker(&self) -> Option<Waker> {
+        self.queue.lock().waker.clone()
     }
 
     pub fn dropped(&self) -> Dropped {
         self.queue.lock().dropped
     }
 
-    /// The oldest event.
-    pub fn take(&self) -> Option<Event> {
-        let mut queue = self.queue.lock();
-        let event = queue.events.pop_front()?;
-        queue.packet_ins -= usize::from(matches!(event, Event::PacketIn(_)));
-        Some(event)
+    /// The oldest event, except that packet-ins wait for their turn.
+    pub fn take(&self, now: Time) -> Option<Event> {
+        self.queue.lock().take(now)
+    }
+
+    /// When a packet-in that waits because of the limit may be taken.
+    pub fn due(&self) -> Option<Time> {
+        self.queue.lock().packet_ins.iter().filter_map(PacketIns::due).min()
     }
 
     /// Index into the pairs of an [`AsyncConfig`].
@@ -130,31 +129,28 @@ impl Mailbox {
 
 impl EventQueue {
     fn push(&mut self, event: Event) {
-        if let Event::PacketIn(packet) = &event {
-            if let Some(limit) = &mut self.limit
-                && !limit(packet)
-            {
-                self.dropped.limited += 1;
-                return;
+        let number = self.next_number;
+        self.next_number += 1;
+        match event {
+            Event::PacketIn(packet_in) => {
+                let missed = matches!(packet_in.reason, PacketInReason::NoMatch | PacketInReason::ImplicitMiss);
+                self.dropped.packet_ins += self.packet_ins[usize::from(!missed)].push(number, packet_in) as u64;
             }
-            if self.packet_ins == MAX_PACKET_INS {
-                self.drop_packet_in();
-            }
-            self.packet_ins += 1;
-        } else if self.events.len() - self.packet_ins == MAX_OTHERS {
-            self.dropped.others += 1;
-            return;
+            _ if self.others.len() == MAX_OTHERS => self.dropped.others += 1,
+            other => self.others.push_back((number, other)),
         }
-        self.events.push_back(event);
     }
 
-    /// Drops the oldest packet-in.
-    fn drop_packet_in(&mut self) {
-        if let Some(at) = self.events.iter().position(|e| matches!(e, Event::PacketIn(_))) {
-            self.events.remove(at);
-            self.packet_ins -= 1;
-            self.dropped.packet_ins += 1;
+    fn take(&mut self, now: Time) -> Option<Event> {
+        let [missed, asked] = &mut self.packet_ins;
+        let other = self.others.front().map(|&(number, _)| number);
+        let next = [missed.next(now), asked.next(now), other];
+        let first = next.iter().flatten().min().copied()?;
+        if other == Some(first) {
+            return self.others.pop_front().map(|(_, event)| event);
         }
+        let packet_ins = if next[0] == Some(first) { missed } else { asked };
+        packet_ins.take().map(Event::PacketIn)
     }
 }
 

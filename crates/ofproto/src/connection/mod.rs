@@ -7,7 +7,8 @@
 //!
 //! A peer that does not read costs bounded memory: beyond [`OUTPUT_LIMIT`] nothing more of it is read or
 //! answered ([`wants_input`](Session::wants_input)), long answers are made as it takes them (`reply`), and
-//! events wait in a bounded mailbox. What it sends for later use is bounded, too: bundles in bytes, requests in
+//! events wait in a bounded mailbox. Nor is anything read while the workers are behind with the packets that controllers
+//! have sent. What it sends for later use is bounded, too: bundles in bytes, requests in
 //! pieces by what is kept of them.
 //!
 //! | module | what it is |
@@ -17,6 +18,7 @@
 //! | `features` | The answer about table features |
 //! | `bundles` | Bundles that are not committed yet |
 //! | `mailbox` | Events that wait for the peer |
+//! | `packet_ins` | Those of them that are packets |
 //! | `roles` | The roles of a bridge's controllers |
 //! | `budget` | What all peers together may make the switch hold |
 
@@ -24,6 +26,7 @@ pub(crate) mod budget;
 mod bundles;
 mod features;
 mod mailbox;
+mod packet_ins;
 mod reply;
 mod requests;
 mod roles;
@@ -50,7 +53,9 @@ use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
 use roles::Member;
 
-pub use mailbox::{Dropped, PacketInLimit, Waker};
+pub use crate::events::Waker;
+pub use mailbox::Dropped;
+pub use packet_ins::PacketInLimit;
 pub use roles::Roles;
 
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
@@ -85,6 +90,8 @@ pub struct Settings {
     /// After so long without a message an echo is sent, after as long again the connection closed. `None`
     /// for never.
     pub probe_interval: Option<Duration>,
+    /// How many packet-ins the peer gets; `None`: as many as it takes.
+    pub packet_in_limit: Option<PacketInLimit>,
     /// Answer to a description request.
     pub desc: SwitchDesc,
 }
@@ -114,6 +121,14 @@ pub enum Closed {
     Inactive,
 }
 
+/// A barrier request that waits for changes to be in force.
+struct Barrier {
+    version: Version,
+    xid: u32,
+    dialect: Dialect,
+    changes: u64,
+}
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -125,6 +140,10 @@ pub struct Session {
     output: BytesMut,
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
+    /// A barrier that is not passed. No further request is looked at before it is.
+    barrier: Option<Barrier>,
+    /// The latest change, of this connection's at least, that datapath flows may depend on.
+    changed: u64,
     next_xid: u32,
     /// Whole messages that have come, and when the last one did.
     messages: u64,
@@ -152,7 +171,7 @@ impl Session {
         let member = roles.join();
         let interest =
             Interest { listening: false, config: AsyncConfig::default(), controller_id: 0, implicit_misses: false };
-        let mailbox = Arc::new(Mailbox::new(roles.clone(), member, interest));
+        let mailbox = Arc::new(Mailbox::new(roles.clone(), member, interest, settings.packet_in_limit));
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
         let miss_send_len = if settings.kind == ConnectionKind::Controller { 128 } else { 0 };
@@ -165,6 +184,8 @@ impl Session {
             input: BytesMut::new(),
             output: BytesMut::new(),
             reply: None,
+            barrier: None,
+            changed: 0,
             next_xid: 1,
             messages: 0,
             last_heard: now,
@@ -194,11 +215,6 @@ impl Session {
         self.mailbox.set_waker(waker);
     }
 
-    /// Asks `limit` about every packet-in.
-    pub fn set_packet_in_limit(&self, limit: PacketInLimit) {
-        self.mailbox.set_limit(limit);
-    }
-
     /// Takes what was received, and answers.
     pub fn receive(&mut self, bytes: &[u8], now: Time) {
         if self.closed.is_some() {
@@ -212,7 +228,7 @@ impl Session {
     pub fn poll(&mut self, now: Time) {
         self.process(now);
         self.bundles.expire(now);
-        self.send_events();
+        self.send_events(now);
         let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
         if !self.wants_input() {
             // What the peer may have to say is not read before it reads, so it is not silent.
@@ -230,9 +246,18 @@ impl Session {
 
     /// When [`poll`](Session::poll) has to be called at the latest; `None` for when it is woken.
     pub fn next_timeout(&self) -> Option<Time> {
-        let interval = self.settings.probe_interval.filter(|_| self.closed.is_none())?;
+        // A packet-in that may be sent waits for the peer to read, if there is no room for it.
+        let due = self.mailbox.due().filter(|_| self.has_room_for_events());
+        let interval = self.settings.probe_interval.filter(|_| self.closed.is_none());
         let probed = self.probing || self.version.is_none();
-        Some(self.last_heard + if probed { 2 * interval } else { interval })
+        let probe = interval.map(|interval| self.last_heard + if probed { 2 * interval } else { interval });
+        // Nobody tells when the workers have caught up.
+        let behind = self.bridge.has_packet_outs_enough().then_some(self.last_heard);
+        due.into_iter().chain(probe).chain(behind).min()
+    }
+
+    fn has_room_for_events(&self) -> bool {
+        self.closed.is_none() && self.reply.is_none() && self.output.len() < EVENT_LIMIT
     }
 
     /// What is to be sent.
@@ -250,9 +275,11 @@ impl Session {
         }
     }
 
-    /// Whether more should be read from the peer: false while it does not read what it asked for.
+    /// Whether more should be read from the peer: false while it does not read what it asked for, while it waits for a
+    /// barrier, and while the workers are behind with its packets.
     pub fn wants_input(&self) -> bool {
-        self.closed.is_none() && self.reply.is_none() && self.output.len() < OUTPUT_LIMIT
+        let busy = self.reply.is_some() || self.barrier.is_some();
+        self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
     /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
@@ -297,6 +324,7 @@ impl Session {
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
         let mut steps = STEPS;
+        self.pass_barrier();
         self.go_on(&mut steps);
         while self.wants_input() {
             let len = match codec::frame_len(&self.input) {
@@ -319,6 +347,16 @@ impl Session {
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
+        }
+    }
+
+    /// Answers a barrier request whose changes are in force by now.
+    fn pass_barrier(&mut self) {
+        if let Some(Barrier { version, xid, dialect, .. }) =
+            self.barrier.take_if(|barrier| self.bridge.has_passed(barrier.changes))
+        {
+            self.send_all_events(self.last_heard);
+            self.send(&Message { version, xid, dialect, body: Body::BarrierReply });
         }
     }
 
@@ -386,18 +424,18 @@ impl Session {
     }
 
     /// Moves events into the output, but not between the messages of one answer.
-    fn send_events(&mut self) {
-        while self.closed.is_none() && self.reply.is_none() && self.output.len() < EVENT_LIMIT {
-            match self.mailbox.take() {
+    fn send_events(&mut self, now: Time) {
+        while self.has_room_for_events() {
+            match self.mailbox.take(now) {
                 Some(event) => self.send_event(event),
                 None => break,
             }
         }
     }
 
-    /// Moves all events into the output: those before a barrier come before its reply.
-    fn send_all_events(&mut self) {
-        while let Some(event) = self.mailbox.take() {
+    /// Moves all events into the output that may be sent: those before a barrier come before its reply.
+    fn send_all_events(&mut self, now: Time) {
+        while let Some(event) = self.mailbox.take(now) {
             self.send_event(event);
         }
     }

@@ -8,8 +8,8 @@ use openflow::{
     Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
-use super::reply::{Reply, aggregate, flows, pieces, whole};
-use super::{Session, features};
+use super::reply::{Reply, aggregate, flows, groups, meters, whole};
+use super::{Barrier, Session, features};
 use crate::model::config::N_TABLES;
 
 /// Reason bit of packets with an invalid TTL.
@@ -18,17 +18,31 @@ const INVALID_TTL: u32 = 1 << 2;
 impl Session {
     /// Does what a message asks; its answer, if it has one.
     pub(super) fn answer(&mut self, message: Message) -> Result<Option<Body>, OfError> {
-        let (version, dialect) = (message.version, message.dialect);
         if changes_switch(&message.body) && self.role() == Role::Secondary {
             return Err(OfError::OFPBRC_IS_SECONDARY);
         }
+        let before = self.bridge.latest_change();
+        let answer = self.answer_to(message);
+        let after = self.bridge.latest_change();
+        if after != before {
+            // Others may have made the change. Then a barrier takes longer than it has to.
+            self.changed = after;
+        }
+        answer
+    }
+
+    fn answer_to(&mut self, message: Message) -> Result<Option<Body>, OfError> {
+        let (version, dialect) = (message.version, message.dialect);
         Ok(Some(match message.body {
             Body::EchoRequest(data) => Body::EchoReply(data),
             Body::FeaturesRequest => Body::FeaturesReply(self.features(version)),
             Body::GetConfigRequest => Body::GetConfigReply(self.config(version)),
             Body::BarrierRequest => {
-                self.bridge.barrier();
-                self.send_all_events();
+                if !self.bridge.begin_barrier(self.changed, self.mailbox.waker()) {
+                    self.barrier = Some(Barrier { version, xid: message.xid, dialect, changes: self.changed });
+                    return Ok(None);
+                }
+                self.send_all_events(self.last_heard);
                 Body::BarrierReply
             }
             Body::RoleRequest(request) => self.change_role(request, dialect)?,
@@ -173,14 +187,15 @@ impl Session {
             Ask::Flow(q) => flows(bridge.walk_flows(&q)),
             Ask::Aggregate(q) => aggregate(bridge.walk_flows(&q)),
             Ask::Group(group) => {
-                pieces(bridge.counted_groups(group), move |ids| Answer::Group(bridge.count_groups(&ids)))
+                bridge.credit_groups();
+                groups(bridge, group, |bridge, ids| Answer::Group(bridge.count_groups(ids)))
             }
             Ask::GroupDesc(group) => {
-                pieces(bridge.group_ids(group), move |ids| Answer::GroupDesc(bridge.describe_groups(&ids)))
+                groups(bridge, group, |bridge, ids| Answer::GroupDesc(bridge.describe_groups(ids)))
             }
-            Ask::Meter(meter) => pieces(bridge.meter_ids(meter)?, move |ids| Answer::Meter(bridge.count_meters(&ids))),
+            Ask::Meter(meter) => meters(bridge, meter, |bridge, ids| Answer::Meter(bridge.count_meters(ids)))?,
             Ask::MeterConfig(meter) => {
-                pieces(bridge.meter_ids(meter)?, move |ids| Answer::MeterConfig(bridge.describe_meters(&ids)))
+                meters(bridge, meter, |bridge, ids| Answer::MeterConfig(bridge.describe_meters(ids)))?
             }
             // As many as the configuration has.
             Ask::Table => whole(Answer::Table(self.tables(version))),

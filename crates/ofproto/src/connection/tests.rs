@@ -11,11 +11,12 @@ use openflow::packet_msg::PacketIn;
 use openflow::stats::FlowStatsRequest;
 use openflow::{
     Action, AsyncChange, BundleAdd, BundleControl, Cookie, CookieFilter, FlowMod, FlowModCommand, GroupId,
-    Instructions, Match, MultipartReply, MultipartRequest, OfPort, PacketInReason, SwitchConfig, TableId,
+    Instructions, Match, MultipartReply, MultipartRequest, OfPort, PacketInReason, PacketOut, SwitchConfig, TableId,
 };
 use packet::Clock;
 
-use super::mailbox::{MAX_OTHERS, MAX_PACKET_INS};
+use super::mailbox::MAX_OTHERS;
+use super::packet_ins::MAX_PACKET_INS;
 use super::*;
 use crate::events::{PacketInEvent, Subscriber};
 use crate::model::port::{Device, PortSpec};
@@ -49,6 +50,7 @@ fn settings(kind: ConnectionKind) -> Settings {
         kind,
         versions: Versions::ALL,
         probe_interval: Some(Duration::from_secs(5)),
+        packet_in_limit: None,
         desc: SwitchDesc { manufacturer: "Weir".into(), ..SwitchDesc::default() },
     }
 }
@@ -395,6 +397,42 @@ fn a_new_primary_makes_the_old_one_secondary() {
     // When the primary leaves, the others stay what they are.
     drop(b);
     assert_eq!(a.role(), Role::Secondary);
+}
+
+#[test]
+fn packet_ins_are_limited_for_each_kind_and_nothing_else_is() {
+    let bridge = bridge();
+    let limited = Settings {
+        packet_in_limit: Some(PacketInLimit { rate: 10, burst: 2 }),
+        ..settings(ConnectionKind::Controller)
+    };
+    let s = &mut Session::new(bridge.clone(), Settings { probe_interval: None, ..limited }, Arc::default(), START);
+    s.receive(&[Version::V1_3.wire(), 0, 0, 8, 0, 0, 0, 9], START);
+    s.sent(usize::MAX);
+    assert_eq!(s.next_timeout(), None);
+    for _ in 0..100 {
+        s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+        s.mailbox.packet_in(&packet_in(PacketInReason::NoMatch));
+    }
+    add_port(&bridge, "p1");
+    let kinds = |s: &mut Session, now| {
+        s.poll(now);
+        let kind = |m: Message| match m.body {
+            Body::PacketIn(packet_in) => (packet_in.reason == PacketInReason::Action) as u32,
+            Body::PortStatus(_) => 2,
+            other => panic!("{other:?}"),
+        };
+        heard(s).into_iter().map(kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(s, START), [1, 0, 1, 0, 2]);
+    assert_eq!(s.dropped().packet_ins, 2 * (100 - 4));
+    // Those that wait come when it is time, and not before, also not for a barrier.
+    let due = s.next_timeout().unwrap();
+    assert_eq!(due, START + Duration::from_millis(100));
+    assert_eq!(ask(s, Body::BarrierRequest), Body::BarrierReply);
+    assert_eq!(kinds(s, due), [1, 0]);
+    assert_eq!(kinds(s, at(100)), [1, 0]);
+    assert_eq!(s.next_timeout(), None);
 }
 
 #[test]
@@ -748,4 +786,68 @@ mod ovs_ofctl {
         run("OpenFlow13", &["meter-features"]);
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn a_barrier_waits_for_the_changes_of_its_own_connection() {
+    let bridge = bridge();
+    // As a datapath flow that depends on table 0 does.
+    let counters = bridge.switch.forwarding.read().bridges.values().next().unwrap().tables[0].counters.clone();
+    let add = |table: u8| {
+        let mut change = FlowMod::new(FlowModCommand::Add, Match::any(), Instructions::apply(vec![]));
+        change.table = Some(TableId(table));
+        Body::FlowMod(Box::new(change))
+    };
+    let woken = Arc::new(AtomicU64::new(0));
+    let connect = || {
+        let (s, woken) = (session(&bridge, ConnectionKind::Service, Version::V1_3), woken.clone());
+        s.set_waker(Arc::new(move || {
+            woken.fetch_add(1, Ordering::Relaxed);
+        }));
+        s
+    };
+    let (mut a, mut b) = (connect(), connect());
+    bridge.switch.set_revalidator(true);
+    assert_eq!(tell(&mut a, add(0)), []);
+    assert_eq!(tell(&mut a, Body::BarrierRequest), []);
+    assert!(!a.wants_input() && !a.has_work());
+    assert_eq!(tell(&mut a, Body::EchoRequest(vec![1])), [], "nothing is answered before the barrier");
+    assert_eq!(tell(&mut b, add(1)), []);
+    assert_eq!(ask(&mut b, Body::BarrierRequest), Body::BarrierReply, "no flow depends on table 1");
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    bridge.switch.run(at(1));
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    a.poll(START);
+    let answers: Vec<_> = heard(&mut a).into_iter().map(|message| message.body).collect();
+    assert_eq!(answers, [Body::BarrierReply, Body::EchoReply(vec![1])]);
+    assert_eq!(ask(&mut a, Body::BarrierRequest), Body::BarrierReply);
+    drop(counters);
+}
+
+#[test]
+fn packets_that_no_worker_takes_are_waited_for() {
+    let bed = crate::reference::tests::Bed::new(2);
+    let mut s = session(&bed.bridge, ConnectionKind::Service, Version::V1_3);
+    let out = PacketOut {
+        buffer_id: None,
+        in_port: OfPort::CONTROLLER,
+        metadata: Match::any(),
+        actions: vec![Action::output(OfPort(1))],
+        data: vec![0; 60_000],
+    };
+    let message = encode(&Message::new(Version::V1_3, 1, Body::PacketOut(out)), s.options).unwrap();
+    // What the peer sends at once is looked at later.
+    let sent = 1000;
+    s.receive(&message.repeat(sent), START);
+    assert!(!s.wants_input() && s.input.len() > message.len() * sent / 2);
+    let mut polls = 0;
+    while !s.input.is_empty() {
+        assert!(s.next_timeout().unwrap() <= START, "it looks again soon");
+        bed.poll();
+        s.poll(START);
+        polls += 1;
+    }
+    bed.poll();
+    assert!(s.wants_input() && (3..10).contains(&polls), "{polls}");
+    assert_eq!(bed.datapath.stats().workers[0].injected, sent as u64);
 }

@@ -45,6 +45,9 @@ pub(crate) struct Forwarding {
     pub by_name: HashMap<String, (BridgeId, OfPort)>,
     /// Generation of the last change of ports or settings: everything depends on these.
     pub changed: u64,
+    /// Generation of the last change that a datapath flow may depend on, MAC tables apart. Written with the lock held
+    /// alone, read without it.
+    pub affecting: Arc<AtomicU64>,
     generation: AtomicU64,
 }
 
@@ -62,15 +65,12 @@ impl Forwarding {
     /// Records a change of ports or settings.
     pub fn touch(&mut self) {
         self.changed = self.next_generation();
+        self.note_affecting(self.changed);
     }
 
-    /// Whether a change since `generation` may change what is done with the packets of a flow.
-    ///
-    /// A record of a flow holds the counters of each table that its translation looked up. So where a table alone
-    /// has its counters, no flow depends on that table, and none that is still being translated: a translation that
-    /// began before the change has ended, for it held this lock, and what came of it has the record.
-    pub fn affects_flows(&self, generation: u64) -> bool {
-        self.changed > generation || self.bridges.values().any(|bridge| bridge.affects_flows(generation))
+    /// Records that datapath flows may depend on a change of tables or groups.
+    pub fn note_affecting(&mut self, generation: u64) {
+        self.affecting.store(generation, Ordering::SeqCst);
     }
 
     /// The other end of a patch port.
@@ -157,12 +157,9 @@ impl BridgeState {
 pub(crate) type Learned = (TableId, Cookie);
 
 impl BridgeState {
-    /// [`Forwarding::affects_flows`] for this bridge. Flows are supposed to depend on every address.
-    fn affects_flows(&self, generation: u64) -> bool {
-        let table = |table: &Table| table.changed > generation && Arc::strong_count(&table.counters) > 1;
-        self.groups_changed > generation && Arc::strong_count(&self.group_dependents) > 1
-            || self.macs.read().last_change() > generation
-            || self.tables.iter().any(table)
+    /// Whether a datapath flow may depend on the groups.
+    pub fn groups_have_dependents(&self) -> bool {
+        Arc::strong_count(&self.group_dependents) > 1
     }
 
     /// Puts the mirrors of the configuration into force. One that keeps its name keeps its counters.

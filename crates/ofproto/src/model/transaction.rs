@@ -27,6 +27,8 @@ pub(crate) struct Transaction<'a> {
     pub bridge: &'a mut BridgeState,
     pub generation: u64,
     pub now: Time,
+    /// Whether a datapath flow may depend on one of the changes.
+    affects_flows: bool,
     rule_changes: Vec<RuleChange>,
     /// Each group that has changed, as it was before the change, in order.
     group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
@@ -34,7 +36,14 @@ pub(crate) struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
-        Transaction { bridge, generation, now, rule_changes: Vec::new(), group_changes: Vec::new() }
+        Transaction {
+            bridge,
+            generation,
+            now,
+            affects_flows: false,
+            rule_changes: Vec::new(),
+            group_changes: Vec::new(),
+        }
     }
 
     /// Adds a rule, in place of one with equal match and priority.
@@ -67,6 +76,7 @@ impl<'a> Transaction<'a> {
 
     /// Replaces the group with this number, or removes it.
     pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) {
+        self.affects_flows |= self.bridge.groups_have_dependents();
         // Flows depend on groups through the whole bridge.
         self.bridge.groups_changed = self.generation;
         let old = self.bridge.set_group(id, group);
@@ -77,6 +87,7 @@ impl<'a> Transaction<'a> {
         count_learners(self.bridge, &rule.instructions, true);
         self.bridge.users.add_rule(&rule);
         let table = &mut self.bridge.tables[usize::from(rule.table.0)];
+        self.affects_flows |= table.has_dependents();
         let old = table.insert(rule, self.generation);
         if let Some(old) = &old {
             self.forget(old);
@@ -90,6 +101,7 @@ impl<'a> Transaction<'a> {
         if !present {
             return None;
         }
+        self.affects_flows |= table.has_dependents();
         let old = table.remove(rule, self.generation)?;
         self.forget(&old);
         Some(old)
@@ -101,8 +113,8 @@ impl<'a> Transaction<'a> {
         count_learners(self.bridge, &rule.instructions, false);
     }
 
-    /// Undoes everything.
-    pub fn rollback(mut self) {
+    /// Undoes everything. Returns whether a datapath flow may depend on what was there in between.
+    pub fn rollback(mut self) -> bool {
         for change in std::mem::take(&mut self.rule_changes).into_iter().rev() {
             match (change.old, change.new) {
                 (Some(old), _) => drop(self.put(old)),
@@ -114,13 +126,15 @@ impl<'a> Transaction<'a> {
             self.bridge.set_group(id, group);
         }
         self.bridge.orphaned.clear();
+        self.affects_flows
     }
 
     /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the
-    /// removed rules, for flow-removed messages.
-    pub fn commit(mut self) -> Vec<(Arc<Rule>, FlowRemovedReason)> {
+    /// removed rules, for flow-removed messages, and whether a datapath flow may depend on the changes.
+    pub fn commit(mut self) -> (Vec<(Arc<Rule>, FlowRemovedReason)>, bool) {
         self.remove_orphans();
-        self.rule_changes.into_iter().filter_map(|change| Some((change.old?, change.reason?))).collect()
+        let changes = self.rule_changes.into_iter();
+        (changes.filter_map(|change| Some((change.old?, change.reason?))).collect(), self.affects_flows)
     }
 
     /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.

@@ -42,7 +42,7 @@ impl Switch {
 
     /// Statistics of the rounds over the datapath's flows.
     pub fn revalidation_stats(&self) -> RevalidationStats {
-        self.revalidation.lock().stats.clone()
+        self.round_stats.lock().clone()
     }
 
     /// Removes a datapath flow and counts its last packets. Whether there was one.
@@ -50,7 +50,7 @@ impl Switch {
         let Some(datapath) = self.datapath.get() else { return false };
         let removed = datapath.remove_all(&[id]);
         let found = !removed.is_empty();
-        self.credit_removed(removed);
+        self.credit_last(removed);
         found
     }
 

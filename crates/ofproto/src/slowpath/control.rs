@@ -29,10 +29,12 @@ pub struct RevalidationStats {
     pub duration: Duration,
     /// How many flows each revalidator has looked at in the last round.
     pub by_thread: Vec<usize>,
+    /// How many flows were translated again because of changes.
+    pub translated: u64,
 }
 
 impl RevalidationStats {
-    /// Adds a round.
+    /// Adds a round over all flows.
     pub(crate) fn note(&mut self, by_thread: Vec<usize>, duration: Duration) {
         let flows = by_thread.iter().sum();
         self.count += 1;
@@ -43,15 +45,21 @@ impl RevalidationStats {
     }
 }
 
-/// What revalidation remembers between rounds.
+/// What revalidation remembers between rounds for changes.
 #[derive(Default)]
 pub(crate) struct Revalidation {
     /// Generation that the last round brought into force.
     pub generation: u64,
-    pub last_round: Time,
+    /// When it ended, and how long it took.
+    pub ended: Time,
+    pub duration: Duration,
+}
+
+/// What is remembered between rounds for statistics.
+#[derive(Default)]
+pub(crate) struct StatisticsRounds {
+    pub last: Time,
     pub last_collect: Time,
-    /// Statistics of the rounds so far.
-    pub stats: RevalidationStats,
 }
 
 /// Adds every field that a packet with this key has. The tables' own fields are no part of a packet.

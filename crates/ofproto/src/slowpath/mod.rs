@@ -5,8 +5,9 @@
 //! | `upcall` | What the datapath asks: misses, and packets for the controllers |
 //! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
 //! | `record_table` | Flows with equal records share one |
-//! | `credits` | How much of each flow's counters has been credited |
-//! | `revalidate` | A round of revalidation: statistics, idle flows, changes |
+//! | `change_set` | What has changed, and which flows it can be about |
+//! | `revalidate` | The rounds over the flows: for changes, for statistics |
+//! | `waiting` | Who waits for changes to be in force |
 //! | `round` | How threads share a round, chunk by chunk |
 //! | `revalidators` | The threads that help with a round |
 //! | `control` | What operators have set, and what revalidation remembers between rounds |
@@ -14,9 +15,11 @@
 //! | `intern` | Numbers for values that travel through the datapath |
 //! | `paused` | Pipelines that wait for a controller |
 
+mod change_set;
+#[cfg(test)]
+mod change_tests;
 mod commands;
 pub(crate) mod control;
-pub(crate) mod credits;
 pub(crate) mod intern;
 pub(crate) mod paused;
 pub(crate) mod record;
@@ -25,3 +28,4 @@ mod revalidate;
 pub(crate) mod revalidators;
 pub(crate) mod round;
 mod upcall;
+pub(crate) mod waiting;

@@ -5,12 +5,13 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapath::FlowStats;
 use openflow::OfPort;
-use packet::Time;
+use packet::flow::{BLOCKS, BlockId};
 use packet::wire::tcp::flags;
+use packet::{Key, Time};
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
@@ -23,6 +24,9 @@ use crate::table::{Caps, RuleStats, TableCounters};
 pub(crate) struct FlowRecord {
     /// The generation at which the translation began.
     pub generation: u64,
+    /// The latest generation at which it was known that nothing it depends on had changed since, MAC tables apart
+    /// ([`Forwarding::affecting`]): so for each flow that has the record.
+    pub valid_at: AtomicU64,
     /// The rules that the packets pass, one entry for each time.
     pub rules: Vec<Arc<RuleStats>>,
     /// The tables looked up, and whether a rule was found. Also tells that it depends on them.
@@ -41,7 +45,8 @@ pub(crate) struct FlowRecord {
     pub deps: Vec<Deps>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
-    /// Keeps recirculation states and punts alive, and tells what it depends on ([`Forwarding::affects_flows`]).
+    /// Keeps recirculation states and punts alive, and tells what it depends on
+    /// ([`BridgeState::groups_have_dependents`]).
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -49,14 +54,100 @@ pub(crate) struct FlowRecord {
 pub(crate) struct Deps {
     pub bridge: BridgeId,
     tables: [u64; 4],
+    /// Which parts of the key differed from the packet's when a table was looked up, where any did.
+    overwritten: Vec<(u8, Parts)>,
     macs: Vec<MacKey>,
     groups: bool,
 }
 
+/// A set of parts of a key, of four bytes each: fine enough that a decremented TTL does not hide the address beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(crate) struct Parts([u64; 3]);
+
+impl Parts {
+    /// Every part.
+    pub const ALL: Parts = Parts([u64::MAX; 3]);
+
+    /// The parts in which two keys differ. The pipeline's own fields are left out.
+    pub fn of_difference(a: &Key, b: &Key) -> Parts {
+        let mut parts = Parts::default();
+        for block in packet::flow::Blocks(a.present().0 | b.present().0).iter() {
+            if matches!(block, BlockId::Pipeline | BlockId::Regs) {
+                continue;
+            }
+            for (word, (a, b)) in a.block(block).words().iter().zip(b.block(block).words()).enumerate() {
+                let bytes = (a ^ b).to_ne_bytes();
+                for half in 0..2 {
+                    if bytes[4 * half..4 * half + 4] != [0; 4] {
+                        parts.insert(block, 8 * word + 4 * half);
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    /// Adds the part with this byte of a block.
+    pub fn insert(&mut self, block: BlockId, byte: usize) {
+        let part = block as usize * 16 + byte / 4;
+        self.0[part / 64] |= 1 << (part % 64);
+    }
+
+    fn has(self, part: usize) -> bool {
+        self.0[part / 64] >> (part % 64) & 1 != 0
+    }
+
+    /// The set's bits of a word of a block.
+    pub fn word(self, block: BlockId, word: usize) -> u64 {
+        let mut bytes = [0; 8];
+        for half in 0..2 {
+            if self.has(block as usize * 16 + 2 * word + half) {
+                bytes[4 * half..4 * half + 4].fill(0xff);
+            }
+        }
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn add(&mut self, other: Parts) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
+    }
+}
+
+const _: () = assert!(BLOCKS * 16 <= 3 * 64);
+
+impl Deps {
+    /// Whether a table was looked up.
+    pub fn has_table(&self, table: u8) -> bool {
+        self.tables[usize::from(table) / 64] >> (table % 64) & 1 != 0
+    }
+
+    /// Whether an address was looked up.
+    pub fn has_macs(&self) -> bool {
+        !self.macs.is_empty()
+    }
+
+    /// Whether groups were used.
+    pub fn has_groups(&self) -> bool {
+        self.groups
+    }
+
+    /// Which parts of the key differed from the packet's at any look-up of a table.
+    pub fn overwritten_at(&self, table: u8) -> Parts {
+        self.overwritten.iter().find(|(of, _)| *of == table).map_or(Parts::default(), |(_, parts)| *parts)
+    }
+}
+
 impl FlowRecord {
-    /// Notes that a table was looked up.
-    pub fn depends_on_table(&mut self, bridge: BridgeId, table: u8) {
-        self.deps(bridge).tables[usize::from(table) / 64] |= 1 << (table % 64);
+    /// Notes that a table was looked up, by a key that differed from the packet's in these parts.
+    pub fn depends_on_table(&mut self, bridge: BridgeId, table: u8, overwritten: Parts) {
+        let deps = self.deps(bridge);
+        deps.tables[usize::from(table) / 64] |= 1 << (table % 64);
+        if overwritten != Parts::default() {
+            match deps.overwritten.iter_mut().find(|(of, _)| *of == table) {
+                Some((_, parts)) => parts.add(overwritten),
+                None => deps.overwritten.push((table, overwritten)),
+            }
+        }
     }
 
     /// Notes that an address was looked up.
@@ -73,7 +164,8 @@ impl FlowRecord {
 
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
-            self.deps.push(Deps { bridge, tables: [0; 4], macs: Vec::new(), groups: false });
+            let tables = [0; 4];
+            self.deps.push(Deps { bridge, tables, overwritten: Vec::new(), macs: Vec::new(), groups: false });
             self.deps.len() - 1
         });
         &mut self.deps[index]
@@ -90,7 +182,11 @@ impl FlowRecord {
         let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
         let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
         let deps = |a: &Deps, b: &Deps| {
-            a.bridge == b.bridge && a.tables == b.tables && a.groups == b.groups && a.macs == b.macs
+            a.bridge == b.bridge
+                && a.tables == b.tables
+                && a.overwritten == b.overwritten
+                && a.groups == b.groups
+                && a.macs == b.macs
         };
         same_rules
             && same_tables
@@ -125,15 +221,18 @@ impl FlowRecord {
                 if tables.into_iter().any(|table| bridge.tables[table].changed > generation) {
                     return true;
                 }
-                if deps.groups && bridge.groups_changed > generation {
-                    return true;
-                }
-                if deps.macs.is_empty() {
-                    return false;
-                }
-                let macs = bridge.macs.read();
-                macs.last_change() > generation && deps.macs.iter().any(|&key| macs.changed_since(key, generation))
+                deps.groups && bridge.groups_changed > generation
             })
+            || self.has_moved_macs(forwarding)
+    }
+
+    /// Whether an address that was looked up is somewhere else now.
+    pub fn has_moved_macs(&self, forwarding: &Forwarding) -> bool {
+        self.deps.iter().filter(|deps| !deps.macs.is_empty()).any(|deps| {
+            let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
+            let (macs, generation) = (bridge.macs.read(), self.generation);
+            macs.last_change() > generation && deps.macs.iter().any(|&key| macs.changed_since(key, generation))
+        })
     }
 
     /// Credits packets; `tcp_flags` are those of all of them.

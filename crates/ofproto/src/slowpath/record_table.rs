@@ -5,6 +5,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::Mutex;
 
@@ -25,7 +26,9 @@ impl Default for SharedRecords {
 
 impl SharedRecords {
     /// A record that is equivalent to `record`: one that is there already, or this one.
-    pub fn share(&self, forwarding: &Forwarding, record: FlowRecord) -> Arc<FlowRecord> {
+    pub fn share(&self, forwarding: &Forwarding, mut record: FlowRecord) -> Arc<FlowRecord> {
+        let valid_at = forwarding.affecting.load(SeqCst);
+        *record.valid_at.get_mut() = valid_at;
         if record.is_for_one_flow() {
             return Arc::new(record.compact());
         }
@@ -37,6 +40,7 @@ impl SharedRecords {
             && known.is_equivalent(&record)
             && (known.generation == record.generation || !known.is_stale(forwarding))
         {
+            known.valid_at.fetch_max(valid_at, SeqCst);
             return known.clone();
         }
         let record = Arc::new(record.compact());

@@ -1,39 +1,49 @@
 //! Keeping the datapath's flows in step with the tables.
 //!
-//! A round looks at every flow of the datapath:
+//! There are two kinds of rounds over the flows, in chunks that several threads share:
 //!
-//! 1. it credits the flow's packets to the rules that its record names;
-//! 2. it removes the flow if it was idle for too long;
-//! 3. it translates the flow again if something that it depends on has changed;
-//! 4. it removes or modifies the flow if the outcome differs.
+//! - A round for statistics, at each interval: it credits what flows have counted since the last one to the rules that
+//!   their records name, and removes flows that no packet has used for too long. It translates nothing.
+//! - A round for changes, when there are some that flows depend on: it finds the flows that they can be about
+//!   ([`ChangeSet`]), translates these again, and removes or modifies those whose outcome differs. All changes before
+//!   its beginning are in force at its end.
 //!
-//! There is a round at each interval, and at once after a change that flows depend on. Such a change is in force when a
-//! round that began after it has ended and the workers have passed a barrier. A change that no flow depends on, as of a
-//! table that no packet has reached, takes only the barrier ([`Forwarding::affects_flows`]). Generations tell which flows a change affects
-//! ([`FlowRecord::is_stale`]). So the next round also finds a flow that was translated before a change and installed
-//! after it.
+//! Whoever runs [`Switch::run`] does both, and interrupts the first for the second when somebody waits for it.
+//!
+//! No flow escapes that was translated before a change: it is installed before the round, which meets it then, or it is
+//! refused ([`Upcall::version_of`](datapath::Upcall::version_of)). A change that no flow depends on, as of a table that no
+//! packet has reached, needs no round. Generations tell which flows are newer than a change.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use datapath::{Action, Datapath, FlowBrief, FlowTag, RemovedFlow};
-use packet::{Mask, Time};
+use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, FlowUses, RemovedFlow};
+use packet::{Key, Mask, Time};
 
-use crate::model::forwarding::BridgeId;
+use crate::events::Waker;
+use crate::model::forwarding::{BridgeId, Forwarding};
+use crate::slowpath::change_set::{ChangeSet, Macs};
 use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
-use crate::slowpath::revalidators::{Findings, FlowRound};
+use crate::slowpath::revalidators::{Findings, FlowRound, Purpose};
 use crate::slowpath::round::Round;
 use crate::switch::Switch;
 
 /// How often recirculation ids and punts that no flow uses are released.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Rounds at intervals take no more than this part of the time: one in so many.
-const ROUND_SHARE: u32 = 5;
+/// Rounds for statistics take no more than this part of the time: one in so many.
+const ROUND_SHARE: u32 = 10;
 
-/// What a round does with a flow.
+/// Up to so many flows, whoever asks for statistics gets them to the last packet, by a round of a few milliseconds. Where
+/// there are more, they are as of the last round.
+const COUNTED_AT_ONCE: usize = 20_000;
+
+/// How many flows are removed at a time: the flows' lock is held for each part.
+const REMOVED_AT_ONCE: usize = 4096;
+
+/// What a round for changes does with a flow.
 enum Fate {
     Keep,
     Refresh(FlowTag),
@@ -42,197 +52,284 @@ enum Fate {
 }
 
 impl Switch {
-    /// Does what is due: revalidation after changes, statistics, timeouts, MAC ageing, idle datapath
-    /// flows. Returns when it wants to run next, at the latest; changes make it due at once
-    /// ([`wait`](Switch::wait)). Not to be called from an upcall.
+    /// Does what is due: rounds for changes and statistics, timeouts, MAC ageing. Returns when it wants to run next, at
+    /// the latest; changes make it due at once ([`wait`](Switch::wait)). Not to be called from an upcall.
     pub fn run(&self, now: Time) -> Time {
         let settings = self.settings();
+        if self.waiting.is_any() {
+            self.apply_changes(now);
+        }
         if self.is_paused() {
             return now + settings.revalidate_interval;
         }
-        let (due, interval) = {
-            let state = self.revalidation.lock();
-            // A round over very many flows takes long, and this thread has other work, too.
-            let interval = settings.revalidate_interval.max(state.stats.duration * ROUND_SHARE);
-            let again = self.round_again.load(Ordering::SeqCst);
-            let changed = again || self.forwarding.read().generation() != state.generation;
-            ((changed, now.since(state.last_round) >= interval || state.last_round == Time(0)), interval)
-        };
-        if due.1 {
-            self.run_round(now, false);
-        } else if due.0 {
+        let next_for_changes = self.next_for_changes(now);
+        if next_for_changes == Some(now) {
             self.apply_changes(now);
         }
-        if due.1 && self.expire(now) {
-            self.apply_changes(now);
+        // A round over very many flows takes long, and there is other work, too.
+        let interval = settings.revalidate_interval.max(self.round_stats.lock().duration * ROUND_SHARE);
+        let last = self.statistics.lock().last;
+        if last == Time(0) || now.since(last) >= interval {
+            self.take_statistics(now, false);
+            if self.expire(now) {
+                self.apply_changes(now);
+            }
         }
-        now + interval
+        (now + interval).min(next_for_changes.filter(|&at| at > now).unwrap_or(now + interval))
     }
 
-    /// Brings the changes so far into force. When this returns, no packet is forwarded by the state of before the call.
-    /// Statistics may be older. Not to be called from an upcall.
+    /// When a round for changes is due that nobody waits for; `None` where there are no changes. Rounds for a stream of
+    /// changes take half of the time.
+    fn next_for_changes(&self, now: Time) -> Option<Time> {
+        let state = self.revalidation.lock();
+        let again = self.round_again.load(Ordering::SeqCst);
+        let changed = again || self.forwarding.read().generation() != state.generation;
+        changed.then(|| now.max(state.ended + state.duration))
+    }
+
+    /// Brings the changes so far into force. When this returns, no flow forwards a packet by the state of before the
+    /// call. Statistics may be older. Not to be called from an upcall.
     pub(crate) fn apply_changes(&self, now: Time) {
         let Some(datapath) = self.datapath.get() else { return };
         let mut state = self.revalidation.lock();
-        let removed = self.take_removed();
-        let (generation, affected) = {
-            let forwarding = self.forwarding.read();
-            (forwarding.generation(), forwarding.affects_flows(state.generation))
-        };
-        if self.round_again.swap(false, Ordering::SeqCst) || affected {
-            self.round(datapath, &mut state, now, false);
-        } else {
-            // Packets may be with a worker, or in the slow path.
+        let macs = if self.round_again.swap(false, Ordering::SeqCst) { Macs::All } else { Macs::Changed };
+        // A port that is removed from here on is left to the next round.
+        self.ports_removed.store(false, Ordering::SeqCst);
+        let changes = ChangeSet::since(&self.forwarding.read(), state.generation, macs);
+        let generation = changes.generation;
+        if changes.is_empty() {
+            // Packets may be with a worker.
             datapath.barrier();
-            state.generation = generation;
+        } else {
+            self.round_for_changes(datapath, &mut state, changes, now);
         }
+        state.generation = generation;
+        self.in_force.store(generation, Ordering::SeqCst);
         drop(state);
-        self.send_removed(removed);
+        self.send_removed(generation);
+        self.waiting.wake(generation);
     }
 
-    /// Brings every datapath flow and all statistics up to date. When this returns, no packet is
-    /// forwarded by the state of before the call. Not to be called from an upcall.
+    /// Calls `waker` when the changes up to a generation are in force. False where they are.
+    pub(crate) fn wait_for_changes(&self, generation: u64, waker: Waker) -> bool {
+        if self.is_in_force(generation) {
+            return false;
+        }
+        self.waiting.add(generation, waker);
+        self.notify();
+        true
+    }
+
+    /// Whether the changes up to a generation are in force.
+    pub(crate) fn is_in_force(&self, generation: u64) -> bool {
+        self.in_force.load(Ordering::SeqCst) >= generation
+    }
+
+    /// Brings every datapath flow and all statistics up to date. When this returns, no flow forwards a packet by the state
+    /// of before the call. Not to be called from an upcall.
     pub fn revalidate(&self) {
-        self.run_round(self.clock.now(), false);
+        let now = self.clock.now();
+        self.apply_changes(now);
+        self.take_statistics(now, false);
     }
 
     /// Removes every datapath flow, after their statistics have been counted.
     pub fn purge(&self) {
-        self.run_round(self.clock.now(), true);
+        let now = self.clock.now();
+        self.take_statistics(now, true);
+        self.apply_changes(now);
     }
 
-    fn run_round(&self, now: Time, purge: bool) {
-        let Some(datapath) = self.datapath.get() else { return };
-        let mut state = self.revalidation.lock();
-        let removed = self.take_removed();
-        self.round_again.store(false, Ordering::SeqCst);
-        self.round(datapath, &mut state, now, purge);
-        drop(state);
-        self.send_removed(removed);
-    }
-
-    fn round(&self, datapath: &Datapath, state: &mut Revalidation, now: Time, purge: bool) {
-        // A port that is removed from here on is left to the next round.
-        self.ports_removed.store(false, Ordering::SeqCst);
-        let generation = self.forwarding.read().generation();
-        if generation != state.generation {
-            // After it, whatever was translated before the change is installed.
-            datapath.barrier();
+    /// Brings statistics up to date for whoever is about to read them, unless there are so many flows that this takes
+    /// long.
+    pub(crate) fn refresh_statistics(&self) {
+        if self.datapath.get().is_some_and(|datapath| datapath.flow_count() <= COUNTED_AT_ONCE) {
+            self.take_statistics(self.clock.now(), false);
         }
+    }
+
+    /// A round for statistics. Removes idle flows, or all.
+    fn take_statistics(&self, now: Time, purge: bool) {
+        let Some(datapath) = self.datapath.get() else { return };
+        let mut rounds = self.statistics.lock();
         let began = self.clock.now();
-        let (findings, by_thread) = self.revalidate_flows(datapath, now, purge);
-        self.apply(datapath, findings);
+        let max_idle = self.settings().max_idle.as_nanos() as u64;
+        let idle_since = if purge { Some(Time(u64::MAX)) } else { now.0.checked_sub(max_idle).map(Time) };
+        let (findings, by_thread, interrupted) = self.go_round(datapath, Purpose::Statistics(idle_since), now);
+        self.remove(datapath, &findings);
         // Some flows were evicted before the round came to them, or since. Their packets came before its end, too.
         datapath.hand_over_evicted();
-        self.credit_evicted();
-        state.stats.note(by_thread, self.clock.now().since(began));
-        state.generation = generation;
-        state.last_round = now;
-        if now.since(state.last_collect) >= COLLECT_INTERVAL {
-            state.last_collect = now;
+        let took = self.clock.now().since(began).saturating_sub(interrupted);
+        self.round_stats.lock().note(by_thread, took);
+        rounds.last = now;
+        if now.since(rounds.last_collect) >= COLLECT_INTERVAL {
+            rounds.last_collect = now;
             self.records.clear();
             self.interners.frozen.collect();
             self.interners.packet_ins.collect();
         }
     }
 
-    /// Looks at every flow, with all revalidators. Returns what is to be done, and how many flows each one had.
-    fn revalidate_flows(&self, datapath: &Datapath, now: Time, purge: bool) -> (Vec<Findings>, Vec<usize>) {
-        let (threads, max_idle) = (1 + self.helpers.count(), self.settings().max_idle);
-        let round = Arc::new(FlowRound { chunks: Round::new(threads), now, max_idle, purge });
-        // One chunk is not worth waking the helpers.
-        self.judge_chunk(datapath, &round, 0);
-        if threads > 1 && round.chunks.has_more() {
-            self.helpers.call(&round);
+    /// A round for changes.
+    fn round_for_changes(&self, datapath: &Datapath, state: &mut Revalidation, changes: ChangeSet, now: Time) {
+        let began = self.clock.now();
+        let (findings, ..) = self.go_round(datapath, Purpose::Changes(changes), now);
+        self.finish(datapath, &findings);
+        state.ended = self.clock.now();
+        state.duration = state.ended.since(began);
+        let mut stats = self.round_stats.lock();
+        stats.count += 1;
+        stats.translated += findings.iter().map(|part| part.translated as u64).sum::<u64>();
+    }
+
+    /// Removes what is gone. When this returns, no packet gets the old actions.
+    fn finish(&self, datapath: &Datapath, findings: &[Findings]) {
+        self.remove(datapath, findings);
+        if findings.iter().any(|part| part.acted) {
+            datapath.barrier();
         }
-        while self.judge_chunk(datapath, &round, 0) {}
-        round.chunks.finish()
+    }
+
+    /// Goes over every flow, with all revalidators. Returns what is to be done, how many flows each one had, and how long
+    /// the round was interrupted.
+    fn go_round(&self, datapath: &Datapath, purpose: Purpose, now: Time) -> (Vec<Findings>, Vec<usize>, Duration) {
+        let threads = 1 + self.helpers.count();
+        let interruptible = matches!(purpose, Purpose::Statistics(_));
+        let round = Arc::new(FlowRound { chunks: Round::new(threads, datapath.flow_numbers()), now, purpose });
+        let mut interrupted = Duration::ZERO;
+        // One chunk is not worth waking the helpers.
+        self.work(datapath, &round, 0, |done| {
+            if done == 1 && threads > 1 && round.chunks.has_more() {
+                self.helpers.call(&round);
+            }
+            if interruptible && self.waiting.is_any() {
+                let began = self.clock.now();
+                round.chunks.interrupt(|| self.apply_changes(began));
+                interrupted += self.clock.now().since(began);
+            }
+        });
+        let (findings, by_thread) = round.chunks.finish();
+        (findings, by_thread, interrupted)
     }
 
     /// Works on a round that another thread has started.
     pub(super) fn take_part(&self, round: &FlowRound, thread: usize) {
         let Some(datapath) = self.datapath.get() else { return };
-        while self.judge_chunk(datapath, round, thread) {}
+        self.work(datapath, round, thread, |_| {});
     }
 
-    fn judge_chunk(&self, datapath: &Datapath, round: &FlowRound, thread: usize) -> bool {
-        let judge_all = |flows: Vec<FlowBrief>| {
-            let mut findings = Findings::default();
-            for flow in flows {
-                let Ok(record) = flow.tag.clone().downcast::<FlowRecord>() else { continue };
-                match self.judge(datapath, &flow, &record, round) {
-                    Fate::Keep => {}
-                    Fate::Refresh(tag) => findings.modified.push((flow.id, None, tag)),
-                    Fate::Modify(actions, tag) => findings.modified.push((flow.id, Some(actions), tag)),
-                    Fate::Remove => findings.gone.push(flow.id),
+    /// Works on chunks as long as there are some. Between them, calls `between` with the number of chunks so far.
+    fn work(&self, datapath: &Datapath, round: &FlowRound, thread: usize, mut between: impl FnMut(usize)) {
+        let (mut done, size) = (0, Datapath::FLOW_CHUNK);
+        let mut next = |work: &mut dyn FnMut(usize) -> (Findings, usize)| {
+            let more = round.chunks.work_on_chunk(thread, size, work);
+            if more {
+                done += 1;
+                between(done);
+            }
+            more
+        };
+        match &round.purpose {
+            Purpose::Statistics(idle_since) => {
+                let mut uses = FlowUses::default();
+                while next(&mut |from| self.count(datapath, from, *idle_since, &mut uses)) {}
+            }
+            Purpose::Changes(changes) => {
+                let (mut sorter, mut found) = (changes.sorter(), Vec::new());
+                let mut judge = |from| {
+                    found.clear();
+                    let wanted =
+                        |tag: &FlowTag, mask: &_, read: &dyn Fn(&mut Key) -> bool| sorter.is_about(tag, mask, read);
+                    let flows = datapath.find_flows(from, wanted, &mut found);
+                    (self.bring_up_to_date(datapath, &found, round.now), flows)
+                };
+                while next(&mut judge) {}
+            }
+        }
+    }
+
+    /// Credits what the flows of a chunk have counted.
+    fn count(
+        &self,
+        datapath: &Datapath,
+        from: usize,
+        idle_since: Option<Time>,
+        uses: &mut FlowUses,
+    ) -> (Findings, usize) {
+        datapath.take_uses(from, idle_since, uses);
+        let forwarding = self.forwarding.read();
+        for (tag, stats) in uses.used.drain(..) {
+            if let Some(record) = tag.downcast_ref::<FlowRecord>() {
+                record.credit_stats(&forwarding, &stats);
+            }
+        }
+        (Findings { gone: std::mem::take(&mut uses.idle), ..Findings::default() }, uses.flows)
+    }
+
+    /// Brings these flows up to date, but for removing them.
+    fn bring_up_to_date(&self, datapath: &Datapath, flows: &[(FlowId, FlowTag)], now: Time) -> Findings {
+        let mut findings = Findings::default();
+        for (id, tag) in flows {
+            let id = *id;
+            let fate = self.judge(datapath, id, tag, now);
+            findings.translated += usize::from(!matches!(fate, Fate::Keep));
+            match fate {
+                Fate::Keep => {}
+                Fate::Remove => findings.gone.push(id),
+                Fate::Refresh(tag) => drop(datapath.set_tag(id, tag)),
+                Fate::Modify(actions, tag) => {
+                    findings.acted = true;
+                    let _ = datapath.modify(id, actions);
+                    let _ = datapath.set_tag(id, tag);
                 }
             }
-            findings
-        };
-        round.chunks.work_on_chunk(thread, |from| datapath.flow_briefs_from(from), judge_all)
+        }
+        findings
     }
 
-    fn judge(&self, datapath: &Datapath, flow: &FlowBrief, record: &FlowRecord, round: &FlowRound) -> Fate {
-        let forwarding = self.forwarding.read();
-        record.credit_stats(&forwarding, &self.credits.take(flow.id, &flow.stats));
-        if round.purge || round.now.since(flow.stats.used.max(flow.created)) >= round.max_idle {
-            return Fate::Remove;
-        }
-        if !record.is_stale(&forwarding) {
+    fn judge(&self, datapath: &Datapath, id: FlowId, tag: &FlowTag, now: Time) -> Fate {
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return Fate::Keep };
+        if !record.is_stale(&self.forwarding.read()) {
             return Fate::Keep;
         }
         // A flow that was removed meanwhile needs nothing.
-        let Some(flow) = datapath.flow(flow.id) else { return Fate::Keep };
-        let Some(new) = self.translate_dp(&forwarding, &flow.key, false, round.now) else { return Fate::Remove };
+        let Some(flow) = datapath.flow(id) else { return Fate::Keep };
+        let counted = datapath.take_use(id);
+        let forwarding = self.forwarding.read();
+        if let Some(stats) = counted {
+            record.credit_stats(&forwarding, &stats);
+        }
+        self.translate_again(&forwarding, &flow, now)
+    }
+
+    /// Compares a flow with what it would be if it were installed now.
+    fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
+        let Some(new) = self.translate_dp(forwarding, &flow.key, false, now) else { return Fate::Remove };
         if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
-        let tag: FlowTag = Arc::new(new.record);
+        let tag: FlowTag = self.records.share(forwarding, new.record);
         if new.actions[..] == flow.actions[..] { Fate::Refresh(tag) } else { Fate::Modify(new.actions, tag) }
     }
 
-    fn apply(&self, datapath: &Datapath, findings: Vec<Findings>) {
-        let (mut acted, mut gone) = (false, Vec::new());
-        for mut part in findings {
-            for (id, actions, tag) in part.modified {
-                if let Some(actions) = actions {
-                    acted = true;
-                    // A flow that was removed meanwhile needs nothing.
-                    let _ = datapath.modify(id, actions);
-                }
-                let _ = datapath.set_tag(id, tag);
-            }
-            gone.append(&mut part.gone);
-        }
-        if !gone.is_empty() {
-            self.credit_last(datapath.remove_all(&gone));
-        }
-        if acted {
-            datapath.barrier();
+    /// Removes the flows that a round has found to be gone.
+    fn remove(&self, datapath: &Datapath, findings: &[Findings]) {
+        let mut part = Vec::with_capacity(REMOVED_AT_ONCE);
+        let all = findings.iter().flat_map(|findings| &findings.gone);
+        let mut all = all.peekable();
+        while all.peek().is_some() {
+            part.clear();
+            part.extend(all.by_ref().take(REMOVED_AT_ONCE));
+            self.credit_last(datapath.remove_all(&part));
         }
     }
 
-    /// Credits the last packets of removed flows. Waits for a round that is under way.
-    pub(crate) fn credit_removed(&self, flows: Vec<RemovedFlow>) {
-        let _round = self.revalidation.lock();
-        self.credit_last(flows);
-    }
-
-    /// Credits the packets of evicted flows. To be called with `revalidation` held: a round that still works on such a
-    /// flow would take it for a new one, and credit all of its packets again.
-    pub(crate) fn credit_evicted(&self) {
-        let evicted = std::mem::take(&mut *self.evicted.lock());
-        if !evicted.is_empty() {
-            self.credit_last(evicted);
-        }
-    }
-
-    fn credit_last(&self, flows: Vec<RemovedFlow>) {
+    /// Credits the last packets of removed flows.
+    pub(crate) fn credit_last(&self, flows: Vec<RemovedFlow>) {
         let forwarding = self.forwarding.read();
         for flow in flows {
-            let stats = self.credits.take_last(flow.id, &flow.stats);
-            if let Ok(record) = flow.tag.downcast::<FlowRecord>() {
-                record.credit_stats(&forwarding, &stats);
+            if let Some(record) = flow.tag.downcast_ref::<FlowRecord>() {
+                record.credit_stats(&forwarding, &flow.rest);
             }
         }
     }

@@ -7,29 +7,37 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use datapath::{Action, FlowId, FlowTag};
+use datapath::FlowId;
 use packet::Time;
 use parking_lot::Mutex;
 
+use super::change_set::ChangeSet;
 use super::round::Round;
 
-/// What is to be done with the flows of one chunk.
+/// What a chunk of a round has come to.
 #[derive(Default)]
 pub(crate) struct Findings {
     /// Flows to be removed.
     pub gone: Vec<FlowId>,
-    /// Flows that get a new record, and new actions where these differ.
-    pub modified: Vec<(FlowId, Option<Vec<Action>>, FlowTag)>,
+    /// How many flows were translated again.
+    pub translated: usize,
+    /// Some have got other actions.
+    pub acted: bool,
 }
 
 /// A round over the datapath's flows.
 pub(crate) struct FlowRound {
     pub chunks: Round<Findings>,
     pub now: Time,
-    /// A flow is removed when no packet has used it for this long.
-    pub max_idle: std::time::Duration,
-    /// Every flow is removed.
-    pub purge: bool,
+    pub purpose: Purpose,
+}
+
+/// What a round is for.
+pub(crate) enum Purpose {
+    /// Credits packets, and removes flows that no packet has used since this time, if any.
+    Statistics(Option<Time>),
+    /// Brings flows up to date with what has changed.
+    Changes(ChangeSet),
 }
 
 /// Has the thread with this number take part in a round. Returns `None` where the switch is gone.
@@ -206,7 +214,6 @@ mod tests {
                 prop_assert_eq!(looked_at(&many), looked_at(&one));
             }
             prop_assert_eq!(seen(&one), seen(&many));
-            prop_assert_eq!(many.switch.credits.len(), many.datapath.flow_count(), "what is gone is forgotten");
         }
     }
 

@@ -1,20 +1,23 @@
 //! One round of revalidation, shared by several threads.
 //!
-//! The datapath lists its flows in chunks. A thread takes the next chunk under the round's lock, works on it without
-//! the lock, and hands in its result. So no flow is handled by two threads, and a slow thread delays no more than its
-//! own chunk. The round is over when the last chunk is handed in.
+//! The datapath's flows have numbers. A thread takes the next chunk of numbers under the round's lock, works on it
+//! without the lock, and hands in its result. So no flow is handled by two threads, and a slow thread delays no more
+//! than its own chunk. The round is over when the last chunk is handed in.
 
 use parking_lot::{Condvar, Mutex};
 
 /// A round that leaves results of type `R`.
 pub(crate) struct Round<R> {
     progress: Mutex<Progress<R>>,
-    finished: Condvar,
+    /// No thread works on a chunk.
+    none_taken: Condvar,
 }
 
 struct Progress<R> {
     /// Where the next chunk begins.
-    next: Option<usize>,
+    next: usize,
+    /// Where the last one ends.
+    end: usize,
     /// Chunks that threads are working on.
     taken: usize,
     /// What the threads handed in, with how many items each thread had.
@@ -32,41 +35,49 @@ struct Chunk<'a, R> {
 }
 
 impl<R> Round<R> {
-    /// A round of so many threads, of which nothing is done yet.
-    pub fn new(threads: usize) -> Round<R> {
-        let progress = Progress { next: Some(0), taken: 0, results: Vec::new(), items: vec![0; threads] };
-        Round { progress: Mutex::new(progress), finished: Condvar::new() }
+    /// A round of so many threads over the numbers below `end`, of which nothing is done yet.
+    pub fn new(threads: usize, end: usize) -> Round<R> {
+        let progress = Progress { next: 0, end, taken: 0, results: Vec::new(), items: vec![0; threads] };
+        Round { progress: Mutex::new(progress), none_taken: Condvar::new() }
     }
 
-    /// Works on one chunk, as the thread with this number. `fetch` lists some items from an index on, and the index
-    /// after them. False where no chunk is left.
-    pub fn work_on_chunk<T>(
-        &self,
-        thread: usize,
-        fetch: impl FnOnce(usize) -> (Vec<T>, Option<usize>),
-        work: impl FnOnce(Vec<T>) -> R,
-    ) -> bool {
+    /// Works on the next chunk, of `size` numbers, as the thread with this number. `work` gets the first number, and
+    /// returns with its result how many items there were. False where no chunk is left.
+    pub fn work_on_chunk(&self, thread: usize, size: usize, work: impl FnOnce(usize) -> (R, usize)) -> bool {
         let mut progress = self.progress.lock();
-        let Some(from) = progress.next else { return false };
-        let (items, next) = fetch(from);
-        progress.next = next;
+        if progress.next >= progress.end {
+            return false;
+        }
+        let from = progress.next;
+        progress.next += size;
         progress.taken += 1;
         drop(progress);
-        let mut chunk = Chunk { round: self, thread, items: items.len(), result: None };
-        chunk.result = Some(work(items));
+        let mut chunk = Chunk { round: self, thread, items: 0, result: None };
+        let (result, items) = work(from);
+        (chunk.result, chunk.items) = (Some(result), items);
         true
     }
 
     /// Whether a chunk is left.
     pub fn has_more(&self) -> bool {
-        self.progress.lock().next.is_some()
+        let progress = self.progress.lock();
+        progress.next < progress.end
+    }
+
+    /// Calls `act` while no thread works on a chunk, nor takes one.
+    pub fn interrupt(&self, act: impl FnOnce()) {
+        let mut progress = self.progress.lock();
+        while progress.taken > 0 {
+            self.none_taken.wait(&mut progress);
+        }
+        act();
     }
 
     /// Waits until every chunk is handed in. Returns what was handed in, and how many items each thread had.
     pub fn finish(&self) -> (Vec<R>, Vec<usize>) {
         let mut progress = self.progress.lock();
-        while progress.next.is_some() || progress.taken > 0 {
-            self.finished.wait(&mut progress);
+        while progress.next < progress.end || progress.taken > 0 {
+            self.none_taken.wait(&mut progress);
         }
         (std::mem::take(&mut progress.results), std::mem::take(&mut progress.items))
     }
@@ -80,8 +91,8 @@ impl<R> Drop for Chunk<'_, R> {
             *items += self.items;
         }
         progress.results.extend(self.result.take());
-        if progress.next.is_none() && progress.taken == 0 {
-            self.round.finished.notify_all();
+        if progress.taken == 0 {
+            self.round.none_taken.notify_all();
         }
     }
 }
@@ -98,23 +109,21 @@ mod tests {
 
     type Numbers = Round<Vec<usize>>;
 
-    /// Lists numbers below `total`, in chunks of `size`.
-    fn numbers(total: usize, size: usize) -> impl Fn(usize) -> (Vec<usize>, Option<usize>) {
-        move |from| {
-            let to = (from + size).min(total);
-            ((from..to).collect(), (to < total).then_some(to))
-        }
+    fn numbers(from: usize, size: usize, total: usize) -> (Vec<usize>, usize) {
+        let numbers: Vec<_> = (from..(from + size).min(total)).collect();
+        let count = numbers.len();
+        (numbers, count)
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn each_item_is_handled_once(threads in 1usize..6, total in 0usize..500, size in 1usize..40) {
-            let round = Numbers::new(threads);
+            let round = Numbers::new(threads, total);
             std::thread::scope(|scope| {
                 for thread in 0..threads {
                     let round = &round;
-                    scope.spawn(move || while round.work_on_chunk(thread, numbers(total, size), |items| items) {});
+                    scope.spawn(move || while round.work_on_chunk(thread, size, |from| numbers(from, size, total)) {});
                 }
                 let (results, items) = round.finish();
                 let mut all = results.concat();
@@ -127,22 +136,22 @@ mod tests {
 
     #[test]
     fn threads_work_at_the_same_time_and_the_last_is_waited_for() {
-        let round = Arc::new(Numbers::new(2));
+        let round = Arc::new(Numbers::new(2, 2));
         // Both are inside of their chunk before either goes on.
         let (meeting, done) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
         let other = {
             let (round, meeting, done) = (round.clone(), meeting.clone(), done.clone());
             std::thread::spawn(move || {
-                round.work_on_chunk(1, numbers(2, 1), |items| {
+                round.work_on_chunk(1, 1, |from| {
                     meeting.wait();
                     done.fetch_add(1, SeqCst);
-                    items
+                    numbers(from, 1, 2)
                 })
             })
         };
-        round.work_on_chunk(0, numbers(2, 1), |items| {
+        round.work_on_chunk(0, 1, |from| {
             meeting.wait();
-            items
+            numbers(from, 1, 2)
         });
         let (_, items) = round.finish();
         assert_eq!((items, done.load(SeqCst)), (vec![1, 1], 1));
@@ -150,16 +159,35 @@ mod tests {
     }
 
     #[test]
+    fn nobody_works_during_an_interruption() {
+        let (round, working) = (Numbers::new(3, 3000), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for thread in 1..3 {
+                let (round, working) = (&round, &working);
+                let work = move |from| {
+                    working.fetch_add(1, SeqCst);
+                    let result = numbers(from, 1, 3000);
+                    working.fetch_sub(1, SeqCst);
+                    result
+                };
+                scope.spawn(move || while round.work_on_chunk(thread, 1, work) {});
+            }
+            while round.has_more() {
+                round.interrupt(|| assert_eq!(working.load(SeqCst), 0));
+            }
+            assert_eq!(round.finish().1.iter().sum::<usize>(), 3000);
+        });
+    }
+
+    #[test]
     fn a_thread_that_panics_holds_up_nobody() {
-        let round = Numbers::new(1);
+        let round = Numbers::new(1, 3);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            round.work_on_chunk(0, numbers(3, 2), |_| panic!("on purpose"))
+            round.work_on_chunk(0, 2, |_| panic!("on purpose"))
         }));
         assert!(outcome.is_err());
-        assert!(
-            round.work_on_chunk(0, numbers(3, 2), |items| items)
-                && !round.work_on_chunk(0, numbers(3, 2), |items| items)
-        );
-        assert_eq!(round.finish(), (vec![vec![2]], vec![3]));
+        let work = || round.work_on_chunk(0, 2, |from| numbers(from, 2, 3));
+        assert!(work() && !work());
+        assert_eq!(round.finish(), (vec![vec![2]], vec![1]));
     }
 }

@@ -7,9 +7,10 @@ use datapath::{Datapath, DropReason, FlowTag, Miss, PacketInPunt, Punt, RemovedF
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
-use packet::{Field, Key, Packet, Time};
+use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
+use crate::slowpath::change_set::{ChangeSet, Macs};
 use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
 use crate::xlate::{LearntFlow, XlateError};
@@ -29,6 +30,14 @@ impl Upcall for SlowPath {
         if let Some(switch) = self.0.upgrade() {
             switch.punt(packet, key, punt, now);
         }
+    }
+
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        self.0.upgrade()?.version_of(tag, key, mask)
+    }
+
+    fn is_current(&self, version: u64) -> bool {
+        self.0.upgrade().is_some_and(|switch| switch.is_current(version))
     }
 
     fn installed(&self, tag: &FlowTag) {
@@ -59,8 +68,19 @@ impl Upcall for Switch {
             misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::UpcallError));
             return;
         }
-        for miss in misses {
-            miss.verdict = self.miss(&miss.key, miss.packet.len() as u64, now);
+        let mut learnt = Vec::new();
+        for (number, miss) in misses.iter_mut().enumerate() {
+            let taught;
+            (miss.verdict, taught) = self.miss(&miss.key, miss.packet.len() as u64, now);
+            if taught {
+                learnt.push(number);
+            }
+        }
+        // The table has all that the batch has taught.
+        for number in learnt {
+            let miss = &mut misses[number];
+            let verdict = std::mem::take(&mut miss.verdict);
+            miss.verdict = self.after_learning(&miss.key, verdict, now);
         }
     }
 
@@ -71,45 +91,79 @@ impl Upcall for Switch {
         }
     }
 
-    /// A flow may be installed out of date: a round between its translation and its installation has not seen it.
+    /// Other packets of the batch may have taught flows meanwhile.
+    fn version_of(&self, tag: &FlowTag, key: &Key, mask: &Mask) -> Option<u64> {
+        let affecting = self.affecting.load(Ordering::SeqCst);
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return Some(affecting) };
+        let valid_at = record.valid_at.load(Ordering::SeqCst);
+        if valid_at >= affecting {
+            return Some(affecting);
+        }
+        let forwarding = self.forwarding.read();
+        let changes = ChangeSet::since(&forwarding, valid_at, Macs::Ignored);
+        let read = |masked: &mut Key| {
+            *masked = key.masked(mask);
+            true
+        };
+        let about = changes.sorter().is_about(tag, &Arc::new(mask.clone()), &read);
+        (!about).then(|| forwarding.affecting.load(Ordering::SeqCst))
+    }
+
+    /// A round for a change begins after the change, and walks over the flows with the lock held with which this is
+    /// called. So a flow that was translated before the change is refused here, or the round meets it.
+    fn is_current(&self, version: u64) -> bool {
+        self.affecting.load(Ordering::SeqCst) <= version
+    }
+
+    /// A flow may be installed with an address that has moved meanwhile.
     fn installed(&self, tag: &FlowTag) {
-        let stale = tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.is_stale(&self.forwarding.read()));
+        let stale =
+            tag.downcast_ref::<FlowRecord>().is_some_and(|record| record.has_moved_macs(&self.forwarding.read()));
         if stale {
             self.round_again.store(true, Ordering::SeqCst);
             self.notify();
         }
     }
 
-    /// Called for each batch of misses, so it never waits for a round: the one that is under way credits these flows,
-    /// or the next one.
     fn evicted(&self, flows: Vec<RemovedFlow>) {
-        self.evicted.lock().extend(flows);
-        if let Some(_round) = self.revalidation.try_lock() {
-            self.credit_evicted();
-        }
+        self.credit_last(flows);
     }
 }
 
 impl Switch {
     /// Decides about a packet of `bytes` bytes, and credits it. The flow that is installed for it counts the packets
-    /// after it.
-    fn miss(&self, key: &Key, bytes: u64, now: Time) -> Verdict {
+    /// after it. Also tells whether flows were learnt from it.
+    fn miss(&self, key: &Key, bytes: u64, now: Time) -> (Verdict, bool) {
         let forwarding = self.forwarding.read();
         let Some(mut translation) = self.translate_dp(&forwarding, key, true, now) else {
-            return Verdict::Drop(DropReason::UpcallError);
+            return (Verdict::Drop(DropReason::UpcallError), false);
         };
         let record = self.records.share(&forwarding, std::mem::take(&mut translation.record));
         record.credit(&forwarding, 1, bytes, now, key.common().tcp_flags.get());
         drop(forwarding);
         if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
-            return Verdict::Drop(DropReason::UpcallError);
+            return (Verdict::Drop(DropReason::UpcallError), false);
         }
         self.learn_flows(&translation.learnt, now);
         if translation.slow {
-            return Verdict::Execute(translation.actions);
+            return (Verdict::Execute(translation.actions), false);
         }
         let mask = self.mask_of_flow(translation.mask, key);
-        Verdict::Install { mask, actions: translation.actions, tag: record }
+        (Verdict::Install { mask, actions: translation.actions, tag: record }, !translation.learnt.is_empty())
+    }
+
+    /// The verdict on a packet that flows were learnt from: its translation is out of date by that. So the flow is as a
+    /// new one has it, if that agrees, and otherwise left to the next packet.
+    fn after_learning(&self, key: &Key, verdict: Verdict, now: Time) -> Verdict {
+        let Verdict::Install { actions, .. } = verdict else { return verdict };
+        let forwarding = self.forwarding.read();
+        match self.translate_dp(&forwarding, key, false, now) {
+            Some(new) if !new.record.volatile && !new.slow && new.actions == actions => {
+                let tag = self.records.share(&forwarding, new.record);
+                Verdict::Install { mask: self.mask_of_flow(new.mask, key), actions, tag }
+            }
+            _ => Verdict::Execute(actions),
+        }
     }
 
     /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that

@@ -5,12 +5,14 @@
 //! | [`rule`] | A flow and its counters |
 //! | [`classifier`] | Finds the rule for a key, by tuple space search |
 //! | [`listing`] | The rules of a table in an order that survives changes |
+//! | `changes` | The latest changes of a table |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
 //! | `trie` | Prefixes of addresses and ports |
 //! | `settings` | How the operator and controllers configure a table |
 //! | `eviction` | Which flow is evicted when a table is full |
 
+mod changes;
 pub mod classifier;
 mod eviction;
 mod layout;
@@ -28,6 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use hashbrown::HashMap;
 use openflow::Cookie;
 
+pub use changes::RuleChanges;
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
 pub use listing::{Listing, Place};
 pub use rule::{Caps, Rule, RuleStats};
@@ -42,6 +45,8 @@ pub struct Table {
     pub listing: Listing,
     /// Generation of the last change to the flows.
     pub changed: u64,
+    /// The latest changes to the flows that were made while a datapath flow depended on the table.
+    pub changes: RuleChanges,
     /// Flows that have a timeout or can get one.
     pub expiring: usize,
     /// How many flows there are of each cookie, for the limit of `learn`.
@@ -93,7 +98,7 @@ impl TableCounters {
 impl Table {
     /// Adds a rule, or replaces the one with equal match and priority, which is returned.
     pub fn insert(&mut self, rule: Arc<Rule>, generation: u64) -> Option<Arc<Rule>> {
-        self.changed = generation;
+        self.note_change(generation, &rule);
         self.expiring += usize::from(rule.can_expire());
         *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule.clone());
@@ -107,7 +112,7 @@ impl Table {
     /// Removes a rule.
     pub fn remove(&mut self, rule: &Rule, generation: u64) -> Option<Arc<Rule>> {
         let old = self.rules.remove(&rule.pattern, rule.priority)?;
-        self.changed = generation;
+        self.note_change(generation, &old);
         self.listing.remove(&old);
         self.uncount(&old);
         Some(old)
@@ -118,7 +123,22 @@ impl Table {
         self.rules = Classifier::default();
         self.listing.clear();
         (self.expiring, self.changed) = (0, generation);
+        self.changes.note_all(generation);
         self.cookies.clear();
+    }
+
+    /// Whether a datapath flow may depend on the table: each record of one holds the counters of the tables that its
+    /// translation looked up.
+    pub fn has_dependents(&self) -> bool {
+        Arc::strong_count(&self.counters) > 1
+    }
+
+    /// A flow that depends on the table later is translated after the change.
+    fn note_change(&mut self, generation: u64, rule: &Rule) {
+        self.changed = generation;
+        if self.has_dependents() {
+            self.changes.note(generation, &rule.pattern);
+        }
     }
 
     /// Number of rules with this cookie.

@@ -5,6 +5,7 @@ use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Sub
 
 use super::{Ctx, limits};
 use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::slowpath::record::Parts;
 use crate::table::Rule;
 
 /// A flow that a packet has learnt and that is to be put into its table.
@@ -94,7 +95,8 @@ impl Ctx<'_, '_> {
     /// Notes a flow that is to be learnt, unless the limit forbids it. False where it does.
     fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
         let table = flow.change.table.unwrap_or(TableId(0));
-        self.record.depends_on_table(self.bridge.id, table.0);
+        // The flows that are counted need not be about this packet.
+        self.record.depends_on_table(self.bridge.id, table.0, Parts::ALL);
         self.record.holds.push(self.bridge.tables[usize::from(table.0)].counters.clone());
         let known = flow.existing(self.bridge).and_then(|(_, known)| known);
         flow.new = known.is_none();

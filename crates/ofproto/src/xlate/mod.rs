@@ -53,7 +53,8 @@ use std::sync::Arc;
 
 use datapath::{Action as DpAction, DropReason};
 use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
-use packet::flow::frag;
+use packet::flow::block::Common;
+use packet::flow::{BlockId, frag};
 use packet::{Field, Key, Mask, Time};
 
 use frozen::{Frozen, PacketInContext};
@@ -68,7 +69,7 @@ use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mirror::MirrorSet;
 use crate::slowpath::intern::Interner;
-use crate::slowpath::record::FlowRecord;
+use crate::slowpath::record::{FlowRecord, Parts};
 use crate::table::Rule;
 
 /// Numbers that travel through the datapath.
@@ -162,6 +163,8 @@ pub(crate) fn translate(
         sink,
         flow: Headers::new(input.key.clone()),
         base: Headers::new(input.key.clone()),
+        packet: input.key,
+        entered: if input.frozen.is_some() { BridgeId(u32::MAX) } else { bridge.id },
         wc: initial_mask(input.key),
         out: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
@@ -234,6 +237,11 @@ struct Ctx<'a, 's> {
     flow: Headers,
     /// The packet as the datapath has it.
     base: Headers,
+    /// The packet as it came in.
+    packet: &'a Key,
+    /// The bridge that the packet came in to. None for a packet that comes back: the port that it came in at may be of
+    /// another one.
+    entered: BridgeId,
     /// What was looked at.
     wc: Mask,
     out: Vec<DpAction>,
@@ -462,15 +470,26 @@ impl<'a> Ctx<'a, '_> {
         } else {
             table.rules.lookup(&self.flow, &mut self.wc)
         };
+        let overwritten = self.overwritten();
         let common = self.flow.common_mut();
         common.in_port = real_port;
         (common.tp_src, common.tp_dst) = ports;
-        self.record.depends_on_table(bridge.id, self.table);
+        self.record.depends_on_table(bridge.id, self.table, overwritten);
         self.record.tables.push((table.counters.clone(), rule.is_some()));
         match rule {
             Some(rule) => Lookup::Found(rule),
             None => Lookup::Missed { to_controller: false },
         }
+    }
+
+    /// The parts of the key that differ from the packet's, as it came in.
+    fn overwritten(&self) -> Parts {
+        let mut parts = Parts::of_difference(&self.flow, self.packet);
+        if self.bridge.id != self.entered {
+            // The same port number means another port.
+            parts.insert(BlockId::Common, std::mem::offset_of!(Common, in_port));
+        }
+        parts
     }
 
     fn event<'e>(&mut self, event: impl FnOnce() -> Event<'e>) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use datapath::AutoBalance;
 use datapath::RxPolicy;
 use ofproto::TableSettings;
+use ofproto::connection::PacketInLimit;
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
@@ -150,9 +151,10 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Whether an interface of this name belongs to the bridge, which is called `bridge`.
-    pub fn has_interface(&self, bridge: &str, name: &str) -> bool {
-        self.settings.local && bridge == name || self.interface(name).is_some()
+    /// The names of the interfaces of the bridge, which is called `name`; with that of its LOCAL port.
+    pub fn interface_names<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let others = self.ports.values().flat_map(|port| port.interfaces.keys()).map(String::as_str);
+        self.settings.local.then_some(name).into_iter().chain(others)
     }
 
     /// The interface of this name. Most ports have the name of their interface.
@@ -173,6 +175,8 @@ pub struct BridgeSettings {
     pub local_mtu: Option<u32>,
     /// VLANs of the LOCAL port.
     pub local_vlans: Vlans,
+    /// Rules for the frames that the LOCAL port receives ([`Interface::ingress_filter`]).
+    pub local_ingress_filter: Option<String>,
     /// Datapath id; by default made from the bridge's Ethernet address.
     pub datapath_id: Option<u64>,
     /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
@@ -204,6 +208,7 @@ impl Default for BridgeSettings {
             local_kind: LocalKind::Tap,
             local_mtu: None,
             local_vlans: Vlans::default(),
+            local_ingress_filter: None,
             datapath_id: None,
             hwaddr: None,
             fail_mode: FailMode::Standalone,
@@ -384,11 +389,24 @@ pub struct Controller {
     pub max_backoff: Duration,
     /// A peer that has been silent for this long is sent an echo request (`inactivity_probe`); zero: never.
     pub inactivity_probe: Duration,
+    /// Most packets that it is sent for each second (`controller_rate_limit`); `None`: as many as it takes.
+    pub rate_limit: Option<u32>,
+    /// Most that it is sent at once after a pause (`controller_burst_limit`); by default a quarter of the rate.
+    pub burst_limit: Option<u32>,
+}
+
+impl Controller {
+    /// The limit of the packets that it is sent.
+    pub fn packet_in_limit(&self) -> Option<PacketInLimit> {
+        let rate = self.rate_limit?;
+        Some(PacketInLimit { rate, burst: self.burst_limit.unwrap_or(rate / 4) })
+    }
 }
 
 impl Default for Controller {
     fn default() -> Controller {
-        Controller { max_backoff: Duration::from_secs(8), inactivity_probe: Duration::from_secs(5) }
+        let (max_backoff, inactivity_probe) = (Duration::from_secs(8), Duration::from_secs(5));
+        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None }
     }
 }
 

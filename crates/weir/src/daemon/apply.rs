@@ -68,6 +68,9 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetBridge { bridge, settings } => self.set_bridge(bridge, settings),
             ReconfigureStep::RemoveBridge { bridge } => self.remove_bridge(bridge),
             ReconfigureStep::AddLocal { bridge, settings } => self.add_local(bridge, settings),
+            ReconfigureStep::SetLocalFilter { bridge, filter } => {
+                self.set_ingress_filter(bridge, filter.as_deref(), true)
+            }
             ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
@@ -160,8 +163,11 @@ impl LiveSwitch {
             self.engine.switch.purge();
         }
         self.engine.switch.set_settings(switch_settings(datapath));
+        // Is not done again when what follows is tried again.
+        self.datapath = Datapath { handlers: self.datapath.handlers, ..datapath.clone() };
+        // Last, because it can fail.
         self.engine.datapath.set_handlers(datapath.handlers as usize).map_err(|e| e.to_string())?;
-        self.datapath = datapath.clone();
+        self.datapath.handlers = datapath.handlers;
         Ok(())
     }
 
@@ -195,6 +201,8 @@ impl LiveSwitch {
     }
 
     fn add_local(&self, name: &str, settings: &BridgeSettings) -> StepResult {
+        // Before the port receives its first frame.
+        self.set_ingress_filter(name, settings.local_ingress_filter.as_deref(), true)?;
         let bridge = self.bridge(name)?;
         let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
@@ -250,7 +258,7 @@ impl LiveSwitch {
     fn add_port(&self, bridge: &str, wanted: &Port) -> StepResult {
         let (name, interface) = wanted.only_interface()?;
         // Before the port receives its first frame.
-        self.set_ingress_filter(name, interface)?;
+        self.set_filter_of(name, interface)?;
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
@@ -299,21 +307,22 @@ impl LiveSwitch {
         })
     }
 
-    fn set_ingress_filter(&self, name: &str, interface: &Interface) -> StepResult {
+    fn set_filter_of(&self, name: &str, interface: &Interface) -> StepResult {
         if interface.kind == "patch" && interface.ingress_filter.is_some() {
             return Err(desired::NO_FRAMES.into());
         }
-        let wanted = interface.ingress_filter.as_deref();
-        let offload = interface.ingress_offload;
-        self.engine
-            .ingress
-            .configure(&self.engine.datapath, name, wanted, offload)
-            .map_err(|e| format!("ingress-filter: {e}"))
+        self.set_ingress_filter(name, interface.ingress_filter.as_deref(), interface.ingress_offload)
+    }
+
+    /// With `offload`, the port does what it can of the filter.
+    fn set_ingress_filter(&self, name: &str, wanted: Option<&str>, offload: bool) -> StepResult {
+        let (filters, datapath) = (&self.engine.ingress, &self.engine.datapath);
+        filters.configure(datapath, name, wanted, offload).map_err(|e| format!("ingress-filter: {e}"))
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
         // A wrong filter does not keep the rest from being set.
-        let filtered = self.set_ingress_filter(name, interface);
+        let filtered = self.set_filter_of(name, interface);
         self.set_device(bridge, name, interface)?;
         self.push_filter_down(name);
         filtered

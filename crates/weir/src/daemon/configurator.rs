@@ -5,7 +5,7 @@
 //!
 //! It also gives ports their devices back: see [`super::missing`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -29,6 +29,8 @@ enum Job {
     RemoveAll(oneshot::Sender<Outcome>),
     /// Devices have come or gone.
     LookForDevices,
+    /// What failed may succeed now.
+    TryAgain,
 }
 
 /// The thread's queue of jobs. Any thread may add one; they are done one after the other.
@@ -48,6 +50,11 @@ impl Jobs {
         if !self.looking.swap(true, Ordering::SeqCst) {
             self.send(Job::LookForDevices);
         }
+    }
+
+    /// Queues another attempt at everything that failed.
+    pub fn try_again(&self) {
+        self.send(Job::TryAgain);
     }
 
     /// If the thread has died, the job is dropped; the receiver of its reply sees the channel closed.
@@ -72,6 +79,8 @@ impl Configurator {
         let running =
             Desired { workers: switch.workers.clone(), datapath: switch.datapath.clone(), ..Desired::default() };
         let jobs = Arc::new(Jobs { queue: Mutex::new(Some(sender)), ..Jobs::default() });
+        let again = jobs.clone();
+        switch.engine.ingress.compiler.on_ready(move || again.try_again());
         let unapplied: Arc<Mutex<Unapplied>> = Arc::default();
         let workers = Arc::new(Mutex::new(running.workers.clone()));
         let mut thread = ConfiguratorThread {
@@ -168,6 +177,11 @@ impl ConfiguratorThread {
                 self.look_for_devices();
                 return;
             }
+            Job::TryAgain => {
+                // What fails again is reported by the log and in the state.
+                let _ = self.apply(self.wanted.clone());
+                return;
+            }
         };
     }
 
@@ -220,7 +234,8 @@ impl ConfiguratorThread {
         lost.retain_mut(|lost| !(worth_trying(lost) && self.reopen(lost)));
         let engine = &self.switch.engine;
         let wanted = &self.wanted.desired.bridges;
-        engine.ingress.retain(|port| wanted.iter().any(|(name, bridge)| bridge.has_interface(name, port)));
+        let ports: HashSet<&str> = wanted.iter().flat_map(|(name, bridge)| bridge.interface_names(name)).collect();
+        engine.ingress.retain(|port| ports.contains(port));
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
         engine.switch.revalidate();
         // Makes new ports known, so that changes before the watch's next round are reported, too.

@@ -175,6 +175,7 @@ impl Revalidator {
         let stop = Arc::new(AtomicBool::new(false));
         let (switch, clock, stopped) = (engine.switch.clone(), engine.clock.clone(), stop.clone());
         let datapath = engine.datapath.clone();
+        engine.switch.set_revalidator(true);
         let thread = std::thread::Builder::new().name("revalidator".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let next = switch.run(clock.now());
@@ -190,6 +191,7 @@ impl Revalidator {
 impl Drop for Revalidator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.switch.set_revalidator(false);
         if let Some(thread) = self.thread.take() {
             // A panic has been reported by the hook.
             let _ = thread.join();

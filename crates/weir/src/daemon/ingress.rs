@@ -4,8 +4,9 @@
 //! theirs before they receive; those of others are replaced. What an operator sets is in force until the configuration
 //! says something else than before.
 //!
-//! Sharing between threads: changes are made one at a time, under `changing`. `by_port` is locked for moments only, also
-//! within the datapath's own locks; nothing is locked under it but the counters of a filter.
+//! Sharing between threads: changes are made one at a time, under `changing`, when their rules have been compiled, which can
+//! take as long as a name server does. `by_port` is locked for moments only, also within the datapath's own locks; nothing is
+//! locked under it but the counters of a filter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +17,14 @@ use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;
 use ports::Port;
 
+use super::compiler::Compiler;
 use super::offload::{OffloadStatus, Offloads};
 
 /// The filters of all ports.
 #[derive(Default)]
 pub struct IngressFilters {
+    /// Compiles what the configuration wants.
+    pub compiler: Compiler,
     changing: Mutex<()>,
     offloads: Offloads,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
@@ -69,7 +73,6 @@ impl IngressFilters {
         wanted: Option<&str>,
         offload: bool,
     ) -> Result<(), String> {
-        let _changing = self.changing.lock();
         let (configured, is_kept_here) = {
             let mut by_port = self.by_port.lock();
             let entry = by_port.entry(port.to_owned()).or_default();
@@ -77,26 +80,36 @@ impl IngressFilters {
         };
         if configured.as_deref() == wanted {
             if is_kept_here == offload {
-                self.push_down_locked(datapath, port);
+                self.push_down(datapath, port);
             }
             return Ok(());
         }
-        self.replace(datapath, port, wanted)?;
+        let rules = wanted.map(|rules| self.compiler.compile(port, rules)).transpose()?;
+        let _changing = self.changing.lock();
+        self.replace(datapath, port, rules);
         self.by_port.lock().entry(port.to_owned()).or_default().configured = wanted.map(str::to_owned);
         Ok(())
     }
 
     /// Changes the text of the rules of a port: `change` makes it from the rules in force, `None` where there is no
-    /// filter, before or after. On an error, what was in force stays so.
+    /// filter, before or after. It is called again where others have changed them meanwhile. On an error, what was in force
+    /// stays so.
     pub fn change(
         &self,
         datapath: &Datapath,
         port: &str,
-        change: impl FnOnce(Option<&RuleSet>) -> Result<Option<String>, String>,
+        change: impl Fn(Option<&RuleSet>) -> Result<Option<String>, String>,
     ) -> Result<(), String> {
-        let _changing = self.changing.lock();
-        let wanted = change(self.get(port).as_ref().map(|filter| filter.rules()))?;
-        self.replace(datapath, port, wanted.as_deref())
+        loop {
+            let before = self.get(port);
+            let wanted = change(before.as_ref().map(|filter| filter.rules()))?;
+            let rules = wanted.as_deref().map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+            let _changing = self.changing.lock();
+            if self.get(port).as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
+                self.replace(datapath, port, rules);
+                return Ok(());
+            }
+        }
     }
 
     /// Has a port that was opened do what it can of its filter.
@@ -130,13 +143,13 @@ impl IngressFilters {
 
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.compiler.retain(&keep);
         self.by_port.lock().retain(|port, _| keep(port));
         self.offloads.retain(keep);
     }
 
-    /// Compiles rules and puts them in force. Frames that come meanwhile see the rules from before or these.
-    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<&str>) -> Result<(), String> {
-        let rules = rules.map(RuleSet::compile).transpose().map_err(|e| e.to_string())?;
+    /// Puts rules in force. Frames that come meanwhile see the rules from before or these. Called under `changing`.
+    fn replace(&self, datapath: &Datapath, port: &str, rules: Option<RuleSet>) {
         let before = self.get(port);
         let filter = rules.map(|rules| {
             Arc::new(match &before {
@@ -158,7 +171,6 @@ impl IngressFilters {
         }
         // After the receive queues, so that no frame gets by while the port's rules change.
         self.push_down_locked(datapath, port);
-        Ok(())
     }
 }
 

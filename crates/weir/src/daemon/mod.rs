@@ -16,6 +16,7 @@
 //!
 //! - `apply`: takes the steps of a reconfiguration on the real switch
 //! - `commands`: what the control socket takes
+//! - `compiler`: compiles the ingress filters of a configuration
 //! - `configurator`: the thread that brings the switch to what is wanted
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
@@ -50,6 +51,7 @@ use crate::vlog::Logger;
 
 mod apply;
 mod commands;
+mod compiler;
 mod configurator;
 mod engine;
 mod follow;

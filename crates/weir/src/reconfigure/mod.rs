@@ -35,6 +35,8 @@ pub enum ReconfigureStep {
     RemoveBridge { bridge: String },
     /// Adds the LOCAL port to a bridge.
     AddLocal { bridge: String, settings: BridgeSettings },
+    /// Changes the ingress filter of a bridge's LOCAL port.
+    SetLocalFilter { bridge: String, filter: Option<String> },
     /// Takes the LOCAL port from a bridge.
     RemoveLocal { bridge: String },
     /// Opens the devices of a port and adds it to a bridge.
@@ -146,6 +148,11 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     }
     if new.settings.local && old.is_none_or(|o| !o.settings.local || o.settings.local_kind != new.settings.local_kind) {
         steps.push(ReconfigureStep::AddLocal { bridge: bridge(), settings: new.settings.clone() });
+    } else if let Some(old) = old.filter(|_| new.settings.local)
+        && old.settings.local_ingress_filter != new.settings.local_ingress_filter
+    {
+        let filter = new.settings.local_ingress_filter.clone();
+        steps.push(ReconfigureStep::SetLocalFilter { bridge: bridge(), filter });
     }
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
@@ -191,7 +198,7 @@ fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<Reco
 
 /// The settings but for the LOCAL port, which has steps of its own.
 fn without_local(settings: &BridgeSettings) -> BridgeSettings {
-    BridgeSettings { local: false, ..settings.clone() }
+    BridgeSettings { local: false, local_ingress_filter: None, ..settings.clone() }
 }
 
 /// Whether a port has to be taken away and added again.
@@ -265,10 +272,18 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
             bridges.remove(&bridge);
         }
         ReconfigureStep::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
-            b.settings = BridgeSettings { local: b.settings.local, ..settings };
+            let local_ingress_filter = b.settings.local_ingress_filter.take();
+            b.settings = BridgeSettings { local: b.settings.local, local_ingress_filter, ..settings };
         }),
-        ReconfigureStep::AddLocal { bridge, .. } => in_bridge(bridges, &bridge, |b| b.settings.local = true),
-        ReconfigureStep::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| b.settings.local = false),
+        ReconfigureStep::AddLocal { bridge, settings } => in_bridge(bridges, &bridge, |b| {
+            (b.settings.local, b.settings.local_ingress_filter) = (true, settings.local_ingress_filter);
+        }),
+        ReconfigureStep::SetLocalFilter { bridge, filter } => {
+            in_bridge(bridges, &bridge, |b| b.settings.local_ingress_filter = filter)
+        }
+        ReconfigureStep::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| {
+            (b.settings.local, b.settings.local_ingress_filter) = (false, None);
+        }),
         ReconfigureStep::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
             b.ports.insert(port, wanted);
         }),

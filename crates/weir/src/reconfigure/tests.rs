@@ -71,6 +71,7 @@ impl Apply for Model {
             },
             ReconfigureStep::SetBridge { bridge, .. }
             | ReconfigureStep::AddLocal { bridge, .. }
+            | ReconfigureStep::SetLocalFilter { bridge, .. }
             | ReconfigureStep::RemoveLocal { bridge }
             | ReconfigureStep::AddPort { bridge, .. }
             | ReconfigureStep::RemovePort { bridge, .. }
@@ -86,6 +87,7 @@ impl Apply for Model {
             ReconfigureStep::AddLocal { bridge, .. } => {
                 !std::mem::replace(&mut b.local, true) && self.devices.insert(bridge.clone())
             }
+            ReconfigureStep::SetLocalFilter { .. } => b.local,
             ReconfigureStep::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
             ReconfigureStep::AddPort { port, wanted, .. } => {
                 let interfaces: BTreeSet<_> = wanted.interfaces.keys().cloned().collect();
@@ -145,6 +147,7 @@ prop_compose! {
 prop_compose! {
     fn bridge()(
         local in any::<bool>(),
+        filter in prop::option::of("[ab]"),
         secure in any::<bool>(),
         ports in (prop::option::of(port("p")), prop::option::of(port("q"))),
         controllers in btree_map((1u16..3).prop_map(|n| Target::PassiveTcp(n, None)), backoff(), 0..2),
@@ -153,7 +156,9 @@ prop_compose! {
         let fail_mode = if secure { FailMode::Secure } else { FailMode::Standalone };
         let ports = [ports.0, ports.1].into_iter().flatten().collect();
         let flows = flows.into_iter().map(|(of, to)| FlowText(format!("{of},actions=output:{to}"))).collect();
-        Bridge { settings: BridgeSettings { local, fail_mode, ..BridgeSettings::default() }, ports, controllers, flows }
+        let local_ingress_filter = filter.filter(|_| local);
+        let settings = BridgeSettings { local, local_ingress_filter, fail_mode, ..BridgeSettings::default() };
+        Bridge { settings, ports, controllers, flows }
     }
 }
 

@@ -54,6 +54,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         | ReconfigureStep::SetBridge { bridge, .. }
         | ReconfigureStep::RemoveBridge { bridge }
         | ReconfigureStep::AddLocal { bridge, .. }
+        | ReconfigureStep::SetLocalFilter { bridge, .. }
         | ReconfigureStep::RemoveLocal { bridge } => format!("bridge.{bridge}"),
     };
     origins.error(&key, &failure.error).to_string()
@@ -88,6 +89,7 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
             wanted.interfaces.iter().map(|(name, interface)| failed(bridge, name, kind(&interface.kind))).collect()
         }
         ReconfigureStep::AddLocal { bridge, settings } => vec![failed(bridge, bridge, settings.local_kind.name())],
+        ReconfigureStep::SetLocalFilter { bridge, .. } => vec![failed(bridge, bridge, "")],
         ReconfigureStep::SetVlans { bridge, interfaces, .. } => {
             interfaces.iter().map(|name| failed(bridge, name, "")).collect()
         }

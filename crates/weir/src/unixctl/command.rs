@@ -22,6 +22,8 @@ pub enum Reply {
     Later(oneshot::Receiver<Outcome>),
     /// Piece by piece, as the client takes it.
     Pieces(Pieces),
+    /// The same, made from a list that takes so many bytes until the reply is complete.
+    Listing(usize, Pieces),
 }
 
 impl From<Result<Pieces, String>> for Reply {
@@ -133,7 +135,7 @@ mod tests {
     fn run(name: &str, args: &[&str]) -> Outcome {
         match Commands(TABLE).run(&5, name, Some(args.iter().map(|s| s.to_string()).collect())) {
             Reply::Now(outcome) => outcome,
-            Reply::Later(_) | Reply::Pieces(_) => panic!("not now"),
+            Reply::Later(_) | Reply::Pieces(_) | Reply::Listing(..) => panic!("not now"),
         }
     }
 

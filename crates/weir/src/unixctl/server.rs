@@ -3,7 +3,7 @@
 //! Each connection has a task on the management thread. A client that stalls delays no other: its task waits, a reply
 //! of which it reads nothing is given up after [`WRITE_TIMEOUT`], and its connection may be closed for a new one (see
 //! [`Connections`]). A long reply is made in pieces, the next one when the client has taken the one before; in between,
-//! others are served (see [`turn`](crate::turn)).
+//! others are served (see [`turn`](crate::turn)). What is kept for all clients together is bounded by [`MAX_KEPT`].
 
 use std::io;
 use std::path::Path;
@@ -40,6 +40,10 @@ const PIECE_TIME: Duration = Duration::from_millis(1);
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
+/// Bytes of requests and replies that are kept for all clients together. Beyond them, the client makes room that has sent
+/// or taken nothing for longest.
+const MAX_KEPT: usize = 64 << 20;
+
 /// A listening control socket. Dropping it removes the socket from the file system.
 pub struct Server {
     listener: UnixListener,
@@ -55,7 +59,7 @@ impl Server {
 
     /// Serves clients until dropped. Runs within a [`tokio::task::LocalSet`].
     pub async fn serve<C: 'static>(&self, commands: Commands<C>, context: Rc<C>) {
-        let connections = Connections::new(MAX_CONNECTIONS);
+        let connections = Connections::with_memory(MAX_CONNECTIONS, MAX_KEPT);
         loop {
             connections.room().await;
             match self.listener.accept().await {
@@ -106,10 +110,12 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
                     let ended = |_| Err("the thread that runs this command has ended".into());
                     reply(&mut stream, slot, &request.id, answer.await.unwrap_or_else(ended)).await?;
                 }
-                Reply::Pieces(pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces).await?,
+                Reply::Pieces(pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, 0).await?,
+                Reply::Listing(bytes, pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, bytes).await?,
             }
             slot.idle();
         }
+        slot.keep(framer.pending());
         match stream.read(&mut chunk).await? {
             0 if framer.pending() > 0 => return Err(Error::Truncated),
             0 => return Ok(()),
@@ -126,11 +132,19 @@ async fn reply(stream: &mut UnixStream, slot: &Slot, id: &Value, outcome: Outcom
         Err(text) => ("error", text),
     };
     tracing::debug!("replying with {verdict}, id={id}: {}", json(body));
-    write(stream, slot, &jsonrpc::encode_reply(id, outcome)).await
+    let bytes = jsonrpc::encode_reply(id, outcome);
+    write(stream, slot, &bytes, bytes.len()).await
 }
 
-/// Sends a reply that is made meanwhile: a piece is made when the client has taken those before it.
-async fn reply_in_pieces(stream: &mut UnixStream, slot: &Slot, id: Value, mut pieces: Pieces) -> Result<(), Error> {
+/// Sends a reply that is made meanwhile: a piece is made when the client has taken those before it. What it is made of takes
+/// `source` bytes.
+async fn reply_in_pieces(
+    stream: &mut UnixStream,
+    slot: &Slot,
+    id: Value,
+    mut pieces: Pieces,
+    source: usize,
+) -> Result<(), Error> {
     REPLIED.fetch_add(1, Ordering::Relaxed);
     tracing::debug!("replying with success, id={id}, in pieces");
     let (mut encoder, mut bytes) = ReplyEncoder::new(id);
@@ -141,11 +155,11 @@ async fn reply_in_pieces(stream: &mut UnixStream, slot: &Slot, id: Value, mut pi
         encoder.push(&text, &mut bytes);
         text.clear();
         turn.end().await;
-        write(stream, slot, &bytes).await?;
+        write(stream, slot, &bytes, source + bytes.len()).await?;
         bytes.clear();
     }
     encoder.finish(&mut bytes);
-    write(stream, slot, &bytes).await
+    write(stream, slot, &bytes, bytes.len()).await
 }
 
 /// Makes a piece of a long reply. Returns whether more may follow.
@@ -159,11 +173,12 @@ fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
     true
 }
 
-/// Writes a reply, as long as the client reads some of it.
-async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8]) -> Result<(), Error> {
+/// Writes a reply, as long as the client reads some of it. So many bytes are `kept` meanwhile.
+async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8], kept: usize) -> Result<(), Error> {
     let mut rest = reply;
     while !rest.is_empty() {
         slot.answered();
+        slot.keep(kept);
         let written = tokio::time::timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
         rest = &rest[written..];
     }
@@ -394,6 +409,35 @@ mod tests {
             while names.iter().any(|name| lines(name).is_some()) {
                 assert_eq!(client.call("echo", &["hi".into()]).unwrap(), "hi\n");
             }
+        });
+    }
+
+    #[test]
+    fn deaf_clients_together_keep_no_more_than_there_may_be() {
+        with_server(|path| {
+            // 8 MiB for each that does not read, and half a request of 3 MiB of each of some others.
+            let half = [&b"{\"method\":\"echo\",\"id\":1,\"params\":[\""[..], &vec![b'x'; 3 << 20]].concat();
+            let deaf: Vec<_> = (0..18)
+                .map(|n| {
+                    let mut stream = UnixStdStream::connect(path).unwrap();
+                    let large = Request::new("large", &[]).encode();
+                    // It may have had to make room already.
+                    let _ = stream.write_all(if n % 6 == 0 { &half } else { &large });
+                    stream
+                })
+                .collect();
+            let mut client = Client::connect(path).unwrap();
+            assert_eq!(client.call("large", &[]).unwrap().len(), (8 << 20) + 1);
+            let read_all = |mut stream: &UnixStdStream| {
+                let mut all = Vec::new();
+                // Who had to make room may find that the connection was reset.
+                let _ = stream.read_to_end(&mut all);
+                all.len() > 8 << 20
+            };
+            deaf.iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Write).unwrap_or_default());
+            let served = deaf.iter().filter(|stream| read_all(stream)).count();
+            assert!((1..=MAX_KEPT / (8 << 20)).contains(&served), "{served} were served");
+            assert_eq!(client.call("echo", &["hi".into()]).unwrap(), "hi\n");
         });
     }
 

@@ -359,14 +359,21 @@ impl Arena {
     /// The key of a live flow. Only the writer can make the flow dead, so it needs no guard. `None` where the flow is
     /// dead.
     pub(in crate::classify) fn key_for_writer(&self, flow: FlowRef) -> Option<Key> {
-        let shape = NonNull::new(self.header(flow).shape.load(Ordering::Acquire))?;
+        let mut key = Key::new();
+        self.read_key_for_writer(flow, &mut key).then_some(key)
+    }
+
+    /// As [`key_for_writer`](Arena::key_for_writer), in place of another key. False where the flow is dead.
+    pub(in crate::classify) fn read_key_for_writer(&self, flow: FlowRef, key: &mut Key) -> bool {
+        let Some(shape) = NonNull::new(self.header(flow).shape.load(Ordering::Acquire)) else { return false };
         // SAFETY: the shape is not null, so the flow is live, and shape and key blocks are complete. Only the writer
         // could free them, and the writer is here.
         unsafe {
             let shape = shape.as_ref();
-            let key = std::slice::from_raw_parts(self.entry(flow).add(BLOCK_SIZE).cast::<Block>(), shape.count());
-            Some(shape.expand(key))
+            let blocks = std::slice::from_raw_parts(self.entry(flow).add(BLOCK_SIZE).cast::<Block>(), shape.count());
+            shape.expand_into(blocks, key);
         }
+        true
     }
 }
 

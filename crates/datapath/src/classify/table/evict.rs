@@ -67,7 +67,7 @@ impl Table {
 
     fn evict(&self, writer: &mut Writer, flow: FlowRef) {
         let id = self.arena.id(flow);
-        let record = self.unlink(writer, flow);
+        let (record, taken) = self.unlink(writer, flow);
         let epoch = self.domain.begin();
         writer.unlinked.push_back(UnlinkedFlow {
             epoch,
@@ -75,6 +75,7 @@ impl Table {
             id,
             tag: record.tag,
             slow_path_stats: record.slow_path_stats,
+            taken,
         });
         writer.evictions += 1;
     }
@@ -82,14 +83,14 @@ impl Table {
     /// Finishes those evictions whose flow no worker can use any more.
     pub(in crate::classify) fn reap(&self, writer: &mut Writer) {
         while writer.unlinked.front().is_some_and(|unlinked| self.domain.passed(unlinked.epoch)) {
-            let UnlinkedFlow { flow, id, tag, slow_path_stats, .. } =
+            let UnlinkedFlow { flow, id, tag, slow_path_stats, mut taken, .. } =
                 writer.unlinked.pop_front().expect("there is one");
             let mut stats = self.arena.stats(flow);
             if let Some(slow_path_stats) = slow_path_stats {
                 stats.add(&slow_path_stats);
             }
             self.arena.free(&mut writer.free, flow, &self.domain);
-            writer.evicted.push(RemovedFlow { id, stats, tag });
+            writer.evicted.push(RemovedFlow { id, rest: taken.take(&stats), stats, tag });
         }
     }
 

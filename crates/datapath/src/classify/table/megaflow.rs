@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::arena::{Arena, Free};
 use super::flow_ref::FlowRef;
-use super::record::{Record, Records};
+use super::record::{Record, Records, Taken};
 use super::shape::Shape;
 use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
@@ -32,7 +32,7 @@ use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::{Domain, Guard, Protected};
-use crate::upcall::{FlowBrief, FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
+use crate::upcall::{FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 
 /// The capacity for flows, whatever the limit is at the start, since the limit can be raised. Small in Miri, as chunks
 /// are.
@@ -112,6 +112,7 @@ pub(in crate::classify) struct UnlinkedFlow {
     pub id: FlowId,
     pub tag: FlowTag,
     pub slow_path_stats: Option<Box<FlowStats>>,
+    pub taken: Taken,
 }
 
 /// What a flow is installed for.
@@ -269,8 +270,32 @@ impl Table {
         Some(record.actions.clone())
     }
 
+    /// The flow of this key and mask, with the fields matched exactly that all flows match exactly. Found by hash.
+    pub fn find_same(&self, key: &Key, mut mask: Mask) -> Option<FlowId> {
+        set_always_exact(&mut mask);
+        let writer = self.writer.lock();
+        let hash = self.hasher.hash_masked(key, &mask);
+        let flow = writer.subtables.get(&mask)?.find_for_writer(key, hash, &self.arena)?;
+        Some(self.arena.id(flow))
+    }
+
     /// Adds a flow. If one with equal key and mask exists, it gets these actions and this tag.
     pub fn install(
+        &self,
+        key: &Key,
+        mask: Box<Mask>,
+        actions: Arc<[Action]>,
+        tag: FlowTag,
+        now: Time,
+        requester: Requester,
+    ) -> Result<Installed, Error> {
+        self.install_current(key, mask, actions, tag, now, requester, || true)
+    }
+
+    /// As [`install`](Table::install), if `is_current` says with the mutex held that the flow is not out of date. So
+    /// whoever makes it out of date and then walks over the flows meets it.
+    #[allow(clippy::too_many_arguments, reason = "what a flow is")]
+    pub fn install_current(
         &self,
         key: &Key,
         mut mask: Box<Mask>,
@@ -278,14 +303,16 @@ impl Table {
         tag: FlowTag,
         now: Time,
         requester: Requester,
+        is_current: impl FnOnce() -> bool,
     ) -> Result<Installed, Error> {
-        for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
-            mask.set_exact(field);
-        }
+        set_always_exact(&mut mask);
         let program = Program::compile(&actions);
         let stage = stage_of(key);
 
         let mut writer = self.writer.lock();
+        if !is_current() {
+            return Err(Error::OutOfDate);
+        }
         let list = self.list_for(&mut writer, stage);
         let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, requester);
         if installed.is_err()
@@ -438,8 +465,8 @@ impl Table {
             let mut writer = self.writer.lock();
             for &id in ids {
                 if let Some(flow) = self.arena.find(id) {
-                    let record = self.unlink(&mut writer, flow);
-                    unlinked.push((flow, id, record.tag, record.slow_path_stats));
+                    let (record, taken) = self.unlink(&mut writer, flow);
+                    unlinked.push((flow, id, record.tag, record.slow_path_stats, taken));
                 }
             }
         }
@@ -450,28 +477,28 @@ impl Table {
         self.domain.synchronize();
         // 3. Free their entries.
         let mut writer = self.writer.lock();
-        let gone = unlinked.into_iter().map(|(flow, id, tag, slow_path_stats)| {
+        let gone = unlinked.into_iter().map(|(flow, id, tag, slow_path_stats, mut taken)| {
             let mut stats = self.arena.stats(flow);
             if let Some(slow_path_stats) = slow_path_stats {
                 stats.add(&slow_path_stats);
             }
             self.arena.free(&mut writer.free, flow, &self.domain);
-            RemovedFlow { id, stats, tag }
+            RemovedFlow { id, rest: taken.take(&stats), stats, tag }
         });
         gone.collect()
     }
 
     /// Unlinks a live flow.
-    pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> Record {
+    pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> (Record, Taken) {
         let hash = self.arena.hash(flow);
         self.arena.make_dead(flow);
         self.remove_from_list(writer, flow);
-        let record = writer.records.remove(flow).expect("every live flow has a record");
+        let (record, taken) = writer.records.remove(flow).expect("every live flow has a record");
         record.subtable.remove(flow, hash);
         writer.count -= 1;
         writer.bytes = writer.bytes.saturating_sub(bytes_of(record.subtable.shape.count(), self.arena.workers()));
         self.forget_if_empty(writer, &record.subtable);
-        record
+        (record, taken)
     }
 
     fn forget_if_empty(&self, writer: &mut Writer, subtable: &Arc<Subtable>) {
@@ -619,7 +646,7 @@ impl Table {
         Some(self.stats_of(flow, writer.records.get(flow)?))
     }
 
-    fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
+    pub(super) fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
         let mut stats = self.arena.stats(flow);
         if let Some(slow_path_stats) = &record.slow_path_stats {
             stats.add(slow_path_stats);
@@ -653,18 +680,6 @@ impl Table {
         })
     }
 
-    /// As [`dump_some`](Table::dump_some), without key, mask and actions.
-    pub fn brief_some(&self, from: usize) -> (Vec<FlowBrief>, Option<usize>) {
-        let writer = self.writer.lock();
-        let (flows, next) = writer.records.some(from, LOCKED);
-        let brief = |flow: FlowRef| {
-            let record = writer.records.get(flow)?;
-            let (id, stats) = (self.arena.id(flow), self.stats_of(flow, record));
-            Some(FlowBrief { id, stats, created: record.created, tag: record.tag.clone() })
-        };
-        (flows.into_iter().filter_map(brief).collect(), next)
-    }
-
     /// Identities of all flows, or of those for packets from one port.
     pub fn ids(&self, in_port: Option<PortNo>) -> Vec<FlowId> {
         self.ids_where(|port| in_port.is_none_or(|wanted| port == wanted))
@@ -689,6 +704,13 @@ impl Table {
             from = next;
         }
         ids
+    }
+}
+
+/// Has a mask match exactly what all flows match exactly.
+fn set_always_exact(mask: &mut Mask) {
+    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
+        mask.set_exact(field);
     }
 }
 

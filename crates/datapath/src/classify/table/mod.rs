@@ -10,3 +10,4 @@ mod record;
 pub mod shape;
 pub mod stages;
 pub mod subtable;
+pub mod walk;

@@ -43,10 +43,17 @@ impl Shape {
     /// The opposite of [`compact`](Shape::compact).
     pub fn expand(&self, blocks: &[Block]) -> Key {
         let mut key = Key::new();
+        self.expand_into(blocks, &mut key);
+        key
+    }
+
+    /// As [`expand`](Shape::expand), in place of another key: only the blocks that there are get written.
+    pub fn expand_into(&self, blocks: &[Block], key: &mut Key) {
+        // The common block is always among them.
+        key.reset();
         for (&id, block) in self.ids.iter().zip(blocks) {
             *key.block_mut(id) = *block;
         }
-        key
     }
 
     /// Hash of the bits of `key` that the mask covers: equal to [`Hasher::hash_masked`].

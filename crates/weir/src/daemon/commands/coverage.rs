@@ -89,7 +89,9 @@ pub fn watch(context: &Rc<Context>) {
 fn read(context: &Context) -> Vec<(&'static str, u64)> {
     let stats = context.engine.datapath.stats();
     let netlink = ports::link::netlink_counters();
-    let sum = |of: fn(&datapath::WorkerStats) -> u64| stats.workers.iter().map(of).sum::<u64>();
+    // What workers have counted that have ended since is not forgotten.
+    let workers = || stats.workers.iter().chain([&stats.ended]);
+    let sum = |of: fn(&datapath::WorkerStats) -> u64| workers().map(of).sum::<u64>();
     let mut counters = vec![
         ("datapath_received", sum(|w| w.received)),
         ("datapath_recirculated", sum(|w| w.recirculated)),
@@ -109,7 +111,7 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
     ]);
     for &reason in DropReason::ALL {
-        counters.push((drop_counter(reason), stats.workers.iter().map(|w| w.drops.get(reason)).sum()));
+        counters.push((drop_counter(reason), workers().map(|w| w.drops.get(reason)).sum()));
     }
     counters
 }

@@ -194,13 +194,8 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
 }
 
 /// The flow of this key and mask.
-fn find_flow(context: &Context, key: &Key, mut mask: Mask) -> Option<datapath::FlowId> {
-    for field in [Field::InPortOxm, Field::RecircId, Field::PacketType] {
-        mask.set_exact(field);
-    }
-    let wanted = key.masked(&mask);
-    let same = |flow: &FlowDump| *flow.mask == mask && flow.key.matches(&wanted, &mask);
-    context.engine.datapath.flows().find(same).map(|flow| flow.id)
+fn find_flow(context: &Context, key: &Key, mask: Mask) -> Option<datapath::FlowId> {
+    context.engine.datapath.find_flow(key, mask)
 }
 
 fn add_flows(context: &Context, args: &[String]) -> Outcome {

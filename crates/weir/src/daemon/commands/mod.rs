@@ -159,7 +159,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) pieces!(flows::dpif_dump),
         "Datapath flows of packets that came in at ports of a bridge.";
 
-    "fdb/show" "BRIDGE" (1, 1) now!(ports::fdb_show), "Learnt addresses of a bridge.";
+    "fdb/show" "BRIDGE" (1, 1) ports::fdb_show, "Learnt addresses of a bridge.";
     "fdb/flush" "[BRIDGE]" (0, 1) now!(ports::fdb_flush), "Forgets the learnt addresses of one bridge or all.";
     "fdb/add" "BRIDGE PORT VLAN MAC" (4, 4) now!(ports::fdb_add), "Adds a static address.";
     "fdb/del" "BRIDGE VLAN MAC" (3, 3) now!(ports::fdb_del), "Removes an address.";

@@ -1,15 +1,17 @@
 //! The commands on bridges, ports and learnt addresses, in OVS's layout.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
-use ofproto::model::mac::MacKey;
+use ofproto::model::mac::{MacEntry, MacKey};
 use ofproto::{DatapathType, PortInfo};
 use openflow::OfPort;
+use packet::Time;
 
 use super::Context;
 use crate::config::desired::{format_mac, parse_mac};
-use crate::unixctl::command::Outcome;
+use crate::unixctl::command::{Outcome, Reply};
 
 /// The kinds of datapath that bridges say they are on, in the order of their names; one if there is no
 /// bridge.
@@ -182,20 +184,33 @@ fn port_name(port: OfPort) -> String {
     port.reserved_name().map_or_else(|| port.0.to_string(), str::to_owned)
 }
 
-/// `fdb/show`.
-pub fn fdb_show(context: &Context, args: &[String]) -> Outcome {
-    let bridge = context.bridge(&args[0])?;
+/// Addresses that are shown at a time.
+const PIECE: usize = 256;
+
+/// What comes first in `fdb/show`: the longest unused, as in OVS; static ones last.
+type Unused = Reverse<(bool, Option<Time>, MacKey, OfPort)>;
+
+/// `fdb/show`: the table as it is now, put in order while the client reads.
+pub fn fdb_show(context: &Context, args: &[String]) -> Reply {
+    let bridge = match context.bridge(&args[0]) {
+        Ok(bridge) => bridge,
+        Err(problem) => return Reply::Now(Err(problem)),
+    };
     let now = context.engine.clock.now();
-    let mut entries = bridge.macs();
-    // The longest unused first, as in OVS; static ones last.
-    entries.sort_by_key(|entry| (entry.used.is_none(), entry.used, entry.key));
-    let mut text = " port  VLAN  MAC                Age\n".to_string();
-    for entry in entries {
-        let age = entry.used.map_or("static".into(), |used| format!("{:3}", now.since(used).as_secs()));
-        let (port, vlan, mac) = (port_name(entry.port), entry.key.vlan, format_mac(&entry.key.mac));
-        let _ = writeln!(text, "{port:>5}  {vlan:4}  {mac}  {age}");
-    }
-    Ok(text)
+    let in_order = |entry: MacEntry| Reverse((entry.used.is_none(), entry.used, entry.key, entry.port));
+    let entries: Vec<Unused> = bridge.macs().into_iter().map(in_order).collect();
+    let bytes = entries.len() * size_of::<Unused>();
+    let mut entries = BinaryHeap::from(entries);
+    let mut heading = " port  VLAN  MAC                Age\n";
+    let piece = move |text: &mut String| {
+        text.push_str(std::mem::take(&mut heading));
+        for Reverse((_, used, key, port)) in std::iter::from_fn(|| entries.pop()).take(PIECE) {
+            let age = used.map_or("static".into(), |used| format!("{:3}", now.since(used).as_secs()));
+            let _ = writeln!(text, "{:>5}  {:4}  {}  {age}", port_name(port), key.vlan, format_mac(&key.mac));
+        }
+        !entries.is_empty()
+    };
+    Reply::Listing(bytes, Box::new(piece))
 }
 
 /// `fdb/flush`.

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::{ControllerState, Peers};
+use crate::config::desired::Controller;
 use crate::connections::Slot;
 use crate::timer::Timer;
 use crate::turn;
@@ -28,21 +29,22 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
-/// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for `probe` is
-/// sent an echo request; zero is never. `slot` is told what the peer does.
+/// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for the probe
+/// interval is sent an echo request; zero is never. `slot` is told what the peer does.
 pub async fn run(
     stream: Box<dyn Stream>,
     name: &str,
     peers: &Peers,
     kind: ConnectionKind,
     state: &ControllerState,
-    probe: Duration,
+    controller: &Controller,
     slot: Option<&Slot>,
 ) -> Result<(), String> {
     let settings = Settings {
         kind,
         versions: peers.bridge.config().protocols,
-        probe_interval: (!probe.is_zero()).then_some(probe),
+        probe_interval: Some(controller.inactivity_probe).filter(|probe| !probe.is_zero()),
+        packet_in_limit: controller.packet_in_limit(),
         desc: description(peers.bridge.name()),
     };
     let session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());

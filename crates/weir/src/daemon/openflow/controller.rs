@@ -62,8 +62,8 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
         None => return ("cannot connect: no answer".into(), false),
     };
     let started = peers.timer.now();
-    let (name, probe) = (target.to_string(), controller.inactivity_probe);
-    let ended = connection::run(stream, &name, peers, ConnectionKind::Controller, state, probe, None).await;
+    let name = target.to_string();
+    let ended = connection::run(stream, &name, peers, ConnectionKind::Controller, state, controller, None).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
     // A peer that hangs up at once is tried no more often than one that does not answer.
     (error, peers.timer.now().since(started) > MIN_BACKOFF)

@@ -106,10 +106,10 @@ async fn accept(
                 Ok((stream, name)) => {
                     let Some(slot) = connections.admit() else { continue };
                     let (peers, state) = (peers.clone(), state.clone());
-                    let probe = controller.inactivity_probe;
+                    let controller = controller.clone();
                     tasks.spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection::run(stream, &name, &peers, kind, &state, probe, Some(&slot)) => ended,
+                            ended = connection::run(stream, &name, &peers, kind, &state, &controller, Some(&slot)) => ended,
                             () = slot.lost() => Err(made_room(&peers, &name)),
                         };
                         state.change(|status| status.error = ended.err());

@@ -134,13 +134,18 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns {
         name: "Controller",
-        read: &["inactivity_probe", "max_backoff", "other_config", "target"],
+        read: &[
+            "controller_burst_limit",
+            "controller_rate_limit",
+            "inactivity_probe",
+            "max_backoff",
+            "other_config",
+            "target",
+        ],
         written: &["is_connected", "role", "status"],
         without_effect: &[
             "connection_mode",
-            "controller_burst_limit",
             "controller_queue_size",
-            "controller_rate_limit",
             "enable_async_messages",
             "local_gateway",
             "local_ip",

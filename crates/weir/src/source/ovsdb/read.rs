@@ -210,6 +210,7 @@ impl DatabaseState {
                 bridge.settings.local = true;
                 bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
+                bridge.settings.local_ingress_filter = ingress_filter(interface);
                 continue;
             }
             let Some(port_name) = port.string("name") else { continue };
@@ -316,7 +317,7 @@ impl DatabaseState {
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
-            ingress_filter: row.map_string("other_config", "ingress-filter").map(str::to_owned),
+            ingress_filter: ingress_filter(row),
             ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
         })
     }
@@ -351,10 +352,14 @@ impl DatabaseState {
         let target = row.string("target")?.parse();
         let target = target.map_err(|e| self.warn(format!("bridge {bridge}: {e}"))).ok()?;
         let millis = |column| row.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
+        // As in OVS, zero is as good as nothing.
+        let number = |column| row.integer(column).and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
         let default = desired::Controller::default();
         let settings = Controller {
             max_backoff: millis("max_backoff").unwrap_or(default.max_backoff),
             inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
+            rate_limit: number("controller_rate_limit"),
+            burst_limit: number("controller_burst_limit"),
         };
         Some((target, settings))
     }
@@ -371,6 +376,11 @@ fn dpdk(root: &Row) -> ports::dpdk::Settings {
         *value = setting(name).map(str::to_owned);
     }
     settings
+}
+
+/// `other_config:ingress-filter` of an Interface.
+fn ingress_filter(interface: &Row) -> Option<String> {
+    interface.map_string("other_config", "ingress-filter").map(str::to_owned)
 }
 
 /// The kind of port for an interface's type. `dummies`: its bridge is one of dummy ports.

@@ -298,6 +298,7 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
         return Some((target(item)?, Controller::default()));
     }
     let mut s = item.section()?;
+    let packets = |s: &mut Section, key| s.integer(key, 1..=1_000_000, "a number of packets").map(|n| n as u32);
     let default = Controller::default();
     let address = s.get("target").map(|item| target(&item));
     if address.is_none() {
@@ -306,6 +307,8 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
     let controller = Controller {
         max_backoff: s.millis("max-backoff-ms", 1000..=3_600_000).unwrap_or(default.max_backoff),
         inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
+        rate_limit: packets(&mut s, "rate-limit"),
+        burst_limit: packets(&mut s, "burst-limit"),
     };
     s.finish();
     Some((address??, controller))

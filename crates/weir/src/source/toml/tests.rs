@@ -12,7 +12,7 @@ name = "br0"
 local = false
 datapath-id = "00000000000000a1"
 fail_mode = "secure"
-controllers = ["tcp:127.0.0.1:6653", { target = "ptcp:", max-backoff-ms = 2000 }]
+controllers = ["tcp:127.0.0.1:6653", { target = "ptcp:", max-backoff-ms = 2000, rate-limit = 100 }]
 flows = [
   "priority=10,in_port=1,actions=output:2",
   "priority=0,actions=NORMAL",
@@ -57,7 +57,10 @@ fn everything_is_read() {
     assert_eq!(bridge.settings.datapath_id, Some(0xa1));
     assert_eq!(bridge.settings.fail_mode, FailMode::Secure);
     assert_eq!(bridge.flows.len(), 2);
-    assert_eq!(bridge.controllers[&Target::PassiveTcp(6653, None)].max_backoff, Duration::from_secs(2));
+    let listener = &bridge.controllers[&Target::PassiveTcp(6653, None)];
+    assert_eq!(listener.max_backoff, Duration::from_secs(2));
+    let limit = listener.packet_in_limit().unwrap();
+    assert_eq!((limit.rate, limit.burst), (100, 25));
     assert_eq!(bridge.ports["p1"].vlans.effective_mode(), VlanMode::Access);
     assert_eq!(bridge.ports["p1"].interfaces["p1"].ofport_request, Some(7));
     assert_eq!(bridge.ports["p2"].interfaces["p2"].kind, "system");

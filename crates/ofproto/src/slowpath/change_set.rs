@@ -1,0 +1,240 @@
+//! What has changed since the datapath's flows were last brought up to date, and which flows it can be about.
+//!
+//! A flow is right for every packet that it matches. A changed rule is about none of them if some bit that the flow
+//! matches differs from the rule's match, and its field came to the look-up as it came in. Then the flow stays right,
+//! whatever the rule does and whatever its priority. So flows are sorted out by their masked keys, without a translation:
+//!
+//! - A translation notes which [parts](Parts) of the key differed from the packet's at a look-up. A part that did not
+//!   differ in the bits that the flow matches does so for none of its packets: it came as it was, or was overwritten
+//!   by a constant that these bits equal.
+//! - Registers, metadata and what else is the pipeline's own is never compared.
+//! - The changed rules of a table are grouped by mask. For each mask of flows, a group is projected once: to the values
+//!   that its rules have under the bits that the flows match, too. A flow is looked up there.
+
+use std::sync::Arc;
+
+use datapath::FlowTag;
+use hashbrown::{HashMap, HashSet};
+use packet::flow::BlockId;
+use packet::{Field, Key, Mask};
+
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
+use crate::slowpath::record::{FlowRecord, Parts};
+
+/// Which addresses a set is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Macs {
+    /// Those of the bridges whose addresses have changed.
+    Changed,
+    /// All.
+    All,
+    /// None.
+    Ignored,
+}
+
+/// Most projected values that are kept; beyond, they are made anew.
+const MOST_VALUES: usize = 1 << 20;
+
+/// What has changed. See the [module](self).
+pub(crate) struct ChangeSet {
+    /// The generation of the latest change.
+    pub generation: u64,
+    /// Ports or settings have changed.
+    everything: bool,
+    bridges: Vec<BridgeChanges>,
+}
+
+struct BridgeChanges {
+    bridge: BridgeId,
+    groups: bool,
+    macs: bool,
+    tables: Vec<(u8, TableChanges)>,
+}
+
+enum TableChanges {
+    /// Any rule may have changed.
+    Unknown,
+    Rules(Vec<RuleGroup>),
+}
+
+/// Changed rules with one mask.
+struct RuleGroup {
+    mask: Mask,
+    /// Their values, with datapath ports.
+    values: Vec<Key>,
+}
+
+impl ChangeSet {
+    /// What has changed since a generation and matters to flows.
+    pub fn since(forwarding: &Forwarding, since: u64, macs: Macs) -> ChangeSet {
+        let everything = forwarding.changed > since;
+        let of_bridge = |state: &BridgeState| {
+            let changed = state.tables.iter().zip(0u8..).filter(|(t, _)| t.changed > since && t.has_dependents());
+            let of_table = |table: &crate::table::Table| match table.changes.since(since) {
+                Some(patterns) => TableChanges::Rules(group(state, patterns)),
+                None => TableChanges::Unknown,
+            };
+            BridgeChanges {
+                bridge: state.id,
+                groups: state.groups_changed > since && state.groups_have_dependents(),
+                macs: match macs {
+                    Macs::Changed => state.macs.read().last_change() > since,
+                    Macs::All => true,
+                    Macs::Ignored => false,
+                },
+                tables: changed.map(|(table, number)| (number, of_table(table))).collect(),
+            }
+        };
+        let bridges = if everything { Vec::new() } else { forwarding.bridges.values().map(of_bridge).collect() };
+        let matters = |bridge: &BridgeChanges| bridge.groups || bridge.macs || !bridge.tables.is_empty();
+        let bridges = bridges.into_iter().filter(matters).collect();
+        ChangeSet { generation: forwarding.generation(), everything, bridges }
+    }
+
+    /// Whether it is about no flow at all.
+    pub fn is_empty(&self) -> bool {
+        !self.everything && self.bridges.is_empty()
+    }
+
+    /// Tells which flows it can be about.
+    pub fn sorter(&self) -> Sorter<'_> {
+        Sorter { changes: self, known: HashMap::new(), values: 0, flow: Box::default() }
+    }
+}
+
+/// Groups changed rules by mask.
+fn group<'a>(state: &BridgeState, patterns: impl Iterator<Item = &'a crate::table::Pattern>) -> Vec<RuleGroup> {
+    let mut by_mask: HashMap<Mask, Vec<Key>> = HashMap::new();
+    for pattern in patterns {
+        let (mut mask, mut values) = (pattern.mask(), pattern.key());
+        if !mask.is_wild(Field::InPortOxm) {
+            // Datapath flows match datapath ports. A port that is none can be where the packet came in to this bridge.
+            let port = openflow::OfPort(values.common().in_port.get());
+            let exact = mask.is_exact(Field::InPortOxm);
+            let dp_port = state.ports.get(&port).and_then(|port| port.dp_port).filter(|_| exact);
+            match dp_port {
+                Some(dp_port) => values.common_mut().in_port = dp_port.0.into(),
+                None => {
+                    mask.0.common_mut().in_port = 0.into();
+                    values.common_mut().in_port = 0.into();
+                }
+            }
+        }
+        by_mask.entry(mask).or_default().push(values);
+    }
+    by_mask.into_iter().map(|(mask, values)| RuleGroup { mask, values }).collect()
+}
+
+/// Tells which flows a change can be about. For one thread.
+pub(crate) struct Sorter<'a> {
+    changes: &'a ChangeSet,
+    /// With the flows' mask, so that its address stays its own.
+    known: HashMap<Projected, (Arc<Mask>, Vec<Projection>)>,
+    /// How many values there are in `known`.
+    values: usize,
+    /// The masked key of the flow that is looked at.
+    flow: Box<Key>,
+}
+
+/// What the changed rules of a table are projected to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Projected {
+    mask: *const Mask,
+    overwritten: Parts,
+    bridge: usize,
+    table: usize,
+}
+
+/// A group of changed rules as flows of one mask can tell them apart.
+struct Projection {
+    words: Vec<(BlockId, usize, u64)>,
+    /// Hashes of the values. Rules whose hash is equal by chance are about more flows than they have to.
+    values: HashSet<u64>,
+}
+
+impl Sorter<'_> {
+    /// Whether what has changed can be about a flow. `read` writes the flow's masked key, unless it has been removed.
+    pub fn is_about(&mut self, tag: &FlowTag, mask: &Arc<Mask>, read: &dyn Fn(&mut Key) -> bool) -> bool {
+        let changes = self.changes;
+        let Some(record) = tag.downcast_ref::<FlowRecord>() else { return false };
+        if record.generation >= changes.generation {
+            return false;
+        }
+        if changes.everything {
+            return true;
+        }
+        let mut has_key = false;
+        for deps in &record.deps {
+            let Some(number) = changes.bridges.iter().position(|changed| changed.bridge == deps.bridge) else {
+                continue;
+            };
+            let changed = &changes.bridges[number];
+            if changed.groups && deps.has_groups() || changed.macs && deps.has_macs() {
+                return true;
+            }
+            for (index, (table, rules)) in changed.tables.iter().enumerate() {
+                if !deps.has_table(*table) {
+                    continue;
+                }
+                let TableChanges::Rules(groups) = rules else { return true };
+                if !has_key && !read(&mut self.flow) {
+                    return false;
+                }
+                has_key = true;
+                let which = Projected {
+                    mask: Arc::as_ptr(mask),
+                    overwritten: deps.overwritten_at(*table),
+                    bridge: number,
+                    table: index,
+                };
+                self.project(which, mask, groups);
+                if self.known[&which].1.iter().any(|projection| projection.has(&self.flow)) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Sees to it that the projections are known.
+    fn project(&mut self, which: Projected, mask: &Arc<Mask>, groups: &[RuleGroup]) {
+        if self.known.contains_key(&which) {
+            return;
+        }
+        if self.values > MOST_VALUES {
+            self.known.clear();
+            self.values = 0;
+        }
+        let project = |group| Projection::new(group, mask, which.overwritten);
+        let projections: Vec<_> = groups.iter().map(project).collect();
+        self.values += projections.iter().map(|projection| 1 + projection.values.len()).sum::<usize>();
+        self.known.insert(which, (mask.clone(), projections));
+    }
+}
+
+impl Projection {
+    fn new(group: &RuleGroup, flows: &Mask, overwritten: Parts) -> Projection {
+        let compared = |block: &BlockId| !matches!(block, BlockId::Pipeline | BlockId::Regs);
+        let words = group.mask.blocks().iter().filter(compared).flat_map(|block| {
+            let (rules, flows) = (group.mask.0.block(block).words(), flows.0.block(block).words());
+            let bits = move |word: usize| rules[word] & flows[word] & !overwritten.word(block, word);
+            (0..8).map(move |word| (block, word, bits(word))).filter(|(_, _, bits)| *bits != 0)
+        });
+        let words: Vec<_> = words.collect();
+        let values = group.values.iter().map(|values| hash(&words, values)).collect();
+        Projection { words, values }
+    }
+
+    /// Whether a rule can be about the flow with this masked key.
+    fn has(&self, flow: &Key) -> bool {
+        self.values.contains(&hash(&self.words, flow))
+    }
+}
+
+fn hash(words: &[(BlockId, usize, u64)], key: &Key) -> u64 {
+    words.iter().fold(0, |hash: u64, &(block, word, bits)| {
+        let product =
+            u128::from(hash.rotate_left(23) ^ (key.block(block).words()[word] & bits)) * 0x9e37_79b9_7f4a_7c15;
+        product as u64 ^ (product >> 64) as u64
+    })
+}
