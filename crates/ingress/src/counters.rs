@@ -56,6 +56,15 @@ impl QueueCounters {
         }
     }
 
+    /// Adds what was counted elsewhere for a rule. One thread at a time may call this, and nobody else may count.
+    pub fn add(&self, rule: usize, counts: RuleCounts) {
+        let counters = &self.0[rule];
+        let add = |counter: &AtomicU64, n: u64| counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+        add(&counters.packets, counts.packets);
+        add(&counters.bytes, counts.bytes);
+        add(&counters.dropped, counts.dropped);
+    }
+
     /// What there is.
     pub fn read(&self) -> impl Iterator<Item = RuleCounts> {
         self.0.iter().map(|counters| RuleCounts {

@@ -22,6 +22,7 @@
 //! | [`limit`] | Rate limits |
 //! | [`counters`] | What the rules have counted |
 //! | [`port_filter`] | The filter of a port and its receive queues |
+//! | [`offload`] | What of a rule set a port can do by itself |
 //! | [`fuzz`] | Entry points of the fuzz target |
 
 pub mod bpf;
@@ -31,6 +32,7 @@ pub mod fuzz;
 pub mod jit;
 pub mod libpcap;
 pub mod limit;
+pub mod offload;
 pub mod port_filter;
 pub mod prefix;
 pub mod prefix_set;

@@ -93,13 +93,18 @@ impl PortFilter {
 
     /// A filter for one of the port's receive queues.
     pub fn for_queue(&self) -> QueueFilter {
+        let program = self.program.as_ref().map(PortProgram::for_queue);
+        QueueFilter { rules: self.rules.clone(), counters: self.for_offload(), program }
+    }
+
+    /// Counters for what is counted elsewhere, as for a further receive queue: see [`crate::offload`].
+    pub fn for_offload(&self) -> Arc<QueueCounters> {
         let mut counts = self.counts.lock();
         counts.fold_ended();
         let counters = Arc::new(QueueCounters::new(self.rules.rules().len()));
-        let rules = self.rules.clone();
-        counts.queues.push(CountedQueue { counters: counters.clone(), rules: rules.clone(), places: None });
-        let program = self.program.as_ref().map(PortProgram::for_queue);
-        QueueFilter { rules, counters, program }
+        let queue = CountedQueue { counters: counters.clone(), rules: self.rules.clone(), places: None };
+        counts.queues.push(queue);
+        counters
     }
 
     /// What each rule has counted, on all queues together.

@@ -101,6 +101,14 @@ impl RuleSet {
         &self.rules
     }
 
+    /// The program of a rule; `None` where it has none of its own.
+    pub fn program(&self, rule: usize) -> Option<&Program> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Program(number, program) if *number as usize == rule => Some(program),
+            _ => None,
+        })
+    }
+
     /// What a rule decides.
     #[inline]
     pub fn decision(&self, rule: usize) -> &Decision {

@@ -22,6 +22,7 @@
 //! | [`spec`] | The declaration of a port |
 //! | [`options`] | Options of ports |
 //! | [`mod@drop`] | Why a frame was not sent |
+//! | [`early_drop`] | What a port drops for an ingress filter before its receive queues see it |
 //! | [`link`] | Interfaces of the kernel: facts, changes, settings |
 //! | [`offload`] | Checksums and segmentation that a port leaves to software |
 //! | [`vnet`] | The virtio header beside a frame |
@@ -36,6 +37,7 @@ pub mod afxdp;
 pub mod dpdk;
 pub mod drop;
 pub mod dummy;
+pub mod early_drop;
 pub mod files;
 pub mod kind;
 pub mod null;
@@ -59,10 +61,12 @@ pub mod pools;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use packet::{Batch, Time};
 
 pub use drop::{TxDrop, TxDrops};
+pub use early_drop::EarlyDrop;
 pub use kind::Env;
 pub use spec::PortSpec;
 
@@ -140,6 +144,12 @@ pub trait Port: Send + Sync {
     /// occurred.
     fn custom_stats(&self) -> Vec<(&'static str, u64)> {
         self.tx_drops().named()
+    }
+
+    /// The means to drop frames for an ingress filter before they come to a receive queue, where the port has them. What
+    /// is dropped so counts as received.
+    fn early_drop(&self) -> Option<Arc<dyn EarlyDrop>> {
+        None
     }
 
     /// Transmission queues by number, as controllers can choose them.

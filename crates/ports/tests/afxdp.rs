@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lab::{Lab, run};
 use packet::{Batch, Offload, Packet, Time};
 use ports::afxdp::{self, Mode, Settings};
+use ports::early_drop::{DropProgram, Instruction};
 use ports::link::Interface;
 use ports::{Env, Error, Port, PortSpec, RxQueue, TxQueue, registry};
 
@@ -404,6 +405,7 @@ fn the_interface_is_deleted_while_in_use() {
         run("ip link add name a type veth peer name b");
         run("ip link set dev a up");
         run("ip link set dev b up");
+        lab::await_carrier();
         let link = port.link();
         assert!(!link.up && !link.admin_up && link.resets == 1, "{link:?}");
         assert!(port.is_gone() && port.mac() == mac, "what was known of it last");
@@ -499,4 +501,96 @@ fn the_registry_opens_it_and_errors_say_what_is_wrong() {
     let error = open("a", &[("n_rxq_desc", "1000")]).unwrap_err().to_string();
     assert_eq!(error, "a: option n_rxq_desc: 1000 should be a power of two, like 1024");
     assert!(open("a", &[("xdp-mode", "turbo")]).is_err());
+}
+
+/// A program that drops frames whose byte at `place` has this value, as rule 0.
+fn dropping(place: i16, value: i32) -> DropProgram {
+    let op = |code, registers, offset, immediate| Instruction { code, registers, offset, immediate };
+    let instructions = vec![
+        // r2 = frame + 60; r0 = -1; where the frame ends before, to the end.
+        op(0xbf, 2 | 7 << 4, 0, 0),
+        op(0x07, 2, 0, 60),
+        op(0xb4, 0, 0, DropProgram::NONE),
+        op(0x2d, 2 | 8 << 4, 3, 0),
+        // r3 = byte; if r3 == value then r0 = 0.
+        op(0x71, 3 | 7 << 4, place, 0),
+        op(0x55, 3, 1, value),
+        op(0xb4, 0, 0, 0),
+    ];
+    DropProgram { instructions, rules: 1, tables: Vec::new() }
+}
+
+#[test]
+fn each_frame_is_received_or_dropped_while_programs_change() {
+    for (name, mode) in [("drop-native", Mode::Native), ("drop-generic", Mode::Generic)] {
+        let lab = Lab::new(name, "");
+        let port = afxdp::open_with("a", &settings(mode), lab.pool(8192)).unwrap();
+        let mut rx = port.take_rx_queues();
+        let (peer, early) = (Peer::open("b"), port.early_drop().unwrap());
+        let program = xdp_program("a");
+        // The port of the sender is the number: odd ones pass always, even ones while another program is in force.
+        let programs = [dropping(40, 1), dropping(41, 1)];
+        let mut counters = Vec::new();
+        let (mut received, mut dropped) = (Vec::new(), 0);
+        for round in 0..200_u16 {
+            match round % 4 {
+                0 | 2 => counters.push(early.set(&programs[usize::from(round % 4) / 2]).unwrap()),
+                3 => early.clear().unwrap(),
+                _ => {}
+            }
+            for number in 0..10 {
+                let mut frame = frame(round * 10 + number, 60);
+                // UDP checksums that nobody looks at.
+                frame[40..42].copy_from_slice(&[u8::from(number % 3 == 0), u8::from(number % 3 == 1)]);
+                dropped += match round % 4 {
+                    0 | 1 => usize::from(number % 3 == 0),
+                    2 => usize::from(number % 3 == 1),
+                    _ => 0,
+                };
+                peer.send(&frame);
+            }
+        }
+        received.extend(gather(&mut rx, 2000 - dropped));
+        let total = early.total();
+        assert_eq!((received.len(), total.packets as usize), (2000 - dropped, dropped), "{name}");
+        assert_eq!(total.bytes, 60 * total.packets);
+        let numbers: Vec<_> = received.iter().map(|p| u16::from_be_bytes([p.data()[34], p.data()[35]])).collect();
+        assert!(numbers.is_sorted());
+        let stats = port.stats();
+        assert_eq!((stats.rx_packets, stats.rx_bytes), (2000, 120_000));
+        // Of the last program: what it has dropped itself.
+        assert_eq!(counters[99].read()[0].packets, 3);
+        assert_eq!(xdp_program("a"), program, "the first program is back");
+        drop((received, rx, port));
+        assert_eq!(xdp_program("a"), 0);
+        assert_eq!(early.total(), total, "what was counted can be read when the port is closed");
+        assert!(early.set(&programs[0]).unwrap_err().to_string().contains("closed"));
+    }
+}
+
+#[test]
+fn a_program_that_the_kernel_refuses_changes_nothing() {
+    let lab = Lab::new("refused", "");
+    let port = afxdp::open_with("a", &settings(Mode::Native), lab.pool(1024)).unwrap();
+    let early = port.early_drop().unwrap();
+    early.set(&dropping(40, 1)).unwrap();
+    let program = xdp_program("a");
+    // It reads behind what it has checked.
+    let mut wrong = dropping(40, 1);
+    wrong.instructions[1].immediate = 20;
+    let error = early.set(&wrong).unwrap_err().to_string();
+    assert!(error.starts_with("a: cannot load an XDP program that drops frames: "), "{error}");
+    let long = DropProgram {
+        instructions: vec![wrong.instructions[2]; DropProgram::MAX_INSTRUCTIONS + 1],
+        rules: 1,
+        ..wrong.clone()
+    };
+    assert!(
+        early.set(&long).unwrap_err().to_string().contains("2049 instructions and 0 prefixes for 1 rules are too many")
+    );
+    assert_eq!(xdp_program("a"), program);
+    let status = |port: &Arc<dyn Port>| port.status().into_iter().find(|(name, _)| *name == "ingress-offloaded-rules");
+    assert_eq!(status(&port), Some(("ingress-offloaded-rules", "1".into())));
+    early.clear().unwrap();
+    assert_eq!(status(&port), None);
 }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use ports::{Port, TxQueue};
 
 use crate::action::PortNo;
+use crate::drop::DropReason;
 use crate::stats::Drops;
 use crate::sync::counters::DropCounters;
 
@@ -43,12 +44,16 @@ impl DpPort {
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
     }
 
-    /// Drops since the port was added, summed over the workers.
+    /// Drops since the port was added, summed over the workers, with what the port drops by itself for its filter.
     pub fn read_drops(&self) -> Drops {
-        self.drops.iter().fold(Drops::default(), |mut sum, worker| {
+        let mut sum = self.drops.iter().fold(Drops::default(), |mut sum, worker| {
             sum += &worker.read();
             sum
-        })
+        });
+        if let Some(early) = self.port.early_drop() {
+            sum.0[DropReason::IngressFilter as usize] += early.total().packets;
+        }
+        sum
     }
 
     /// Whether the port is administratively up.

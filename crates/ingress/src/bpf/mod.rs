@@ -14,6 +14,10 @@ pub mod operation;
 pub mod program;
 pub mod verify;
 
+#[cfg(test)]
+pub use program::tests;
+
 pub use instruction::Instruction;
+pub use operation::{Arithmetic, Comparison, Operand, Operation, Width};
 pub use program::Program;
 pub use verify::{VerifyError, verify};

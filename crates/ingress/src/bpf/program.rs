@@ -17,7 +17,13 @@ impl Program {
         Program { operations: operations.into() }
     }
 
-    /// What it does.
+    /// The same, for tests.
+    #[cfg(test)]
+    pub fn from_operations(operations: Vec<Operation>) -> Program {
+        Program::new(operations)
+    }
+
+    /// What it does, in order.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
@@ -118,7 +124,8 @@ fn compare(comparison: Comparison, a: u32, b: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+#[allow(missing_docs)]
+pub mod tests {
     use proptest::prelude::*;
 
     use super::super::native::{NativeProgram, build};
@@ -127,7 +134,7 @@ mod tests {
     use crate::libpcap;
 
     /// Instructions that are often right: known codes, small constants, short jumps.
-    fn any_instruction() -> impl Strategy<Value = Instruction> {
+    pub fn any_instruction() -> impl Strategy<Value = Instruction> {
         let codes: Vec<u16> = (0..0x100)
             .filter(|&code| {
                 let wanted = Instruction { code, jt: 0, jf: 0, k: 1 };

@@ -1,6 +1,6 @@
 //! AF_XDP: frames of any Linux interface, taken in the driver before the kernel's stack sees them.
 //!
-//! One file per kernel object: [`program`] leads frames to sockets, [`socket`] is bound to one queue of
+//! One file per kernel object: [`program`] leads frames to sockets, [`early_drop`] has it drop others, [`socket`] is bound to one queue of
 //! the interface, [`ring`] is what a socket exchanges descriptors by, [`umem`] tells whose the frames'
 //! memory is. [`queue`] is what workers call; this file opens a port and answers questions about it.
 //!
@@ -51,6 +51,7 @@
 
 #![allow(unsafe_code)]
 
+mod early_drop;
 #[cfg(test)]
 #[path = "../../tests/lab/mod.rs"]
 mod lab;
@@ -78,8 +79,10 @@ use crate::kind::Kind;
 use crate::link::Interface;
 use crate::options::{Form, OptionDef, Options};
 use crate::stats::PortCounters;
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue, pools};
-use program::{Attachment, Hook, Program};
+use crate::{EarlyDrop, Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue, pools};
+use early_drop::XdpDrop;
+pub use program::trial;
+use program::{Hook, Program};
 use queue::{Receiver, Sender};
 use socket::{Copying, RxRings, Socket, SocketConfig, TxRings};
 
@@ -332,7 +335,8 @@ struct Binding {
     /// At the other end is a stack that leaves checksums to its device.
     from_stack: bool,
     queues: Vec<Queue>,
-    attachment: Option<Attachment>,
+    /// The program that is attached.
+    dropping: Arc<XdpDrop>,
 }
 
 /// One socket and, while nobody uses them, its rings.
@@ -363,14 +367,15 @@ impl Binding {
         let attachment = program.attach(interface, hook).map_err(|e| ("attach an XDP program", e))?;
         let max_frame = pool.chunk_size() - KERNEL_HEADROOM;
         let from_stack = interface.leads_to_stack();
-        let mut shared = Binding { pool, max_frame, from_stack, queues: Vec::new(), attachment: Some(attachment) };
+        let dropping = Arc::new(XdpDrop::new(interface.name(), program, attachment));
+        let mut shared = Binding { pool, max_frame, from_stack, queues: Vec::new(), dropping };
         for index in 0..count {
             let (socket, mut rx, tx) = Socket::open(interface.index(), index, pool, &config)?;
             rx.refill(pool);
             let queue = Queue { socket, rx: Mutex::new(Some(rx)), tx: Mutex::new(Some(tx)) };
             shared.queues.push(queue);
             let socket = shared.queues[index as usize].socket.as_fd();
-            program.redirect(index, socket).map_err(|e| ("lead frames to an AF_XDP socket", e))?;
+            shared.dropping.redirect(index, socket).map_err(|e| ("lead frames to an AF_XDP socket", e))?;
         }
         Ok(shared)
     }
@@ -387,7 +392,7 @@ impl Binding {
 impl Drop for Binding {
     fn drop(&mut self) {
         // 1. No more frames come in.
-        self.attachment = None;
+        self.dropping.detach();
         let mut later = Vec::new();
         for Queue { socket, rx, tx } in self.queues.drain(..) {
             let (Some(mut rx), Some(mut tx)) = (rx.into_inner(), tx.into_inner()) else { continue };
@@ -490,6 +495,9 @@ impl Port for Afxdp {
             stats.rx_errors += kernel.rx_invalid_descs;
             stats.tx_errors += kernel.tx_invalid_descs;
         }
+        let dropped = self.shared.dropping.total();
+        stats.rx_packets += dropped.packets;
+        stats.rx_bytes += dropped.bytes;
         // What only the hardware can know.
         if let Ok(facts) = self.interface.facts() {
             let (now, then) = (facts.stats, self.baseline);
@@ -523,7 +531,12 @@ impl Port for Afxdp {
             ("n_txq", self.tx_queues.to_string()),
         ];
         status.extend(self.interface.driver().map(|driver| ("driver_name", driver)));
+        status.extend(self.shared.dropping.rules().map(|rules| ("ingress-offloaded-rules", rules.to_string())));
         status
+    }
+
+    fn early_drop(&self) -> Option<Arc<dyn EarlyDrop>> {
+        Some(self.shared.dropping.clone())
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

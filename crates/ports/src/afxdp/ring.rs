@@ -195,21 +195,39 @@ impl<T: Copy> Consumer<T> {
         Consumer { ring, next, produced, _owner: PhantomData }
     }
 
+    /// Looks at the kernel's index where all that it was seen to have written has been read.
+    #[inline]
+    pub fn look(&mut self) {
+        if self.next == self.produced {
+            let produced = self.ring.producer().load(Ordering::Acquire);
+            if produced.wrapping_sub(self.next) <= self.ring.size {
+                self.produced = produced;
+            }
+        }
+    }
+
     /// Reads the next descriptor.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
+        self.look();
         if self.next == self.produced {
-            let produced = self.ring.producer().load(Ordering::Acquire);
-            if produced == self.next || produced.wrapping_sub(self.next) > self.ring.size {
-                return None;
-            }
-            self.produced = produced;
+            return None;
         }
         // SAFETY: the kernel has written this place before it published `produced`, and leaves it alone
         // until `release`.
         let descriptor = unsafe { self.ring.slot(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(descriptor)
+    }
+
+    /// The descriptor that is read after `count` others, as far as the kernel was seen to have written it.
+    #[inline]
+    pub fn peek(&self, count: u32) -> Option<T> {
+        if self.produced.wrapping_sub(self.next) <= count {
+            return None;
+        }
+        // SAFETY: the kernel has written this place before it published `produced`, and leaves it alone until `release`.
+        Some(unsafe { self.ring.slot(self.next.wrapping_add(count)).read() })
     }
 
     /// Gives the kernel the places of all that was read.
@@ -260,7 +278,11 @@ mod tests {
         assert_eq!(consumer.pop(), None, "not submitted");
         producer.submit();
         assert_eq!(producer.pending(), 8);
-        assert_eq!((0..5).map(|_| consumer.pop().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        assert_eq!(consumer.peek(0), None, "not seen yet");
+        consumer.look();
+        assert_eq!((consumer.peek(0), consumer.pop()), (Some(0), Some(0)));
+        assert_eq!([0, 6, 7].map(|ahead| consumer.peek(ahead)), [Some(1), Some(7), None]);
+        assert_eq!((1..5).map(|_| consumer.pop().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert!(!producer.push(8), "not released");
         consumer.release();
         assert_eq!((producer.free(8), producer.pending()), (5, 3));

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use packet::{Pool, PoolConfig};
 
@@ -30,6 +31,7 @@ impl Lab {
         run(&format!("ip link add name a {queues} type veth peer name b {queues}"));
         run("ip link set dev a up");
         run("ip link set dev b up");
+        await_carrier();
         lab
     }
 
@@ -48,6 +50,21 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
+}
+
+/// Waits for the carrier of both ends. The kernel tells of it when it has time to: what is opened before would see it change.
+pub fn await_carrier() {
+    let start = Instant::now();
+    while !["a", "b"].map(link).iter().all(|link| link.contains("state UP")) {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", link("a"));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What the kernel says of an interface of this thread's namespace.
+fn link(name: &str) -> String {
+    let output = Command::new("ip").args(["-o", "link", "show", name]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Moves this thread into a network namespace.

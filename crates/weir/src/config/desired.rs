@@ -304,6 +304,8 @@ pub struct Interface {
     pub rx_affinity: BTreeMap<usize, usize>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
+    /// The port drops by itself what it can of it (`ingress-offload`).
+    pub ingress_offload: bool,
     /// The XDP program for the frames that the rules let pass (`ingress-ebpf`, `ingress-ebpf-program`).
     pub ingress_program: Option<IngressProgram>,
 }

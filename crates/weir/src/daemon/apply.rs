@@ -248,6 +248,7 @@ impl LiveSwitch {
             None => self.open_local(&lost.bridge, &running.settings)?,
         };
         bridge.replace_device(lost.port, device).map_err(|e| e.to_string())?;
+        self.push_filter_down(&lost.name);
         let (name, number) = (&lost.name, short_number(lost.port));
         tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
         wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
@@ -267,7 +268,13 @@ impl LiveSwitch {
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
         log_added(bridge.name(), name, port);
+        self.push_filter_down(name);
         self.pin(&bridge, port, interface)
+    }
+
+    /// Has a device that may be a new one do what it can of the port's ingress filter.
+    fn push_filter_down(&self, name: &str) {
+        self.engine.ingress.push_down(&self.engine.datapath, name);
     }
 
     /// Pins the receive queues of a new port to the cores that the configuration names.
@@ -304,18 +311,19 @@ impl LiveSwitch {
         if interface.kind == "patch" && wanted != Configured::default() {
             return Err(desired::NO_FRAMES.into());
         }
-        self.engine.ingress.configure(&self.engine.datapath, name, wanted)
+        self.engine.ingress.configure(&self.engine.datapath, name, wanted, interface.ingress_offload)
     }
 
     fn set_local_filter(&self, bridge: &str, rules: Option<&str>) -> StepResult {
         let wanted = Configured { rules: rules.map(str::to_owned), program: None };
-        self.engine.ingress.configure(&self.engine.datapath, bridge, wanted)
+        self.engine.ingress.configure(&self.engine.datapath, bridge, wanted, true)
     }
 
     fn set_interface(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
         // A wrong filter does not keep the rest from being set.
         let filtered = self.set_filter_of(name, interface);
         self.set_device(bridge, name, interface)?;
+        self.push_filter_down(name);
         filtered
     }
 

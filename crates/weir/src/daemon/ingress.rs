@@ -11,13 +11,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datapath::Datapath;
 use datapath::pipeline::ingress::{Ingress, IngressSource};
+use datapath::{Datapath, PortNo};
 use ingress::ebpf::PortProgram;
-use ingress::{PortFilter, RuleSet};
+use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;
+use ports::Port;
 
 use super::compiler::Compiler;
+use super::offload::{OffloadStatus, Offloads};
 use crate::config::desired::IngressProgram;
 
 /// The filters of all ports.
@@ -26,6 +28,7 @@ pub struct IngressFilters {
     /// Compiles what the configuration wants.
     pub compiler: Compiler,
     changing: Mutex<()>,
+    offloads: Offloads,
     by_port: Arc<Mutex<BTreeMap<String, PortEntry>>>,
 }
 
@@ -38,6 +41,8 @@ struct PortEntry {
     before: Option<Arc<PortFilter>>,
     /// What the configuration has asked for last.
     configured: Configured,
+    /// The port is not to drop frames by itself.
+    is_kept_here: bool,
 }
 
 /// What a configuration says about a filter.
@@ -71,9 +76,16 @@ impl IngressFilters {
     }
 
     /// Brings the filter into force that the configuration wants: rules and program, each unless it is the same as before.
-    /// On an error, what was in force of it stays so.
-    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Configured) -> Result<(), String> {
-        let configured = self.by_port.lock().get(port).map(|entry| entry.configured.clone()).unwrap_or_default();
+    /// On an error, what was in force of it stays so. With `offload`, the port does what it can of the rules.
+    pub fn configure(&self, datapath: &Datapath, port: &str, wanted: Configured, offload: bool) -> Result<(), String> {
+        let (configured, was_kept_here) = {
+            let mut by_port = self.by_port.lock();
+            let entry = by_port.entry(port.to_owned()).or_default();
+            (entry.configured.clone(), std::mem::replace(&mut entry.is_kept_here, !offload))
+        };
+        if was_kept_here == offload {
+            self.push_down(datapath, port);
+        }
         let mut outcome = Ok(());
         if configured.program != wanted.program {
             match wanted.program.as_ref().map(open).transpose() {
@@ -130,10 +142,40 @@ impl IngressFilters {
         Ok(())
     }
 
+    /// Has a port that was opened do what it can of its filter.
+    pub fn push_down(&self, datapath: &Datapath, port: &str) {
+        let _changing = self.changing.lock();
+        self.push_down_locked(datapath, port);
+    }
+
+    fn push_down_locked(&self, datapath: &Datapath, port: &str) {
+        let (filter, wanted) = {
+            let by_port = self.by_port.lock();
+            let entry = by_port.get(port);
+            (entry.and_then(|entry| entry.filter.clone()), entry.is_some_and(|entry| !entry.is_kept_here))
+        };
+        let early = device(datapath, port).and_then(|(_, device)| device.early_drop());
+        let is_set = early.as_ref().zip(filter.as_ref()).is_some_and(|(e, f)| self.offloads.is_set(port, e, f, wanted));
+        if !is_set {
+            self.offloads.set(port, early, filter.as_ref(), wanted);
+        }
+    }
+
+    /// What the rules of a port's filter have counted.
+    pub fn counts(&self, port: &str, filter: &PortFilter) -> Vec<RuleCounts> {
+        self.offloads.counts(port, filter)
+    }
+
+    /// What a port has of its filter; `None` where it can have nothing.
+    pub fn offload_status(&self, port: &str) -> Option<OffloadStatus> {
+        self.offloads.status(port)
+    }
+
     /// Forgets ports that are not to be kept.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.compiler.retain(&keep);
         self.by_port.lock().retain(|port, _| keep(port));
+        self.offloads.retain(keep);
     }
 
     /// Puts rules in force, in front of the program that there is. Called under `changing`.
@@ -171,17 +213,22 @@ impl IngressFilters {
             std::mem::replace(&mut entry.before, before)
         };
         drop(earlier);
-        let device = datapath.ports().into_iter().find(|(_, device)| device.name() == port);
-        if let Some((number, _)) = device {
+        if let Some((number, _)) = device(datapath, port) {
             // The port may have gone since.
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
+        // After the receive queues, so that no frame gets by while the port's rules change.
+        self.push_down_locked(datapath, port);
     }
 }
 
 /// Loads a program.
 fn open(wanted: &IngressProgram) -> Result<Arc<PortProgram>, String> {
     PortProgram::open(&wanted.path, wanted.name.as_deref()).map(Arc::new)
+}
+
+fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
+    datapath.ports().into_iter().find(|(_, device)| device.name() == port)
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {

@@ -63,6 +63,8 @@ pub struct IngressPort {
     pub name: String,
     /// Rules, in their order.
     pub rules: Vec<IngressRule>,
+    /// Why the port does not drop by itself what other rules drop, where it could do so at all.
+    pub not_offloaded: Option<String>,
     /// The XDP program behind them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<IngressProgram>,
@@ -128,6 +130,8 @@ pub struct IngressRule {
     pub bytes: u64,
     /// How many of them were dropped.
     pub dropped: u64,
+    /// The port has the rule, too, and drops by itself what it drops.
+    pub offloaded: bool,
 }
 
 /// A controller in [`BridgeShow`].

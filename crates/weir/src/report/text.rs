@@ -215,47 +215,52 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// `weir ingress PORT show`: rules, one a line, with their numbers.
+/// `weir ingress PORT show`: rules, one a line, with their numbers, and the program behind them.
 pub fn ingress(report: &IngressReport) -> String {
-    let mut text = String::new();
-    for port in &report.ports {
-        let _ = writeln!(text, "{}:", port.name);
-        for (number, rule) in (1..).zip(&port.rules) {
-            let _ = writeln!(text, "  {number}: {}", rule.rule);
-        }
-        if let Some(program) = &port.program {
-            let IngressProgram { path, name, instructions, longest, code, maps, .. } = program;
-            let _ = writeln!(
-                text,
-                "  program {name} of {path}: {instructions} instructions, at most {longest} a frame, {code}"
-            );
-            for IngressMap { name, r#type, key_size, value_size, max_entries } in maps {
-                let _ = writeln!(
-                    text,
-                    "  map {name}: {type}, key {key_size} B, value {value_size} B, {max_entries} entries"
-                );
-            }
-        }
-    }
-    text
+    ingress_lines(report, |_| String::new(), describe_program)
 }
 
 /// `weir ingress PORT stats`: the same with counters.
 pub fn ingress_stats(report: &IngressReport) -> String {
+    let counters = |IngressRule { packets, bytes, dropped, .. }: &IngressRule| {
+        format!("n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, ")
+    };
+    ingress_lines(report, counters, |program| {
+        let IngressProgram { name, passed, dropped, aborted, unsupported, faults, .. } = program;
+        format!(
+            "  program {name}: n_pass={passed}, n_drop={dropped}, n_aborted={aborted}, n_unsupported={unsupported}, \
+             n_fault={faults}\n"
+        )
+    })
+}
+
+fn describe_program(program: &IngressProgram) -> String {
+    let IngressProgram { path, name, instructions, longest, code, maps, .. } = program;
+    let mut text =
+        format!("  program {name} of {path}: {instructions} instructions, at most {longest} a frame, {code}\n");
+    for IngressMap { name, r#type, key_size, value_size, max_entries } in maps {
+        let _ = writeln!(text, "  map {name}: {type}, key {key_size} B, value {value_size} B, {max_entries} entries");
+    }
+    text
+}
+
+/// A line for each rule, with its counters or without, and what is told of the program.
+fn ingress_lines(
+    report: &IngressReport,
+    counters: impl Fn(&IngressRule) -> String,
+    of_program: impl Fn(&IngressProgram) -> String,
+) -> String {
     let mut text = String::new();
     for port in &report.ports {
         let _ = writeln!(text, "{}:", port.name);
-        for (number, IngressRule { rule, packets, bytes, dropped }) in (1..).zip(&port.rules) {
-            let _ = writeln!(text, "  {number}: n_packets={packets}, n_bytes={bytes}, n_dropped={dropped}, {rule}");
+        for (number, rule) in (1..).zip(&port.rules) {
+            let offloaded = if rule.offloaded { " (offloaded)" } else { "" };
+            let _ = writeln!(text, "  {number}: {}{}{offloaded}", counters(rule), rule.rule);
         }
-        if let Some(program) = &port.program {
-            let IngressProgram { name, passed, dropped, aborted, unsupported, faults, .. } = program;
-            let _ = writeln!(
-                text,
-                "  program {name}: n_pass={passed}, n_drop={dropped}, n_aborted={aborted}, n_unsupported={unsupported}, \
-                 n_fault={faults}"
-            );
+        if let Some(reason) = &port.not_offloaded {
+            let _ = writeln!(text, "  not offloaded: {reason}");
         }
+        text.extend(port.program.as_ref().map(&of_program));
     }
     text
 }

@@ -131,15 +131,18 @@ fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, Str
         }
     }
     let ports = filters.into_iter().map(|(name, filter)| {
-        let rules = filter.rules().rules().iter().zip(filter.counts());
-        let shown = |(rule, counts): (&ingress::Rule, ingress::RuleCounts)| IngressRule {
+        let offload = context.engine.ingress.offload_status(&name).unwrap_or_default();
+        let counts = context.engine.ingress.counts(&name, &filter);
+        let shown = |(number, (rule, counts)): (usize, (&ingress::Rule, ingress::RuleCounts))| IngressRule {
             rule: rule.to_string(),
             packets: counts.packets,
             bytes: counts.bytes,
             dropped: counts.dropped,
+            offloaded: number < offload.rules,
         };
-        let rules = rules.map(shown).collect();
-        IngressPort { name, rules, program: filter.program().map(|program| program_report(program)) }
+        let rules = filter.rules().rules().iter().zip(counts).enumerate().map(shown).collect();
+        let program = filter.program().map(|program| program_report(program));
+        IngressPort { name, rules, not_offloaded: offload.reason, program }
     });
     Ok(IngressReport { ports: ports.collect() })
 }

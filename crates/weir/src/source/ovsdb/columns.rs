@@ -130,7 +130,7 @@ pub const TABLES: &[TableColumns] = &[
             "ingress_policing_rate",
             "lldp",
         ],
-        keys: &["ingress-ebpf", "ingress-ebpf-program", "ingress-filter", "pmd-rxq-affinity"],
+        keys: &["ingress-ebpf", "ingress-ebpf-program", "ingress-filter", "ingress-offload", "pmd-rxq-affinity"],
     },
     TableColumns {
         name: "Controller",

@@ -326,6 +326,7 @@ impl DatabaseState {
                 path: path.to_owned(),
                 name: other("ingress-ebpf-program").map(str::to_owned),
             }),
+            ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
         })
     }
 

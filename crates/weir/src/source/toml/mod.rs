@@ -346,6 +346,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         rx_affinity: BTreeMap::new(),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(&mut s),
+        ingress_offload: s.bool("ingress-offload").unwrap_or(true),
     };
     s.finish();
     check_options(&s, name, &interface);
