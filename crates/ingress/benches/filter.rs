@@ -30,7 +30,7 @@ fn frames() -> Vec<Vec<Packet>> {
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);
         (frame[16], frame[17], frame[23]) = (0, 46, 17);
         frame[26..30].copy_from_slice(&random().to_be_bytes());
-        let address = if number % 2 == 0 { 0xc612_0000 | random() & 0x1_ffff } else { random() };
+        let address = if number.is_multiple_of(2) { 0xc612_0000 | random() & 0x1_ffff } else { random() };
         frame[30..34].copy_from_slice(&address.to_be_bytes());
         (frame[36], frame[37]) = (0, 53);
         Packet::from_slice(&frame)

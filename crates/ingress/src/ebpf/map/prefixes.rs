@@ -96,7 +96,7 @@ fn masked(length: usize, address: &[u8]) -> Key {
     bytes[..4].copy_from_slice(&(length as u32).to_ne_bytes());
     let whole = length / 8;
     bytes[4..4 + whole].copy_from_slice(&address[..whole]);
-    if length % 8 != 0 {
+    if !length.is_multiple_of(8) {
         bytes[4 + whole] = address[whole] & !(0xff >> (length % 8));
     }
     pack(&bytes)

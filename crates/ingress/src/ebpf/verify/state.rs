@@ -29,9 +29,9 @@ pub enum Value {
     /// A map.
     Map(usize),
     /// Into a value of a map.
-    MapValue { map: usize, offset: Scalar },
+    MapElement { map: usize, offset: Scalar },
     /// A value of a map, or null.
-    MapValueOrNull { map: usize, id: u32 },
+    MapElementOrNull { map: usize, id: u32 },
 }
 
 /// Eight bytes of the stack.
@@ -73,8 +73,8 @@ impl Value {
             Value::Packet { .. } => "a pointer into the frame",
             Value::PacketEnd => "a pointer to the frame's end",
             Value::Map(_) => "a map",
-            Value::MapValue { .. } => "a pointer to a map's value",
-            Value::MapValueOrNull { .. } => "a pointer to a map's value that may be null",
+            Value::MapElement { .. } => "a pointer to a map's value",
+            Value::MapElementOrNull { .. } => "a pointer to a map's value that may be null",
         }
     }
 }
@@ -118,10 +118,11 @@ impl State {
     /// Why it cannot be read.
     pub fn load(&self, offset: i64, bytes: usize) -> Result<Value, String> {
         let start = range(offset, bytes)?;
-        if bytes == 8 && start.is_multiple_of(8) {
-            if let Some(Slot::Whole(value)) = self.slot(start) {
-                return Ok(value);
-            }
+        if bytes == 8
+            && start.is_multiple_of(8)
+            && let Some(Slot::Whole(value)) = self.slot(start)
+        {
+            return Ok(value);
         }
         self.check_written(offset, bytes)?;
         Ok(Value::number(bytes))
@@ -233,10 +234,10 @@ fn value_covers(old: &Value, new: &Value, ids: &mut Vec<(u32, u32)>) -> bool {
                 && (old_id == 0) == (new_id == 0)
                 && same_id(old_id, new_id)
         }
-        (Value::MapValue { map: old_map, offset: old }, Value::MapValue { map: new_map, offset: new }) => {
+        (Value::MapElement { map: old_map, offset: old }, Value::MapElement { map: new_map, offset: new }) => {
             old_map == new_map && old.holds(new)
         }
-        (Value::MapValueOrNull { map: old_map, id: old }, Value::MapValueOrNull { map: new_map, id: new }) => {
+        (Value::MapElementOrNull { map: old_map, id: old }, Value::MapElementOrNull { map: new_map, id: new }) => {
             old_map == new_map && same_id(old, new)
         }
         (old, new) => old == new,

@@ -70,7 +70,7 @@ impl<'a> Step<'a> {
                 Next::At(at + 2)
             }
             Operation::LoadMapValue(to, map, offset) => {
-                state.set(to, Value::MapValue { map, offset: Scalar::constant(offset.into()) });
+                state.set(to, Value::MapElement { map, offset: Scalar::constant(offset.into()) });
                 Next::At(at + 2)
             }
             Operation::Second => return Err("the program jumps into a load of 64 bits".into()),
@@ -190,8 +190,8 @@ impl<'a> Step<'a> {
     fn moved(&mut self, pointer: Value, by: Scalar) -> Checked<Value> {
         let constant = by.as_constant().map(|constant| constant as i64);
         match (pointer, constant) {
-            (Value::MapValue { map, offset }, _) => {
-                Ok(Value::MapValue { map, offset: offset.apply(Arithmetic::Add, true, by) })
+            (Value::MapElement { map, offset }, _) => {
+                Ok(Value::MapElement { map, offset: offset.apply(Arithmetic::Add, true, by) })
             }
             (Value::Stack(offset), Some(by)) => match i64::from(offset).checked_add(by) {
                 Some(offset) if offset.unsigned_abs() <= 1 << 20 => Ok(Value::Stack(offset as i32)),
@@ -215,7 +215,7 @@ impl<'a> Step<'a> {
                 }
                 Ok(Value::Packet { id: self.new_id(), offset, more, range: 0 })
             }
-            (Value::MapValueOrNull { .. }, _) => {
+            (Value::MapElementOrNull { .. }, _) => {
                 Err("adds to a pointer to a map's value that may be null; compare it with 0 first".into())
             }
             (pointer, Some(0)) => Ok(pointer),
@@ -250,7 +250,7 @@ impl<'a> Step<'a> {
         };
         match written(state, address.base)? {
             Value::Stack(at) => state.store(i64::from(at) + i64::from(address.offset), bytes, value),
-            Value::MapValue { map, offset } => {
+            Value::MapElement { map, offset } => {
                 if !matches!(value, Value::Number { .. }) {
                     return Err(format!("stores {} in a map", value.name()));
                 }
@@ -258,7 +258,7 @@ impl<'a> Step<'a> {
                 self.check_value(map, offset, address.offset.into(), bytes).map(drop)
             }
             Value::Packet { .. } => Err("writes to the frame: a filter cannot change frames".into()),
-            Value::MapValueOrNull { .. } => Err(OR_NULL.into()),
+            Value::MapElementOrNull { .. } => Err(OR_NULL.into()),
             pointer => Err(format!("writes to {}", pointer.name())),
         }
     }
@@ -274,7 +274,7 @@ impl<'a> Step<'a> {
     ) -> Checked<()> {
         number(state, from)?;
         let bytes = if wide { 8 } else { 4 };
-        let Value::MapValue { map, offset } = written(state, address.base)? else {
+        let Value::MapElement { map, offset } = written(state, address.base)? else {
             return Err("an atomic operation on what is not a map's value".into());
         };
         self.check_writable(map)?;
@@ -295,7 +295,7 @@ impl<'a> Step<'a> {
     fn check_readable(&self, state: &State, pointer: Value, more: i64, bytes: usize) -> Checked<()> {
         match pointer {
             Value::Stack(at) => state.check_written(i64::from(at) + more, bytes),
-            Value::MapValue { map, offset } => self.check_value(map, offset, more, bytes).map(drop),
+            Value::MapElement { map, offset } => self.check_value(map, offset, more, bytes).map(drop),
             Value::Packet { offset, range, .. } => {
                 let start = i64::from(offset) + more;
                 if start < 0 || start + bytes as i64 > i64::from(range) {
@@ -306,7 +306,7 @@ impl<'a> Step<'a> {
                 }
                 Ok(())
             }
-            Value::MapValueOrNull { .. } => Err(OR_NULL.into()),
+            Value::MapElementOrNull { .. } => Err(OR_NULL.into()),
             other => Err(format!("reads from {}", other.name())),
         }
     }
@@ -343,7 +343,7 @@ impl<'a> Step<'a> {
         self.check_readable(state, written(state, 2)?, 0, key_size as usize)
             .map_err(|e| format!("the key (r2) {e}"))?;
         if helper == Helper::MapLookup {
-            return Ok(Value::MapValueOrNull { map, id: self.new_id() });
+            return Ok(Value::MapElementOrNull { map, id: self.new_id() });
         }
         self.check_writable(map)?;
         if helper == Helper::MapUpdate {
@@ -383,16 +383,16 @@ impl<'a> Step<'a> {
                     refine(state, negated, wide, (a, left), (b, right));
                 }
             }
-            (Value::MapValueOrNull { map, id }, _) if wide && is_zero && is_equality => {
+            (Value::MapElementOrNull { map, id }, _) if wide && is_zero && is_equality => {
                 let (null, there) =
                     if comparison == Comparison::Equal { (&mut other, state) } else { (state, &mut other) };
-                let of_id = |value: &&mut Value| matches!(**value, Value::MapValueOrNull { id: of, .. } if of == id);
+                let of_id = |value: &&mut Value| matches!(**value, Value::MapElementOrNull { id: of, .. } if of == id);
                 null.values_mut().filter(of_id).for_each(|value| *value = Value::constant(0));
-                let first = Value::MapValue { map, offset: Scalar::constant(0) };
+                let first = Value::MapElement { map, offset: Scalar::constant(0) };
                 there.values_mut().filter(of_id).for_each(|value| *value = first);
             }
             (Value::Number { .. }, pointer) | (pointer, Value::Number { .. })
-                if !(wide && is_zero && is_equality && !matches!(pointer, Value::MapValueOrNull { .. })) =>
+                if !(wide && is_zero && is_equality && !matches!(pointer, Value::MapElementOrNull { .. })) =>
             {
                 return Err(format!("compares {} with a number", pointer.name()));
             }
