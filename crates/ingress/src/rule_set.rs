@@ -39,8 +39,8 @@ enum Step {
     Prefixes(PrefixSet),
     /// A rule with an expression that libpcap has compiled.
     Program(u32, Program),
-    /// The same in native code.
-    Native(u32, NativeProgram),
+    /// The same in native code, and what it was made from.
+    Native(u32, NativeProgram, Program),
 }
 
 impl RuleSet {
@@ -104,7 +104,9 @@ impl RuleSet {
     /// The program of a rule; `None` where it has none of its own.
     pub fn program(&self, rule: usize) -> Option<&Program> {
         self.steps.iter().find_map(|step| match step {
-            Step::Program(number, program) if *number as usize == rule => Some(program),
+            Step::Program(number, program) | Step::Native(number, _, program) if *number as usize == rule => {
+                Some(program)
+            }
             _ => None,
         })
     }
@@ -140,8 +142,8 @@ fn make_native(steps: &mut [Step]) -> Result<(), JitError> {
         places.push(place);
     }
     for (place, function) in places.into_iter().zip(compiler.finish(&functions)?) {
-        if let Step::Program(rule, _) = steps[place] {
-            steps[place] = Step::Native(rule, NativeProgram::new(function));
+        if let Step::Program(rule, program) = &steps[place] {
+            steps[place] = Step::Native(*rule, NativeProgram::new(function), program.clone());
         }
     }
     Ok(())
@@ -161,7 +163,7 @@ impl Step {
             Step::Every(rule) => Some(*rule),
             Step::Prefixes(set) => set.first(frame),
             Step::Program(rule, program) => program.matches(frame).then_some(*rule),
-            Step::Native(rule, program) => (program.run(frame) != 0).then_some(*rule),
+            Step::Native(rule, program, _) => (program.run(frame) != 0).then_some(*rule),
         }
     }
 }
