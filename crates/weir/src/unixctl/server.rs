@@ -266,7 +266,7 @@ mod tests {
             usage: "",
             args: (0, 0),
             help: "A reply that does not fit into the socket.",
-            run: |(), _| Reply::Now(Ok("x".repeat(1 << 20))),
+            run: |(), _| Reply::Now(Ok("x".repeat(1 << 19))),
         },
         Command {
             name: "lines",
