@@ -54,10 +54,11 @@ class Traffic:
         """Returns when some more has arrived."""
         self.to.receives(50)
 
-    def check(self):
-        """Ends it: all came, each once, in order. Returns how many there were."""
+    def check(self, in_order=True):
+        """Ends it: all came, each once, in order. Returns how many there were. Several handlers keep the order of each
+        connection only."""
         sent = int(self.sender.communicate(timeout=20)[0])
         came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
         assert sent > 100
-        assert came == list(range(sent)), f"{sent} sent, {len(came)} came"
+        assert (came if in_order else sorted(came)) == list(range(sent)), f"{sent} sent, {len(came)} came"
         return sent
