@@ -44,19 +44,8 @@ impl QueueCounters {
         QueueCounters((0..rules).map(|_| RuleCounters::default()).collect())
     }
 
-    /// Counts a frame for a rule. Only the queue's worker may call this.
+    /// Adds to what a rule has counted. One thread at a time may call this: the queue's worker, where there is one.
     #[inline]
-    pub fn count(&self, rule: usize, bytes: usize, dropped: bool) {
-        let counters = &self.0[rule];
-        let add = |counter: &AtomicU64, n: u64| counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
-        add(&counters.packets, 1);
-        add(&counters.bytes, bytes as u64);
-        if dropped {
-            add(&counters.dropped, 1);
-        }
-    }
-
-    /// Adds what was counted elsewhere for a rule. One thread at a time may call this, and nobody else may count.
     pub fn add(&self, rule: usize, counts: RuleCounts) {
         let counters = &self.0[rule];
         let add = |counter: &AtomicU64, n: u64| counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);

@@ -160,9 +160,20 @@ pub struct QueueFilter {
     program: Option<QueueProgram>,
 }
 
+impl QueueFilter {
+    #[inline(always)]
+    fn count(&self, rule: usize, counts: RuleCounts) {
+        if counts.packets > 0 {
+            self.counters.add(rule, counts);
+        }
+    }
+}
+
 impl Filter for QueueFilter {
     fn refused(&mut self, packets: &[Packet], now: Time) -> u32 {
         let mut refused = 0;
+        // What the rule of the last frames has counted: many in a row have the same one.
+        let (mut last, mut counts) = (usize::MAX, RuleCounts::default());
         for (i, packet) in packets.iter().enumerate() {
             let frame = packet.data();
             let Some(rule) = self.rules.first_match(frame) else { continue };
@@ -171,9 +182,14 @@ impl Filter for QueueFilter {
                 Decision::Drop => true,
                 Decision::Limit(bucket) => !bucket.take(now),
             };
-            self.counters.count(rule, frame.len(), dropped);
+            if rule != last {
+                self.count(last, counts);
+                (last, counts) = (rule, RuleCounts::default());
+            }
+            counts.add(RuleCounts { packets: 1, bytes: frame.len() as u64, dropped: dropped.into() });
             refused |= u32::from(dropped) << i;
         }
+        self.count(last, counts);
         let Some(program) = &self.program else { return refused };
         for (i, packet) in packets.iter().enumerate() {
             if refused >> i & 1 == 0 {

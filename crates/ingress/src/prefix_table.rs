@@ -5,7 +5,7 @@
 //! miss that only shorter ones are. So that the search finds long prefixes, they leave *markers* at the lengths on the
 //! way to their own. What a table has of a prefix or marker is the first rule whose prefix holds it, however short
 //! that prefix is; so the last hit is the answer, and a look-up takes at most 6 probes in IPv4 and 8 in IPv6, whatever
-//! the number of prefixes.
+//! the number of prefixes. A few prefixes are compared one by one, which takes less.
 //!
 //! The addresses that are looked up come from anybody, but what is in the tables comes from the operator: nobody else
 //! can lengthen a chain.
@@ -47,12 +47,17 @@ const NONE: u32 = u32::MAX;
 
 type Rules<A> = HashMap<A, u32, FixedState>;
 
+/// So many prefixes are compared one by one.
+const FEW: usize = 4;
+
 /// Prefixes of one kind.
 #[derive(Debug)]
 pub struct PrefixTable<A> {
     /// The lengths that there are, ascending, each with its prefixes and markers: the first rule that holds them, or
     /// [`NONE`].
     lengths: Box<[(u8, Rules<A>)]>,
+    /// All prefixes, with their lengths and rules, where they are [`FEW`]; else empty.
+    few: Box<[(A, u8, u32)]>,
 }
 
 impl<A: Address> PrefixTable<A> {
@@ -81,7 +86,9 @@ impl<A: Address> PrefixTable<A> {
                 *rule = found.min().unwrap_or(NONE);
             }
         }
-        PrefixTable { lengths: known.into_iter().zip(with_markers).collect() }
+        let own = prefixes.iter().map(|&(address, len, rule)| (address.first_bits(len), len, rule));
+        let few = if prefixes.len() <= FEW { own.collect() } else { Box::default() };
+        PrefixTable { lengths: known.into_iter().zip(with_markers).collect(), few }
     }
 
     /// Whether there is no prefix.
@@ -92,6 +99,10 @@ impl<A: Address> PrefixTable<A> {
     /// The first rule whose prefix holds the address.
     #[inline]
     pub fn first(&self, address: A) -> Option<u32> {
+        if !self.few.is_empty() {
+            let holding = self.few.iter().filter(|(prefix, len, _)| address.first_bits(*len) == *prefix);
+            return holding.map(|&(_, _, rule)| rule).min();
+        }
         let (mut low, mut high, mut best) = (0, self.lengths.len(), NONE);
         while low < high {
             let middle = (low + high) / 2;
@@ -152,7 +163,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_table_finds_what_a_walk_finds(
-            prefixes in proptest::collection::vec((any_address(), 1..=128_u8), 0..60),
+            prefixes in prop_oneof![
+                proptest::collection::vec((any_address(), 1..=128_u8), 0..60),
+                proptest::collection::vec((any_address(), 1..=128_u8), 0..=FEW),
+            ],
             addresses in proptest::collection::vec(any_address(), 1..30),
             bits in proptest::sample::select(vec![0_u8, 32, 64, 96]),
         ) {

@@ -107,7 +107,9 @@ pub fn assemble(words: &[Word], maps: Vec<Definition>) -> Result<Machine, LoadEr
     let mut targets = BTreeMap::new();
     let mut words = words.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
-        if let Some(map) = (word.code == 0x18 && word.registers >> 4 == 0).then(|| word.immediate - 1)
+        if word.code == 0x18
+            && word.registers >> 4 == 0
+            && let Some(map) = word.immediate.checked_sub(1)
             && let Some(map) = usize::try_from(map).ok().filter(|map| *map < maps.len())
         {
             targets.insert(at, Target::Map(map));
