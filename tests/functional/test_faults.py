@@ -201,8 +201,6 @@ def test_a_quiet_port_has_a_place_in_a_slow_path_that_stands_still(switch):
     assert account["packets"] == 21_010 == account["sent"] + account["dropped"]
 
 
-@pytest.mark.xfail(strict=False, reason="a handler that stops while it puts a packet in the queue down has its worker spin "
-                                        "in crossbeam's pop until it goes on; that is rare")
 def test_a_slow_path_that_stops_wherever_it_is(switch):
     """Also in the middle of a translation, with all that it has locked: forwarding waits for none of it."""
     total, stops = 40_000, 0

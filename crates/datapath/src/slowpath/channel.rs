@@ -19,6 +19,7 @@ use crate::actions::program::Program;
 use crate::classify::table::stages::MAX_PORTS;
 use crate::drop::DropReason;
 use crate::pipeline::recirculation::Pass;
+use crate::slowpath::return_queue::ReturnQueue;
 use crate::worker::waker::Waker;
 
 /// An item of the queue up to the handler.
@@ -116,12 +117,14 @@ pub enum Answer {
 pub const CHANNELS: usize = 8;
 
 /// The queue by which packets come down to a worker.
-pub type ReturnQueue = Arc<SegQueue<Returned>>;
+pub type Down = ReturnQueue<Returned, CHANNELS>;
 
 /// One of a worker's channels: the queue up, and the one down, which all of them share.
 pub struct Channel {
+    /// Its number.
+    number: usize,
     pub up: SegQueue<ToHandler>,
-    pub down: ReturnQueue,
+    pub down: Arc<Down>,
     /// Wakes the worker.
     pub worker: Arc<Waker>,
 }
@@ -132,8 +135,15 @@ pub type Channels = [Arc<Channel>; CHANNELS];
 impl Channel {
     /// The channels of a worker.
     pub fn all(worker: &Arc<Waker>) -> Channels {
-        let down = ReturnQueue::default();
-        std::array::from_fn(|_| Arc::new(Channel { up: SegQueue::new(), down: down.clone(), worker: worker.clone() }))
+        let down = Arc::new(Down::new());
+        std::array::from_fn(|number| {
+            Arc::new(Channel { number, up: SegQueue::new(), down: down.clone(), worker: worker.clone() })
+        })
+    }
+
+    /// Sends an item down to the worker. Only the handler that serves the channel may do so.
+    pub fn send_down(&self, item: Returned) {
+        self.down.push(self.number, item);
     }
 
     /// Whether the queue up to the handler has items.

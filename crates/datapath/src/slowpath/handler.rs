@@ -184,7 +184,7 @@ impl Handler {
                     }
                     let in_port = crate::upcall::in_port(&key);
                     let returned = Returned { in_port, connection: None, charge, what: ReturnedItem::Punted(key) };
-                    channel.down.push(returned);
+                    channel.send_down(returned);
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Handler {
             self.answer(&mut batch, now);
         }
         for pending in batch {
-            channel.down.push(pending.into_returned());
+            channel.send_down(pending.into_returned());
         }
         channel.worker.wake();
         handled

@@ -7,4 +7,5 @@ pub mod handler;
 pub mod new_flows;
 pub mod queue;
 pub mod reorder;
+pub mod return_queue;
 mod round_robin;

@@ -43,6 +43,7 @@ use crate::slowpath::channel::{
     CHANNELS, Channels, Charge, Notifier, Outstanding, Returned, ServingHandlers, ToHandler, port_index,
 };
 use crate::slowpath::reorder::ReorderGuard;
+use crate::slowpath::return_queue::Cursor;
 
 /// Most outstanding packets of a port that floods.
 pub const FLOOD: usize = 512;
@@ -66,6 +67,8 @@ pub struct MissQueue {
     used: usize,
     /// Most packets that may be outstanding.
     places: usize,
+    /// Which of them is next to have what came down taken.
+    returned: Cursor,
     /// Packets that are in the slow path, or wait for such packets.
     outstanding: Load,
     /// The same by input port.
@@ -121,6 +124,7 @@ impl MissQueue {
             notifiers,
             used,
             places,
+            returned: Cursor::default(),
             outstanding: Load::default(),
             by_port: Vec::new(),
             kept: 0,
@@ -279,8 +283,8 @@ impl MissQueue {
 
     /// Takes the next item that came down. Packets that have waited for it are appended to `again`.
     pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
-        let MissQueue { channels, outstanding, by_port, kept, connections, spare, .. } = self;
-        let returned = channels[0].down.pop()?;
+        let MissQueue { channels, returned, outstanding, by_port, kept, connections, spare, .. } = self;
+        let returned = channels[0].down.pop(returned)?;
         let mut discharge = |in_port, charge: Charge| {
             outstanding.remove(charge);
             *kept -= charge.kept_bytes();
@@ -339,7 +343,7 @@ mod tests {
         let (in_port, charge) = (crate::upcall::in_port(&key), Charge::of(&packet));
         let answered = Answered { packet, key, layers, pass, answer: Answer::Drop(DropReason::Rule) };
         let what = ReturnedItem::Answered(answered);
-        channel.down.push(Returned { in_port, connection: Some(connection), charge, what });
+        channel.send_down(Returned { in_port, connection: Some(connection), charge, what });
         match queue.take_returned(&mut Recirculation::default())?.what {
             ReturnedItem::Answered(answered) => Some(answered.packet),
             ReturnedItem::Punted(_) => None,

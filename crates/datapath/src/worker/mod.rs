@@ -28,7 +28,7 @@ use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::recirculation::Deferred;
-use crate::slowpath::channel::ReturnQueue;
+use crate::slowpath::channel::Down;
 use crate::sync::rcu::Reader;
 use crate::worker::commands::Leaving;
 use crate::worker::fairness::Fairness;
@@ -69,7 +69,7 @@ pub struct Worker {
     /// Commands of other threads.
     pub mailbox: Arc<Mailbox>,
     /// The queue by which packets come back from the slow path.
-    pub returned: ReturnQueue,
+    pub returned: Arc<Down>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// The longest sleep while a queue has to be polled; zero: it does not sleep then.
