@@ -252,7 +252,8 @@ def test_large_frames_that_wait(switch, net):
         until(lambda: switch.waiting() >= 1200, what="packets in the slow path")
         traffic.goes_on()
         switch.stream.goes_on()
-    sent = traffic.check()
+    # The kernel drops what comes to a socket of the switch while another process has the processor of the worker.
+    sent = traffic.check(lost=50)
     # Frames of IPv6 and ARP may come as well, which no flow takes.
     account = switch.settled(["upcall_queue_full", "rule"])
     assert account["packets"] == account["sent"] + account["dropped"] >= sent + 2 * SHARE

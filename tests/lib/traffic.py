@@ -54,11 +54,12 @@ class Traffic:
         """Returns when some more has arrived."""
         self.to.receives(50)
 
-    def check(self, in_order=True):
-        """Ends it: all came, each once, in order. Returns how many there were. Several handlers keep the order of each
-        connection only."""
+    def check(self, in_order=True, lost=0):
+        """Ends it: all came but so many, each once, in order. Returns how many came. Several handlers keep the order of
+        each connection only."""
         sent = int(self.sender.communicate(timeout=20)[0])
         came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
         assert sent > 100
-        assert (came if in_order else sorted(came)) == list(range(sent)), f"{sent} sent, {len(came)} came"
-        return sent
+        assert (came if in_order else sorted(came)) == sorted(set(came) & set(range(sent))), "in order, and once"
+        assert len(came) >= sent - lost, f"{sent} sent, {len(came)} came"
+        return len(came)
