@@ -8,6 +8,7 @@ addresses that were learnt, and the frames that were sent to the other port.
 """
 import argparse
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +31,9 @@ def add_source(switch, path):
     if switch.dpdk:
         what = ["type=dpdk", f"options:dpdk-devargs=net_pcap1,rx_pcap={path}"]
     else:
-        what = ["type=pcap", f"options:rx_pcap={path}"]
+        # A daemon opens capture files of its run directory only.
+        capture = shutil.copy(path, switch.dir / "burst.pcap")
+        what = ["type=pcap", f"options:rx_pcap={capture}"]
     switch.vsctl("add-port", switch.bridge, "p1", "--", "set", "Interface", "p1", *what, "ofport_request=1")
 
 
