@@ -4,6 +4,10 @@
 //! It is a hash table with linear probing, by connection hash, with at least twice as many slots as packets can be in
 //! the slow path. Two connections are confused only if all 32 bits of their hashes are equal. The packets that wait
 //! for a connection are a linked list in its slot, in order.
+//!
+//! The table is as large as the slow path is deep, and each packet of a port that has some there is looked for in it. Most
+//! are not in it, and a small table of how many connections there are with some bits of a hash says so without a look at
+//! the large one, which is in no near cache.
 
 use crate::pipeline::recirculation::RecirculatedPacket;
 
@@ -32,8 +36,13 @@ struct Waiting {
     next: u32,
 }
 
+/// Of so many buckets, the highest bits of a hash select one.
+const BUCKETS: usize = 2048;
+
 /// The connections with packets in the slow path.
 pub struct ReorderGuard {
+    /// How many of them there are for each [`bucket`](bucket_of) of hashes.
+    buckets: Box<[u32; BUCKETS]>,
     slots: Box<[Connection]>,
     waiting: Vec<Waiting>,
     free: u32,
@@ -43,7 +52,7 @@ impl ReorderGuard {
     /// A guard for at most `max_up` packets in the slow path.
     pub fn new(max_up: usize) -> ReorderGuard {
         let slots = vec![EMPTY; (2 * max_up).next_power_of_two().max(2)].into();
-        ReorderGuard { slots, waiting: Vec::new(), free: NONE }
+        ReorderGuard { buckets: Box::new([0; BUCKETS]), slots, waiting: Vec::new(), free: NONE }
     }
 
     /// The slot of a connection, or the free one where it belongs.
@@ -62,6 +71,9 @@ impl ReorderGuard {
     /// Whether a packet of this connection has to wait: an earlier one is in the slow path, and this one has a flow,
     /// so it would overtake that one, or others wait already, which it would overtake.
     pub fn has_to_wait(&self, connection: u32, has_flow: bool) -> bool {
+        if self.buckets[bucket_of(connection)] == 0 {
+            return false;
+        }
         let slot = &self.slots[self.slot_of(connection)];
         slot.up != 0 && (has_flow || slot.first != NONE)
     }
@@ -73,6 +85,7 @@ impl ReorderGuard {
         let slot = &mut self.slots[at];
         if slot.up == 0 {
             (slot.connection, slot.channel) = (connection, channel);
+            self.buckets[bucket_of(connection)] += 1;
         }
         slot.up += 1;
         slot.channel
@@ -109,6 +122,7 @@ impl ReorderGuard {
             return;
         }
         let mut next = slot.first;
+        self.buckets[bucket_of(connection)] -= 1;
         self.remove_slot(at);
         while let Some(place) = self.waiting.get_mut(next as usize) {
             place.packet.take().into_iter().for_each(&mut release);
@@ -139,6 +153,11 @@ impl ReorderGuard {
             hole = at;
         }
     }
+}
+
+/// The bucket of a connection: by bits that do not say where it is in the table.
+fn bucket_of(connection: u32) -> usize {
+    connection as usize >> (u32::BITS - BUCKETS.ilog2())
 }
 
 #[cfg(test)]
