@@ -34,6 +34,7 @@ use packet::flow::BlockId;
 use packet::{Key, Packet};
 
 use crate::connection::budget::Charge;
+use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
@@ -203,6 +204,11 @@ impl Bridge {
     /// A connection's part of the memory that there is for bundles.
     pub(crate) fn bundle_memory(&self) -> Charge {
         self.switch.bundles.charge()
+    }
+
+    /// What is kept of events and answers for all connections.
+    pub(crate) fn event_memory(&self) -> Arc<EventMemory> {
+        self.switch.events.clone()
     }
 
     /// Returns when all changes so far are in force. Not to be called from an upcall.

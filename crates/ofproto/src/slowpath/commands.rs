@@ -14,6 +14,7 @@ impl Switch {
     /// Changes the settings, and the number of revalidators with them.
     pub fn set_settings(self: &Arc<Switch>, settings: SwitchSettings) {
         *self.settings.lock() = settings;
+        self.events.set_limit(settings.controller_memory);
         let switch = Arc::downgrade(self);
         let take_part = move |round: &FlowRound, thread| switch.upgrade().map(|switch| switch.take_part(round, thread));
         self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as TakePart));
@@ -21,10 +22,9 @@ impl Switch {
     }
 
     /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow
-    /// matches every field that its packets have. Removes all datapath flows.
+    /// matches every field that its packets have. The flows that there are stay: [`request`](Switch::request) has them removed.
     pub fn set_megaflows(&self, enabled: bool) {
         self.control.exact.store(!enabled, Ordering::Relaxed);
-        self.purge();
     }
 
     /// Stops or resumes the rounds over the datapath's flows that nobody asks for. While they are stopped, no flow is
