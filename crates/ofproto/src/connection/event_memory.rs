@@ -48,6 +48,12 @@ impl EventMemory {
         self.closed.load(SeqCst)
     }
 
+    /// How many bytes are kept.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.used.load(SeqCst)
+    }
+
     /// Adds a holder of nothing.
     pub fn join(&self, holder: Weak<dyn Holder>) {
         let mut holders = self.holders.lock();

@@ -20,9 +20,9 @@ pub const COMMANDS: &[Command<Context>] = commands! {
         "Makes flows that many connections share.";
     "upcall/set-flow-limit" "flow-limit-number" (1, 1) now!(set_flow_limit),
         "Sets the most flows that the datapath may have.";
-    "revalidator/wait" "" (0, 0) |context, _| when_done(context, FlowRequest::Revalidate, ""),
+    "revalidator/wait" "" (0, 0) |context, _| when_done(context, FlowRequest::Revalidate, String::new),
         "Returns when all datapath flows are up to date.";
-    "revalidator/purge" "" (0, 0) |context, _| when_done(context, FlowRequest::Purge, ""),
+    "revalidator/purge" "" (0, 0) |context, _| when_done(context, FlowRequest::Purge, String::new),
         "Removes every datapath flow.";
     "revalidator/pause" "" (0, 0) now!(pause), "Leaves datapath flows as they are; for tests.";
     "revalidator/resume" "" (0, 0) now!(resume), "Brings datapath flows up to date again.";
@@ -58,14 +58,21 @@ fn keys(stats: &RevalidationStats, flows: usize) -> Vec<usize> {
 
 fn set_megaflows(context: &Context, enabled: bool) -> Reply {
     context.engine.switch.set_megaflows(enabled);
-    when_done(context, FlowRequest::Purge, if enabled { "megaflows enabled\n" } else { "megaflows disabled\n" })
+    let done = if enabled { "megaflows enabled\n" } else { "megaflows disabled\n" };
+    when_done(context, FlowRequest::Purge, || done.into())
 }
 
 /// Answers when the thread that keeps flows up to date has done something with all of them. Others are served meanwhile.
-fn when_done(context: &Context, request: FlowRequest, text: &'static str) -> Reply {
-    let (reply, answer) = oneshot::channel();
-    context.engine.switch.request(request, Box::new(move || drop(reply.send(Ok(text.into())))));
-    Reply::Later(answer)
+/// `answer` is called by that thread.
+pub(super) fn when_done(
+    context: &Context,
+    request: FlowRequest,
+    answer: impl FnOnce() -> String + Send + 'static,
+) -> Reply {
+    let (reply, outcome) = oneshot::channel();
+    // The client may have gone.
+    context.engine.switch.request(request, Box::new(move || drop(reply.send(Ok(answer())))));
+    Reply::Later(outcome)
 }
 
 fn set_flow_limit(context: &Context, args: &[String]) -> Outcome {
