@@ -14,8 +14,9 @@ pub(crate) trait Holder: Send + Sync {
     /// How many bytes are kept.
     fn held(&self) -> usize;
 
-    /// Frees what can be freed at once, says so with [`EventMemory::change`], and closes the connection soon.
-    fn overflow(&self);
+    /// Frees what can be freed at once, says so with [`EventMemory::change`], and closes the connection soon. False where
+    /// that has been done before.
+    fn overflow(&self) -> bool;
 }
 
 /// The sum, and who has a part in it.
@@ -79,8 +80,9 @@ impl EventMemory {
             };
             // Who has just come may have been counted before it is among the holders.
             let Some((_, largest)) = largest.filter(|(held, _)| *held > 0) else { return };
-            self.closed.fetch_add(1, SeqCst);
-            largest.overflow();
+            if largest.overflow() {
+                self.closed.fetch_add(1, SeqCst);
+            }
         }
     }
 }
@@ -96,8 +98,10 @@ mod tests {
             self.1.load(SeqCst)
         }
 
-        fn overflow(&self) {
-            self.0.change(self.1.swap(0, SeqCst), 0);
+        fn overflow(&self) -> bool {
+            let held = self.1.swap(0, SeqCst);
+            self.0.change(held, 0);
+            held > 0
         }
     }
 

@@ -176,20 +176,21 @@ impl Holder for Mailbox {
         self.queue.lock().held
     }
 
-    fn overflow(&self) {
-        let waker = {
+    fn overflow(&self) -> bool {
+        let (is_first, waker) = {
             let mut queue = self.queue.lock();
-            queue.overflown = true;
+            let is_first = !std::mem::replace(&mut queue.overflown, true);
             queue.packet_ins.iter_mut().for_each(PacketIns::clear);
             queue.others = VecDeque::new();
             // The connection drops it as soon as it is woken.
             queue.output = 0;
             queue.tell(&self.memory);
-            queue.waker.clone()
+            (is_first, queue.waker.clone())
         };
         if let Some(wake) = waker {
             wake();
         }
+        is_first
     }
 }
 

@@ -7,6 +7,7 @@ use datapath::FlowId;
 use packet::{Key, Mask};
 
 use crate::slowpath::control::{RevalidationStats, match_all};
+use crate::slowpath::requests::{Done, FlowRequest};
 use crate::slowpath::revalidators::{FlowRound, TakePart};
 use crate::switch::{Switch, SwitchSettings};
 
@@ -38,6 +39,30 @@ impl Switch {
 
     pub(crate) fn is_paused(&self) -> bool {
         self.control.paused.load(Ordering::Relaxed)
+    }
+
+    /// Has all datapath flows brought up to date or removed by the thread that calls [`run`](Switch::run), and `done` called
+    /// by it then. Without such a thread, this one does it. Not to be called from an upcall.
+    pub fn request(&self, request: FlowRequest, done: Done) {
+        self.requests.add(request, done);
+        if self.has_revalidator() {
+            self.notify();
+        } else {
+            self.serve_requests();
+        }
+    }
+
+    /// Does what has been asked for: each kind once, for all who ask.
+    pub(super) fn serve_requests(&self) {
+        let requests = self.requests.take();
+        let is_any = |wanted| requests.iter().any(|(request, _)| *request == wanted);
+        if is_any(FlowRequest::Purge) {
+            self.purge();
+        }
+        if is_any(FlowRequest::Revalidate) {
+            self.revalidate();
+        }
+        requests.into_iter().for_each(|(_, done)| done());
     }
 
     /// Statistics of the rounds over the datapath's flows.

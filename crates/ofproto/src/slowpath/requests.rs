@@ -2,14 +2,12 @@
 
 use parking_lot::Mutex;
 
-use crate::switch::Switch;
-
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowRequest {
-    /// [`Switch::revalidate`].
+    /// [`Switch::revalidate`](crate::Switch::revalidate).
     Revalidate,
-    /// [`Switch::purge`].
+    /// [`Switch::purge`](crate::Switch::purge).
     Purge,
 }
 
@@ -20,29 +18,15 @@ pub type Done = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct FlowRequests(Mutex<Vec<(FlowRequest, Done)>>);
 
-impl Switch {
-    /// Has all datapath flows brought up to date or removed by the thread that calls [`run`](Switch::run), and `done` called
-    /// by it then. Without such a thread, this one does it. Not to be called from an upcall.
-    pub fn request(&self, request: FlowRequest, done: Done) {
-        self.requests.0.lock().push((request, done));
-        if self.has_revalidator() {
-            self.notify();
-        } else {
-            self.serve_requests();
-        }
+impl FlowRequests {
+    /// Adds a request.
+    pub fn add(&self, request: FlowRequest, done: Done) {
+        self.0.lock().push((request, done));
     }
 
-    /// Does what has been asked for: each kind once, for all who ask.
-    pub(super) fn serve_requests(&self) {
-        let requests = std::mem::take(&mut *self.requests.0.lock());
-        let is_any = |wanted| requests.iter().any(|(request, _)| *request == wanted);
-        if is_any(FlowRequest::Purge) {
-            self.purge();
-        }
-        if is_any(FlowRequest::Revalidate) {
-            self.revalidate();
-        }
-        requests.into_iter().for_each(|(_, done)| done());
+    /// Takes all requests.
+    pub fn take(&self) -> Vec<(FlowRequest, Done)> {
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

@@ -11,6 +11,9 @@ use crate::upcall::{FlowId, FlowTag};
 /// Where more than one in so many flows is looked at, a walk over all of them takes no longer.
 const WALK_SHARE: usize = 16;
 
+/// After so many parts, of which each takes the mutex once, whoever waits for the processor gets it.
+const PARTS_AT_ONCE: usize = 32;
+
 /// So many flows are looked at in any case.
 const ALWAYS: usize = 1024;
 
@@ -54,14 +57,11 @@ impl Table {
         // What is installed from here on gets into the index at once.
         if !is_complete {
             let mut key = Box::<Key>::default();
-            for from in (0..end).step_by(LOCKED) {
-                let Writer { records, indexes, .. } = &mut *self.writer.lock();
-                let index = indexes.get(number)?;
-                records.visit(from..from + LOCKED, |flow, record, _| {
-                    if !index.has(flow) && self.arena.read_key_for_writer(flow, &mut key) {
-                        index.insert(flow, &record.subtable, &key, &self.hasher);
-                    }
-                });
+            for (from, part) in (0..end).step_by(LOCKED).zip(1usize..) {
+                self.fill(number, from, &mut key)?;
+                if part.is_multiple_of(PARTS_AT_ONCE) {
+                    std::thread::yield_now();
+                }
             }
         }
         let mut writer = self.writer.lock();
@@ -69,6 +69,18 @@ impl Table {
         let index = writer.indexes.get(number)?;
         index.is_complete = true;
         Some((number, most))
+    }
+
+    /// Adds the flows of a few numbers, from one on, to an index. `None` where the index has gone.
+    fn fill(&self, number: u64, from: usize, key: &mut Key) -> Option<()> {
+        let Writer { records, indexes, .. } = &mut *self.writer.lock();
+        let index = indexes.get(number)?;
+        records.visit(from..from + LOCKED, |flow, record, _| {
+            if !index.has(flow) && self.arena.read_key_for_writer(flow, key) {
+                index.insert(flow, &record.subtable, key, &self.hasher);
+            }
+        });
+        Some(())
     }
 
     fn is_walk_shorter(&self, steps: usize, writer: &Writer) -> bool {
