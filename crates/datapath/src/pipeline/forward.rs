@@ -3,7 +3,7 @@
 //! Everything here is on the fast path: no allocation, no lock, no system call, except where a packet misses, and
 //! where a cache that has grown gives its old memory back.
 
-use packet::{BATCH_SIZE, Packet};
+use packet::{BATCH_SIZE, Batch, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
@@ -173,7 +173,7 @@ impl Worker {
         }
 
         let mut drain = packets.drain(..);
-        let (mut at, mut again) = (0, None);
+        let (mut at, mut again, mut refused) = (0, None, Batch::new());
         while at < count {
             let Found { flow, action } = meta.found[at];
             let run = at..meta.end_of_run(at, count);
@@ -182,8 +182,12 @@ impl Worker {
             match action.kind() {
                 // 3. Miss.
                 FastActionKind::Miss => packets.zip(run).for_each(|(packet, i)| {
+                    let waits = waiting >> i & 1 != 0;
+                    if !waits && !executor.misses.has_room(in_port, &packet) {
+                        return refused.push(packet);
+                    }
                     meta.extract(i, &packet);
-                    if waiting >> i & 1 != 0 {
+                    if waits {
                         wait(executor, packet, meta, i, &mut again);
                     } else {
                         let hash = executor.hasher.hash_key(&meta.keys[i]);
@@ -202,6 +206,9 @@ impl Worker {
         drop(drain);
         if let Some(again) = again {
             executor.recirculation.put_first(again);
+        }
+        if !refused.is_empty() {
+            refuse(executor, &mut refused, in_port);
         }
         executor.misses.notify();
     }
@@ -285,6 +292,14 @@ fn wait(
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, meta.in_port());
     }
+}
+
+/// Drops packets that have missed and for which the slow path has no room.
+#[cold]
+fn refuse(executor: &mut Executor, packets: &mut Batch, in_port: PortNo) {
+    executor.misses.missed += packets.len() as u64;
+    executor.counters.lost.add(packets.len() as u64);
+    executor.outputs.retire_batch(packets, DropReason::UpcallQueueFull, in_port);
 }
 
 /// Sends a packet to the slow path. The fast path ends here.
