@@ -7,7 +7,7 @@ use packet::{BATCH_SIZE, Batch, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
-use crate::actions::runs::{act_on_run, rewrite_runs};
+use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
@@ -158,17 +158,25 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta);
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta, &executor.outputs);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
-            match meta.found[0].action.kind() {
+            let action = meta.found[0].action;
+            match action.kind() {
                 FastActionKind::Output(port) => {
                     let longest = meta.headers.longest;
                     return executor.outputs.push_batch(port, packets, longest, in_port, executor.now);
                 }
                 FastActionKind::Drop(reason) => return executor.outputs.retire_batch(packets, reason, in_port),
-                FastActionKind::Program | FastActionKind::Miss => {}
+                FastActionKind::Program => {
+                    if let Some(rewrite) = flood_of(&caches.rewrites, action) {
+                        flood(executor, rewrite, packets, in_port);
+                        let longest = meta.headers.longest;
+                        return executor.outputs.push_batch(rewrite.port(), packets, longest, in_port, executor.now);
+                    }
+                }
+                FastActionKind::Miss => {}
             }
         }
 
@@ -197,6 +205,12 @@ impl Worker {
                 // 4. Act.
                 FastActionKind::Output(port) => executor.outputs.push_all(port, packets, in_port, executor.now),
                 FastActionKind::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
+                FastActionKind::Program if let Some(rewrite) = flood_of(&caches.rewrites, action) => {
+                    for packet in packets {
+                        flood(executor, rewrite, std::slice::from_ref(&packet), in_port);
+                        executor.outputs.push(rewrite.port(), packet, in_port, executor.now);
+                    }
+                }
                 FastActionKind::Program => {
                     let compiled = table.arena.action(flow, guard);
                     act_on_run(executor, compiled, meta, packets, run.start, pass);
