@@ -274,6 +274,15 @@ impl Bridge {
         self.read(stats).unwrap_or_default()
     }
 
+    /// How many entries the MAC table has, and how many of them are static.
+    pub fn mac_counts(&self) -> (usize, usize) {
+        let counts = |bridge: &BridgeState| {
+            let table = bridge.macs.read();
+            (table.len(), table.fixed_len())
+        };
+        self.read(counts).unwrap_or_default()
+    }
+
     /// Counters of the MAC table.
     pub fn mac_stats(&self) -> MacStats {
         self.read(|bridge| bridge.macs.read().stats()).unwrap_or_default()

@@ -48,6 +48,9 @@ const CHUNKS_AT_ONCE: usize = 4;
 /// How many flows are removed at a time: the flows' lock is held for each part.
 const REMOVED_AT_ONCE: usize = 4096;
 
+/// So many addresses expire before others get the locks of the tables.
+const MACS_AT_ONCE: usize = 1024;
+
 /// What a round for changes does with a flow.
 pub(super) enum Fate {
     Keep,
@@ -369,14 +372,17 @@ impl Switch {
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
         for id in ids {
             any |= self.expire_rules(id, now);
-            let forwarding = self.forwarding.read();
-            let Some(bridge) = forwarding.bridges.get(&id) else { continue };
-            let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
-            if due {
-                self.change_macs(bridge, |macs| macs.expire(now));
-            }
+            while self.expire_macs(id, now) > 0 {}
         }
         any
+    }
+
+    /// Removes some addresses that have expired, so that others get the locks in between. Returns how many.
+    fn expire_macs(&self, id: BridgeId, now: Time) -> usize {
+        let forwarding = self.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&id) else { return 0 };
+        let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
+        if due { self.change_macs(bridge, |macs| macs.expire(now, MACS_AT_ONCE)) } else { 0 }
     }
 
     fn expire_rules(&self, id: BridgeId, now: Time) -> bool {
