@@ -17,6 +17,7 @@ port on the same worker, for each second of that worker's time, and in percent o
 Scenario `two` needs two quiet cores and runs only when it is named: it compares one worker with two.
 """
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -192,13 +193,16 @@ class Switch:
         """Datapath flows."""
         return int(re.search(r"flows: (\d+)", self.appctl("dpctl/show"))[1])
 
+    def thread_times(self):
+        """The name of each thread, and the seconds that it has run."""
+        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
+            # Threads may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                yield (task / "comm").read_text(), int((task / "schedstat").read_text().split()[0]) / 1e9
+
     def worker_time(self):
         """Seconds that the polling threads have run."""
-        total = 0
-        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
-            if re.match(r"worker\d|pmd-", (task / "comm").read_text()):
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        return sum(seconds for name, seconds in self.thread_times() if re.match(r"worker\d|pmd-", name))
 
     def memory(self):
         return int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{self.daemon.pid}/status").read_text())[1]) // 1024
