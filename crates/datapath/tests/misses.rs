@@ -41,12 +41,12 @@ impl Upcall for ByPort {
             let actions = vec![Action::Output(self.out[out as usize])];
             miss.verdict = match looked_at(port) {
                 Some(fields) => {
-                    let mut mask = Box::new(Mask::wildcard());
+                    let mut mask = Mask::wildcard();
                     [Field::DlType, Field::NwProto, Field::UdpDst]
                         .iter()
                         .chain(fields)
                         .for_each(|&f| mask.set_exact(f));
-                    Verdict::Install { mask, actions, tag: Arc::new(()) }
+                    Verdict::Install { mask: Arc::new(mask), actions: actions.into(), tag: Arc::new(()) }
                 }
                 None if port == 3 => Verdict::Execute(actions),
                 None => Verdict::Drop(DropReason::Rule),
@@ -153,10 +153,10 @@ impl Upcall for ByTtl {
     fn misses(&self, misses: &mut [Miss], _: Time) {
         for miss in misses {
             self.counted.fetch_add(u64::from(!miss.counted), Ordering::Relaxed);
-            let mut mask = Box::new(Mask::wildcard());
+            let mut mask = Mask::wildcard();
             [Field::DlType, Field::NwSrc, Field::NwTtl].into_iter().for_each(|field| mask.set_exact(field));
             let actions = self.out.lock().unwrap().map(Action::Output).into_iter().collect();
-            miss.verdict = Verdict::Install { mask, actions, tag: Arc::new(()) };
+            miss.verdict = Verdict::Install { mask: Arc::new(mask), actions, tag: Arc::new(()) };
         }
     }
 

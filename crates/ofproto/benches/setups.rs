@@ -209,8 +209,8 @@ impl Upcall for Parse {
         self.switch.is_current(version)
     }
 
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
-        self.switch.installed(flow, tag);
+    fn installed(&self, flows: &[(FlowId, FlowTag)]) {
+        self.switch.installed(flows);
     }
 
     fn evicted(&self, flows: Vec<RemovedFlow>) {

@@ -367,7 +367,7 @@ pub struct Explanation {
 impl Explanation {
     fn of(out: Translation) -> Explanation {
         Explanation {
-            mask: *out.mask,
+            mask: out.mask,
             actions: out.actions,
             flow: out.flow,
             error: out.error.map(|error| error.to_string()),

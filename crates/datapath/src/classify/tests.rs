@@ -11,6 +11,7 @@ use super::table::flow_counters;
 use super::table::megaflow::LookupContext;
 use super::*;
 use crate::action::{Action, PortNo};
+use crate::actions::program::Program;
 use crate::pipeline::batch::BatchMeta;
 use crate::sync::rcu::{Domain, Reader};
 use crate::upcall::FlowId;
@@ -333,8 +334,12 @@ fn a_flow_that_is_out_of_date_is_not_installed() {
     table.add_worker(0);
     let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
     let install = |n: u8, current: bool| {
-        let (mask, tag) = (Box::new(mask(1)), Arc::new(n));
-        table.install_current(&key(&[n; 7]), mask, actions.clone(), tag, Time(1), Requester::Miss, || current)
+        let compiled = (actions.clone(), Arc::new(Program::compile(&actions)));
+        let flow = NewFlow::new(&table.hasher, &key(&[n; 7]), Arc::new(mask(1)), compiled, Arc::new(n));
+        let mut result = None;
+        let flows = [(&key(&[n; 7]), flow)];
+        table.install_all(&flows, Time(1), Requester::Miss, |_| current, |_, installed| result = Some(installed));
+        result.unwrap()
     };
     let id = install(1, true).unwrap().id;
     assert!(matches!(install(2, false), Err(crate::Error::OutOfDate)));
