@@ -10,6 +10,7 @@
 //! the translation is decided by its whole mask.
 
 use std::mem::offset_of;
+use std::ops::Range;
 
 use openflow::{Action, Subfield};
 use packet::flow::BlockId;
@@ -33,6 +34,13 @@ impl Copies {
     /// None so far. `open`: whether any may be noted.
     pub fn new(open: bool) -> Copies {
         Copies { noted: SmallVec::new(), open }
+    }
+
+    /// Whether IPv4 addresses were copied. What a look-up adds to the mask depends on whether it has them.
+    pub fn have_addresses(&self) -> bool {
+        let addresses = offset_of!(Common, nw_src)..offset_of!(Common, tp_src);
+        let is_address = |field: Field| field.info().block() == BlockId::Common && overlaps(field, addresses.clone());
+        self.noted.iter().any(|(from, _)| is_address(from.field))
     }
 
     /// Whether a mask looks at a register that something was copied to.
@@ -104,19 +112,19 @@ pub(super) fn is_register(field: Field) -> bool {
     matches!(field.info().block(), BlockId::Regs | BlockId::Pipeline)
 }
 
-/// Whether the bits of a field may be left out of the mask for a while. Those of IPv4 addresses may not: look-ups read
-/// them there. Nor may tags, and what only some packets have, which decide how the mask is finished.
+/// Whether the bits of a field may be left out of the mask for a while. Those of tags, and of what only some packets have,
+/// may not: they decide how the mask is finished.
 fn may_be_left(field: Field) -> bool {
-    let info = field.info();
-    let (from, to) =
-        (usize::from(info.offset) % BLOCK_SIZE, usize::from(info.offset) % BLOCK_SIZE + usize::from(info.bytes));
-    let apart_from = |start: usize, end: usize| to <= start || from >= end;
-    match info.block() {
+    match field.info().block() {
         BlockId::L3 => true,
-        BlockId::Common => {
-            apart_from(offset_of!(Common, nw_src), offset_of!(Common, tp_src))
-                && apart_from(offset_of!(Common, vlan), offset_of!(Common, in_port))
-        }
+        BlockId::Common => !overlaps(field, offset_of!(Common, vlan)..offset_of!(Common, in_port)),
         _ => false,
     }
+}
+
+/// Whether a field is in these bytes of its block.
+fn overlaps(field: Field, bytes: Range<usize>) -> bool {
+    let info = field.info();
+    let at = usize::from(info.offset) % BLOCK_SIZE;
+    at < bytes.end && bytes.start < at + usize::from(info.bytes)
 }

@@ -467,6 +467,9 @@ impl<'a> Ctx<'a, '_> {
 
     /// Looks up in the present table only.
     fn lookup_in_table(&mut self, in_port: OfPort) -> Lookup<'a> {
+        if self.copies.have_addresses() {
+            self.keep_copies();
+        }
         let bridge = self.bridge;
         let table = &bridge.tables[usize::from(self.table)];
         let common = self.flow.common();
