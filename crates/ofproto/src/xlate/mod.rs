@@ -140,8 +140,8 @@ pub(crate) struct Translation {
     pub record: FlowRecord,
     /// Flows that `learn` actions ask for.
     pub learnt: Vec<LearntFlow>,
-    /// The key at the end.
-    pub flow: Key,
+    /// The key at the end, for whoever explains the translation.
+    pub flow: Option<Box<Key>>,
     /// Whether it gave up.
     pub error: Option<XlateError>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
@@ -211,7 +211,7 @@ fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
         actions: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
-        flow: input.key.clone(),
+        flow: None,
         error: Some(XlateError::NoBridge),
         looked_at_vlan: false,
         slow: false,
@@ -342,7 +342,7 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    fn finish(mut self, original: &Key) -> Translation {
+    fn finish(&mut self, original: &Key) -> Translation {
         let decided_by = self.decided_by(original);
         self.keep_copies();
         let looked_at_vlan = finish_mask(&mut self.wc, original);
@@ -359,12 +359,12 @@ impl<'a> Ctx<'a, '_> {
             self.out.extend(inner);
         }
         Translation {
-            mask: self.wc,
+            mask: self.wc.clone(),
             decided_by,
-            actions: self.out,
-            record: self.record,
-            learnt: self.learnt,
-            flow: self.flow.key,
+            actions: std::mem::take(&mut self.out),
+            record: std::mem::take(&mut self.record),
+            learnt: std::mem::take(&mut self.learnt),
+            flow: self.sink.is_some().then(|| Box::new(self.flow.key.clone())),
             error: self.error,
             looked_at_vlan,
             slow: self.slow,

@@ -7,7 +7,8 @@
 //! Flows of the management are never evicted.
 //!
 //! An evicted flow is unlinked at once. Its entry is reused, and its counters are final, when no worker can be using
-//! it any more. Nothing waits for that.
+//! it any more. Nothing waits for that. The evictions for several new flows are made together, so that they wait for memory
+//! only once, and share a grace period.
 
 use std::ops::Bound;
 
@@ -49,18 +50,28 @@ impl Table {
     pub(in crate::classify) fn make_room_for(&self, writer: &mut Writer, stages: impl Iterator<Item = RecircStage>) {
         // All are chosen before the first is unlinked: meanwhile the memory that this needs is on its way.
         let mut evicted: SmallVec<[Detached; BATCH_SIZE]> = SmallVec::new();
+        // How many flows of each port come before.
+        let mut before: SmallVec<[(u16, usize); 4]> = SmallVec::new();
         for (number, stage) in stages.enumerate() {
+            let port = list_index(stage.in_port);
+            let at = before.iter().position(|(other, _)| *other == port).unwrap_or_else(|| {
+                before.push((port, 0));
+                before.len() - 1
+            });
+            let of_port = before[at].1;
+            before[at].1 += 1;
             if !self.is_full_with(writer, number) {
                 continue;
             }
             if writer.unlinked.len() + evicted.len() >= MAX_UNLINKED {
                 break;
             }
-            let (port, asking) = (list_index(stage.in_port), self.list_now(writer, stage));
-            let share = writer.count / writer.ports.len().max(1);
+            // As it is when those that come before are there.
+            let share = ((writer.count + number) / writer.ports.len().max(1)).saturating_sub(of_port);
             if !has_share(writer, port, share) {
                 continue;
             }
+            let asking = self.list_now(writer, stage);
             let Some(flow) = choose_list(writer, port, asking).and_then(|list| self.choose(writer, list)) else {
                 continue;
             };
