@@ -45,8 +45,8 @@ impl Table {
         true
     }
 
-    /// Evicts flows so that there is room for one of each of these stages, as far as their ports have more than their
-    /// share already: these give the flows that they would give one by one. The others find room when they are installed.
+    /// Evicts flows so that there is room for one of each of these stages, up to the first whose port has less than its
+    /// share: the flows that would go one by one. From there on, room is found when the flows are installed.
     pub(in crate::classify) fn make_room_for(&self, writer: &mut Writer, stages: impl Iterator<Item = RecircStage>) {
         // All are chosen before the first is unlinked: meanwhile the memory that this needs is on its way.
         let mut evicted: SmallVec<[Detached; BATCH_SIZE]> = SmallVec::new();
@@ -69,11 +69,11 @@ impl Table {
             // As it is when those that come before are there.
             let share = ((writer.count + number) / writer.ports.len().max(1)).saturating_sub(of_port);
             if !has_share(writer, port, share) {
-                continue;
+                break;
             }
             let asking = self.list_now(writer, stage);
             let Some(flow) = choose_list(writer, port, asking).and_then(|list| self.choose(writer, list)) else {
-                continue;
+                break;
             };
             let detached = self.detach(writer, flow);
             detached.record.subtable.prefetch_for_writer(detached.hash);
