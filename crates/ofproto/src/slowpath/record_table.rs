@@ -39,7 +39,8 @@ impl Default for SharedRecords {
 }
 
 impl SharedRecords {
-    /// A record that is equivalent to `record`: one that is there already, or this one.
+    /// A record that is equivalent to `record`: one that is there already, or this one. Every record of a flow comes from
+    /// here.
     pub fn share(&self, forwarding: &Forwarding, record: FlowRecord) -> Arc<FlowRecord> {
         let slot = slot_of(&record);
         self.slots.lock()[slot].share_record(forwarding, record)
@@ -77,6 +78,7 @@ impl Slot {
     fn share_record(&mut self, forwarding: &Forwarding, mut record: FlowRecord) -> Arc<FlowRecord> {
         let valid_at = forwarding.affecting.load(SeqCst);
         *record.valid_at.get_mut() = valid_at;
+        record.tell_overwritten(forwarding);
         if record.is_for_one_flow() {
             return Arc::new(record.compact());
         }
