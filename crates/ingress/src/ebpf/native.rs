@@ -532,7 +532,7 @@ mod tests {
         for width in [Width::Byte, Width::Half, Width::Word, Width::Double] {
             let (load, bytes) =
                 (|base, offset| Operation::Load(width, 0, Address { base, offset }), width.bytes() as i16);
-            let sevens = u64::MAX / 255 * 7 >> (64 - 8 * bytes);
+            let sevens = (u64::MAX / 255 * 7) >> (64 - 8 * bytes);
             let frame = |offset| exits(load(1, offset), Access::Frame);
             assert_eq!([0, 8 - bytes].map(frame), [sevens; 2]);
             assert_eq!([-1, -8, 9 - bytes, 8, i16::MIN, i16::MAX].map(frame), [0; 6]);
