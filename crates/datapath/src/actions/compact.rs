@@ -2,7 +2,7 @@
 //! flow.
 //!
 //! A router writes both Ethernet addresses and decrements the TTL; a switch pushes or removes a VLAN tag. Such a
-//! program is a masked store of the first 12 bytes of the frame, a store of the tag, and a TTL with its checksum. It
+//! program is a masked store of the frame's first 16 bytes, addresses and tag, and of a word with TTL and checksum. It
 //! reads all that it needs from the frame itself: no key is extracted, and no steps are gone through. A flood is a list
 //! of ports that get copies, and changes nothing.
 //!
@@ -53,7 +53,7 @@ const fn front([a, b, c, d, e, f]: [u8; 6], [g, h, i, j, k, l]: [u8; 6], [m, n, 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(64))]
 pub struct CompactRewrite {
-    /// The bits that stay of the frame's front as it was, wherever the frame begins afterwards.
+    /// The bits of the frame's front that stay, wherever the frame begins afterwards.
     keep: Front,
     /// The addresses and the tag that are written; zeros where bits stay.
     written: Front,
@@ -170,7 +170,9 @@ impl CompactRewrite {
             if self.ttl.1 != 0 && !self.write_ttl(packet) {
                 return false;
             }
-            self.write_front(packet, |front| front & self.keep);
+            if let Some(front) = packet.data_mut().first_chunk_mut() {
+                *front = self.front(*front).to_ne_bytes();
+            }
             return true;
         }
         // 1. Does the frame have what is to be rewritten?
@@ -178,7 +180,7 @@ impl CompactRewrite {
         if headroom > usize::from(u16::MAX) || replaces && !is_tagged(head) {
             return false;
         }
-        let front = head.first_chunk().map_or(0, |front| Front::from_ne_bytes(*front)) & self.keep;
+        let front = head.first_chunk().map_or(0, |front| self.front(*front)).to_ne_bytes();
         // 2. TTL and checksum, where they are.
         if self.ttl.1 != 0 && !self.write_ttl(packet) {
             return false;
@@ -186,21 +188,23 @@ impl CompactRewrite {
         // 3. The first bytes, where they will be.
         let moved = packet.move_front(self.shift.into());
         debug_assert!(moved.is_some(), "there is room");
-        // Where a tag is removed, what follows it is where it belongs already.
-        let stays = if self.tag_change == TagChange::Pop { BEHIND_ADDRESSES } else { 0 };
-        self.write_front(packet, |other| other & stays | front);
+        if self.tag_change == TagChange::Pop {
+            // What followed the tag is where it belongs already.
+            let addresses = packet.data_mut().first_chunk_mut::<ADDRESSES>();
+            addresses.into_iter().for_each(|addresses| addresses.copy_from_slice(&front[..ADDRESSES]));
+        } else if let Some(to) = packet.data_mut().first_chunk_mut() {
+            *to = front;
+        }
         if *packet.offload() != Offload::NONE {
             self.shift_offload(packet);
         }
         true
     }
 
-    /// Writes the front of a frame, of which `others` makes the bits that are not written.
+    /// What becomes of the front of a frame.
     #[inline(always)]
-    fn write_front(&self, packet: &mut Packet, others: impl FnOnce(Front) -> Front) {
-        if let Some(front) = packet.data_mut().first_chunk_mut() {
-            *front = (others(Front::from_ne_bytes(*front)) | self.written).to_ne_bytes();
-        }
+    fn front(&self, front: [u8; size_of::<Front>()]) -> Front {
+        Front::from_ne_bytes(front) & self.keep | self.written
     }
 
     /// Writes the TTL, and the checksum, if the IP header is valid, as an extraction has it, has no options, and lies
@@ -276,8 +280,7 @@ impl CompactRewrite {
         if let Some(addresses) = packet.data_mut().first_chunk_mut::<ADDRESSES>() {
             let mut bytes = [0; size_of::<Front>()];
             bytes[..ADDRESSES].copy_from_slice(addresses);
-            let first = Front::from_ne_bytes(bytes) & self.keep | self.written;
-            addresses.copy_from_slice(&first.to_ne_bytes()[..ADDRESSES]);
+            addresses.copy_from_slice(&self.front(bytes).to_ne_bytes()[..ADDRESSES]);
         }
         if matches!(self.tag_change, TagChange::Pop | TagChange::Replace) {
             pop_vlan(packet);

@@ -133,6 +133,8 @@ fn rewrite_compactly(
     }
     make_headroom(packets, rewrite.growth(), grown)?;
     let (key, vlan_limit) = (&mut meta.keys[at], meta.vlan_limit);
+    // A copy: the compiler would take each packet that is written for one that changes the rewrite.
+    let rewrite = *rewrite;
     for packet in packets {
         rewrite.apply(packet, key, vlan_limit);
     }

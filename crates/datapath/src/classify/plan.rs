@@ -2,7 +2,8 @@
 //!
 //! It is made when the stage's list of subtables is published. For each [`Template`] it has a pattern: the bits of a
 //! frame that any of the stage's flows matches. Frames that agree in these bits belong to the same flow. So they need
-//! neither be parsed nor looked up one by one.
+//! neither be parsed nor looked up one by one. For packets that fit no template but have an
+//! [`Outline`], it has the words that any flow matches, and for all others the words of their keys.
 
 use packet::Mask;
 use packet::flow::block::Common;
