@@ -411,7 +411,7 @@ mod tests {
                     let words = [5, 6, 7, 15, 4, 5, 5, 5][usize::from(odd[1] & 7)];
                     f[l3..l3 + 2].copy_from_slice(&[0x40 | words, odd[3] & 7]);
                     f[l3 + 2..l3 + 4].copy_from_slice(&[0, odd[2] & 0x7f]);
-                    let fragment = [[0, 0], [0x40, 0], [0x20, 0], [0, 5], [0x20, 5], [0, 0], [0, 0], [0x80, 0]];
+                    let fragment = [[0, 0], [0x40, 0], [0x20, 0], [0, 1], [0x20, 5], [0, 0], [0, 0], [0x80, 0]];
                     f[l3 + 6..l3 + 8].copy_from_slice(&fragment[usize::from(odd[4] >> 5)]);
                     f[l3 + 9] = protocol;
                     f[l3 + usize::from(words) * 4 + 12] = tcp;
