@@ -65,6 +65,7 @@ STAGES = {
         "probes.hashes[i] = if CORE": "hash",
         "headers.longest = longest": "scan",
         "// 1. Hash all": "hash",
+        "/// Makes the lines of packets": "scan",
         "fn look_up<": "entry",
         "// 2. Compare the tags": "tags",
         "// 3. Compare the lines": "entry",
@@ -82,6 +83,7 @@ STAGES = {
 # Helpers, where they are not inlined into any of those.
 ALONE = {
     "crates/packet/src/flow/template.rs": "scan",
+    "crates/packet/src/flow/outline.rs": "scan",
     "crates/packet/src/buffer/": "output",
     "crates/datapath/src/": "turn",
 }

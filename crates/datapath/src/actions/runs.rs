@@ -4,16 +4,17 @@
 //! needs to know of them is found out once. Packets of a run leave each output in order.
 
 use packet::flow::extract::Layers;
-use packet::{Batch, Key, Packet};
+use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
-use crate::pipeline::batch::BatchMeta;
+use crate::pipeline::batch::{BatchMeta, all};
 use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::pipeline::tx::Outputs;
 use crate::sync::rcu::Guard;
@@ -30,11 +31,20 @@ pub fn rewrite_runs(
     outputs: &Outputs,
 ) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let (mut grown, mut differ, mut prefetched) = (0, 0, false);
-    for at in bits(starts) {
+    let (mut rest, mut grown, mut prefetched) = (starts, 0, false);
+    let rewrites = rewrites.rewrites();
+    if starts == all(count) {
+        let each = rewrite_each(rewrites, packets, &mut meta.found);
+        if each.rest == 0 {
+            meta.headers.longest += each.grown;
+            return each.uniform;
+        }
+        (rest, grown) = (each.rest, each.grown);
+    }
+    for at in bits(rest) {
         let found = meta.found[at];
         let run = at..meta.end_of_run(at, count);
-        let port = if let Some(rewrite) = found.action.rewrite().and_then(|number| rewrites.get(number)) {
+        let port = if let Some(rewrite) = compact(found.action, rewrites) {
             rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown, outputs)
         } else if found.is_program() {
             if !prefetched {
@@ -53,11 +63,43 @@ pub fn rewrite_runs(
         if let Some(port) = port {
             meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         }
-        // The first run is done before all others.
-        differ |= meta.found[at].action.differs(meta.found[0].action);
     }
     meta.headers.longest += grown;
-    differ == 0
+    bits(starts).fold(0, |differ, at| differ | meta.found[at].action.differs(meta.found[0].action)) == 0
+}
+
+/// The compact rewrite that an action is, if it is one.
+#[inline(always)]
+fn compact(action: FastAction, rewrites: &[CompactRewrite]) -> Option<&CompactRewrite> {
+    action.rewrite().and_then(|number| rewrites.get(number as usize))
+}
+
+/// What [`rewrite_each`] has done.
+struct Each {
+    /// The packets with another action than a compact rewrite, and those that it is not enough for.
+    rest: u32,
+    /// By how many bytes a packet has grown at most.
+    grown: u32,
+    /// Whether all packets have the same action left.
+    uniform: bool,
+}
+
+/// Executes compact rewrites where each packet is a run of its own and has usual headers, with as little as can be from
+/// packet to packet.
+#[inline(always)]
+fn rewrite_each(rewrites: &[CompactRewrite], packets: &mut [Packet], found: &mut [Found; BATCH_SIZE]) -> Each {
+    let (mut rest, mut grown, mut differ, mut first) = (0, 0, 0, None);
+    for (at, (packet, found)) in packets.iter_mut().zip(found).enumerate() {
+        match compact(found.action, rewrites) {
+            Some(rewrite) if rewrite.copies().is_empty() && rewrite.apply_to_usual(packet) => {
+                found.action = FastAction::of(CompiledAction::Output(rewrite.port()));
+                grown |= rewrite.growth();
+            }
+            _ => rest |= 1 << at,
+        }
+        differ |= found.action.differs(*first.get_or_insert(found.action));
+    }
+    Each { rest, grown, uniform: differ == 0 }
 }
 
 /// Prefetches programs, which are two dependent loads away.
@@ -70,7 +112,8 @@ fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent
 /// to, or `None` where nothing was done. Copies are not sent here, where they would overtake packets of other runs: they
-/// are left to [`flood`], unless all of them are for ports that are down. `grown` becomes the most bytes by which a packet has grown.
+/// are left to [`flood`], unless all of them are for ports that are down. `grown` becomes the most bytes by which a
+/// packet has grown.
 #[inline(always)]
 fn rewrite_compactly(
     rewrite: &CompactRewrite,
@@ -90,6 +133,8 @@ fn rewrite_compactly(
     }
     make_headroom(packets, rewrite.growth(), grown)?;
     let (key, vlan_limit) = (&mut meta.keys[at], meta.vlan_limit);
+    // A copy: the compiler would take each packet that is written for one that changes the rewrite.
+    let rewrite = *rewrite;
     for packet in packets {
         rewrite.apply(packet, key, vlan_limit);
     }
@@ -144,7 +189,7 @@ fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: La
 /// The flood that an action is, if it is one.
 #[inline(always)]
 pub fn flood_of(rewrites: &RewriteTable, action: FastAction) -> Option<&CompactRewrite> {
-    action.rewrite().and_then(|number| rewrites.get(number)).filter(|rewrite| !rewrite.copies().is_empty())
+    compact(action, rewrites.rewrites()).filter(|rewrite| !rewrite.copies().is_empty())
 }
 
 /// Sends copies of packets to the ports of a flood, but to the last one, which gets the packets themselves.

@@ -5,11 +5,11 @@
 //!    ([`mixed`]).
 //! 2. Tier 1, the worker's header cache, takes frames as they are. Where all flows of the port qualify for the simple
 //!    match, this counts as tier 0: few entries are enough, and a miss is looked up by the packet's mark.
-//!    The key of a frame with unusual headers is extracted, and the frame is looked up there by the parts of its key
-//!    that matter.
+//!    A frame with unusual headers is looked up there by those of its words that matter, found by its outline, or of
+//!    its key, which is extracted.
 //! 3. For packets that miss there the key is extracted and looked up in tier 2, the megaflow table. Where a line has no
-//!    room for what flows look at in unusual headers, and in later stages, packets with such headers are looked up in the worker's key cache
-//!    before.
+//!    room for what flows look at in unusual headers, and in later stages, packets with such headers are looked up in
+//!    the worker's key cache before.
 
 use packet::flow::extract::{VlanLimit, extract, simple_mark};
 use packet::{BATCH_SIZE, Key, Packet};
@@ -140,8 +140,8 @@ pub fn classify<S: Simd>(
         let (mut extractor, headers, probes, found) = meta.parts_for_look_up();
         let scan = scan(simd, &list.plan, packets, extractor.vlan_limit(), headers);
         let mut without_line = scan.unusual;
-        if scan.unusual != 0 && is_on && list.plan.has_lines_of_keys() {
-            without_line = mixed::lines_of_keys(&list.plan, packets, scan.unusual, &mut extractor, headers);
+        if scan.unusual != 0 && is_on && list.plan.has_lines_of_unusual() {
+            without_line = mixed::lines_of_unusual(&list.plan, packets, scan.unusual, &mut extractor, headers);
         }
         (leaders, unusual) = (scan.leaders | scan.unusual & !without_line, without_line);
         known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };

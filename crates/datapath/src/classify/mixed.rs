@@ -10,6 +10,7 @@
 
 use std::hint::cold_path;
 
+use packet::flow::outline::{Envelope, Outline};
 use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet, Time};
 
@@ -257,8 +258,8 @@ fn mask_and_hash<S: Simd>(
     }
     headers.longest = longest(&headers.bytes[..count]);
     let last = (all(count) & !unusual).checked_ilog2();
-    if unusual != 0 && plan.has_lines_of_keys() {
-        unusual = lines_of_keys(plan, packets, unusual, &mut extractor, headers);
+    if unusual != 0 && plan.has_lines_of_unusual() {
+        unusual = lines_of_unusual(plan, packets, unusual, &mut extractor, headers);
     }
     // 1. Hash all lines; prefetch the sets.
     for i in bits(cores) {
@@ -274,28 +275,63 @@ fn mask_and_hash<S: Simd>(
     (Lines { unusual, cores }, last)
 }
 
-/// Makes the lines of packets with unusual headers from their keys. Returns the set of those that have none.
+/// Makes the lines of packets with unusual headers, from their outlines or from their keys. Returns the set of those that
+/// have none.
 #[inline(always)]
-pub fn lines_of_keys(
+pub fn lines_of_unusual(
     plan: &Plan,
     packets: &[Packet],
     unusual: u32,
     extractor: &mut KeyExtractor<'_>,
     headers: &mut MaskedHeaders,
 ) -> u32 {
-    let (mut without, mut v6) = (0, 0);
+    let vlan_limit = extractor.vlan_limit();
+    let (mut v4, mut v6, mut envelopes) = (0, 0, [Envelope::NONE; BATCH_SIZE]);
     for i in bits(unusual) {
-        v6 |= u32::from(packets[i].data().get(12..14) == Some(&[0x86, 0xdd])) << i;
+        let envelope = Envelope::of(packets[i].data(), vlan_limit).unwrap_or(Envelope::NONE);
+        envelopes[i] = envelope;
+        v4 |= u32::from(envelope.is_ipv4) << i;
+        v6 |= u32::from(envelope.is_ipv6) << i;
     }
     // Protocols one after the other, since each is read by other code.
-    for set in [unusual & v6, unusual & !v6] {
-        for i in bits(set) {
-            let key = extractor.extract_unusual(i, &packets[i]);
-            headers.flags[i] = key.common().tcp_flags.get();
-            match plan.line_of_key(key) {
-                Some(line) => headers.lines[i] = line,
-                None => without |= 1 << i,
-            }
+    let mut rest = unusual;
+    let mut make = |i: usize, frame: &[u8], outline: Option<Outline>| {
+        if let Some(outline) = outline {
+            headers.flags[i] = outline.tcp_flags;
+            rest &= !(u32::from(plan.write_line_of_outline(&outline, frame, &mut headers.lines[i].0)) << i);
+        }
+    };
+    for i in bits(v4) {
+        let frame = packets[i].data();
+        make(i, frame, Outline::of_ipv4(frame, envelopes[i]));
+    }
+    for i in bits(v6) {
+        let frame = packets[i].data();
+        make(i, frame, Outline::of_ipv6(frame, envelopes[i]));
+    }
+    if rest != 0 && plan.has_lines_of_keys() {
+        rest = lines_of_keys(plan, packets, rest, extractor, headers);
+    }
+    rest
+}
+
+/// As [`lines_of_unusual`], from their keys.
+#[cold]
+#[inline(never)]
+fn lines_of_keys(
+    plan: &Plan,
+    packets: &[Packet],
+    unusual: u32,
+    extractor: &mut KeyExtractor<'_>,
+    headers: &mut MaskedHeaders,
+) -> u32 {
+    let mut without = 0;
+    for i in bits(unusual) {
+        let key = extractor.extract_unusual(i, &packets[i]);
+        headers.flags[i] = key.common().tcp_flags.get();
+        match plan.line_of_key(key) {
+            Some(line) => headers.lines[i] = line,
+            None => without |= 1 << i,
         }
     }
     without

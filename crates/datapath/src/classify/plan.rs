@@ -2,11 +2,13 @@
 //!
 //! It is made when the stage's list of subtables is published. For each [`Template`] it has a pattern: the bits of a
 //! frame that any of the stage's flows matches. Frames that agree in these bits belong to the same flow. So they need
-//! neither be parsed nor looked up one by one.
+//! neither be parsed nor looked up one by one. For packets that fit no template but have an
+//! [`Outline`], it has the words that any flow matches, and for all others the words of their keys.
 
 use packet::Mask;
 use packet::flow::block::Common;
 use packet::flow::extract::SimpleMark;
+use packet::flow::outline::{Outline, OutlineKind, WORDS, Word};
 use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
 use packet::flow::{Block, BlockId, VLAN_PRESENT};
 use packet::{Field, Key};
@@ -21,6 +23,7 @@ use crate::pipeline::metadata::half_words_of;
 pub struct Aligned(pub Line);
 
 /// Which bits of the frames of one template are compared.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Pattern {
     /// The bits that some flow matches.
@@ -50,9 +53,13 @@ pub struct MetadataBits {
 
 /// The patterns of a stage.
 pub struct Plan {
-    /// By the templates' numbers; the last one is for frames without a template, and is always `None`.
-    patterns: [Option<Box<Pattern>>; Template::COUNT + 1],
-    /// How lines are made of the keys of packets without a pattern.
+    /// [`NO_PATTERN`], and then those that there are.
+    patterns: Box<[Pattern]>,
+    /// Their indices by the templates' numbers, so that one is found without a branch; zero where there is none.
+    by_template: [u8; 256],
+    /// How lines are made of packets without a pattern that have an outline, by its kind.
+    outline_patterns: Option<Box<[OutlinePattern; OutlineKind::COUNT]>>,
+    /// How lines are made of the keys of other packets without a pattern.
     key_pattern: Option<Box<KeyPattern>>,
     /// The metadata that flows of a later stage match. It is part of the line.
     pub metadata: SmallVec<[MetadataBits; 4]>,
@@ -60,11 +67,42 @@ pub struct Plan {
     pub simple: bool,
 }
 
-/// How lines are made of extracted keys: for frames whose headers are unusual, of which no template says where they
-/// are. Such a line has those words of the key that some flow matches.
+/// How lines are made of frames whose headers are unusual, of which no template says where they are, but an
+/// [`Outline`]. Such a line has the outline's values, and those words of the frame that some flow matches.
+#[derive(Clone, Copy)]
+struct OutlinePattern {
+    words: [Word; WORDS],
+    /// The bits of the values.
+    values: u64,
+    /// Or-ed with the values: which words these are. A line that was made when flows looked at other words has them in
+    /// other places, and must not be taken for one of these.
+    signature: u64,
+    /// Zero where no line can be made.
+    origin: Origin,
+}
+
+const _: () = assert!(1 + WORDS == WINDOW_WORDS, "the values and the words are what is compared of a line");
+
+impl OutlinePattern {
+    /// The pattern of packets of which no line can be made.
+    const NONE: OutlinePattern =
+        OutlinePattern { words: [Word::NONE; WORDS], values: 0, signature: 0, origin: Origin(0) };
+
+    fn new(list: u16, kind: OutlineKind, union: &Mask) -> OutlinePattern {
+        kind.words(union).map_or(OutlinePattern::NONE, |compared| OutlinePattern {
+            words: compared.words,
+            values: compared.values,
+            signature: compared.signature,
+            origin: Origin::new(list, OF_OUTLINE + kind.number(), 0, None),
+        })
+    }
+}
+
+/// How lines are made of extracted keys: for frames that have no outline either. Such a line has those words of the key
+/// that some flow matches.
 struct KeyPattern {
     /// The words' numbers, counted over the blocks that are extracted from frames, and their masks.
-    words: SmallVec<[(u8, u64); WINDOW_WORDS]>,
+    words: SmallVec<[(u8, u64); WINDOW_WORDS - 1]>,
     /// Or-ed with the masked words: behind them, which words they are, and the [`Origin`]. A line that was made when
     /// flows looked at other words has them in other places, and must not be taken for one of these.
     salt: Aligned,
@@ -79,8 +117,11 @@ const COMMON_WORDS: usize = std::mem::offset_of!(Common, in_port) / 8;
 /// The number of lines that are made of keys, among those of the templates.
 const OF_KEY: usize = Template::COUNT;
 
+/// The first number of the lines that are made of frames with an outline.
+const OF_OUTLINE: usize = OF_KEY + 1;
+
 /// The origin of a line, in its last four bytes. From the lowest bit on, it has: the offset of the
-/// [`core`](Origin::core) in the line, the offset of the line in the frame, the template, and the number of the list
+/// [`core`](Origin::core) in the line, half the offset of the line in the frame, the template, and the number of the list
 /// of flows plus one. It is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
@@ -95,8 +136,9 @@ pub type Core = [u64; CORE / 8];
 impl Origin {
     // How many bits each part has, the lowest first.
     const CORE_BITS: u32 = 6;
-    const AT_BITS: u32 = 4;
-    const TEMPLATE_BITS: u32 = 5;
+    /// Bits of half the offset of the line, which is even.
+    const AT_BITS: u32 = 3;
+    const TEMPLATE_BITS: u32 = 6;
     /// Bits of the list's number plus one.
     const LIST_BITS: u32 = u16::BITS + 1;
 
@@ -109,10 +151,11 @@ impl Origin {
     const NO_CORE: u32 = (1 << Origin::CORE_BITS) - 1;
 
     fn new(list: u16, template: usize, at: u32, core: Option<usize>) -> Origin {
-        debug_assert!(at < 1 << Origin::AT_BITS, "no window begins so far from the frame's start");
+        let half = at / 2;
+        debug_assert!(2 * half == at && half < 1 << Origin::AT_BITS, "no window begins so far from the frame's start");
         let core = core.map_or(Origin::NO_CORE, |core| core as u32);
         let template = (template as u32) << Origin::TEMPLATE;
-        Origin((u32::from(list) + 1) << Origin::LIST | template | at << Origin::AT | core)
+        Origin((u32::from(list) + 1) << Origin::LIST | template | half << Origin::AT | core)
     }
 
     /// Offset of the core in the line, or [`NO_CORE`](Origin::NO_CORE).
@@ -167,7 +210,7 @@ impl Origin {
 }
 
 const _: () = assert!(FRAME_BLOCKS.len() * BLOCK_WORDS <= u64::BITS as usize, "a word has a bit for each");
-const _: () = assert!(OF_KEY < 1 << Origin::TEMPLATE_BITS);
+const _: () = assert!(OF_OUTLINE + OutlineKind::COUNT <= 1 << Origin::TEMPLATE_BITS);
 const _: () = assert!(Origin::NO_CORE as usize > 64 - CORE, "what lies there is no core");
 const _: () = assert!(Origin::LIST + Origin::LIST_BITS <= u32::BITS);
 
@@ -215,14 +258,25 @@ impl Plan {
     }
 
     fn with_metadata(list: u16, union: &Mask, metadata: SmallVec<[MetadataBits; 4]>) -> Plan {
-        let mut patterns = [const { None }; Template::COUNT + 1];
+        let (mut patterns, mut by_template) = (vec![NO_PATTERN], [0; 256]);
         for template in Template::all() {
             let pattern = template.window(union).and_then(|w| Pattern::new(list, template, &w, metadata.len()));
-            patterns[template.number()] = pattern.map(Box::new);
+            if let Some(pattern) = pattern {
+                by_template[template.number()] = patterns.len() as u8;
+                patterns.push(pattern);
+            }
         }
-        let key_pattern = if metadata.is_empty() { KeyPattern::new(list, union) } else { None };
+        let is_of_port = metadata.is_empty();
+        let key_pattern = if is_of_port { KeyPattern::new(list, union) } else { None };
+        let outline_patterns = is_of_port.then(|| {
+            let mut patterns = [OutlinePattern::NONE; OutlineKind::COUNT];
+            OutlineKind::all().for_each(|kind| patterns[kind.number()] = OutlinePattern::new(list, kind, union));
+            Box::new(patterns)
+        });
         Plan {
-            patterns,
+            patterns: patterns.into(),
+            by_template,
+            outline_patterns,
             key_pattern: key_pattern.map(Box::new),
             simple: metadata.is_empty() && is_simple(union),
             metadata,
@@ -232,7 +286,9 @@ impl Plan {
     /// A plan without patterns: every packet is looked up by its key.
     pub fn none() -> Plan {
         Plan {
-            patterns: [const { None }; Template::COUNT + 1],
+            patterns: [NO_PATTERN].into(),
+            by_template: [0; 256],
+            outline_patterns: None,
             key_pattern: None,
             metadata: SmallVec::new(),
             simple: false,
@@ -242,8 +298,29 @@ impl Plan {
     /// The pattern of lines of this origin.
     #[inline(always)]
     pub fn pattern_of(&self, origin: Origin) -> Option<&Pattern> {
-        let pattern = self.patterns.get(origin.template())?.as_deref()?;
+        let pattern = self.patterns.get(usize::from(*self.by_template.get(origin.template())?))?;
         (Origin::of(&pattern.salt.0) == origin).then_some(pattern)
+    }
+
+    /// Writes the line of a received packet without a pattern, which has this outline. `false` where flows look at fields
+    /// that it does not have, or at too many.
+    #[inline(always)]
+    pub fn write_line_of_outline(&self, outline: &Outline, frame: &[u8], line: &mut Line) -> bool {
+        let Some(pattern) = self.outline_patterns.as_deref().map(|patterns| &patterns[outline.kind.number()]) else {
+            return false;
+        };
+        let Some(last) = frame.len().checked_sub(size_of::<u64>()) else { return false };
+        line[0] = outline.values & pattern.values | pattern.signature;
+        for (to, word) in line[1..].iter_mut().zip(&pattern.words) {
+            // Words with bits are within the frame.
+            let at = outline.starts[word.start as usize] as usize + usize::from(word.at);
+            debug_assert!(at <= last || word.mask == 0);
+            // SAFETY: the offset is at most that of the frame's last eight bytes, and the read may be unaligned.
+            let bytes = unsafe { frame.as_ptr().add(at.min(last)).cast::<u64>().read_unaligned() };
+            *to = bytes & word.mask;
+        }
+        [line[6], line[7]] = [0, pattern.origin.line()[7]];
+        pattern.origin != Origin(0)
     }
 
     /// The line of a received packet without a pattern, which has this key; or `None` where flows look at too many
@@ -258,7 +335,13 @@ impl Plan {
         Some(line)
     }
 
-    /// Whether packets without a pattern have a line.
+    /// Whether some packets without a pattern have a line.
+    #[inline(always)]
+    pub fn has_lines_of_unusual(&self) -> bool {
+        self.outline_patterns.is_some()
+    }
+
+    /// Whether all packets without a pattern have a line.
     #[inline(always)]
     pub fn has_lines_of_keys(&self) -> bool {
         self.key_pattern.is_some()
@@ -266,19 +349,20 @@ impl Plan {
 
     /// The pattern of the template with this number, or [`NO_PATTERN`], without a branch.
     #[inline(always)]
-    pub fn pattern_or_none(&self, number: usize) -> &Pattern {
-        self.patterns[number].as_deref().unwrap_or(&NO_PATTERN)
+    pub fn pattern_or_none(&self, number: u8) -> &Pattern {
+        &self.patterns[usize::from(self.by_template[usize::from(number)])]
     }
 
     /// The pattern of a template.
     #[inline(always)]
     pub fn pattern(&self, template: Template) -> Option<&Pattern> {
-        self.patterns[template.number()].as_deref()
+        let index = usize::from(self.by_template[template.number()]);
+        (index != 0).then(|| &self.patterns[index])
     }
 }
 
 /// The pattern of frames that have none. No frame fits it.
-pub static NO_PATTERN: Pattern = Pattern {
+pub const NO_PATTERN: Pattern = Pattern {
     mask: Aligned([0; 8]),
     parse: Aligned([0; 8]),
     salt: Aligned(Origin(Origin::NO_CORE).line()),
@@ -293,10 +377,11 @@ impl KeyPattern {
         let of_frame = |&number: &usize| !(COMMON_WORDS..BLOCK_WORDS).contains(&number);
         let all = (0..FRAME_BLOCKS.len() * BLOCK_WORDS).filter(of_frame);
         let masked = all.map(|number| (number as u8, key_word(&union.0, number as u8)));
-        let words: SmallVec<[_; WINDOW_WORDS]> = masked.filter(|&(_, mask)| mask != 0).collect();
+        let words: SmallVec<[_; WINDOW_WORDS - 1]> = masked.filter(|&(_, mask)| mask != 0).collect();
         let mut salt = Aligned(Origin::new(list, OF_KEY, 0, None).line());
-        salt.0[WINDOW_WORDS] = words.iter().fold(0, |numbers, &(number, _)| numbers | 1 << number);
-        (words.len() <= WINDOW_WORDS).then_some(KeyPattern { words, salt })
+        // The last word that is compared.
+        salt.0[WINDOW_WORDS - 1] = words.iter().fold(0, |numbers, &(number, _)| numbers | 1 << number);
+        (words.len() < WINDOW_WORDS).then_some(KeyPattern { words, salt })
     }
 }
 
@@ -387,6 +472,10 @@ mod tests {
             assert!(Plan::none().pattern_of(origin).is_none());
             let of_key = plan.line_of_key(&Key::new()).expect("a plan for one field");
             assert!(Origin::of(&of_key.0) != origin && plan.pattern_of(Origin::of(&of_key.0)).is_none());
+            for pattern in plan.outline_patterns.as_deref().expect("a plan of a port") {
+                assert!(pattern.origin != origin && plan.pattern_of(pattern.origin).is_none());
+                assert!(pattern.origin != Origin(0) && pattern.origin != Origin::of(&of_key.0));
+            }
             let Some(begins) = other.pattern(template).map(|pattern| pattern.at) else { continue };
             if begins == pattern.at {
                 same_place += 1;
@@ -397,6 +486,27 @@ mod tests {
         }
         assert!(same_place > 0 && elsewhere > 0);
         assert!(plan.pattern_of(Origin::of(&[0; 8])).is_none());
+    }
+
+    /// What is compared of a line says which words it was made of: flows may look at others later.
+    #[test]
+    fn lines_of_other_words_differ() {
+        let plans = [Field::NwSrc, Field::NwDst, Field::UdpSrc].map(|field| Plan::new(1, &mask(&[(field, u128::MAX)])));
+        let compared = |plan: &Plan| {
+            let line = plan.line_of_key(&Key::new()).expect("few fields");
+            let of_outlines = plan.outline_patterns.as_deref().expect("a plan of a port");
+            let [words @ .., _, _] = line.0;
+            (words, of_outlines.map(|pattern| pattern.signature))
+        };
+        let [a, b, c] = plans.each_ref().map(compared);
+        assert!(a.0 != b.0 && a.0 != c.0);
+        // Destination and ports are in one word of a key.
+        assert_eq!(b.0, c.0);
+        // A later fragment has no ports, so no word of it is compared.
+        let of_udp = 1;
+        assert!(a.1[of_udp] != c.1[of_udp] && b.1[of_udp] != c.1[of_udp]);
+        // Both addresses of IPv4 are in one word.
+        assert_eq!(a.1, b.1);
     }
 
     #[test]

@@ -296,6 +296,20 @@ impl Packet {
         self.0.len -= n as u32;
     }
 
+    /// Moves the front of the frame by so many bytes: towards its end, or into the headroom where the number is
+    /// negative; what is there then holds anything. `None`, and no change, where there is no room. Without a branch for
+    /// the direction.
+    #[must_use]
+    #[inline(always)]
+    pub fn move_front(&mut self, by: i16) -> Option<()> {
+        let headroom = u16::try_from(i32::from(self.0.headroom) + i32::from(by)).ok()?;
+        let len = self.0.len.checked_add_signed(-i32::from(by))?;
+        // SAFETY: `headroom` bytes before `data` and `len` from it belong to the packet, and neither has become negative.
+        self.0.data = unsafe { self.0.data.offset(by.into()) };
+        (self.0.headroom, self.0.len) = (headroom, len);
+        Some(())
+    }
+
     /// Makes the frame `n` bytes longer at its end. The new bytes hold anything. `None`, and no change,
     /// without the tailroom.
     #[must_use]
@@ -380,5 +394,23 @@ impl Drop for Packet {
 impl fmt::Debug for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Packet({} bytes in {})", self.len(), self.0.memory.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_front_moves_within_the_buffer() {
+        let mut packet = heap::packet(&[1, 2, 3, 4, 5, 6], 8, 4);
+        assert_eq!((packet.move_front(-9), packet.move_front(7)), (None, None));
+        assert_eq!((packet.data(), packet.headroom(), packet.tailroom()), (&[1, 2, 3, 4, 5, 6][..], 8, 4));
+        packet.move_front(4).unwrap();
+        assert_eq!((packet.data(), packet.headroom()), (&[5, 6][..], 12));
+        packet.move_front(-12).unwrap();
+        assert_eq!((packet.len(), packet.headroom(), &packet.data()[8..]), (14, 0, &[1, 2, 3, 4, 5, 6][..]));
+        packet.move_front(14).unwrap();
+        assert_eq!((packet.len(), packet.headroom(), packet.tailroom()), (0, 14, 4));
     }
 }

@@ -8,6 +8,7 @@
 //! | [`field`] | The table of all fields that can be matched |
 //! | [`hash`] | Hashes of keys |
 //! | [`key`] | Key and mask |
+//! | [`outline`] | Where the headers of unusual IP packets are |
 //! | [`prereq`] | Which fields a field needs beside it |
 //! | [`reference`] | A second extractor, to test the first by |
 //! | [`template`] | Frames whose key can be compared without extracting it |
@@ -19,6 +20,7 @@ pub mod extract;
 pub mod field;
 pub mod hash;
 pub mod key;
+pub mod outline;
 pub mod prereq;
 pub mod reference;
 pub mod template;

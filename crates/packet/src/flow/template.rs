@@ -105,13 +105,37 @@ const _: () = {
     }
 };
 
+/// Which VLAN tags are before that. Two tags are told apart by the outer one's type, so that their types are the same
+/// in all frames of a template.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Tagging {
+    None,
+    One,
+    Two,
+    /// The outer one is a provider's.
+    TwoOfProvider,
+}
+
+impl Tagging {
+    const ALL: [Tagging; 4] = [Tagging::None, Tagging::One, Tagging::Two, Tagging::TwoOfProvider];
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < Tagging::ALL.len() {
+        assert!(Tagging::ALL[i] as usize == i, "ALL is in the order of the numbers");
+        i += 1;
+    }
+};
+
 impl Template {
     /// How many there are.
-    pub const COUNT: usize = Kind::ALL.len() * (MAX_TAGS + 1);
+    pub const COUNT: usize = Kind::ALL.len() * Tagging::ALL.len();
 
-    #[inline(always)]
-    const fn new(kind: Kind, tags: usize) -> Template {
-        Template((tags * Kind::ALL.len()) as u8 | kind as u8)
+    #[cfg(test)]
+    const fn new(kind: Kind, tagging: Tagging) -> Template {
+        Template((tagging as usize * Kind::ALL.len()) as u8 | kind as u8)
     }
 
     /// All, in the order of their numbers.
@@ -128,7 +152,15 @@ impl Template {
     /// How many VLAN tags its frames have.
     #[inline(always)]
     pub const fn tags(self) -> usize {
-        self.0 as usize / Kind::ALL.len()
+        match self.tagging() {
+            Tagging::None => 0,
+            Tagging::One => 1,
+            Tagging::Two | Tagging::TwoOfProvider => 2,
+        }
+    }
+
+    const fn tagging(self) -> Tagging {
+        Tagging::ALL[self.0 as usize / Kind::ALL.len() % Tagging::ALL.len()]
     }
 
     const fn kind(self) -> Kind {
@@ -188,39 +220,47 @@ impl Template {
     }
 
     /// The template that the first bytes of a frame say it has. Its lengths are not looked at. Frames with more tags
-    /// than are parsed have none.
+    /// than are parsed have none. For frames that mostly have the template of those before: its branches are foreseen.
     #[inline(always)]
     pub fn of(frame: &[u8], vlan_limit: VlanLimit) -> Option<Template> {
-        let number = Template::number_of(frame, vlan_limit);
-        (number < Template::COUNT).then_some(Template(number as u8))
+        let head = frame.first_chunk::<{ HEAD as usize }>()?;
+        let (tagging, l3) = tagging_of(head, vlan_limit);
+        let kind = match word(head, l3 - 2) {
+            IPV4 if head[l3] != 0x45 || word(head, l3 + 6) & 0x3fff != 0 => None,
+            IPV4 => match head[l3 + 9] {
+                UDP => Some(Kind::Udp),
+                TCP => Some(Kind::Tcp),
+                ICMP => Some(Kind::Icmp),
+                _ => None,
+            },
+            IPV6 => match head[l3 + 6] {
+                UDP => Some(Kind::UdpV6),
+                TCP => Some(Kind::TcpV6),
+                _ => None,
+            },
+            ARP | RARP => ([0, 2, 4].map(|at| word(head, l3 + at)) == ARP_HEAD).then_some(Kind::Arp),
+            other => Template::of_other(other, &head[l3..]),
+        };
+        kind.map(|kind| Template(tagging * Kind::ALL.len() as u8 + kind as u8))
     }
 
-    /// The number of the template, or [`COUNT`](Template::COUNT) where there is none. Frames of different protocols may
-    /// take turns, so there is no branch for a question whose answer is often another one.
+    /// The number of the template that [`of`](Template::of) finds, or a number from [`COUNT`](Template::COUNT) on. Frames
+    /// of different protocols may take turns, so there is no branch for a question whose answer is often another one.
     #[inline(always)]
-    pub fn number_of(frame: &[u8], vlan_limit: VlanLimit) -> usize {
-        let Some(head) = frame.first_chunk::<{ HEAD as usize }>() else { return Template::COUNT };
-        let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let outer = word(TAG_AT);
-        let are_two =
-            ((outer == TAG) | (outer == PROVIDER_TAG)) & (word(TAG_AT + 4) == TAG) & (vlan_limit.tags() == MAX_TAGS);
-        let tags = usize::from((outer == TAG) | are_two) + usize::from(are_two);
-        let l3 = 14 + 4 * tags;
-        let dl_type = word(l3 - 2);
-        let (is_v4, is_v6, is_arp) = (dl_type == IPV4, dl_type == IPV6, (dl_type == ARP) | (dl_type == RARP));
-        if !(is_v4 | is_v6 | is_arp) {
+    pub fn number_of(frame: &[u8], vlan_limit: VlanLimit) -> u8 {
+        let Some(head) = frame.first_chunk::<{ HEAD as usize }>() else { return NO_TEMPLATE };
+        let (tagging, l3) = tagging_of(head, vlan_limit);
+        let of_tagging = tagging * Kind::ALL.len() as u8;
+        let dl_type = word(head, l3 - 2);
+        let parsed = ParsedType::at(dl_type);
+        if parsed.dl_type != dl_type {
             let kind = Template::of_other(dl_type, &head[l3..]);
-            return kind.map_or(Template::COUNT, |kind| Template::new(kind, tags).number());
+            return kind.map_or(NO_TEMPLATE, |kind| of_tagging + kind as u8);
         }
-        let protocol = head[l3 + 6 + 3 * usize::from(is_v4)];
-        let (is_udp, is_tcp, is_icmp) = (protocol == UDP, protocol == TCP, is_v4 & (protocol == ICMP));
-        let is_plain = is_v6 | is_v4 & (head[l3] == 0x45) & (word(l3 + 6) & 0x3fff == 0);
-        let is_plain = is_plain & (is_udp | is_tcp | is_icmp);
-        let is_arp = is_arp & (word(l3) == ARP_HEAD[0]) & (word(l3 + 2) == ARP_HEAD[1]) & (word(l3 + 4) == ARP_HEAD[2]);
-        let of_plain = usize::from(is_v6) | usize::from(is_tcp) << 1 | (usize::from(is_icmp) * Kind::Icmp as usize);
-        let kind = (usize::from(is_plain) * of_plain) | (usize::from(is_arp) * Kind::Arp as usize);
-        let has_template = usize::from(is_plain | is_arp);
-        has_template * (tags * Kind::ALL.len() + kind) + (1 - has_template) * Template::COUNT
+        let first = head[l3..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        let is_other = first & parsed.mask != parsed.value;
+        let kind = KINDS[usize::from(parsed.row)][usize::from(head[l3 + usize::from(parsed.protocol_at)])];
+        (of_tagging + kind) | (u8::from(is_other) * NO_TEMPLATE)
     }
 
     /// What a frame is that has this type, or length, and then neither IP nor ARP.
@@ -248,8 +288,9 @@ impl Template {
             (layout.tag_mask, layout.is_plain) = (u16::MAX, false);
             first = TAG_AT + 2;
         }
-        // The start of the frame where that is enough: it needs the fewest bytes.
-        let at = if end <= WINDOW { 0 } else { first };
+        // The start of the frame where that is enough: it needs the fewest bytes. Otherwise an even offset, so that it
+        // can be noted in few bits.
+        let at = if end <= WINDOW { 0 } else { first & !1 };
         let words = |bytes: &[u8; FRAME]| {
             let mut words = [0; WINDOW_WORDS];
             for (word, bytes) in words.iter_mut().zip(bytes[at..].as_chunks::<8>().0) {
@@ -263,10 +304,9 @@ impl Template {
         (end - at <= WINDOW).then(window)
     }
 
-    /// The bytes that make a frame one of this template are the same in all of them. The outer one of two tags has one
-    /// of two types.
+    /// The bytes that make a frame one of this template are the same in all of them.
     const fn is_fixed(self) -> bool {
-        !matches!(self.kind(), Kind::Other | Kind::Llc | Kind::Arp) && self.tags() < 2
+        !matches!(self.kind(), Kind::Other | Kind::Llc | Kind::Arp)
     }
 
     /// Bits of which a frame has the values of another of this template only if it is one as well.
@@ -346,10 +386,97 @@ impl Template {
     }
 }
 
+/// The number of the [`Tagging`], and where what follows the tags and the Ethernet type begins. Without a branch.
+#[inline(always)]
+fn tagging_of(head: &[u8; HEAD as usize], vlan_limit: VlanLimit) -> (u8, usize) {
+    let outer = word(head, TAG_AT);
+    let is_of_provider = outer == PROVIDER_TAG;
+    let are_two = ((outer == TAG) | is_of_provider) & (word(head, TAG_AT + 4) == TAG) & (vlan_limit.tags() == MAX_TAGS);
+    let tags = usize::from((outer == TAG) | are_two) + usize::from(are_two);
+    ((tags + usize::from(are_two & is_of_provider)) as u8, 14 + 4 * tags)
+}
+
+#[inline(always)]
+fn word(head: &[u8; HEAD as usize], at: usize) -> u16 {
+    u16::from_be_bytes([head[at], head[at + 1]])
+}
+
+/// An Ethernet type behind which more is parsed in frames of some template. What there is to ask comes from tables: of
+/// comparisons that depend on each other, the compiler makes branches.
+#[derive(Clone, Copy)]
+struct ParsedType {
+    dl_type: u16,
+    /// The row of [`KINDS`].
+    row: u8,
+    /// Offset of the protocol behind the type.
+    protocol_at: u8,
+    /// Bits of the first eight bytes behind the type, as they lie in memory, that are the same in all templates.
+    mask: u64,
+    /// Their values.
+    value: u64,
+}
+
+/// Kinds by protocol, for IPv4, IPv6 and ARP, where the protocol does not matter; or [`NO_TEMPLATE`].
+static KINDS: [[u8; 256]; 3] = {
+    let (mut v4, mut v6) = ([NO_TEMPLATE; 256], [NO_TEMPLATE; 256]);
+    (v4[UDP as usize], v6[UDP as usize]) = (Kind::Udp as u8, Kind::UdpV6 as u8);
+    (v4[TCP as usize], v6[TCP as usize]) = (Kind::Tcp as u8, Kind::TcpV6 as u8);
+    v4[ICMP as usize] = Kind::Icmp as u8;
+    [v4, v6, [Kind::Arp as u8; 256]]
+};
+
+/// A bit that the number of no template has.
+const NO_TEMPLATE: u8 = 0x40;
+
+impl ParsedType {
+    const TABLE: [ParsedType; 16] = {
+        let mut table = [ParsedType { dl_type: 0, row: 0, protocol_at: 0, mask: 0, value: 0 }; 16];
+        let mut i = 0;
+        while i < table.len() {
+            // Where there is none, a type of another place.
+            table[i].dl_type = i as u16 ^ 1;
+            i += 1;
+        }
+        // No options, and not a fragment.
+        let (mask, value) = ([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff], [0x45, 0, 0, 0, 0, 0, 0, 0]);
+        let v4 = ParsedType::new(IPV4, 0, 9, mask, value);
+        let v6 = ParsedType::new(IPV6, 1, 6, [0; 8], [0; 8]);
+        let [[a, b], [c, d], [e, f]] =
+            [ARP_HEAD[0].to_be_bytes(), ARP_HEAD[1].to_be_bytes(), ARP_HEAD[2].to_be_bytes()];
+        let (mask, value) = ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0], [a, b, c, d, e, f, 0, 0]);
+        let all = [v4, v6, ParsedType::new(ARP, 2, 0, mask, value), ParsedType::new(RARP, 2, 0, mask, value)];
+        i = 0;
+        while i < all.len() {
+            let at = ParsedType::place(all[i].dl_type);
+            assert!(table[at].dl_type == at as u16 ^ 1, "each has a place of its own");
+            table[at] = all[i];
+            i += 1;
+        }
+        table
+    };
+
+    const fn new(dl_type: u16, row: u8, protocol_at: u8, mask: [u8; 8], value: [u8; 8]) -> ParsedType {
+        ParsedType { dl_type, row, protocol_at, mask: u64::from_ne_bytes(mask), value: u64::from_ne_bytes(value) }
+    }
+
+    #[inline(always)]
+    const fn place(dl_type: u16) -> usize {
+        ((dl_type ^ dl_type >> 8) & 15) as usize
+    }
+
+    /// The one with this type, if there is one, or another.
+    #[inline(always)]
+    fn at(dl_type: u16) -> &'static ParsedType {
+        static TABLE: [ParsedType; 16] = ParsedType::TABLE;
+        &TABLE[ParsedType::place(dl_type)]
+    }
+}
+
 /// The most VLAN tags of a frame that has a template.
 const MAX_TAGS: usize = super::extract::MAX_VLANS;
 
 const _: () = assert!(MAX_TAGS == VlanLimit::Two as usize && Kind::ALL.len().is_power_of_two());
+const _: () = assert!(Template::COUNT <= NO_TEMPLATE as usize);
 
 /// Padding is known up to so many bytes.
 const PADDING: u32 = u16::MAX as u32;
@@ -538,6 +665,9 @@ mod tests {
             if same > 100 && same < 180 {
                 std::mem::swap(&mut a, &mut b);
             }
+            let number = Template::number_of(&a, limit);
+            let of = Template::of(&a, limit).map(Template::number);
+            prop_assert_eq!(of, Some(usize::from(number)).filter(|&number| number < Template::COUNT));
             let Some(template) = fitting(&a, limit) else { return Ok(()) };
             let Some(window) = template.window(&mask) else { return Ok(()) };
             let layout = window.layout;
@@ -598,6 +728,10 @@ mod tests {
         let template = fitting(&frame, VlanLimit::Two).unwrap();
         assert_eq!((template.tags(), template.kind() == Kind::Udp), (2, true));
         assert_eq!(Template::of(&frame, VlanLimit::One), None);
+        // Another type of the outer tag is another template.
+        frame[12..14].copy_from_slice(&[0x81, 0]);
+        let other = fitting(&frame, VlanLimit::Two).unwrap();
+        assert_eq!((other.tags(), other.kind() == Kind::Udp, other == template), (2, true, false));
         // The inner tag is not a provider's.
         frame[16..18].copy_from_slice(&[0x88, 0xa8]);
         assert_eq!(Template::of(&frame, VlanLimit::Two), None);
@@ -606,18 +740,18 @@ mod tests {
     #[test]
     fn windows_exist_for_usual_masks() {
         use super::super::Field::*;
-        let window = |kind: Kind, tags: usize, fields: &[super::super::Field]| {
+        let window = |kind: Kind, tags: Tagging, fields: &[super::super::Field]| {
             let mut mask = Mask::wildcard();
             fields.iter().for_each(|&f| mask.set_exact(f));
             Template::new(kind, tags).window(&mask)
         };
         let everything_v4 = [DlDst, DlSrc, VlanTci, NwTos, NwTtl, NwSrc, NwDst, UdpSrc, UdpDst];
-        assert!((0..=MAX_TAGS).all(|tags| window(Kind::Udp, tags, &everything_v4).is_some()));
-        assert!(window(Kind::Tcp, 0, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
+        assert!(Tagging::ALL.into_iter().all(|tags| window(Kind::Udp, tags, &everything_v4).is_some()));
+        assert!(window(Kind::Tcp, Tagging::None, &[&everything_v4[..], &[TcpFlags]].concat()).is_some());
         let tuple_v6 = [Ipv6Src, Ipv6Dst, UdpSrc, UdpDst];
-        assert_eq!(window(Kind::UdpV6, 0, &tuple_v6).map(|w| w.at), Some(12));
-        assert_eq!(window(Kind::UdpV6, 0, &[&tuple_v6[..], &[DlDst]].concat()), None);
-        let tagged = window(Kind::UdpV6, 1, &[&tuple_v6[..], &[VlanTci]].concat()).unwrap();
+        assert_eq!(window(Kind::UdpV6, Tagging::None, &tuple_v6).map(|w| w.at), Some(12));
+        assert_eq!(window(Kind::UdpV6, Tagging::None, &[&tuple_v6[..], &[DlDst]].concat()), None);
+        let tagged = window(Kind::UdpV6, Tagging::One, &[&tuple_v6[..], &[VlanTci]].concat()).unwrap();
         assert_eq!((tagged.at, tagged.layout.tag_mask), (14, 0xffff));
     }
 }

@@ -24,21 +24,25 @@ pub(super) fn set_ipv4(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Writes the TTL of an IPv4 header, and updates its checksum: RFC 1624, equation 3, for the word of TTL and protocol.
-/// Without a branch, since checksums are random.
+/// Writes the TTL of an IPv4 header, and updates its checksum.
 #[inline(always)]
 pub fn ip_ttl(header: &mut [u8; 20], value: u8, mask: u8) {
-    let (old, protocol) = (header[8], header[9]);
-    let new = old & !mask | value;
-    let checksum = u16::from_be_bytes([header[10], header[11]]);
-    let word = |ttl: u8| u16::from_be_bytes([ttl, protocol]);
-    let sum = u32::from(!checksum) + u32::from(!word(old)) + u32::from(word(new));
+    let [.., a, b, c, d] = *header.first_chunk::<12>().expect("a header has more");
+    header[8..12].copy_from_slice(&ip_ttl_word(u32::from_le_bytes([a, b, c, d]), value, mask).to_le_bytes());
+}
+
+/// The word of an IPv4 header with TTL, protocol and checksum, the first byte lowest, with another TTL: RFC 1624,
+/// equation 3, for the former half. Sums do not depend on the order of bytes (RFC 1071 section 2). Without a branch, since
+/// checksums are random.
+#[inline(always)]
+pub fn ip_ttl_word(word: u32, value: u8, mask: u8) -> u32 {
+    let (old, checksum) = (word & 0xffff, word >> 16);
+    let new = old & !u32::from(mask) | u32::from(value);
+    let sum = (checksum ^ 0xffff) + (old ^ 0xffff) + new;
     let sum = (sum & 0xffff) + (sum >> 16);
-    let updated = !((sum + (sum >> 16)) as u16);
+    let updated = !(sum + (sum >> 16)) & 0xffff;
     // A sum without a change keeps its form of zero.
-    let checksum = if old == new { checksum } else { updated };
-    header[8] = new;
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    new | if old == new { checksum } else { updated } << 16
 }
 
 /// Writes fields of the IPv6 header. Changes that matter for the pseudo header of the L4 checksum are added to `l4`.
