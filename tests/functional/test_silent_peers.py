@@ -193,7 +193,7 @@ def test_peers_that_read_no_events_are_bounded_together(ovs, crowd, tmp_path):  
     ovs.start()
     dummy_bridge(ovs, "p1")
     ovs.vsctl("set", "Open_vSwitch", ".", "other_config:controller-memory-limit=16")
-    count, many = 3000, 40
+    count, many = 12_000, 40
     flows = tmp_path / "flows"
     flows.write_text("".join(f"send_flow_rem,priority={n},actions=drop\n" for n in range(1, count + 1)))
     ovs.ofctl("add-flows", "br0", str(flows))

@@ -14,9 +14,12 @@ a processor (/proc/PID/task/TID/schedstat) at the TSC's frequency, for each pack
 on the machine matters less; "shown" are those that `dpif-netdev/pmd-stats-show` has. "victim" is the rate of a second
 port on the same worker, for each second of that worker's time, and in percent of what it has beside benign traffic.
 
-Scenario `two` needs two quiet cores and runs only when it is named: it compares one worker with two.
+Scenario `two` needs two quiet cores and runs only when it is named: it compares one worker with two. So does `setups`:
+how many flows are set up in a second where a port sends only new ones, 200 000, and there is room for them, over
+50 to 200 ms in which most are.
 """
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -53,6 +56,8 @@ POP_ONE = ["in_port=1,ip,dl_vlan=10,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],
 POP_OUTER = ["in_port=1,dl_vlan=20,actions=pop_vlan,output:2"]
 KINDS = ["in_port=1,ip,nw_dst=198.18.0.0/15,actions=output:2", "in_port=1,arp,actions=output:2",
          "in_port=1,ipv6,ipv6_dst=2001:db8::/32,actions=output:2"]
+# So many packets fit in the memory that OVS gives a port of net_pcap.
+NEW = 200_000
 SMALL = {"flow-limit": "200000"}
 # name: what, trace (a function of the folder), rules, victim's port too, other_config
 SCENARIOS = {
@@ -192,13 +197,16 @@ class Switch:
         """Datapath flows."""
         return int(re.search(r"flows: (\d+)", self.appctl("dpctl/show"))[1])
 
+    def thread_times(self):
+        """The name of each thread, and the seconds that it has run."""
+        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
+            # Threads may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                yield (task / "comm").read_text(), int((task / "schedstat").read_text().split()[0]) / 1e9
+
     def worker_time(self):
         """Seconds that the polling threads have run."""
-        total = 0
-        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
-            if re.match(r"worker\d|pmd-", (task / "comm").read_text()):
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        return sum(seconds for name, seconds in self.thread_times() if re.match(r"worker\d|pmd-", name))
 
     def memory(self):
         return int(re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{self.daemon.pid}/status").read_text())[1]) // 1024
@@ -272,6 +280,20 @@ def cycles_shown(switch):
     return max(map(float, re.findall(r"avg cycles per packet: ([\d.]+)", text)), default=float("nan"))
 
 
+def setups(command, args, dpdk):
+    """New flows only, and room for all of them: how many are set up in a second, while most are, and how many are there
+    in the end. OVS lowers its limit by itself where its revalidators take long."""
+    with Switch(command, dpdk, 1, args.core, {"flow-limit": "2000000", "max-idle": "100000"}) as switch:
+        bridge(switch, [OWN])
+        switch.add_port(2, None)
+        switch.add_port(1, traces.noise(args.traces, NEW))
+        seen, end = [], time.monotonic() + args.seconds
+        while time.monotonic() < end:
+            seen.append((time.monotonic(), switch.flows()))
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for n, a in enumerate(seen) for b in seen[n:] if 0.05 <= b[0] - a[0] < 0.2]
+    return {"setups": max(slopes, default=float("nan")), "flows": seen[-1][1]}
+
+
 def two_workers(command, args, dpdk):
     """Two ports, each with a sink of its own, by one worker and by two: how many times as much."""
     rates = []
@@ -303,7 +325,7 @@ def main():
     if args.list:
         print("\n".join(f"{name:<16} {what[0]}" for name, what in SCENARIOS.items()))
         return
-    if unknown := sorted(set(args.scenarios.split(",")) - set(SCENARIOS) - {"two"}):
+    if unknown := sorted(set(args.scenarios.split(",")) - set(SCENARIOS) - {"two", "setups"}):
         p.error(f"no such scenario: {', '.join(unknown)}; --list names them")
     args.traces.mkdir(parents=True, exist_ok=True)
     args.hz = tsc_hz()
@@ -314,19 +336,20 @@ def main():
     for _ in range(args.rounds):
         for name in names:
             for daemon, (command, dpdk) in daemons.items():
-                one = two_workers(command, args, dpdk) if name == "two" else run(command, name, args, dpdk)
+                special = {"two": two_workers, "setups": setups}.get(name)
+                one = special(command, args, dpdk) if special else run(command, name, args, dpdk)
                 results.setdefault((name, daemon), []).append(one)
                 print(name, daemon, {k: round(v, 3) for k, v in one.items() if v is not None}, file=sys.stderr, flush=True)
-    report(names, daemons, results)
+    report(names, daemons, results, args)
     if args.json:
         args.json.write_text(json.dumps([{"scenario": n, "daemon": d, "rounds": r} for (n, d), r in results.items()]))
 
 
-def report(names, daemons, results):
+def report(names, daemons, results, args):
     median = lambda name, daemon, key: statistics.median(one[key] for one in results[name, daemon])  # noqa: E731
     print("\n| scenario | daemon | Mpps | sent, Mpps | cycles per packet | shown | victim, Mpps (of benign) | rules added in | memory |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name in (n for n in names if n != "two"):
+    for name in (n for n in names if n not in ("two", "setups")):
         for daemon in daemons:
             victim = "–"
             if SCENARIOS[name][3]:
@@ -342,6 +365,9 @@ def report(names, daemons, results):
         if ("two", daemon) in results:
             print(f"\n{daemon}: two workers forward {median('two', daemon, 'scaling'):.2f} times what one does "
                   f"({median('two', daemon, 'one') / 1e6:.2f} and {median('two', daemon, 'pps') / 1e6:.2f} Mpps).")
+        if ("setups", daemon) in results:
+            print(f"\n{daemon}: {median('setups', daemon, 'setups'):.0f} flows set up in a second, "
+                  f"{median('setups', daemon, 'flows'):.0f} of {NEW} in {args.seconds:.0f} s.")
 
 
 if __name__ == "__main__":

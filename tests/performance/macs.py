@@ -139,10 +139,7 @@ class Bed(cliffs.Switch):
 
     def other_time(self):
         """Seconds that all threads but the worker have run."""
-        total = 0
-        for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9 - self.worker_time()
+        return sum(seconds for _, seconds in self.thread_times()) - self.worker_time()
 
 
 def sender(count, target=UNKNOWN, flow_limit=1_000_000):

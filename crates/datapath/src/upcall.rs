@@ -42,10 +42,10 @@ pub trait Upcall: Send + Sync + 'static {
         true
     }
 
-    /// The flow that the verdict on a miss asked for is in the table now, under this number. Changes between the verdict
-    /// and this call are not in the flow.
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
-        let _ = (flow, tag);
+    /// The flows that the verdicts on some misses asked for are in the table now, under these numbers. Changes between the
+    /// verdicts and this call are not in the flows.
+    fn installed(&self, flows: &[(FlowId, FlowTag)]) {
+        let _ = flows;
     }
 
     /// These flows were evicted. Their statistics are final.
@@ -81,10 +81,11 @@ pub enum Verdict {
     /// Install a flow for all packets that equal this one under `mask`, and run its actions. The flow
     /// counts the packets after this one, as in OVS; this one is the slow path's to count.
     Install {
-        /// What the translation depended on. The datapath adds in_port, recirc_id and packet_type.
-        mask: Box<Mask>,
-        /// What to do.
-        actions: Vec<Action>,
+        /// What the translation depended on. The datapath adds in_port, recirc_id and packet_type. Flows with equal masks
+        /// had better share one.
+        mask: Arc<Mask>,
+        /// What to do. The same holds for these.
+        actions: Arc<[Action]>,
         /// Handed back with the flow in dumps and removals: the upper layer's record of it.
         tag: FlowTag,
     },

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{by_hand, udp};
-use datapath::{Action, Config, Datapath, DropReason, Miss, PortNo, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{Action, Config, Datapath, DropReason, FlowTag, Miss, PortNo, Punt, RemovedFlow, Upcall, Verdict};
 use packet::{Field, Key, Mask, Packet, Time};
 use proptest::prelude::*;
 
@@ -41,12 +41,12 @@ impl Upcall for ByPort {
             let actions = vec![Action::Output(self.out[out as usize])];
             miss.verdict = match looked_at(port) {
                 Some(fields) => {
-                    let mut mask = Box::new(Mask::wildcard());
+                    let mut mask = Mask::wildcard();
                     [Field::DlType, Field::NwProto, Field::UdpDst]
                         .iter()
                         .chain(fields)
                         .for_each(|&f| mask.set_exact(f));
-                    Verdict::Install { mask, actions, tag: Arc::new(()) }
+                    Verdict::Install { mask: Arc::new(mask), actions: actions.into(), tag: Arc::new(()) }
                 }
                 None if port == 3 => Verdict::Execute(actions),
                 None => Verdict::Drop(DropReason::Rule),
@@ -153,10 +153,10 @@ impl Upcall for ByTtl {
     fn misses(&self, misses: &mut [Miss], _: Time) {
         for miss in misses {
             self.counted.fetch_add(u64::from(!miss.counted), Ordering::Relaxed);
-            let mut mask = Box::new(Mask::wildcard());
+            let mut mask = Mask::wildcard();
             [Field::DlType, Field::NwSrc, Field::NwTtl].into_iter().for_each(|field| mask.set_exact(field));
             let actions = self.out.lock().unwrap().map(Action::Output).into_iter().collect();
-            miss.verdict = Verdict::Install { mask, actions, tag: Arc::new(()) };
+            miss.verdict = Verdict::Install { mask: Arc::new(mask), actions, tag: Arc::new(()) };
         }
     }
 
@@ -190,5 +190,54 @@ fn a_packet_that_waits_while_its_flow_is_evicted_is_counted_once() {
         dp.hand_over_evicted();
         let counted = upcall.counted.load(Ordering::Relaxed) + dp.flows().map(|flow| flow.stats.packets).sum::<u64>();
         assert_eq!((ports[1].1.sent(), counted), (given, given as u64), "{max_flows} flows");
+    }
+}
+
+/// A slow path whose state changes so many times while a flow is installed.
+struct Changing {
+    out: PortNo,
+    version: AtomicU64,
+    changes: AtomicU64,
+}
+
+impl Upcall for Changing {
+    fn misses(&self, misses: &mut [Miss], _: Time) {
+        for miss in misses {
+            let mut mask = Mask::wildcard();
+            mask.set_exact(Field::NwSrc);
+            let actions = [Action::Output(self.out)].into();
+            miss.verdict = Verdict::Install { mask: Arc::new(mask), actions, tag: Arc::new(()) };
+        }
+    }
+
+    fn punt(&self, _: &Packet, _: &Key, _: &Punt, _: Time) {}
+
+    /// No change is about the flow.
+    fn version_of(&self, _: &FlowTag, _: &Key, _: &Mask) -> Option<u64> {
+        Some(self.version.load(Ordering::Relaxed))
+    }
+
+    fn is_current(&self, version: u64) -> bool {
+        if self.changes.load(Ordering::Relaxed) > 0 {
+            self.changes.fetch_sub(1, Ordering::Relaxed);
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
+        version == self.version.load(Ordering::Relaxed)
+    }
+}
+
+/// As where another handler learns flows.
+#[test]
+fn changes_that_are_about_other_flows_do_not_keep_a_flow_away() {
+    for (changes, flows) in [(0, 1), (2, 1), (3, 0)] {
+        let (dp, _, ports) = by_hand(Config::default(), 2);
+        let upcall = Changing { out: ports[1].0, version: AtomicU64::new(7), changes: AtomicU64::new(changes) };
+        dp.set_upcall(Arc::new(upcall));
+        ports[0].1.give(&udp(1, 2, 3, 4));
+        dp.poll();
+        assert_eq!((ports[1].1.sent(), dp.flow_count()), (1, flows), "{changes} changes");
+        ports[0].1.give(&udp(1, 2, 3, 4));
+        dp.poll();
+        assert_eq!((ports[1].1.sent(), dp.flow_count()), (2, 1), "the next packet asks again");
     }
 }

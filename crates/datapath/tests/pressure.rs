@@ -44,7 +44,7 @@ impl<F: Fn(&Key) -> Option<Mask> + Send + Sync + 'static> Upcall for Masks<F> {
             self.seen.lock().unwrap().push((*miss.key).clone());
             let actions = vec![Action::Output(self.port)];
             miss.verdict = match (self.mask)(&miss.key) {
-                Some(mask) => Verdict::Install { mask: Box::new(mask), actions, tag: Arc::new(()) },
+                Some(mask) => Verdict::Install { mask: Arc::new(mask), actions: actions.into(), tag: Arc::new(()) },
                 None => Verdict::Execute(actions),
             };
         }
@@ -323,7 +323,7 @@ fn a_flow_that_goes_meanwhile_does_not_send_its_packets_back() {
     frames.iter().for_each(|f| p[0].1.give(f));
     dp.poll();
     assert_eq!(p[1].1.take(), frames, "in their order");
-    assert_eq!((dp.flow_count(), upcall.misses()), (0, 4));
+    assert_eq!((dp.flow_count(), upcall.misses()), (1, 4), "the flow of the fourth was not there yet");
 }
 
 #[test]

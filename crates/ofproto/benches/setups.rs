@@ -1,12 +1,15 @@
 //! Flow set-ups: packets that all differ in their UDP ports, against a rule that makes each of them a flow of its own.
 //!
 //!     cargo bench -p weir-ofproto --bench setups -- [--packets N] [--workers N] [--handlers N] [--window N]
-//!         [--parse] [--flood] [--flow-limit N]
+//!         [--parse] [--flood] [--looked-at] [--flow-limit N]
 //!
 //! The source is a generator: 10.1 million packets, unless `--packets` says otherwise, divided among the workers. It
 //! keeps `--window` packets on their way for each worker, and gives another when one has come out of the switch, so that
 //! what is measured is how many flows can be set up in a second. With `--flood`, it gives packets as fast as a worker takes
 //! them, and most find no room in the slow path.
+//!
+//! With `--looked-at`, a rule of a second table matches the register that the ports are copied to. So no translation
+//! serves a second packet.
 //!
 //! With `--parse`, the slow path does not use what the fast path has found out about a packet. It parses the packet
 //! again, for its key, and for the offsets of its headers, and hashes the key.
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 use datapath::sync::clock::MonotonicClock;
 use datapath::{Config, Datapath, FlowId, FlowTag, Miss, Punt, RemovedFlow, Upcall};
 use ofproto::{Bridge, BridgeConfig, FailMode, PortSpec, Switch, SwitchSettings};
-use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield};
+use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId};
 use packet::buffer::pool::{Pool, PoolConfig};
 use packet::flow::extract::{VlanLimit, extract};
 use packet::flow::hash::Hasher;
@@ -39,6 +42,7 @@ struct Options {
     window: u64,
     parse: bool,
     flood: bool,
+    looked_at: bool,
     flow_limit: usize,
 }
 
@@ -51,6 +55,7 @@ impl Options {
             window: 512,
             parse: false,
             flood: false,
+            looked_at: false,
             flow_limit: Config::default().max_flows,
         };
         let mut args = std::env::args().skip(1);
@@ -64,6 +69,7 @@ impl Options {
                 "--flow-limit" => options.flow_limit = number(),
                 "--parse" => options.parse = true,
                 "--flood" => options.flood = true,
+                "--looked-at" => options.looked_at = true,
                 // What cargo passes.
                 "--bench" => {}
                 other => panic!("there is no option {other}"),
@@ -209,8 +215,8 @@ impl Upcall for Parse {
         self.switch.is_current(version)
     }
 
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
-        self.switch.installed(flow, tag);
+    fn installed(&self, flows: &[(FlowId, FlowTag)]) {
+        self.switch.installed(flows);
     }
 
     fn evicted(&self, flows: Vec<RemovedFlow>) {
@@ -253,7 +259,21 @@ fn bed(options: &Options, clock: Arc<MonotonicClock>) -> Bed {
             dst: Subfield::new(Field::Reg0, at, 16).expect("half of it"),
         };
         let output = Action::output(OfPort(2 * n as u32 + 2));
-        let actions = vec![copy(Field::UdpSrc, 0), copy(Field::UdpDst, 16), output];
+        let mut actions = vec![copy(Field::UdpSrc, 0), copy(Field::UdpDst, 16)];
+        if options.looked_at {
+            let (in_port, table) = (OfPort::IN_PORT, TableId(1));
+            actions.push(Action::Resubmit { in_port, table, with_ct: false });
+            let mut no_packet = Match::any();
+            no_packet.set(Field::Reg0, 0xffff_ffff);
+            let mut from_here = Match::any();
+            from_here.set(Field::InPortOxm, 2 * n as u128 + 1);
+            for (priority, matching, actions) in [(2, no_packet, Vec::new()), (1, from_here, vec![output])] {
+                let change = FlowMod::new(FlowModCommand::Add, matching, Instructions::apply(actions));
+                bridge.flow_mod(&FlowMod { table: Some(table), priority, ..change }).expect("a valid flow");
+            }
+        } else {
+            actions.push(output);
+        }
         let mut matching = Match::any();
         for (field, value) in [(Field::InPortOxm, 2 * n as u128 + 1), (Field::DlType, 0x0800), (Field::NwProto, 17)] {
             matching.set(field, value);
@@ -307,12 +327,13 @@ fn main() {
     let stats = datapath.stats();
     let each = |time: Duration| time.as_nanos() as f64 / setups as f64;
     println!(
-        "{} workers, {} handlers{}{}: {:.0} set-ups/s; {setups} of {} packets by their flow ({:.1} %), {lost} lost; \
+        "{} workers, {} handlers{}{}{}: {:.0} set-ups/s; {setups} of {} packets by their flow ({:.1} %), {lost} lost; \
          {:.0} ns of a handler and {:.0} ns of a worker for each; {} flows, {} evicted",
         options.workers,
         options.handlers,
         if options.parse { ", parsed again" } else { "" },
         if options.flood { ", flood" } else { "" },
+        if options.looked_at { ", looked at" } else { "" },
         setups as f64 / elapsed.as_secs_f64(),
         given(),
         100.0 * setups as f64 / given() as f64,

@@ -225,7 +225,7 @@ impl Switch {
         let bridge = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?.id;
         let frozen = self.interners.frozen.get(traced.key.common().recirc_id.get());
         let input = Input { packet_out: traced.actions, ..self.input(traced.key, bridge, frozen.as_deref()) };
-        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink))))
+        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink)), traced.key))
     }
 
     /// As [`trace`](Switch::trace), for a packet: addresses and flows are learnt from it, and the
@@ -250,7 +250,7 @@ impl Switch {
         {
             datapath.execute(packet, &metadata, &without_outputs(&out.actions));
         }
-        Some(Explanation::of(out))
+        Some(Explanation::of(out, key))
     }
 
     /// Whether packets may be on their way with this recirculation id.
@@ -282,8 +282,7 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let mut input = Input { learning, now, ..self.input(&flow, bridge, None) };
-        input.frozen = frozen.as_deref();
+        let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now };
         let mut out = translate(forwarding, &self.interners, &input, None);
         if let Some(frozen) = frozen {
             // The packets that the flow is for carry this number.
@@ -382,11 +381,11 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    fn of(out: Translation) -> Explanation {
+    fn of(out: Translation, key: &Key) -> Explanation {
         Explanation {
-            mask: *out.mask,
+            mask: out.mask,
             actions: out.actions,
-            flow: out.flow,
+            flow: out.flow.map_or_else(|| key.clone(), |flow| *flow),
             error: out.error.map(|error| error.to_string()),
             looked_at_vlan: out.looked_at_vlan,
             slow: out.slow,

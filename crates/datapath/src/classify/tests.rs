@@ -11,6 +11,7 @@ use super::table::flow_counters;
 use super::table::megaflow::LookupContext;
 use super::*;
 use crate::action::{Action, PortNo};
+use crate::actions::program::Program;
 use crate::pipeline::batch::BatchMeta;
 use crate::sync::rcu::{Domain, Reader};
 use crate::upcall::FlowId;
@@ -333,13 +334,69 @@ fn a_flow_that_is_out_of_date_is_not_installed() {
     table.add_worker(0);
     let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
     let install = |n: u8, current: bool| {
-        let (mask, tag) = (Box::new(mask(1)), Arc::new(n));
-        table.install_current(&key(&[n; 7]), mask, actions.clone(), tag, Time(1), Requester::Miss, || current)
+        let compiled = (actions.clone(), Arc::new(Program::compile(&actions)));
+        let flow = NewFlow::new(&table.hasher, &key(&[n; 7]), Arc::new(mask(1)), compiled, Arc::new(n));
+        let mut result = None;
+        let flows = [(&key(&[n; 7]), flow)];
+        table.install_all(&flows, Time(1), Requester::Miss, |_| current, |_, installed| result = Some(installed));
+        result.unwrap()
     };
     let id = install(1, true).unwrap().id;
     assert!(matches!(install(2, false), Err(crate::Error::OutOfDate)));
     assert!(matches!(install(1, false), Err(crate::Error::OutOfDate)), "nor does it replace another");
     assert_eq!((table.count(), table.dump(id).unwrap().tag.downcast_ref::<u8>()), (1, Some(&1)));
+}
+
+/// Several flows under one lock, with their evictions made together, come to the same as one by one.
+#[test]
+fn flows_that_are_installed_together_are_as_one_by_one() {
+    let mask = || {
+        let mut mask = Mask::wildcard();
+        mask.set_exact(Field::NwSrc);
+        Arc::new(mask)
+    };
+    let actions: Arc<[Action]> = Arc::new([Action::Output(PortNo(1))]);
+    let keys = |batch: &[(u32, u32)]| -> Vec<Key> {
+        let key = |&(port, source): &(u32, u32)| {
+            let mut key = Key::new();
+            key.set(Field::InPortOxm, port.into());
+            key.set(Field::NwSrc, source.into());
+            key
+        };
+        batch.iter().map(key).collect()
+    };
+    let flows = |table: &Table| {
+        let flow = |id: FlowId| table.dump(id).map(|flow| (flow.key.get(Field::InPortOxm), flow.key.get(Field::NwSrc)));
+        table.ids(None).into_iter().filter_map(flow).collect::<std::collections::BTreeSet<_>>()
+    };
+    let batches = prop::collection::vec(prop::collection::vec((1..5u32, 0..60u32), 1..BATCH_SIZE), 1..12);
+    proptest!(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }), |(limit in 1..50usize, batches in batches)| {
+        let tables = [(); 2].map(|()| Table::new(limit, 10, 1, [1, 2], Arc::new(Domain::new(1))));
+        tables.iter().for_each(|table| table.add_worker(0));
+        for batch in &batches {
+            let keys = keys(batch);
+            let flow = |key| {
+                let compiled = (actions.clone(), Arc::new(Program::compile(&actions)));
+                (key, NewFlow::new(&tables[0].hasher, key, mask(), compiled, Arc::new(())))
+            };
+            let mut there: Vec<_> = keys.iter().collect();
+            there.sort_by_key(|key| (key.get(Field::InPortOxm), key.get(Field::NwSrc)));
+            there.dedup();
+            // A handler asks for flows that are not there yet.
+            there.retain(|key| tables[0].find_same(key, (*mask()).clone()).is_none());
+            let together: Vec<_> = there.iter().map(|key| flow(*key)).collect();
+            tables[0].install_all(&together, Time(1), Requester::Miss, |_| true, |_, installed| {
+                assert!(installed.is_ok());
+            });
+            for key in there {
+                tables[1].install(key, mask(), actions.clone(), Arc::new(()), Time(1), Requester::Miss).unwrap();
+            }
+            prop_assert_eq!(flows(&tables[0]), flows(&tables[1]));
+            prop_assert_eq!(tables[0].count(), flows(&tables[0]).len());
+            prop_assert!(tables[0].count() <= limit);
+            prop_assert_eq!(tables[0].evictions(), tables[1].evictions());
+        }
+    });
 }
 
 /// Walks by chunks of numbers meet every flow once, and each packet is taken once.

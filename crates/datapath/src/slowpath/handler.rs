@@ -1,18 +1,20 @@
 //! A handler: takes what has missed from the channels of its workers, asks the slow path, installs flows, and sends the
 //! packets back with their answers.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
-use packet::{BATCH_SIZE, Clock, Key, Mask, Packet, Time};
+use packet::{BATCH_SIZE, Clock, Key, Packet, Time};
 use parking_lot::Mutex;
 use ports::Offloads;
 use ports::offload::complete;
+use smallvec::SmallVec;
 
 use crate::action::{Action, Punt};
 use crate::actions::program::Program;
-use crate::classify::{Installed, Requester, Table};
+use crate::classify::{Installed, NewFlow, Requester, Table, prefetch};
 use crate::drop::DropReason;
 use crate::error::Error;
 use crate::pipeline::recirculation::Pass;
@@ -21,7 +23,7 @@ use crate::slowpath::flow_log;
 use crate::slowpath::new_flows::NewFlows;
 use crate::slowpath::round_robin::RoundRobin;
 use crate::sync::rcu::Reader;
-use crate::upcall::{FlowStats, FlowTag, Miss, Upcall, Verdict};
+use crate::upcall::{FlowStats, Miss, Upcall, Verdict};
 
 /// Changes of the set of channels that a handler serves: workers come and go, and a channel can move from one handler
 /// to another.
@@ -93,6 +95,9 @@ pub struct Handler {
     pub new_flows: NewFlows,
 }
 
+/// How often a flow is offered to the table at most. Where something has changed each time, it is left to the next packet.
+const OFFERS: usize = 3;
+
 /// Actions, and what they are compiled to.
 type Compiled = (Arc<[Action]>, Arc<Program>);
 
@@ -105,12 +110,13 @@ pub struct ProgramCache {
 
 impl ProgramCache {
     /// Shared actions that equal these, and their program.
-    fn share(&mut self, actions: impl AsRef<[Action]> + Into<Arc<[Action]>>) -> Compiled {
-        if let Some(known) = self.known.iter().flatten().find(|(known, _)| known[..] == *actions.as_ref()) {
+    fn share(&mut self, actions: Arc<[Action]>) -> Compiled {
+        let mut known = self.known.iter().flatten();
+        if let Some(known) = known.find(|(known, _)| Arc::ptr_eq(known, &actions) || known[..] == actions[..]) {
             return known.clone();
         }
-        let program = Arc::new(Program::compile(actions.as_ref()));
-        let new = (actions.into(), program);
+        let program = Arc::new(Program::compile(&actions));
+        let new = (actions, program);
         self.known[self.next] = Some(new.clone());
         self.next = (self.next + 1) % self.known.len();
         new
@@ -175,7 +181,7 @@ impl Handler {
             match up {
                 ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted }) => {
                     let miss = Miss { packet, key, layers, hash, counted, verdict: Verdict::Pending };
-                    batch.push(Pending { miss, answer: None, pass, connection });
+                    batch.push(Pending { miss, answer: None, asked_for: None, pass, connection });
                 }
                 ToHandler::Punt { packet, key, punt } => {
                     let charge = Charge::of(&packet);
@@ -208,19 +214,34 @@ impl Handler {
             let unanswered = batch.iter_mut().filter(|p| p.answer.is_none());
             return unanswered.for_each(|p| p.answer = Some(Answer::Drop(DropReason::UpcallError)));
         };
+        // 3. Install the flows that were asked for: all at a time, unless one may match a later packet.
         self.new_flows.clear();
-        for pending in batch.iter_mut().filter(|p| p.answer.is_none()) {
-            let answer = match self.answer_from_new_flows(&pending.miss, now) {
-                Some(answer) => answer,
-                None => self.decide(&mut pending.miss, now, upcall.as_ref()),
-            };
-            pending.answer = Some(answer);
+        let mut installed = 0;
+        for number in 0..batch.len() {
+            if batch[number].answer.is_some() {
+                continue;
+            }
+            if self.new_flows.may_match(&self.table.hasher, &batch[number].miss.key) {
+                self.install(&mut batch[installed..number], now, upcall.as_ref());
+                installed = number;
+                batch[number].answer = self.answer_now(&batch[number].miss, now);
+                if batch[number].answer.is_some() {
+                    continue;
+                }
+            }
+            if self.decide(&mut batch[number], now, upcall.as_ref()) {
+                self.install(&mut batch[installed..=number], now, upcall.as_ref());
+                installed = number + 1;
+            }
         }
+        self.install(&mut batch[installed..], now, upcall.as_ref());
     }
 
     /// Answers the packets that have a flow now. They are counted for it here, so their worker need not look at the
     /// flow again.
     fn answer_from_table(&mut self, batch: &mut [Pending], now: Time) {
+        // The keys are in the caches of the worker's core.
+        batch.iter().for_each(|pending| prefetch_key(&pending.miss.key));
         self.reader.quiescent();
         let guard = self.reader.pin();
         batch.iter().for_each(|pending| self.table.prefetch(&pending.miss.key, guard));
@@ -232,11 +253,8 @@ impl Handler {
         self.reader.offline();
     }
 
-    /// Answers a packet by a flow that was made for a packet of the same batch, if that is still there.
-    fn answer_from_new_flows(&mut self, miss: &Miss, now: Time) -> Option<Answer> {
-        if !self.new_flows.may_match(&self.table.hasher, &miss.key) {
-            return None;
-        }
+    /// Answers a packet by a flow that was installed a moment ago, if there is one.
+    fn answer_now(&mut self, miss: &Miss, now: Time) -> Option<Answer> {
         self.reader.quiescent();
         let found = self.table.find(&miss.key, self.reader.pin());
         self.reader.offline();
@@ -244,55 +262,90 @@ impl Handler {
         Some(Answer::Run(self.recent.share(actions).1))
     }
 
-    /// Asks the slow path about a packet.
-    fn decide(&mut self, miss: &mut Miss, now: Time, upcall: &dyn Upcall) -> Answer {
+    /// Asks the slow path about a packet. Returns whether the flow that it asks for is to be installed at once: the upper
+    /// layer's state has just changed, perhaps by this packet, and may change again with the next one.
+    fn decide(&mut self, pending: &mut Pending, now: Time, upcall: &dyn Upcall) -> bool {
+        let miss = &mut pending.miss;
         if flow_log::is_on() {
             flow_log::missed(&miss.key);
         }
         upcall.misses(std::slice::from_mut(miss), now);
-        match std::mem::take(&mut miss.verdict) {
+        let mut has_changed = false;
+        let answer = match std::mem::take(&mut miss.verdict) {
             Verdict::Pending => Answer::Drop(DropReason::UpcallError),
             Verdict::Drop(reason) => Answer::Drop(reason),
             Verdict::Execute(actions) => Answer::Run(Arc::new(Program::compile(&actions))),
             Verdict::Install { mask, actions, tag } => {
-                let (actions, program) = self.recent.share(actions);
-                self.install(&miss.key, mask, actions, tag, now, upcall);
+                let compiled = self.recent.share(actions);
                 // The packet gets the actions that were decided on for it, even if the flow changes before its worker
                 // has it. The slow path has counted it.
+                let program = compiled.1.clone();
+                let flow = NewFlow::new(&self.table.hasher, &miss.key, mask, compiled, tag);
+                self.new_flows.add(flow.mask(), flow.hash());
+                let version = upcall.version_of(flow.tag(), &miss.key, flow.mask());
+                has_changed = version != std::mem::replace(&mut self.new_flows.version, version);
+                pending.asked_for = Some((flow, version));
                 Answer::Run(program)
             }
-        }
+        };
+        pending.answer = Some(answer);
+        has_changed
     }
 
-    fn install(
-        &mut self,
-        key: &Key,
-        mask: Box<Mask>,
-        actions: Arc<[Action]>,
-        tag: FlowTag,
-        now: Time,
-        upcall: &dyn Upcall,
-    ) {
-        let installed = match upcall.version_of(&tag, key, &mask) {
-            Some(version) => {
-                let is_current = || upcall.is_current(version);
-                let requester = Requester::Miss;
-                self.table.install_current(key, mask, actions.clone(), tag.clone(), now, requester, is_current)
+    /// Installs the flows that were asked for.
+    fn install(&self, batch: &mut [Pending], now: Time, upcall: &dyn Upcall) {
+        let mut flows: Vec<(&Key, NewFlow)> = Vec::with_capacity(batch.len());
+        let mut versions: SmallVec<[Option<u64>; BATCH_SIZE]> = SmallVec::new();
+        for Pending { miss, asked_for, .. } in batch {
+            if let Some((flow, version)) = asked_for.take() {
+                flows.push((&miss.key, flow));
+                versions.push(version);
             }
-            None => Err(Error::OutOfDate),
-        };
-        match installed {
-            Ok(Installed { id, existed, subtable, hash }) => {
-                upcall.installed(id, &tag);
-                if !existed
-                    && flow_log::is_on()
-                    && let Some(flow) = self.table.dump(id)
+        }
+        let mut installed = Vec::with_capacity(flows.len());
+        for offer in 1..=OFFERS {
+            if flows.is_empty() {
+                break;
+            }
+            if offer > 1 {
+                let version_of = |(key, flow): &(&Key, NewFlow)| upcall.version_of(flow.tag(), key, flow.mask());
+                versions = flows.iter().map(version_of).collect();
+            }
+            // Nearly always, all are of one version. The table asks about all of them at one time.
+            let asked = Cell::new(None);
+            let is_current = |number: usize| {
+                let Some(version) = versions[number] else { return false };
+                if let Some((known, is_current)) = asked.get()
+                    && known == version
                 {
-                    flow_log::flow_added(flow.id, key, &flow.mask, &actions);
+                    return is_current;
                 }
-                self.new_flows.add(subtable, hash);
+                let is_current = upcall.is_current(version);
+                asked.set(Some((version, is_current)));
+                is_current
+            };
+            let (mut added, mut refused) = (Vec::new(), 0u32);
+            self.table.install_all(&flows, now, Requester::Miss, is_current, |number, result| match result {
+                Ok(Installed { id, existed }) => {
+                    installed.push((id, flows[number].1.tag().clone()));
+                    if !existed && flow_log::is_on() {
+                        added.push((id, number));
+                    }
+                }
+                // What has changed since its version was asked for may be about other flows.
+                Err(Error::OutOfDate) if versions[number].is_some() && offer < OFFERS => refused |= 1 << number,
+                Err(refused) => tracing::debug!("flow not installed: {refused}"),
+            });
+            for (id, number) in added {
+                if let Some(flow) = self.table.dump(id) {
+                    flow_log::flow_added(id, flows[number].0, &flow.mask, &flow.actions);
+                }
             }
-            Err(refused) => tracing::debug!("flow not installed: {refused}"),
+            let mut numbers = 0..;
+            flows.retain(|_| numbers.next().is_some_and(|number| refused >> number & 1 != 0));
+        }
+        if !installed.is_empty() {
+            upcall.installed(&installed);
         }
     }
 }
@@ -307,10 +360,18 @@ fn hand_over(upcall: &dyn Upcall, packet: Packet, key: &Key, punt: &Punt, now: T
     }
 }
 
+/// Prefetches what is read of each key.
+fn prefetch_key(key: &Key) {
+    prefetch(key.common());
+    prefetch(key.present_address());
+}
+
 /// A missed packet that the handler is answering.
 struct Pending {
     miss: Miss,
     answer: Option<Answer>,
+    /// The flow that the slow path has asked for, until it is installed, and the version for which it is right.
+    asked_for: Option<(NewFlow, Option<u64>)>,
     pass: Pass,
     connection: u32,
 }

@@ -3,34 +3,42 @@
 use std::collections::VecDeque;
 
 /// Items by port. The next item is of the port that was served least recently. Items of one port stay in order.
-pub struct RoundRobin<T>(VecDeque<(usize, VecDeque<T>)>);
+pub struct RoundRobin<T> {
+    ports: VecDeque<(usize, VecDeque<T>)>,
+    /// An empty queue, for reuse.
+    spare: VecDeque<T>,
+}
 
 impl<T> Default for RoundRobin<T> {
     fn default() -> RoundRobin<T> {
-        RoundRobin(VecDeque::new())
+        RoundRobin { ports: VecDeque::new(), spare: VecDeque::new() }
     }
 }
 
 impl<T> RoundRobin<T> {
     /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ports.is_empty()
     }
 
     /// Appends an item of a port.
     pub fn push(&mut self, port: usize, item: T) {
-        match self.0.iter_mut().find(|(other, _)| *other == port) {
-            Some((_, items)) => items.push_back(item),
-            None => self.0.push_back((port, VecDeque::from([item]))),
+        if let Some((_, items)) = self.ports.iter_mut().find(|(other, _)| *other == port) {
+            return items.push_back(item);
         }
+        let mut items = std::mem::take(&mut self.spare);
+        items.push_back(item);
+        self.ports.push_back((port, items));
     }
 
     /// Hands out the next item.
     pub fn pop(&mut self) -> Option<T> {
-        let (port, mut items) = self.0.pop_front()?;
+        let (_, items) = self.ports.front_mut()?;
         let item = items.pop_front();
         if !items.is_empty() {
-            self.0.push_back((port, items));
+            self.ports.rotate_left(1);
+        } else if let Some((_, items)) = self.ports.pop_front() {
+            self.spare = items;
         }
         item
     }

@@ -194,9 +194,9 @@ impl Upcall for ToPort {
         for miss in misses {
             let actions = vec![Action::Output(PortNo(self.port.load(Ordering::SeqCst)))];
             miss.verdict = if self.install {
-                let mut mask = Box::new(Mask::wildcard());
+                let mut mask = Mask::wildcard();
                 mask.set_exact(self.field);
-                Verdict::Install { mask, actions, tag: Arc::new(()) }
+                Verdict::Install { mask: Arc::new(mask), actions: actions.into(), tag: Arc::new(()) }
             } else {
                 Verdict::Execute(actions)
             };

@@ -533,8 +533,12 @@ mod tests {
     #[test]
     fn a_smaller_table_keeps_the_shares_of_the_ports() {
         let mut table = MacTable::new(MacSettings { max_entries: 100, ..MacSettings::default() });
-        (0..40).for_each(|n| drop(table.learn(key(n), OfPort(1), at(u64::from(n)))));
-        (50..55).for_each(|n| drop(table.learn(key(n), OfPort(2), at(0))));
+        for n in 0..40 {
+            let _ = table.learn(key(n), OfPort(1), at(u64::from(n)));
+        }
+        for n in 50..55 {
+            let _ = table.learn(key(n), OfPort(2), at(0));
+        }
         table.add_static(key(99), OfPort(1));
         table.set_settings(MacSettings { max_entries: 12, ..MacSettings::default() });
         let mut left: Vec<_> = table.iter().map(|entry| entry.key.mac[5]).collect();

@@ -326,7 +326,7 @@ fn the_flows_of_a_change_are_found_by_an_index() {
 }
 
 /// The translation of a miss, not yet installed.
-fn decide(bed: &Bed, source: u32) -> (FlowTag, Box<Key>, Box<Mask>) {
+fn decide(bed: &Bed, source: u32) -> (FlowTag, Box<Key>, Arc<Mask>) {
     let sent = of(source);
     let mut key = Key::new();
     let layers = packet::flow::extract(&sent, &mut key, VlanLimit::default());
@@ -370,7 +370,7 @@ fn flows_that_share_a_record_are_told_apart() {
     let [a, b] = [2, 3].map(|source| decide(&bed, source));
     assert!(Arc::ptr_eq(&a.0, &b.0));
     bed.add_flow(1, 9, of_source(3), vec![Action::output(OfPort(3))]);
-    let version = |(tag, key, mask): &(FlowTag, Box<Key>, Box<Mask>)| bed.switch.version_of(tag, key, mask);
+    let version = |(tag, key, mask): &(FlowTag, Box<Key>, Arc<Mask>)| bed.switch.version_of(tag, key, mask);
     assert!(version(&a).is_some());
     assert!(version(&b).is_none());
 }

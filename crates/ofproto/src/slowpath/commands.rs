@@ -80,10 +80,15 @@ impl Switch {
     }
 
     /// The mask of a flow for packets with this key, whose translation depends on `mask`.
-    pub(crate) fn mask_of_flow(&self, mut mask: Box<Mask>, key: &Key) -> Box<Mask> {
-        if self.control.exact.load(Ordering::Relaxed) {
+    pub(crate) fn mask_of_flow(&self, mut mask: Mask, key: &Key) -> Mask {
+        if self.are_flows_exact() {
             match_all(&mut mask, key);
         }
         mask
+    }
+
+    /// Whether flows match everything.
+    pub(crate) fn are_flows_exact(&self) -> bool {
+        self.control.exact.load(Ordering::Relaxed)
     }
 }

@@ -5,6 +5,7 @@
 //! | `upcall` | What the datapath asks: misses, and packets for the controllers |
 //! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
 //! | `record_table` | Flows with equal records share one |
+//! | `ways` | Translations that are used again for packets that go the same way |
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `change_set` | What has changed, and which flows it can be about |
@@ -35,3 +36,4 @@ pub(crate) mod revalidators;
 pub(crate) mod round;
 mod upcall;
 pub(crate) mod waiting;
+pub(crate) mod ways;

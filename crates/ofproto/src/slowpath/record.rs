@@ -11,6 +11,7 @@ use datapath::FlowStats;
 use packet::flow::{BLOCKS, BlockId};
 use packet::wire::tcp::flags;
 use packet::{Key, Time};
+use smallvec::SmallVec;
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
@@ -27,9 +28,9 @@ pub(crate) struct FlowRecord {
     /// ([`Forwarding::affecting`]): so for each flow that has the record.
     pub valid_at: AtomicU64,
     /// The rules that the packets pass, one entry for each time.
-    pub rules: Vec<Arc<RuleStats>>,
+    pub rules: SmallVec<[Arc<RuleStats>; 2]>,
     /// The tables looked up, and whether a rule was found. Also tells that it depends on them.
-    pub tables: Vec<(Arc<TableCounters>, bool)>,
+    pub tables: SmallVec<[(Arc<TableCounters>, bool); 1]>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
     /// Groups and buckets that the packets pass.
@@ -41,7 +42,7 @@ pub(crate) struct FlowRecord {
     /// The addresses that NORMAL looked up and learnt from.
     pub macs: MacDependencies,
     /// What else the translation looked at, for each bridge.
-    pub deps: Vec<Deps>,
+    pub deps: SmallVec<[Deps; 1]>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
     /// Keeps recirculation states and punts alive, and tells what it depends on
@@ -177,6 +178,13 @@ impl FlowRecord {
             self.deps.len() - 1
         });
         &mut self.deps[index]
+    }
+
+    /// Whether it has nothing but rules and tables.
+    pub fn is_plain(&self) -> bool {
+        let others =
+            [self.patches.len(), self.groups.len(), self.fin_timeouts.len(), self.mirrors.len(), self.holds.len()];
+        others == [0; 5] && self.macs.is_empty() && !self.volatile
     }
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.

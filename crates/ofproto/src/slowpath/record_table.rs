@@ -1,59 +1,104 @@
-//! Flows with equal records share one: a million flows of one rule have one record.
+//! Flows with equal records share one: a million flows of one rule have one record. So it is with masks and actions.
 //!
 //! A small hash table holds the latest records. One of them is used again as long as nothing that it depends on has
 //! changed.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use datapath::Action;
+use packet::Mask;
 use parking_lot::Mutex;
 
 use crate::model::forwarding::Forwarding;
 use crate::slowpath::record::FlowRecord;
+use crate::slowpath::ways::{Outcome, Ways};
 
 /// Slots of the table: enough for the pipelines that many new flows pass at a time.
 const SLOTS: usize = 256;
 
-/// The latest records.
-pub(crate) struct SharedRecords(Mutex<Box<[Option<Arc<FlowRecord>>]>>);
+/// The latest records, and what goes with them.
+pub(crate) struct SharedRecords {
+    slots: Mutex<Box<[Slot]>>,
+    /// The outcomes of the latest translations.
+    pub ways: Ways,
+}
+
+/// The latest record of some pipelines, and the latest mask and actions of a flow with one of them.
+#[derive(Clone, Default)]
+struct Slot {
+    record: Option<Arc<FlowRecord>>,
+    mask: Option<Arc<Mask>>,
+    actions: Option<Arc<[Action]>>,
+}
 
 impl Default for SharedRecords {
     fn default() -> SharedRecords {
-        SharedRecords(Mutex::new(vec![None; SLOTS].into()))
+        SharedRecords { slots: Mutex::new(vec![Slot::default(); SLOTS].into()), ways: Ways::default() }
     }
 }
 
 impl SharedRecords {
     /// A record that is equivalent to `record`: one that is there already, or this one. Every record of a flow comes from
     /// here.
-    pub fn share(&self, forwarding: &Forwarding, mut record: FlowRecord) -> Arc<FlowRecord> {
+    pub fn share(&self, forwarding: &Forwarding, record: FlowRecord) -> Arc<FlowRecord> {
+        let slot = slot_of(&record);
+        self.slots.lock()[slot].share_record(forwarding, record)
+    }
+
+    /// The same for a record and what goes with it.
+    pub fn share_outcome(
+        &self,
+        forwarding: &Forwarding,
+        record: FlowRecord,
+        mask: &Mask,
+        actions: Vec<Action>,
+    ) -> Outcome {
+        let slot = slot_of(&record);
+        let slot = &mut self.slots.lock()[slot];
+        let record = slot.share_record(forwarding, record);
+        if slot.mask.as_deref() != Some(mask) {
+            slot.mask = Some(Arc::new(mask.clone()));
+        }
+        if slot.actions.as_deref() != Some(&actions[..]) {
+            slot.actions = Some(actions.into());
+        }
+        let Slot { mask, actions, .. } = slot.clone();
+        Outcome { record, mask: mask.unwrap_or_default(), actions: actions.unwrap_or_default() }
+    }
+
+    /// Removes all, so that what the records hold can be freed.
+    pub fn clear(&self) {
+        self.slots.lock().fill(Slot::default());
+        self.ways.clear();
+    }
+}
+
+impl Slot {
+    fn share_record(&mut self, forwarding: &Forwarding, mut record: FlowRecord) -> Arc<FlowRecord> {
         let valid_at = forwarding.affecting.load(SeqCst);
         *record.valid_at.get_mut() = valid_at;
         record.tell_overwritten(forwarding);
         if record.is_for_one_flow() {
             return Arc::new(record.compact());
         }
-        let mut hasher = DefaultHasher::new();
-        record.rules.iter().for_each(|rule| Arc::as_ptr(rule).hash(&mut hasher));
-        record.tables.len().hash(&mut hasher);
-        let slot = &mut self.0.lock()[hasher.finish() as usize % SLOTS];
-        if let Some(known) = slot
+        if let Some(known) = &self.record
             && known.is_equivalent(&record)
             && (known.generation == record.generation || !known.is_stale(forwarding))
         {
             known.valid_at.fetch_max(valid_at, SeqCst);
             return known.clone();
         }
-        let record = Arc::new(record.compact());
-        *slot = Some(record.clone());
-        record
+        self.record.insert(Arc::new(record.compact())).clone()
     }
+}
 
-    /// Removes all, so that what the records hold can be freed.
-    pub fn clear(&self) {
-        self.0.lock().fill(None);
-    }
+/// The slot of the records that pass the same rules.
+fn slot_of(record: &FlowRecord) -> usize {
+    // Nobody outside chooses addresses of rules.
+    let mix = |hash: u64, value: usize| (hash.rotate_left(5) ^ value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let hash = record.rules.iter().fold(record.tables.len() as u64, |hash, rule| mix(hash, Arc::as_ptr(rule).addr()));
+    (hash >> 32) as usize % SLOTS
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use crate::model::forwarding::Forwarding;
 use crate::model::mac_batch::MacBatch;
 use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
+use crate::slowpath::ways::Outcome;
 use crate::switch::Switch;
-use crate::xlate::{LearntFlow, XlateError};
+use crate::xlate::{LearntFlow, Translation, XlateError};
 
 /// The switch, as the datapath knows it. The switch owns the datapath. Were it owned in return, neither would ever be
 /// freed.
@@ -42,9 +43,9 @@ impl Upcall for SlowPath {
         self.0.upgrade().is_some_and(|switch| switch.is_current(version))
     }
 
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
+    fn installed(&self, flows: &[(FlowId, FlowTag)]) {
         if let Some(switch) = self.0.upgrade() {
-            switch.installed(flow, tag);
+            switch.installed(flows);
         }
     }
 
@@ -118,9 +119,12 @@ impl Upcall for Switch {
     }
 
     /// A flow may be installed with an address that has moved meanwhile.
-    fn installed(&self, flow: FlowId, tag: &FlowTag) {
-        if let Some(record) = tag.downcast_ref::<FlowRecord>() {
-            self.adopt(flow, record, &self.forwarding.read());
+    fn installed(&self, flows: &[(FlowId, FlowTag)]) {
+        let forwarding = self.forwarding.read();
+        for (flow, tag) in flows {
+            if let Some(record) = tag.downcast_ref::<FlowRecord>() {
+                self.adopt(*flow, record, &forwarding);
+            }
         }
     }
 
@@ -153,23 +157,32 @@ impl Switch {
     /// after it. Returns the flows that it teaches, too.
     fn miss(&self, forwarding: &Forwarding, batch: &MacBatch, miss: &Miss, now: Time) -> (Verdict, Vec<LearntFlow>) {
         let key = &*miss.key;
-        let Some(mut translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
+        let credit = |record: &FlowRecord| {
+            if !miss.counted {
+                record.credit(1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+            }
+        };
+        // What a way's mask is finished by, all packets on it have in common. That of an exact flow is not.
+        let has_ways = !self.are_flows_exact() && key.common().recirc_id.get() == 0;
+        if has_ways && let Some(outcome) = self.records.ways.find(forwarding, key) {
+            credit(&outcome.record);
+            return (install(outcome), Vec::new());
+        }
+        let Some(translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
             return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         };
-        let record = self.records.share(forwarding, std::mem::take(&mut translation.record));
-        if !miss.counted {
-            record.credit(1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+        let Translation { mask, decided_by, actions, record, learnt, error, slow, .. } = translation;
+        if slow || matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
+            credit(&record);
+            let verdict = if slow { Verdict::Execute(actions) } else { Verdict::Drop(DropReason::UpcallError) };
+            return (verdict, learnt);
         }
-        if matches!(translation.error, Some(XlateError::NoBridge | XlateError::NoContext)) {
-            return (Verdict::Drop(DropReason::UpcallError), Vec::new());
+        let outcome = self.records.share_outcome(forwarding, record, &self.mask_of_flow(mask, key), actions);
+        credit(&outcome.record);
+        if has_ways && let Some(decided_by) = decided_by {
+            self.records.ways.add(forwarding, key, decided_by, &outcome);
         }
-        let verdict = if translation.slow {
-            Verdict::Execute(translation.actions)
-        } else {
-            let mask = self.mask_of_flow(translation.mask, key);
-            Verdict::Install { mask, actions: translation.actions, tag: record }
-        };
-        (verdict, translation.learnt)
+        (install(outcome), learnt)
     }
 
     /// The verdict on a packet that flows were learnt from: its translation is out of date by that. So the flow is as a
@@ -178,11 +191,11 @@ impl Switch {
         let Verdict::Install { actions, .. } = verdict else { return verdict };
         let forwarding = self.forwarding.read();
         match self.translate_dp(&forwarding, key, None, now) {
-            Some(new) if !new.record.volatile && !new.slow && new.actions == actions => {
-                let tag = self.records.share(&forwarding, new.record);
-                Verdict::Install { mask: self.mask_of_flow(new.mask, key), actions, tag }
+            Some(new) if !new.record.volatile && !new.slow && new.actions[..] == actions[..] => {
+                let mask = self.mask_of_flow(new.mask, key);
+                install(self.records.share_outcome(&forwarding, new.record, &mask, new.actions))
             }
-            _ => Verdict::Execute(actions),
+            _ => Verdict::Execute(actions.to_vec()),
         }
     }
 
@@ -222,6 +235,11 @@ impl Switch {
             }
         }
     }
+}
+
+/// The verdict that asks for a flow with this outcome.
+fn install(Outcome { record, mask, actions }: Outcome) -> Verdict {
+    Verdict::Install { mask, actions, tag: record }
 }
 
 /// The reason with this number. A datapath flow that an operator adds may have a number that is no reason.

@@ -5,6 +5,7 @@ use openflow::{Action, OfPort, PacketInReason, Subfield, TableId};
 use packet::Field;
 use packet::flow::{BlockId, VLAN_PRESENT};
 
+use super::copies::is_register;
 use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
 use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
@@ -103,6 +104,7 @@ impl Ctx<'_, '_> {
     }
 
     fn action(&mut self, action: &Action) -> bool {
+        self.keep_copies_for(action);
         match action {
             Action::Output { port, max_len } => self.output_action(*port, *max_len),
             Action::OutputReg { src, max_len } => self.output_reg(src, *max_len),
@@ -193,6 +195,9 @@ impl Ctx<'_, '_> {
             }
             _ => (field, value, mask),
         };
+        if !is_register(field) {
+            self.keep_copies();
+        }
         self.wc.add(field, mask & field.info().max());
         let old = self.flow.get(field);
         self.flow.set(field, old & !mask | value & mask);
@@ -240,9 +245,13 @@ impl Ctx<'_, '_> {
                 return;
             }
         }
-        src.add_to(&mut self.wc);
         let value = src.get(&self.flow);
-        self.write(dst.field, value << dst.ofs, dst.mask());
+        if self.note_copy(src, dst) {
+            dst.set(&mut self.flow, value);
+        } else {
+            src.add_to(&mut self.wc);
+            self.write(dst.field, value << dst.ofs, dst.mask());
+        }
         self.written(dst);
     }
 

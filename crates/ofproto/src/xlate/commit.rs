@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use datapath::{Action, Rewrite};
-use packet::flow::{BlockId, VLAN_PRESENT};
+use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
 use packet::{Field, Key, Mask};
 
 use super::headers::{Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
@@ -42,6 +42,9 @@ const MARK: Header = &[&[Field::PktMark]];
 
 /// Appends to `actions` what makes a packet with the key `base` one with the key `flow`.
 pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Action>) {
+    if are_equal(flow, base) {
+        return;
+    }
     set_header(ETHERNET, flow, base, wc, actions);
     // L3 fields exist again once the labels are gone.
     let uncovered = is_mpls(base) && !is_mpls(flow);
@@ -56,6 +59,13 @@ pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions:
     set_header(PRIORITY, flow, base, wc, actions);
     set_header(MARK, flow, base, wc, actions);
     tunnel(flow, base, actions);
+}
+
+/// Whether nothing but the pipeline's own differs.
+fn are_equal(flow: &Headers, base: &Headers) -> bool {
+    let mut blocks = Blocks(flow.present().0 | base.present().0).iter();
+    let own = |block: BlockId| matches!(block, BlockId::Pipeline | BlockId::Regs);
+    flow.covered == base.covered && blocks.all(|block| own(block) || flow.block(block) == base.block(block))
 }
 
 fn l3(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {

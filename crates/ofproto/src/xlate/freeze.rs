@@ -111,6 +111,7 @@ impl Ctx<'_, '_> {
         userdata: &[u8],
         implicit_miss: bool,
     ) {
+        self.keep_copies();
         self.commit();
         let explicit_miss = reason == PacketInReason::Action && self.table_miss;
         let reason = if explicit_miss { PacketInReason::NoMatch } else { reason };

@@ -29,6 +29,7 @@ impl<'a> Ctx<'a, '_> {
         if mirrors & !self.mirrored == 0 {
             return;
         }
+        self.keep_copies();
         let received = Tags::new(&self.flow.tags());
         self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
         if !port.vlan.accepts(received.vid()) {

@@ -22,6 +22,7 @@
 //! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
 //! | `frozen` | What is kept of a pipeline that has stopped |
 //! | `commit` | Datapath actions for header changes |
+//! | `copies` | Parts of the packet that were copied to registers |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `limits` | What one translation may take |
 //! | [`trace`] | Events for whoever explains a translation |
@@ -29,6 +30,7 @@
 mod actions;
 mod choose;
 mod commit;
+mod copies;
 #[cfg(test)]
 mod drop_tests;
 mod freeze;
@@ -128,15 +130,18 @@ pub(crate) enum XlateError {
 /// The outcome of a translation.
 pub(crate) struct Translation {
     /// The bits of the key that the outcome depends on.
-    pub mask: Box<Mask>,
+    pub mask: Mask,
+    /// Those bits without the ones that were copied to registers at which nothing has looked, if there are any: packets
+    /// that agree in these have the same outcome, mask included.
+    pub decided_by: Option<Box<Mask>>,
     /// What the datapath has to do.
     pub actions: Vec<DpAction>,
     /// Whom to credit, and dependencies.
     pub record: FlowRecord,
     /// Flows that `learn` actions ask for.
     pub learnt: Vec<LearntFlow>,
-    /// The key at the end.
-    pub flow: Key,
+    /// The key at the end, for whoever explains the translation.
+    pub flow: Option<Box<Key>>,
     /// Whether it gave up.
     pub error: Option<XlateError>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
@@ -168,6 +173,7 @@ pub(crate) fn translate(
         packet: input.key,
         entered: if input.frozen.is_some() { BridgeId(u32::MAX) } else { bridge.id },
         wc: initial_mask(input.key),
+        copies: copies::Copies::new(input.frozen.is_none() && input.packet_out.is_none()),
         out: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
@@ -200,11 +206,12 @@ pub(crate) fn translate(
 
 fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
     Translation {
-        mask: Box::new(initial_mask(input.key)),
+        mask: initial_mask(input.key),
+        decided_by: None,
         actions: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
-        flow: input.key.clone(),
+        flow: None,
         error: Some(XlateError::NoBridge),
         looked_at_vlan: false,
         slow: false,
@@ -247,6 +254,8 @@ struct Ctx<'a, 's> {
     entered: BridgeId,
     /// What was looked at.
     wc: Mask,
+    /// What was copied to registers, and is not in `wc` yet.
+    copies: copies::Copies,
     out: Vec<DpAction>,
     record: FlowRecord,
     learnt: Vec<LearntFlow>,
@@ -333,7 +342,9 @@ impl<'a> Ctx<'a, '_> {
         }
     }
 
-    fn finish(mut self, original: &Key) -> Translation {
+    fn finish(&mut self, original: &Key) -> Translation {
+        let decided_by = self.decided_by(original);
+        self.keep_copies();
         let looked_at_vlan = finish_mask(&mut self.wc, original);
         if let Some(error) = self.error {
             self.out = vec![DpAction::Drop(error.drop_reason())];
@@ -348,11 +359,12 @@ impl<'a> Ctx<'a, '_> {
             self.out.extend(inner);
         }
         Translation {
-            mask: Box::new(self.wc),
-            actions: self.out,
-            record: self.record,
-            learnt: self.learnt,
-            flow: self.flow.key,
+            mask: self.wc.clone(),
+            decided_by,
+            actions: std::mem::take(&mut self.out),
+            record: std::mem::take(&mut self.record),
+            learnt: std::mem::take(&mut self.learnt),
+            flow: self.sink.is_some().then(|| Box::new(self.flow.key.clone())),
             error: self.error,
             looked_at_vlan,
             slow: self.slow,
@@ -455,6 +467,9 @@ impl<'a> Ctx<'a, '_> {
 
     /// Looks up in the present table only.
     fn lookup_in_table(&mut self, in_port: OfPort) -> Lookup<'a> {
+        if self.copies.have_addresses() {
+            self.keep_copies();
+        }
         let bridge = self.bridge;
         let table = &bridge.tables[usize::from(self.table)];
         let common = self.flow.common();
@@ -474,6 +489,9 @@ impl<'a> Ctx<'a, '_> {
             table.rules.lookup(&self.flow, &mut self.wc)
         };
         let overwritten = self.overwritten();
+        if self.copies.are_looked_at(&self.wc) {
+            self.keep_copies();
+        }
         let common = self.flow.common_mut();
         common.in_port = real_port;
         (common.tp_src, common.tp_dst) = ports;
@@ -551,12 +569,9 @@ fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
 /// Removes bits that are not of the packet, or that other matched bits imply. Returns whether the
 /// translation looked at the VLAN tag.
 fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
-    use packet::flow::{BlockId, VLAN_PRESENT};
-    for block in [BlockId::Pipeline, BlockId::Regs] {
-        if wc.0.present().has(block) {
-            wc.0.block_mut(block).0.fill(0);
-        }
-    }
+    use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
+    let own = Blocks::default().with(BlockId::Pipeline).with(BlockId::Regs);
+    wc.0.keep(Blocks(Blocks::ALL.0 & !own.0));
     let common = original.common();
     let bits = wc.0.common_mut();
     if common.packet_type.get() != 0 {

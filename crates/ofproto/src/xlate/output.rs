@@ -137,6 +137,7 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("the other end of the patch port does not exist"));
         };
+        self.keep_copies();
         let flow = Box::new(self.flow.clone());
         let (stack, set) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.action_set));
         let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);

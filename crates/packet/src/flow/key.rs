@@ -116,6 +116,11 @@ impl Key {
         self.present
     }
 
+    /// Where it is kept which blocks hold data: in a cache line of its own.
+    pub fn present_address(&self) -> *const Blocks {
+        &raw const self.present
+    }
+
     /// A block; [`Block::ZERO`] where it is absent.
     #[inline(always)]
     pub fn block(&self, id: BlockId) -> &Block {
@@ -186,22 +191,37 @@ impl Key {
     }
 
     /// A field's value as an unsigned number.
+    #[inline]
     pub fn get(&self, field: Field) -> u128 {
         let info = field.info();
-        let raw = self.bytes(field).iter().fold(0u128, |n, &b| n << 8 | u128::from(b));
+        let raw = match *self.bytes(field) {
+            [a] => u128::from(a),
+            [a, b] => u128::from(u16::from_be_bytes([a, b])),
+            [a, b, c, d] => u128::from(u32::from_be_bytes([a, b, c, d])),
+            ref bytes => load(bytes),
+        };
         raw >> info.shift & info.max()
     }
 
     /// Writes a field. Bits of `value` beyond the field's width are ignored.
+    #[inline]
     pub fn set(&mut self, field: Field, value: u128) {
         let info = field.info();
         let (at, bytes) = (info.offset as usize % BLOCK_SIZE, info.bytes as usize);
-        let block = &mut self.block_mut(ALL_BLOCKS[info.offset as usize / BLOCK_SIZE]).0[at..at + bytes];
-        let max = info.max() << info.shift;
-        let value = value << info.shift & max;
-        for (i, byte) in block.iter_mut().rev().enumerate() {
-            let (mask, bits) = ((max >> (8 * i)) as u8, (value >> (8 * i)) as u8);
-            *byte = *byte & !mask | bits;
+        let to = &mut self.block_mut(ALL_BLOCKS[info.offset as usize / BLOCK_SIZE]).0[at..at + bytes];
+        let mask = info.max() << info.shift;
+        let value = value << info.shift & mask;
+        match to {
+            [a] => *a = *a & !mask as u8 | value as u8,
+            [a, b] => {
+                let old = u16::from_be_bytes([*a, *b]);
+                [*a, *b] = (old & !mask as u16 | value as u16).to_be_bytes();
+            }
+            [a, b, c, d] => {
+                let old = u32::from_be_bytes([*a, *b, *c, *d]);
+                [*a, *b, *c, *d] = (old & !mask as u32 | value as u32).to_be_bytes();
+            }
+            bytes => store(bytes, mask, value),
         }
     }
 
@@ -241,6 +261,19 @@ impl Key {
             let (a, b, m) = (self.block(id).words(), other.block(id).words(), mask.0.block(id).words());
             (0..8).fold(0, |diff, i| diff | (a[i] ^ b[i]) & m[i]) == 0
         })
+    }
+}
+
+/// The number that these bytes are, in network byte order.
+fn load(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |n, &byte| n << 8 | u128::from(byte))
+}
+
+/// Replaces the bits of `mask` in the number that these bytes are, in network byte order.
+fn store(bytes: &mut [u8], mask: u128, value: u128) {
+    for (i, byte) in bytes.iter_mut().rev().enumerate() {
+        let (mask, bits) = ((mask >> (8 * i)) as u8, (value >> (8 * i)) as u8);
+        *byte = *byte & !mask | bits;
     }
 }
 

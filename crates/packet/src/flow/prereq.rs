@@ -107,13 +107,15 @@ impl Prereq {
         if self.is_ct() {
             mask.add(Field::CtState, CT_VALID);
         }
-        let mut alternatives: Vec<Pairs> = self.implied().to_vec();
-        for depth in 0.. {
-            let Some(&(field, _)) = alternatives.first().and_then(|pairs| pairs.get(depth)) else { break };
+        // The alternatives ask for the same fields, in the same order.
+        let (alternatives, mut matched) = (self.implied(), 0);
+        let agrees = |pairs: &Pairs, depth: usize| pairs[..depth].iter().all(|&(field, value)| key.get(field) == value);
+        while let Some(pairs) = alternatives.iter().find(|pairs| agrees(pairs, matched)) {
+            let Some(&(field, _)) = pairs.get(matched) else { break };
             mask.set_exact(field);
-            alternatives.retain(|pairs| pairs[depth].1 == key.get(field));
+            matched += 1;
         }
-        if alternatives.is_empty() {
+        if !alternatives.iter().any(|pairs| agrees(pairs, matched)) {
             return;
         }
         if self.is_l4() {

@@ -13,8 +13,8 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use packet::Key;
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
@@ -33,7 +33,7 @@ use crate::upcall::{FlowId, FlowStats};
 struct Header {
     /// The mask, which the flow's subtable owns; null while the entry is dead.
     shape: AtomicPtr<Shape>,
-    /// The actions: see [`pack`].
+    /// The actions, which flows with equal ones may share: see [`pack`].
     program: AtomicPtr<Program>,
     /// Hash of the masked key.
     hash: AtomicU64,
@@ -324,7 +324,7 @@ impl Arena {
         shape: &Shape,
         key: &Key,
         hash: u64,
-        program: Program,
+        program: &Arc<Program>,
     ) {
         let header = self.header(flow);
         for worker in 0..self.workers.load(Ordering::Relaxed) {
@@ -364,15 +364,29 @@ impl Arena {
         }
     }
 
+    /// Prefetches an entry for a key of `blocks` blocks, and a flow's counters, for [`make_live`](Arena::make_live).
+    pub(in crate::classify) fn prefetch_dead(&self, flow: FlowRef, blocks: usize) {
+        let entry = self.entry(flow);
+        (0..=blocks).for_each(|block| crate::classify::prefetch(entry.wrapping_add(block * BLOCK_SIZE)));
+        for worker in 0..self.workers.load(Ordering::Relaxed) {
+            crate::classify::prefetch(self.flow_counters(worker).of(flow));
+        }
+    }
+
     /// Frees the entry of a flow that has been dead for at least a grace period.
-    pub(in crate::classify) fn free(&self, free: &mut Free, flow: FlowRef, domain: &Domain) {
-        retire(self.header(flow).program.swap(ptr::null_mut(), Ordering::AcqRel), domain);
+    pub(in crate::classify) fn free(&self, free: &mut Free, flow: FlowRef) {
+        let program = self.header(flow).program.swap(ptr::null_mut(), Ordering::AcqRel);
+        if is_shared(program) {
+            // SAFETY: the pointer came from `Arc::into_raw` in `pack`. It is unlinked, and so was the flow a grace period ago,
+            // so no reader can use it. It is made an `Arc` again only here.
+            drop(unsafe { Arc::from_raw(program) });
+        }
         let stride = self.chunks[flow.chunk()].stride.load(Ordering::Relaxed) as usize;
         free.entries[stride / BLOCK_SIZE - 2].push(flow);
     }
 
     /// Replaces a live flow's program.
-    pub(in crate::classify) fn set_program(&self, flow: FlowRef, program: Program, domain: &Domain) {
+    pub(in crate::classify) fn set_program(&self, flow: FlowRef, program: &Arc<Program>, domain: &Domain) {
         let old = self.header(flow).program.swap(pack(program), Ordering::AcqRel);
         self.invalidate_caches(flow);
         retire(old, domain);
@@ -415,11 +429,11 @@ impl Drop for Arena {
             for slot in 0..CHUNK {
                 let entry = base.wrapping_add(slot * blocks * BLOCK_SIZE).cast::<Header>();
                 // SAFETY: `&mut self` says that there are no readers left. Every entry of a chunk starts with a
-                // header, and a program pointer that is not immediate came from `Box::into_raw` in `pack`.
+                // header, and a program pointer that is not immediate came from `Arc::into_raw` in `pack`.
                 unsafe {
                     let program = *(*entry).program.get_mut();
-                    if is_box(program) {
-                        drop(Box::from_raw(program));
+                    if is_shared(program) {
+                        drop(Arc::from_raw(program));
                     }
                 }
             }
@@ -439,24 +453,36 @@ pub struct Free {
     chunks: usize,
 }
 
+impl Free {
+    /// The entry for a key of `blocks` blocks that is handed out after `number` others, if it is known by now.
+    pub(in crate::classify) fn nth(&self, blocks: usize, number: usize) -> Option<FlowRef> {
+        let (used, fresh) = (&self.entries[blocks - 1], &self.fresh[blocks - 1]);
+        match number.checked_sub(used.len()) {
+            None => Some(used[used.len() - 1 - number]),
+            Some(number) => fresh.clone().nth(number).map(FlowRef),
+        }
+    }
+}
+
 /// A program pointer with this bit is not a pointer: the bits above [`ACTION_BITS`] are a port number, or,
 /// with [`DROP_BIT`], a reason.
 const IMMEDIATE: usize = 1;
 const DROP_BIT: usize = 2;
 const ACTION_BITS: u32 = 2;
 
-fn pack(program: Program) -> *mut Program {
+fn pack(program: &Arc<Program>) -> *mut Program {
     let immediate = |bits: usize| ptr::without_provenance_mut(bits | IMMEDIATE);
     if let Some(port) = program.single_output() {
         return immediate((port.0 as usize) << ACTION_BITS);
     }
     match program.single_drop() {
         Some(reason) => immediate((reason as usize) << ACTION_BITS | DROP_BIT),
-        None => Box::into_raw(Box::new(program)),
+        None => Arc::into_raw(program.clone()).cast_mut(),
     }
 }
 
-fn is_box(program: *mut Program) -> bool {
+/// Whether it is a pointer to a program, of which it holds a reference.
+fn is_shared(program: *mut Program) -> bool {
     !program.is_null() && program.addr() & IMMEDIATE == 0
 }
 
@@ -477,10 +503,10 @@ fn unpack(program: *mut Program, guard: Guard<'_>) -> CompiledAction<'_> {
 }
 
 fn retire(program: *mut Program, domain: &Domain) {
-    if is_box(program) {
-        // SAFETY: the pointer came from `Box::into_raw` in `pack`. It is unlinked, so no new reader can reach it, and
-        // it is made a box again only here.
-        domain.retire(unsafe { Box::from_raw(program) });
+    if is_shared(program) {
+        // SAFETY: the pointer came from `Arc::into_raw` in `pack`. It is unlinked, so no new reader can reach it, and
+        // it is made an `Arc` again only here.
+        domain.retire(Box::new(unsafe { Arc::from_raw(program) }));
     }
 }
 

@@ -7,13 +7,17 @@
 //! Flows of the management are never evicted.
 //!
 //! An evicted flow is unlinked at once. Its entry is reused, and its counters are final, when no worker can be using
-//! it any more. Nothing waits for that.
+//! it any more. Nothing waits for that. The evictions for several new flows are made together, so that they wait for memory
+//! only once, and share a grace period.
 
 use std::ops::Bound;
 
+use packet::BATCH_SIZE;
+use smallvec::SmallVec;
+
 use super::flow_ref::FlowRef;
 use super::masks::PortFlows;
-use super::megaflow::{LOCKED, Table, UnlinkedFlow, Writer, list_index};
+use super::megaflow::{Detached, LOCKED, Table, UnlinkedFlow, Writer, list_index};
 use crate::pipeline::recirculation::RecircStage;
 use crate::upcall::RemovedFlow;
 
@@ -28,7 +32,7 @@ pub(in crate::classify) const MAX_UNLINKED: usize = 1 << 16;
 
 impl Table {
     /// Evicts a flow so that the stage's list, which has this number, can have another one. Returns whether a flow was
-    /// evicted. Shares are of input ports: a port does not get more by having flows in many stages.
+    /// evicted.
     pub(in crate::classify) fn make_room(&self, writer: &mut Writer, list: u16, stage: RecircStage) -> bool {
         if writer.unlinked.len() >= MAX_UNLINKED {
             self.reap(writer);
@@ -36,15 +40,62 @@ impl Table {
                 return false;
             }
         }
-        let share = writer.count / writer.ports.len().max(1);
-        let port = list_index(stage.in_port);
-        let own = writer.ports.get(&port).map_or(0, |port| port.evictable);
-        let own_port = (own > 0).then_some(port);
-        let from = if own > 0 && own >= share { own_port } else { find_fullest(writer, share).or(own_port) };
-        let from = from.and_then(|from| choose_list(writer, from, list));
-        let Some(flow) = from.and_then(|from| self.choose(writer, from)) else { return false };
+        let Some(flow) = self.choose_for(writer, list, stage) else { return false };
         self.evict(writer, flow);
         true
+    }
+
+    /// Evicts flows so that there is room for one of each of these stages, up to the first whose port has less than its
+    /// share: the flows that would go one by one. From there on, room is found when the flows are installed.
+    pub(in crate::classify) fn make_room_for(&self, writer: &mut Writer, stages: impl Iterator<Item = RecircStage>) {
+        // All are chosen before the first is unlinked: meanwhile the memory that this needs is on its way.
+        let mut evicted: SmallVec<[Detached; BATCH_SIZE]> = SmallVec::new();
+        // How many flows of each port come before.
+        let mut before: SmallVec<[(u16, usize); 4]> = SmallVec::new();
+        for (number, stage) in stages.enumerate() {
+            let port = list_index(stage.in_port);
+            let at = before.iter().position(|(other, _)| *other == port).unwrap_or_else(|| {
+                before.push((port, 0));
+                before.len() - 1
+            });
+            let of_port = before[at].1;
+            before[at].1 += 1;
+            if !self.is_full_with(writer, number) {
+                continue;
+            }
+            if writer.unlinked.len() + evicted.len() >= MAX_UNLINKED {
+                break;
+            }
+            // As it is when those that come before are there.
+            let share = ((writer.count + number) / writer.ports.len().max(1)).saturating_sub(of_port);
+            if !has_share(writer, port, share) {
+                break;
+            }
+            let asking = self.list_now(writer, stage);
+            let Some(flow) = choose_list(writer, port, asking).and_then(|list| self.choose(writer, list)) else {
+                break;
+            };
+            let detached = self.detach(writer, flow);
+            detached.record.subtable.prefetch_for_writer(detached.hash);
+            evicted.push(detached);
+        }
+        if evicted.is_empty() {
+            return;
+        }
+        evicted.iter().for_each(|detached| self.make_dead(writer, detached));
+        let epoch = self.domain.begin();
+        evicted.into_iter().for_each(|detached| self.let_wait(writer, detached, epoch));
+    }
+
+    /// The flow to be evicted for one of this stage, whose list has this number. Shares are of input ports: a port does
+    /// not get more by having flows in many stages.
+    fn choose_for(&self, writer: &mut Writer, list: u16, stage: RecircStage) -> Option<FlowRef> {
+        let share = writer.count / writer.ports.len().max(1);
+        let port = list_index(stage.in_port);
+        let own = writer.ports.get(&port).filter(|port| port.evictable > 0).map(|_| port);
+        let from = if has_share(writer, port, share) { own } else { find_fullest(writer, share).or(own) };
+        let from = choose_list(writer, from?, list)?;
+        self.choose(writer, from)
     }
 
     /// The flow of a list that is evicted.
@@ -70,13 +121,19 @@ impl Table {
     }
 
     fn evict(&self, writer: &mut Writer, flow: FlowRef) {
-        let id = self.arena.id(flow);
-        let (record, taken) = self.unlink(writer, flow);
+        let detached = self.detach(writer, flow);
+        self.make_dead(writer, &detached);
         let epoch = self.domain.begin();
+        self.let_wait(writer, detached, epoch);
+    }
+
+    /// Has an unlinked flow wait until this epoch has passed.
+    fn let_wait(&self, writer: &mut Writer, detached: Detached, epoch: u64) {
+        let Detached { flow, record, taken, .. } = detached;
         writer.unlinked.push_back(UnlinkedFlow {
             epoch,
             flow,
-            id,
+            id: self.arena.id(flow),
             tag: record.tag,
             slow_path_stats: record.slow_path_stats,
             taken,
@@ -86,14 +143,21 @@ impl Table {
 
     /// Finishes those evictions whose flow no worker can use any more.
     pub(in crate::classify) fn reap(&self, writer: &mut Writer) {
-        while writer.unlinked.front().is_some_and(|unlinked| self.domain.passed(unlinked.epoch)) {
+        // Flows that were evicted together have one epoch.
+        let mut passed = 0;
+        let mut has_passed = |epoch| {
+            let has = epoch == passed || self.domain.passed(epoch);
+            passed = if has { epoch } else { passed };
+            has
+        };
+        while writer.unlinked.front().is_some_and(|unlinked| has_passed(unlinked.epoch)) {
             let UnlinkedFlow { flow, id, tag, slow_path_stats, mut taken, .. } =
                 writer.unlinked.pop_front().expect("there is one");
             let mut stats = self.arena.stats(flow);
             if let Some(slow_path_stats) = slow_path_stats {
                 stats.add(&slow_path_stats);
             }
-            self.arena.free(&mut writer.free, flow, &self.domain);
+            self.arena.free(&mut writer.free, flow);
             writer.evicted.push(RemovedFlow { id, rest: taken.take(&stats), stats, tag });
         }
     }
@@ -164,6 +228,11 @@ impl Table {
         }
         None
     }
+}
+
+/// Whether a port has at least `share` flows that may be evicted.
+fn has_share(writer: &Writer, port: u16, share: usize) -> bool {
+    writer.ports.get(&port).is_some_and(|port| port.evictable > 0 && port.evictable >= share)
 }
 
 /// A port with more than `share` flows that may be evicted, or else the one with the most. Looks at a few ports, starting

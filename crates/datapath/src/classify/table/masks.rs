@@ -100,7 +100,7 @@ impl ListFlows {
 
     /// Chooses the mask for a flow whose translation asks for `mask`, which has the number that `number` computes.
     pub fn choose_mask(&mut self, mask: &Mask, number: impl FnOnce() -> u32, limit: usize, now: Time) -> MaskChoice {
-        if let Some(member) = self.members.iter().find(|m| !m.phased_out && *m.subtable.mask == *mask) {
+        if let Some(member) = self.members.iter().find(|m| !m.phased_out && m.has_mask(mask)) {
             return MaskChoice::Listed(member.subtable.clone());
         }
         if self.pressure.is_none() && self.members.len() < limit {
@@ -195,6 +195,11 @@ impl ListFlows {
 }
 
 impl Member {
+    /// Whether this is the mask of its flows.
+    pub fn has_mask(&self, mask: &Mask) -> bool {
+        std::ptr::eq(&*self.subtable.mask, mask) || *self.subtable.mask == *mask
+    }
+
     fn push(&mut self, flow: FlowRef, records: &mut Records) {
         let before = std::mem::replace(&mut self.newest, flow);
         if let Some(record) = records.get_mut(flow) {

@@ -16,6 +16,7 @@ use packet::flow::BLOCK_SIZE;
 use packet::flow::hash::Hasher;
 use packet::{BATCH_SIZE, Key, Mask, Time};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::arena::{Arena, Free};
 use super::flow_ref::FlowRef;
@@ -122,6 +123,54 @@ pub(in crate::classify) struct UnlinkedFlow {
     pub taken: Taken,
 }
 
+/// A flow that is in no list any more, and not dead yet.
+pub(in crate::classify) struct Detached {
+    pub flow: FlowRef,
+    /// Hash of its masked key.
+    pub hash: u64,
+    pub record: Record,
+    pub taken: Taken,
+}
+
+/// A flow to be installed, for a key that goes with it.
+pub struct NewFlow {
+    mask: Arc<Mask>,
+    /// Hash of the key under the mask.
+    hash: u64,
+    actions: Arc<[Action]>,
+    program: Arc<Program>,
+    tag: FlowTag,
+}
+
+impl NewFlow {
+    /// A flow for the packets that equal `key` under `mask`, with these actions, and what they are compiled to.
+    pub fn new(
+        hasher: &Hasher,
+        key: &Key,
+        mut mask: Arc<Mask>,
+        (actions, program): (Arc<[Action]>, Arc<Program>),
+        tag: FlowTag,
+    ) -> NewFlow {
+        make_always_exact(&mut mask);
+        NewFlow { hash: hasher.hash_masked(key, &mask), mask, actions, program, tag }
+    }
+
+    /// Its mask.
+    pub fn mask(&self) -> &Arc<Mask> {
+        &self.mask
+    }
+
+    /// Hash of its key under its mask.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The upper layer's record.
+    pub fn tag(&self) -> &FlowTag {
+        &self.tag
+    }
+}
+
 /// What a flow is installed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requester {
@@ -140,7 +189,7 @@ const fn bytes_of(blocks: usize, workers: usize) -> usize {
 
 /// The mask that a new flow gets.
 struct ChosenMask {
-    mask: Box<Mask>,
+    mask: Arc<Mask>,
     /// The number of the mask that it asked for, if that is another one; otherwise zero.
     requested: u32,
     /// The subtable with the mask, if it is at hand.
@@ -162,16 +211,12 @@ pub struct LookupContext<'a> {
     pub count_at: Option<Time>,
 }
 
-/// A flow that [`Table::install`] has made or found.
+/// A flow that was made or found.
 pub struct Installed {
     /// Its identity.
     pub id: FlowId,
     /// Whether it existed before.
     pub existed: bool,
-    /// The subtable that it is in. Its mask can be wider than the one that was asked for.
-    pub subtable: Arc<Subtable>,
-    /// Hash of its key under that mask.
-    pub hash: u64,
 }
 
 impl Table {
@@ -321,46 +366,84 @@ impl Table {
     pub fn install(
         &self,
         key: &Key,
-        mask: Box<Mask>,
+        mask: impl Into<Arc<Mask>>,
         actions: Arc<[Action]>,
         tag: FlowTag,
         now: Time,
         requester: Requester,
     ) -> Result<Installed, Error> {
-        self.install_current(key, mask, actions, tag, now, requester, || true)
+        let program = Arc::new(Program::compile(&actions));
+        let flow = NewFlow::new(&self.hasher, key, mask.into(), (actions, program), tag);
+        let mut result = Err(Error::OutOfDate);
+        self.install_all(&[(key, flow)], now, requester, |_| true, |_, installed| result = installed);
+        result
     }
 
-    /// As [`install`](Table::install), if `is_current` says with the mutex held that the flow is not out of date. So
-    /// whoever makes it out of date and then walks over the flows meets it.
-    #[allow(clippy::too_many_arguments, reason = "what a flow is")]
-    pub fn install_current(
+    /// As [`install`](Table::install), for several flows in turn, each with its key, under one lock. Their evictions are
+    /// made together.
+    ///
+    /// Asks `is_current` for each flow with the mutex held whether it is not out of date. So whoever makes it out of date
+    /// and then walks over the flows meets it. Tells `done` of each flow, still with the mutex held.
+    pub fn install_all(
         &self,
-        key: &Key,
-        mut mask: Box<Mask>,
-        actions: Arc<[Action]>,
-        tag: FlowTag,
+        flows: &[(&Key, NewFlow)],
         now: Time,
         requester: Requester,
-        is_current: impl FnOnce() -> bool,
-    ) -> Result<Installed, Error> {
-        set_always_exact(&mut mask);
-        let program = Program::compile(&actions);
-        let stage = stage_of(key);
-
-        let mut writer = self.writer.lock();
-        if !is_current() {
-            return Err(Error::OutOfDate);
+        is_current: impl Fn(usize) -> bool,
+        mut done: impl FnMut(usize, Result<Installed, Error>),
+    ) {
+        let writer = &mut *self.writer.lock();
+        let is_current: SmallVec<[bool; BATCH_SIZE]> = (0..flows.len()).map(is_current).collect();
+        let current = || flows.iter().zip(&is_current).filter(|(_, is_current)| **is_current).map(|(flow, _)| flow);
+        // Memory that is needed later is on its way before something waits for it.
+        current().enumerate().for_each(|(number, (key, flow))| self.prefetch_for(writer, key, flow, number));
+        self.reap(writer);
+        if requester == Requester::Miss {
+            self.make_room_for(writer, current().map(|(key, _)| stage_of(key)));
         }
-        let list = self.list_for(&mut writer, stage);
-        let installed = self.install_in(&mut writer, list, stage, key, mask, (actions, program), tag, now, requester);
+        for (number, ((key, flow), is_current)) in flows.iter().zip(&is_current).enumerate() {
+            let installed =
+                if *is_current { self.install_new(writer, key, flow, now, requester) } else { Err(Error::OutOfDate) };
+            done(number, installed);
+        }
+    }
+
+    /// Prefetches what the installation of a flow writes to, after `number` others.
+    fn prefetch_for(&self, writer: &Writer, key: &Key, flow: &NewFlow, number: usize) {
+        let list = writer.lists.get(&self.list_now(writer, stage_of(key)));
+        let Some(member) = list.and_then(|list| list.members.iter().find(|m| m.has_mask(&flow.mask))) else { return };
+        member.subtable.prefetch_for_writer(flow.hash);
+        let blocks = member.subtable.shape.count();
+        if let Some(entry) = writer.free.nth(blocks, number) {
+            self.arena.prefetch_dead(entry, blocks);
+            writer.records.prefetch_slot(entry);
+        }
+    }
+
+    fn install_new(
+        &self,
+        writer: &mut Writer,
+        key: &Key,
+        flow: &NewFlow,
+        now: Time,
+        requester: Requester,
+    ) -> Result<Installed, Error> {
+        let stage = stage_of(key);
+        let list = self.list_for(writer, stage);
+        let installed = self.install_in(writer, (list, stage), key, flow, now, requester);
         if installed.is_err()
             && is_later(stage)
             && self.stages.find(stage).is_some_and(|own| !writer.lists.contains_key(&own))
         {
-            let Writer { free_lists, .. } = &mut *writer;
-            self.stages.release(stage, free_lists, &self.domain);
+            self.stages.release(stage, &mut writer.free_lists, &self.domain);
         }
         installed
+    }
+
+    /// The list that flows of a stage are in at present, or the port's.
+    pub(in crate::classify) fn list_now(&self, writer: &Writer, stage: RecircStage) -> u16 {
+        let own = (is_later(stage) && !writer.unlisted.contains_key(&stage)).then(|| self.stages.find(stage)).flatten();
+        own.unwrap_or_else(|| list_index(stage.in_port))
     }
 
     /// The list for flows of a stage. The stage gets a list of its own, if there is one left.
@@ -373,32 +456,29 @@ impl Table {
         own.unwrap_or_else(|| list_index(stage.in_port))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what a flow is")]
     fn install_in(
         &self,
         writer: &mut Writer,
-        list: u16,
-        stage: RecircStage,
+        (list, stage): (u16, RecircStage),
         key: &Key,
-        mask: Box<Mask>,
-        (actions, program): (Arc<[Action]>, Program),
-        tag: FlowTag,
+        flow: &NewFlow,
         now: Time,
         requester: Requester,
     ) -> Result<Installed, Error> {
+        let NewFlow { actions, program, tag, .. } = flow;
         // 1. Choose the mask. If a flow with this key and mask exists, it is changed.
         let ChosenMask { mask, requested, subtable } =
-            self.choose_mask(writer, list, mask, stage.in_port, requester, now)?;
+            self.choose_mask(writer, list, &flow.mask, stage.in_port, requester, now)?;
         let known = subtable.or_else(|| writer.subtables.get(&*mask).cloned());
-        let hash = self.hasher.hash_masked(key, &mask);
+        let hash = if requested == 0 { flow.hash } else { self.hasher.hash_masked(key, &mask) };
         if let Some(subtable) = &known
             && let Some(flow) = subtable.find_for_writer(key, hash, &self.arena)
         {
             self.arena.set_program(flow, program, &self.domain);
             let id = self.arena.id(flow);
             let record = writer.records.get_mut(flow).expect("every live flow has a record");
-            (record.actions, record.tag) = (actions, tag);
-            return Ok(Installed { id, existed: true, subtable: subtable.clone(), hash });
+            (record.actions, record.tag) = (actions.clone(), tag.clone());
+            return Ok(Installed { id, existed: true });
         }
         // 2. Otherwise a flow is added, for which another may have to be evicted.
         if self.is_full(writer) && (requester == Requester::Management || !self.make_room(writer, list, stage)) {
@@ -406,9 +486,7 @@ impl Table {
         }
         // The list's last flow may have been evicted, and the list released with it.
         let list = self.list_for(writer, stage);
-        self.reap(writer);
         let subtable = known.filter(|s| s.count() > 0).unwrap_or_else(|| {
-            let mask: Arc<Mask> = Arc::from(mask);
             let subtable = Arc::new(Subtable::new(mask.clone(), self.limits.workers));
             writer.subtables.insert(mask, subtable.clone());
             subtable
@@ -423,8 +501,8 @@ impl Table {
         unsafe { self.arena.make_live(flow, &subtable.shape, key, hash, program) };
         subtable.insert(flow, hash, &self.arena, &self.domain);
         let record = Record {
-            tag,
-            actions,
+            tag: tag.clone(),
+            actions: actions.clone(),
             created: now,
             subtable: subtable.clone(),
             slow_path_stats: None,
@@ -440,7 +518,7 @@ impl Table {
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
         self.insert_in_list(writer, (list, stage), &subtable, flow);
-        Ok(Installed { id: self.arena.id(flow), existed: false, subtable, hash })
+        Ok(Installed { id: self.arena.id(flow), existed: false })
     }
 
     /// The mask that a new flow gets.
@@ -448,34 +526,40 @@ impl Table {
         &self,
         writer: &mut Writer,
         list: u16,
-        mask: Box<Mask>,
+        mask: &Arc<Mask>,
         in_port: PortNo,
         requester: Requester,
         now: Time,
     ) -> Result<ChosenMask, Error> {
         let limit = self.max_masks();
-        let own = |mask, subtable| Ok(ChosenMask { mask, requested: 0, subtable });
+        let own = |mask: &Arc<Mask>, subtable| Ok(ChosenMask { mask: mask.clone(), requested: 0, subtable });
         let Some(port) = writer.lists.get_mut(&list) else { return own(mask, None) };
         let refused = Err(Error::TooManyMasks { port: in_port, limit });
         if requester == Requester::Management {
-            let listed = port.members.iter().any(|m| *m.subtable.mask == *mask);
+            let listed = port.members.iter().any(|m| m.has_mask(mask));
             return if listed || port.members.len() < limit { own(mask, None) } else { refused };
         }
         let number = || self.hasher.hash_key(&mask.0) as u32 | 1;
-        let choice = port.choose_mask(&mask, number, limit, now);
+        let choice = port.choose_mask(mask, number, limit, now);
         if port.members.iter().any(|m| m.phased_out) {
             writer.phased_out.insert(list);
         }
         match choice {
             MaskChoice::Listed(subtable) => own(mask, Some(subtable)),
             MaskChoice::Own => own(mask, None),
-            MaskChoice::Wide(mask, requested) => Ok(ChosenMask { mask, requested, subtable: None }),
+            MaskChoice::Wide(mask, requested) => Ok(ChosenMask { mask: mask.into(), requested, subtable: None }),
             MaskChoice::None => refused,
         }
     }
 
     fn is_full(&self, writer: &Writer) -> bool {
-        writer.count >= self.max_flows() || writer.bytes >= self.limits.memory.load(Ordering::Relaxed)
+        self.is_full_with(writer, 0)
+    }
+
+    /// Whether there is no room for another flow, once there are so many more flows of the smallest size.
+    pub(in crate::classify) fn is_full_with(&self, writer: &Writer, more: usize) -> bool {
+        writer.count + more >= self.max_flows()
+            || writer.bytes + more * bytes_of(1, self.arena.workers()) >= self.limits.memory.load(Ordering::Relaxed)
     }
 
     /// Whether a limit is exceeded.
@@ -485,10 +569,10 @@ impl Table {
 
     /// Replaces a flow's actions.
     pub fn modify(&self, id: FlowId, actions: Vec<Action>) -> Result<(), Error> {
-        let program = Program::compile(&actions);
+        let program = Arc::new(Program::compile(&actions));
         let mut writer = self.writer.lock();
         let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
-        self.arena.set_program(flow, program, &self.domain);
+        self.arena.set_program(flow, &program, &self.domain);
         writer.records.get_mut(flow).expect("every live flow has a record").actions = actions.into();
         Ok(())
     }
@@ -526,7 +610,7 @@ impl Table {
             if let Some(slow_path_stats) = slow_path_stats {
                 stats.add(&slow_path_stats);
             }
-            self.arena.free(&mut writer.free, flow, &self.domain);
+            self.arena.free(&mut writer.free, flow);
             RemovedFlow { id, rest: taken.take(&stats), stats, tag }
         });
         gone.collect()
@@ -534,16 +618,27 @@ impl Table {
 
     /// Unlinks a live flow.
     pub(in crate::classify) fn unlink(&self, writer: &mut Writer, flow: FlowRef) -> (Record, Taken) {
-        let hash = self.arena.hash(flow);
-        self.arena.make_dead(flow);
+        let detached = self.detach(writer, flow);
+        self.make_dead(writer, &detached);
+        (detached.record, detached.taken)
+    }
+
+    /// Takes a live flow out of the lists. Nothing but [`make_dead`](Table::make_dead) is to be done with it.
+    pub(in crate::classify) fn detach(&self, writer: &mut Writer, flow: FlowRef) -> Detached {
         self.remove_from_list(writer, flow);
         let (record, taken) = writer.records.remove(flow).expect("every live flow has a record");
-        record.subtable.remove(flow, hash);
         writer.indexes.remove(flow);
         writer.count -= 1;
         writer.bytes = writer.bytes.saturating_sub(bytes_of(record.subtable.shape.count(), self.arena.workers()));
+        Detached { flow, hash: self.arena.hash(flow), record, taken }
+    }
+
+    /// Unlinks a flow that is out of the lists.
+    pub(in crate::classify) fn make_dead(&self, writer: &mut Writer, detached: &Detached) {
+        let Detached { flow, hash, record, .. } = detached;
+        self.arena.make_dead(*flow);
+        record.subtable.remove(*flow, *hash);
         self.forget_if_empty(writer, &record.subtable);
-        (record, taken)
     }
 
     fn forget_if_empty(&self, writer: &mut Writer, subtable: &Arc<Subtable>) {
@@ -759,6 +854,15 @@ impl Table {
 fn set_always_exact(mask: &mut Mask) {
     let common = mask.0.common_mut();
     (common.in_port, common.recirc_id, common.packet_type) = (u32::MAX.into(), u32::MAX.into(), u32::MAX.into());
+}
+
+/// The same, for a mask that others share, if it does not do so yet.
+fn make_always_exact(mask: &mut Arc<Mask>) {
+    let common = mask.0.common();
+    let exact = [common.in_port, common.recirc_id, common.packet_type].iter().all(|bits| bits.get() == u32::MAX);
+    if !exact {
+        set_always_exact(Arc::make_mut(mask));
+    }
 }
 
 /// How many flows are removed, evicted or listed while the mutex is held once.

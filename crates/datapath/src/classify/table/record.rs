@@ -121,6 +121,15 @@ impl Records {
         }
     }
 
+    /// Prefetches where the record of a new flow is going to be.
+    pub fn prefetch_slot(&self, flow: FlowRef) {
+        let at = flow.index();
+        if let Some(Some(RecordBlock { records, taken })) = self.0.get(at / BLOCK) {
+            crate::classify::prefetch(&records[at % BLOCK]);
+            crate::classify::prefetch(&taken[at % BLOCK]);
+        }
+    }
+
     pub fn insert(&mut self, flow: FlowRef, record: Record) {
         let at = flow.index();
         if self.0.len() <= at / BLOCK {

@@ -108,6 +108,11 @@ impl Subtable {
         self.buckets_for_writer().remove(flow, hash);
     }
 
+    /// Prefetches what the insertion or the removal of a flow with this hash reads first.
+    pub(in crate::classify) fn prefetch_for_writer(&self, hash: u64) {
+        self.buckets_for_writer().prefetch(hash);
+    }
+
     fn buckets_for_writer(&self) -> &Buckets {
         // SAFETY: only the table's writer calls this, and only the writer replaces the buckets, in `insert`, after
         // its last use of the reference.
