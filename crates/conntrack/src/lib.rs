@@ -6,6 +6,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`fragments`] | Fragments, reassembled in thought |
 //! | [`headers`] | What tracking reads of a packet |
 //! | [`helpers`] | FTP and TFTP: connections that others announce |
 //! | [`nat`] | Translated addresses and ports |
@@ -17,6 +18,7 @@
 //! | [`tracker`] | The ct action on one packet |
 //! | [`tuple`] | What names a direction of a connection |
 
+pub mod fragments;
 pub mod headers;
 pub mod helpers;
 pub mod nat;

@@ -58,7 +58,8 @@ impl Nat {
         if let Some(address) = self.address(orig, address) {
             reply.set_address(side, address);
         }
-        let offset = if self.choice == Choice::Random { random } else { chosen } as u32;
+        // Other bits than those that choose the address.
+        let offset = if self.choice == Choice::Random { random } else { chosen >> 32 } as u32;
         let translates_ports = orig.has_ports() || orig.is_icmp() && !orig.is_v6();
         let mut phases = [None, None];
         if translates_ports {

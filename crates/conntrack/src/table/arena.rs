@@ -42,7 +42,9 @@ struct Common {
 
 impl Arena {
     pub(super) fn new() -> Arena {
-        let chunks = (0..CHUNKS).map(|_| OnceLock::new()).collect();
+        // loom does not know that a `OnceLock` orders what is in it.
+        let chunk = || if cfg!(loom) { OnceLock::from(new_chunk()) } else { OnceLock::new() };
+        let chunks = (0..CHUNKS).map(|_| chunk()).collect();
         Arena { chunks, common: Mutex::new(Common { free: Vec::new(), used: 0 }) }
     }
 

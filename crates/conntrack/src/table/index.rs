@@ -104,6 +104,11 @@ impl Index {
             overflow: Segments(std::array::from_fn(|_| OnceLock::new())),
         };
         index.home.make(0);
+        if cfg!(loom) {
+            // loom does not know that a `OnceLock` orders what is in it.
+            (1..BASE << (SEGMENTS - 1)).for_each(|at| assert!(index.home.make(at).is_some()));
+            (0..BASE << (SEGMENTS - 1)).for_each(|at| assert!(index.overflow.make(at).is_some()));
+        }
         index
     }
 

@@ -11,9 +11,13 @@ use crate::sync::{AtomicU64, Ordering};
 /// The limit that Open vSwitch begins with.
 pub const DEFAULT_LIMIT: u32 = 3_000_000;
 
-/// Zones whose counts lie together.
+/// Zones that there can be, and those whose counts lie together.
+#[cfg(not(loom))]
+const ZONES: usize = 1 << 16;
 #[cfg(not(loom))]
 const PAGE: usize = 256;
+#[cfg(loom)]
+const ZONES: usize = 1;
 #[cfg(loom)]
 const PAGE: usize = 1;
 
@@ -34,17 +38,19 @@ struct Zone {
 
 impl Limits {
     pub(super) fn new(limit: u32) -> Limits {
-        Limits {
+        let limits = Limits {
             connections: CachePadded::new(AtomicU64::new(0)),
             limit: AtomicU64::new(limit.into()),
             default_zone: AtomicU64::new(0),
-            zones: (0..65536 / PAGE).map(|_| OnceLock::new()).collect(),
-        }
+            zones: (0..ZONES / PAGE).map(|_| OnceLock::new()).collect(),
+        };
+        limits.zone(0);
+        limits
     }
 
     fn zone(&self, zone: u16) -> &Zone {
         let new = || Zone { connections: AtomicU64::new(0), limit: AtomicU64::new(0) };
-        let page = self.zones[usize::from(zone) / PAGE].get_or_init(|| (0..PAGE).map(|_| new()).collect());
+        let page = self.zones[usize::from(zone) % ZONES / PAGE].get_or_init(|| (0..PAGE).map(|_| new()).collect());
         &page[usize::from(zone) % PAGE]
     }
 
@@ -77,7 +83,7 @@ impl Limits {
 
     /// How many connections a zone has.
     pub fn zone_connections(&self, zone: u16) -> u64 {
-        let page = self.zones[usize::from(zone) / PAGE].get();
+        let page = self.zones[usize::from(zone) % ZONES / PAGE].get();
         page.map_or(0, |page| page[usize::from(zone) % PAGE].connections.load(Ordering::Relaxed))
     }
 
@@ -93,7 +99,7 @@ impl Limits {
 
     /// The limit that holds for a zone; `None` for none.
     pub fn zone_limit(&self, zone: u16) -> Option<u32> {
-        let own = match self.zones[usize::from(zone) / PAGE].get() {
+        let own = match self.zones[usize::from(zone) % ZONES / PAGE].get() {
             Some(page) => page[usize::from(zone) % PAGE].limit.load(Ordering::Relaxed),
             None => 0,
         };
