@@ -233,8 +233,8 @@ impl<P> Known<P> {
             Some(Dropped::Off)
         } else if piece.len == 0
             || end > u32::from(u16::MAX)
-            || piece.offset % 8 != 0
-            || piece.more && piece.len % 8 != 0
+            || !piece.offset.is_multiple_of(8)
+            || piece.more && !piece.len.is_multiple_of(8)
         {
             Some(Dropped::Malformed)
         } else if piece.more && piece.packet_len < family.min_size {
@@ -423,7 +423,7 @@ mod tests {
                         prop_assert!(whole.is_sorted(), "in the order in which they came");
                         let mut pieces: Vec<Piece> = whole.iter().map(|n| all[*n]).collect();
                         pieces.sort_by_key(|piece| piece.offset);
-                        let end = pieces.iter().fold(Some(0), |at, p| (at? == p.offset).then_some(p.offset + p.len));
+                        let end = pieces.iter().try_fold(0, |at, p| (at == p.offset).then_some(p.offset + p.len));
                         prop_assert!(end.is_some() && !pieces.last().unwrap().more);
                         prop_assert!(pieces.iter().rev().skip(1).all(|piece| piece.more));
                         out.extend(whole);

@@ -144,7 +144,7 @@ impl Headers {
                 let right = || if src.is_ipv4() { checksum::checksum(transport) == 0 } else { sum() };
                 check(!verify.transport || right())?;
                 if is_error(proto, header.kind) {
-                    let quoted = Quoted::of(transport, dst, zone)?;
+                    let quoted = Quoted::of(transport, dst, zone).ok_or(Malformed::Quote)?;
                     return Ok(Headers { tuple: quoted.tuple.reverse(), upper: Upper::Error(quoted) });
                 }
                 if header.code != 0 {

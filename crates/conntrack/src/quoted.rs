@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use packet::wire::{icmp, ip_proto, ipv4, ipv6};
 use zerocopy::FromBytes;
 
-use crate::headers::Malformed;
 use crate::tuple::Tuple;
 
 /// What an ICMP error quotes.
@@ -38,21 +37,20 @@ pub fn is_error(proto: u8, kind: u8) -> bool {
 }
 
 impl Quoted {
-    /// What an ICMP message quotes that went to `receiver`, which must have sent the quoted packet.
-    pub fn of(message: &[u8], receiver: IpAddr, zone: u16) -> Result<Quoted, Malformed> {
+    /// What an ICMP message quotes that went to `receiver`, which must have sent the quoted packet; `None` where it does
+    /// not quote one whole.
+    pub fn of(message: &[u8], receiver: IpAddr, zone: u16) -> Option<Quoted> {
         let ip = size_of::<icmp::Header>();
-        let bytes = message.get(ip..).ok_or(Malformed::Quote)?;
+        let bytes = message.get(ip..)?;
         let (src, dst, proto, header) = match receiver {
-            IpAddr::V4(_) => quoted_v4(bytes),
-            IpAddr::V6(_) => quoted_v6(bytes),
-        }
-        .ok_or(Malformed::Quote)?;
+            IpAddr::V4(_) => quoted_v4(bytes)?,
+            IpAddr::V6(_) => quoted_v6(bytes)?,
+        };
         if src != receiver {
-            return Err(Malformed::Quote);
+            return None;
         }
-        let ports = ports(src.is_ipv4(), proto, bytes.get(header..).unwrap_or_default()).ok_or(Malformed::Quote)?;
-        let tuple = Tuple::new(src, dst, proto, ports, zone).ok_or(Malformed::Quote)?;
-        Ok(Quoted { tuple, ip, transport: ip + header })
+        let ports = ports(src.is_ipv4(), proto, bytes.get(header..)?)?;
+        Some(Quoted { tuple: Tuple::new(src, dst, proto, ports, zone)?, ip, transport: ip + header })
     }
 }
 
@@ -114,7 +112,7 @@ mod tests {
     }
 
     fn quote(message: &[u8]) -> Option<Quoted> {
-        Quoted::of(message, [10, 0, 0, 1].into(), 0).ok()
+        Quoted::of(message, [10, 0, 0, 1].into(), 0)
     }
 
     #[test]
@@ -137,7 +135,7 @@ mod tests {
         for len in 0..error().len() {
             assert_eq!(quote(&error()[..len]), None, "{len} bytes");
         }
-        assert!(Quoted::of(&error(), [10, 0, 0, 2].into(), 0).is_err());
+        assert!(Quoted::of(&error(), [10, 0, 0, 2].into(), 0).is_none());
     }
 
     #[test]
@@ -156,9 +154,9 @@ mod tests {
             "src=fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc,dst=fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd,sport=40000,dport=80"
         );
         message[56] = 44;
-        assert!(Quoted::of(&message, [0xfc; 16].into(), 3).is_err(), "a fragment");
+        assert!(Quoted::of(&message, [0xfc; 16].into(), 3).is_none(), "a fragment");
         message[56] = 60;
         message[57] = 255;
-        assert!(Quoted::of(&message, [0xfc; 16].into(), 3).is_err(), "a header beyond the end");
+        assert!(Quoted::of(&message, [0xfc; 16].into(), 3).is_none(), "a header beyond the end");
     }
 }
