@@ -5,6 +5,7 @@ import time
 
 import pytest
 from conftest import WEIR, until
+from lib.ingress import replace_while_packets_flow, rules
 from lib.net import run
 
 CONFIG = """
@@ -19,14 +20,6 @@ name = "{b.port}"
 """
 #: What `ping` sends: 56 bytes and the headers of ICMP, IPv4 and Ethernet.
 PING = 98
-#: Sends datagrams without end.
-SENDER = """
-import socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-while True:
-    s.sendto(b"x" * 20, ("10.0.0.2", 9))
-    time.sleep(0.001)
-"""
 
 
 @pytest.fixture
@@ -45,12 +38,6 @@ def switch(weir, hosts):
     w = weir(CONFIG.format(a=a, b=b, more=""))
     assert a.ping("10.0.0.2") == 3
     return w, a, b
-
-
-def rules(w, port):
-    """The rules of a port, each with what it has counted: (text, packets, bytes, dropped)."""
-    ports = w.json("ingress", port, "show")["ports"]
-    return [(r["rule"], r["packets"], r["bytes"], r["dropped"]) for p in ports for r in p["rules"]]
 
 
 def refusal(w, *args):
@@ -102,21 +89,7 @@ def test_a_limit_lets_so_many_go_on(switch):
 
 def test_rules_are_replaced_while_packets_flow(switch):
     """None gets by while a filter that drops it is replaced by another, and none is lost that both let pass."""
-    w, a, b = switch
-    texts = ["drop udp dst port 9; pass", "pass icmp; drop dst host 10.0.0.2"]
-    w.cli("ingress", a.port, "set", texts[0])
-    sniffer = b.sniff("udp", "port", "9")
-    a.start("python3", "-c", SENDER)
-    until(lambda: rules(w, a.port)[0][1] > 10, what="datagrams that are dropped")
-    ping = a.start("ping", "-n", "-c", "200", "-i", "0.01", "-W", "2", "10.0.0.2")
-    replaced = 0
-    while ping.poll() is None:
-        replaced += 1
-        w.cli("ingress", a.port, "set", texts[replaced % 2])
-    assert replaced > 5 and "200 received" in ping.communicate()[0]
-    assert "10.0.0.2.9" not in sniffer.seen()
-    w.cli("ingress", a.port, "del")
-    sniffer.sees("10.0.0.2.9")
+    replace_while_packets_flow(*switch, ["drop udp dst port 9; pass", "pass icmp; drop dst host 10.0.0.2"])
 
 
 def test_what_is_wrong_is_said_with_its_place_and_changes_nothing(switch):

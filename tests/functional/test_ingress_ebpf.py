@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import WEIR, until
+from lib.ingress import SENDER, rules
 from lib.net import run
-from test_ingress import CONFIG, SENDER, hosts, refusal, rules, switch  # noqa: F401
+from test_ingress import CONFIG, hosts, refusal, switch  # noqa: F401
 
 SOURCES = Path(__file__).parent / "ebpf"
 #: Programs that libxdp brings, which XDP tools load into the kernel.

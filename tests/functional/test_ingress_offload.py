@@ -4,8 +4,9 @@ import json
 
 import pytest
 from conftest import until
+from lib.ingress import replace_while_packets_flow, rules
 from lib.net import run
-from test_ingress import PING, SENDER, dropped, hosts, rules  # noqa: F401
+from test_ingress import PING, dropped, hosts  # noqa: F401
 
 CONFIG = """
 [[bridge]]
@@ -86,21 +87,8 @@ def test_a_pushed_rule_drops_and_is_counted(switch):
 
 
 def test_no_accepted_packet_is_lost_while_pushed_rules_are_replaced(switch):
-    w, a, b = switch
     texts = ["drop udp dst port 9; pass", "pass icmp; drop dst host 10.0.0.2", "limit 1m tcp; drop udp"]
-    w.cli("ingress", a.port, "set", texts[0])
-    sniffer = b.sniff("udp", "port", "9")
-    a.start("python3", "-c", SENDER)
-    until(lambda: rules(w, a.port)[0][1] > 10, what="datagrams that are dropped")
-    ping = a.start("ping", "-n", "-c", "200", "-i", "0.01", "-W", "2", "10.0.0.2")
-    replaced = 0
-    while ping.poll() is None:
-        replaced += 1
-        w.cli("ingress", a.port, "set", texts[replaced % 3])
-    assert replaced > 5 and "200 received" in ping.communicate()[0]
-    assert "10.0.0.2.9" not in sniffer.seen()
-    w.cli("ingress", a.port, "del")
-    sniffer.sees("10.0.0.2.9")
+    replace_while_packets_flow(*switch, texts)
 
 
 def test_what_cannot_be_pushed_stays_in_the_switch(switch):

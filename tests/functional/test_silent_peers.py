@@ -186,3 +186,44 @@ def test_a_controller_that_says_nothing_is_given_up(ovs):  # noqa: F811
     assert silent.ended.wait(30)
     silent.listener.close()
     assert "(p1)" in ovs.ofctl("show", "br0")
+
+
+def test_peers_that_read_no_events_are_bounded_together(ovs, crowd, tmp_path):  # noqa: F811
+    """Those for whom most is kept are disconnected, until it is little enough for all. One that reads gets everything."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:controller-memory-limit=16")
+    count, many = 3000, 40
+    flows = tmp_path / "flows"
+    flows.write_text("".join(f"send_flow_rem,priority={n},actions=drop\n" for n in range(1, count + 1)))
+    ovs.ofctl("add-flows", "br0", str(flows))
+    # OFPT_SET_CONFIG with a miss_send_len: from then on, such a peer gets events.
+    asking = HELLO + bytes.fromhex("0109000c000000050000ffff") + ECHO
+    peers = crowd(str(ovs.dir / "br0.mgmt"), asking, many=many)
+    reader = connect(str(ovs.dir / "br0.mgmt"))
+    reader.sendall(asking)
+    data, removed = b"", 0
+
+    def read(until_kind):
+        """Reads messages up to one of this kind; how many flow-removed were before it."""
+        nonlocal data, removed
+        while True:
+            while len(data) < 8 or len(data) < struct.unpack_from(">H", data, 2)[0]:
+                more = reader.recv(1 << 16)
+                assert more, "the one that reads is disconnected, too"
+                data += more
+            kind, size = struct.unpack_from(">BH", data, 1)
+            data = data[size:]
+            removed += kind == 11
+            if kind == until_kind or removed == count:
+                return
+
+    read(3)
+    remover = threading.Thread(target=ovs.ofctl, args=("del-flows", "br0"))
+    remover.start()
+    read(None)
+    remover.join()
+    assert removed == count
+    overflows = lambda: int(ovs.appctl("coverage/read-counter", "ofproto_controller_overflow"))
+    assert 0 < overflows() < many, "no more than has to be"
+    until(lambda: sum(map(closed, peers)) >= overflows(), what="the disconnection")

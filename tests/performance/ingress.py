@@ -193,6 +193,13 @@ def weir(args, stack, ports, test, rules, enter=()):
 def afxdp(args, test, which):
     with ExitStack() as stack:
         veths = Veths(stack, args.tool)
+        if which == "floor":
+            devices = [f"net_af_xdp{n},iface={name}" for n, name in enumerate(("in", "out"))]
+            enter = ("ip", "netns", "exec", veths.switch)
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-ingress-"))) / "log"
+            stack.enter_context(process(*enter, *testpmd(devices, "io"), log=log))
+            wait(lambda: b"start packet forwarding" in log.read_bytes(), "testpmd that forwards")
+            return rates(args, veths, lambda: veths.received(veths.other, "sink"))
         more = 'ingress-offload = false\n' if which == "user" else ""
         ports = ["", f'name = "in"\ntype = "afxdp"\n{args.options}\n{more}', f'name = "out"\ntype = "afxdp"\n{args.options}']
         enter = ("ip", "netns", "exec", veths.switch)
@@ -241,12 +248,15 @@ def dpdk(args, test, which):
         return rate, rate
 
 
+def testpmd(devices, mode):
+    vdevs = [word for device in devices for word in ("--vdev", device)]
+    return ["dpdk-testpmd", "-l", f"{FIRST},{LAST}", "--in-memory", "--no-pci", *vdevs, "--", f"--forward-mode={mode}",
+            "--stats-period", "1", "--nb-cores=1", "--total-num-mbufs=220000"]
+
+
 def floor(args, devices, test):
     """testpmd on the same devices: it forwards from one to the other, or only receives."""
-    mode = {"forward": "io", "drop": "rxonly"}[test]
-    vdevs = [word for device in devices for word in ("--vdev", device)]
-    command = ["dpdk-testpmd", "-l", f"{FIRST},{LAST}", "--in-memory", "--no-pci", *vdevs, "--", f"--forward-mode={mode}",
-               "--stats-period", "1", "--nb-cores=1", "--total-num-mbufs=220000"]
+    command = testpmd(devices, {"forward": "io", "drop": "rxonly"}[test])
     p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     time.sleep(4 + args.seconds)
     p.terminate()
@@ -261,7 +271,7 @@ def floor(args, devices, test):
 
 CASES = {
     **{f"linux-{test}": (linux, test, None) for test in ("forward", "iptables", "nftables", "xdp")},
-    **{f"afxdp-forward-{which}": (afxdp, "forward", which) for which in ("none", "empty", "pass")},
+    **{f"afxdp-forward-{which}": (afxdp, "forward", which) for which in ("floor", "none", "empty", "pass")},
     **{f"afxdp-drop-{which}": (afxdp, "drop", which) for which in ("none", "empty", "user", "offloaded")},
     **{f"dpdk-forward-{which}": (dpdk, "forward", which) for which in ("floor", "none", "empty", "pass")},
     **{f"dpdk-drop-{which}": (dpdk, "drop", which) for which in ("floor", "none", "empty", "match")},

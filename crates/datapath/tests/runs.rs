@@ -3,9 +3,10 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use common::{by_hand, flow, udp};
-use datapath::{Action, Config, DropReason, PortNo, Rewrite};
+use common::{MemPort, by_hand, flow, udp};
+use datapath::{Action, Config, Datapath, DropReason, PortNo, Rewrite};
 use packet::{Field, Packet};
 use proptest::prelude::*;
 
@@ -54,7 +55,8 @@ fn actions(ports: Vec<PortNo>) -> impl Strategy<Value = Vec<Action>> {
     let by_length = (rewrites_and_sends.clone(), rewrites_and_sends.clone())
         .prop_map(|(longer, others)| vec![Action::CheckLength { size: 66, longer, others }]);
     let all_kinds = prop::collection::vec(nested, 1..7).boxed();
-    prop_oneof![4 => all_kinds, 2 => rewrites_and_sends, 1 => by_length.boxed()]
+    let floods = prop::collection::vec(output(), 2..8).boxed();
+    prop_oneof![4 => all_kinds, 2 => rewrites_and_sends, 1 => by_length.boxed(), 2 => floods]
 }
 
 fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
@@ -89,9 +91,10 @@ type Left = (Vec<Vec<Vec<u8>>>, Vec<u64>);
 const IN: usize = 3;
 
 /// What leaves each port, and the drops. The frames come in batches, and are of one flow or of two; or the actions are
-/// done with each by itself, on a key of its own.
-fn left(actions: &[Action], way: Way, frames: &[Vec<u8>]) -> Left {
+/// done with each by itself, on a key of its own. The ports in `down` are down.
+fn left_with(actions: &[Action], way: Way, frames: &[Vec<u8>], down: &[usize]) -> Left {
     let (dp, _, p) = by_hand(Config::default(), PORTS);
+    take_down(&dp, &p, down);
     let ports: Vec<PortNo> = p.iter().map(|port| port.0).collect();
     let actions = renumbered(actions, &ports);
     dp.install(flow(ports[IN], 1, &[], vec![Action::Output(ports[0])])).unwrap();
@@ -113,6 +116,17 @@ fn left(actions: &[Action], way: Way, frames: &[Vec<u8>]) -> Left {
     let drops = &dp.stats().workers[0].drops;
     let sent = p.iter().map(|port| port.1.take()).collect();
     (sent, DropReason::ALL.iter().map(|&reason| drops.get(reason)).collect())
+}
+
+fn left(actions: &[Action], way: Way, frames: &[Vec<u8>]) -> Left {
+    left_with(actions, way, frames, &[])
+}
+
+fn take_down(dp: &Datapath, ports: &[(PortNo, Arc<MemPort>)], down: &[usize]) {
+    for &number in down {
+        ports[number].1.up.store(false, Relaxed);
+        dp.refresh_port(ports[number].0).unwrap();
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,9 +152,10 @@ proptest! {
         actions in actions((0..PORTS as u32).map(PortNo).collect()),
         by_source in any::<bool>(),
         frames in frames(),
+        down in prop::sample::subsequence((0..IN).collect::<Vec<_>>(), 0..=IN),
     ) {
-        let alone = left(&actions, Way::Alone, &frames);
-        let together = left(&actions, if by_source { Way::TwoFlows } else { Way::OneFlow }, &frames);
+        let alone = left_with(&actions, Way::Alone, &frames, &down);
+        let together = left_with(&actions, if by_source { Way::TwoFlows } else { Way::OneFlow }, &frames, &down);
         // A frame that was cut short has lost its number.
         let cut = |actions: &[Action]| format!("{actions:?}").contains("Truncate");
         if cut(&actions) {
@@ -208,4 +223,42 @@ fn a_run_leaves_in_order_with_what_cannot_be_rewritten() {
     let (sent, _) = left(&[two, Action::PopVlan, one], Way::OneFlow, &frames);
     assert_eq!(sent[2], frames);
     assert_eq!(sent[1].iter().map(|frame| frame[frame.len() - 1]).collect::<Vec<u8>>(), numbers);
+}
+
+/// Copies of a flood do not overtake packets of other flows of their batch, nor do these overtake them, whichever ports
+/// are down.
+#[test]
+fn floods_leave_in_order_with_other_flows() {
+    for down in [&[][..], &[0], &[2], &[0, 2]] {
+        let (dp, _, ports) = by_hand(Config::default(), PORTS);
+        take_down(&dp, &ports, down);
+        let output = |number: usize| Action::Output(ports[number].0);
+        let push = Action::PushVlan { tpid: 0x8100, tci: 1 };
+        let of_flows = [
+            vec![output(0), output(1)],
+            vec![output(1), output(2)],
+            vec![output(1)],
+            vec![push, output(1)],
+            vec![output(0), output(1), output(2)],
+        ];
+        for (source, actions) in of_flows.into_iter().enumerate() {
+            dp.install(flow(ports[IN].0, 0, &[(Field::NwSrc, source as u128)], actions)).unwrap();
+        }
+        // In a batch of its own, between others, and in runs; from the megaflow table first, then from the cache.
+        let mut expected = Vec::new();
+        for n in 0..8 * 32u32 {
+            let source = if n < 64 { 0 } else { n * n / 7 % 5 };
+            let mut frame = udp(source, 2, 3, 4);
+            *frame.last_mut().unwrap() = n as u8;
+            ports[IN].1.give(&frame);
+            expected.push(n as u8);
+        }
+        while dp.poll() > 0 {}
+        let sent = ports[1].1.take();
+        assert_eq!(sent.iter().map(|frame| frame[frame.len() - 1]).collect::<Vec<_>>(), expected, "down: {down:?}");
+        let account = dp.account();
+        assert_eq!(account.came(), account.went(), "{account}");
+        let copies = account.sent + dp.stats().workers[0].drops.get(DropReason::PortDown);
+        assert!(copies > expected.len() as u64 && (down.len() < 2) == (account.sent > expected.len() as u64));
+    }
 }

@@ -19,6 +19,7 @@
 //! | [`prefix`] | Expressions that name a prefix only |
 //! | [`prefix_set`] | The first of many such rules that matches a frame |
 //! | [`prefix_table`] | The first of many prefixes that holds an address |
+//! | [`few_prefixes`] | A few prefixes, compared with a whole batch at once |
 //! | [`limit`] | Rate limits |
 //! | [`counters`] | What the rules have counted |
 //! | [`port_filter`] | The filter of a port and its receive queues |
@@ -28,6 +29,7 @@
 pub mod bpf;
 pub mod counters;
 pub mod ebpf;
+pub mod few_prefixes;
 pub mod fuzz;
 pub mod jit;
 pub mod libpcap;

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use datapath::classify::bits;
+use datapath::pipeline::batch::all;
 use datapath::pipeline::ingress::Filter;
 use packet::{Packet, Time};
 use parking_lot::Mutex;
@@ -13,7 +15,7 @@ use parking_lot::Mutex;
 use crate::counters::{QueueCounters, RuleCounts};
 use crate::ebpf::PortProgram;
 use crate::ebpf::port_program::QueueProgram;
-use crate::rule_set::{Decision, RuleSet};
+use crate::rule_set::RuleSet;
 
 /// The rule set in force at a port, and the program that decides about the frames that it lets pass.
 #[derive(Debug)]
@@ -160,41 +162,12 @@ pub struct QueueFilter {
     program: Option<QueueProgram>,
 }
 
-impl QueueFilter {
-    #[inline(always)]
-    fn count(&self, rule: usize, counts: RuleCounts) {
-        if counts.packets > 0 {
-            self.counters.add(rule, counts);
-        }
-    }
-}
-
 impl Filter for QueueFilter {
     fn refused(&mut self, packets: &[Packet], now: Time) -> u32 {
-        let mut refused = 0;
-        // What the rule of the last frames has counted: many in a row have the same one.
-        let (mut last, mut counts) = (usize::MAX, RuleCounts::default());
-        for (i, packet) in packets.iter().enumerate() {
-            let frame = packet.data();
-            let Some(rule) = self.rules.first_match(frame) else { continue };
-            let dropped = match self.rules.decision(rule) {
-                Decision::Pass => false,
-                Decision::Drop => true,
-                Decision::Limit(bucket) => !bucket.take(now),
-            };
-            if rule != last {
-                self.count(last, counts);
-                (last, counts) = (rule, RuleCounts::default());
-            }
-            counts.add(RuleCounts { packets: 1, bytes: frame.len() as u64, dropped: dropped.into() });
-            refused |= u32::from(dropped) << i;
-        }
-        self.count(last, counts);
+        let mut refused = self.rules.refused(packets, now, |rule, counts| self.counters.add(rule, counts));
         let Some(program) = &self.program else { return refused };
-        for (i, packet) in packets.iter().enumerate() {
-            if refused >> i & 1 == 0 {
-                refused |= u32::from(program.refuses(packet.data(), now.0)) << i;
-            }
+        for i in bits(all(packets.len()) & !refused) {
+            refused |= u32::from(program.refuses(packets[i].data(), now.0)) << i;
         }
         refused
     }

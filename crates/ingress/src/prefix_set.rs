@@ -1,6 +1,10 @@
 //! The first of many rules that name a prefix only ([`crate::prefix`]) that matches a frame: one look-up for the source
-//! address and one for the destination, whatever the number of rules.
+//! address and one for the destination, whatever the number of rules. A few rules are compared with a whole batch instead.
 
+use datapath::classify::bits;
+use packet::Packet;
+
+use crate::few_prefixes::FewPrefixes;
 use crate::prefix::{Prefix, PrefixExpression};
 use crate::prefix_table::{Address, PrefixTable};
 
@@ -14,6 +18,8 @@ pub struct PrefixSet {
     /// Of the same rules those that are for ARP and RARP, too.
     arp: Directions<u32>,
     ip6: Directions<u128>,
+    /// What there is for IPv4, where that is little.
+    few: Option<FewPrefixes>,
 }
 
 /// Prefixes by the address that they are for.
@@ -40,6 +46,29 @@ impl PrefixSet {
             ip: Directions::new(rules, v4(false)),
             arp: Directions::new(rules, v4(true)),
             ip6: Directions::new(rules, v6),
+            few: FewPrefixes::new(rules),
+        }
+    }
+
+    /// Tells `matched` of the packets whose first match a rule is, as a set, for each such rule, one or more times. Only
+    /// packets of `among` are looked at: bit `i` stands for `packets[i]`.
+    #[inline]
+    pub fn each_match(&self, packets: &[Packet], among: u32, mut matched: impl FnMut(u32, u32)) {
+        let rest = self.few.as_ref().map_or(among, |few| few.each_match(packets, among, &mut matched));
+        // Many frames in a row have the same rule.
+        let (mut last, mut set) = (None, 0);
+        for i in bits(rest) {
+            let rule = self.first(packets[i].data());
+            if rule != last {
+                if let Some(rule) = last {
+                    matched(rule, set);
+                }
+                (last, set) = (rule, 0);
+            }
+            set |= 1 << i;
+        }
+        if let Some(rule) = last {
+            matched(rule, set);
         }
     }
 

@@ -1,7 +1,12 @@
 //! Compiled rules: which one decides about a frame.
 
+use datapath::classify::bits;
+use datapath::pipeline::batch::all;
+use packet::{Packet, Time};
+
 use crate::bpf::native::{self, NativeProgram};
 use crate::bpf::{Program, verify};
+use crate::counters::RuleCounts;
 use crate::jit::{Compiler, JitError};
 use crate::libpcap;
 use crate::limit::TokenBucket;
@@ -117,6 +122,21 @@ impl RuleSet {
         &self.decisions[rule]
     }
 
+    /// The packets that the rules drop, as a set: bit `i` stands for `packets[i]`. Tells `count` what each rule has
+    /// counted; of a rule it may do so several times.
+    #[inline]
+    pub fn refused(&self, packets: &[Packet], now: Time, count: impl FnMut(usize, RuleCounts)) -> u32 {
+        let decisions = &*self.decisions;
+        let mut verdicts = Verdicts { decisions, packets, now, pending: all(packets.len()), refused: 0, count };
+        for step in &self.steps {
+            if verdicts.pending == 0 {
+                break;
+            }
+            step.decide(&mut verdicts);
+        }
+        verdicts.refused
+    }
+
     /// The first rule that matches a frame, counted from 0.
     #[inline]
     pub fn first_match(&self, frame: &[u8]) -> Option<usize> {
@@ -155,7 +175,66 @@ fn take_prefixes(prefixes: &mut Vec<(u32, crate::prefix::PrefixExpression)>) -> 
     (!prefixes.is_empty()).then(|| Step::Prefixes(PrefixSet::new(&prefixes)))
 }
 
+/// What becomes of the packets of a batch, while the steps are taken.
+struct Verdicts<'a, C> {
+    decisions: &'a [Decision],
+    packets: &'a [Packet],
+    now: Time,
+    /// The packets that no rule has matched so far.
+    pending: u32,
+    /// Those that are dropped.
+    refused: u32,
+    /// Is told what a rule has counted.
+    count: C,
+}
+
+impl<C: FnMut(usize, RuleCounts)> Verdicts<'_, C> {
+    /// Decides about pending packets, whose first match a rule is.
+    #[inline(always)]
+    fn decide(&mut self, rule: u32, matched: u32) {
+        if matched == 0 {
+            return;
+        }
+        let dropped = match &self.decisions[rule as usize] {
+            Decision::Pass => 0,
+            Decision::Drop => matched,
+            Decision::Limit(bucket) => {
+                bits(matched).fold(0, |dropped, i| dropped | u32::from(!bucket.take(self.now)) << i)
+            }
+        };
+        let bytes = if matched == all(self.packets.len()) {
+            self.packets.iter().map(|packet| packet.len() as u64).sum()
+        } else {
+            bits(matched).map(|i| self.packets[i].len() as u64).sum()
+        };
+        let (packets, dropped_packets) = (matched.count_ones().into(), dropped.count_ones().into());
+        (self.count)(rule as usize, RuleCounts { packets, bytes, dropped: dropped_packets });
+        self.pending &= !matched;
+        self.refused |= dropped;
+    }
+
+    /// As [`decide`](Verdicts::decide), for a rule whose program says which packets it matches.
+    #[inline(always)]
+    fn decide_by(&mut self, rule: u32, matches: impl Fn(&[u8]) -> bool) {
+        let matched = bits(self.pending).fold(0, |set, i| set | u32::from(matches(self.packets[i].data())) << i);
+        self.decide(rule, matched);
+    }
+}
+
 impl Step {
+    /// Decides about the packets that the step's rules match first.
+    #[inline(always)]
+    fn decide<C: FnMut(usize, RuleCounts)>(&self, verdicts: &mut Verdicts<C>) {
+        match self {
+            Step::Every(rule) => verdicts.decide(*rule, verdicts.pending),
+            Step::Prefixes(set) => {
+                set.each_match(verdicts.packets, verdicts.pending, |rule, matched| verdicts.decide(rule, matched));
+            }
+            Step::Program(rule, program) => verdicts.decide_by(*rule, |frame| program.matches(frame)),
+            Step::Native(rule, program, _) => verdicts.decide_by(*rule, |frame| program.run(frame) != 0),
+        }
+    }
+
     /// The first of the step's rules that matches a frame.
     #[inline]
     fn first(&self, frame: &[u8]) -> Option<u32> {
@@ -180,6 +259,7 @@ impl Decision {
 
 #[cfg(test)]
 mod tests {
+    use packet::BATCH_SIZE;
     use proptest::prelude::*;
 
     use super::*;
@@ -248,8 +328,22 @@ mod tests {
             let text = expressions.iter().map(|e| format!("drop {e}")).collect::<Vec<_>>().join(";");
             let (merged, programs) = (RuleSet::compile(&text).unwrap(), RuleSet::compile_to_programs(&text).unwrap());
             prop_assert_eq!(programs.steps.len(), expressions.len());
-            for frame in frames {
-                prop_assert_eq!(merged.first_match(&frame), programs.first_match(&frame), "{:?} {:02x?}", text, frame);
+            for frame in &frames {
+                prop_assert_eq!(merged.first_match(frame), programs.first_match(frame), "{:?} {:02x?}", text, frame);
+            }
+            // A batch as its packets one by one.
+            for frames in frames.chunks(BATCH_SIZE) {
+                let packets: Vec<_> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+                let mut counted = vec![RuleCounts::default(); expressions.len()];
+                let refused = merged.refused(&packets, Time(1), |rule, counts| counted[rule].add(counts));
+                let mut expected = vec![RuleCounts::default(); expressions.len()];
+                for (i, frame) in frames.iter().enumerate() {
+                    let first = programs.first_match(frame);
+                    prop_assert_eq!(refused >> i & 1 != 0, first.is_some(), "{:?} {:02x?}", text, frame);
+                    let counts = RuleCounts { packets: 1, bytes: frame.len() as u64, dropped: 1 };
+                    first.into_iter().for_each(|rule| expected[rule].add(counts));
+                }
+                prop_assert_eq!(counted, expected, "{:?}", text);
             }
         }
     }

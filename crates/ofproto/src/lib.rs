@@ -49,6 +49,7 @@ pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
 pub use reference::fuzz;
 pub use slowpath::control::RevalidationStats;
+pub use slowpath::requests::{Done, FlowRequest};
 
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};

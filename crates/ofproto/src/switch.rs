@@ -8,7 +8,7 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `due`: leaves.
+//! 6. the interners, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -25,6 +25,7 @@ use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::connection::budget::Budget;
+use crate::connection::event_memory::EventMemory;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
@@ -34,6 +35,7 @@ use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
+use crate::slowpath::requests::FlowRequests;
 use crate::slowpath::revalidators::Helpers;
 use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
@@ -52,6 +54,9 @@ pub struct SwitchSettings {
     pub hold_misses: bool,
     /// Threads that share a round over the datapath's flows, that of [`Switch::run`] included.
     pub revalidators: usize,
+    /// Most bytes of events and answers that are kept for all OpenFlow peers together. Beyond them, the peer that has most is
+    /// disconnected.
+    pub controller_memory: usize,
     /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
     pub vlan_limit: VlanLimit,
 }
@@ -63,6 +68,7 @@ impl Default for SwitchSettings {
             revalidate_interval: Duration::from_millis(500),
             hold_misses: false,
             revalidators: 1,
+            controller_memory: 256 << 20,
             vlan_limit: VlanLimit::default(),
         }
     }
@@ -104,6 +110,8 @@ pub struct Switch {
     pub(crate) affecting: Arc<AtomicU64>,
     /// Who waits for changes to be in force.
     pub(crate) waiting: Waiting,
+    /// What operators have asked for.
+    pub(crate) requests: FlowRequests,
     /// Whether a thread runs [`run`](Switch::run) again and again.
     has_revalidator: AtomicBool,
     /// Which datapath flows depend on which address.
@@ -111,6 +119,8 @@ pub struct Switch {
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
+    /// What is kept of events and answers for all connections.
+    pub(crate) events: Arc<EventMemory>,
     pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
     /// Removed rules whose flow-removed waits for the final counters.
     removed: Mutex<Vec<RemovedRule>>,
@@ -142,10 +152,12 @@ impl Switch {
             in_force: AtomicU64::new(0),
             affecting,
             waiting: Waiting::default(),
+            requests: FlowRequests::default(),
             has_revalidator: AtomicBool::new(false),
             mac_dependents: Arc::default(),
             control: Control::default(),
             bundles: Budget::new(MAX_BUNDLE_BYTES),
+            events: EventMemory::new(settings.controller_memory),
             subscribers: RwLock::default(),
             removed: Mutex::default(),
             ports_removed: AtomicBool::new(false),
@@ -173,6 +185,11 @@ impl Switch {
         let forwarding = self.forwarding.read();
         let &(bridge, port) = forwarding.by_dp_port.get(&port)?;
         Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
+    }
+
+    /// How many OpenFlow peers were disconnected because more was kept for all than may be.
+    pub fn overflown_connections(&self) -> u64 {
+        self.events.closed()
     }
 
     /// Says whether a thread runs [`run`](Switch::run) again and again, as [`wait`](Switch::wait) tells it. Then connections

@@ -3,7 +3,8 @@
 //!
 //! A router writes both Ethernet addresses and decrements the TTL; a switch pushes or removes a VLAN tag. Such a
 //! program is a masked store of the first 12 bytes of the frame, a store of the tag, and a TTL with its checksum. It
-//! reads all that it needs from the frame itself: no key is extracted, and no steps are gone through.
+//! reads all that it needs from the frame itself: no key is extracted, and no steps are gone through. A flood is a list
+//! of ports that get copies, and changes nothing.
 //!
 //! Each worker keeps the compact rewrites that its packets need in a [`RewriteTable`], and the number of one takes the
 //! place of a flow's action in its caches. So neither the flow nor its program is read, and flows that do the same share
@@ -39,8 +40,9 @@ enum TagChange {
     Replace,
 }
 
-/// A compact rewrite, and the port that the packet is sent to.
+/// A compact rewrite, and the port that the packet is sent to; or a flood. It is one cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(64))]
 pub struct CompactRewrite {
     /// The Ethernet addresses that are written, as they lie in memory: the first eight bytes, and the other four.
     /// Zeros where `keep` has ones.
@@ -54,7 +56,14 @@ pub struct CompactRewrite {
     /// The TTL, and which of its bits are written.
     ttl: (u8, u8),
     tag_change: TagChange,
+    /// How many ports get copies.
+    copy_count: u8,
+    /// The ports that get copies, in order, before the packet is sent itself.
+    copies: [PortNo; MAX_COPIES],
 }
+
+/// Most ports that get copies.
+const MAX_COPIES: usize = 5;
 
 impl CompactRewrite {
     /// Sends to this port, without a change.
@@ -66,17 +75,37 @@ impl CompactRewrite {
             port,
             ttl: (0, 0),
             tag_change: TagChange::None,
+            copy_count: 0,
+            copies: [PortNo(0); MAX_COPIES],
         }
+    }
+
+    /// Sends a copy to this port behind what is done so far, if that has a compact form: it is nothing but other copies.
+    pub fn copy_to(&mut self, port: PortNo) -> Option<()> {
+        let rewrites = self.keep != (u64::MAX, u32::MAX) || self.ttl.1 != 0 || self.tag_change != TagChange::None;
+        if rewrites {
+            return None;
+        }
+        *self.copies.get_mut(usize::from(self.copy_count))? = port;
+        self.copy_count += 1;
+        Some(())
+    }
+
+    /// The ports that get copies, in order. If there are any, the packet is not rewritten.
+    #[inline(always)]
+    pub fn copies(&self) -> &[PortNo] {
+        &self.copies[..usize::from(self.copy_count).min(MAX_COPIES)]
     }
 
     /// Removes the outermost tag behind what is done so far, if that has a compact form.
     pub fn pop_vlan(&mut self) -> Option<()> {
-        (self.tag_change == TagChange::None).then(|| self.tag_change = TagChange::Pop)
+        (self.copy_count == 0 && self.tag_change == TagChange::None).then(|| self.tag_change = TagChange::Pop)
     }
 
     /// Pushes a tag behind what is done so far, if that has a compact form.
     pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> Option<()> {
         self.tag_change = match self.tag_change {
+            _ if self.copy_count > 0 => return None,
             TagChange::None => TagChange::Push,
             TagChange::Pop => TagChange::Replace,
             TagChange::Push | TagChange::Replace => return None,
@@ -88,7 +117,7 @@ impl CompactRewrite {
 
     /// Writes fields, if these are no more than Ethernet addresses and TTL.
     pub fn set(&mut self, rewriter: &Rewriter) -> Option<()> {
-        let (value, mask) = rewriter.addresses_and_ttl()?;
+        let (value, mask) = rewriter.addresses_and_ttl().filter(|_| self.copy_count == 0)?;
         let split = |(dst, src): ([u8; 6], [u8; 6])| {
             let mut bytes = [0; 16];
             bytes[..6].copy_from_slice(&dst);
@@ -307,8 +336,10 @@ impl CompactRewrite {
             u64::from(self.tag) << 32 | u64::from(self.port.0),
             u64::from(self.ttl.0) << 16 | u64::from(self.ttl.1) << 8 | self.tag_change as u64,
         ];
+        let copies = self.copies().iter().map(|port| u64::from(port.0));
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        (words.into_iter().fold(0, mix).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
+        (words.into_iter().chain(copies).fold(0, mix).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS))
+            as usize
     }
 }
 
@@ -527,6 +558,11 @@ mod tests {
         }
         assert!(!is_compact(&[push(), push(), output()]) && !is_compact(&[push(), Action::PopVlan, output()]));
         assert!(!is_compact(&[Action::PopVlan, Action::PopVlan, output()]));
+        // Floods, but not to too many ports.
+        assert!(is_compact(&vec![output(); MAX_COPIES + 1]) && !is_compact(&vec![output(); MAX_COPIES + 2]));
+        assert!(!is_compact(&[push(), output(), output()]) && !is_compact(&[output(), Action::PopVlan, output()]));
+        assert!(!is_compact(&[output(), set(Field::DlSrc), output()]));
+        assert!(!is_compact(&[Action::Truncate { max_len: 60 }, output(), output()]));
         assert!(!is_compact(&[output(), push(), output()]) && !is_compact(&[push(), Action::Recirc(1)]));
         assert!(!is_compact(&[push(), Action::Truncate { max_len: 60 }, output()]));
     }

@@ -162,6 +162,11 @@ impl Executor {
                 self.counters.copied.add(1);
                 self.outputs.count_drops(1, reason, view.in_port());
             }
+            Step::Copy(Disposition::Output { port, max_len: u32::MAX })
+                if self.outputs.are_down(&[*port], std::slice::from_ref(packet)) =>
+            {
+                self.outputs.count_copies_for_down(1, *port);
+            }
             // Without a buffer for the copy, only its disposition is skipped: the packet goes on.
             Step::Copy(what) => {
                 if let Some(copy) = self.copy(packet, view.in_port()) {
@@ -215,7 +220,7 @@ impl Executor {
 
     /// Makes a copy, and counts it. Without a buffer, it counts as made and dropped, once each.
     #[inline(always)]
-    fn copy(&self, packet: &Packet, in_port: PortNo) -> Option<Packet> {
+    pub fn copy(&self, packet: &Packet, in_port: PortNo) -> Option<Packet> {
         self.counters.copied.add(1);
         let copy = packet.duplicate();
         if copy.is_none() {

@@ -236,6 +236,7 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             Step::Rewrite(rewriter) => compact.set(rewriter)?,
             Step::PushVlan { tpid, tci } => compact.push_vlan(*tpid, *tci)?,
             Step::PopVlan => compact.pop_vlan()?,
+            Step::Copy(Disposition::Output { port, max_len: u32::MAX }) => compact.copy_to(*port)?,
             Step::Copy(_) | Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => return None,
         }
     }

@@ -15,6 +15,7 @@ use crate::classify::{CompiledAction, FastAction, bits};
 use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::{Pass, RecircStage};
+use crate::pipeline::tx::Outputs;
 use crate::sync::rcu::Guard;
 
 /// Executes those programs that only rewrite packets and then send them, except for the sending. The packets stay
@@ -26,6 +27,7 @@ pub fn rewrite_runs(
     guard: Guard<'_>,
     packets: &mut Batch,
     meta: &mut BatchMeta,
+    outputs: &Outputs,
 ) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
     let (mut grown, mut differ, mut prefetched) = (0, 0, false);
@@ -33,14 +35,16 @@ pub fn rewrite_runs(
         let found = meta.found[at];
         let run = at..meta.end_of_run(at, count);
         let port = if let Some(rewrite) = found.action.rewrite().and_then(|number| rewrites.get(number)) {
-            rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown)
+            rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown, outputs)
         } else if found.is_program() {
             if !prefetched {
                 prefetch_programs(table, meta, starts);
                 prefetched = true;
             }
             match table.arena.action(found.flow, guard) {
-                CompiledAction::Program(program) => rewrite_run(program, &mut packets[run], meta, at, &mut grown),
+                CompiledAction::Program(program) => {
+                    rewrite_run(program, &mut packets[run], meta, at, &mut grown, outputs)
+                }
                 CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
             }
         } else {
@@ -65,7 +69,8 @@ fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
 }
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent
-/// to, or `None` where nothing was done. `grown` becomes the most bytes by which a packet has grown.
+/// to, or `None` where nothing was done. Copies are not sent here, where they would overtake packets of other runs: they
+/// are left to [`flood`], unless all of them are for ports that are down. `grown` becomes the most bytes by which a packet has grown.
 #[inline(always)]
 fn rewrite_compactly(
     rewrite: &CompactRewrite,
@@ -73,7 +78,16 @@ fn rewrite_compactly(
     meta: &mut BatchMeta,
     at: usize,
     grown: &mut u32,
+    outputs: &Outputs,
 ) -> Option<PortNo> {
+    let copies = rewrite.copies();
+    if !copies.is_empty() {
+        if !outputs.are_down(copies, packets) {
+            return None;
+        }
+        copies.iter().for_each(|&port| outputs.count_copies_for_down(packets.len() as u64, port));
+        return Some(rewrite.port());
+    }
     make_headroom(packets, rewrite.growth(), grown)?;
     let (key, vlan_limit) = (&mut meta.keys[at], meta.vlan_limit);
     for packet in packets {
@@ -90,9 +104,10 @@ fn rewrite_run(
     meta: &mut BatchMeta,
     at: usize,
     grown: &mut u32,
+    outputs: &Outputs,
 ) -> Option<PortNo> {
     if let Some(rewrite) = program.compact() {
-        return rewrite_compactly(rewrite, packets, meta, at, grown);
+        return rewrite_compactly(rewrite, packets, meta, at, grown, outputs);
     }
     let port = program.rewrites_to()?;
     make_headroom(packets, program.growth(), grown)?;
@@ -123,6 +138,28 @@ fn rewrite(steps: &[Step], packets: &mut [Packet], key: &mut Key, mut layers: La
             debug_assert!(done, "there is headroom");
         }
         follow(step, &mut layers);
+    }
+}
+
+/// The flood that an action is, if it is one.
+#[inline(always)]
+pub fn flood_of(rewrites: &RewriteTable, action: FastAction) -> Option<&CompactRewrite> {
+    action.rewrite().and_then(|number| rewrites.get(number)).filter(|rewrite| !rewrite.copies().is_empty())
+}
+
+/// Sends copies of packets to the ports of a flood, but to the last one, which gets the packets themselves.
+#[inline(always)]
+pub fn flood(executor: &mut Executor, rewrite: &CompactRewrite, packets: &[Packet], in_port: PortNo) {
+    for &port in rewrite.copies() {
+        if executor.outputs.are_down(&[port], packets) {
+            executor.outputs.count_copies_for_down(packets.len() as u64, port);
+            continue;
+        }
+        for packet in packets {
+            if let Some(copy) = executor.copy(packet, in_port) {
+                executor.outputs.push(port, copy, in_port, executor.now);
+            }
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub mod cache;
 pub mod cpu;
 #[cfg(test)]
 mod frame_tests;
+#[cfg(test)]
+mod index_tests;
 pub mod mem;
 pub mod mixed;
 pub mod plan;

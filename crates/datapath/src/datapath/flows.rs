@@ -136,6 +136,24 @@ impl Datapath {
         self.resources.table.find_flows(from, is_wanted, found)
     }
 
+    /// As [`find_flows`](Datapath::find_flows), of all flows those that agree with one of `values` in all bits that both
+    /// `mask` and their own mask have. Finds them by an index, and maybe some others. False where a walk over all flows is
+    /// no dearer: then none are found. Flows that are installed meanwhile may be missed.
+    pub fn find_agreeing(
+        &self,
+        mask: &Mask,
+        values: &[Key],
+        is_wanted: impl FnMut(&FlowTag, &Arc<Mask>, &dyn Fn(&mut Key) -> bool) -> bool,
+        found: &mut Vec<(FlowId, FlowTag)>,
+    ) -> bool {
+        self.resources.table.find_agreeing(mask, values, self.now(), is_wanted, found)
+    }
+
+    /// Sets how many flows there have to be for [`find_agreeing`](Datapath::find_agreeing) to use an index.
+    pub fn set_indexed_from(&self, flows: usize) {
+        self.resources.table.set_indexed_from(flows);
+    }
+
     /// Hands the flows that were evicted before this call to [`Upcall::evicted`](crate::Upcall::evicted), those included that workers
     /// were still using. Not to be called from an upcall.
     pub fn hand_over_evicted(&self) {

@@ -3,11 +3,11 @@
 //! Everything here is on the fast path: no allocation, no lock, no system call, except where a packet misses, and
 //! where a cache that has grown gives its old memory back.
 
-use packet::{BATCH_SIZE, Packet};
+use packet::{BATCH_SIZE, Batch, Packet};
 
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
-use crate::actions::runs::{act_on_run, rewrite_runs};
+use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
@@ -158,22 +158,30 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta);
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta, &executor.outputs);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
-            match meta.found[0].action.kind() {
+            let action = meta.found[0].action;
+            match action.kind() {
                 FastActionKind::Output(port) => {
                     let longest = meta.headers.longest;
                     return executor.outputs.push_batch(port, packets, longest, in_port, executor.now);
                 }
                 FastActionKind::Drop(reason) => return executor.outputs.retire_batch(packets, reason, in_port),
-                FastActionKind::Program | FastActionKind::Miss => {}
+                FastActionKind::Program => {
+                    if let Some(rewrite) = flood_of(&caches.rewrites, action) {
+                        flood(executor, rewrite, packets, in_port);
+                        let longest = meta.headers.longest;
+                        return executor.outputs.push_batch(rewrite.port(), packets, longest, in_port, executor.now);
+                    }
+                }
+                FastActionKind::Miss => {}
             }
         }
 
         let mut drain = packets.drain(..);
-        let (mut at, mut again) = (0, None);
+        let (mut at, mut again, mut refused) = (0, None, Batch::new());
         while at < count {
             let Found { flow, action } = meta.found[at];
             let run = at..meta.end_of_run(at, count);
@@ -182,8 +190,12 @@ impl Worker {
             match action.kind() {
                 // 3. Miss.
                 FastActionKind::Miss => packets.zip(run).for_each(|(packet, i)| {
+                    let waits = waiting >> i & 1 != 0;
+                    if !waits && !executor.misses.has_room(in_port, &packet) {
+                        return refused.push(packet);
+                    }
                     meta.extract(i, &packet);
-                    if waiting >> i & 1 != 0 {
+                    if waits {
                         wait(executor, packet, meta, i, &mut again);
                     } else {
                         let hash = executor.hasher.hash_key(&meta.keys[i]);
@@ -193,6 +205,12 @@ impl Worker {
                 // 4. Act.
                 FastActionKind::Output(port) => executor.outputs.push_all(port, packets, in_port, executor.now),
                 FastActionKind::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
+                FastActionKind::Program if let Some(rewrite) = flood_of(&caches.rewrites, action) => {
+                    for packet in packets {
+                        flood(executor, rewrite, std::slice::from_ref(&packet), in_port);
+                        executor.outputs.push(rewrite.port(), packet, in_port, executor.now);
+                    }
+                }
                 FastActionKind::Program => {
                     let compiled = table.arena.action(flow, guard);
                     act_on_run(executor, compiled, meta, packets, run.start, pass);
@@ -202,6 +220,9 @@ impl Worker {
         drop(drain);
         if let Some(again) = again {
             executor.recirculation.put_first(again);
+        }
+        if !refused.is_empty() {
+            refuse(executor, &mut refused, in_port);
         }
         executor.misses.notify();
     }
@@ -285,6 +306,14 @@ fn wait(
         executor.counters.lost.add(1);
         executor.outputs.retire_one(packet, DropReason::UpcallQueueFull, meta.in_port());
     }
+}
+
+/// Drops packets that have missed and for which the slow path has no room.
+#[cold]
+fn refuse(executor: &mut Executor, packets: &mut Batch, in_port: PortNo) {
+    executor.misses.missed += packets.len() as u64;
+    executor.counters.lost.add(packets.len() as u64);
+    executor.outputs.retire_batch(packets, DropReason::UpcallQueueFull, in_port);
 }
 
 /// Sends a packet to the slow path. The fast path ends here.

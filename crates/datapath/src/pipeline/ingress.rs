@@ -9,7 +9,9 @@ use packet::{Batch, Packet, Time};
 use ports::Port;
 
 use crate::action::PortNo;
+use crate::classify::bits;
 use crate::drop::DropReason;
+use crate::pipeline::batch::all;
 use crate::pipeline::tx::Outputs;
 
 /// Observes packets.
@@ -49,11 +51,15 @@ impl Ingress {
         if refused == 0 {
             return;
         }
-        let (mut i, before) = (0, packets.len());
-        packets.retain(|_| {
-            i += 1;
-            refused >> (i - 1) & 1 == 0
-        });
-        outputs.count_drops((before - packets.len()) as u64, DropReason::IngressFilter, in_port);
+        if refused == all(packets.len()) {
+            return outputs.retire_batch(packets, DropReason::IngressFilter, in_port);
+        }
+        // Those that go on move to the front, in their order, and the others are freed together.
+        let mut kept = 0;
+        for i in bits(!refused & all(packets.len())) {
+            packets.swap(kept, i);
+            kept += 1;
+        }
+        outputs.retire_batch(&mut packets.drain(kept..).collect(), DropReason::IngressFilter, in_port);
     }
 }

@@ -5,6 +5,7 @@ use packet::{Batch, Packet};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
+use crate::pipeline::port::DpPort;
 use crate::pipeline::tx::Outputs;
 
 impl Outputs {
@@ -28,6 +29,23 @@ impl Outputs {
     pub fn retire_one(&self, packet: Packet, reason: DropReason, port: PortNo) {
         self.count_drops(1, reason, port);
         drop(packet);
+    }
+
+    /// Whether each of these ports drops all of the packets because it is down. Then no copies have to be made for them:
+    /// see [`count_copies_for_down`](Outputs::count_copies_for_down).
+    #[inline(always)]
+    pub fn are_down(&self, ports: &[PortNo], packets: &[Packet]) -> bool {
+        ports.iter().all(|&port| {
+            let down = |port: &DpPort| !port.is_up() && packets.iter().all(|packet| packet.len() <= port.max_frame());
+            self.port(port).is_some_and(|port| down(port))
+        })
+    }
+
+    /// Counts copies for a port that is down as if they had been made and dropped there.
+    #[inline]
+    pub fn count_copies_for_down(&self, count: u64, port: PortNo) {
+        self.counters().copied.add(count);
+        self.count_drops(count, DropReason::PortDown, port);
     }
 
     /// Counts drops of packets that are freed already or could not be allocated.

@@ -105,6 +105,15 @@ impl Load {
     }
 }
 
+/// The buffer in which there is room for a packet.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Its own.
+    AsItIs,
+    /// One of the heap.
+    ForCopy,
+}
+
 /// What is outstanding of a port.
 #[derive(Clone, Copy, Default)]
 struct PortLoad {
@@ -162,9 +171,15 @@ impl MissQueue {
         self.by_port.get(port_index(in_port)).copied().unwrap_or_default()
     }
 
-    /// Counts one more packet from this port as outstanding, and puts it into the buffer in which it may be. Returns it
-    /// where the port has no room left.
-    fn admit(&mut self, in_port: PortNo, packet: Packet) -> Result<Packet, Packet> {
+    /// Whether the port has room for this packet.
+    #[inline]
+    pub fn has_room(&mut self, in_port: PortNo, packet: &Packet) -> bool {
+        self.find_room(in_port, packet).is_some()
+    }
+
+    /// Finds room for a packet of this port, if there is any.
+    #[inline]
+    fn find_room(&mut self, in_port: PortNo, packet: &Packet) -> Option<Room> {
         let at = port_index(in_port);
         if self.by_port.len() <= at {
             self.by_port.resize(at + 1, PortLoad::default());
@@ -174,18 +189,25 @@ impl MissQueue {
         let share = free.div_ceil(2).min(if *floods { FLOOD } else { usize::MAX });
         if load.packets >= share {
             *floods = true;
-            return Err(packet);
+            return None;
         }
-        let charge = Charge::of(&packet);
+        let charge = Charge::of(packet);
         let copied = charge.kept && self.kept + charge.bytes as usize > KEPT_BYTES;
         let bytes = if copied { heap::HEADROOM + packet.len() } else { charge.bytes as usize };
         let free = (self.places * BYTES_PER_PLACE).max(MIN_BYTES).saturating_sub(self.outstanding.bytes);
-        if load.bytes + bytes > free.div_ceil(2) {
-            return Err(packet);
-        }
-        let packet = if copied { packet.duplicate_in(&HEAP).ok_or(packet)? } else { packet };
+        (load.bytes + bytes <= free.div_ceil(2)).then_some(if copied { Room::ForCopy } else { Room::AsItIs })
+    }
+
+    /// Counts one more packet from this port as outstanding, and puts it into the buffer in which it may be. Returns it
+    /// where the port has no room left.
+    fn admit(&mut self, in_port: PortNo, packet: Packet) -> Result<Packet, Packet> {
+        let Some(room) = self.find_room(in_port, &packet) else { return Err(packet) };
+        let packet = match room {
+            Room::AsItIs => packet,
+            Room::ForCopy => packet.duplicate_in(&HEAP).ok_or(packet)?,
+        };
         let charge = Charge::of(&packet);
-        load.add(charge);
+        self.by_port[port_index(in_port)].load.add(charge);
         self.outstanding.add(charge);
         self.kept += charge.kept_bytes();
         Ok(packet)

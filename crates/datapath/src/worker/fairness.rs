@@ -10,14 +10,15 @@
 //! they come back from the slow path is charged as well.
 //!
 //! A queue whose deficit is at least one turn is passed over. Each such turn lowers its deficit by the cost of the
-//! cheapest batch of the others. So the queue never gets much more time than another queue with traffic. Packets for
-//! which there is no time are lost at its own device. Where only queues with a deficit have packets, all deficits are
+//! cheapest batch of the others. So the queue gets less time than another queue with traffic, which loses little by it.
+//! Packets for which there is no time are lost at its own device. Where only queues with a deficit have packets, all deficits are
 //! reset, so no time is left unused.
 //!
 //! A queue without a deficit costs one comparison in each turn.
 
-/// The largest deficit, in turns.
-const MAX_DEFICIT_TURNS: u64 = 32;
+/// The largest deficit, in turns: several times what a batch costs whose packets all miss, and all that is done in one go
+/// with packets that come back.
+const MAX_DEFICIT_TURNS: u64 = 128;
 
 /// A queue's deficit, in cycles.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,12 +71,12 @@ impl Fairness {
         }
     }
 
-    /// Charges cycles to a queue, and an eighth on top for the cache lines that the work has evicted. Without another
-    /// queue to compare with, the deficit stays zero.
+    /// Charges cycles to a queue, and half of them on top: the work evicts cache lines, so that packets of other queues
+    /// take longer. Without another queue to compare with, the deficit stays zero.
     #[inline(always)]
     pub fn charge(&self, deficit: &mut Deficit, cycles: u64) {
         // The cost is bounded, since the system may interrupt the worker in a batch for any time.
-        deficit.0 = (deficit.0 + cycles + cycles / 8).min(MAX_DEFICIT_TURNS * self.cheapest_before);
+        deficit.0 = (deficit.0 + cycles + cycles / 2).min(MAX_DEFICIT_TURNS * self.cheapest_before);
     }
 
     /// Ends the turn. Returns whether the deficits have to be reset: only queues that were passed over have packets.
@@ -131,7 +132,7 @@ mod tests {
         let (victim, attacker) = turns(10_000, |_| 3_000, 60_000);
         assert_eq!(victim, 10_000);
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
-        assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
+        assert!((0.6..0.8).contains(&time), "{time} times the time of the other");
         assert_eq!(turns(1000, |_| 3_000, 3_700), (1000, 1000), "little more than the other: no deficit");
     }
 
@@ -139,7 +140,7 @@ mod tests {
     fn little_that_comes_back_costs_little() {
         // A tenth of a turn's cost in each turn.
         let (victim, other) = turns_with_returned(1000, |_| 3_000, 3_000, 300);
-        assert!(victim == 1000 && (900..920).contains(&other), "{other}");
+        assert!(victim == 1000 && (860..880).contains(&other), "{other}");
     }
 
     /// A victim whose batches also miss sometimes does not relieve the attacker of its deficit.
@@ -160,14 +161,14 @@ mod tests {
             }
         }
         let time = f64::from(polls.1) * 60_000.0 / (f64::from(polls.0) * 3_000.0);
-        assert!(polls.0 == 10_000 && (0.9..1.3).contains(&time), "{time} times the time of the other");
+        assert!(polls.0 == 10_000 && (0.6..0.8).contains(&time), "{time} times the time of the other");
     }
 
     #[test]
     fn what_comes_back_costs_as_well() {
         let (victim, attacker) = turns_with_returned(10_000, |_| 3_000, 20_000, 40_000);
         let time = f64::from(attacker) * 60_000.0 / (f64::from(victim) * 3_000.0);
-        assert!((0.9..1.3).contains(&time), "{time} times the time of the other");
+        assert!((0.6..0.8).contains(&time), "{time} times the time of the other");
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
             fairness.end_of_turn();
             !admitted
         });
-        assert_eq!(turns.count(), 32);
+        assert_eq!(turns.count(), 128);
     }
 
     #[test]

@@ -47,6 +47,52 @@ pub enum Comparison {
     Common,
 }
 
+/// By their bits in the codes of instructions, which eBPF has, too.
+const ARITHMETIC: [(u8, Arithmetic); 10] = [
+    (0x00, Arithmetic::Add),
+    (0x10, Arithmetic::Subtract),
+    (0x20, Arithmetic::Multiply),
+    (0x30, Arithmetic::Divide),
+    (0x40, Arithmetic::Or),
+    (0x50, Arithmetic::And),
+    (0x60, Arithmetic::ShiftLeft),
+    (0x70, Arithmetic::ShiftRight),
+    (0x90, Arithmetic::Modulo),
+    (0xa0, Arithmetic::Xor),
+];
+
+/// The same of comparisons.
+const COMPARISONS: [(u8, Comparison); 4] = [
+    (0x10, Comparison::Equal),
+    (0x20, Comparison::Greater),
+    (0x30, Comparison::GreaterOrEqual),
+    (0x40, Comparison::Common),
+];
+
+impl Arithmetic {
+    /// The operation with these bits.
+    pub fn from_bits(bits: u8) -> Option<Arithmetic> {
+        ARITHMETIC.iter().find(|(known, _)| *known == bits).map(|&(_, arithmetic)| arithmetic)
+    }
+
+    /// Its bits.
+    pub fn bits(self) -> u8 {
+        ARITHMETIC.iter().find(|(_, known)| *known == self).map_or(0, |&(bits, _)| bits)
+    }
+}
+
+impl Comparison {
+    /// The comparison with these bits.
+    pub fn from_bits(bits: u8) -> Option<Comparison> {
+        COMPARISONS.iter().find(|(known, _)| *known == bits).map(|&(_, comparison)| comparison)
+    }
+
+    /// Its bits.
+    pub fn bits(self) -> u8 {
+        COMPARISONS.iter().find(|(_, known)| *known == self).map_or(0, |&(bits, _)| bits)
+    }
+}
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

@@ -126,20 +126,10 @@ impl Decoder<'_> {
     fn arithmetic(&self) -> Result<Operation, VerifyError> {
         let code = self.instruction.code;
         let operand = self.operand();
-        let arithmetic = match code & 0xf0 {
-            0x00 => Arithmetic::Add,
-            0x10 => Arithmetic::Subtract,
-            0x20 => Arithmetic::Multiply,
-            0x30 => Arithmetic::Divide,
-            0x40 => Arithmetic::Or,
-            0x50 => Arithmetic::And,
-            0x60 => Arithmetic::ShiftLeft,
-            0x70 => Arithmetic::ShiftRight,
-            0x80 if code == ALU | 0x80 => return Ok(Operation::Negate),
-            0x90 => Arithmetic::Modulo,
-            0xa0 => Arithmetic::Xor,
-            _ => return Err(self.unknown()),
-        };
+        if code == ALU | 0x80 {
+            return Ok(Operation::Negate);
+        }
+        let arithmetic = Arithmetic::from_bits(code as u8 & 0xf0).ok_or(self.unknown())?;
         match (arithmetic, operand) {
             (Arithmetic::Divide | Arithmetic::Modulo, Operand::Constant(0)) => {
                 Err(VerifyError::Division { at: self.at })
@@ -153,14 +143,10 @@ impl Decoder<'_> {
 
     fn jump(&self) -> Result<Operation, VerifyError> {
         let Instruction { code, jt, jf, k } = *self.instruction;
-        let comparison = match code & !CLASS & !X {
-            0x00 if code == JMP => return Ok(Operation::Jump(self.target(k)?)),
-            0x10 => Comparison::Equal,
-            0x20 => Comparison::Greater,
-            0x30 => Comparison::GreaterOrEqual,
-            0x40 => Comparison::Common,
-            _ => return Err(self.unknown()),
-        };
+        if code == JMP {
+            return Ok(Operation::Jump(self.target(k)?));
+        }
+        let comparison = Comparison::from_bits((code & !CLASS & !X) as u8).ok_or(self.unknown())?;
         let (then, otherwise) = (self.target(jt.into())?, self.target(jf.into())?);
         Ok(Operation::Branch { comparison, operand: self.operand(), then, otherwise })
     }

@@ -1,8 +1,10 @@
 //! Native code of verified programs.
 //!
-//! Nothing is checked at run time: [`verify`](super::verify) has proved that loads and stores stay where they may, so what
-//! is built here accesses just what the program's operations do. Instructions that no way reaches were not proved; a
-//! program that came there would end with `XDP_ABORTED`.
+//! [`verify`](super::verify) has proved that loads and stores stay where they may, so what is built here accesses just what
+//! the program's operations do. Should the verifier be wrong, programs still cannot leave the frame and the values of
+//! their maps: each access to them is compared with their bounds, and ends the program with `XDP_ABORTED` outside of them.
+//! So do instructions that no way reaches, as these were not proved. Accesses to the stack are at places that are fixed
+//! when the program is compiled, and are not compared.
 
 #![allow(unsafe_code)]
 
@@ -72,7 +74,11 @@ struct Translation<'a, 'b> {
     blocks: BTreeMap<usize, Block>,
     data: Value,
     end: Value,
+    /// By the logarithm of an access's bytes: at how many places of the frame, from its start on, it may be.
+    room: [Value; 4],
     now: Value,
+    /// Where an access ends that is out of bounds.
+    outside: Block,
     /// Of helpers with two arguments, and with four.
     signatures: [SigRef; 2],
 }
@@ -102,7 +108,16 @@ impl<'a, 'b> Translation<'a, 'b> {
                 }
             }
         }
-        Translation { builder, program, maps, registers, blocks, data, end, now, signatures }
+        let outside = builder.create_block();
+        let len = builder.ins().isub(end, data);
+        let zero = builder.ins().iconst(I64, 0);
+        let room = std::array::from_fn(|log| {
+            let bytes = builder.ins().iconst(I64, (1 << log) - 1);
+            let (is_there, room) =
+                (builder.ins().icmp(IntCC::UnsignedGreaterThan, len, bytes), builder.ins().isub(len, bytes));
+            builder.ins().select(is_there, room, zero)
+        });
+        Translation { builder, program, maps, registers, blocks, data, end, room, now, outside, signatures }
     }
 
     fn translate(mut self) {
@@ -145,6 +160,28 @@ impl<'a, 'b> Translation<'a, 'b> {
         if !is_closed {
             self.abort();
         }
+        self.builder.switch_to_block(self.outside);
+        self.abort();
+    }
+
+    /// Ends the program unless an access to the frame or a map's value is within its bounds.
+    fn guard(&mut self, access: Access, base: Value, offset: i16, bytes: usize) {
+        let (first, room) = match access {
+            Access::Frame => (self.data, self.room[bytes.ilog2() as usize]),
+            Access::Value(map) => {
+                let values = self.maps[map].values();
+                let room = (values.bytes().len() + 1).saturating_sub(bytes);
+                (self.constant(values.address().expose_provenance() as i64), self.constant(room as i64))
+            }
+            _ => return,
+        };
+        let from_first = self.builder.ins().isub(base, first);
+        let offset = self.constant(offset.into());
+        let place = self.builder.ins().iadd(from_first, offset);
+        let is_outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, place, room);
+        let inside = self.builder.create_block();
+        self.builder.ins().brif(is_outside, self.outside, &[], inside, &[]);
+        self.builder.switch_to_block(inside);
     }
 
     /// Ends with `XDP_ABORTED`.
@@ -188,6 +225,7 @@ impl<'a, 'b> Translation<'a, 'b> {
                     Access::DataEnd => self.end,
                     _ => {
                         let base = self.register(base);
+                        self.guard(access, base, offset, width.bytes());
                         let kind = kind(width);
                         let loaded = self.builder.ins().load(kind, memory(), base, i32::from(offset));
                         self.extended(kind, loaded)
@@ -197,10 +235,15 @@ impl<'a, 'b> Translation<'a, 'b> {
             }
             Operation::Store(width, Address { base, offset }, operand) => {
                 let (base, value) = (self.register(base), self.operand(operand));
+                self.guard(access, base, offset, width.bytes());
                 let value = self.reduced(kind(width), value);
                 self.builder.ins().store(memory(), value, base, i32::from(offset));
             }
-            Operation::Atomic { wide, atomic, address, from, fetch } => self.atomic(wide, atomic, address, from, fetch),
+            Operation::Atomic { wide, atomic, address, from, fetch } => {
+                let base = self.register(address.base);
+                self.guard(access, base, address.offset, if wide { 8 } else { 4 });
+                self.atomic(wide, atomic, address, from, fetch);
+            }
             Operation::Jump(target) => {
                 let block = self.blocks[&usize::from(target)];
                 self.builder.ins().jump(block, &[]);
@@ -458,5 +501,53 @@ unsafe fn read(from: *const u8, into: &mut [u8]) {
     for (i, into) in into.iter_mut().enumerate() {
         // SAFETY: as the caller promises; others access the byte atomically, or by native code.
         *into = unsafe { (*from.add(i).cast::<AtomicU8>()).load(Relaxed) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::assembler::maps;
+    use super::*;
+
+    /// What a program returns for a frame of eight bytes, in the middle of others, that accesses what it may not.
+    fn run(operations: &[Operation], accesses: &[Access]) -> u64 {
+        let program = Program::new(operations.to_vec(), accesses.to_vec(), 100, 0);
+        let maps: Vec<_> = maps().into_iter().map(|definition| Arc::new(Map::new(definition))).collect();
+        let native = NativeProgram::new(&program, &maps).expect("there is native code");
+        native.run(&[7; 24][8..16], 0)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no native code")]
+    fn accesses_that_the_verifier_should_have_refused_end_the_program() {
+        let exits = |operation: Operation, access: Access| {
+            let start =
+                [Operation::Load(Width::Word, 1, Address { base: 1, offset: 0 }), Operation::LoadMapValue(2, 0, 0)];
+            let one = Operation::LoadConstant(0, 1);
+            let operations =
+                [start[0], start[1], Operation::Second, one, Operation::Second, operation, Operation::Exit];
+            let accesses = [[Access::Data].as_slice(), &[Access::Plain; 4], &[access, Access::Plain]].concat();
+            run(&operations, &accesses)
+        };
+        for width in [Width::Byte, Width::Half, Width::Word, Width::Double] {
+            let (load, bytes) =
+                (|base, offset| Operation::Load(width, 0, Address { base, offset }), width.bytes() as i16);
+            let sevens = u64::MAX / 255 * 7 >> (64 - 8 * bytes);
+            let frame = |offset| exits(load(1, offset), Access::Frame);
+            assert_eq!([0, 8 - bytes].map(frame), [sevens; 2]);
+            assert_eq!([-1, -8, 9 - bytes, 8, i16::MIN, i16::MAX].map(frame), [0; 6]);
+            // Four values of sixteen bytes.
+            let value = |offset| exits(load(2, offset), Access::Value(0));
+            assert_eq!([-1, -8, 65 - bytes, 64].map(value), [0; 4]);
+            let stored = |offset| {
+                exits(Operation::Store(width, Address { base: 2, offset }, Operand::Constant(1)), Access::Value(0))
+            };
+            assert_eq!([-1, 0, 64 - bytes, 65 - bytes].map(stored), [0, 1, 1, 0]);
+        }
+        let added = |offset| {
+            let (atomic, address) = (Atomic::Add, Address { base: 2, offset });
+            exits(Operation::Atomic { wide: true, atomic, address, from: 0, fetch: false }, Access::Value(0))
+        };
+        assert_eq!([-8, 0, 56, 64].map(added), [0, 1, 1, 0]);
     }
 }

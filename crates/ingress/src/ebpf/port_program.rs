@@ -176,6 +176,20 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri runs no commands")]
+    fn a_pipe_is_not_waited_for_and_a_long_file_not_read() {
+        let folder = std::env::temp_dir().join(format!("weir-port-program-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        std::fs::File::create(path("long")).unwrap().set_len(1 << 40).unwrap();
+        // Nobody writes to the pipe: to open it for reading alone would wait for that.
+        let errors = ["pipe", "long"].map(|name| PortProgram::open(&path(name), None).unwrap_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(errors[0].contains("it is not a file") && errors[1].contains("more than 16 MiB"), "{errors:?}");
+    }
+
+    #[test]
     fn verdicts_are_counted_by_queue_and_together() {
         // Returns the third byte of a frame.
         let words = [

@@ -7,8 +7,12 @@ use super::instruction::Operation;
 pub enum Access {
     /// It is never reached.
     Never,
-    /// Nothing, or memory.
+    /// Nothing, or memory: its stack, or not the same on all ways.
     Plain,
+    /// The frame.
+    Frame,
+    /// A value of this map.
+    Value(usize),
     /// The start of the frame in `struct xdp_md`.
     Data,
     /// The end of the frame in `struct xdp_md`.

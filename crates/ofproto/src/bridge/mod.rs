@@ -34,6 +34,7 @@ use packet::flow::BlockId;
 use packet::{Key, Packet};
 
 use crate::connection::budget::Charge;
+use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
@@ -205,6 +206,11 @@ impl Bridge {
         self.switch.bundles.charge()
     }
 
+    /// What is kept of events and answers for all connections.
+    pub(crate) fn event_memory(&self) -> Arc<EventMemory> {
+        self.switch.events.clone()
+    }
+
     /// Returns when all changes so far are in force. Not to be called from an upcall.
     pub fn barrier(&self) {
         self.switch.apply_changes(self.now());
@@ -266,6 +272,15 @@ impl Bridge {
             bridge.mirrors.iter().map(|state| (state.mirror.name.clone(), state.counters.clone())).collect()
         };
         self.read(stats).unwrap_or_default()
+    }
+
+    /// How many entries the MAC table has, and how many of them are static.
+    pub fn mac_counts(&self) -> (usize, usize) {
+        let counts = |bridge: &BridgeState| {
+            let table = bridge.macs.read();
+            (table.len(), table.fixed_len())
+        };
+        self.read(counts).unwrap_or_default()
     }
 
     /// Counters of the MAC table.

@@ -4,6 +4,7 @@
 //! limited to a rate, and when there are too many, those of the port that has most are dropped (`packet_ins`); as in OVS,
 //! those of packets that missed and those that an action asked for do not take each other's place. The other events are fewer
 //! and matter more, so they have a limit of their own, and the latest are dropped above it. Whatever is dropped is counted.
+//! What all connections together have is bounded, too ([`EventMemory`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use openflow::{AsyncConfig, FlowRemoved, PacketIn, PacketInReason, PortStatus, R
 use packet::Time;
 use parking_lot::Mutex;
 
+use super::event_memory::{EventMemory, Holder};
 use super::packet_ins::{PacketInLimit, PacketIns};
 use super::roles::{Member, Roles};
 use crate::events::{PacketInEvent, Subscriber, Waker};
@@ -48,6 +50,7 @@ pub struct Dropped {
 }
 
 pub(super) struct Mailbox {
+    memory: Arc<EventMemory>,
     roles: Arc<Roles>,
     member: Member,
     queue: Mutex<EventQueue>,
@@ -64,11 +67,23 @@ struct EventQueue {
     next_number: u64,
     dropped: Dropped,
     waker: Option<Waker>,
+    /// Bytes of output that the peer has not taken yet.
+    output: usize,
+    /// What the memory was told of.
+    held: usize,
+    /// The connection is to be closed, since too much is kept for all. Nothing is put in any more.
+    overflown: bool,
 }
 
 impl Mailbox {
     /// An empty one. `limit` is for each of the two kinds of packet-ins.
-    pub fn new(roles: Arc<Roles>, member: Member, interest: Interest, limit: Option<PacketInLimit>) -> Mailbox {
+    pub fn new(
+        memory: Arc<EventMemory>,
+        roles: Arc<Roles>,
+        member: Member,
+        interest: Interest,
+        limit: Option<PacketInLimit>,
+    ) -> Arc<Mailbox> {
         let queue = EventQueue {
             interest,
             packet_ins: [PacketIns::new(limit), PacketIns::new(limit)],
@@ -76,8 +91,14 @@ impl Mailbox {
             next_number: 0,
             dropped: Dropped::default(),
             waker: None,
+            output: 0,
+            held: 0,
+            overflown: false,
         };
-        Mailbox { roles, member, queue: Mutex::new(queue) }
+        let mailbox = Arc::new(Mailbox { memory: memory.clone(), roles, member, queue: Mutex::new(queue) });
+        let holder: Arc<dyn Holder> = mailbox.clone();
+        memory.join(Arc::downgrade(&holder));
+        mailbox
     }
 
     pub fn set_interest(&self, interest: Interest) {
@@ -98,7 +119,28 @@ impl Mailbox {
 
     /// The oldest event, except that packet-ins wait for their turn.
     pub fn take(&self, now: Time) -> Option<Event> {
-        self.queue.lock().take(now)
+        let mut queue = self.queue.lock();
+        let event = queue.take(now);
+        queue.tell(&self.memory);
+        event
+    }
+
+    /// Says how many bytes of output the peer has not taken yet.
+    pub fn set_output(&self, bytes: usize) {
+        let grows = {
+            let mut queue = self.queue.lock();
+            let before = std::mem::replace(&mut queue.output, bytes);
+            queue.tell(&self.memory);
+            bytes > before
+        };
+        if grows {
+            self.memory.enforce();
+        }
+    }
+
+    /// Whether the connection is to be closed, since too much is kept for all.
+    pub fn has_overflown(&self) -> bool {
+        self.queue.lock().overflown
     }
 
     /// When a packet-in that waits because of the limit may be taken.
@@ -114,20 +156,58 @@ impl Mailbox {
     /// Puts an event in that `wanted` accepts. `make` is called only then.
     fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
         let mut queue = self.queue.lock();
-        if !queue.interest.listening || !wanted(&queue.interest) {
+        if queue.overflown || !queue.interest.listening || !wanted(&queue.interest) {
             return;
         }
         let event = make(&queue.interest);
         queue.push(event);
+        queue.tell(&self.memory);
         let waker = queue.waker.clone();
         drop(queue);
+        self.memory.enforce();
         if let Some(wake) = waker {
             wake();
         }
     }
 }
 
+impl Holder for Mailbox {
+    fn held(&self) -> usize {
+        self.queue.lock().held
+    }
+
+    fn overflow(&self) -> bool {
+        let (is_first, waker) = {
+            let mut queue = self.queue.lock();
+            let is_first = !std::mem::replace(&mut queue.overflown, true);
+            queue.packet_ins.iter_mut().for_each(PacketIns::clear);
+            queue.others = VecDeque::new();
+            // The connection drops it as soon as it is woken.
+            queue.output = 0;
+            queue.tell(&self.memory);
+            (is_first, queue.waker.clone())
+        };
+        if let Some(wake) = waker {
+            wake();
+        }
+        is_first
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.memory.change(self.queue.get_mut().held, 0);
+    }
+}
+
 impl EventQueue {
+    /// Tells the memory what is kept by now.
+    fn tell(&mut self, memory: &EventMemory) {
+        let packet_ins: usize = self.packet_ins.iter().map(PacketIns::memory).sum();
+        let held = packet_ins + self.others.len() * size_of::<(u64, Event)>() + self.output;
+        memory.change(std::mem::replace(&mut self.held, held), held);
+    }
+
     fn push(&mut self, event: Event) {
         let number = self.next_number;
         self.next_number += 1;

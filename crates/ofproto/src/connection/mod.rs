@@ -21,9 +21,11 @@
 //! | `packet_ins` | Those of them that are packets |
 //! | `roles` | The roles of a bridge's controllers |
 //! | `budget` | What all peers together may make the switch hold |
+//! | `event_memory` | What is kept of events and answers for all connections together |
 
 pub(crate) mod budget;
 mod bundles;
+pub(crate) mod event_memory;
 mod features;
 mod mailbox;
 mod packet_ins;
@@ -119,6 +121,9 @@ pub enum Closed {
     /// Nothing came for twice the probe interval.
     #[error("no answer to an inactivity probe")]
     Inactive,
+    /// Too much was kept for all connections, and most of it for this one.
+    #[error("more is kept for OpenFlow peers than may be, and most for this one, which reads too slowly")]
+    TooSlow,
 }
 
 /// A barrier request that waits for changes to be in force.
@@ -171,7 +176,8 @@ impl Session {
         let member = roles.join();
         let interest =
             Interest { listening: false, config: AsyncConfig::default(), controller_id: 0, implicit_misses: false };
-        let mailbox = Arc::new(Mailbox::new(roles.clone(), member, interest, settings.packet_in_limit));
+        let memory = bridge.event_memory();
+        let mailbox = Mailbox::new(memory, roles.clone(), member, interest, settings.packet_in_limit);
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
         let miss_send_len = if settings.kind == ConnectionKind::Controller { 128 } else { 0 };
@@ -222,13 +228,22 @@ impl Session {
         }
         self.input.extend_from_slice(bytes);
         self.process(now);
+        self.mailbox.set_output(self.output.len());
     }
 
     /// Does what is due: requests that waited for room, events, the inactivity probe.
     pub fn poll(&mut self, now: Time) {
-        self.process(now);
-        self.bundles.expire(now);
-        self.send_events(now);
+        if self.mailbox.has_overflown() {
+            // What waits to be sent is not taken, either.
+            self.output = BytesMut::new();
+            self.closed.get_or_insert(Closed::TooSlow);
+        }
+        if self.closed.is_none() {
+            self.process(now);
+            self.bundles.expire(now);
+            self.send_events(now);
+        }
+        self.mailbox.set_output(self.output.len());
         let Some(interval) = self.settings.probe_interval.filter(|_| self.closed.is_none()) else { return };
         if !self.wants_input() {
             // What the peer may have to say is not read before it reads, so it is not silent.
@@ -269,6 +284,7 @@ impl Session {
     /// waited for room.
     pub fn sent(&mut self, n: usize) {
         self.output.advance(n.min(self.output.len()));
+        self.mailbox.set_output(self.output.len());
         if self.output.is_empty() {
             // What a long answer took is given back.
             self.output = BytesMut::new();

@@ -34,7 +34,7 @@ pub(super) struct PacketIns {
     /// By input port, each with its number among the events of the connection.
     by_port: BTreeMap<u32, VecDeque<(u64, Box<PacketIn>)>>,
     count: usize,
-    /// Of their packets.
+    /// Of their packets, and what goes with them.
     bytes: usize,
     /// The port that had its turn last.
     last: u32,
@@ -68,6 +68,17 @@ impl PacketIns {
         PacketIns { limit, by_port: BTreeMap::new(), count: 0, bytes: 0, last: 0 }
     }
 
+    /// The memory that they take.
+    pub fn memory(&self) -> usize {
+        self.count * size_of::<PacketIn>() + self.bytes
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        self.by_port = BTreeMap::new();
+        (self.count, self.bytes) = (0, 0);
+    }
+
     /// How many wait at most.
     fn room(&self) -> usize {
         let tokens = |bucket: &TokenBucket| (bucket.most() + bucket.parts) / TOKEN;
@@ -77,7 +88,7 @@ impl PacketIns {
     /// Adds the event with this number. Returns how many were dropped for it; it may be one of them.
     #[must_use]
     pub fn push(&mut self, number: u64, packet_in: Box<PacketIn>) -> usize {
-        let (port, size) = (packet_in.metadata.key.get(Field::InPortOxm) as u32, packet_in.data.len());
+        let (port, size) = (packet_in.metadata.key.get(Field::InPortOxm) as u32, size(&packet_in));
         self.by_port.entry(port).or_default().push_back((number, packet_in));
         self.count += 1;
         self.bytes += size;
@@ -131,9 +142,14 @@ impl PacketIns {
             self.by_port.remove(&port);
         }
         self.count -= 1;
-        self.bytes -= packet_in.data.len();
+        self.bytes -= size(&packet_in);
         Some(packet_in)
     }
+}
+
+/// What a packet-in holds beside itself.
+fn size(packet_in: &PacketIn) -> usize {
+    packet_in.data.len() + packet_in.userdata.len() + packet_in.continuation.len()
 }
 
 #[cfg(test)]

@@ -468,6 +468,52 @@ fn a_peer_that_does_not_read_costs_bounded_memory() {
     assert!(s.output().len() >= echo.len());
 }
 
+#[test]
+fn the_peer_for_which_most_is_kept_is_closed_when_it_is_too_much_for_all() {
+    let clock = Arc::new(TestClock(AtomicU64::new(1)));
+    let limit = 2 << 20;
+    let switch = Switch::new(SwitchSettings { controller_memory: limit, ..SwitchSettings::default() }, clock.clone());
+    switch.attach(Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock));
+    let bridge = switch.add_bridge(BridgeConfig::new("br0", 0x1234)).unwrap();
+    let mut sessions: Vec<_> = (0..8).map(|_| session(&bridge, ConnectionKind::Controller, Version::V1_3)).collect();
+    let woken = Arc::new(AtomicU64::new(0));
+    for session in &sessions {
+        let woken = woken.clone();
+        session.set_waker(Arc::new(move || {
+            woken.fetch_add(1, Ordering::Relaxed);
+        }));
+    }
+    let port = add_port(&bridge, "p1");
+    // The first one reads, the second has an answer to read, too, and none of the others reads.
+    let echo = encode(&Message::new(Version::V1_3, 1, Body::EchoRequest(vec![0; 60_000])), DecodeOptions::default());
+    sessions[1].receive(&echo.unwrap(), START);
+    for _ in 0..100_000 {
+        bridge.port_changed(port, openflow::PortReason::Modify);
+        sessions[0].poll(START);
+        sessions[0].sent(usize::MAX);
+        if switch.overflown_connections() > 0 {
+            break;
+        }
+    }
+    assert_eq!(switch.overflown_connections(), 1);
+    sessions.iter_mut().for_each(|session| session.poll(START));
+    let closed: Vec<_> = sessions.iter().map(|session| session.closed()).collect();
+    let mut expected = vec![None; 8];
+    expected[1] = Some(Closed::TooSlow);
+    assert_eq!(closed, expected);
+    assert!(sessions[1].output().is_empty() && woken.load(Ordering::Relaxed) > 0);
+    // The others go one by one, and what is kept stays within the limit.
+    for _ in 0..3 * MAX_OTHERS {
+        bridge.port_changed(port, openflow::PortReason::Modify);
+        sessions[0].poll(START);
+        sessions[0].sent(usize::MAX);
+    }
+    assert!(sessions[0].closed().is_none());
+    assert!((4..8).contains(&switch.overflown_connections()), "the last one has less than may be kept");
+    drop(sessions);
+    assert_eq!(bridge.event_memory().used(), 0);
+}
+
 /// A flow of its own for each number.
 fn numbered_flow(n: u32) -> FlowMod {
     let mut m = Match::any();

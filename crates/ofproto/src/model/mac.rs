@@ -166,6 +166,8 @@ pub struct MacTable {
     free: Vec<u32>,
     by_key: HashMap<MacKey, u32, foldhash::fast::RandomState>,
     by_port: HashMap<OfPort, PortEntries, foldhash::fast::RandomState>,
+    /// Static entries.
+    fixed: usize,
     /// The ports by the number of their entries.
     ranks: BTreeSet<(usize, OfPort)>,
     /// When addresses were last forgotten other than by eviction. Packets of before then teach nothing.
@@ -185,10 +187,12 @@ impl MacTable {
         self.settings
     }
 
-    /// Changes the settings; entries beyond a smaller limit go.
+    /// Changes the settings; entries beyond a smaller limit go. As in OVS, they count as expired.
     pub fn set_settings(&mut self, settings: MacSettings) {
         self.settings = settings;
-        while self.len() > self.settings.max_entries && self.evict() {}
+        while self.len() > self.settings.max_entries && self.evict() {
+            self.stats.expired += 1;
+        }
     }
 
     fn slot(&self, key: MacKey) -> Option<&MacSlot> {
@@ -239,6 +243,7 @@ impl MacTable {
             if !self.evict() {
                 return false;
             }
+            self.stats.evicted += 1;
         }
         let slot = self.insert(MacSlot { key, port, fixed: false, used, older: NONE, newer: NONE });
         self.link(slot);
@@ -311,12 +316,25 @@ impl MacTable {
         self.remove_where(now, |_| true);
     }
 
-    /// Removes the entries that have aged. Returns how many.
-    pub fn expire(&mut self, now: Time) -> usize {
-        let ageing = self.settings.ageing;
-        let n = self.remove_where(now, |entry| !entry.fixed && now.since(entry.used) >= ageing);
-        self.stats.expired += n as u64;
-        n
+    /// Removes at most this many of the entries that have aged. Returns how many. It looks at no others: an entry goes
+    /// when all those of its port have gone that were used before it.
+    pub fn expire(&mut self, now: Time, most: usize) -> usize {
+        let mut aged = Vec::new();
+        for entries in self.by_port.values() {
+            let mut next = entries.oldest;
+            while aged.len() < most
+                && let Some(entry) = self.slots.get(next as usize)
+                && now.since(entry.used) >= self.settings.ageing
+            {
+                aged.push(entry.key);
+                next = entry.newer;
+            }
+        }
+        for &key in &aged {
+            self.remove(key, now);
+        }
+        self.stats.expired += aged.len() as u64;
+        aged.len()
     }
 
     /// When the next entry ages.
@@ -336,6 +354,11 @@ impl MacTable {
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// Number of static entries.
+    pub fn fixed_len(&self) -> usize {
+        self.fixed
     }
 
     /// Whether the table is empty.
@@ -377,7 +400,6 @@ impl MacTable {
         let Some(slot) = self.victim() else { return false };
         let key = self.slots[slot as usize].key;
         self.take_out(key);
-        self.stats.evicted += 1;
         self.changes.push(MacChange { key, concerns_sources: false });
         true
     }
@@ -389,13 +411,16 @@ impl MacTable {
         });
         self.slots[slot as usize] = entry;
         self.by_key.insert(entry.key, slot);
+        self.fixed += usize::from(entry.fixed);
         slot
     }
 
     /// Removes an entry. Returns whether there was one.
     fn take_out(&mut self, key: MacKey) -> bool {
         let Some(slot) = self.by_key.remove(&key) else { return false };
-        if !self.slots[slot as usize].fixed {
+        if self.slots[slot as usize].fixed {
+            self.fixed -= 1;
+        } else {
             self.unlink(slot);
         }
         self.free.push(slot);
@@ -480,14 +505,48 @@ mod tests {
         assert_eq!(changed(&mut table), [(1, true), (1, true)], "learnt and moved, but not refreshed");
         assert!(!table.learn(MacKey { vlan: 0, mac: [1; 6] }, OfPort(1), at(0)));
         assert_eq!(table.next_expiry(), Some(at(16)));
-        assert_eq!(table.expire(at(15)), 0);
+        assert_eq!(table.expire(at(15), 9), 0);
         table.note(seen(1, 2, 9, false));
         table.note(seen(1, 1, 14, true));
-        assert_eq!(table.expire(at(18)), 0);
+        assert_eq!(table.expire(at(18), 9), 0);
         assert_eq!(changed(&mut table), []);
-        assert_eq!(table.expire(at(19)), 1, "refreshed by packets of its own port only");
+        assert_eq!(table.expire(at(19), 9), 1, "refreshed by packets of its own port only");
         assert_eq!(changed(&mut table), [(1, true)]);
         assert_eq!(table.stats(), MacStats { learned: 1, expired: 1, evicted: 0, moved: 1 });
+    }
+
+    /// Whatever the size of the table, no more entries are looked at or removed at a time than are asked for.
+    #[test]
+    fn ageing_takes_a_bounded_step() {
+        let mut table = MacTable::new(MacSettings { ageing: Duration::from_secs(10), max_entries: 100 });
+        for n in 0..40 {
+            table.learn(key(n), OfPort(u32::from(n) % 3), at(u64::from(n)));
+        }
+        table.add_static(key(99), OfPort(1));
+        assert_eq!(table.next_expiry(), Some(at(10)));
+        assert_eq!((table.expire(at(35), 7), table.len()), (7, 34), "of 26 that have aged");
+        assert_eq!((table.expire(at(35), 7), table.expire(at(35), 7)), (7, 7));
+        assert_eq!((table.expire(at(35), 7), table.expire(at(35), 7)), (5, 0));
+        assert_eq!((table.stats().expired, table.next_expiry(), table.len()), (26, Some(at(36)), 15));
+    }
+
+    #[test]
+    fn a_smaller_table_keeps_the_shares_of_the_ports() {
+        let mut table = MacTable::new(MacSettings { max_entries: 100, ..MacSettings::default() });
+        for n in 0..40 {
+            let _ = table.learn(key(n), OfPort(1), at(u64::from(n)));
+        }
+        for n in 50..55 {
+            let _ = table.learn(key(n), OfPort(2), at(0));
+        }
+        table.add_static(key(99), OfPort(1));
+        table.set_settings(MacSettings { max_entries: 12, ..MacSettings::default() });
+        let mut left: Vec<_> = table.iter().map(|entry| entry.key.mac[5]).collect();
+        left.sort_unstable();
+        assert_eq!(left, [34, 35, 36, 37, 38, 39, 50, 51, 52, 53, 54, 99]);
+        assert_eq!((table.stats().expired, table.stats().evicted), (34, 0));
+        assert!(table.learn(key(60), OfPort(3), at(50)) && table.lookup(key(34)).is_none());
+        assert_eq!((table.len(), table.stats().evicted), (12, 1));
     }
 
     #[test]
@@ -512,7 +571,7 @@ mod tests {
         assert!(!table.learn(key(1), OfPort(2), at(1)));
         assert!(!table.would_change(key(1), OfPort(2)));
         table.flush(at(2));
-        table.expire(at(10_000));
+        table.expire(at(10_000), 9);
         assert_eq!(table.lookup(key(1)), Some(OfPort(1)));
         table.flush_ports(&[OfPort(1)], at(10_001));
         assert!(table.is_empty());
@@ -668,7 +727,7 @@ mod tests {
                     Event::Remove(n) => drop(table.remove(key(n), now)),
                     Event::Flush => table.flush(now),
                     Event::FlushPort(port) => table.flush_ports(&[OfPort(port)], now),
-                    Event::Expire => drop(table.expire(now)),
+                    Event::Expire => drop(table.expire(now, usize::MAX)),
                     Event::Limit(limit) => table.set_settings(settings(limit)),
                 }
                 plain.happen(&event, now);
@@ -678,6 +737,8 @@ mod tests {
                 entries.sort_unstable();
                 expected.sort_unstable();
                 prop_assert_eq!(entries, expected, "after {:?}", event);
+                let fixed = plain.0.iter().filter(|entry| entry.2).count();
+                prop_assert_eq!((table.len(), table.fixed_len()), (plain.0.len(), fixed));
                 // Whatever a lookup answers anew was told.
                 let told: Vec<_> = changed(&mut table).into_iter().map(|(n, _)| n).collect();
                 for n in 0..8u8 {

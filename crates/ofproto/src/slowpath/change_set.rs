@@ -10,10 +10,14 @@
 //! - Registers, metadata and what else is the pipeline's own is never compared.
 //! - The changed rules of a table are grouped by mask. For each mask of flows, a group is projected once: to the values
 //!   that its rules have under the bits that the flows match, too. A flow is looked up there.
+//!
+//! The other way round, a few changed rules find the flows by an index that the datapath has ([`ChangeSet::find`]), without a
+//! look at the others. It has nothing of translations. So only those parts are compared which came as they were for all
+//! flows that depend on the table.
 
 use std::sync::Arc;
 
-use datapath::FlowTag;
+use datapath::{Datapath, FlowId, FlowTag};
 use hashbrown::{HashMap, HashSet};
 use packet::flow::BlockId;
 use packet::{Field, Key, Mask};
@@ -42,7 +46,11 @@ struct BridgeChanges {
 enum TableChanges {
     /// Any rule may have changed.
     Unknown,
-    Rules(Vec<RuleGroup>),
+    Rules {
+        groups: Vec<RuleGroup>,
+        /// Which parts of the key are overwritten on the way to the table, for some flow.
+        overwritten: Parts,
+    },
 }
 
 /// Changed rules with one mask.
@@ -59,7 +67,10 @@ impl ChangeSet {
         let of_bridge = |state: &BridgeState| {
             let changed = state.tables.iter().zip(0u8..).filter(|(t, _)| t.changed > since && t.has_dependents());
             let of_table = |table: &crate::table::Table| match table.changes.since(since) {
-                Some(patterns) => TableChanges::Rules(group(state, patterns)),
+                Some(patterns) => TableChanges::Rules {
+                    groups: group(state, patterns),
+                    overwritten: Parts::from_bits(table.overwritten()),
+                },
                 None => TableChanges::Unknown,
             };
             BridgeChanges {
@@ -79,10 +90,52 @@ impl ChangeSet {
         !self.everything && self.bridges.is_empty()
     }
 
+    /// The flows that it can be about, if an index finds them sooner than a walk over all.
+    ///
+    /// Flows that are translated by the time of the call, with the changes, may be missed.
+    pub fn find(&self, datapath: &Datapath) -> Option<Vec<(FlowId, FlowTag)>> {
+        if self.everything || self.bridges.iter().any(|bridge| bridge.groups) {
+            return None;
+        }
+        let mut found = Vec::new();
+        for (_, rules) in self.bridges.iter().flat_map(|bridge| &bridge.tables) {
+            let TableChanges::Rules { groups, overwritten } = rules else { return None };
+            for RuleGroup { mask, values } in groups {
+                let mut sorter = self.sorter();
+                let wanted =
+                    |tag: &FlowTag, mask: &_, read: &dyn Fn(&mut Key) -> bool| sorter.is_about(tag, mask, read);
+                if !datapath.find_agreeing(&as_received(mask, *overwritten), values, wanted, &mut found) {
+                    return None;
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(flow, _)| flow.0);
+        found.dedup_by_key(|(flow, _)| *flow);
+        Some(found)
+    }
+
     /// Tells which flows it can be about.
     pub fn sorter(&self) -> Sorter<'_> {
         Sorter { changes: self, known: HashMap::new(), values: 0, flow: Box::default() }
     }
+}
+
+/// The part of a rule's mask that matches packets as they are received.
+fn as_received(mask: &Mask, overwritten: Parts) -> Mask {
+    let mut received = Mask::wildcard();
+    for block in mask.blocks().iter().filter(is_of_packet) {
+        let words = mask.0.block(block).words();
+        let words: [u64; 8] = std::array::from_fn(|word| words[word] & !overwritten.word(block, word));
+        if words != [0; 8] {
+            *received.0.block_mut(block).words_mut() = words;
+        }
+    }
+    received
+}
+
+/// Whether a block is no part of the pipeline's own, which flows do not match.
+fn is_of_packet(block: &BlockId) -> bool {
+    !matches!(block, BlockId::Pipeline | BlockId::Regs)
 }
 
 /// Groups changed rules by mask.
@@ -159,7 +212,7 @@ impl Sorter<'_> {
                 if !deps.has_table(*table) {
                     continue;
                 }
-                let TableChanges::Rules(groups) = rules else { return true };
+                let TableChanges::Rules { groups, .. } = rules else { return true };
                 if !has_key && !read(&mut self.flow) {
                     return false;
                 }
@@ -197,8 +250,7 @@ impl Sorter<'_> {
 
 impl Projection {
     fn new(group: &RuleGroup, flows: &Mask, overwritten: Parts) -> Projection {
-        let compared = |block: &BlockId| !matches!(block, BlockId::Pipeline | BlockId::Regs);
-        let words = group.mask.blocks().iter().filter(compared).flat_map(|block| {
+        let words = group.mask.blocks().iter().filter(is_of_packet).flat_map(|block| {
             let (rules, flows) = (group.mask.0.block(block).words(), flows.0.block(block).words());
             let bits = move |word: usize| rules[word] & flows[word] & !overwritten.word(block, word);
             (0..8).map(move |word| (block, word, bits(word))).filter(|(_, _, bits)| *bits != 0)

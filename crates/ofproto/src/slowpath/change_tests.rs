@@ -197,13 +197,16 @@ fn assert_up_to_date(bed: &Bed, probes: &[Key]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
     #[test]
     fn flows_that_are_not_looked_at_are_right_for_all_their_packets(
         first in prop::collection::vec(rule(), 3..10),
         events in prop::collection::vec(event(), 1..24),
+        indexed: bool,
     ) {
         let bed = Bed::new(4);
+        // Half of the time, flows are found by an index, however few they are.
+        bed.datapath.set_indexed_from(if indexed { 0 } else { usize::MAX });
         let mut rules = first;
         rules.iter().for_each(|rule| change(&bed, FlowModCommand::Add, rule, rule.actions.clone()));
         let probes: Vec<_> = Sent::all().into_iter().map(|sent| sent.key(&bed)).collect();
@@ -288,6 +291,38 @@ fn a_change_translates_those_flows_again_that_it_can_be_about() {
     // More changes than are remembered.
     (0..5000).for_each(|n| bed.add_flow(0, 8, of_source(100_000 + n), vec![]));
     assert_eq!(translated(0, of_source(200_000)), 100, "all of the table");
+}
+
+/// By the index, few flows are looked at; and it has flows that come and go after it was made.
+#[test]
+fn the_flows_of_a_change_are_found_by_an_index() {
+    let bed = bed_with_flows(100);
+    bed.datapath.set_indexed_from(0);
+    let stats = || bed.switch.revalidation_stats();
+    let indexed = |table, matching: Match| {
+        let before = stats();
+        bed.add_flow(table, 7, matching, vec![Action::output(OfPort(3))]);
+        bed.bridge.barrier();
+        let after = stats();
+        assert_eq!(after.count, before.count + 1);
+        (after.indexed - before.indexed == 1, after.translated - before.translated)
+    };
+    assert_eq!(indexed(0, of_source(1000)), (true, 0));
+    assert_eq!(indexed(1, of_source(5)), (true, 1), "by what came as it was, although the TTL did not");
+    (101..=200).for_each(|source| drop(bed.receive(OfPort(1), &of(source))));
+    assert_eq!(indexed(0, of_source(150)), (true, 1));
+    bed.switch.purge();
+    assert_eq!(bed.datapath.flow_count(), 0);
+    (1..=200).for_each(|source| drop(bed.receive(OfPort(1), &of(source))));
+    assert_eq!(indexed(0, of_source(7)), (true, 1));
+    let mut ttl = Match::any();
+    ttl.set(Field::DlType, 0x0800);
+    ttl.set(Field::NwTtl, 63);
+    assert_eq!(indexed(1, ttl), (true, 198), "all that reach the table: the TTL is overwritten before");
+    assert_eq!(indexed(0, Match::any()), (false, 200), "all flows: a walk");
+    for (source, port) in [(5, 3), (7, 3), (30, 3)] {
+        assert_eq!(bed.receive(OfPort(1), &of(source))[0].0, OfPort(port), "{source}");
+    }
 }
 
 /// The translation of a miss, not yet installed.

@@ -7,6 +7,7 @@ use datapath::FlowId;
 use packet::{Key, Mask};
 
 use crate::slowpath::control::{RevalidationStats, match_all};
+use crate::slowpath::requests::{Done, FlowRequest};
 use crate::slowpath::revalidators::{FlowRound, TakePart};
 use crate::switch::{Switch, SwitchSettings};
 
@@ -14,6 +15,7 @@ impl Switch {
     /// Changes the settings, and the number of revalidators with them.
     pub fn set_settings(self: &Arc<Switch>, settings: SwitchSettings) {
         *self.settings.lock() = settings;
+        self.events.set_limit(settings.controller_memory);
         let switch = Arc::downgrade(self);
         let take_part = move |round: &FlowRound, thread| switch.upgrade().map(|switch| switch.take_part(round, thread));
         self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as TakePart));
@@ -21,10 +23,9 @@ impl Switch {
     }
 
     /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow
-    /// matches every field that its packets have. Removes all datapath flows.
+    /// matches every field that its packets have. The flows that there are stay: [`request`](Switch::request) has them removed.
     pub fn set_megaflows(&self, enabled: bool) {
         self.control.exact.store(!enabled, Ordering::Relaxed);
-        self.purge();
     }
 
     /// Stops or resumes the rounds over the datapath's flows that nobody asks for. While they are stopped, no flow is
@@ -38,6 +39,30 @@ impl Switch {
 
     pub(crate) fn is_paused(&self) -> bool {
         self.control.paused.load(Ordering::Relaxed)
+    }
+
+    /// Has all datapath flows brought up to date or removed by the thread that calls [`run`](Switch::run), and `done` called
+    /// by it then. Without such a thread, this one does it. Not to be called from an upcall.
+    pub fn request(&self, request: FlowRequest, done: Done) {
+        self.requests.add(request, done);
+        if self.has_revalidator() {
+            self.notify();
+        } else {
+            self.serve_requests();
+        }
+    }
+
+    /// Does what has been asked for: each kind once, for all who ask.
+    pub(super) fn serve_requests(&self) {
+        let requests = self.requests.take();
+        let is_any = |wanted| requests.iter().any(|(request, _)| *request == wanted);
+        if is_any(FlowRequest::Purge) {
+            self.purge();
+        }
+        if is_any(FlowRequest::Revalidate) {
+            self.revalidate();
+        }
+        requests.into_iter().for_each(|(_, done)| done());
     }
 
     /// Statistics of the rounds over the datapath's flows.

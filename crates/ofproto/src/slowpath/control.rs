@@ -21,6 +21,8 @@ pub(crate) struct Control {
 pub struct RevalidationStats {
     /// How many there were.
     pub count: u64,
+    /// How many of them found their flows by an index.
+    pub indexed: u64,
     /// Flows, averaged over the rounds; the latest ones count most.
     pub average_flows: usize,
     /// Most flows that a round has seen.

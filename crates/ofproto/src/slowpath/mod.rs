@@ -12,6 +12,7 @@
 //! | `waiting` | Who waits for changes to be in force |
 //! | `round` | How threads share a round, chunk by chunk |
 //! | `revalidators` | The threads that help with a round |
+//! | `requests` | What operators ask of the thread that does the rounds |
 //! | `control` | What operators have set, and what revalidation remembers between rounds |
 //! | `commands` | What operators ask: `upcall/...` and `revalidator/...` |
 //! | `intern` | Numbers for values that travel through the datapath |
@@ -28,6 +29,7 @@ pub(crate) mod mac_dependents;
 pub(crate) mod paused;
 pub(crate) mod record;
 pub(crate) mod record_table;
+pub(crate) mod requests;
 mod revalidate;
 pub(crate) mod revalidators;
 pub(crate) mod round;

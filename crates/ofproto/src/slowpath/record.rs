@@ -91,6 +91,16 @@ impl Parts {
         self.0[part / 64] |= 1 << (part % 64);
     }
 
+    /// The set as bits, for a table to keep ([`Table::note_overwritten`](crate::table::Table::note_overwritten)).
+    pub fn bits(self) -> [u64; 3] {
+        self.0
+    }
+
+    /// The set with these bits.
+    pub fn from_bits(bits: [u64; 3]) -> Parts {
+        Parts(bits)
+    }
+
     fn has(self, part: usize) -> bool {
         self.0[part / 64] >> (part % 64) & 1 != 0
     }
@@ -139,6 +149,16 @@ impl FlowRecord {
             match deps.overwritten.iter_mut().find(|(of, _)| *of == table) {
                 Some((_, parts)) => parts.add(overwritten),
                 None => deps.overwritten.push((table, overwritten)),
+            }
+        }
+    }
+
+    /// Tells the tables which parts of the key were overwritten before they were looked up.
+    pub fn tell_overwritten(&self, forwarding: &Forwarding) {
+        for deps in self.deps.iter().filter(|deps| !deps.overwritten.is_empty()) {
+            let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { continue };
+            for (table, parts) in &deps.overwritten {
+                bridge.tables[usize::from(*table)].note_overwritten(parts.bits());
             }
         }
     }

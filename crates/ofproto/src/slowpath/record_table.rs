@@ -25,10 +25,12 @@ impl Default for SharedRecords {
 }
 
 impl SharedRecords {
-    /// A record that is equivalent to `record`: one that is there already, or this one.
+    /// A record that is equivalent to `record`: one that is there already, or this one. Every record of a flow comes from
+    /// here.
     pub fn share(&self, forwarding: &Forwarding, mut record: FlowRecord) -> Arc<FlowRecord> {
         let valid_at = forwarding.affecting.load(SeqCst);
         *record.valid_at.get_mut() = valid_at;
+        record.tell_overwritten(forwarding);
         if record.is_for_one_flow() {
             return Arc::new(record.compact());
         }

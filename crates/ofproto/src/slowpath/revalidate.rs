@@ -5,8 +5,8 @@
 //! - A round for statistics, at each interval: it credits what flows have counted since the last one to the rules that
 //!   their records name, and removes flows that no packet has used for too long. It translates nothing.
 //! - A round for changes, when there are some that flows depend on: it finds the flows that they can be about
-//!   ([`ChangeSet`]), translates these again, and removes or modifies those whose outcome differs. All changes before
-//!   its beginning are in force at its end.
+//!   ([`ChangeSet`]), by an index where they are few, translates these again, and removes or modifies those whose outcome
+//!   differs. All changes before its beginning are in force at its end.
 //!
 //! Whoever runs [`Switch::run`] does both, and interrupts the first for the second when somebody waits for it.
 //!
@@ -42,8 +42,14 @@ const ROUND_SHARE: u32 = 10;
 /// there are more, they are as of the last round.
 const COUNTED_AT_ONCE: usize = 20_000;
 
+/// After so many chunks of a round for statistics, whoever waits for the processor gets it: a chunk takes some 20 µs.
+const CHUNKS_AT_ONCE: usize = 4;
+
 /// How many flows are removed at a time: the flows' lock is held for each part.
 const REMOVED_AT_ONCE: usize = 4096;
+
+/// So many addresses expire before others get the locks of the tables.
+const MACS_AT_ONCE: usize = 1024;
 
 /// What a round for changes does with a flow.
 pub(super) enum Fate {
@@ -57,6 +63,7 @@ impl Switch {
     /// Does what is due: rounds for changes and statistics, timeouts, MAC ageing. Returns when it wants to run next, at
     /// the latest; changes make it due at once ([`wait`](Switch::wait)). Not to be called from an upcall.
     pub fn run(&self, now: Time) -> Time {
+        self.serve_requests();
         let settings = self.settings();
         if self.waiting.is_any() {
             self.apply_changes(now);
@@ -176,12 +183,18 @@ impl Switch {
     /// A round for changes.
     fn round_for_changes(&self, datapath: &Datapath, state: &mut Revalidation, changes: ChangeSet, now: Time) {
         let began = self.clock.now();
-        let (findings, ..) = self.go_round(datapath, Purpose::Changes(changes), now);
+        let found = changes.find(datapath);
+        let indexed = found.is_some();
+        let findings = match found {
+            Some(flows) => vec![self.bring_up_to_date(datapath, &flows, now)],
+            None => self.go_round(datapath, Purpose::Changes(changes), now).0,
+        };
         self.finish(datapath, &findings);
         state.ended = self.clock.now();
         state.duration = state.ended.since(began);
         let mut stats = self.round_stats.lock();
         stats.count += 1;
+        stats.indexed += u64::from(indexed);
         stats.translated += findings.iter().map(|part| part.translated as u64).sum::<u64>();
     }
 
@@ -224,11 +237,17 @@ impl Switch {
     /// Works on chunks as long as there are some. Between them, calls `between` with the number of chunks so far.
     fn work(&self, datapath: &Datapath, round: &FlowRound, thread: usize, mut between: impl FnMut(usize)) {
         let (mut done, size) = (0, Datapath::FLOW_CHUNK);
+        // A chunk of a round for changes may translate many flows.
+        let at_once = if matches!(round.purpose, Purpose::Statistics(_)) { CHUNKS_AT_ONCE } else { 1 };
         let mut next = |work: &mut dyn FnMut(usize) -> (Findings, usize)| {
             let more = round.chunks.work_on_chunk(thread, size, work);
             if more {
                 done += 1;
                 between(done);
+                if done.is_multiple_of(at_once) {
+                    // Requests are answered by threads that sleep until then, maybe on this processor.
+                    std::thread::yield_now();
+                }
             }
             more
         };
@@ -353,14 +372,17 @@ impl Switch {
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
         for id in ids {
             any |= self.expire_rules(id, now);
-            let forwarding = self.forwarding.read();
-            let Some(bridge) = forwarding.bridges.get(&id) else { continue };
-            let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
-            if due {
-                self.change_macs(bridge, |macs| macs.expire(now));
-            }
+            while self.expire_macs(id, now) > 0 {}
         }
         any
+    }
+
+    /// Removes some addresses that have expired, so that others get the locks in between. Returns how many.
+    fn expire_macs(&self, id: BridgeId, now: Time) -> usize {
+        let forwarding = self.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&id) else { return 0 };
+        let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
+        if due { self.change_macs(bridge, |macs| macs.expire(now, MACS_AT_ONCE)) } else { 0 }
     }
 
     fn expire_rules(&self, id: BridgeId, now: Time) -> bool {

@@ -244,6 +244,8 @@ impl Restoration<'_> {
                 counts.lost_macs += 1;
             }
         }
+        // The table takes those that it learns later for those that were used later.
+        entries.sort_by_key(|entry| entry.used);
         counts.flows = bridge.flow_count();
         counts.groups = bridge.groups.len();
         counts.meters = bridge.meters.len();

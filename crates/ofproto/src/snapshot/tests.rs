@@ -438,3 +438,26 @@ fn a_snapshot_does_not_stop_the_switch() {
     let flows = |bed: &Bed| bed.bridge.flow_stats(&all_flows()).unwrap().len();
     assert_eq!(flows(&other), flows(&live));
 }
+
+/// Which address goes first when there are too many is decided by when they were used, also before the restart.
+#[test]
+fn addresses_are_restored_in_the_order_of_their_use() {
+    let old = bed();
+    happen(&old, &Event::Add(0));
+    let from = |bed: &Bed, source: u8| {
+        let header = build::Ipv4 { src: (0x0a00_0000 + u32::from(source)).into(), ..build::Ipv4::default() };
+        let packet = header.packet(build::udp(1, 2, b""));
+        bed.receive(OfPort(1), &build::ethernet([2, 0, 0, 0, 0, 99], [2, 0, 0, 0, 0, source], &[], 0x0800, &packet));
+        bed.clock.advance(std::time::Duration::from_secs(2));
+    };
+    (1..=20).for_each(|source| from(&old, source));
+    let new = bed();
+    new.clock.advance(std::time::Duration::from_secs(40));
+    new.switch.restore(&snapshot(&old)).unwrap();
+    let mut config = new.bridge.config();
+    config.mac.max_entries = 5;
+    new.bridge.set_config(config);
+    let mut left: Vec<_> = new.bridge.macs().iter().map(|entry| entry.key.mac[5]).collect();
+    left.sort_unstable();
+    assert_eq!(left, [16, 17, 18, 19, 20]);
+}

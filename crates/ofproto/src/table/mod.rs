@@ -47,6 +47,9 @@ pub struct Table {
     pub changed: u64,
     /// The latest changes to the flows that were made while a datapath flow depended on the table.
     pub changes: RuleChanges,
+    /// Which parts of the key were other than the packet's at a look-up, for any datapath flow that depends on the table.
+    /// The bits are those of `slowpath::record::Parts`.
+    overwritten: [AtomicU64; 3],
     /// Flows that have a timeout or can get one.
     pub expiring: usize,
     /// How many flows there are of each cookie, for the limit of `learn`.
@@ -133,11 +136,27 @@ impl Table {
         Arc::strong_count(&self.counters) > 1
     }
 
+    /// Notes which parts of the key were other than the packet's at a look-up for a datapath flow.
+    pub fn note_overwritten(&self, parts: [u64; 3]) {
+        for (known, part) in self.overwritten.iter().zip(parts) {
+            if part & !known.load(Relaxed) != 0 {
+                known.fetch_or(part, Relaxed);
+            }
+        }
+    }
+
+    /// All parts that were noted for the datapath flows that there are, and maybe some of others.
+    pub fn overwritten(&self) -> [u64; 3] {
+        self.overwritten.each_ref().map(|parts| parts.load(Relaxed))
+    }
+
     /// A flow that depends on the table later is translated after the change.
     fn note_change(&mut self, generation: u64, rule: &Rule) {
         self.changed = generation;
         if self.has_dependents() {
             self.changes.note(generation, &rule.pattern);
+        } else {
+            self.overwritten = Default::default();
         }
     }
 

@@ -113,6 +113,8 @@ pub struct Datapath {
     pub emc_insert_inv_prob: u32,
     /// Most memory of each worker's exact-match cache, in MiB (`exact-cache-memory-limit`).
     pub exact_cache_memory: u32,
+    /// Most memory of what OpenFlow peers have not read yet, of all together, in MiB (`controller-memory-limit`).
+    pub controller_memory: u32,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
     /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
@@ -131,6 +133,7 @@ impl Default for Datapath {
             mask_limit: 64,
             emc_insert_inv_prob: 1,
             exact_cache_memory: 200,
+            controller_memory: 256,
             vlan_limit: 2,
             flow_restore_wait: false,
         }

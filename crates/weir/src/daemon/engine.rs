@@ -131,6 +131,7 @@ pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
         revalidate_interval: caches.max_revalidator,
         hold_misses: caches.flow_restore_wait,
         revalidators: caches.revalidators as usize,
+        controller_memory: caches.controller_memory as usize * (1 << 20),
         vlan_limit: VlanLimit::of(caches.vlan_limit),
     }
 }

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use super::arena::{Arena, Free};
 use super::flow_ref::FlowRef;
+use super::index::Indexes;
 use super::record::{Record, Records, Taken};
 use super::shape::Shape;
 use super::subtable::Subtable;
@@ -37,6 +38,9 @@ use crate::upcall::{FlowDump, FlowId, FlowStats, FlowTag, RemovedFlow};
 /// The capacity for flows, whatever the limit is at the start, since the limit can be raised. Small in Miri, as chunks
 /// are.
 const CAPACITY: usize = if cfg!(miri) { 1 << 8 } else { 1 << 22 };
+
+/// A walk over fewer flows takes less than a millisecond.
+const INDEXED_FROM: usize = 1 << 14;
 
 /// All flows.
 pub struct Table {
@@ -58,6 +62,8 @@ struct Limits {
     memory: AtomicUsize,
     /// Subtables of one list.
     masks: AtomicUsize,
+    /// With fewer flows there is no index.
+    indexed_from: AtomicUsize,
     workers: usize,
 }
 
@@ -80,7 +86,7 @@ pub struct FlowList {
 #[derive(Default)]
 pub(in crate::classify) struct Writer {
     pub free: Free,
-    subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
+    pub subtables: HashMap<Arc<Mask>, Arc<Subtable>>,
     /// The flows of each list.
     pub lists: BTreeMap<u16, ListFlows>,
     /// The lists of each input port, by the number of the port's own.
@@ -89,6 +95,7 @@ pub(in crate::classify) struct Writer {
     /// The number of flows of each later stage that are in their port's list, since the stage has no list of its own.
     unlisted: HashMap<RecircStage, usize>,
     pub records: Records,
+    pub indexes: Indexes,
     /// Live flows, and the bytes that they take.
     pub count: usize,
     bytes: usize,
@@ -174,6 +181,7 @@ impl Table {
             flows: AtomicUsize::new(max_flows),
             memory: AtomicUsize::new(usize::MAX),
             masks: AtomicUsize::new(max_masks.max(1)),
+            indexed_from: AtomicUsize::new(INDEXED_FROM),
             workers,
         };
         let (arena, free) = Arena::new(max_flows.max(CAPACITY), workers);
@@ -202,6 +210,16 @@ impl Table {
     /// Changes the limit of subtables of one list. A list with more keeps them until another mask is asked for.
     pub fn set_max_masks(&self, max_masks: usize) {
         self.limits.masks.store(max_masks.max(1), Ordering::Relaxed);
+    }
+
+    /// Changes from how many flows on those that a rule can be about are found by an index.
+    pub fn set_indexed_from(&self, flows: usize) {
+        self.limits.indexed_from.store(flows, Ordering::Relaxed);
+    }
+
+    /// With fewer flows there is no index.
+    pub fn indexed_from(&self) -> usize {
+        self.limits.indexed_from.load(Ordering::Relaxed)
     }
 
     /// Makes counters for a worker, before the worker is created.
@@ -418,6 +436,7 @@ impl Table {
             managed: requester == Requester::Management,
         };
         writer.records.insert(flow, record);
+        writer.indexes.insert(flow, &subtable, key, &self.hasher);
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
         self.insert_in_list(writer, (list, stage), &subtable, flow);
@@ -520,6 +539,7 @@ impl Table {
         self.remove_from_list(writer, flow);
         let (record, taken) = writer.records.remove(flow).expect("every live flow has a record");
         record.subtable.remove(flow, hash);
+        writer.indexes.remove(flow);
         writer.count -= 1;
         writer.bytes = writer.bytes.saturating_sub(bytes_of(record.subtable.shape.count(), self.arena.workers()));
         self.forget_if_empty(writer, &record.subtable);
@@ -529,6 +549,7 @@ impl Table {
     fn forget_if_empty(&self, writer: &mut Writer, subtable: &Arc<Subtable>) {
         if subtable.count() == 0 {
             let last = writer.subtables.remove(&*subtable.mask);
+            writer.indexes.forget(subtable);
             // Readers may still compare with its mask.
             self.domain.retire(Box::new(last));
         }
@@ -614,9 +635,11 @@ impl Table {
         self.lists[usize::from(list)].replace(object, &self.domain);
     }
 
-    /// Sorts the subtables of each list by their hits since the last ranking, and ends the pressure of lists for
-    /// which few masks are asked.
+    /// Sorts the subtables of each list by their hits since the last ranking, ends the pressure of lists for which few
+    /// masks are asked, and drops indexes that nobody uses.
     pub fn rank(&self, now: Time) {
+        // Dropped without the mutex.
+        let _unused = self.writer.lock().indexes.take_unused(now);
         let mut writer = self.writer.lock();
         let Writer { subtables, lists, phased_out, .. } = &mut *writer;
         let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();

@@ -1,9 +1,11 @@
 //! The megaflow table: the flows, and how the flow that a packet matches is found.
 
+mod agreeing;
 pub mod arena;
 mod evict;
 pub mod flow_counters;
 pub mod flow_ref;
+mod index;
 mod masks;
 pub mod megaflow;
 mod record;

@@ -30,6 +30,9 @@ pub struct Step<'a> {
     pub stack: usize,
 }
 
+/// Native code of an instruction is either for `struct xdp_md` or for memory.
+const SOMETIMES_CONTEXT: &str = "it accesses xdp_md on one way, and something else on another";
+
 type Checked<T> = Result<T, String>;
 
 impl<'a> Step<'a> {
@@ -81,11 +84,11 @@ impl<'a> Step<'a> {
                 next
             }
             Operation::Store(width, address, operand) => {
-                self.store(state, width, address, operand)?;
+                access = self.store(state, width, address, operand)?;
                 next
             }
             Operation::Atomic { wide, atomic, address, from, fetch } => {
-                self.atomic(state, wide, atomic, address, from, fetch)?;
+                access = self.atomic(state, wide, atomic, address, from, fetch)?;
                 next
             }
             Operation::Jump(target) => Next::At(target.into()),
@@ -110,10 +113,9 @@ impl<'a> Step<'a> {
         match self.accesses[at] {
             Access::Never => self.accesses[at] = access,
             known if known == access => {}
-            Access::Map(_) | Access::Plain if matches!(operation, Operation::Call(_)) => {
-                self.accesses[at] = Access::Plain;
-            }
-            _ => return Err("it accesses xdp_md on one way, and something else on another".into()),
+            Access::Data | Access::DataEnd => return Err(SOMETIMES_CONTEXT.into()),
+            _ if matches!(access, Access::Data | Access::DataEnd) => return Err(SOMETIMES_CONTEXT.into()),
+            _ => self.accesses[at] = Access::Plain,
         }
         Ok(next)
     }
@@ -237,25 +239,33 @@ impl<'a> Step<'a> {
             (Value::Stack(at), offset) => Ok((state.load(i64::from(at) + i64::from(offset), bytes)?, Access::Plain)),
             (pointer, offset) => {
                 self.check_readable(state, pointer, offset.into(), bytes)?;
-                Ok((Value::number(bytes), Access::Plain))
+                let access = match pointer {
+                    Value::Packet { .. } => Access::Frame,
+                    Value::MapElement { map, .. } => Access::Value(map),
+                    _ => Access::Plain,
+                };
+                Ok((Value::number(bytes), access))
             }
         }
     }
 
-    fn store(&self, state: &mut State, width: Width, address: Address, operand: Operand) -> Checked<()> {
+    fn store(&self, state: &mut State, width: Width, address: Address, operand: Operand) -> Checked<Access> {
         let bytes = width.bytes();
         let value = match operand {
             Operand::Register(register) => written(state, register)?,
             Operand::Constant(constant) => Value::constant(i64::from(constant) as u64),
         };
         match written(state, address.base)? {
-            Value::Stack(at) => state.store(i64::from(at) + i64::from(address.offset), bytes, value),
+            Value::Stack(at) => {
+                state.store(i64::from(at) + i64::from(address.offset), bytes, value)?;
+                Ok(Access::Plain)
+            }
             Value::MapElement { map, offset } => {
                 if !matches!(value, Value::Number { .. }) {
                     return Err(format!("stores {} in a map", value.name()));
                 }
                 self.check_writable(map)?;
-                self.check_value(map, offset, address.offset.into(), bytes).map(drop)
+                self.check_value(map, offset, address.offset.into(), bytes).map(|_| Access::Value(map))
             }
             Value::Packet { .. } => Err("writes to the frame: a filter cannot change frames".into()),
             Value::MapElementOrNull { .. } => Err(OR_NULL.into()),
@@ -271,7 +281,7 @@ impl<'a> Step<'a> {
         address: Address,
         from: Register,
         fetch: bool,
-    ) -> Checked<()> {
+    ) -> Checked<Access> {
         number(state, from)?;
         let bytes = if wide { 8 } else { 4 };
         let Value::MapElement { map, offset } = written(state, address.base)? else {
@@ -288,7 +298,7 @@ impl<'a> Step<'a> {
         } else if fetch {
             state.set(from, Value::number(bytes));
         }
-        Ok(())
+        Ok(Access::Value(map))
     }
 
     /// Whether these bytes can be read as numbers.

@@ -109,6 +109,7 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("mac_learning_expired", macs.iter().map(|m| m.expired).sum()),
         ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
+        ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
     for &reason in DropReason::ALL {

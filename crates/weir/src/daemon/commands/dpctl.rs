@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
 use datapath::{Action, FlowDump, FlowSpec, PortNo};
+use ofproto::FlowRequest;
 use openflow::Match;
 use packet::flow::text::NoNames;
 use packet::{Field, Key, Mask};
@@ -15,6 +16,7 @@ use packet::{Field, Key, Mask};
 use super::Context;
 use super::flows::DumpOptions;
 use super::ports::{check_datapath, dpctl_show, list_datapaths};
+use super::slow_path::when_done;
 use crate::flow_text::Names;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
@@ -33,7 +35,7 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/del-flow" "[dp] flow" (1, 2) now!(del_flow), "Removes a datapath flow.";
     "dpctl/add-flows" "[dp] file" (1, 2) now!(add_flows), "Adds the flows that a file lists.";
     "dpctl/mod-flows" "[dp] file" (1, 2) now!(mod_flows), "Changes the flows that a file lists.";
-    "dpctl/del-flows" "[dp] [file]" (0, 2) now!(del_flows), "Removes the flows that a file lists, or all.";
+    "dpctl/del-flows" "[dp] [file]" (0, 2) del_flows, "Removes the flows that a file lists, or all.";
     "dpctl/dump-conntrack" "[-m] [-s] [dp] [zone=N]" (0, 4) now!(dump_conntrack),
         "Tracked connections: there are none, for connections are not tracked yet.";
     "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
@@ -207,7 +209,7 @@ fn mod_flows(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// Of one argument, it is a datapath if there is one of this name, and else a file.
-fn del_flows(context: &Context, args: &[String]) -> Outcome {
+fn del_flows(context: &Context, args: &[String]) -> Reply {
     let words = words(args);
     let everything = match words[..] {
         [] => true,
@@ -215,11 +217,14 @@ fn del_flows(context: &Context, args: &[String]) -> Outcome {
         _ => false,
     };
     if everything {
-        context.engine.switch.purge();
-        context.engine.datapath.flush();
-        return Ok(String::new());
+        let datapath = context.engine.datapath.clone();
+        return when_done(context, FlowRequest::Purge, move || {
+            // Those that were added by hand, too.
+            datapath.flush();
+            String::new()
+        });
     }
-    change_flows(context, FlowChange::Delete, &words)
+    Reply::Now(change_flows(context, FlowChange::Delete, &words))
 }
 
 /// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of

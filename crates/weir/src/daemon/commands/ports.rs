@@ -254,8 +254,7 @@ fn mac_key(vlan: &str, mac: &str) -> Result<MacKey, String> {
 pub fn fdb_stats(context: &Context, args: &[String]) -> Outcome {
     let mut text = String::new();
     for bridge in context.bridges(args.first())? {
-        let (stats, entries) = (bridge.mac_stats(), bridge.macs());
-        let fixed = entries.iter().filter(|entry| entry.used.is_none()).count();
+        let (stats, (entries, fixed)) = (bridge.mac_stats(), bridge.mac_counts());
         let _ = write!(
             text,
             "Statistics for bridge \"{}\":\n  \
@@ -266,7 +265,7 @@ pub fn fdb_stats(context: &Context, args: &[String]) -> Outcome {
              Total number of evicted MAC entries     : {}\n  \
              Total number of port moved MAC entries  : {}\n",
             bridge.name(),
-            entries.len(),
+            entries,
             bridge.config().mac.max_entries,
             stats.learned,
             stats.expired,

@@ -54,7 +54,7 @@ fn show_bridge(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplie
             .collect(),
         ports: bridge_ports(context, bridge, unapplied),
         flows: bridge.flow_count() as u64,
-        macs: bridge.macs().len(),
+        macs: bridge.mac_counts().0,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ofproto::RevalidationStats;
+use ofproto::{FlowRequest, RevalidationStats};
+use tokio::sync::oneshot;
 
 use super::Context;
 use super::ports::datapaths;
@@ -13,13 +14,16 @@ use crate::unixctl::command::{Outcome, Reply};
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "upcall/show" "" (0, 0) now!(show), "Flows of the datapath, their limit, and how long a round over them takes.";
-    "upcall/disable-megaflows" "" (0, 0) now!(disable_megaflows),
+    "upcall/disable-megaflows" "" (0, 0) |context, _| set_megaflows(context, false),
         "Makes a flow of its own for each connection; for tests.";
-    "upcall/enable-megaflows" "" (0, 0) now!(enable_megaflows), "Makes flows that many connections share.";
+    "upcall/enable-megaflows" "" (0, 0) |context, _| set_megaflows(context, true),
+        "Makes flows that many connections share.";
     "upcall/set-flow-limit" "flow-limit-number" (1, 1) now!(set_flow_limit),
         "Sets the most flows that the datapath may have.";
-    "revalidator/wait" "" (0, 0) now!(wait), "Returns when all datapath flows are up to date.";
-    "revalidator/purge" "" (0, 0) now!(purge), "Removes every datapath flow.";
+    "revalidator/wait" "" (0, 0) |context, _| when_done(context, FlowRequest::Revalidate, String::new),
+        "Returns when all datapath flows are up to date.";
+    "revalidator/purge" "" (0, 0) |context, _| when_done(context, FlowRequest::Purge, String::new),
+        "Removes every datapath flow.";
     "revalidator/pause" "" (0, 0) now!(pause), "Leaves datapath flows as they are; for tests.";
     "revalidator/resume" "" (0, 0) now!(resume), "Brings datapath flows up to date again.";
     "memory/show" "" (0, 0) |context, _| Reply::Now(Ok(memory(context))), "How many there are of what takes memory.";
@@ -52,30 +56,29 @@ fn keys(stats: &RevalidationStats, flows: usize) -> Vec<usize> {
     if stats.by_thread.len() > 1 { stats.by_thread.clone() } else { vec![flows] }
 }
 
-fn disable_megaflows(context: &Context, _: &[String]) -> Outcome {
-    context.engine.switch.set_megaflows(false);
-    Ok("megaflows disabled\n".into())
+fn set_megaflows(context: &Context, enabled: bool) -> Reply {
+    context.engine.switch.set_megaflows(enabled);
+    let done = if enabled { "megaflows enabled\n" } else { "megaflows disabled\n" };
+    when_done(context, FlowRequest::Purge, || done.into())
 }
 
-fn enable_megaflows(context: &Context, _: &[String]) -> Outcome {
-    context.engine.switch.set_megaflows(true);
-    Ok("megaflows enabled\n".into())
+/// Answers when the thread that keeps flows up to date has done something with all of them. Others are served meanwhile.
+/// `answer` is called by that thread.
+pub(super) fn when_done(
+    context: &Context,
+    request: FlowRequest,
+    answer: impl FnOnce() -> String + Send + 'static,
+) -> Reply {
+    let (reply, outcome) = oneshot::channel();
+    // The client may have gone.
+    context.engine.switch.request(request, Box::new(move || drop(reply.send(Ok(answer())))));
+    Reply::Later(outcome)
 }
 
 fn set_flow_limit(context: &Context, args: &[String]) -> Outcome {
     let limit = args[0].parse().map_err(|_| format!("{}: not a number of flows", args[0]))?;
     context.engine.datapath.set_max_flows(limit);
     Ok(format!("set flow_limit to {}\n", context.engine.datapath.max_flows()))
-}
-
-fn wait(context: &Context, _: &[String]) -> Outcome {
-    context.engine.switch.revalidate();
-    Ok(String::new())
-}
-
-fn purge(context: &Context, _: &[String]) -> Outcome {
-    context.engine.switch.purge();
-    Ok(String::new())
 }
 
 fn pause(context: &Context, _: &[String]) -> Outcome {

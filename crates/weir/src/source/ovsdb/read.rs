@@ -166,6 +166,7 @@ impl DatabaseState {
         let masks: Option<u32> = self.number(root, "other_config", "megaflow-mask-limit");
         let probability = self.number(root, "other_config", "emc-insert-inv-prob");
         let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
+        let controllers: Option<u32> = self.number(root, "other_config", "controller-memory-limit");
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
@@ -182,6 +183,7 @@ impl DatabaseState {
             mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
+            controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
             // Zero is for as many as can be.
             vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
             ..default
@@ -245,8 +247,9 @@ impl DatabaseState {
             let mac = parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
             mac.ok_or_else(|| format!("bridge {name}: hwaddr {text:?} is not an Ethernet address of one station"))
         });
-        let ageing: Option<u64> = self.number(row, "other_config", "mac-aging-time");
-        let size = self.number(row, "other_config", "mac-table-size");
+        // Zero stands for the default, and what is out of range for the nearest that is not.
+        let ageing: Option<i64> = self.number(row, "other_config", "mac-aging-time").filter(|&seconds| seconds != 0);
+        let size: Option<i64> = self.number(row, "other_config", "mac-table-size").filter(|&size| size != 0);
         BridgeSettings {
             // Zero stands for the default.
             datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
@@ -255,8 +258,8 @@ impl DatabaseState {
                 Some("secure") => FailMode::Secure,
                 _ => FailMode::Standalone,
             },
-            mac_aging_time: ageing.map_or(default.mac_aging_time, Duration::from_secs),
-            mac_table_size: size.unwrap_or(default.mac_table_size),
+            mac_aging_time: ageing.map_or(default.mac_aging_time, |n| Duration::from_secs(n.clamp(15, 3600) as u64)),
+            mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
             protocols: self.protocols(row, name),
             ..default
         }

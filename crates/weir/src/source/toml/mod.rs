@@ -230,6 +230,9 @@ fn read_datapath(mut s: Section) -> Datapath {
         emc_insert_inv_prob: s
             .integer("emc-insert-inv-prob", 0..=u32::MAX.into(), "a number; 0 switches the cache off")
             .unwrap_or(default.emc_insert_inv_prob.into()) as u32,
+        controller_memory: s
+            .integer("controller-memory-mib", 16..=65_536, "a number of MiB")
+            .unwrap_or(default.controller_memory.into()) as u32,
         exact_cache_memory: s
             .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
             .unwrap_or(default.exact_cache_memory.into()) as u32,
