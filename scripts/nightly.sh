@@ -18,7 +18,7 @@ nightly=$(sed -n 's/^nightly=//p' scripts/setup.sh)
 loom() {
     # Most faults of this kind show with two unwanted changes of threads; three are tried.
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" LOOM_MAX_PREEMPTIONS=3 \
-        cargo test --locked --quiet --release -p weir-datapath --lib loom_tests
+        cargo test --locked --quiet --release -p weir-datapath -p weir-conntrack --lib loom_tests
 }
 
 miri() {
