@@ -7,8 +7,8 @@ use packet::{Field, Key, Mask, Time};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::table::megaflow::{Requester, Table};
 use super::*;
+use super::{Requester, Table};
 use crate::action::{Action, PortNo};
 use crate::sync::rcu::Domain;
 use crate::upcall::FlowId;

@@ -37,7 +37,8 @@ pub use cache::keys::KeyCache;
 pub use packet::buffer::prefetch;
 pub use table::arena::{CompiledAction, FastAction, FastActionKind, Live};
 pub use table::flow_ref::FlowRef;
-pub use table::megaflow::{FlowList, Installed, NewFlow, Requester, Table};
+pub use table::install::{Installed, NewFlow, Requester};
+pub use table::megaflow::{FlowList, Table};
 pub use table::walk::FLOW_CHUNK;
 
 /// The numbers of the bits that are set, in ascending order.

@@ -6,6 +6,7 @@ mod evict;
 pub mod flow_counters;
 pub mod flow_ref;
 mod index;
+pub mod install;
 mod masks;
 pub mod megaflow;
 mod record;
