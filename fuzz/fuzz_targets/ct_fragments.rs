@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use conntrack::Tuple;
 use conntrack::fragments::{Datagram, Fragments, Outcome, Piece, TIMEOUT};
 use libfuzzer_sys::fuzz_target;
 use packet::Time;
@@ -11,7 +10,6 @@ use packet::Time;
 fuzz_target!(|steps: Vec<(u8, u16, u16, bool)>| {
     let fragments = Fragments::new();
     fragments.set_max(64);
-    let tuple = Tuple::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (1, 1), 0).expect("a tuple");
     let (mut now, mut out) = (Time(0), 0);
     let pieces: Vec<Piece> = steps
         .iter()
@@ -27,10 +25,12 @@ fuzz_target!(|steps: Vec<(u8, u16, u16, bool)>| {
         while let Some(expired) = fragments.expire(now) {
             out += expired.len();
         }
-        let datagram = Datagram { tuple, id: u32::from(id % 8), recirc_id: 0 };
-        match fragments.add(datagram, pieces[n], n, now) {
+        let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let datagram = Datagram { src, dst, proto: 17, zone: 0, id: u32::from(id % 8), recirc_id: 0 };
+        match fragments.add(datagram, pieces[n], now, |_| Some(n)) {
             Outcome::Held => {}
-            Outcome::Dropped(dropped, _) => out += dropped.len(),
+            Outcome::Refused(_) => out += 1,
+            Outcome::Void(dropped) => out += dropped.len() + 1,
             Outcome::Whole(whole, first) => {
                 assert_eq!(pieces[whole[first]].offset, 0);
                 let mut parts: Vec<Piece> = whole.iter().map(|n| pieces[*n]).collect();

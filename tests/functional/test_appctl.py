@@ -392,12 +392,13 @@ def test_events_are_counted(switch):
 
 def test_features_of_the_datapath(switch):
     lines = switch.appctl("dpif/show-dp-features", "br0").splitlines()
-    for line in ("Recirc: Yes", "CT state: No", "Max VLAN headers: 2", "Check pkt length action: Yes"):
+    for line in ("Recirc: Yes", "CT state: Yes", "Max VLAN headers: 2", "Check pkt length action: Yes"):
         assert line in lines
     assert "ufid (Ufid) : [run time]:true, [boot time]:true" in switch.appctl("dpif/set-dp-features", "br0")
-    switch.appctl("dpif/set-dp-features", "br0", "ct_state", "false")
+    switch.appctl("dpif/set-dp-features", "br0", "ct_state", "true")
     assert refused(switch, "dpif/set-dp-features", "br0", "nonsense", "true") == "Unexpected support field"
     assert "cannot be turned off" in refused(switch, "dpif/set-dp-features", "br0", "recirc", "false")
+    assert "cannot be turned off" in refused(switch, "dpif/set-dp-features", "br0", "ct_state", "false")
 
 
 def test_new_flows_are_logged_for_who_wants_it(switch):

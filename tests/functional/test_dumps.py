@@ -48,7 +48,7 @@ class Appctl(Peer):
     """A client of the control socket."""
 
     def __init__(self, switch):
-        super().__init__(switch.dir / f"weir.{switch.pid()}.ctl")
+        super().__init__(switch.dir / f"{switch.program}.{switch.pid()}.ctl")
         self.data = b""
 
     def ask(self, method, *params):

@@ -1,8 +1,10 @@
 """Network namespaces and veth pairs for tests: made here, removed here, also when a test fails."""
 
+import contextlib
 import itertools
 import os
 import re
+import signal
 import subprocess
 import tempfile
 
@@ -125,6 +127,11 @@ class Net:
             for p in host.procs:
                 if p.poll() is None:
                     p.kill()
+            # Their children hold their pipes, and may go on for a minute.
+            for pid in run("ip", "netns", "pids", host.ns, check=False).stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            for p in host.procs:
                 p.communicate()
         for host in self.hosts:
             run("ip", "link", "del", host.port, check=False)

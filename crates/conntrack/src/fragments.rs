@@ -1,18 +1,18 @@
 //! Fragments of IPv4 and IPv6: reassembled in thought for the look-up, passed on as they came.
 //!
 //! Only the first fragment has the ports, and the others may come before it. So fragments are held until the datagram is whole; then the first
-//! one's headers are tracked, and all get its metadata. What is held is bounded in number and time, as in Open vSwitch (`dpctl/ipf-*`).
+//! one's headers are tracked, and all get its metadata. What is held is bounded in number, bytes and time, as in Open vSwitch (`dpctl/ipf-*`).
 //!
 //! A fragment that overlaps another makes the whole datagram void, and its fragments are dropped, those included that
-//! come later (RFC 5722 section 4). One that is exactly a copy is dropped alone, as RFC 8200 section 4.5 allows.
+//! come later (RFC 5722 section 4). One that is exactly a copy is refused alone, as RFC 8200 section 4.5 allows.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use packet::Time;
 
 use crate::sync::Mutex;
-use crate::tuple::Tuple;
 
 /// A datagram that is not whole after so long is dropped.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
@@ -21,10 +21,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(15);
 pub const MAX_FRAGMENTS: u32 = 5000;
 /// The smallest least size that can be set.
 pub const LEAST_MIN_SIZE: u32 = 400;
+/// The most bytes of packets that are held: enough for as many usual fragments as can be allowed.
+pub const MAX_BYTES: usize = 16 << 20;
 
-/// Why a fragment is dropped.
+/// Why a fragment is not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
-pub enum Dropped {
+pub enum Refused {
     /// Reassembly is off for its version of IP.
     #[error("reassembly is off")]
     Off,
@@ -37,22 +39,25 @@ pub enum Dropped {
     /// As many fragments are held as may be.
     #[error("too many fragments")]
     TooMany,
-    /// It overlaps another, or belongs to a datagram in which two overlapped.
-    #[error("overlapping fragments")]
-    Overlap,
     /// It is a copy of one that is held.
     #[error("fragment came before")]
     Duplicate,
-    /// Its datagram was not whole in time.
-    #[error("datagram not whole in time")]
-    Expired,
+    /// There is no memory to hold it.
+    #[error("no memory for the fragment")]
+    NoMemory,
 }
 
 /// Which datagram a fragment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Datagram {
-    /// Addresses and zone, and the protocol of IPv4, which is zero for IPv6: ports are zero.
-    pub tuple: Tuple,
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address, of the same version of IP.
+    pub dst: IpAddr,
+    /// The protocol of IPv4; zero for IPv6, where fragments of one datagram may name different ones.
+    pub proto: u8,
+    /// The zone in which it is tracked.
+    pub zone: u16,
     /// The identification.
     pub id: u32,
     /// The recirculation in which it is tracked.
@@ -79,8 +84,10 @@ pub enum Outcome<P> {
     Held,
     /// The datagram is whole. Its fragments in the order in which they came, and which of them is the first of the datagram.
     Whole(Vec<P>, usize),
-    /// These are dropped.
-    Dropped(Vec<P>, Dropped),
+    /// It is not held, and its packet was not asked for.
+    Refused(Refused),
+    /// Its datagram is void: this fragment is dropped, and these are, which were held.
+    Void(Vec<P>),
 }
 
 /// Options and counts of one version of IP (`dpctl/ipf-get-status`).
@@ -98,8 +105,10 @@ pub struct Family {
     pub expired: u64,
     /// Fragments that were too small.
     pub too_small: u64,
-    /// Fragments dropped because two overlapped.
+    /// Fragments that overlapped others or were copies of them, and those that were dropped for it.
     pub overlapped: u64,
+    /// Fragments that were taken away, with their port for example.
+    pub purged: u64,
 }
 
 /// All options and counts.
@@ -115,6 +124,19 @@ pub struct Status {
     pub held: u32,
 }
 
+/// A datagram of which fragments are held (`dpctl/ipf-get-status -m`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incomplete {
+    /// Which one.
+    pub datagram: Datagram,
+    /// How many fragments are held. None where two overlapped.
+    pub fragments: usize,
+    /// Whether the first one is there.
+    pub first_seen: bool,
+    /// Whether the last one is there.
+    pub last_seen: bool,
+}
+
 /// The fragments that are held, with packets of type `P`. Shared by all threads.
 pub struct Fragments<P> {
     known: Mutex<Known<P>>,
@@ -125,6 +147,8 @@ struct Known<P> {
     /// In the order of their ends; some may be gone.
     order: VecDeque<(Datagram, Time)>,
     status: Status,
+    /// Bytes of the packets that are held.
+    bytes: usize,
 }
 
 struct Pieces<P> {
@@ -132,8 +156,10 @@ struct Pieces<P> {
     held: Vec<(u32, u32, u32, P)>,
     /// Where the datagram ends, once the last fragment has come.
     end: Option<u32>,
-    /// Bytes held.
+    /// Bytes of the datagram that are held.
     bytes: u32,
+    /// Bytes of the packets that are held.
+    packet_bytes: usize,
     void: bool,
     expires: Time,
 }
@@ -149,14 +175,27 @@ impl<P> Fragments<P> {
             expired: 0,
             too_small: 0,
             overlapped: 0,
+            purged: 0,
         };
         let status = Status { v4: family(1200), v6: family(1280), max: 1000, held: 0 };
-        Fragments { known: Mutex::new(Known { datagrams: HashMap::new(), order: VecDeque::new(), status }) }
+        Fragments { known: Mutex::new(Known { datagrams: HashMap::new(), order: VecDeque::new(), status, bytes: 0 }) }
     }
 
     /// Options and counts.
     pub fn status(&self) -> Status {
         self.known.lock().status
+    }
+
+    /// The datagrams of which fragments are held, in no particular order.
+    pub fn incomplete(&self) -> Vec<Incomplete> {
+        let known = self.known.lock();
+        let incomplete = |(datagram, pieces): (&Datagram, &Pieces<P>)| Incomplete {
+            datagram: *datagram,
+            fragments: pieces.held.len(),
+            first_seen: pieces.held.first().is_some_and(|(offset, ..)| *offset == 0),
+            last_seen: pieces.end.is_some(),
+        };
+        known.datagrams.iter().map(incomplete).collect()
     }
 
     /// Switches reassembly of a version of IP.
@@ -182,9 +221,10 @@ impl<P> Fragments<P> {
         allowed
     }
 
-    /// A fragment.
-    pub fn add(&self, datagram: Datagram, piece: Piece, packet: P, now: Time) -> Outcome<P> {
-        self.known.lock().add(datagram, piece, packet, now)
+    /// A fragment. `packet` gives its packet, and is asked only where that is held or makes the datagram whole, which it
+    /// is told; `None` where there is no memory for it. It is called with the lock held.
+    pub fn add(&self, at: Datagram, piece: Piece, now: Time, packet: impl FnOnce(bool) -> Option<P>) -> Outcome<P> {
+        self.known.lock().add(at, piece, now, packet)
     }
 
     /// Fragments of a datagram that was not whole in time; `None` where there is none. To be called until then, every second or so.
@@ -197,12 +237,26 @@ impl<P> Fragments<P> {
             if known.datagrams.get(&datagram).is_some_and(|pieces| pieces.expires == expires) {
                 let pieces = known.remove(&datagram);
                 if !pieces.is_empty() {
-                    known.family(datagram.tuple.is_v6()).expired += pieces.len() as u64;
+                    known.family(datagram.src.is_ipv6()).expired += pieces.len() as u64;
                     return Some(pieces);
                 }
             }
         }
         None
+    }
+
+    /// Takes away all datagrams with a fragment that is to go.
+    pub fn purge(&self, goes: impl Fn(&P) -> bool) -> Vec<P> {
+        let mut known = self.known.lock();
+        let goes = |(_, pieces): &(&Datagram, &Pieces<P>)| pieces.held.iter().any(|(.., packet)| goes(packet));
+        let going: Vec<Datagram> = known.datagrams.iter().filter(goes).map(|(datagram, _)| *datagram).collect();
+        let mut purged = Vec::new();
+        for datagram in going {
+            let pieces = known.remove(&datagram);
+            known.family(datagram.src.is_ipv6()).purged += pieces.len() as u64;
+            purged.extend(pieces);
+        }
+        purged
     }
 }
 
@@ -221,32 +275,44 @@ impl<P> Known<P> {
     fn remove(&mut self, datagram: &Datagram) -> Vec<P> {
         let Some(mut pieces) = self.datagrams.remove(datagram) else { return Vec::new() };
         self.status.held -= pieces.held.len() as u32;
-        pieces.held.sort_by_key(|(_, _, came, _)| *came);
-        pieces.held.into_iter().map(|(.., packet)| packet).collect()
+        self.bytes -= pieces.packet_bytes;
+        pieces.take()
     }
 
-    fn add(&mut self, datagram: Datagram, piece: Piece, packet: P, now: Time) -> Outcome<P> {
-        let v6 = datagram.tuple.is_v6();
-        let end = piece.offset + piece.len;
+    /// Why a fragment cannot be held, whatever else there is of its datagram.
+    fn refuses(&mut self, v6: bool, piece: &Piece) -> Option<Refused> {
         let family = self.family(v6);
-        let refused = if !family.enabled {
-            Some(Dropped::Off)
+        if !family.enabled {
+            Some(Refused::Off)
         } else if piece.len == 0
-            || end > u32::from(u16::MAX)
+            || piece.offset + piece.len > u32::from(u16::MAX)
             || !piece.offset.is_multiple_of(8)
             || piece.more && !piece.len.is_multiple_of(8)
         {
-            Some(Dropped::Malformed)
+            Some(Refused::Malformed)
         } else if piece.more && piece.packet_len < family.min_size {
             family.too_small += 1;
-            Some(Dropped::TooSmall)
-        } else if self.status.held >= self.status.max || self.datagrams.len() >= 2 * MAX_FRAGMENTS as usize {
-            Some(Dropped::TooMany)
+            Some(Refused::TooSmall)
+        } else if self.status.held >= self.status.max
+            || self.bytes + piece.packet_len as usize > MAX_BYTES
+            || self.datagrams.len() >= 2 * MAX_FRAGMENTS as usize
+        {
+            Some(Refused::TooMany)
         } else {
             None
-        };
-        if let Some(why) = refused {
-            return Outcome::Dropped(vec![packet], why);
+        }
+    }
+
+    fn add(
+        &mut self,
+        datagram: Datagram,
+        piece: Piece,
+        now: Time,
+        packet: impl FnOnce(bool) -> Option<P>,
+    ) -> Outcome<P> {
+        let v6 = datagram.src.is_ipv6();
+        if let Some(why) = self.refuses(v6, &piece) {
+            return Outcome::Refused(why);
         }
         if self.order.len() > 2 * self.datagrams.len() + 64 {
             // Most of them have become whole.
@@ -258,18 +324,20 @@ impl<P> Known<P> {
         let pieces = self.datagrams.entry(datagram).or_insert_with(|| {
             let expires = now + TIMEOUT;
             order.push_back((datagram, expires));
-            Pieces { held: Vec::new(), end: None, bytes: 0, void: false, expires }
+            Pieces { held: Vec::new(), end: None, bytes: 0, packet_bytes: 0, void: false, expires }
         });
         match pieces.place(&piece) {
-            Ok(at) => {
+            Placed::At(at) => {
+                let end = piece.offset + piece.len;
+                let last = if piece.more { pieces.end } else { Some(end) };
+                let whole = last == Some(pieces.bytes + piece.len);
+                let Some(packet) = packet(whole) else { return Outcome::Refused(Refused::NoMemory) };
                 let came = pieces.held.len() as u32;
                 pieces.held.insert(at, (piece.offset, end, came, packet));
-                pieces.bytes += piece.len;
-                if !piece.more {
-                    pieces.end = Some(end);
-                }
-                let whole = pieces.end == Some(pieces.bytes);
+                (pieces.end, pieces.bytes) = (last, pieces.bytes + piece.len);
+                pieces.packet_bytes += piece.packet_len as usize;
                 let first = pieces.held[0].2 as usize;
+                self.bytes += piece.packet_len as usize;
                 self.status.held += 1;
                 self.family(v6).accepted += 1;
                 if !whole {
@@ -279,42 +347,59 @@ impl<P> Known<P> {
                 self.family(v6).completed += packets.len() as u64;
                 Outcome::Whole(packets, first)
             }
-            Err(Dropped::Overlap) => {
+            Placed::Overlaps => {
                 // It is kept in mind, for those that come later.
-                let mut held = std::mem::take(&mut pieces.held);
+                let packets = pieces.take();
                 pieces.void = true;
-                held.sort_by_key(|(_, _, came, _)| *came);
-                self.status.held -= held.len() as u32;
-                let mut packets: Vec<P> = held.into_iter().map(|(.., packet)| packet).collect();
-                packets.push(packet);
-                self.family(v6).overlapped += packets.len() as u64;
-                Outcome::Dropped(packets, Dropped::Overlap)
+                self.bytes -= std::mem::take(&mut pieces.packet_bytes);
+                self.status.held -= packets.len() as u32;
+                self.family(v6).overlapped += packets.len() as u64 + 1;
+                Outcome::Void(packets)
             }
-            Err(why) => Outcome::Dropped(vec![packet], why),
+            Placed::Copy => {
+                self.family(v6).overlapped += 1;
+                Outcome::Refused(Refused::Duplicate)
+            }
         }
     }
 }
 
+/// How a piece lies among those that are held.
+enum Placed {
+    /// Between the others, at this index.
+    At(usize),
+    /// Over another one, or beyond the end.
+    Overlaps,
+    /// Exactly over another one.
+    Copy,
+}
+
 impl<P> Pieces<P> {
-    /// Where a piece belongs among those that are held.
-    fn place(&self, piece: &Piece) -> Result<usize, Dropped> {
+    fn place(&self, piece: &Piece) -> Placed {
         let (start, end) = (piece.offset, piece.offset + piece.len);
         if self.void {
-            return Err(Dropped::Overlap);
+            return Placed::Overlaps;
         }
         let at = self.held.partition_point(|(offset, ..)| *offset < start);
         if let Some((offset, to, ..)) = self.held.get(at)
             && (*offset, *to) == (start, end)
             && (self.end == Some(end)) != piece.more
         {
-            return Err(Dropped::Duplicate);
+            return Placed::Copy;
         }
         let overlaps_before = at > 0 && self.held[at - 1].1 > start;
         let overlaps_next = self.held.get(at).is_some_and(|(offset, ..)| *offset < end);
         // A datagram has one end, and nothing behind it.
         let beyond = self.end.is_some_and(|last| end > last || !piece.more);
         let short = !piece.more && self.held.last().is_some_and(|(_, to, ..)| *to > end);
-        if overlaps_before || overlaps_next || beyond || short { Err(Dropped::Overlap) } else { Ok(at) }
+        if overlaps_before || overlaps_next || beyond || short { Placed::Overlaps } else { Placed::At(at) }
+    }
+
+    /// The packets in the order in which they came.
+    fn take(&mut self) -> Vec<P> {
+        let mut held = std::mem::take(&mut self.held);
+        held.sort_by_key(|(_, _, came, _)| *came);
+        held.into_iter().map(|(.., packet)| packet).collect()
     }
 }
 
@@ -325,8 +410,7 @@ mod tests {
     use super::*;
 
     fn datagram(id: u32) -> Datagram {
-        let tuple = Tuple::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 253, (0, 0), 0).unwrap();
-        Datagram { tuple, id, recirc_id: 0 }
+        Datagram { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 17, zone: 0, id, recirc_id: 0 }
     }
 
     fn piece(offset: u32, len: u32, more: bool) -> Piece {
@@ -338,14 +422,17 @@ mod tests {
     #[test]
     fn a_whole_datagram_comes_as_it_came() {
         let fragments = Fragments::new();
-        assert_eq!(fragments.add(datagram(1), piece(1600, 100, false), 'c', NOW), Outcome::Held);
-        assert_eq!(fragments.add(datagram(2), piece(0, 800, true), 'x', NOW), Outcome::Held);
-        assert_eq!(fragments.add(datagram(1), piece(0, 800, true), 'a', NOW), Outcome::Held);
+        assert_eq!(fragments.add(datagram(1), piece(1600, 100, false), NOW, |_| Some('c')), Outcome::Held);
+        assert_eq!(fragments.add(datagram(2), piece(0, 800, true), NOW, |_| Some('x')), Outcome::Held);
+        assert_eq!(fragments.add(datagram(1), piece(0, 800, true), NOW, |_| Some('a')), Outcome::Held);
         assert_eq!(
-            fragments.add(datagram(1), piece(0, 800, true), 'a', NOW),
-            Outcome::Dropped(vec!['a'], Dropped::Duplicate)
+            fragments.add(datagram(1), piece(0, 800, true), NOW, |_| Some('a')),
+            Outcome::Refused(Refused::Duplicate)
         );
-        assert_eq!(fragments.add(datagram(1), piece(800, 800, true), 'b', NOW), Outcome::Whole(vec!['c', 'a', 'b'], 1));
+        assert_eq!(
+            fragments.add(datagram(1), piece(800, 800, true), NOW, |_| Some('b')),
+            Outcome::Whole(vec!['c', 'a', 'b'], 1)
+        );
         let status = fragments.status();
         assert_eq!((status.held, status.v4.accepted, status.v4.completed), (1, 4, 3));
         assert_eq!(fragments.expire(NOW + Duration::from_secs(14)), None);
@@ -359,13 +446,13 @@ mod tests {
             [piece(792, 800, true), piece(8, 8, true), piece(0, 808, true), piece(0, 8, true), piece(400, 8, false)]
         {
             let fragments = Fragments::new();
-            assert_eq!(fragments.add(datagram(1), piece(0, 800, true), 1, NOW), Outcome::Held);
-            assert_eq!(fragments.add(datagram(1), second, 2, NOW), Outcome::Dropped(vec![1, 2], Dropped::Overlap));
-            let late = fragments.add(datagram(1), piece(1600, 8, false), 3, NOW);
-            assert_eq!(late, Outcome::Dropped(vec![3], Dropped::Overlap));
+            assert_eq!(fragments.add(datagram(1), piece(0, 800, true), NOW, |_| Some(1)), Outcome::Held);
+            assert_eq!(fragments.add(datagram(1), second, NOW, |_| Some(2)), Outcome::Void(vec![1]));
+            let late = fragments.add(datagram(1), piece(1600, 8, false), NOW, |_| Some(3));
+            assert_eq!(late, Outcome::Void(vec![]));
             assert_eq!((fragments.status().held, fragments.status().v4.overlapped), (0, 3));
             assert_eq!(fragments.expire(NOW + TIMEOUT), None);
-            assert_eq!(fragments.add(datagram(1), piece(0, 800, true), 4, NOW + TIMEOUT), Outcome::Held);
+            assert_eq!(fragments.add(datagram(1), piece(0, 800, true), NOW + TIMEOUT, |_| Some(4)), Outcome::Held);
         }
     }
 
@@ -373,8 +460,11 @@ mod tests {
     fn a_flood_of_whole_datagrams_leaves_nothing_behind() {
         let fragments = Fragments::new();
         for id in 0..10_000 {
-            assert_eq!(fragments.add(datagram(id), piece(0, 800, true), (), NOW), Outcome::Held);
-            assert!(matches!(fragments.add(datagram(id), piece(800, 8, false), (), NOW), Outcome::Whole(_, 0)));
+            assert_eq!(fragments.add(datagram(id), piece(0, 800, true), NOW, |_| Some(())), Outcome::Held);
+            assert!(matches!(
+                fragments.add(datagram(id), piece(800, 8, false), NOW, |_| Some(())),
+                Outcome::Whole(_, 0)
+            ));
         }
         assert!(fragments.known.lock().order.len() < 100);
     }
@@ -383,21 +473,45 @@ mod tests {
     fn what_may_not_be_is_dropped() {
         let fragments = Fragments::new();
         let dropped = |piece, why| {
-            assert_eq!(fragments.add(datagram(1), piece, (), NOW), Outcome::Dropped(vec![()], why));
+            assert_eq!(fragments.add(datagram(1), piece, NOW, |_| Some(())), Outcome::Refused(why));
         };
-        dropped(piece(0, 801, true), Dropped::Malformed);
-        dropped(piece(65528, 8, true), Dropped::Malformed);
-        dropped(piece(8, 0, false), Dropped::Malformed);
-        dropped(Piece { packet_len: 1199, ..piece(0, 800, true) }, Dropped::TooSmall);
+        dropped(piece(0, 801, true), Refused::Malformed);
+        dropped(piece(65528, 8, true), Refused::Malformed);
+        dropped(piece(8, 0, false), Refused::Malformed);
+        dropped(Piece { packet_len: 1199, ..piece(0, 800, true) }, Refused::TooSmall);
         fragments.set_enabled(false, false);
-        dropped(piece(0, 800, true), Dropped::Off);
+        dropped(piece(0, 800, true), Refused::Off);
         fragments.set_enabled(false, true);
         assert!(fragments.set_max(2) && !fragments.set_max(5001) && !fragments.set_min_size(false, 399));
-        (1..3).for_each(|id| assert_eq!(fragments.add(datagram(id), piece(0, 800, true), (), NOW), Outcome::Held));
+        (1..3).for_each(|id| {
+            assert_eq!(fragments.add(datagram(id), piece(0, 800, true), NOW, |_| Some(())), Outcome::Held)
+        });
         assert_eq!(
-            fragments.add(datagram(3), piece(0, 800, true), (), NOW),
-            Outcome::Dropped(vec![()], Dropped::TooMany)
+            fragments.add(datagram(3), piece(0, 800, true), NOW, |_| Some(())),
+            Outcome::Refused(Refused::TooMany)
         );
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_in_bytes_and_can_be_taken_away() {
+        let fragments = Fragments::new();
+        let large = Piece { packet_len: 60_000, ..piece(0, 800, true) };
+        let held =
+            (0..).take_while(|&id| fragments.add(datagram(id), large, NOW, |_| Some(id)) == Outcome::Held).count();
+        assert_eq!(held, MAX_BYTES / 60_000);
+        assert_eq!(fragments.add(datagram(9), large, NOW, |_| None), Outcome::Refused(Refused::TooMany));
+        let mut purged = fragments.purge(|id| *id < 5);
+        purged.sort_unstable();
+        assert_eq!((purged, fragments.status().v4.purged), (vec![0, 1, 2, 3, 4], 5));
+        assert_eq!(fragments.add(datagram(9), large, NOW, |_| None), Outcome::Refused(Refused::Duplicate));
+        assert_eq!(fragments.add(datagram(3), large, NOW, |_| None), Outcome::Refused(Refused::NoMemory));
+        let listed = fragments.incomplete().into_iter().find(|of| of.datagram == datagram(9)).unwrap();
+        assert_eq!((listed.fragments, listed.first_seen, listed.last_seen), (1, true, false));
+        // Neither an overlap nor an expiry leaves bytes behind.
+        let over = Piece { packet_len: 60_000, ..piece(8, 8, true) };
+        assert!(matches!(fragments.add(datagram(9), over, NOW, |_| None), Outcome::Void(_)));
+        while fragments.expire(NOW + TIMEOUT).is_some() {}
+        assert_eq!((fragments.status().held, fragments.known.lock().bytes), (0, 0));
     }
 
     proptest! {
@@ -415,9 +529,10 @@ mod tests {
                 while let Some(expired) = fragments.expire(now) {
                     out.extend(expired);
                 }
-                match fragments.add(datagram(id), all[n], n, now) {
+                match fragments.add(datagram(id), all[n], now, |_| Some(n)) {
                     Outcome::Held => {}
-                    Outcome::Dropped(dropped, _) => out.extend(dropped),
+                    Outcome::Refused(_) => out.push(n),
+                    Outcome::Void(dropped) => out.extend(dropped.into_iter().chain([n])),
                     Outcome::Whole(whole, first) => {
                         prop_assert_eq!(all[whole[first]].offset, 0);
                         prop_assert!(whole.is_sorted(), "in the order in which they came");
@@ -435,7 +550,7 @@ mod tests {
             }
             out.sort_unstable();
             prop_assert_eq!(out, (0..number).collect::<Vec<_>>());
-            prop_assert_eq!(fragments.status().held, 0);
+            prop_assert_eq!((fragments.status().held, fragments.known.lock().bytes), (0, 0));
         }
     }
 }

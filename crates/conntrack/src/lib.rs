@@ -6,24 +6,28 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`filter`] | Which connections somebody asks for |
 //! | [`fragments`] | Fragments, reassembled in thought |
 //! | [`headers`] | What tracking reads of a packet |
 //! | [`helpers`] | FTP and TFTP: connections that others announce |
 //! | [`nat`] | Translated addresses and ports |
 //! | [`protocol`] | State machines of TCP, UDP, SCTP, ICMP and others |
 //! | [`quoted`] | The packet that an ICMP error quotes |
+//! | [`saved`] | The serialised form |
 //! | [`state`] | Bits of ct_state |
 //! | [`table`] | The connections, shared by all threads |
 //! | [`timeout`] | Timeouts by state |
 //! | [`tracker`] | The ct action on one packet |
 //! | [`tuple`] | What names a direction of a connection |
 
+pub mod filter;
 pub mod fragments;
 pub mod headers;
 pub mod helpers;
 pub mod nat;
 pub mod protocol;
 pub mod quoted;
+pub mod saved;
 pub mod state;
 mod sync;
 pub mod table;

@@ -17,8 +17,10 @@ use crate::tuple::{Side, Tuple};
 /// How a port is chosen first (ovs-actions(7), nat).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
-    /// By a keyed hash of the connection: `hash`, and the default.
+    /// As by `hash`, but nobody asked for it.
     #[default]
+    Unsaid,
+    /// By a keyed hash of the connection: `hash`.
     Hash,
     /// By chance: `random`.
     Random,
@@ -40,10 +42,12 @@ pub struct Nat {
     pub persistent: bool,
 }
 
-/// Ports that are tried one after another from where the choice begins, in the first round.
-const FIRST_ROUND: u32 = 128;
-/// The last round tries so many.
-const LAST_ROUND: u32 = 8;
+/// A range of at most so many ports is tried whole, from where the choice begins.
+const WHOLE: u32 = 128;
+/// Of a larger range, so many ports are tried one after another, at so many places: where many ports are taken, they are taken in
+/// a row, so that it is better to go on elsewhere.
+const IN_A_ROW: u32 = 4;
+const PLACES: u32 = 62;
 
 impl Nat {
     /// The replies' tuples that may be tried for a connection in this direction. `random` is a number that nobody can
@@ -63,13 +67,15 @@ impl Nat {
         let translates_ports = orig.has_ports() || orig.is_icmp() && !orig.is_v6();
         let mut phases = [None, None];
         if translates_ports {
-            if let (Side::Dst, Some((min, max))) = (self.side, self.ports) {
+            if let (Side::Dst, Some((min, max)), true) = (self.side, self.ports, orig.has_ports()) {
                 phases[0] = Some(Phase::new(Side::Src, min, max, Start::Offset(offset)));
             }
             // The source's port: any of a range that is given, else one like it, itself first. With DNAT it is
-            // the last resort.
+            // the last resort. A range of ports says nothing of ICMP's identifier.
             phases[1] = Some(match (self.side, self.ports) {
-                (Side::Src, Some((min, max))) => Phase::new(Side::Dst, min, max, Start::Offset(offset)),
+                (Side::Src, Some((min, max))) if orig.has_ports() => {
+                    Phase::new(Side::Dst, min, max, Start::Offset(offset))
+                }
                 _ => {
                     let port = orig.port(Side::Src);
                     let (min, max) = like(port);
@@ -131,10 +137,11 @@ struct Phase {
     len: u32,
     /// Tried before the range.
     first: Option<u16>,
-    /// Where in the range the round goes on.
+    /// The next port of the range.
     at: u32,
+    /// Ports that are tried in a row yet, and places after that.
     left: u32,
-    round: u32,
+    places: u32,
 }
 
 impl Phase {
@@ -145,8 +152,8 @@ impl Phase {
             Start::Port(port) if (min..=max).contains(&port) => (None, u32::from(port - min)),
             Start::Port(port) => (Some(port), 0),
         };
-        let round = len.min(FIRST_ROUND);
-        Phase { side, min, len, first, at, left: round, round }
+        let (left, places) = if len <= WHOLE { (len, 0) } else { (IN_A_ROW, PLACES - 1) };
+        Phase { side, min, len, first, at, left, places }
     }
 
     fn next(&mut self, random: &mut u64) -> Option<u16> {
@@ -154,12 +161,8 @@ impl Phase {
             return Some(port);
         }
         if self.left == 0 {
-            if self.round >= self.len || self.round <= LAST_ROUND {
-                return None;
-            }
-            // Where many are taken, they are taken in a row: go on elsewhere.
-            self.round /= 2;
-            self.left = self.round;
+            self.places = self.places.checked_sub(1)?;
+            self.left = IN_A_ROW;
             *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             self.at = (*random >> 32) as u32 % self.len;
         }
@@ -221,6 +224,40 @@ pub struct Translation {
 
 const _: () = assert!(size_of::<Translation>() <= 64);
 
+/// A [`Translation`] of TCP or UDP over IPv4, with all that is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct ShortTranslation {
+    /// Source and destination address.
+    addresses: u64,
+    /// Source and destination port.
+    ports: u32,
+    address_delta: u16,
+    port_delta: u16,
+}
+
+impl ShortTranslation {
+    /// Translates a packet in place, whose headers begin at these offsets. `partial`: the transport checksum covers no
+    /// more than the pseudo header yet. A frame that ends within its headers stays as it is.
+    #[inline(always)]
+    pub fn apply(&self, frame: &mut [u8], ip: usize, transport: usize, tcp: bool, partial: bool) {
+        let sum_at = if tcp { 16 } else { 6 };
+        let Some(header) = frame.get_mut(transport..).and_then(|bytes| bytes.get_mut(..sum_at + 2)) else { return };
+        header[..4].copy_from_slice(&self.ports.to_be_bytes());
+        let sum = u16::from_be_bytes([header[sum_at], header[sum_at + 1]]);
+        let sum = match (partial, tcp) {
+            (true, _) => covered(sum, true, self.address_delta),
+            (false, true) => add(add(sum, self.address_delta), self.port_delta),
+            (false, false) => checksum::update_udp(sum, |sum| add(add(sum, self.address_delta), self.port_delta)),
+        };
+        header[sum_at..].copy_from_slice(&sum.to_be_bytes());
+        let Some(header) = frame.get_mut(ip..).and_then(|bytes| bytes.first_chunk_mut::<20>()) else { return };
+        let sum = add(u16::from_be_bytes([header[10], header[11]]), self.address_delta);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        header[12..].copy_from_slice(&self.addresses.to_be_bytes());
+    }
+}
+
 /// A packet's protocol above IP, where its headers are, and whether the checksum is left to the hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
@@ -261,6 +298,12 @@ impl Translation {
             src_port: port(Side::Src),
             dst_port: port(Side::Dst),
         })
+    }
+
+    /// The short form, for TCP or UDP over IPv4.
+    pub fn short(&self) -> Option<ShortTranslation> {
+        let Translation { v4: addresses, ports, address_delta, port_delta, is_v6, .. } = *self;
+        (!is_v6).then_some(ShortTranslation { addresses, ports, address_delta, port_delta })
     }
 
     /// Translates a packet in place. Bytes that are not there are left out: the caller has seen that the headers are whole.

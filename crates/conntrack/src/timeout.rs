@@ -1,6 +1,8 @@
 //! Timeouts by state, with the names of the database's CT_Timeout_Policy and the defaults of Open vSwitch's userspace
 //! datapath.
 
+use packet::wire::ip_proto;
+
 /// What state of a connection a timeout is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
@@ -49,6 +51,11 @@ pub const NAMES: [(&str, Option<Timeout>, u32); 15] = [
     ("tcp_unack", None, 0),
 ];
 
+/// Whether connections of a protocol follow a policy. As in Open vSwitch, those of others have the default timeouts.
+pub fn has_policy(proto: u8) -> bool {
+    matches!(proto, ip_proto::TCP | ip_proto::UDP | ip_proto::ICMP | ip_proto::ICMPV6)
+}
+
 /// How many timeouts there are.
 pub const TIMEOUTS: usize = Timeout::IcmpReply as usize + 1;
 
@@ -68,7 +75,7 @@ pub const ALL: [Timeout; TIMEOUTS] = [
 ];
 
 /// A timeout policy: seconds for each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timeouts([u32; TIMEOUTS]);
 
 impl Timeouts {

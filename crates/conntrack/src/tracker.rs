@@ -13,6 +13,7 @@
 use std::net::IpAddr;
 
 use packet::Time;
+use packet::wire::ip_proto;
 
 use crate::headers::{Headers, Upper};
 use crate::helpers::{Expectation, Expectations, Helper, announced, ftp};
@@ -21,8 +22,9 @@ use crate::protocol::tcp::Segment;
 use crate::protocol::{Invalid, Update};
 use crate::state::CtState;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::table::slot::{Contents, Skew, flags};
+use crate::table::slot::{Brief, Contents, Skew, flags};
 use crate::table::{Found, Refused, Table, first_state};
+use crate::timeout::has_policy;
 use crate::tuple::{Side, Tuple};
 
 /// What the ct action asks for.
@@ -42,7 +44,7 @@ pub struct Request {
     pub label: Option<(u128, u128)>,
     /// The helper that a new connection gets.
     pub helper: Option<Helper>,
-    /// The timeout policy that a new connection gets, by its number.
+    /// The timeout policy that a new connection gets, by its number; one whose protocol [has none](has_policy), the default.
     pub policy: u16,
 }
 
@@ -118,6 +120,11 @@ impl Tracker {
         self.set_option(LIBERAL, on);
     }
 
+    /// What [`set_liberal`](Tracker::set_liberal) was told.
+    pub fn is_liberal(&self) -> bool {
+        self.has_option(LIBERAL)
+    }
+
     /// Whether the limit makes room by ending unanswered connections. Off by default, as Open vSwitch has no such thing.
     pub fn set_early_drop(&self, on: bool) {
         self.set_option(EARLY_DROP, on);
@@ -138,11 +145,35 @@ impl Tracker {
     }
 
     /// Tracks a packet. `before` are its metadata from an earlier ct action.
+    #[inline]
     pub fn track(&self, packet: &Headers, before: &Metadata, request: &Request, now: Time) -> Verdict {
+        let mut verdict = Verdict::default();
+        self.track_hashed(packet, self.table.hash(&packet.tuple), before, request, now, &mut verdict);
+        verdict
+    }
+
+    /// As [`track`](Tracker::track), for a packet the hash of whose tuple is known; the verdict goes where the caller wants it, over
+    /// whatever is there.
+    ///
+    /// For a batch: [`Table::prefetch`] for the hashes of all, then [`Table::prefetch_connection`] for all, then this.
+    pub fn track_hashed(
+        &self,
+        packet: &Headers,
+        hash: u64,
+        before: &Metadata,
+        request: &Request,
+        now: Time,
+        verdict: &mut Verdict,
+    ) {
+        *verdict = Verdict::default();
         // 1.
         let state = if before.zone == request.zone { before.state } else { CtState::NONE };
         // 2.
-        let mut found = self.find(packet, state, before, request, now);
+        let mut found = if state.any(CtState::SNAT | CtState::DNAT) {
+            self.find_translated(packet, before, request, now)
+        } else {
+            self.table.find_hashed(&packet.tuple, hash, now)
+        };
         // 3.
         if let Some(there) = &found
             && request.force
@@ -153,23 +184,21 @@ impl Tracker {
         }
         // A connection may end, or another packet may make it, in between.
         for _ in 0..4 {
-            let verdict = match &found {
-                Some(found) => self.known(packet, state, found, request, now),
-                None => self.unknown(packet, request, now),
+            let step = match &found {
+                Some(found) => self.known(packet, state, found, request, now, verdict),
+                None => self.unknown(packet, request, now, verdict),
             };
-            match verdict {
-                Ok(verdict) => return verdict,
+            match step {
+                Ok(()) => return,
                 Err(again) => found = again,
             }
         }
-        Verdict { metadata: self.malformed(request.zone), ..Verdict::default() }
+        verdict.metadata = self.malformed(request.zone);
     }
 
-    fn find(&self, packet: &Headers, state: CtState, before: &Metadata, request: &Request, now: Time) -> Option<Found> {
-        if !state.any(CtState::SNAT | CtState::DNAT) {
-            return self.table.find(&packet.tuple, now);
-        }
-        // The packet was translated: its answer would come to the tuple that it has now.
+    /// The connection of a packet that was translated: its answer would come to the tuple that it has now.
+    #[inline(never)]
+    fn find_translated(&self, packet: &Headers, before: &Metadata, request: &Request, now: Time) -> Option<Found> {
         let other_way = |found: Found| Found { reply: !found.reply, ..found };
         let translated = self.table.find(&packet.tuple.reverse(), now).map(other_way);
         if translated.is_some() || request.nat.is_some() {
@@ -179,8 +208,17 @@ impl Tracker {
     }
 
     /// A packet of a connection.
-    fn known(&self, packet: &Headers, state: CtState, found: &Found, request: &Request, now: Time) -> Step {
-        let Some((contents, _)) = self.table.read(found.connection) else { return Err(None) };
+    #[inline(always)]
+    fn known(
+        &self,
+        packet: &Headers,
+        state: CtState,
+        found: &Found,
+        request: &Request,
+        now: Time,
+        verdict: &mut Verdict,
+    ) -> Step {
+        let Some(connection) = self.table.brief(found.connection) else { return Err(None) };
         let mut state = state;
         let mut invalid = None;
         // 4.
@@ -191,15 +229,14 @@ impl Tracker {
             }
         } else {
             let liberal = self.has_option(LIBERAL);
-            let tuple = if found.reply { &contents.reply } else { &contents.orig };
-            let update = match &packet.upper {
-                Upper::Tcp(segment) => {
-                    let segment = skewed(segment, found.reply, &contents.skew);
-                    self.table.step_tcp(tuple, found, &segment, liberal, now)
+            let update = match (&packet.upper, &connection.skew) {
+                (Upper::Tcp(segment), None) => self.table.step_tcp(found, segment, liberal, now),
+                (Upper::Tcp(segment), Some(skew)) => {
+                    self.table.step_tcp(found, &skewed(segment, found.reply, &{ *skew }), liberal, now)
                 }
-                _ => self.table.step_simple(tuple, found, now),
+                _ => self.table.step_simple(&packet.tuple, found, now),
             };
-            if contents.flags & flags::RELATED != 0 {
+            if connection.flags & flags::RELATED != 0 {
                 state |= CtState::REL;
             }
             match update {
@@ -221,23 +258,28 @@ impl Tracker {
                 }
             }
         }
-        let verdict = Verdict { connection: Some(*found), invalid, ..Verdict::default() };
-        Ok(self.finish(packet, state, &contents, request, verdict, now))
+        verdict.connection = Some(*found);
+        verdict.invalid = invalid;
+        self.finish(packet, state, &connection, request, now, verdict);
+        Ok(())
     }
 
     /// A packet without a connection.
-    fn unknown(&self, packet: &Headers, request: &Request, now: Time) -> Step {
-        let invalid = |why| {
-            let metadata = self.malformed(request.zone);
-            Ok(Verdict { metadata, invalid: Some(why), ..Verdict::default() })
-        };
-        if matches!(packet.upper, Upper::Error(_)) {
-            return invalid(Invalid::NoConnection);
-        }
+    #[inline(never)]
+    fn unknown(&self, packet: &Headers, request: &Request, now: Time, verdict: &mut Verdict) -> Step {
         // 5.
-        let (protocol, timeout) = match first_state(&packet.tuple, packet.segment()) {
+        let first = match packet.upper {
+            Upper::Error(_) => Err(Invalid::NoConnection),
+            _ => first_state(&packet.tuple, packet.segment()),
+        };
+        let (protocol, timeout) = match first {
             Ok(first) => first,
-            Err(why) => return invalid(why),
+            Err(why) => {
+                // As in Open vSwitch, its own tuple stands for that of the connection which it does not have.
+                verdict.metadata = Metadata { orig: Some(packet.tuple), ..self.malformed(request.zone) };
+                verdict.invalid = Some(why);
+                return Ok(());
+            }
         };
         let expected = self.expectations.find(&packet.tuple, now, |parent| self.table.read(parent).is_some());
         let mut state = CtState::NEW;
@@ -251,14 +293,15 @@ impl Tracker {
             label: expected.map_or(0, |expected| expected.label),
             orig: Some(expected.map_or(packet.tuple, |expected| expected.parent)),
         };
-        let mut verdict = Verdict { metadata, ..Verdict::default() };
+        verdict.metadata = metadata;
         if !(request.commit || request.force) {
-            return Ok(verdict);
+            return Ok(());
         }
-        let helper = request.helper.map_or(0, |helper| match helper {
-            Helper::Ftp => flags::FTP,
-            Helper::Tftp => flags::TFTP,
-        });
+        let helper = match (request.helper, packet.tuple.proto()) {
+            (Some(Helper::Ftp), ip_proto::TCP) => flags::FTP,
+            (Some(Helper::Tftp), ip_proto::UDP) => flags::TFTP,
+            _ => 0,
+        };
         let new = Contents {
             orig: packet.tuple,
             reply: packet.tuple.reverse(),
@@ -266,19 +309,20 @@ impl Tracker {
             mark: metadata.mark,
             label: metadata.label,
             flags: helper | if expected.is_some() { flags::RELATED } else { 0 },
-            policy: request.policy,
+            policy: if has_policy(packet.tuple.proto()) { request.policy } else { 0 },
             parent: expected.map(|expected| expected.parent),
             skew: Default::default(),
         };
         match self.make(new, request, expected.as_ref(), timeout, now) {
             Ok((connection, contents)) => {
-                verdict.connection = self.table.read(connection).map(|(_, found)| found);
-                Ok(self.finish(packet, state, &contents, request, verdict, now))
+                verdict.connection = Some(Found::new(connection));
+                self.finish(packet, state, &Brief::from(&contents), request, now, verdict);
+                Ok(())
             }
             Err(Refused::Exists(found)) => Err(Some(found)),
             Err(why) => {
                 verdict.refused = Some(why);
-                Ok(verdict)
+                Ok(())
             }
         }
     }
@@ -326,69 +370,74 @@ impl Tracker {
     }
 
     /// Steps 6 and 7.
+    #[inline(always)]
     fn finish(
         &self,
         packet: &Headers,
         mut state: CtState,
-        contents: &Contents,
+        connection: &Brief,
         request: &Request,
-        mut verdict: Verdict,
         now: Time,
-    ) -> Verdict {
-        let Some(found) = verdict.connection else { return verdict };
+        verdict: &mut Verdict,
+    ) {
+        let Some(found) = verdict.connection else { return };
         let translated = state.any(CtState::SNAT | CtState::DNAT);
         if request.nat.is_some() && !translated && verdict.invalid.is_none() {
-            let bits = match (contents.flags & (flags::SNAT | flags::DNAT), found.reply) {
+            let bits = match (connection.flags & (flags::SNAT | flags::DNAT), found.reply) {
                 (flags::SNAT, false) | (flags::DNAT, true) => CtState::SNAT,
                 (flags::DNAT, false) | (flags::SNAT, true) => CtState::DNAT,
                 _ => CtState::NONE,
             };
             state |= bits;
-            verdict.translation = translation(packet, contents, found.reply);
+            verdict.translation = connection
+                .translated
+                .and_then(|replies| translation(packet, &{ connection.orig }, &{ replies }, found.reply));
         }
-        let (mark, label) = match self.table.mark(found.connection, request.mark, request.label) {
-            Some(now) => now,
-            None => (contents.mark, contents.label),
-        };
+        let sets = request.mark.is_some() || request.label.is_some();
+        let set = || self.table.mark(found.connection, request.mark, request.label);
+        let (mark, label) = sets.then(set).flatten().unwrap_or((connection.mark, connection.label));
         if verdict.invalid.is_none() && !matches!(packet.upper, Upper::Error(_)) {
-            verdict.helper = match contents.flags {
+            verdict.helper = match connection.flags {
                 bits if bits & flags::FTP != 0 => Some(Helper::Ftp),
                 bits if bits & flags::TFTP != 0 && !found.reply => Some(Helper::Tftp),
                 _ => None,
             };
-            let [own, other] = if found.reply { [1, 0] } else { [0, 1] };
-            if let (Upper::Tcp(segment), true) = (&packet.upper, request.nat.is_some()) {
-                let seq = contents.skew[own].of_sequence(segment.seq);
-                let ack = -contents.skew[other].of_acknowledgement(segment.ack);
+            if let (Upper::Tcp(segment), Some(skew), true) = (&packet.upper, &connection.skew, request.nat.is_some()) {
+                let [own, other] = if found.reply { [1, 0] } else { [0, 1] };
+                let seq = skew[own].of_sequence(segment.seq);
+                let ack = -skew[other].of_acknowledgement(segment.ack);
                 verdict.sequence = (seq != 0 || ack != 0).then_some((seq, ack));
             }
         }
         if verdict.helper == Some(Helper::Tftp) {
-            self.expect_tftp(contents, found, now);
+            // A copy, so that the connection stays in registers otherwise.
+            self.expect_tftp(&{ *connection }, found, now);
         }
         verdict.metadata = Metadata {
             state: state | CtState::TRK,
             zone: request.zone,
             mark,
             label,
-            orig: Some(contents.parent.unwrap_or(contents.orig)),
+            orig: Some(match connection.parent {
+                None => connection.orig,
+                Some(parent) => parent,
+            }),
         };
-        verdict
     }
 }
 
 impl Tracker {
     /// The answer to a TFTP request comes from another port of the server (RFC 1350 section 4).
-    fn expect_tftp(&self, contents: &Contents, found: Found, now: Time) {
-        let ports = (contents.reply.port(Side::Dst), contents.orig.port(Side::Src));
-        self.expect(contents, found, ports, now);
+    fn expect_tftp(&self, connection: &Brief, found: Found, now: Time) {
+        let ports = (connection.reply().port(Side::Dst), connection.orig.port(Side::Src));
+        self.expect(connection, found, ports, now);
     }
 
     /// Expects a connection to the end that sent the packet: to a port as the other end sees it, and as the sender has it.
-    fn expect(&self, contents: &Contents, found: Found, (seen, own): (u16, u16), now: Time) {
-        let (tuple, replacement) = announced(&contents.orig, &contents.reply, found.reply, seen, own);
-        let Contents { mark, label, .. } = *contents;
-        let expectation = Expectation { parent: contents.orig, mark, label, replacement };
+    fn expect(&self, connection: &Brief, found: Found, (seen, own): (u16, u16), now: Time) {
+        let (tuple, replacement) = announced(&connection.orig, &connection.reply(), found.reply, seen, own);
+        let Brief { mark, label, .. } = *connection;
+        let expectation = Expectation { parent: connection.orig, mark, label, replacement };
         self.expectations.expect(&tuple, found.connection, expectation, now);
     }
 
@@ -402,12 +451,13 @@ impl Tracker {
         translate: bool,
         now: Time,
     ) -> Result<Option<ftp::Edit>, ftp::Malformed> {
-        let Some((contents, _)) = self.table.read(found.connection) else { return Ok(None) };
-        let Some(announcement) = ftp::parse(data, found.reply, contents.orig.is_v6())? else { return Ok(None) };
+        let Some(connection) = self.table.brief(found.connection) else { return Ok(None) };
+        let Some(announcement) = ftp::parse(data, found.reply, connection.orig.is_v6())? else { return Ok(None) };
+        let reply = connection.reply();
         // The address of the one who announces, and that under which the other end knows it.
         let (own, seen) = match found.reply {
-            false => (contents.orig.src(), contents.reply.dst()),
-            true => (contents.reply.src(), contents.orig.dst()),
+            false => (connection.orig.src(), reply.dst()),
+            true => (reply.src(), connection.orig.dst()),
         };
         let mut edit = None;
         if let Some((address, range)) = &announcement.address {
@@ -418,7 +468,7 @@ impl Tracker {
                 edit = Some(announcement.edit(range.clone(), seen));
             }
         }
-        self.expect(&contents, *found, (announcement.port, announcement.port), now);
+        self.expect(&connection, *found, (announcement.port, announcement.port), now);
         if let Some(edit) = &edit
             && edit.added() != 0
         {
@@ -429,8 +479,8 @@ impl Tracker {
     }
 }
 
-/// A packet's verdict, or what to go on with where the connection has ended meanwhile, or another packet has made it.
-type Step = Result<Verdict, Option<Found>>;
+/// The verdict is there; or what to go on with where the connection has ended meanwhile, or another packet has made it.
+type Step = Result<(), Option<Found>>;
 
 /// A segment with the acknowledgement number of the bytes that the other end has sent, before a helper changed their
 /// length.
@@ -452,10 +502,15 @@ fn replaced(new: Contents, (side, address, port): &(Side, IpAddr, u16)) -> Conte
 }
 
 /// What a packet of a direction becomes, and what an ICMP error quotes.
-fn translation(packet: &Headers, contents: &Contents, reply: bool) -> Option<(Translation, Option<Translation>)> {
+fn translation(
+    packet: &Headers,
+    orig: &Tuple,
+    replies: &Tuple,
+    reply: bool,
+) -> Option<(Translation, Option<Translation>)> {
     let (from, to) = match reply {
-        false => (contents.orig, contents.reply.reverse()),
-        true => (contents.reply, contents.orig.reverse()),
+        false => (*orig, replies.reverse()),
+        true => (*replies, orig.reverse()),
     };
     let outside = Translation::between(&from, &to)?;
     let inside = match packet.upper {

@@ -321,6 +321,10 @@ impl Reference {
 
     /// Whether every port of the range is taken for answers from this end.
     fn exhausted(&self, orig: &Tuple) -> bool {
+        if orig.proto() == 1 {
+            // Any identifier will do.
+            return false;
+        }
         let (min, max) = self.nat.ports.unwrap();
         let mut reply = orig.reverse();
         reply.set_address(Side::Dst, self.nat.addresses.unwrap().0);

@@ -111,6 +111,40 @@ fn exhausted_ranges_refuse_after_a_bounded_number_of_tries() {
     assert!(wide.candidates(&orig, tracker.table.hasher(), 7).count() <= 256);
 }
 
+/// A range of ports is for ports: an ICMP identifier changes only where two connections would be the same.
+#[test]
+fn icmp_identifiers_are_kept_until_they_collide() {
+    for side in [Side::Src, Side::Dst] {
+        let tracker = Tracker::new(10, [1, 2]);
+        let request = commit(nat(side, one(OUTSIDE), Some((7000, 7099))));
+        let ids = [1, 2].map(|n| {
+            let ping = Headers { tuple: v4([10, 0, 1, n], 5, SERVER, 8, 1), upper: Upper::Other };
+            reply_of(&tracker, &track(&tracker, &ping, &request)).port(Side::Src)
+        });
+        assert_eq!(ids[0], 5);
+        // With DNAT the clients' addresses differ.
+        assert_eq!(ids[1] == 5, side == Side::Dst);
+    }
+}
+
+#[test]
+fn helpers_are_for_their_protocol() {
+    let tracker = Tracker::new(10, [1, 2]);
+    let request = Request { commit: true, helper: Some(Helper::Ftp), ..Request::default() };
+    let verdict = track(&tracker, &udp(v4(CLIENT, 9, SERVER, 53, 17)), &request);
+    assert_eq!((verdict.helper, verdict.connection.is_some()), (None, true));
+}
+
+/// As in Open vSwitch's userspace tracker, ct_nw_src and so on of such a packet are its own.
+#[test]
+fn invalid_packets_without_a_connection_have_their_own_tuple() {
+    let tracker = Tracker::new(10, [1, 2]);
+    let answer = Headers { tuple: v4(CLIENT, 9, SERVER, 0, 1), upper: Upper::Other };
+    let verdict = track(&tracker, &answer, &Request::default());
+    assert_eq!(verdict.metadata.state, CtState::INV | CtState::TRK);
+    assert_eq!(verdict.metadata.orig, Some(answer.tuple));
+}
+
 #[test]
 fn a_persistent_choice_is_the_same_in_each_process() {
     let range = Some(([198, 51, 100, 0].into(), [198, 51, 100, 255].into()));

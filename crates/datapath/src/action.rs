@@ -55,6 +55,11 @@ pub enum Action {
         /// Seed.
         basis: u32,
     },
+    /// Track the packet's connection: see [`conntrack::Tracker::track`]. The packet gets the connection's metadata, and is
+    /// translated.
+    Ct(Arc<conntrack::Request>),
+    /// Forget what connection tracking has found out about the packet.
+    CtClear,
     /// Hand a copy of the packet as it is now to [`Upcall::punt`](crate::Upcall::punt).
     Punt(Arc<Punt>),
     /// Send at most this many bytes with the next output.

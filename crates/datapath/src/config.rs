@@ -38,6 +38,8 @@ pub struct Config {
     pub exact_one_in: u32,
     /// Packets of one worker that may wait for the slow path, over all input ports. One port can have a third of them.
     pub upcall_queue: usize,
+    /// Most connections that are tracked.
+    pub max_connections: u32,
     /// Times that one packet may be recirculated.
     pub max_depth: u8,
     /// How many VLAN tags of a frame are parsed.
@@ -68,6 +70,7 @@ impl Default for Config {
             exact_one_in: 1,
             upcall_queue: 1 << 14,
             // As in OVS.
+            max_connections: 3_000_000,
             max_depth: 6,
             vlan_limit: VlanLimit::default(),
             seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],

@@ -90,6 +90,9 @@ reasons! {
         RecursionTooDeep "recursion_too_deep" "Recirculated too often, or actions are nested too deeply.";
         RecirculationStorm "recirculation_storm" "One packet became too many by recirculation.";
         NoBuffer "no_buffer" "No buffer for a copy, for a segment, or for a header to be pushed.";
+        FragmentOverlap "fragment_overlap" "A fragment that was to be tracked overlaps another one of its datagram, which is dropped whole.";
+        FragmentExpired "fragment_expired" "A fragment that was to be tracked, and whose datagram was not whole in time.";
+        FragmentPurged "fragment_purged" "A fragment that was held to be tracked when its port, or that of another one of its datagram, went away.";
         Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
     }
     Output {

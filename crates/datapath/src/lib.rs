@@ -18,6 +18,7 @@
 //! | [`pipeline`] | The stages of a packet's way through a worker, and the metadata of a batch |
 //! | [`classify`] | Which flow a packet belongs to: caches, megaflow table, eviction |
 //! | `actions` | A flow's actions: compiled into a program, executed on runs of packets |
+//! | [`mod@conntrack`] | Connection tracking as a stage |
 //! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
 //! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
 //! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
@@ -27,6 +28,7 @@ pub mod action;
 mod actions;
 pub mod classify;
 pub mod config;
+pub mod conntrack;
 mod control;
 pub mod datapath;
 pub mod drop;

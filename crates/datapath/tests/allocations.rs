@@ -92,6 +92,31 @@ fn packets_with_metadata_go_round_without_allocations() {
     assert!(worker.recirculated == 50 * 128 && worker.exact_hits > 0, "{worker:?}");
 }
 
+/// Packets of established connections, the short way and the long way.
+#[test]
+fn tracked_packets_do_not_allocate() {
+    let (dp, _, p) = by_hand(Config::default(), 2);
+    let ct = |commit| Action::Ct(Arc::new(conntrack::Request { commit, ..Default::default() }));
+    dp.install(flow(p[0].0, 0, &[], vec![ct(false), Action::Recirc(1)])).unwrap();
+    dp.install(flow(p[0].0, 1, &[], vec![ct(true), Action::Output(p[1].0)])).unwrap();
+    for fusing in [true, false] {
+        dp.conntrack().set_fusing(fusing);
+        let mut packets: Vec<Packet> = (0..64).map(|n| Packet::from_slice(&udp(n, 1, 3, 4))).collect();
+        let before = dp.stats().workers[0].recirculated;
+        for round in 0..50 {
+            p[0].1.queues[0].lock().unwrap().extend(packets.drain(..));
+            let before = ALLOCATIONS.with(Cell::get);
+            assert_eq!(dp.poll() + dp.poll(), 64);
+            let allocated = ALLOCATIONS.with(Cell::get) - before;
+            assert!(round < 4 || allocated == 0, "{allocated} allocations in round {round}, {fusing}");
+            packets.append(&mut p[1].1.sent.lock().unwrap());
+            assert_eq!(packets.len(), 64, "round {round}");
+        }
+        let recirculated = dp.stats().workers[0].recirculated - before;
+        assert!(if fusing { recirculated <= 4 * 64 } else { recirculated == 50 * 64 }, "{recirculated}, {fusing}");
+    }
+}
+
 /// A clone has a packet of its own, which these tests have on the heap, and where it writes metadata a key of its own.
 #[test]
 fn clones_do_not_allocate_keys() {

@@ -13,6 +13,7 @@
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -378,6 +379,8 @@ pub struct Explanation {
     pub looked_at_vlan: bool,
     /// Whether every packet is translated anew, without a datapath flow.
     pub slow: bool,
+    /// Keeps the pipelines that packets are recirculated to.
+    pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Explanation {
@@ -389,13 +392,14 @@ impl Explanation {
             error: out.error.map(|error| error.to_string()),
             looked_at_vlan: out.looked_at_vlan,
             slow: out.slow,
+            holds: out.record.holds,
         }
     }
 }
 
-/// The actions without those that send the packet on.
+/// The actions without those that send the packet on, or make connections.
 fn without_outputs(actions: &[Action]) -> Vec<Action> {
-    let kept = actions.iter().filter(|action| !matches!(action, Action::Output(_) | Action::Recirc(_)));
+    let kept = actions.iter().filter(|action| !matches!(action, Action::Output(_) | Action::Recirc(_) | Action::Ct(_)));
     let inside = |action: &Action| match action {
         Action::Clone(inner) => Action::Clone(without_outputs(inner)),
         Action::CheckLength { size, longer, others } => {

@@ -8,6 +8,7 @@
 //! | [`action`] | Actions |
 //! | [`bundle`] | Bundles of messages |
 //! | [`codec`] | Messages as bytes, and back |
+//! | [`ct`] | Ending connections |
 //! | [`error`] | Errors and their numbers |
 //! | [`flow_mod`] | Changes of flow tables, and flow-removed |
 //! | [`group`] | Groups |
@@ -28,6 +29,7 @@
 pub mod action;
 pub mod bundle;
 pub mod codec;
+pub mod ct;
 pub mod error;
 pub mod flow_mod;
 pub mod group;
@@ -47,6 +49,7 @@ pub mod types;
 
 pub use action::Action;
 pub use bundle::{BundleAdd, BundleControl};
+pub use ct::{CtFlush, CtTuple};
 pub use error::{ErrorCode, ErrorMsg, OfError};
 pub use flow_mod::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason};
 pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};

@@ -1,6 +1,7 @@
 //! A message: version, transaction id, body.
 
 use crate::bundle::{BundleAdd, BundleControl};
+use crate::ct::CtFlush;
 use crate::error::ErrorMsg;
 use crate::flow_mod::{FlowMod, FlowRemoved};
 use crate::group::GroupMod;
@@ -108,6 +109,10 @@ pub enum Body {
     TlvTableRequest,
     /// NXT_TLV_TABLE_REPLY.
     TlvTableReply(TlvTable),
+    /// NXT_CT_FLUSH_ZONE: the connections of a zone end.
+    CtFlushZone(u16),
+    /// NXT_CT_FLUSH: connections end.
+    CtFlush(Box<CtFlush>),
     /// OFPT_BARRIER_REQUEST.
     BarrierRequest,
     /// OFPT_BARRIER_REPLY.

@@ -8,6 +8,7 @@
 //! - [`connections`]: how many peers a listener has, and who makes room
 //! - [`daemon`]: runs the switch, whatever the source
 //! - [`doctor`]: examines the machine
+//! - [`features`]: what the datapath can do
 //! - [`flow_text`]: flows of the configuration, as text
 //! - [`reconfigure`]: from what runs to what is wanted
 //! - [`report`]: what the daemon tells about itself
@@ -23,6 +24,7 @@ pub mod config;
 pub mod connections;
 pub mod daemon;
 pub mod doctor;
+pub mod features;
 pub mod flow_text;
 pub mod reconfigure;
 pub mod report;

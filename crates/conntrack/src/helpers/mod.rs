@@ -82,6 +82,11 @@ impl Expectations {
 
     /// Expects a connection in the direction of `tuple`, from any port.
     pub fn expect(&self, tuple: &Tuple, parent: Reference, expectation: Expectation, now: Time) {
+        self.expect_for(tuple, parent, expectation, LIFETIME, now);
+    }
+
+    /// As [`expect`](Expectations::expect), for so long, but not longer than others.
+    pub fn expect_for(&self, tuple: &Tuple, parent: Reference, expectation: Expectation, left: Duration, now: Time) {
         let mut tuple = *tuple;
         tuple.set_port(Side::Src, 0);
         let mut known = self.known.lock();
@@ -101,7 +106,7 @@ impl Expectations {
         if let Some(oldest) = oldest {
             known.by_tuple.remove(&oldest);
         }
-        let end = now + LIFETIME;
+        let end = now + left.min(LIFETIME);
         known.by_tuple.insert(tuple, (expectation, parent, end));
         known.order.push_back((tuple, end));
         self.number.store(known.by_tuple.len() as u64, Ordering::Release);
@@ -123,6 +128,16 @@ impl Expectations {
         known.remove(&tuple);
         self.number.store(known.by_tuple.len() as u64, Ordering::Release);
         None
+    }
+
+    /// All of them, in the order in which they came, each with how long it is kept.
+    pub fn all(&self, now: Time) -> Vec<(Tuple, Expectation, Duration)> {
+        let known = self.known.lock();
+        let present = known.order.iter().filter_map(|(tuple, end)| {
+            let (expectation, _, same) = known.by_tuple.get(tuple)?;
+            (same == end && *end > now).then(|| (*tuple, *expectation, end.since(now)))
+        });
+        present.collect()
     }
 
     /// How many there are, those included whose parent is gone.

@@ -272,6 +272,24 @@ impl Ends {
         update
     }
 
+    /// What a segment makes of its sender's [`sent_bits`](Ends::sent_bits), where both ends are established; the words are those of
+    /// [`state_bits`](Ends::state_bits) and `sent_bits`. `None` where the segment is not valid, or changes anything else: then
+    /// [`step`](Ends::step) says what it is.
+    #[inline(always)]
+    pub(crate) fn pass(state: u64, sent: [u64; 2], reply: bool, segment: &Segment, liberal: bool) -> Option<u64> {
+        if segment.flags & (SYN | FIN | RST | ACK) != ACK {
+            return None;
+        }
+        let end = |from: usize| Ends::end(state, sent, from, State::Established);
+        let [mut src, mut dst] = if reply { [end(1), end(0)] } else { [end(0), end(1)] };
+        let window = Window::of(&mut src, &mut dst, segment);
+        if segment.window > src.window || !(liberal || window.contains(&src, &dst, segment)) {
+            return None;
+        }
+        window.slide(&mut src, &mut dst);
+        Some(u64::from(src.sent) << 32 | u64::from(dst.limit))
+    }
+
     /// The state of both ends, and their windows and scales, in 52 bits: what changes seldom.
     pub(crate) fn state_bits(&self) -> u64 {
         let [a, b] = &self.0;
@@ -291,14 +309,26 @@ impl Ends {
 
     /// The ends that these words stand for.
     pub(crate) fn from_bits(state: u64, sent: [u64; 2]) -> Ends {
-        let end = |from: usize| End {
+        Ends([0, 1].map(|from| {
+            let number = (state >> (44 + 4 * from)) as u8 & 0xf;
+            Ends::end(state, sent, from, State::from_bits(number))
+        }))
+    }
+
+    #[inline(always)]
+    fn end(words: u64, sent: [u64; 2], from: usize, state: State) -> End {
+        End {
             sent: (sent[from] >> 32) as u32,
             limit: sent[1 - from] as u32,
-            window: (state >> (16 * from)) as u16,
-            scale: Scale::from_bits(state >> (32 + 6 * from)),
-            state: State::from_bits((state >> (44 + 4 * from)) as u8 & 0xf),
-        };
-        Ends([end(0), end(1)])
+            window: (words >> (16 * from)) as u16,
+            scale: Scale::from_bits(words >> (32 + 6 * from)),
+            state,
+        }
+    }
+
+    /// Whether both ends are established, and neither has closed.
+    pub(crate) fn are_established(&self) -> bool {
+        self.0.iter().all(|end| end.state == State::Established)
     }
 }
 
@@ -317,6 +347,7 @@ struct Window {
 
 impl Window {
     /// Also brings in what the first segment of an end tells about it.
+    #[inline(always)]
     fn of(src: &mut End, dst: &mut End, segment: &Segment) -> Window {
         let mut shifts = match (src.scale, dst.scale) {
             _ if segment.has(SYN) => [0, 0],
@@ -362,6 +393,7 @@ impl Window {
     }
 
     /// Whether the segment lies within the windows.
+    #[inline(always)]
     fn contains(&self, src: &End, dst: &End, segment: &Segment) -> bool {
         let expected = segment.seq.wrapping_sub(src.sent).wrapping_add(1) <= 2;
         at_least(src.limit, self.end)
@@ -379,6 +411,7 @@ impl Window {
     }
 
     /// The windows after the segment.
+    #[inline(always)]
     fn slide(&self, src: &mut End, dst: &mut End) {
         src.window = src.window.max(self.offered);
         if at_least(self.end, src.sent) {
@@ -562,6 +595,31 @@ mod tests {
                 let words = [ends.sent_bits(false), ends.sent_bits(true)];
                 prop_assert_eq!(Ends::from_bits(ends.state_bits(), words), ends);
                 prop_assert!(ends.state_bits() < 1 << 52);
+            }
+        }
+
+        /// What passes is what a step finds valid that changes nothing but what its own end has sent.
+        #[test]
+        fn passing_is_a_step(
+            scales: [Option<u8>; 2],
+            more in proptest::collection::vec((any::<bool>(), any_segment()), 0..20),
+            liberal: bool,
+        ) {
+            let mut ends = established(0, 0, scales.map(|scale| scale.map(|scale| scale % 15)));
+            for (reply, mut segment) in more {
+                // The largest window is soon reached.
+                segment.window |= 0xe000;
+                let (state, sent) = (ends.state_bits(), [false, true].map(|reply| ends.sent_bits(reply)));
+                let are_established = ends.are_established();
+                let passed = Ends::pass(state, sent, reply, &segment, liberal);
+                let update = ends.step(reply, &segment, liberal);
+                if !are_established {
+                    break;
+                }
+                let opens_or_closes = segment.flags & (SYN | FIN | RST) != 0;
+                let same = ends.state_bits() == state && ends.sent_bits(!reply) == sent[usize::from(!reply)];
+                let expected = (update == ESTABLISHED && same && !opens_or_closes).then_some(ends.sent_bits(reply));
+                prop_assert_eq!(passed, expected);
             }
         }
 

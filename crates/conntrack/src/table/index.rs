@@ -149,6 +149,17 @@ impl Index {
         self.home.get(address(hash, self.buckets.load(Ordering::Acquire)))
     }
 
+    /// A slot that is likely the first of [`find`](Index::find): from the line in which it begins, without following a link.
+    #[inline]
+    pub(super) fn peek(&self, hash: u32) -> Option<u32> {
+        let bucket = self.line(hash);
+        let is = |at: usize| u32::from((bucket.0[at].load(Ordering::Relaxed) >> 32) as u32 == hash) << at;
+        // All are compared, as nobody could predict which it is.
+        let same = (0..ENTRIES).fold(0, |same, at| same | is(at));
+        let entry = bucket.0.get(same.trailing_zeros() as usize)?.load(Ordering::Relaxed);
+        (entry as u32).checked_sub(1)
+    }
+
     /// Adds an entry. The caller holds the shard's lock.
     pub(super) fn insert(&self, growth: &mut Growth, hash: u32, slot: u32) -> Result<(), NoPlace> {
         let buckets = self.buckets.load(Ordering::Relaxed);

@@ -97,6 +97,18 @@ impl Limits {
         self.limit.store(limit.into(), Ordering::Relaxed);
     }
 
+    /// The limit that was set for a zone, zero for no limit; `None` where the default holds.
+    pub fn own_limit(&self, zone: u16) -> Option<u32> {
+        let page = self.zones[usize::from(zone) % ZONES / PAGE].get()?;
+        let limit = page[usize::from(zone) % PAGE].limit.load(Ordering::Relaxed);
+        limit.checked_sub(1).map(|limit| limit as u32)
+    }
+
+    /// The limit of zones that have none of their own; zero for no limit.
+    pub fn default_zone_limit(&self) -> u32 {
+        self.default_zone.load(Ordering::Relaxed).saturating_sub(1) as u32
+    }
+
     /// The limit that holds for a zone; `None` for none.
     pub fn zone_limit(&self, zone: u16) -> Option<u32> {
         let own = match self.zones[usize::from(zone) % ZONES / PAGE].get() {

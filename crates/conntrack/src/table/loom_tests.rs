@@ -65,7 +65,7 @@ fn while_a_slot_is_used_again(read: impl Fn(&slot::Slot, u32) + Copy + Send + Sy
         let other = slot.clone();
         let reader = loom::thread::spawn(move || read(&other, first));
         assert!(slot.lock(first).expect("it is there").end().is_none());
-        let second = slot.fill(&contents(tuple(2), tuple(2).reverse(), 2), 10, None);
+        let second = slot.fill(&contents(tuple(2), tuple(2).reverse(), 2), 11, None);
         assert!(second != first);
         reader.join().unwrap();
     });
@@ -131,5 +131,42 @@ fn mark_and_label_are_read_together() {
         let (contents, _) = table.read(first).unwrap();
         assert_eq!(u128::from(contents.mark), contents.label);
         assert_eq!(thread.join().unwrap(), Some((2, 2)));
+    });
+}
+
+/// A packet passes that was remembered, while its connection is removed and the slot used again: no deadline is replaced but the
+/// connection's own.
+#[test]
+fn a_packet_of_a_connection_that_is_gone_changes_no_other() {
+    while_a_slot_is_used_again(|slot, first| {
+        let version = u64::from(first) << 32;
+        if let Some(line) = slot.line(version) {
+            assert_eq!(line.class_deadline as u32, 10);
+            slot.exchange_deadline(line.class_deadline, 20);
+        }
+        let replaced = slot.set_deadline(first, 30);
+        assert!(matches!(replaced, None | Some(10 | 20)));
+    });
+}
+
+/// A packet that passes and one that changes the state put off the end at once: that of the new state holds, and the version has
+/// changed.
+#[test]
+fn the_end_is_that_of_the_last_state() {
+    loom::model(|| {
+        let slot = Arc::new(slot::Slot::new());
+        let first = slot.fill(&contents(tuple(1), tuple(1).reverse(), 1), 10, None);
+        let other = slot.clone();
+        let version = u64::from(first) << 32;
+        let thread = loom::thread::spawn(move || {
+            if let Some(line) = other.line(version) {
+                other.exchange_deadline(line.class_deadline, 20);
+            }
+        });
+        slot.lock(first).expect("it is there").set_state(&Protocol::Simple(Seen::Both));
+        slot.set_deadline(first, 15);
+        thread.join().unwrap();
+        assert!(slot.exchange_deadline(u64::from(tuple(1).class) << 32 | 15, 16));
+        assert!(slot.line(version).is_none());
     });
 }

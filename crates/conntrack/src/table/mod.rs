@@ -14,6 +14,7 @@
 //! | `index` | From a hash to slots |
 //! | [`limits`] | How many connections there may be |
 //! | [`policies`] | Timeout policies by number |
+//! | [`remembered`] | Packets of a connection that is known already |
 //! | [`slot`] | A connection's memory |
 //! | `wheel` | When connections are looked at whether they have ended |
 
@@ -21,6 +22,7 @@ mod arena;
 mod index;
 pub mod limits;
 pub mod policies;
+pub mod remembered;
 pub mod slot;
 mod wheel;
 
@@ -37,7 +39,7 @@ use arena::Arena;
 use index::{Growth, Index, NoPlace};
 use limits::Limits;
 use policies::Policies;
-use slot::{Contents, Locked, Protocol, flags, generation};
+use slot::{Brief, Contents, Locked, Protocol, flags, generation};
 use wheel::Wheel;
 
 /// Shards.
@@ -45,6 +47,9 @@ use wheel::Wheel;
 const SHARDS: usize = 64;
 #[cfg(loom)]
 const SHARDS: usize = 2;
+
+/// Buckets into which connections are counted for operators.
+pub const BUCKETS: usize = SHARDS;
 
 /// Nanoseconds of a tick of the deadlines.
 const TICK: u64 = 100_000_000;
@@ -78,6 +83,13 @@ pub struct Found {
     pub reply: bool,
     /// Changes with every change of mark, label, flags, and of the protocol's state.
     pub version: u64,
+}
+
+impl Found {
+    /// A connection as it was made.
+    pub(crate) fn new(connection: Reference) -> Found {
+        Found { connection, reply: false, version: slot::first_version(connection.generation) }
+    }
 }
 
 /// Why there is no new connection.
@@ -153,8 +165,7 @@ pub fn tick(now: Time) -> u32 {
 
 /// The tick from which a connection has ended whose last packet came now.
 fn deadline(now: Time, seconds: u32) -> u32 {
-    let end = now.0.saturating_add(u64::from(seconds) * 1_000_000_000);
-    u32::try_from(end.div_ceil(TICK)).unwrap_or(u32::MAX)
+    remembered::Moment::of(now).deadline(seconds)
 }
 
 impl Table {
@@ -193,10 +204,25 @@ impl Table {
         &self.hasher
     }
 
+    /// The bucket of a connection with this original direction: that of its shard.
+    pub fn bucket(&self, orig: &Tuple) -> usize {
+        shard_of(self.hash(orig))
+    }
+
     /// Has the line fetched into the cache at which the look-up of a hash begins.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         packet::buffer::prefetch(self.shard(hash).index.line(hash as u32));
+    }
+
+    /// Has the lines fetched that a packet with this hash needs of its connection, where there is one. Reads the line of
+    /// [`prefetch`](Table::prefetch).
+    #[inline]
+    pub fn prefetch_connection(&self, hash: u64) {
+        let slot = self.shard(hash).index.peek(hash as u32).and_then(|slot| self.arena.try_get(slot));
+        if let Some(slot) = slot {
+            slot.prefetch();
+        }
     }
 
     fn shard(&self, hash: u64) -> &Shard {
@@ -214,7 +240,10 @@ impl Table {
     pub fn find_hashed(&self, tuple: &Tuple, hash: u64, now: Time) -> Option<Found> {
         let now = tick(now);
         self.shard(hash).index.find(hash as u32, |slot| {
-            let (version, reply, deadline) = self.arena.get(slot).find(tuple)?;
+            let there = self.arena.get(slot);
+            // What a verdict needs comes while the tuple is compared.
+            there.prefetch_metadata();
+            let (version, reply, deadline) = there.find(tuple)?;
             let connection = Reference { slot, generation: generation(version) };
             (deadline > now).then_some(Found { connection, reply, version })
         })
@@ -237,17 +266,28 @@ impl Table {
     }
 
     /// Makes a connection, unless one of its directions belongs to another.
+    ///
+    /// Where the flags have neither SNAT nor DNAT, the direction of replies has to be the reverse of the original one.
     pub fn insert(&self, new: &Contents, timeout: Timeout, now: Time) -> Result<Reference, Refused> {
+        self.insert_until(new, deadline(now, self.policies.seconds(new.policy, timeout)), now)
+    }
+
+    /// As [`insert`](Table::insert), a connection that was saved and has so many ticks left.
+    pub fn restore(&self, saved: &Contents, left: u32, now: Time) -> Result<Reference, Refused> {
+        self.insert_until(saved, tick(now).saturating_add(left), now)
+    }
+
+    fn insert_until(&self, new: &Contents, deadline: u32, now: Time) -> Result<Reference, Refused> {
         let zone = new.orig.zone();
         self.limits.take(zone)?;
-        let made = self.insert_counted(new, timeout, now);
+        let made = self.insert_counted(new, deadline, now);
         if made.is_err() {
             self.limits.give(zone);
         }
         made
     }
 
-    fn insert_counted(&self, new: &Contents, timeout: Timeout, now: Time) -> Result<Reference, Refused> {
+    fn insert_counted(&self, new: &Contents, deadline: u32, now: Time) -> Result<Reference, Refused> {
         let hashes = [self.hash(&new.orig), self.hash(&new.reply)];
         // Connections whose time is over may be in the way: one for each direction.
         for _ in 0..4 {
@@ -255,7 +295,7 @@ impl Table {
             let in_the_way = self.find_any(&new.orig, hashes[0]);
             let in_the_way = in_the_way.or_else(|| self.find_any(&new.reply, hashes[1]));
             match in_the_way {
-                None => return self.insert_locked(&mut guards, hashes, new, timeout, now),
+                None => return self.insert_locked(&mut guards, hashes, new, deadline, now),
                 Some((found, deadline)) if deadline > tick(now) => {
                     let same = self.arena.get(found.connection.slot).find(&new.orig).is_some();
                     return Err(if same { Refused::Exists(found) } else { Refused::ReplyTaken });
@@ -274,7 +314,7 @@ impl Table {
         guards: &mut Guards<'_>,
         hashes: [u64; 2],
         new: &Contents,
-        timeout: Timeout,
+        deadline: u32,
         now: Time,
     ) -> Result<Reference, Refused> {
         let number = self.arena.take(&mut guards.of(0).free).ok_or(Refused::Full)?;
@@ -292,7 +332,6 @@ impl Table {
             },
         };
         let slot = self.arena.get(number);
-        let deadline = deadline(now, self.policies.seconds(new.policy, timeout));
         let generation = slot.fill(new, deadline, parent);
         let connection = Reference { slot: number, generation };
         // The direction of replies first: whoever finds the original one may send, and be answered.
@@ -369,19 +408,39 @@ impl Table {
         false
     }
 
-    /// The connection as it is now, with its version, and the seconds that it has left.
+    /// The connection as it is now, with its version.
     pub fn read(&self, connection: Reference) -> Option<(Contents, Found)> {
         let slot = self.arena.try_get(connection.slot)?;
-        let (contents, _, version) = slot.read(connection.generation, |kept| self.arena.get(kept).kept())?;
+        let (contents, version) = slot.read(connection.generation, |kept| self.arena.get(kept).kept())?;
         Some((contents, Found { connection, reply: false, version }))
+    }
+
+    /// What the verdict on a packet needs of a connection, as it is now.
+    #[inline(always)]
+    pub fn brief(&self, connection: Reference) -> Option<Brief> {
+        let slot = self.arena.try_get(connection.slot)?;
+        slot.brief(connection.generation, |kept| self.arena.get(kept).kept())
     }
 
     /// Seconds until the connection ends without another packet; zero for one that has ended.
     pub fn seconds_left(&self, connection: Reference, now: Time) -> Option<u32> {
+        let ticks = self.ticks_left(connection, now)?;
+        Some((u64::from(ticks) * TICK / 1_000_000_000) as u32)
+    }
+
+    /// As [`seconds_left`](Table::seconds_left), in tenths of a second.
+    pub fn ticks_left(&self, connection: Reference, now: Time) -> Option<u32> {
         let slot = self.arena.try_get(connection.slot)?;
         let deadline = slot.deadline();
         slot.tuples(connection.generation)?;
-        Some((u64::from(deadline.saturating_sub(tick(now))) * TICK / 1_000_000_000) as u32)
+        Some(deadline.saturating_sub(tick(now)))
+    }
+
+    /// Whether the time of a connection is over, or it is gone.
+    pub fn has_ended(&self, connection: Reference, now: Time) -> bool {
+        let Some(slot) = self.arena.try_get(connection.slot) else { return true };
+        let deadline = slot.deadline();
+        slot.tuples(connection.generation).is_none() || deadline <= tick(now)
     }
 
     /// Sets bits of mark and label: each pair is value and mask. What they are then; `None` where the connection is gone.
@@ -393,7 +452,7 @@ impl Table {
         label: Option<(u128, u128)>,
     ) -> Option<(u32, u128)> {
         let slot = self.arena.try_get(connection.slot)?;
-        let (before, _) = self.read(connection)?;
+        let before = self.brief(connection)?;
         let masked = |m: u32| mark.map_or(m, |(value, mask)| m & !mask | value & mask);
         let masked_label = |l: u128| label.map_or(l, |(value, mask)| l & !mask | value & mask);
         let expected = before.flags & flags::RELATED != 0;
@@ -425,14 +484,7 @@ impl Table {
     /// A segment of a connection of TCP: what it is to it. `None` where the connection is gone.
     ///
     /// A segment that changes nothing but what its own direction has sent takes no lock.
-    pub fn step_tcp(
-        &self,
-        tuple: &Tuple,
-        found: &Found,
-        segment: &Segment,
-        liberal: bool,
-        now: Time,
-    ) -> Option<Update> {
+    pub fn step_tcp(&self, found: &Found, segment: &Segment, liberal: bool, now: Time) -> Option<Update> {
         let Reference { slot: number, generation } = found.connection;
         let slot = self.arena.try_get(number)?;
         let (mut ends, state, sent) = slot.ends(generation)?;
@@ -445,7 +497,7 @@ impl Table {
         } else {
             self.step_tcp_locked(slot.lock(generation)?, slot, found.reply, segment, liberal)
         };
-        self.touch(tuple, found.connection, update, now);
+        self.touch(found.connection, update, now);
         Some(update)
     }
 
@@ -483,13 +535,13 @@ impl Table {
             (after, update) = locked.seen().step(tuple.is_icmp(), found.reply);
             locked.set_state(&Protocol::Simple(after));
         }
-        self.touch(tuple, found.connection, update, now);
+        self.touch(found.connection, update, now);
         Some(update)
     }
 
     /// Puts off the end of a connection, as a packet says.
     #[inline]
-    fn touch(&self, tuple: &Tuple, connection: Reference, update: Update, now: Time) {
+    fn touch(&self, connection: Reference, update: Update, now: Time) {
         let (Update::New { timeout: Some(timeout) } | Update::Established { timeout: Some(timeout) }) = update else {
             return;
         };
@@ -498,7 +550,7 @@ impl Table {
         if slot.deadline() == deadline {
             return;
         }
-        slot.set_deadline(tuple.class, deadline);
+        slot.set_deadline(connection.generation, deadline);
         // Much earlier than the wheel would look: when a connection closes.
         const LATE: u32 = 300;
         if slot.scheduled() > deadline.saturating_add(LATE) {

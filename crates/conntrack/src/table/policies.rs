@@ -48,6 +48,14 @@ impl Policies {
         Some(number as u16)
     }
 
+    /// The timeouts of a policy.
+    pub fn timeouts(&self, number: u16) -> Option<Timeouts> {
+        let policy = self.by_number.get(usize::from(number))?.get()?;
+        let mut timeouts = Timeouts::default();
+        crate::timeout::ALL.iter().for_each(|t| timeouts.set(*t, policy[*t as usize].load(Ordering::Relaxed)));
+        Some(timeouts)
+    }
+
     /// Seconds of a state under a policy; under the default where there is no such policy.
     #[inline]
     pub fn seconds(&self, number: u16, timeout: Timeout) -> u32 {

@@ -14,13 +14,15 @@
 //!   has the slot, and does not change while it is odd. A reader compares it, and looks whether the generation is still the
 //!   same: what it read then belongs to that connection. No reader waits.
 //! - Label, mark and flags are written under the lock bit, which adds to the count of changes; a reader that finds
-//!   another version afterwards reads again.
+//!   another version afterwards reads again. So does a change of `state`, unless a window of TCP has grown and nothing else.
 //! - The deadline and `sent` are written by packets, with a compare-and-exchange that includes the old value. `state` is
 //!   written under the lock bit, and carries 12 bits of the generation.
 //! - `links` and the scheduled tick belong to the timer wheel, and are touched under the shard's lock only.
 //!
 //! Memory of slots is not returned while the table lives, so that a stale number leads to a slot, and its generation
 //! tells that it is another connection.
+
+use std::cell::Cell;
 
 use crate::protocol::simple::Seen;
 use crate::protocol::tcp::Ends;
@@ -121,6 +123,41 @@ pub struct Contents {
     pub skew: [Skew; 2],
 }
 
+/// What the verdict on a packet needs of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Brief {
+    /// The original direction.
+    pub orig: Tuple,
+    /// The direction of replies, where it is not the reverse.
+    pub translated: Option<Tuple>,
+    /// Mark.
+    pub mark: u32,
+    /// Label.
+    pub label: u128,
+    /// See [`flags`].
+    pub flags: u32,
+    /// As [`Contents::parent`].
+    pub parent: Option<Tuple>,
+    /// As [`Contents::skew`], where it is not zero.
+    pub skew: Option<[Skew; 2]>,
+}
+
+impl Brief {
+    /// The direction of replies.
+    pub fn reply(&self) -> Tuple {
+        self.translated.unwrap_or_else(|| self.orig.reverse())
+    }
+}
+
+impl From<&Contents> for Brief {
+    fn from(contents: &Contents) -> Brief {
+        let Contents { orig, reply, mark, label, flags, parent, skew, .. } = *contents;
+        let translated = (flags & (flags::SNAT | flags::DNAT) != 0).then_some(reply);
+        let skew = (skew != [Skew::default(); 2]).then_some(skew);
+        Brief { orig, translated, mark, label, flags, parent, skew }
+    }
+}
+
 /// By how much the sequence numbers of a direction are shifted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Skew {
@@ -159,6 +196,8 @@ const LOCK: u64 = 1;
 const CHANGE: u64 = 2;
 const GENERATION_SHIFT: u32 = 32;
 const STATE_BITS: u64 = (1 << 52) - 1;
+/// Of the state of TCP: both windows.
+const WINDOW_BITS: u64 = 0xffff_ffff;
 
 /// The generation of a version.
 #[inline(always)]
@@ -166,10 +205,24 @@ pub(super) fn generation(version: u64) -> u32 {
     (version >> GENERATION_SHIFT) as u32
 }
 
+/// The version that a connection of a generation begins with.
+pub(super) fn first_version(generation: u32) -> u64 {
+    u64::from(generation) << GENERATION_SHIFT
+}
+
 /// A slot's lock bit, held. The version is told by which the slot was locked.
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
     version: u64,
+    /// Whether anything has changed that a version stands for.
+    changed: Cell<bool>,
+}
+
+/// What an established packet reads of a connection's first line.
+pub(super) struct Line {
+    pub(super) state: u64,
+    pub(super) sent: [u64; 2],
+    pub(super) class_deadline: u64,
 }
 
 impl Slot {
@@ -208,6 +261,19 @@ impl Slot {
         generation(self.version.load(Ordering::Relaxed)) == generation(version)
     }
 
+    /// Has the lines fetched that all packets need.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        packet::buffer::prefetch(&self.version);
+        self.prefetch_metadata();
+    }
+
+    /// Has the line of mark and label fetched.
+    #[inline(always)]
+    pub(super) fn prefetch_metadata(&self) {
+        packet::buffer::prefetch(&self.label);
+    }
+
     /// Whether the slot is a connection with this direction: the version, whether it is the direction of replies, and the
     /// deadline.
     #[inline]
@@ -241,6 +307,7 @@ impl Slot {
         (generation(version) == wanted && self.is_same(version)).then_some(tuples)
     }
 
+    #[inline(always)]
     fn tuple(&self, reply: usize) -> Tuple {
         let class = (self.class_deadline.load(Ordering::Relaxed) >> 32) as u32;
         let ports = (self.ports.load(Ordering::Relaxed) >> (32 * (1 - reply))) as u32;
@@ -292,7 +359,7 @@ impl Slot {
         self.policy_scheduled.store(u64::from(new.policy) << 32, Ordering::Relaxed);
         self.parent.store(parent.map_or(0, |slot| u64::from(slot) + 1), Ordering::Relaxed);
         self.write_skew(&new.skew);
-        self.version.store(u64::from(now) << GENERATION_SHIFT, Ordering::Release);
+        self.version.store(first_version(now), Ordering::Release);
         now
     }
 
@@ -339,26 +406,38 @@ impl Slot {
                 Ok(_) => {
                     // Whoever reads what is written under the lock sees that it is held, or has been.
                     fence(Ordering::Release);
-                    return Some(Locked { slot: self, version });
+                    return Some(Locked { slot: self, version, changed: Cell::new(false) });
                 }
                 Err(now) => version = now,
             }
         }
     }
 
-    /// The whole connection of a generation, with its deadline. The tuple of a parent is read by `parent`, from the slot that it is
+    /// The whole connection of a generation, with its version. The tuple of a parent is read by `parent`, from the slot that it is
     /// given.
-    pub(super) fn read(&self, wanted: u32, parent: impl Fn(u32) -> Tuple) -> Option<(Contents, u32, u64)> {
+    pub(super) fn read(&self, wanted: u32, parent: impl Fn(u32) -> Tuple) -> Option<(Contents, u64)> {
+        self.consistent(wanted, || self.contents(&parent))
+    }
+
+    /// As [`read`](Slot::read), what a verdict needs.
+    #[inline(always)]
+    pub(super) fn brief(&self, wanted: u32, parent: impl Fn(u32) -> Tuple) -> Option<Brief> {
+        self.consistent(wanted, || self.read_brief(&parent)).map(|(brief, _)| brief)
+    }
+
+    /// What `read` reads of the connection of a generation while nobody changes it, with the version.
+    #[inline(always)]
+    fn consistent<T>(&self, wanted: u32, read: impl Fn() -> T) -> Option<(T, u64)> {
         loop {
             let version = self.version();
             if generation(version) != wanted {
                 return None;
             }
             if version & LOCK == 0 {
-                let (contents, deadline) = self.contents(&parent);
+                let read = read();
                 fence(Ordering::Acquire);
                 if self.version.load(Ordering::Relaxed) == version {
-                    return Some((contents, deadline, version));
+                    return Some((read, version));
                 }
             }
             spin_loop();
@@ -367,23 +446,43 @@ impl Slot {
         }
     }
 
-    fn contents(&self, parent: &impl Fn(u32) -> Tuple) -> (Contents, u32) {
-        let orig = self.tuple(0);
-        let state = self.state.load(Ordering::Relaxed);
+    #[inline(always)]
+    fn read_brief(&self, parent: &impl Fn(u32) -> Tuple) -> Brief {
         let mark_flags = self.mark_flags.load(Ordering::Relaxed);
-        let label = u128::from(self.label[0].load(Ordering::Relaxed)) << 64;
-        let contents = Contents {
+        let flags = mark_flags as u32;
+        let last_parent = self.parent.load(Ordering::Relaxed);
+        let skewed = last_parent >> 32 | self.skew.load(Ordering::Relaxed) | self.positions.load(Ordering::Relaxed);
+        Brief {
+            orig: self.tuple(0),
+            translated: (flags & (flags::SNAT | flags::DNAT) != 0).then(|| self.tuple(1)),
+            mark: (mark_flags >> 32) as u32,
+            label: self.read_label(),
+            flags,
+            parent: (last_parent as u32).checked_sub(1).map(parent),
+            skew: (skewed != 0).then(|| self.read_skew()),
+        }
+    }
+
+    fn contents(&self, parent: &impl Fn(u32) -> Tuple) -> Contents {
+        let Brief { orig, mark, label, flags, parent, .. } = self.read_brief(parent);
+        let state = self.state.load(Ordering::Relaxed);
+        Contents {
             orig,
             reply: self.tuple(1),
             protocol: self.protocol(&orig, state, self.sent()),
-            mark: (mark_flags >> 32) as u32,
-            label: label | u128::from(self.label[1].load(Ordering::Relaxed)),
-            flags: mark_flags as u32,
-            policy: (self.policy_scheduled.load(Ordering::Relaxed) >> 32) as u16,
-            parent: (self.parent.load(Ordering::Relaxed) as u32).checked_sub(1).map(parent),
+            mark,
+            label,
+            flags,
+            policy: self.policy(),
+            parent,
             skew: self.read_skew(),
-        };
-        (contents, self.class_deadline.load(Ordering::Relaxed) as u32)
+        }
+    }
+
+    #[inline(always)]
+    fn read_label(&self) -> u128 {
+        let [high, low] = &self.label;
+        u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low.load(Ordering::Relaxed))
     }
 
     fn sent(&self) -> [u64; 2] {
@@ -414,6 +513,19 @@ impl Slot {
         (state & !STATE_BITS == tag(wanted)).then(|| Seen::from_bits(state as u8))
     }
 
+    /// What the first line says of the connection, if it still has the version that it had once, and nobody holds its lock.
+    #[inline(always)]
+    pub(super) fn line(&self, version: u64) -> Option<Line> {
+        let line = Line {
+            state: self.state.load(Ordering::Relaxed),
+            sent: self.sent(),
+            class_deadline: self.class_deadline.load(Ordering::Relaxed),
+        };
+        // A version never comes back: what was read since it was seen first belongs to it. Orders as in `is_same`.
+        fence(Ordering::Acquire);
+        (self.version.load(Ordering::Relaxed) == version).then_some(line)
+    }
+
     /// Stores what a packet of a direction has changed, if it is still as it was before.
     #[inline]
     pub(super) fn exchange_sent(&self, reply: bool, before: u64, after: u64) -> bool {
@@ -426,15 +538,27 @@ impl Slot {
         self.class_deadline.load(Ordering::Relaxed) as u32
     }
 
-    /// Sets the deadline, of a connection of this class.
+    /// Sets the deadline, of the connection of a generation; the one that it replaces.
     #[inline]
-    pub(super) fn set_deadline(&self, class: u32, deadline: u32) {
-        let before = self.class_deadline.load(Ordering::Relaxed);
-        let after = u64::from(class) << 32 | u64::from(deadline);
-        if before != after && before >> 32 == after >> 32 {
-            // Whoever was faster has stored a deadline as good as this.
-            let _ = self.class_deadline.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+    pub(super) fn set_deadline(&self, wanted: u32, deadline: u32) -> Option<u32> {
+        loop {
+            let before = self.class_deadline.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if generation(self.version.load(Ordering::Relaxed)) != wanted || before as u32 == deadline {
+                return None;
+            }
+            // A packet that knows the state of before may be in the way.
+            if self.exchange_deadline(before, deadline) {
+                return Some(before as u32);
+            }
         }
+    }
+
+    /// Sets the deadline, of the connection of which class and deadline were read; whether they were still the same.
+    #[inline(always)]
+    pub(super) fn exchange_deadline(&self, class_deadline: u64, deadline: u32) -> bool {
+        let after = class_deadline >> 32 << 32 | u64::from(deadline);
+        self.class_deadline.compare_exchange(class_deadline, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// The timeout policy.
@@ -479,9 +603,14 @@ impl Locked<'_> {
         Seen::from_bits(self.slot.state.load(Ordering::Relaxed) as u8)
     }
 
-    /// Stores the protocol's state, but what packets have sent.
+    /// Stores the protocol's state, but what packets have sent. A window that has grown is no change of the connection.
     pub(super) fn set_state(&self, protocol: &Protocol) {
-        self.slot.state.store(tag(generation(self.version)) | state_bits(protocol), Ordering::Release);
+        let after = tag(generation(self.version)) | state_bits(protocol);
+        let windows = if matches!(protocol, Protocol::Tcp(_)) { WINDOW_BITS } else { 0 };
+        if (self.slot.state.load(Ordering::Relaxed) ^ after) & !windows != 0 {
+            self.changed.set(true);
+        }
+        self.slot.state.store(after, Ordering::Release);
     }
 
     /// Mark and flags.
@@ -492,22 +621,24 @@ impl Locked<'_> {
 
     /// Sets mark and flags.
     pub(super) fn set_mark_flags(&self, mark: u32, flags: u32) {
+        self.changed.set(true);
         self.slot.mark_flags.store(u64::from(mark) << 32 | u64::from(flags), Ordering::Relaxed);
     }
 
     /// The label.
     pub(super) fn label(&self) -> u128 {
-        let [high, low] = &self.slot.label;
-        u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low.load(Ordering::Relaxed))
+        self.slot.read_label()
     }
 
     /// Sets the label.
     pub(super) fn set_label(&self, label: u128) {
+        self.changed.set(true);
         self.slot.write_label(label);
     }
 
     /// Notes a change of the length of what a direction has sent.
     pub(super) fn change_skew(&self, reply: bool, by: i16, position: u32) {
+        self.changed.set(true);
         let mut skew = self.slot.read_skew();
         let own = &mut skew[usize::from(reply)];
         *own = own.changed(by, position);
@@ -516,6 +647,7 @@ impl Locked<'_> {
 
     /// Adds bits to the flags.
     pub(super) fn add_flags(&self, bits: u32) {
+        self.changed.set(true);
         self.slot.mark_flags.fetch_or(bits.into(), Ordering::Relaxed);
     }
 
@@ -529,12 +661,12 @@ impl Locked<'_> {
     }
 }
 
-/// Gives the lock bit back, and counts a change.
+/// Gives the lock bit back, and counts a change where there was one.
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let generation = self.version >> GENERATION_SHIFT << GENERATION_SHIFT;
         // The changes wrap around within their bits.
-        let changes = self.version.wrapping_add(CHANGE) as u32;
+        let changes = self.version.wrapping_add(if self.changed.get() { CHANGE } else { 0 }) as u32;
         self.slot.version.store(generation | u64::from(changes), Ordering::Release);
     }
 }

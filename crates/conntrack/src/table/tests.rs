@@ -194,7 +194,7 @@ fn closing_moves_a_connection_in_the_wheel() {
     let step = |reply: bool, segment: Segment, seconds| {
         let tuple = if reply { orig.reverse() } else { orig };
         let found = table.find(&tuple, at(seconds)).unwrap();
-        table.step_tcp(&tuple, &found, &segment, false, at(seconds)).unwrap()
+        table.step_tcp(&found, &segment, false, at(seconds)).unwrap()
     };
     step(true, segment(0x12, 100, 1), 0);
     step(false, segment(0x10, 1, 101), 0);

@@ -4,6 +4,10 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use conntrack::nat::{Choice, Nat};
+use conntrack::tracker::Translate;
+use conntrack::tuple::Side;
+use conntrack::{CtState, Request};
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
@@ -346,6 +350,10 @@ pub enum Before {
     PopMpls,
     /// Metadata is written.
     Mark,
+    /// They are tracked, and their connections are made, which nobody answers.
+    Track,
+    /// The same, and they are translated.
+    Translate,
 }
 
 /// The recirculation id of the other stage.
@@ -357,7 +365,21 @@ impl Before {
             Before::Hash => Action::Hash { basis: 3 },
             Before::PopMpls => Action::PopMpls { ethertype: 0x0800 },
             Before::Mark => Action::Set(Arc::new(Rewrite::field(Field::TunId, 9))),
+            Before::Track => Action::Ct(Arc::default()),
+            Before::Translate => Action::Ct(Arc::new(Request { nat: Some(Translate::AsBefore), ..Request::default() })),
         }
+    }
+
+    /// What makes connections.
+    fn commit(self) -> Option<Action> {
+        let addresses = Some(([203, 0, 113, 1].into(), [203, 0, 113, 9].into()));
+        let nat = Nat { side: Side::Src, addresses, ports: None, choice: Choice::Hash, persistent: false };
+        let nat = match self {
+            Before::Track => None,
+            Before::Translate => Some(Translate::New(nat)),
+            _ => return None,
+        };
+        Some(Action::Ct(Arc::new(Request { commit: true, nat, ..Request::default() })))
     }
 
     /// The flows of the other stage.
@@ -374,6 +396,10 @@ impl Before {
                     mask.add(Field::DpHash, 7);
                 }
                 Before::PopMpls => {}
+                Before::Track | Before::Translate => {
+                    key.set(Field::CtState, (CtState::TRK | CtState::NEW).0.into());
+                    mask.add(Field::CtState, (CtState::TRK | CtState::NEW | CtState::EST).0.into());
+                }
                 Before::Mark => {
                     key.set(Field::TunId, 9);
                     mask.set_exact(Field::TunId);
@@ -382,7 +408,7 @@ impl Before {
             FlowSpec {
                 key: Box::new(key),
                 mask: Box::new(mask),
-                actions: vec![Action::Output(sink)],
+                actions: self.commit().into_iter().chain([Action::Output(sink)]).collect(),
                 tag: Arc::new(()),
             }
         };

@@ -11,6 +11,7 @@ use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
 use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::CARRIED_BLOCKS;
 use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
@@ -60,7 +61,8 @@ impl<'a> KeyView<'a> {
     #[inline(always)]
     pub fn follow(&mut self, step: &Step) {
         let validity = match step {
-            Step::Copy(_) | Step::Hash { .. } => return,
+            // Tracking says itself what it has changed.
+            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
             // An extraction stops behind the last tag that it parses. After a pop, the headers behind that tag can be
             // seen.
@@ -79,12 +81,19 @@ impl<'a> KeyView<'a> {
     }
 
     /// Extracts the key again, unless the parts that are needed are valid.
-    fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
+    pub fn refresh(&mut self, frame: &[u8], values: bool, vlan_limit: VlanLimit) {
         if self.validity == KeyValidity::Nothing || values && self.validity == KeyValidity::Headers {
             // Blocks that come from the frame are removed.
             self.key.keep(CARRIED_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
             self.layers = extract(frame, self.key, vlan_limit);
             self.validity = KeyValidity::All;
+        }
+    }
+
+    /// Notes that addresses, ports or lengths in the frame have changed.
+    pub fn outdate(&mut self) {
+        if self.validity == KeyValidity::All {
+            self.validity = KeyValidity::Headers;
         }
     }
 
@@ -138,24 +147,63 @@ pub struct Executor {
     pub scratch: Vec<Box<Key>>,
     /// For the hash action.
     pub hasher: Hasher,
+    /// Connection tracking, which all workers share.
+    pub conntrack: Arc<Conntrack>,
+    /// How many datagrams have become whole by fragments whose programs are being run, one within the other.
+    pub reassemblies: u8,
+}
+
+/// What has become of a packet in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Stepped {
+    /// It goes on.
+    Done,
+    /// There is no buffer for the result, and it has to be dropped.
+    NoBuffer,
+    /// It is a fragment that is to be tracked. Its key is extracted; nothing else was done.
+    Fragment,
+}
+
+impl Stepped {
+    #[inline(always)]
+    fn done(has_buffer: bool) -> Stepped {
+        if has_buffer { Stepped::Done } else { Stepped::NoBuffer }
+    }
 }
 
 impl Executor {
     /// Runs a program on a packet. Recirculated packets enter the pass `next`: see [`Pass::of`].
-    pub fn run(&mut self, program: &Program, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) {
-        for step in &program.steps {
-            if !self.step(step, &mut packet, view, next) {
-                return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port());
-            }
-            view.follow(step);
-        }
-        self.finish(&program.end, packet, view, next);
+    pub fn run(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+        self.run_rest(&program.steps, &program.end, packet, view, next);
     }
 
-    /// Executes a step. Afterwards the view has to [`follow`](KeyView::follow) it. Returns `false` if there is no
-    /// buffer for the result, and the packet has to be dropped.
-    #[must_use]
-    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> bool {
+    /// Runs the last steps of a program, and its end, on a packet.
+    pub fn run_rest(
+        &mut self,
+        steps: &[Step],
+        end: &Disposition,
+        mut packet: Packet,
+        view: &mut KeyView<'_>,
+        next: Pass,
+    ) {
+        let mut rest = steps;
+        while let Some((step, later)) = rest.split_first() {
+            match self.step(step, &mut packet, view, next) {
+                Stepped::Done => view.follow(step),
+                Stepped::NoBuffer => return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port()),
+                Stepped::Fragment => match self.track_fragment(rest, end, packet, view, next) {
+                    Some(alone) => packet = alone,
+                    None => return,
+                },
+            }
+            rest = later;
+        }
+        self.finish(end, packet, view, next);
+    }
+
+    /// Executes a step. Afterwards the view has to [`follow`](KeyView::follow) it.
+    pub fn step(&mut self, step: &Step, packet: &mut Packet, view: &mut KeyView<'_>, next: Pass) -> Stepped {
         match step {
             Step::Copy(Disposition::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // Counted as if the copy had been made and dropped.
@@ -175,9 +223,19 @@ impl Executor {
             }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false, self.vlan_limit);
-                return step.rewrite(packet, view.key, &view.layers);
+                return Stepped::done(step.rewrite(packet, view.key, &view.layers));
             }
-            Step::PushVlan { .. } | Step::PopVlan => return step.rewrite(packet, view.key, &view.layers),
+            Step::PushVlan { .. } | Step::PopVlan => {
+                return Stepped::done(step.rewrite(packet, view.key, &view.layers));
+            }
+            Step::Ct(request) => {
+                view.refresh(packet.data(), true, self.vlan_limit);
+                if view.key.common().nw_frag != 0 {
+                    return Stepped::Fragment;
+                }
+                let _ = self.track(request, packet, view);
+            }
+            Step::CtClear => metadata::clear(view.key),
             Step::Hash { basis } if view.validity == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
@@ -190,7 +248,7 @@ impl Executor {
                 view.key.common_mut().dp_hash.set(hash);
             }
         }
-        true
+        Stepped::Done
     }
 
     /// Executes the disposition of a copy.
@@ -214,7 +272,7 @@ impl Executor {
     }
 
     /// Why no packet may be recirculated to this pass, if so.
-    fn refuses(&self, next: Pass) -> Option<DropReason> {
+    pub fn refuses(&self, next: Pass) -> Option<DropReason> {
         next.refusal(self.max_depth, self.recirculation.waiting())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A program is a list of steps and an end. A step leaves the packet with the program; the end consumes it. So the
 //! last output sends the packet itself, and only the outputs before it send copies. Actions behind the last output,
-//! punt or recirculation are left out.
+//! punt, recirculation or tracking are left out.
 
 use std::sync::Arc;
 
@@ -26,13 +26,25 @@ pub enum Needs {
     Key,
 }
 
+/// What a program does with packets that it has tracked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way<'a> {
+    /// Classify them again.
+    Again,
+    /// Rewrite and send them.
+    Ends(&'a CompactRewrite),
+}
+
 /// Compiled actions.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Program {
-    /// The compact form, for programs that have one. It is all that is read of these: one cache line.
+    /// The compact form, for programs that have one. It is all that is read of these: one cache line. For programs that
+    /// track packets, that of what comes then.
     compact: Option<CompactRewrite>,
     needs: Needs,
+    /// Whether it tracks packets, and then does something that is the same for all packets of a connection's direction.
+    tracks: bool,
     /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     recirculations: u16,
@@ -75,6 +87,10 @@ pub enum Step {
         /// Seed.
         basis: u32,
     },
+    /// Track the packet's connection.
+    Ct(Arc<conntrack::Request>),
+    /// Clear the metadata of connection tracking.
+    CtClear,
 }
 
 /// The disposition of a packet: an operation that consumes it.
@@ -141,6 +157,8 @@ impl Program {
                 Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
                 Action::Recirc(id) => Step::Copy(Disposition::Recirc(*id)),
                 Action::Hash { basis } => Step::Hash { basis: *basis },
+                Action::Ct(request) => Step::Ct(request.clone()),
+                Action::CtClear => Step::CtClear,
                 Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
                 Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
                 Action::CheckLength { size, longer, others } => {
@@ -156,17 +174,25 @@ impl Program {
         }
         let mut end = Disposition::Drop(DropReason::Rule);
         while let Some(step) = steps.pop() {
-            if let Step::Copy(last) = step {
-                end = last;
-                break;
+            match step {
+                Step::Copy(last) => end = last,
+                // The connection outlives the packet.
+                Step::Ct(_) => steps.push(step),
+                _ => continue,
             }
+            break;
         }
         let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        let compact = compact_form(&steps, &end);
-        Program { compact, needs, writes_metadata, recirculations, steps, end }
+        let tracking = steps.iter().take_while(|step| matches!(step, Step::Ct(_))).count();
+        let compact = compact_form(&steps[tracking..], &end);
+        let again = tracking == steps.len() && matches!(end, Disposition::Recirc(_));
+        let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
+        // What comes after tracking is not all that such a program does.
+        let compact = compact.filter(|_| tracks || tracking == 0);
+        Program { compact, needs, tracks, writes_metadata, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
@@ -178,7 +204,19 @@ impl Program {
     /// Its compact form, if it has one.
     #[inline(always)]
     pub fn compact(&self) -> Option<&CompactRewrite> {
-        self.compact.as_ref()
+        if self.tracks { None } else { self.compact.as_ref() }
+    }
+
+    /// What it does with packets after it has tracked them, if it begins with that and the rest is the same for all packets
+    /// of a connection's direction.
+    #[inline(always)]
+    pub fn way(&self) -> Option<Way<'_>> {
+        self.tracks.then(|| self.compact.as_ref().map_or(Way::Again, Way::Ends))
+    }
+
+    /// Whether nothing happens between the tracking and the end.
+    pub fn only_tracks(&self) -> bool {
+        self.steps.iter().all(|step| matches!(step, Step::Ct(_)))
     }
 
     /// Whether it changes metadata, which the packets of a run have in common.
@@ -237,7 +275,12 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             Step::PushVlan { tpid, tci } => compact.push_vlan(*tpid, *tci)?,
             Step::PopVlan => compact.pop_vlan()?,
             Step::Copy(Disposition::Output { port, max_len: u32::MAX }) => compact.copy_to(*port)?,
-            Step::Copy(_) | Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => return None,
+            Step::Copy(_)
+            | Step::PushMpls { .. }
+            | Step::PopMpls { .. }
+            | Step::Hash { .. }
+            | Step::Ct(_)
+            | Step::CtClear => return None,
         }
     }
     Some(compact)
@@ -252,8 +295,8 @@ impl Step {
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
             Step::Rewrite(_) => Needs::Headers,
-            Step::PushVlan { .. } | Step::PopVlan => Needs::Nothing,
-            Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } => Needs::Key,
+            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear => Needs::Nothing,
+            Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
         }
     }
 
@@ -261,7 +304,7 @@ impl Step {
         match self {
             Step::Copy(copy) => copy.writes_metadata(),
             Step::Rewrite(rewriter) => rewriter.is_of_key(),
-            Step::Hash { .. } => true,
+            Step::Hash { .. } | Step::Ct(_) | Step::CtClear => true,
             Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::PopMpls { .. } => false,
         }
     }
@@ -281,7 +324,7 @@ impl Step {
             Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
             Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
-            Step::Copy(_) | Step::Hash { .. } => {}
+            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => {}
         }
         true
     }

@@ -8,7 +8,7 @@ use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::compact::{CompactRewrite, RewriteTable};
-use crate::actions::execute::{Executor, KeyView, follow};
+use crate::actions::execute::{Executor, KeyView, Stepped, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
@@ -262,7 +262,7 @@ impl Executor {
         for step in &program.steps {
             let mut lost = 0u32;
             for (at, packet) in packets.iter_mut().enumerate() {
-                lost |= u32::from(!self.step(step, packet, view, next)) << at;
+                lost |= u32::from(self.step(step, packet, view, next) != Stepped::Done) << at;
             }
             if lost != 0 {
                 self.drop_those(lost, packets, view.in_port());

@@ -16,16 +16,16 @@ use packet::{BATCH_SIZE, Key, Packet};
 
 use super::bits;
 use super::mixed::{self, MixedBatch, RunHistory};
-use super::plan::set_mark;
+use super::plan::{Aligned, Origin, set_mark};
 use super::rescan::rescan;
 use super::scan::scan;
 use crate::actions::compact::RewriteTable;
 use crate::classify::cache::headers::{Found, HeaderCache};
 use crate::classify::cache::keys::KeyCache;
 use crate::classify::cpu::simd::Simd;
-use crate::classify::table::arena::{CompiledAction, FastAction};
+use crate::classify::table::arena::{CompiledAction, FastAction, Live};
 use crate::classify::table::flow_ref::FlowRef;
-use crate::classify::table::megaflow::{LookupContext, Table};
+use crate::classify::table::megaflow::{FlowList, LookupContext, Table};
 use crate::pipeline::batch::{BatchMeta, all, end_of_run};
 
 /// A worker's caches.
@@ -68,7 +68,7 @@ impl Caches {
 
 impl Caches {
     /// What is done with the packets of a flow that tier 2 has found.
-    fn fast_action(&mut self, action: CompiledAction<'_>) -> FastAction {
+    pub fn fast_action(&mut self, action: CompiledAction<'_>) -> FastAction {
         match action {
             CompiledAction::Program(program) => {
                 let number = program.compact().and_then(|rewrite| self.rewrites.number(rewrite));
@@ -152,6 +152,7 @@ pub fn classify<S: Simd>(
         let is_mixed = starts * 4 > count * 3 && unusual * 2 <= count && count >= MIN_MIXED_PACKETS;
         recent.mixed = if is_mixed { MIXED_BATCHES } else { 0 };
     }
+    meta.set_tracked(list.plan.tracked.is_some(), leaders);
     finish(at, packets, FirstLookup { known, leaders, unusual }, caches, meta)
 }
 
@@ -273,13 +274,21 @@ fn look_up_unresolved(
         let live = table.arena.live(flows[i], guard);
         meta.found[i] =
             live.map_or(Found::MISS, |live| Found { flow: flows[i], action: caches.fast_action(live.action()) });
-        if live.is_some() && unresolved.leaders >> i & 1 != 0 {
+        // Packets of connections get an entry when these are established: those that only begin must not push them out.
+        let waits = |live: Live<'_>| meta.is_tracked() && tells_connection(list, &meta.headers.lines[i], live);
+        if unresolved.leaders >> i & 1 != 0 && live.is_some_and(|live| !waits(live)) {
             let always = list.plan.simple;
             caches.headers.insert(&meta.headers, &meta.probes, i, meta.found[i], epoch, always);
         }
         missed |= u32::from(live.is_none()) << i;
     }
     meta.set_missed(missed);
+}
+
+/// Whether a packet with this line is one of a connection that its flow tracks.
+fn tells_connection(list: &FlowList, line: &Aligned, live: Live<'_>) -> bool {
+    let tracks = matches!(live.action(), CompiledAction::Program(program) if program.way().is_some());
+    tracks && list.plan.pattern_of(Origin::of(&line.0)).is_some_and(|pattern| pattern.tells_connections)
 }
 
 /// The TCP flags of a packet whose headers are unusual.

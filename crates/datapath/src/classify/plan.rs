@@ -5,12 +5,14 @@
 //! neither be parsed nor looked up one by one. For packets that fit no template but have an
 //! [`Outline`], it has the words that any flow matches, and for all others the words of their keys.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use packet::Mask;
 use packet::flow::block::Common;
 use packet::flow::extract::SimpleMark;
 use packet::flow::outline::{Outline, OutlineKind, WORDS, Word};
 use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
-use packet::flow::{Block, BlockId, VLAN_PRESENT};
+use packet::flow::{Block, BlockId, Blocks, VLAN_PRESENT};
 use packet::{Field, Key};
 use smallvec::SmallVec;
 
@@ -38,6 +40,9 @@ pub struct Pattern {
     pub layout: Layout,
     /// Offset in the line of the metadata of recirculated packets: behind the last header byte that matters.
     pub metadata_at: u8,
+    /// Whether the line has all that tells a connection's direction, and that flows of later stages match: see
+    /// [`Plan::tracked`].
+    pub tells_connections: bool,
 }
 
 const _: () = assert!(size_of::<Pattern>() == 256);
@@ -65,6 +70,11 @@ pub struct Plan {
     pub metadata: SmallVec<[MetadataBits; 4]>,
     /// Whether all flows of the port qualify for the simple match: they match nothing but a [`SimpleMark`].
     pub simple: bool,
+    /// Where packets of the port are tracked: the bits of headers that are compared so that lines tell connections, and
+    /// what flows of later stages match.
+    pub tracked: Option<Box<Mask>>,
+    /// Differs from that of every other plan.
+    pub serial: u64,
 }
 
 /// How lines are made of frames whose headers are unusual, of which no template says where they are, but an
@@ -247,20 +257,43 @@ impl Plan {
     /// The plan of a list whose flows match nothing beyond `union`, for packets that a port has received. Fields with
     /// one value for all of these, such as recirc_id, are left out.
     pub fn new(list: u16, union: &Mask) -> Plan {
-        Plan::with_metadata(list, union, SmallVec::new())
+        Plan::with_metadata(list, union, SmallVec::new(), None)
+    }
+
+    /// As [`new`](Plan::new), for a port whose packets are tracked: lines also tell the directions of connections, and
+    /// what `later` has, the bits of headers that flows of later stages match.
+    pub fn of_tracked(list: u16, union: &Mask, later: &Mask) -> Plan {
+        let mut tracked = union.clone();
+        tracked.union(later);
+        for field in [Field::NwSrc, Field::NwDst, Field::NwProto, Field::Ipv6Src, Field::Ipv6Dst] {
+            tracked.set_exact(field);
+        }
+        [Field::TcpSrc, Field::TcpDst].into_iter().for_each(|field| tracked.set_exact(field));
+        Plan::with_metadata(list, union, SmallVec::new(), Some(Box::new(tracked)))
     }
 
     /// As [`new`](Plan::new), for recirculated packets. Their metadata is part of the line, except for the input port
     /// and the recirculation id, which all of them have in common.
     pub fn of_later_stage(list: u16, union: &Mask) -> Plan {
         let bits = half_words_of(union).map(|(number, mask)| MetadataBits { number: number as u8, mask });
-        Plan::with_metadata(list, union, bits.collect())
+        Plan::with_metadata(list, union, bits.collect(), None)
     }
 
-    fn with_metadata(list: u16, union: &Mask, metadata: SmallVec<[MetadataBits; 4]>) -> Plan {
+    fn with_metadata(
+        list: u16,
+        union: &Mask,
+        metadata: SmallVec<[MetadataBits; 4]>,
+        tracked: Option<Box<Mask>>,
+    ) -> Plan {
         let (mut patterns, mut by_template) = (vec![NO_PATTERN], [0; 256]);
         for template in Template::all() {
-            let pattern = template.window(union).and_then(|w| Pattern::new(list, template, &w, metadata.len()));
+            let pattern = |mask: &Mask, tells_connections| {
+                let pattern = Pattern::new(list, template, &template.window(mask)?, metadata.len())?;
+                Some(Pattern { tells_connections, ..pattern })
+            };
+            // Where the line has no room for all of it, connections are not told apart.
+            let tracked = tracked.as_deref().filter(|_| template.has_ports());
+            let pattern = tracked.and_then(|mask| pattern(mask, true)).or_else(|| pattern(union, false));
             if let Some(pattern) = pattern {
                 by_template[template.number()] = patterns.len() as u8;
                 patterns.push(pattern);
@@ -278,8 +311,10 @@ impl Plan {
             by_template,
             outline_patterns,
             key_pattern: key_pattern.map(Box::new),
-            simple: metadata.is_empty() && is_simple(union),
+            simple: metadata.is_empty() && tracked.is_none() && is_simple(union),
             metadata,
+            tracked,
+            serial: next_serial(),
         }
     }
 
@@ -292,6 +327,8 @@ impl Plan {
             key_pattern: None,
             metadata: SmallVec::new(),
             simple: false,
+            tracked: None,
+            serial: next_serial(),
         }
     }
 
@@ -369,6 +406,7 @@ pub const NO_PATTERN: Pattern = Pattern {
     at: 0,
     layout: Template::NO_LAYOUT,
     metadata_at: 0,
+    tells_connections: false,
 };
 
 impl KeyPattern {
@@ -413,6 +451,7 @@ impl Pattern {
             at: window.at,
             layout: window.layout,
             metadata_at: metadata_at as u8,
+            tells_connections: false,
         })
     }
 }
@@ -432,6 +471,27 @@ pub(super) fn is_simple(union: &Mask) -> bool {
 
 /// The bits of the outer tag that a simple flow may match: VLAN id and presence.
 const SIMPLE_TCI: u16 = VLAN_PRESENT | 0x0fff;
+
+/// The serial number of a new plan.
+fn next_serial() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The part of a mask that is about headers of frames, not about metadata.
+pub fn of_headers(mask: &Mask) -> Mask {
+    let mut headers = mask.clone();
+    headers.0.keep(FRAME_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
+    headers.0.common_words_mut()[COMMON_WORDS..].fill(0);
+    headers
+}
+
+/// Whether `mask` has all bits that another mask has of a block, as far as it is about headers of frames.
+pub fn covers_headers(mask: &Mask, id: BlockId, bits: &Block) -> bool {
+    let words = if id == BlockId::Common { COMMON_WORDS } else { BLOCK_WORDS };
+    let known = mask.0.block(id).words();
+    !FRAME_BLOCKS.contains(&id) || bits.words()[..words].iter().zip(known).all(|(bits, known)| bits & !known == 0)
+}
 
 /// Writes a mark into a key that is reset to its metadata. That is enough to look up a simple flow.
 pub fn set_mark(key: &mut Key, mark: SimpleMark) {

@@ -131,7 +131,7 @@ pub fn scan<S: Simd>(
 /// The TCP flags of a packet with the layout's template, or `None` if its length fields are wrong. `VARIED`: the next
 /// packet may have any other template, so there is no branch that depends on the layout.
 #[inline(always)]
-pub(super) fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
+pub fn fitting<const VARIED: bool>(layout: &Layout, packet: &Packet) -> Option<u16> {
     let (fits, flags) = fits_with_flags::<VARIED>(layout, packet);
     fits.then_some(flags)
 }

@@ -11,6 +11,7 @@ use crate::control::load_history;
 use crate::control::pool::WorkerPool;
 use crate::control::ports::PortTable;
 use crate::control::resources::Resources;
+use crate::drop::DropReason;
 use crate::sync::tsc;
 
 /// How often it runs where a thread runs it.
@@ -44,13 +45,15 @@ impl Maintenance {
 
     /// Does what is due.
     pub fn run(&self) {
-        let Resources { clock, table, domain, .. } = &self.resources;
+        let Resources { clock, table, conntrack, domain, .. } = &self.resources;
         domain.collect();
         table.enforce_limits();
         if table.has_evicted() {
             self.resources.hand_over(table.take_evicted());
         }
         let now = clock.now();
+        conntrack.expire(now);
+        self.pool.read().retire(conntrack.expire_fragments(now), DropReason::FragmentExpired);
         let (rank, measure) = self.last.lock().due(now);
         if rank {
             table.rank(now);

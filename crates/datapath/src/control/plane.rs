@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::action::PortNo;
 use crate::config::Config;
 use crate::control::balance::{Balancer, Inputs};
 use crate::control::handlers::{HandlerHandle, HandlerPool};
@@ -15,6 +16,7 @@ use crate::control::queues;
 use crate::control::resources::Resources;
 use crate::control::runtime::{Inline, Runtime, Threads};
 use crate::control::scheduler::{self, Scheduling};
+use crate::drop::DropReason;
 use crate::error::Error;
 use crate::slowpath::channel::Channel;
 use crate::slowpath::handler::{Handler, ProgramCache, Served};
@@ -106,6 +108,13 @@ impl ControlPlane {
         self.runtime = Box::new(inline);
     }
 
+    /// Drops the fragments that are held for tracking, all datagrams that have one from a port that goes.
+    pub fn purge_fragments(&mut self, goes: impl Fn(PortNo) -> bool) {
+        let purged = self.resources.conntrack.fragments.purge(|held| goes(held.in_port()));
+        self.pool.read().retire(purged, DropReason::FragmentPurged);
+        self.runtime.serve();
+    }
+
     /// See [`Datapath::poll`](crate::Datapath::poll). `None` while threads run.
     pub fn poll(&mut self) -> Option<usize> {
         self.runtime.poll()
@@ -177,13 +186,13 @@ impl ControlPlane {
         let seat = self.runtime.prepare_worker(number, core, &waker)?;
         let reader = self.pool.write().take_place(number)?;
 
-        let Resources { table, clock, .. } = &self.resources;
+        let Resources { table, clock, conntrack, .. } = &self.resources;
         table.add_worker(number);
         let channels = Channel::all(&waker);
         let serving = self.handlers.serving(number);
         let dedicated = core.is_some();
         let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
-        let mut worker = Worker::new(setup, &self.config, table, clock);
+        let mut worker = Worker::new(setup, &self.config, table, clock, conntrack);
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }

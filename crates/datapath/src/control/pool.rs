@@ -10,8 +10,10 @@ use std::sync::Arc;
 use packet::Time;
 
 use crate::account::Account;
+use crate::conntrack::fragments::Held;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::EligibleWorker;
+use crate::drop::DropReason;
 use crate::error::Error;
 use crate::slowpath::channel::Channels;
 use crate::stats::WorkerStats;
@@ -168,6 +170,15 @@ impl WorkerPool {
     pub fn eligible(&self) -> Vec<EligibleWorker> {
         let staying = self.iter().filter(|(_, worker)| !worker.ending);
         staying.map(|(number, worker)| EligibleWorker { number, core: worker.core }).collect()
+    }
+
+    /// Has a worker drop fragments that were held to be tracked.
+    pub fn retire(&self, fragments: Vec<Held>, reason: DropReason) {
+        if !fragments.is_empty()
+            && let Some(worker) = self.staying(None)
+        {
+            worker.mailbox.post(Command::Retire { fragments, reason });
+        }
     }
 
     /// The worker of this number if it goes on, otherwise any that does.

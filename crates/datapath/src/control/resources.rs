@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use packet::Clock;
 
 use crate::classify::Table;
+use crate::conntrack::Conntrack;
 use crate::sync::rcu::Domain;
 use crate::upcall::{RemovedFlow, Upcall};
 
@@ -16,6 +17,8 @@ pub struct Resources {
     pub clock: Arc<dyn Clock>,
     /// The flows.
     pub table: Arc<Table>,
+    /// Connection tracking.
+    pub conntrack: Arc<Conntrack>,
     /// Delays freeing until no worker or handler uses what was unlinked.
     pub domain: Arc<Domain>,
     /// The slow path, once it is connected.

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::classify::Table;
 use crate::config::Config;
+use crate::conntrack::Conntrack;
 use crate::control::maintenance::Maintenance;
 use crate::control::plane::ControlPlane;
 use crate::control::pool::WorkerPool;
@@ -51,7 +52,10 @@ impl Datapath {
         let for_handlers = readers.split_off(max_workers);
         let table = Table::new(config.max_flows, config.max_masks, max_workers, config.seed, domain.clone());
         table.set_max_memory(config.max_flow_memory);
-        let resources = Resources { clock, table: Arc::new(table), domain, upcall: Arc::default() };
+        // A secret of its own: the seed's hashes choose caches' sets.
+        let secret = [config.seed[1] ^ 0x636f_6e6e, config.seed[0].rotate_left(32)];
+        let conntrack = Arc::new(Conntrack::new(config.max_connections, secret));
+        let resources = Resources { clock, table: Arc::new(table), conntrack, domain, upcall: Arc::default() };
         let ports = Arc::new(Mutex::new(PortTable::default()));
         let pool = Arc::new(RwLock::new(WorkerPool::new(readers, tsc::cycles())));
         let maintenance = Arc::new(Maintenance::new(resources.clone(), ports.clone(), pool.clone()));
@@ -73,9 +77,12 @@ impl Datapath {
     }
 
     /// Stops the threads, after which [`poll`](Datapath::poll) drives the datapath again. Packets that
-    /// wait for the slow path stay queued. Not to be called from an upcall.
+    /// wait for the slow path stay queued; fragments of datagrams that are not whole are dropped. Not to be called from an
+    /// upcall.
     pub fn stop(&self) {
-        self.control.lock().stop();
+        let mut control = self.control.lock();
+        control.stop();
+        control.purge_fragments(|_| true);
     }
 
     /// Runs one turn of each worker in the calling thread, with the upcalls that it causes and what
@@ -91,6 +98,11 @@ impl Datapath {
     /// and state. A handler thread does it every 100 ms; without threads, [`poll`](Datapath::poll) does.
     pub fn maintain(&self) {
         self.maintenance.run();
+    }
+
+    /// Connection tracking: the connections, their limits and timeouts.
+    pub fn conntrack(&self) -> &Conntrack {
+        &self.resources.conntrack
     }
 
     /// The present time, by the datapath's clock.

@@ -117,6 +117,7 @@ impl Datapath {
         drop(reply);
         // Ends when each worker has answered (or died). The queues are closed here, not on a worker.
         given_back.iter().for_each(drop);
+        control.purge_fragments(|in_port| going.contains(&in_port));
         drop(control);
         let table = &self.resources.table;
         let flows = table.remove(&table.ids_of(&going));

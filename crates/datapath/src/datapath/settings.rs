@@ -126,4 +126,14 @@ impl Datapath {
     pub fn set_max_masks(&self, max_masks: usize) {
         self.resources.table.set_max_masks(max_masks);
     }
+
+    /// Whether TCP segments outside of the windows are invalid.
+    pub fn set_tcp_sequence_check(&self, on: bool) {
+        self.resources.conntrack.tracker.set_liberal(!on);
+    }
+
+    /// Whether the limit of connections makes room by ending unanswered ones.
+    pub fn set_early_drop(&self, on: bool) {
+        self.resources.conntrack.tracker.set_early_drop(on);
+    }
 }

@@ -5,13 +5,16 @@
 //! index of its first packet. A set is an integer with one bit for each packet.
 
 use packet::flow::extract::{Layers, VlanLimit, extract, extract_unusual};
+use packet::flow::template::Template;
 use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
+use crate::classify::bits;
 use crate::classify::cache::headers::{Found, Probes};
-use crate::classify::scan::MaskedHeaders;
+use crate::classify::scan::{MaskedHeaders, fitting};
 use crate::classify::table::arena::FastAction;
 use crate::classify::table::flow_ref::FlowRef;
+use crate::conntrack::trail::Trails;
 use crate::pipeline::metadata::Metadata;
 use crate::pipeline::recirculation::{Pass, RecircStage, RecirculatedBatch};
 
@@ -48,6 +51,12 @@ pub struct BatchMeta {
     pass: Pass,
     /// Metadata of recirculated packets. Valid where `recirculated` is set.
     metadata: Metadata,
+    /// What is known of the ways of recirculated packets.
+    trails: Trails,
+    /// Packets of the port are tracked: some results may be fused connections.
+    tracked: bool,
+    /// Packets that were looked up by their lines.
+    lined: u32,
     /// Whether the packets have been recirculated.
     recirculated: bool,
     extracted: u32,
@@ -74,6 +83,9 @@ impl Default for BatchMeta {
             stage: RecircStage { in_port: PortNo(0), recirc_id: 0 },
             pass: Pass::FIRST,
             metadata: Metadata::default(),
+            trails: Trails::default(),
+            tracked: false,
+            lined: 0,
             recirculated: false,
             extracted: 0,
             starts: 0,
@@ -90,6 +102,7 @@ impl BatchMeta {
     #[inline(always)]
     pub fn begin(&mut self, in_port: PortNo) {
         (self.stage, self.pass, self.recirculated) = (RecircStage { in_port, recirc_id: 0 }, Pass::FIRST, false);
+        self.trails.clear();
         self.reset(0);
     }
 
@@ -99,12 +112,14 @@ impl BatchMeta {
     pub fn begin_recirculated(&mut self, batch: &mut RecirculatedBatch) {
         (self.stage, self.pass, self.recirculated) = (batch.stage, batch.pass, true);
         std::mem::swap(&mut self.metadata, &mut batch.metadata);
+        std::mem::swap(&mut self.trails, &mut batch.trails);
         self.reset(batch.counted);
     }
 
     #[inline(always)]
     fn reset(&mut self, counted: u32) {
         (self.extracted, self.counted, self.uniform, self.partly_missed) = (0, counted, false, false);
+        (self.tracked, self.lined) = (false, 0);
     }
 
     /// Marks every packet as a miss, without a look-up.
@@ -229,6 +244,42 @@ impl BatchMeta {
     }
 }
 
+/// Tracked packets.
+impl BatchMeta {
+    /// Notes whether packets of the port are tracked, and which packets were looked up by their lines.
+    #[inline(always)]
+    pub fn set_tracked(&mut self, tracked: bool, lined: u32) {
+        (self.tracked, self.lined) = (tracked, lined);
+    }
+
+    /// Whether packets of the port are tracked.
+    #[inline(always)]
+    pub fn is_tracked(&self) -> bool {
+        self.tracked
+    }
+
+    /// Whether packet `i` was looked up by its line.
+    #[inline(always)]
+    pub fn has_line(&self, i: usize) -> bool {
+        self.lined >> i & 1 != 0
+    }
+
+    /// What is known of the ways of recirculated packets.
+    #[inline(always)]
+    pub fn trails(&self) -> &Trails {
+        &self.trails
+    }
+
+    /// Records that these runs are counted, too, and have other results than before.
+    #[inline(always)]
+    pub fn add_counted(&mut self, counted: u32) {
+        self.counted |= counted;
+        let first = self.found[0].action;
+        let differ = bits(self.starts).fold(0, |differ, at| differ | self.found[at].action.differs(first));
+        self.uniform = differ == 0 && self.are_all_counted();
+    }
+}
+
 /// Runs.
 impl BatchMeta {
     /// The first packets of runs.
@@ -260,6 +311,12 @@ impl BatchMeta {
     #[inline(always)]
     pub fn is_counted(&self, at: usize) -> bool {
         self.counted >> at & 1 != 0
+    }
+
+    /// The first packets of the runs that have been counted.
+    #[inline(always)]
+    pub fn counted(&self) -> u32 {
+        self.counted
     }
 
     /// Whether all runs have been counted.
@@ -299,6 +356,19 @@ impl BatchMeta {
             self.headers.flags[i] = self.keys[i].common().tcp_flags.get();
         }
         self.starts = all(packets.len());
+    }
+
+    /// Makes every packet of the run that starts at `at` a run of its own, with the result of the run.
+    pub fn split_run(&mut self, at: usize, run: &[Packet]) {
+        let found = self.found[at];
+        for (i, packet) in (at..).zip(run) {
+            self.found[i] = found;
+            self.headers.bytes[i] = packet.len() as u32;
+            self.headers.flags[i] = Template::of(packet.data(), self.vlan_limit)
+                .and_then(|template| fitting::<false>(&template.layout(), packet))
+                .unwrap_or(0);
+            self.starts |= 1 << i;
+        }
     }
 
     /// Makes every packet a run of its own, with an extracted key, before the look-up.

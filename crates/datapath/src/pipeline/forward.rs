@@ -8,6 +8,7 @@ use packet::{BATCH_SIZE, Batch, Packet};
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
 use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
+use crate::classify::CompiledAction;
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
@@ -15,6 +16,8 @@ use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::table::arena::FastActionKind;
 use crate::classify::table::megaflow::LookupContext;
+use crate::conntrack::fused::{self, Ends};
+use crate::conntrack::stage::TrackedRun;
 use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, InFlight};
 use crate::pipeline::metadata::OwnMetadata;
@@ -137,6 +140,15 @@ impl Worker {
             waiting = hold_back(executor, packets, meta);
         }
 
+        // Established connections take the short way; others leave it to the next packet.
+        if meta.is_tracked() {
+            let counters = table.arena.flow_counters(*number);
+            fused::resolve(&executor.conntrack, caches.headers.fused(), counters, packets, meta, executor.now);
+        } else if meta.trails().set_of() != 0 {
+            let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
+            fused::fuse_ends(&ends, caches, count, meta);
+        }
+
         // 5. Account, before the packets are rewritten: each run is counted once for its flow, unless the look-up did
         //    so.
         let flow_counters = table.arena.flow_counters(*number);
@@ -212,8 +224,15 @@ impl Worker {
                     }
                 }
                 FastActionKind::Program => {
-                    let compiled = table.arena.action(flow, guard);
-                    act_on_run(executor, compiled, meta, packets, run.start, pass);
+                    let ends = Ends { table, counters: flow_counters, guard };
+                    let flow_at = ends.flow_at(flow);
+                    match table.arena.action(flow, guard) {
+                        CompiledAction::Program(program) if program.way().is_some() => {
+                            let run = TrackedRun { program, ends, flow: flow_at, first: run.start };
+                            executor.track_run(&run, packets, caches, meta, pass.of(program));
+                        }
+                        compiled => act_on_run(executor, compiled, meta, packets, run.start, pass),
+                    }
                 }
             }
         }

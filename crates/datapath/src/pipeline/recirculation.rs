@@ -15,6 +15,7 @@ use packet::{Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::conntrack::trail::{Trail, Trails};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{Metadata, OwnMetadata};
 
@@ -83,13 +84,15 @@ pub struct RecirculatedBatch {
     pub metadata: Metadata,
     /// Those that a flow has counted already, as a set.
     pub counted: u32,
+    /// What is known of their ways.
+    pub trails: Trails,
 }
 
 impl RecirculatedBatch {
     fn new() -> Box<RecirculatedBatch> {
         let stage = RecircStage { in_port: PortNo(0), recirc_id: 0 };
-        let (packets, metadata) = (Batch::new(), Metadata::default());
-        Box::new(RecirculatedBatch { stage, pass: Pass::FIRST, packets, metadata, counted: 0 })
+        let (packets, metadata, trails) = (Batch::new(), Metadata::default(), Trails::default());
+        Box::new(RecirculatedBatch { stage, pass: Pass::FIRST, packets, metadata, counted: 0, trails })
     }
 
     /// Whether a packet of this stage and pass can be added.
@@ -157,6 +160,14 @@ impl Recirculation {
         }
     }
 
+    /// As [`push`](Recirculation::push), for a packet that was tracked.
+    pub fn push_tracked(&mut self, stage: RecircStage, pass: Pass, packet: Packet, key: &Key, trail: Option<&Trail>) {
+        self.push(stage, pass, packet, key);
+        if let (Some(trail), Some(last)) = (trail, self.queue.back_mut()) {
+            last.trails.set(last.packets.len() - 1, trail);
+        }
+    }
+
     /// As [`push`](Recirculation::push), for packets of a run, which have all their metadata in common.
     pub fn push_run(&mut self, stage: RecircStage, pass: Pass, packets: impl Iterator<Item = Packet>, key: &Key) {
         for packet in packets {
@@ -192,6 +203,7 @@ impl Recirculation {
     pub fn empty(&mut self, stage: RecircStage, pass: Pass) -> Box<RecirculatedBatch> {
         let mut batch = self.spare.pop().unwrap_or_else(RecirculatedBatch::new);
         (batch.stage, batch.pass, batch.counted) = (stage, pass, 0);
+        batch.trails.clear();
         batch
     }
 

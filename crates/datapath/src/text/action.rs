@@ -6,9 +6,9 @@ use packet::flow::text::{Item, Items, PortNames, number};
 use packet::flow::{Key, Mask, tun_flags};
 use packet::put;
 
-use super::key::{Parser, argument, format_section, format_vlan, split_lse};
+use super::key::{Parser, argument, format_section, format_vlan, integer, split_lse};
 use super::section::{self, Section};
-use super::{Context, Error};
+use super::{Context, Error, ct};
 use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
@@ -25,6 +25,8 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("pop_mpls", "pop_mpls(eth_type=TYPE): remove the outermost MPLS label stack entry"),
     ("recirc", "recirc(ID): classify again"),
     ("hash", "hash(l4(BASIS)): compute dp_hash"),
+    ("ct", "ct([commit|force_commit][,zone=N][,mark=M/MASK][,label=L/MASK][,helper=H][,timeout=N][,nat(...)]): track"),
+    ("ct_clear", "ct_clear: make the packet an untracked one"),
     ("userspace", "userspace(pid=PID,...): hand a copy to the slow path"),
     ("trunc", "trunc(BYTES): send at most this much with the next output"),
     ("clone", "clone(ACTIONS): run actions on a copy"),
@@ -75,6 +77,8 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push(')');
         }
         Action::Hash { basis } => put!(out, "hash(l4({basis}))"),
+        Action::Ct(request) => ct::format(out, request),
+        Action::CtClear => out.push_str("ct_clear"),
         Action::Punt(punt) => match &**punt {
             Punt::PacketIn(packet_in) => {
                 out.push_str("userspace(pid=0,");
@@ -198,6 +202,9 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
             Some(basis) => Action::Hash { basis: integer("hash(l4)", basis, u32::MAX)? },
             None => return Err(argument("hash", value, "l4(BASIS)")),
         },
+        ("ct", Some('(')) => Action::Ct(Arc::new(ct::parse(value)?)),
+        ("ct", None) => Action::Ct(Arc::default()),
+        ("ct_clear", None) => Action::CtClear,
         ("userspace", Some('(')) => parse_userspace(value)?,
         ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
@@ -340,16 +347,4 @@ fn parse_controller(text: &str) -> Result<PacketInPunt, Error> {
         punt.context = recirc_id
     }
     Ok(punt)
-}
-
-fn integer(name: &str, text: &str, max: u32) -> Result<u32, Error> {
-    let value = number::parse_int(text);
-    let value = value.ok_or_else(|| packet::flow::text::Error::value(name, text, "a number"))?;
-    match u32::try_from(value) {
-        Ok(value) if value <= max => Ok(value),
-        _ => {
-            let (name, text) = (name.into(), text.into());
-            Err(packet::flow::text::Error::TooLarge { name, text, max: max.into() }.into())
-        }
-    }
 }

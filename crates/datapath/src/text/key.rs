@@ -438,6 +438,19 @@ fn unknown_section(name: &str) -> Error {
     Error::Section { name: name.into(), valid: section::NAMES.clone() }
 }
 
+/// A number up to `max`.
+pub(super) fn integer(name: &str, text: &str, max: u32) -> Result<u32, Error> {
+    let value = number::parse_int(text);
+    let value = value.ok_or_else(|| packet::flow::text::Error::value(name, text, "a number"))?;
+    match u32::try_from(value) {
+        Ok(value) if value <= max => Ok(value),
+        _ => {
+            let (name, text) = (name.into(), text.into());
+            Err(packet::flow::text::Error::TooLarge { name, text, max: max.into() }.into())
+        }
+    }
+}
+
 pub(super) fn argument(section: &str, name: &str, valid: &str) -> Error {
     Error::Argument { section: section.into(), name: name.into(), valid: valid.into() }
 }

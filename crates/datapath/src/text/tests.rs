@@ -289,6 +289,8 @@ fn action() -> impl Strategy<Value = Action> {
         any::<u32>().prop_map(Action::Recirc),
         any::<u32>().prop_map(|basis| Action::Hash { basis }),
         packet_in_punt(),
+        tracking(),
+        Just(Action::CtClear),
         any::<u32>().prop_map(|max_len| Action::Truncate { max_len }),
         Just(Action::Drop(DropReason::Rule)),
     ];
@@ -296,6 +298,42 @@ fn action() -> impl Strategy<Value = Action> {
         // `clone(drop)` reads as a clone of nothing.
         prop::collection::vec(inner, 2..4).prop_map(Action::Clone)
     })
+}
+
+fn tracking() -> impl Strategy<Value = Action> {
+    use conntrack::Request;
+    use conntrack::helpers::Helper;
+    use prop::option::of;
+    let commit = prop::sample::select(vec![(false, false), (true, false), (true, true)]);
+    let helper = of(prop::sample::select(vec![Helper::Ftp, Helper::Tftp]));
+    let masked = |(value, mask): (u128, u128)| (value & mask, mask);
+    let label = of((any::<u128>(), prop_oneof![Just(u128::MAX), 1..u128::MAX]).prop_map(masked));
+    let mark = of((any::<u32>(), 1..=u32::MAX).prop_map(|(value, mask)| (value & mask, mask)));
+    (commit, any::<(u16, u16)>(), mark, label, helper, of(translation())).prop_map(
+        |((commit, force), (zone, policy), mark, label, helper, nat)| {
+            Action::Ct(Arc::new(Request { zone, commit, force, nat, mark, label, helper, policy }))
+        },
+    )
+}
+
+fn translation() -> impl Strategy<Value = conntrack::tracker::Translate> {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use conntrack::nat::{Choice, Nat};
+    use conntrack::tracker::Translate;
+    use conntrack::tuple::Side;
+    use prop::option::of;
+    let v4 = any::<(u32, u32)>().prop_map(|(a, b)| [a.min(b), a.max(b)].map(|a| IpAddr::from(Ipv4Addr::from(a))));
+    let v6 = any::<(u128, u128)>().prop_map(|(a, b)| [a.min(b), a.max(b)].map(|a| IpAddr::from(Ipv6Addr::from(a))));
+    let addresses = prop_oneof![v4, v6].prop_map(|[min, max]| (min, max));
+    let ports = (1..=u16::MAX, 1..=u16::MAX).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    let range = of((addresses, of(ports))).prop_map(|range| range.map_or((None, None), |(a, ports)| (Some(a), ports)));
+    let choice = prop::sample::select(vec![Choice::Unsaid, Choice::Hash, Choice::Random]);
+    let side = prop::sample::select(vec![Side::Src, Side::Dst]);
+    let new = (side, range, choice, any::<bool>()).prop_map(|(side, (addresses, ports), choice, persistent)| {
+        Translate::New(Nat { side, addresses, ports, choice, persistent })
+    });
+    prop_oneof![Just(Translate::AsBefore), new]
 }
 
 fn packet_in_punt() -> impl Strategy<Value = Action> {

@@ -73,6 +73,9 @@ impl Worker {
                     self.execute(packet, metadata, &program);
                     drop(injection);
                 }
+                Command::Retire { fragments, reason } => {
+                    fragments.into_iter().for_each(|held| self.executor.retire_held(held, reason));
+                }
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // A report does not count as work, or a worker that is asked for reports would never be idle.

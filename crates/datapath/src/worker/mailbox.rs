@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::conntrack::fragments::Held;
+use crate::drop::DropReason;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
@@ -44,6 +46,8 @@ pub enum Command {
     SetHandlers(ServingHandlers),
     /// Run a program on a packet.
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program>, injection: Injection },
+    /// Drop fragments that were held to be tracked.
+    Retire { fragments: Vec<Held>, reason: DropReason },
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no

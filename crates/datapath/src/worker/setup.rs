@@ -9,6 +9,7 @@ use crate::actions::execute::Executor;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::config::Config;
+use crate::conntrack::Conntrack;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::port::Queue;
 use crate::pipeline::tx::Outputs;
@@ -42,7 +43,13 @@ pub struct WorkerSetup {
 
 impl Worker {
     /// A worker without ports.
-    pub fn new(setup: WorkerSetup, config: &Config, table: &Arc<Table>, clock: &Arc<dyn Clock>) -> Worker {
+    pub fn new(
+        setup: WorkerSetup,
+        config: &Config,
+        table: &Arc<Table>,
+        clock: &Arc<dyn Clock>,
+        conntrack: &Arc<Conntrack>,
+    ) -> Worker {
         let WorkerSetup { number, reader, waker, channels, serving, dedicated } = setup;
         let returned = channels[0].down.clone();
         let counters = Arc::new(WorkerCounters::default());
@@ -56,6 +63,8 @@ impl Worker {
             vlan_limit: config.vlan_limit,
             scratch: Vec::new(),
             hasher: table.hasher.clone(),
+            conntrack: conntrack.clone(),
+            reassemblies: 0,
         };
         let mut caches = Caches::new(config.exact_entries, config.seed);
         caches.set_one_in(config.exact_one_in);

@@ -1,6 +1,8 @@
 //! A port in memory, frames, and slow paths for tests.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub mod fragments;
+
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

@@ -1,10 +1,16 @@
 //! Whether instructions and actions can be carried out, with the error that OpenFlow has for it.
 
+use conntrack::CtState;
+use openflow::action::{Ct, CtZone, Nat, NatAddrs};
 use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
 use crate::model::forwarding::{BridgeState, TABLES};
+
+/// Ethernet types.
+const IPV4: u128 = 0x0800;
+const IPV6: u128 = 0x86dd;
 
 /// What actions can refer to.
 pub(crate) struct Known<'a>(&'a BridgeState);
@@ -108,14 +114,52 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         | Action::SetVlanPcp { .. }
         | Action::Multipath(_)
         | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
-        // Not made yet: connection tracking, other headers, options of tunnels, flow samples.
-        Action::Ct(_)
-        | Action::Nat(_)
-        | Action::Encap(_)
-        | Action::Decap(_)
-        | Action::DecNshTtl
-        | Action::DeleteField(_)
-        | Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
+        Action::Ct(ct) => check_ct(ct, matching, known),
+        Action::Nat(_) => Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+        // Not made yet: other headers, options of tunnels, flow samples.
+        Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl | Action::DeleteField(_) | Action::Sample(_) => {
+            Err(OfError::OFPBAC_BAD_TYPE)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks ct. What it needs, the match has to guarantee: OpenFlow 1.0 knows no other way to refuse it.
+fn check_ct(ct: &Ct, matching: Option<&mut Match>, known: &Known) -> Result<(), OfError> {
+    const FTP: u16 = 21;
+    const TFTP: u16 = 69;
+    let inconsistent = Err(OfError::OFPBAC_MATCH_INCONSISTENT);
+    let mut sub = matching.as_deref().cloned();
+    if let Some(matching) = &sub {
+        let is_invalid = matching.get(Field::CtState).0 as u8 & CtState::INV.0 != 0;
+        let proto = |proto: u128| matching.exact(Field::NwProto) == Some(proto);
+        if !matches!(matching.exact(Field::DlType), Some(IPV4 | IPV6))
+            || is_invalid && ct.commit
+            || ct.alg == FTP && !proto(6)
+            || ct.alg == TFTP && !proto(17)
+        {
+            return inconsistent;
+        }
+        if let CtZone::Field(zone) = &ct.zone
+            && !zone.field.info().prereq.check(&matching.key, &matching.mask)
+        {
+            return inconsistent;
+        }
+    }
+    ct.actions.iter().try_for_each(|action| match action {
+        Action::Nat(nat) => check_nat(nat, sub.as_ref()),
+        action => check_action(action, sub.as_mut(), known),
+    })
+}
+
+fn check_nat(nat: &Nat, matching: Option<&Match>) -> Result<(), OfError> {
+    let needed = match nat.addrs {
+        NatAddrs::None => return Ok(()),
+        NatAddrs::V4(..) => IPV4,
+        NatAddrs::V6(..) => IPV6,
+    };
+    match matching.map(|matching| matching.exact(Field::DlType) == Some(needed)) {
+        Some(false) => Err(OfError::OFPBAC_MATCH_INCONSISTENT),
         _ => Ok(()),
     }
 }

@@ -29,6 +29,7 @@ mod walk;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use datapath::Datapath;
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
 use packet::flow::BlockId;
 use packet::{Key, Packet};
@@ -146,6 +147,11 @@ impl Bridge {
         Ok(())
     }
 
+    /// The datapath that the bridge's packets pass.
+    pub(crate) fn datapath(&self) -> Option<Arc<Datapath>> {
+        self.switch.datapath.get().cloned()
+    }
+
     /// Whether the workers are so far behind with the packets of controllers that these should send no more.
     pub fn has_packet_outs_enough(&self) -> bool {
         self.switch.datapath.get().is_some_and(|datapath| datapath.has_injected_enough())
@@ -163,6 +169,9 @@ impl Bridge {
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
         add_metadata(&mut key, &message.metadata);
         key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
+        if message.metadata.key.present().has(BlockId::Ct) {
+            *key.block_mut(BlockId::Ct) = *message.metadata.key.block(BlockId::Ct);
+        }
         key.common_mut().in_port = message.in_port().0.into();
         let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };

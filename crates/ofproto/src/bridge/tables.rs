@@ -90,7 +90,11 @@ impl Bridge {
                 return Err(OfError::OFPTFFC_EPERM);
             }
             for (id, name) in names {
-                bridge.tables[usize::from(id.0)].state.name = Some(name.clone()).filter(|name| !name.is_empty());
+                let table = &mut bridge.tables[usize::from(id.0)];
+                // Who describes all tables to name one repeats the operator's names, which are not the controller's for that.
+                if table.settings.name.is_none() {
+                    table.state.name = Some(name.clone()).filter(|name| !name.is_empty());
+                }
             }
             Ok(())
         };

@@ -329,6 +329,8 @@ fn the_operators_name_of_a_table_wins() {
     let renamed = bridge.name_tables(&[(TableId(0), "controllers".into())]);
     assert_eq!(renamed, Err(OfError::OFPTFFC_EPERM));
     bridge.name_tables(&[(TableId(0), "mine".into())]).unwrap();
+    limit(&bridge, TableSettings::default());
+    assert_eq!(name(), "controllers", "what the operator called it goes with the operator's settings");
 }
 
 #[test]

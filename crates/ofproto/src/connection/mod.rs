@@ -16,6 +16,7 @@
 //! | `requests` | What each message asks for, and the answer |
 //! | `reply` | Long answers, made piece by piece |
 //! | `features` | The answer about table features |
+//! | `flush` | Ending connections |
 //! | `bundles` | Bundles that are not committed yet |
 //! | `mailbox` | Events that wait for the peer |
 //! | `packet_ins` | Those of them that are packets |
@@ -27,6 +28,7 @@ pub(crate) mod budget;
 mod bundles;
 pub(crate) mod event_memory;
 mod features;
+mod flush;
 mod mailbox;
 mod packet_ins;
 mod reply;
@@ -254,7 +256,8 @@ impl Session {
             self.closed = Some(Closed::Inactive);
         } else if idle >= interval && !self.probing && self.version.is_some() {
             self.probing = true;
-            let message = self.message(Body::EchoRequest(Vec::new()));
+            // As in Open vSwitch, a probe has no number of its own.
+            let message = Message::new(self.version.unwrap_or(Version::V1_0), 0, Body::EchoRequest(Vec::new()));
             self.send(&message);
         }
     }
@@ -482,11 +485,6 @@ impl Session {
             Ok(parts) => parts.iter().for_each(|part| self.output.extend_from_slice(part)),
             Err(e) => tracing::warn!("bridge {}: cannot send: {e}", self.bridge.name()),
         }
-    }
-
-    fn message(&mut self, body: Body) -> Message {
-        let xid = self.xid();
-        Message::new(self.version.unwrap_or(Version::V1_0), xid, body)
     }
 
     fn xid(&mut self) -> u32 {

@@ -22,7 +22,7 @@ pub(super) enum Step {
 }
 
 /// Takes the next step, which is short. `None` when the answer is complete.
-type Pieces = Box<dyn FnMut() -> Option<Step> + Send>;
+pub(super) type Pieces = Box<dyn FnMut() -> Option<Step> + Send>;
 
 /// An answer under way.
 pub(super) struct Reply {

@@ -4,10 +4,11 @@ use openflow::codec::OFPFW_ALL;
 use openflow::stats::{TableFeatures, TableFeaturesSet, TableStats};
 use openflow::switch::Capabilities;
 use openflow::{
-    Body, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort, QueueConfig,
-    Role, SwitchConfig, SwitchFeatures, TableId, Version,
+    Body, CtFlush, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort,
+    QueueConfig, Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
+use super::flush::flush_connections;
 use super::reply::{Reply, aggregate, flows, groups, meters, whole};
 use super::{Barrier, Session, features};
 use crate::model::config::N_TABLES;
@@ -56,6 +57,15 @@ impl Session {
                 let queues = self.bridge.queue_configs(port, QueueConfig::ALL)?;
                 Body::QueueGetConfigReply { port, queues }
             }
+            Body::CtFlushZone(zone) => {
+                let flush = CtFlush { zone: Some(zone), ..CtFlush::default() };
+                self.reply = self.end_connections(&flush, message.xid, version);
+                return Ok(None);
+            }
+            Body::CtFlush(flush) => {
+                self.reply = self.end_connections(&flush, message.xid, version);
+                return Ok(None);
+            }
             Body::BundleControl(control) => self.control_bundle(control)?,
             other => return self.obey(other, version).map(|()| None),
         }))
@@ -96,6 +106,12 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Ends the connections of a datapath. Where these may be many, that is work like an answer's, though nothing is said.
+    fn end_connections(&self, flush: &CtFlush, xid: u32, version: Version) -> Option<Reply> {
+        let pieces = flush_connections(self.bridge.datapath()?, flush, self.last_heard)?;
+        Some(Reply { version, xid, dialect: Dialect::Standard, pieces })
     }
 
     /// Weir buffers no packets: a flow-mod with a buffer id does its work and tells that the buffer is not there.

@@ -44,6 +44,8 @@ pub(crate) struct Forwarding {
     pub by_dp_port: HashMap<PortNo, (BridgeId, OfPort)>,
     /// Which port of which bridge has a name.
     pub by_name: HashMap<String, (BridgeId, OfPort)>,
+    /// The number of the timeout policy of each zone that has one, for new connections.
+    pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.
     pub changed: u64,
     /// Generation of the last change that a datapath flow may depend on, MAC tables apart. Written with the lock held

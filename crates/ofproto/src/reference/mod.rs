@@ -3,12 +3,17 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `ct` | Connection tracking |
+//! | `connections` | Properties of rules with connection tracking |
 //! | `frame` | Header changes on the bytes of a frame |
 //! | `normal` | NORMAL and mirrors, by lists of tags |
 //! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
 //! | `properties` | Properties of the switch, by the reference |
 //! | `tests` | Both switches side by side, and random tables, packets and changes |
 
+#[cfg(test)]
+mod connections;
+mod ct;
 mod frame;
 pub mod fuzz;
 mod normal;
@@ -18,6 +23,7 @@ pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
+use ct::{Connections, Tracked};
 use frame::Frame;
 use openflow::group::{Bucket, GroupSpec, GroupType};
 use openflow::{Action, GroupId, Instructions, Match, OfPort};
@@ -44,6 +50,7 @@ pub struct Reference {
     pub macs: HashMap<(u16, [u8; 6]), OfPort>,
     pub mirrors: Vec<Mirror>,
     pub groups: BTreeMap<GroupId, GroupSpec>,
+    pub connections: Connections,
 }
 
 /// A packet under way.
@@ -55,6 +62,7 @@ struct PacketInFlight {
     in_port: OfPort,
     table: u8,
     set: Vec<Action>,
+    tracked: Tracked,
     exit: bool,
     len: u64,
     /// Where mirrors have sent copies.
@@ -72,6 +80,7 @@ impl Reference {
             in_port,
             table: 0,
             set: Vec::new(),
+            tracked: Tracked::default(),
             exit: false,
             len: frame.len() as u64,
             mirrored: Vec::new(),
@@ -81,8 +90,9 @@ impl Reference {
             return sent;
         }
         self.mirror_received(&mut in_flight, &mut sent);
-        self.table(&mut in_flight, 0, in_port, &mut sent);
+        self.table(&mut in_flight, 0, in_port, false, &mut sent);
         self.action_set(&mut in_flight, &mut sent);
+        self.come_back(&mut sent);
         sent
     }
 
@@ -107,7 +117,8 @@ impl Reference {
         }
     }
 
-    fn table(&mut self, in_flight: &mut PacketInFlight, table: u8, in_port: OfPort, sent: &mut Sent) {
+    /// Looks up a table, by the original direction of the packet's connection where `with_ct` says so.
+    fn table(&mut self, in_flight: &mut PacketInFlight, table: u8, in_port: OfPort, with_ct: bool, sent: &mut Sent) {
         let (key, _) = in_flight.frame.key();
         let mut full = in_flight.pipeline.clone();
         for block in key.present().iter() {
@@ -116,6 +127,10 @@ impl Reference {
             }
         }
         full.common_mut().in_port = in_port.0.into();
+        in_flight.tracked.show(&mut full);
+        if with_ct && !in_flight.tracked.show_original(&mut full) {
+            return;
+        }
         let found = self.rules.iter_mut().filter(|rule| rule.table == table && rule.matching.matches(&full));
         let Some(rule) = found.max_by_key(|rule| rule.priority) else { return };
         rule.packets += 1;
@@ -133,7 +148,7 @@ impl Reference {
             }
             if let Some(goto) = instructions.goto {
                 let in_port = in_flight.in_port;
-                self.table(in_flight, goto.0, in_port, sent);
+                self.table(in_flight, goto.0, in_port, false, sent);
             }
         }
         in_flight.table = outer;
@@ -168,10 +183,12 @@ impl Reference {
                         return false;
                     }
                 }
-                Action::Resubmit { in_port, table, .. } => {
+                Action::Resubmit { in_port, table, with_ct } => {
                     let in_port = if *in_port == OfPort::IN_PORT { in_flight.in_port } else { *in_port };
-                    self.table(in_flight, table.0, in_port, sent);
+                    self.table(in_flight, table.0, in_port, *with_ct, sent);
                 }
+                Action::Ct(ct) => self.ct(in_flight, ct),
+                Action::CtClear => self.ct_clear(in_flight),
                 Action::Clone(inner) => {
                     let mut copy = in_flight.clone();
                     self.actions(&mut copy, inner, sent);
@@ -217,7 +234,8 @@ impl Reference {
 fn ordered(set: &[Action]) -> Vec<Action> {
     let last = |kind: &dyn Fn(&Action) -> bool| set.iter().rev().find(|a| kind(a)).cloned();
     let group = last(&|a| matches!(a, Action::Group(_)));
-    let Some(output) = group.or_else(|| last(&|a| matches!(a, Action::Output { .. }))) else { return Vec::new() };
+    let output = group.or_else(|| last(&|a| matches!(a, Action::Output { .. })));
+    let Some(output) = output.or_else(|| last(&|a| matches!(a, Action::Ct(_)))) else { return Vec::new() };
     let mut list = Vec::new();
     list.extend(last(&|a| matches!(a, Action::StripVlan)));
     list.extend(last(&|a| matches!(a, Action::PushVlan(_))));

@@ -584,6 +584,7 @@ impl Pair {
         if !self.reference.ports.contains_key(&port) {
             return Ok(());
         }
+        self.reference.connections.now = self.bed.clock.now();
         let mut expected = self.reference.receive(port, frame);
         let mut sent = self.bed.receive(port, frame);
         // The order between ports is not kept by gathering; the order at each port is.

@@ -1,5 +1,6 @@
 //! What operators can ask of the slow path while it runs: OVS's commands `upcall/...` and `revalidator/...`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,18 @@ impl Switch {
         let take_part = move |round: &FlowRound, thread| switch.upgrade().map(|switch| switch.take_part(round, thread));
         self.helpers.resize(settings.revalidators.max(1) - 1, &(Arc::new(take_part) as TakePart));
         self.notify();
+    }
+
+    /// Sets the numbers of the timeout policies of zones, which new connections get. Flows that have another number are
+    /// brought up to date.
+    pub fn set_ct_policies(&self, numbers: HashMap<u16, u16>) {
+        let mut forwarding = self.forwarding.write();
+        if forwarding.ct_policies != numbers {
+            forwarding.ct_policies = numbers;
+            forwarding.touch();
+            drop(forwarding);
+            self.notify();
+        }
     }
 
     /// Sets whether one datapath flow may be for many connections; by default it may. Where it may not, each flow

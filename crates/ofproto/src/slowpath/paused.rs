@@ -76,6 +76,7 @@ mod tests {
             action_set: Vec::new(),
             steps: Vec::new(),
             mirrored: Default::default(),
+            conntracked: false,
         })
     }
 

@@ -88,9 +88,9 @@ impl Upcall for Switch {
     }
 
     /// Each kind of punt has its receiver here.
-    fn punt(&self, packet: &Packet, _key: &Key, punt: &Punt, _now: Time) {
+    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, _now: Time) {
         match punt {
-            Punt::PacketIn(punt) => self.packet_in(packet, punt),
+            Punt::PacketIn(punt) => self.packet_in(packet, key, punt),
         }
     }
 
@@ -201,8 +201,12 @@ impl Switch {
 
     /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
     /// was removed.
-    fn packet_in(&self, packet: &Packet, punt: &PacketInPunt) {
+    fn packet_in(&self, packet: &Packet, key: &Key, punt: &PacketInPunt) {
         let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
+        let mut metadata = metadata_match(&context.metadata);
+        if context.conntracked {
+            add_conntrack(&mut metadata, key);
+        }
         let paused = punt.continuation.and_then(|id| Some((id, self.interners.frozen.get(id)?)));
         let event = PacketInEvent {
             packet_in: PacketIn {
@@ -212,7 +216,7 @@ impl Switch {
                 reason: reason(punt.reason),
                 table: context.table,
                 cookie: Some(punt.rule_cookie).filter(|&cookie| cookie != u64::MAX).map(Cookie),
-                metadata: metadata_match(&context.metadata),
+                metadata,
                 data: packet.data().to_vec(),
                 userdata: context.userdata.clone(),
                 continuation: paused.map_or_else(Vec::new, |(id, pipeline)| self.paused.keep(id, pipeline)),
@@ -261,4 +265,29 @@ fn metadata_match(key: &Key) -> Match {
         }
     }
     matching
+}
+
+/// Adds what connection tracking has found out about a packet: what is not zero, and the original direction of its
+/// connection where it has a valid one. These fields need the packet's Ethernet type.
+fn add_conntrack(matching: &mut Match, key: &Key) {
+    if key.get(Field::CtState) == 0 {
+        return;
+    }
+    let dl_type = key.common().dl_type.get();
+    for field in [Field::CtState, Field::DlType] {
+        matching.set(field, key.get(field));
+    }
+    for field in [Field::CtZone, Field::CtMark, Field::CtLabel].into_iter().filter(|&field| key.get(field) != 0) {
+        matching.set(field, key.get(field));
+    }
+    let addresses = match dl_type {
+        0x0800 => [Field::CtNwSrc, Field::CtNwDst],
+        0x86dd => [Field::CtIpv6Src, Field::CtIpv6Dst],
+        _ => return,
+    };
+    if key.ct().ct_nw_proto != 0 && addresses[0].info().prereq.check(&matching.key, &matching.mask) {
+        for field in addresses.into_iter().chain([Field::CtNwProto, Field::CtTpSrc, Field::CtTpDst]) {
+            matching.set(field, key.get(field));
+        }
+    }
 }

@@ -155,8 +155,22 @@ mod tests {
         assert_eq!([1, 2, 3].map(|port| check(&bed, &udp(port))), [false; 3], "the copy is looked at");
     }
 
+    #[test]
+    fn a_copy_that_names_a_zone_or_comes_back_decides() {
+        for action in [
+            "ct(commit,zone=NXM_NX_REG0[0..15])",
+            "ct(commit,exec(move:NXM_NX_REG0[0..15]->NXM_NX_CT_MARK[0..15]))",
+            "ct(table=1)",
+        ] {
+            let bed = Bed::new(4);
+            assert!(add(&bed, &format!("udp,actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],{action},output:2")));
+            let udp = |port| frame(false, [port, 1, 1, 0]);
+            assert_eq!([1, 2, 3, 1].map(|port| check(&bed, &udp(port))), [false; 4], "{action}");
+        }
+    }
+
     /// What a rule does, in parts. What is looked at, rewritten, or sent to controllers, is a copy in some of them.
-    const PARTS: [&str; 16] = [
+    const PARTS: [&str; 19] = [
         "move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15]",
         "move:NXM_OF_UDP_DST[]->NXM_NX_REG1[16..31]",
         "move:NXM_OF_TCP_DST[]->NXM_NX_REG0[0..15]",
@@ -173,6 +187,9 @@ mod tests {
         "output:3",
         "resubmit(,1)",
         "resubmit(,2)",
+        "ct(zone=NXM_NX_REG0[0..15])",
+        "ct(commit,exec(move:NXM_NX_REG1[0..15]->NXM_NX_CT_MARK[0..15]))",
+        "ct(table=2)",
     ];
 
     const MATCHES: [&str; 12] = [

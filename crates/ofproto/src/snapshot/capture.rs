@@ -3,14 +3,15 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use datapath::Datapath;
 use openflow::{OfPort, TableId};
 use packet::Time;
 
-use super::SnapshotError;
 use super::sections::{
     BridgeSection, FlowSection, GroupSection, MacSection, MeterSection, PortSection, RuleSpec, Section, TableSection,
 };
 use super::wire::Writer;
+use super::{SnapshotError, connections};
 use crate::model::forwarding::{BridgeState, PortState};
 use crate::model::group::Group;
 use crate::model::mac::MacEntry;
@@ -21,6 +22,8 @@ use crate::table::{Rule, TableState};
 /// The bridges of a moment.
 pub(super) struct Captured {
     now: Time,
+    /// Whose connections are written.
+    datapath: Option<Arc<Datapath>>,
     bridges: Vec<CapturedBridge>,
 }
 
@@ -40,7 +43,7 @@ impl Switch {
     pub(super) fn capture(&self) -> Captured {
         let forwarding = self.forwarding.read();
         let bridges = forwarding.bridges.values().map(CapturedBridge::of).collect();
-        Captured { now: self.clock.now(), bridges }
+        Captured { now: self.clock.now(), datapath: self.datapath.get().cloned(), bridges }
     }
 }
 
@@ -77,6 +80,9 @@ impl Captured {
     /// Encodes all, one section at a time.
     pub fn write(self, out: &mut dyn Write) -> Result<(), SnapshotError> {
         let (mut writer, now) = (Writer::new(out)?, self.now);
+        if let Some(datapath) = self.datapath {
+            connections::write(datapath.conntrack(), datapath.now(), &mut writer)?;
+        }
         for bridge in self.bridges {
             bridge.write(&mut writer, now)?;
         }

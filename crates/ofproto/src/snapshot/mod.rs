@@ -11,11 +11,15 @@
 //! | module | what it is |
 //! |---|---|
 //! | `capture` | Takes a snapshot |
+//! | `connections` | Connections, and what they expect |
 //! | `restore` | Restores one |
 //! | `sections` | What each section says, and how it is encoded |
 //! | `wire` | Header, framing of sections, and checksum |
 
 mod capture;
+#[cfg(test)]
+mod connection_tests;
+mod connections;
 mod restore;
 mod sections;
 #[cfg(test)]
@@ -104,6 +108,8 @@ impl Switch {
     /// Puts the bridges that are in a snapshot and in this switch into the snapshot's state, each in one step that no
     /// packet sees the middle of. A snapshot that cannot be read changes nothing; one that has what a bridge refuses
     /// changes the bridges before that one. No flow-removed is sent.
+    ///
+    /// Connections are taken over beside those that there are; a snapshot's connection whose tuples another has is lost.
     ///
     /// Ages go on as they were at the snapshot; the clocks of the two switches need not have anything in common. Not to
     /// be called from an upcall.

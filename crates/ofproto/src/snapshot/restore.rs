@@ -9,9 +9,9 @@ use hashbrown::HashMap;
 use openflow::{GroupId, OfError, OfPort};
 use packet::Time;
 
-use super::SnapshotError;
 use super::sections::{BridgeSection, FlowSection, GroupSection, MacSection, PortSection, Section, TableSection};
 use super::wire::{self, Sections};
+use super::{SnapshotError, connections};
 use crate::bridge::check::{Known, check_bucket, check_instructions};
 use crate::bridge::meters;
 use crate::model::forwarding::TABLES;
@@ -39,6 +39,10 @@ pub struct Restored {
     pub macs: usize,
     /// Addresses at ports that do not exist any more, or have another number now.
     pub lost_macs: usize,
+    /// Connections.
+    pub connections: usize,
+    /// Connections that there is no room for, or whose tuples another connection has.
+    pub lost_connections: usize,
 }
 
 pub(super) fn restore(switch: &Switch, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
@@ -48,10 +52,23 @@ pub(super) fn restore(switch: &Switch, snapshot: &[u8]) -> Result<Restored, Snap
     switch.revalidate();
     let mut restored = Restored::default();
     let mut sections = sections.peekable();
+    let datapath = switch.datapath.get();
+    let mut connections = datapath.map(|datapath| connections::Restoration::new(datapath.conntrack(), datapath.now()));
     while let Some(section) = sections.next() {
+        if let Ok(body) = &section
+            && let Some(section) = connections::Section::decode(body)?
+        {
+            if let Some(connections) = &mut connections {
+                connections.take_over(section);
+            }
+            continue;
+        }
         if let Section::Bridge(header) = Section::decode(section?)? {
             restore_bridge(switch, header, &mut sections, &mut restored)?;
         }
+    }
+    if let Some(connections) = connections {
+        (restored.connections, restored.lost_connections) = (connections.taken, connections.lost);
     }
     Ok(restored)
 }
@@ -62,6 +79,9 @@ fn check(sections: Sections<'_>) -> Result<(), SnapshotError> {
     for section in sections {
         let section = section?;
         let corrupt = |what| SnapshotError::Corrupt { at: section.at, what };
+        if connections::Section::decode(&section)?.is_some() && !names.is_empty() {
+            return Err(corrupt("a connection behind the first bridge"));
+        }
         match Section::decode(section.clone())? {
             Section::Unknown => {}
             Section::Bridge(header) if names.contains(&header.name) => return Err(corrupt("a bridge is there twice")),

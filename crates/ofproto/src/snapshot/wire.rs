@@ -25,6 +25,9 @@ pub(super) mod kind {
     pub const MAC: u16 = 7;
     /// From here on, who does not know a type passes over it.
     pub const OPTIONAL: u16 = 0x8000;
+    pub const TIMEOUT_POLICY: u16 = 0x8001;
+    pub const CONNECTION: u16 = 0x8002;
+    pub const EXPECTATION: u16 = 0x8003;
     pub const END: u16 = 0xffff;
 }
 

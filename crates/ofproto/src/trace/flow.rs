@@ -57,6 +57,11 @@ const METADATA: &[Field] = &[
     Field::TunId,
 ];
 
+/// The original direction of a packet's connection.
+const IPV4_TUPLE: &[Field] = &[Field::CtNwSrc, Field::CtNwDst, Field::CtNwProto, Field::CtTpSrc, Field::CtTpDst];
+/// The same for IPv6.
+const IPV6_TUPLE: &[Field] = &[Field::CtIpv6Src, Field::CtIpv6Dst, Field::CtNwProto, Field::CtTpSrc, Field::CtTpDst];
+
 /// What packets from a tunnel have.
 const TUNNEL: &[Field] = &[
     Field::TunSrc,
@@ -90,6 +95,10 @@ fn packet_mask(key: &Key) -> Mask {
     }
     show(&[Field::PacketType]);
     let common = key.common();
+    let addresses = if common.dl_type.get() == 0x86dd { IPV6_TUPLE } else { IPV4_TUPLE };
+    if key.ct().ct_nw_proto != 0 && addresses[0].info().prereq.satisfied(key) {
+        show(addresses);
+    }
     let dl_type = match common.packet_type.get() {
         0 => {
             show(&[Field::DlSrc, Field::DlDst, Field::DlType, Field::VlanTci]);

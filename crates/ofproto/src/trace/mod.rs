@@ -7,20 +7,29 @@
 //! |---|---|
 //! | [`steps`] | The events of a translation as a tree, and its layout |
 //! | [`flow`] | Keys and masks in words |
+//! | `resume` | Packets that come back from connection tracking |
 
 pub mod flow;
+mod resume;
 pub mod steps;
 #[cfg(test)]
 mod tests;
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use openflow::{Action, OfPort};
 use packet::flow::text::PortNames;
 use packet::{Key, Packet};
 use serde::{Deserialize, Serialize};
 
+pub use resume::parse_ct_state;
 pub use steps::{StepKind, TraceStep};
 
 use crate::switch::{Switch, Traced};
+use resume::Fork;
+use steps::MAX_FORKS;
 
 /// What to trace.
 pub struct Request<'a> {
@@ -32,7 +41,10 @@ pub struct Request<'a> {
     pub actions: Option<&'a [Action]>,
     /// The frame. With it, the trace has the effects that a packet has, but for output: addresses and
     /// flows are learnt, controllers get packet-ins.
-    pub packet: Option<Packet>,
+    pub packet: Option<&'a [u8]>,
+    /// The ct_state of the packet each time that it comes back from connection tracking. Where there are no more of them, it is
+    /// `new|trk`.
+    pub ct_next: &'a [u32],
     /// Names to show for OpenFlow ports.
     pub ports: &'a dyn PortNames,
     /// Names to show for datapath ports.
@@ -57,16 +69,60 @@ pub struct Trace {
     /// Every such packet is translated anew, in the slow path.
     #[serde(default)]
     pub slow: bool,
+    /// The packet as it comes back from connection tracking, each time, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<Resumed>,
+}
+
+/// A packet that comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// As what it comes back, in words, of several lines.
+    pub heading: String,
+    /// What happens to it then.
+    pub trace: Trace,
 }
 
 /// Traces. `None` where there is no such bridge.
-pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
+pub fn trace(switch: &Switch, request: &Request<'_>) -> Option<Trace> {
+    let packet = request.packet.map(Packet::from_slice);
+    let traced = Traced { bridge: request.bridge, key: request.key, actions: request.actions };
+    let (mut trace, first) = one(switch, request, &traced, packet)?;
+    // The pipelines stay known as long as the first translations do that lead to them.
+    let (mut forks, mut holds) = (VecDeque::from(first.forks), vec![first.holds]);
+    let mut states: VecDeque<u32> = request.ct_next.iter().copied().collect();
+    while let Some(fork) = forks.pop_front() {
+        let (key, heading) = fork.resume(&mut states);
+        if trace.resumed.len() == MAX_FORKS {
+            break;
+        }
+        let traced = Traced { bridge: request.bridge, key: &key, actions: None };
+        let (next, more) = one(switch, request, &traced, request.packet.map(Packet::from_slice))?;
+        forks.extend(more.forks);
+        holds.push(more.holds);
+        trace.resumed.push(Resumed { heading, trace: next });
+    }
+    Some(trace)
+}
+
+/// What follows from a translation.
+struct Outcome {
+    forks: Vec<Fork>,
+    holds: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Traces a packet to the end of one pass.
+fn one(
+    switch: &Switch,
+    request: &Request<'_>,
+    traced: &Traced<'_>,
+    packet: Option<Packet>,
+) -> Option<(Trace, Outcome)> {
     let mut sink = steps::Collector::new(request.ports);
-    let key = request.key;
-    let traced = Traced { bridge: request.bridge, key, actions: request.actions };
-    let out = match request.packet {
-        Some(packet) => switch.trace_packet(&traced, packet, &mut sink)?,
-        None => switch.trace(&traced, &mut sink)?,
+    let key = traced.key;
+    let out = match packet {
+        Some(packet) => switch.trace_packet(traced, packet, &mut sink)?,
+        None => switch.trace(traced, &mut sink)?,
     };
     // Nothing is in the action set yet.
     let mut initial = key.clone();
@@ -74,7 +130,7 @@ pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
     let mut datapath_actions = String::new();
     let style = datapath::text::Context { ports: request.datapath_ports, ..Default::default() };
     datapath::text::format_actions(&mut datapath_actions, &out.actions, key, &style);
-    Some(Trace {
+    let trace = Trace {
         flow: flow::describe(key, request.ports),
         steps: sink.finish(),
         final_flow: (out.flow != initial).then(|| flow::describe(&out.flow, request.ports)),
@@ -82,7 +138,9 @@ pub fn trace(switch: &Switch, request: Request<'_>) -> Option<Trace> {
         datapath_actions,
         error: out.error,
         slow: out.slow,
-    })
+        resumed: Vec::new(),
+    };
+    Some((trace, Outcome { forks: sink.forks, holds: out.holds }))
 }
 
 impl Trace {
@@ -101,6 +159,11 @@ impl Trace {
                     \x20 - Uses action(s) not supported by datapath.\n";
         } else if let Some(error) = &self.error {
             out += &format!("\nTranslation failed ({error}), packet is dropped.\n");
+        }
+        for Resumed { heading, trace } in &self.resumed {
+            let line = "=".repeat(79);
+            let heading = paint(None, heading.trim_end());
+            out += &format!("\n\n{line}\n{heading}\n{line}\n\n{}", trace.render(paint));
         }
         out
     }

@@ -2,9 +2,10 @@
 
 use openflow::text::{PortNames, format_actions, format_instructions, format_match};
 use openflow::{Action, FlowMod, Instructions, TableId, WriteMetadata};
-use packet::put;
+use packet::{Field, put};
 use serde::{Deserialize, Serialize};
 
+use super::resume::Fork;
 use crate::table::Rule;
 use crate::xlate::steps::of_action_set;
 use crate::xlate::trace::{Event, Sink};
@@ -32,6 +33,9 @@ pub enum StepKind {
 /// How deep the tree may be. Deeper steps are listed one after the other: neither a reader nor
 /// a parser of JSON follows any further.
 const MAX_DEPTH: usize = 60;
+
+/// The most packets that a trace follows when they come back from connection tracking.
+pub(super) const MAX_FORKS: usize = 64;
 
 impl StepKind {
     /// Whether steps of this kind have others inside.
@@ -65,16 +69,18 @@ pub struct Collector<'a> {
     open: Vec<TraceStep>,
     /// Steps that have begun and are too deep for the tree.
     too_deep: usize,
+    /// The packets that are recirculated by ct, in order.
+    pub(super) forks: Vec<Fork>,
 }
 
 impl<'a> Collector<'a> {
     /// An empty tree. `ports` are the names of OpenFlow ports that it shows.
     pub fn new(ports: &'a dyn PortNames) -> Collector<'a> {
-        Collector { ports, open: vec![TraceStep::new(StepKind::Thaw, "")], too_deep: 0 }
+        Collector { ports, open: vec![TraceStep::new(StepKind::Thaw, "")], too_deep: 0, forks: Vec::new() }
     }
 
     /// The tree.
-    pub fn finish(mut self) -> Vec<TraceStep> {
+    pub fn finish(&mut self) -> Vec<TraceStep> {
         self.too_deep = 0;
         while self.open.len() > 1 {
             self.leave();
@@ -180,6 +186,14 @@ impl Sink for Collector<'_> {
             Event::ActionSetWas(set) => self.action_set("was", set),
             Event::ActionSetIs(set) => self.action_set("is", set),
             Event::Drop => self.leaf(StepKind::Action, "drop"),
+            Event::Fork { recirc_id, key, zone, nat } => {
+                if self.forks.len() < MAX_FORKS {
+                    let mut key = key.clone();
+                    key.common_mut().recirc_id = recirc_id.into();
+                    key.set(Field::CtZone, zone.into());
+                    self.forks.push(Fork { key, nat: nat.cloned() });
+                }
+            }
             Event::Detail(text) => self.leaf(StepKind::Detail, text),
             Event::Warning(text) => self.leaf(StepKind::Warning, text),
             Event::Error(text) => self.leaf(StepKind::Error, text),

@@ -3,9 +3,9 @@
 
 use openflow::text::{parse_flow_mod, parse_match};
 use openflow::{FlowModCommand, OfPort};
+use packet::Key;
 use packet::flow::compose;
 use packet::flow::text::NoNames;
-use packet::{Key, Packet};
 
 use super::{Request, Trace, trace};
 use crate::model::config::Controllers;
@@ -25,10 +25,12 @@ fn key(flow: &str) -> Key {
 
 fn explain(bed: &Bed, flow: &str, generate: bool) -> Trace {
     let key = key(flow);
-    let packet = generate.then(|| Packet::from_slice(&compose(&key, b"")));
-    let request =
-        Request { bridge: "br0", key: &key, actions: None, packet, ports: &NoNames, datapath_ports: &NoNames };
-    trace(&bed.switch, request).unwrap()
+    let frame = compose(&key, b"");
+    trace(&bed.switch, &Request { packet: generate.then_some(&frame), ..request(&key, &[]) }).unwrap()
+}
+
+fn request<'a>(key: &'a Key, ct_next: &'a [u32]) -> Request<'a> {
+    Request { bridge: "br0", key, actions: None, packet: None, ct_next, ports: &NoNames, datapath_ports: &NoNames }
 }
 
 /// The lines between the bridge's heading and `Final flow`.
@@ -159,7 +161,95 @@ fn a_loop_ends_with_an_error() {
     assert!(
         out.text().ends_with("Datapath actions: drop\nTranslation failed (Recursion too deep), packet is dropped.\n")
     );
-    let request =
-        Request { bridge: "no", key: &key(""), actions: None, packet: None, ports: &NoNames, datapath_ports: &NoNames };
-    assert_eq!(trace(&bed.switch, request), None);
+    assert_eq!(trace(&bed.switch, &Request { bridge: "no", ..request(&key(""), &[]) }), None);
+}
+
+/// A trace with connection tracking, its recirculation ids replaced by `#`.
+fn tracked(bed: &Bed, flow: &str, ct_next: &[u32]) -> String {
+    let text = trace(&bed.switch, &request(&key(flow), ct_next)).unwrap().text();
+    let mut out = String::new();
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find("0x") {
+        let (before, id) = rest.split_at(at);
+        let end = id[2..].find(|c: char| !c.is_ascii_hexdigit()).map_or(id.len(), |end| end + 2);
+        let is_id = before.ends_with("recirc(") || before.ends_with("recirc_id=");
+        out += before;
+        out += if is_id { "#" } else { &id[..end] };
+        rest = &id[end..];
+    }
+    out + rest
+}
+
+#[test]
+fn a_packet_is_followed_when_it_comes_back_from_connection_tracking() {
+    let bed = bed(&[
+        "tcp,actions=ct(table=2,zone=1)",
+        "table=2,in_port=1,ct_zone=1,ct_state=+trk+new,tcp,actions=ct(commit,zone=1),ct(table=3,zone=2)",
+        "table=2,in_port=1,ct_zone=1,ct_state=+trk+est,tcp,actions=ct(table=3,zone=2)",
+        "table=3,in_port=1,ct_zone=2,ct_state=+trk+new,tcp,actions=ct(commit,zone=2),3",
+        "table=3,in_port=1,ct_zone=2,ct_state=+trk+est,tcp,actions=2",
+    ]);
+    let line = "=".repeat(79);
+    let rest = "vlan_tci=0x0000,dl_src=00:00:00:00:00:00,dl_dst=00:00:00:00:00:00,nw_src=0.0.0.0,nw_dst=0.0.0.0,nw_tos=0,\
+                nw_ecn=0,nw_ttl=0,nw_frag=no,tp_src=0,tp_dst=0,tcp_flags=0";
+    let fork = |table| {
+        format!(
+            "     -> A clone of the packet is forked to recirculate. The forked pipeline will be resumed at table {table}.\n"
+        )
+    };
+    let untracked = "     -> Sets the packet to an untracked state, and clears all the conntrack fields.\n";
+    let expected = format!(
+        "Flow: tcp,in_port=1,{rest}\n\nbridge(\"br0\")\n-------------\n 0. tcp, priority 32768\n    \
+         ct(table=2,zone=1)\n{}{untracked}\n\
+         Final flow: unchanged\nMegaflow: recirc_id=0,eth,tcp,in_port=1,nw_frag=no\n\
+         Datapath actions: ct(zone=1),recirc(#)\n\n\
+         {line}\nrecirc(#) - resume conntrack with default ct_state=trk|new (use --ct-next to customize)\n{line}\n\n\
+         Flow: recirc_id=#,ct_state=new|trk,ct_zone=1,eth,tcp,in_port=1,{rest}\n\n\
+         bridge(\"br0\")\n-------------\n    thaw\n        Resuming from table 2\n \
+         2. ct_state=+new+trk,ct_zone=1,tcp,in_port=1, priority 32768\n    ct(commit,zone=1)\n{untracked}    \
+         ct(table=3,zone=2)\n{}{untracked}\n\
+         Final flow: recirc_id=#,eth,tcp,in_port=1,{rest}\n\
+         Megaflow: recirc_id=#,ct_state=+new+trk,ct_zone=1,eth,tcp,in_port=1,nw_frag=no\n\
+         Datapath actions: ct(commit,zone=1),ct(zone=2),recirc(#)\n\n",
+        fork(2),
+        fork(3),
+    );
+    let text = tracked(&bed, "in_port=1,tcp", &[]);
+    assert_eq!(text.get(..expected.len()), Some(&*expected), "{text}\n---\n{expected}");
+    assert!(text.ends_with("Datapath actions: ct(commit,zone=2),3"), "{text}");
+    let est = super::parse_ct_state("trk,est").unwrap();
+    let text = tracked(&bed, "in_port=1,tcp", &[est, est]);
+    assert!(text.ends_with("Datapath actions: 2"), "{text}");
+    assert_eq!(text.matches(" - resume conntrack with ct_state=est|trk\n").count(), 2, "{text}");
+    let text = tracked(&bed, "in_port=1,tcp", &[est]);
+    assert!(text.ends_with("Datapath actions: ct(commit,zone=2),3"), "{text}");
+}
+
+#[test]
+fn a_translated_packet_comes_back_with_the_first_address_and_port() {
+    let bed = bed(&[
+        "priority=100,ip,nw_src=1.1.1.1,ct_state=-trk,actions=ct(commit,nat(src=10.0.0.1-10.0.0.42:1000-1042),table=0)",
+        "priority=100,udp,ct_state=+trk,nw_src=10.0.0.1,nw_dst=1.1.1.2,tp_src=1000,tp_dst=200,\
+         actions=ct(commit,nat(dst=20.0.0.1-20.0.0.42:2000-2042),table=0)",
+        "priority=100,udp,ct_state=+trk,nw_src=10.0.0.1,nw_dst=20.0.0.1,tp_src=1000,tp_dst=2000,actions=3",
+        "priority=90,ip,ct_state=+trk,actions=2",
+        "priority=100,ipv6,ipv6_src=1::1,ct_state=-trk,actions=ct(commit,nat(src=[10::1]-[10::42]:1000-1042),table=0)",
+        "priority=100,udp6,ct_state=+trk,ipv6_src=10::1,tp_src=1000,actions=3",
+    ]);
+    let text = tracked(&bed, "in_port=1,udp,nw_src=1.1.1.1,nw_dst=1.1.1.2,udp_src=100,udp_dst=200", &[]);
+    assert!(text.ends_with("Datapath actions: 3"), "{text}");
+    let simulated = "(use --ct-next to customize)\nReplacing src/dst IP/ports to simulate NAT:\n \
+                     Initial flow: nw_src=1.1.1.1,tp_src=100,nw_dst=1.1.1.2,tp_dst=200\n \
+                     Modified flow: nw_src=10.0.0.1,tp_src=1000,nw_dst=1.1.1.2,tp_dst=200\n====";
+    assert!(text.contains(simulated), "{text}");
+    let text = tracked(&bed, "in_port=1,udp6,ipv6_src=1::1,ipv6_dst=1::2,udp_src=100,udp_dst=200", &[]);
+    assert!(text.ends_with("Datapath actions: 3"), "{text}");
+    assert!(text.contains(" Modified flow: ipv6_src=[10::1],tp_src=1000,ipv6_dst=[1::2],tp_dst=200\n"), "{text}");
+}
+
+#[test]
+fn a_packet_that_always_comes_back_is_followed_64_times() {
+    let bed = bed(&["ip,actions=ct(table=0),ct(table=0)"]);
+    let text = tracked(&bed, "in_port=1,ip", &[]);
+    assert_eq!(text.matches(" - resume conntrack ").count(), 64);
 }

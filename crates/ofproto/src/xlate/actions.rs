@@ -9,7 +9,7 @@ use super::copies::is_register;
 use super::headers::{self, MAX_LABELS, is_mpls, is_mpls_type};
 use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
-use super::{Ctx, is_ip, limits};
+use super::{Ctx, ct, is_ip, limits};
 use crate::table::Rule;
 
 impl Ctx<'_, '_> {
@@ -153,8 +153,9 @@ impl Ctx<'_, '_> {
             Action::DebugRecirc => self.freeze(),
             Action::DebugSlow => self.slow = true,
             Action::Clone(actions) => self.clone_actions(actions),
-            // Connections are not tracked, so there is nothing to clear.
-            Action::CtClear | Action::Note(_) => {}
+            Action::Ct(ct) => self.ct(ct),
+            Action::CtClear => self.ct_clear(),
+            Action::Note(_) => {}
             Action::FinTimeout { idle, hard } => {
                 self.wc.set_exact(Field::NwProto);
                 if let Some(caps) = self.rule.and_then(Rule::caps) {
@@ -312,15 +313,21 @@ impl Ctx<'_, '_> {
     }
 
     /// Executes actions on a copy. Translation undoes their changes by itself, except truncation, which
-    /// stays with the datapath's packet.
+    /// stays with the datapath's packet, and what [`Ctx::on_copy`] is for.
     fn clone_actions(&mut self, actions: &[Action]) {
         if !self.charge(self.stack.len() + limits::size(&self.action_set)) {
             return;
         }
         let (flow, stack, set) = (Box::new(self.flow.clone()), self.stack.clone(), self.action_set.clone());
         let (was_mpls, exit) = (self.was_mpls, self.exit);
-        self.steps(actions.iter().map(PipelineStep::Act));
-        self.end_pipeline();
+        if ct::tracks(actions) {
+            // Once, instead of in the copy and again behind it.
+            self.commit();
+        }
+        self.on_copy(|ctx| {
+            ctx.steps(actions.iter().map(PipelineStep::Act));
+            ctx.end_pipeline();
+        });
         (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         (self.was_mpls, self.exit) = (was_mpls, exit);
     }

@@ -61,10 +61,10 @@ pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions:
     tunnel(flow, base, actions);
 }
 
-/// Whether nothing but the pipeline's own differs.
+/// Whether nothing differs but the pipeline's own fields, and what only connection tracking writes.
 fn are_equal(flow: &Headers, base: &Headers) -> bool {
     let mut blocks = Blocks(flow.present().0 | base.present().0).iter();
-    let own = |block: BlockId| matches!(block, BlockId::Pipeline | BlockId::Regs);
+    let own = |block: BlockId| matches!(block, BlockId::Pipeline | BlockId::Regs | BlockId::Ct);
     flow.covered == base.covered && blocks.all(|block| own(block) || flow.block(block) == base.block(block))
 }
 

@@ -73,6 +73,22 @@ impl Filter for RefuseAll {
     }
 }
 
+/// A fragment of an IPv4 packet, of more to come.
+fn fragment(offset: u16, len: usize) -> Vec<u8> {
+    let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let flags_offset = 0x2000 | (offset / 8);
+    let header = build::Ipv4 { src, dst, proto: 17, flags_offset, ..Default::default() };
+    // Longer than the least size of a fragment.
+    build::ethernet(OTHER, ME, &[], 0x0800, &header.packet(vec![0; len + 1200]))
+}
+
+/// A switch that tracks packets, and that waits for the rest of a datagram.
+fn tracked(offset: u16, len: usize) -> Bed {
+    let bed = ends(bed(&["ip,actions=ct(commit),output:2"]), &fragment(offset, len));
+    assert_eq!(bed.datapath.conntrack().fragments.status().held, 1);
+    bed
+}
+
 /// What raises a reason.
 fn raise(reason: DropReason) -> Bed {
     match reason {
@@ -172,6 +188,21 @@ fn raise(reason: DropReason) -> Bed {
             assert!(bed.devices[0].inject_packet(0, only));
             bed.poll();
             assert_eq!(bed.sent().len(), 1, "the packet itself, without the copy");
+            bed
+        }
+        DropReason::FragmentOverlap => {
+            let bed = tracked(0, 80);
+            ends(bed, &fragment(8, 80))
+        }
+        DropReason::FragmentExpired => {
+            let bed = tracked(0, 80);
+            bed.clock.advance(conntrack::fragments::TIMEOUT);
+            (0..2).for_each(|_| bed.poll());
+            bed
+        }
+        DropReason::FragmentPurged => {
+            let bed = tracked(0, 80);
+            bed.datapath.remove_port(bed.bridge.port(OfPort(1)).unwrap().dp_port.unwrap()).unwrap();
             bed
         }
         DropReason::Malformed => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datapath::{Action as DpAction, PacketInPunt, Punt};
 use openflow::action::Controller;
-use openflow::{OfPort, PacketInReason, TableId};
+use openflow::{Action, OfPort, PacketInReason, TableId};
 use packet::Key;
 use packet::flow::BlockId;
 
@@ -43,28 +43,45 @@ impl Ctx<'_, '_> {
     /// Has the datapath recirculate the packet, or send it to the controller that the pipeline waits for.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
-        self.charge(limits::STATE + self.stack.len());
-        let frozen = Frozen {
-            bridge: self.bridge.id,
-            table: 0,
-            metadata: metadata(&self.flow),
-            stack: self.stack.clone(),
-            action_set: std::mem::take(&mut self.action_set),
-            steps: std::mem::take(&mut self.frozen_steps),
-            mirrored: self.mirrored,
-        };
-        let (id, held) = self.interners.frozen.intern(frozen);
-        self.hold(held);
+        let (action_set, steps) = (std::mem::take(&mut self.action_set), std::mem::take(&mut self.frozen_steps));
+        let id = self.keep_pipeline(0, action_set, steps);
         match self.pausing.take() {
             None => self.out.push(DpAction::Recirc(id)),
             Some(pausing) => {
-                let context = PacketInContext { metadata: metadata(&self.flow), ..pausing.context };
+                let conntracked = self.conntracked;
+                let context = PacketInContext { metadata: metadata(&self.flow), conntracked, ..pausing.context };
                 self.send_up(context, PacketInPunt { continuation: Some(id), ..pausing.punt });
             }
         }
         self.freezing = false;
         self.exit = false;
         self.was_mpls = false;
+    }
+
+    /// Has the datapath recirculate a copy of the packet, whose pipeline goes on with a look-up in `table`. Returns
+    /// its recirculation id.
+    pub(super) fn fork(&mut self, table: u8) -> u32 {
+        let id = self.keep_pipeline(table, self.action_set.clone(), Vec::new());
+        self.out.push(DpAction::Recirc(id));
+        id
+    }
+
+    /// Returns the number of the pipeline as it is now.
+    fn keep_pipeline(&mut self, table: u8, action_set: Vec<Action>, steps: Vec<FrozenStep>) -> u32 {
+        self.charge(limits::STATE + self.stack.len() + limits::size(&action_set));
+        let frozen = Frozen {
+            bridge: self.bridge.id,
+            table,
+            metadata: metadata(&self.flow),
+            stack: self.stack.clone(),
+            action_set,
+            steps,
+            mirrored: self.mirrored,
+            conntracked: self.conntracked,
+        };
+        let (id, held) = self.interners.frozen.intern(frozen);
+        self.hold(held);
+        id
     }
 
     /// Stops the pipeline until the controller resumes it.
@@ -82,6 +99,11 @@ impl Ctx<'_, '_> {
         self.event(|| Event::Thaw { table: TableId(frozen.table) });
         self.table = frozen.table;
         self.mirrored = frozen.mirrored;
+        if frozen.conntracked {
+            self.conntracked = true;
+        } else {
+            self.clear_conntrack();
+        }
         let (from, to) = (frozen.metadata.common(), self.flow.common_mut());
         (to.in_port, to.pkt_mark, to.skb_priority) = (from.in_port, from.pkt_mark, from.skb_priority);
         for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
@@ -126,6 +148,7 @@ impl Ctx<'_, '_> {
             table: TableId(self.table),
             userdata: userdata.to_vec(),
             metadata: Key::new(),
+            conntracked: self.conntracked,
             explicit_miss: false,
             implicit_miss: false,
         }

@@ -21,6 +21,8 @@ pub(crate) struct Frozen {
     pub steps: Vec<FrozenStep>,
     /// The mirrors that have got their copy.
     pub mirrored: MirrorSet,
+    /// The pipeline sees what connection tracking has found out about the packet.
+    pub conntracked: bool,
 }
 
 /// The parts of a packet-in that [`datapath::PacketInPunt`] does not have.
@@ -30,6 +32,8 @@ pub(crate) struct PacketInContext {
     pub table: TableId,
     pub userdata: Vec<u8>,
     pub metadata: Key,
+    /// The controller gets what connection tracking has found out about the packet.
+    pub conntracked: bool,
     /// See [`PacketInEvent`](crate::events::PacketInEvent).
     pub explicit_miss: bool,
     /// See [`PacketInEvent`](crate::events::PacketInEvent).

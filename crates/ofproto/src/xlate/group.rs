@@ -61,11 +61,13 @@ impl<'a> Ctx<'a, '_> {
         let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);
         let actions = of_action_set(&bucket.actions);
         self.usage.depth += 1;
-        self.steps(actions.iter().map(PipelineStep::Act));
+        self.on_copy(|ctx| {
+            ctx.steps(actions.iter().map(PipelineStep::Act));
+            if ctx.freezing {
+                ctx.finish_freezing();
+            }
+        });
         self.usage.depth -= 1;
-        if self.freezing {
-            self.finish_freezing();
-        }
         (self.flow, self.was_mpls) = (*flow, was_mpls);
         // What ends a bucket does not end the actions after it, unless a limit was reached.
         self.exit = false;

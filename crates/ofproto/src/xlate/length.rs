@@ -24,12 +24,14 @@ impl Ctx<'_, '_> {
         if !self.charge(2 * (self.stack.len() + limits::size(&set))) {
             return;
         }
-        let (flow, stack, was_mpls) = (Box::new(self.flow.clone()), self.stack.clone(), self.was_mpls);
+        let (flow, stack) = (Box::new(self.flow.clone()), self.stack.clone());
+        let (was_mpls, conntracked) = (self.was_mpls, self.conntracked);
         self.exit = match self.length.is_longer(size) {
             Some(longer) => self.branch(longer, dst, set, rest),
             None => self.both_branches(size, dst, set, rest),
         };
-        (self.flow, self.stack, self.was_mpls) = (*flow, stack, was_mpls);
+        (self.flow, self.stack) = (*flow, stack);
+        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
         self.action_set = Vec::new();
     }
 
@@ -45,7 +47,8 @@ impl Ctx<'_, '_> {
             return false;
         }
         let (flow, base) = (Box::new(self.flow.clone()), Box::new(self.base.clone()));
-        let (stack, was_mpls, mirrored, length) = (self.stack.clone(), self.was_mpls, self.mirrored, self.length);
+        let (stack, mirrored, length) = (self.stack.clone(), self.mirrored, self.length);
+        let (was_mpls, conntracked) = (self.was_mpls, self.conntracked);
         let (outer, unsent) = (std::mem::take(&mut self.out), self.unsent.take());
         self.usage.branches += 1;
         self.usage.set_aside += outer.len();
@@ -56,7 +59,8 @@ impl Ctx<'_, '_> {
         let all_mirrored = std::mem::replace(&mut self.mirrored, mirrored);
         self.usage.set_aside += longer.len();
 
-        (self.flow, self.base, self.stack, self.was_mpls) = (*flow, (*base).clone(), stack, was_mpls);
+        (self.flow, self.base, self.stack) = (*flow, (*base).clone(), stack);
+        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
         self.length = length.with(size, false);
         let exit = self.branch(false, dst, set, rest);
         let others = self.end_of_branch(outer);

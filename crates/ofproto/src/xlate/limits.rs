@@ -39,7 +39,7 @@ const MAX_PRODUCED: usize = 4 * MAX_ACTIONS;
 /// What a learnt flow, a rewrite for the datapath, and state that waits for a packet cost, for the memory that they
 /// take.
 pub(super) const LEARN: usize = 32;
-const REWRITE: usize = 8;
+pub(super) const REWRITE: usize = 8;
 pub(super) const STATE: usize = 16;
 
 /// A nested list continues on more stack where less than this is left. That is much more than one takes, with all that
@@ -58,6 +58,8 @@ pub(super) struct Usage {
     pub branches: u32,
     /// Datapath actions outside of the list that is being made.
     pub set_aside: usize,
+    /// Copies inside each other, among what was executed since [`Ctx::on_copy`].
+    pub copies: u32,
     nesting: u32,
     work: usize,
 }
@@ -122,6 +124,13 @@ impl Ctx<'_, '_> {
         may
     }
 
+    /// Bounds how deeply copies are nested in the datapath.
+    pub(super) fn check_copies(&mut self) {
+        if self.usage.copies + self.usage.branches > MAX_BRANCHES {
+            self.fail(XlateError::TooDeep, &format!("over {MAX_BRANCHES} nested copies"));
+        }
+    }
+
     /// Counts work. False where it is too much, or the translation has failed before.
     pub(super) fn charge(&mut self, work: usize) -> bool {
         if self.error.is_some() {
@@ -160,7 +169,7 @@ impl Ctx<'_, '_> {
     }
 
     /// Reports an error: to the sink, or else to the log, where the rate is limited.
-    fn report(&mut self, text: &str) {
+    pub(super) fn report(&mut self, text: &str) {
         if self.sink.is_some() {
             return self.event(|| Event::Error(text));
         }
@@ -197,6 +206,7 @@ pub(super) fn size_of_step(step: &PipelineStep<'_>) -> usize {
 fn size_of_action(action: &Action) -> usize {
     1 + match action {
         Action::Clone(inner) => size(inner),
+        Action::Ct(ct) => size(&ct.actions),
         Action::Note(bytes) => bytes.len() / 64,
         Action::Controller(controller) => controller.userdata.len() / 64,
         Action::Bundle(bundle) => bundle.members.len() / 8,

@@ -23,6 +23,7 @@
 //! | `frozen` | What is kept of a pipeline that has stopped |
 //! | `commit` | Datapath actions for header changes |
 //! | `copies` | Parts of the packet that were copied to registers |
+//! | `ct` | Connection tracking |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `limits` | What one translation may take |
 //! | [`trace`] | Events for whoever explains a translation |
@@ -31,6 +32,9 @@ mod actions;
 mod choose;
 mod commit;
 mod copies;
+mod ct;
+#[cfg(test)]
+mod ct_tests;
 #[cfg(test)]
 mod drop_tests;
 mod freeze;
@@ -192,6 +196,8 @@ pub(crate) fn translate(
         in_packet_out: input.packet_out.is_some(),
         stack: Vec::new(),
         was_mpls: false,
+        conntracked: input.frozen.is_none() && ct::is_tracked(input.key),
+        undoable: true,
         mirrored: 0,
         mirror_max_len: mirror::WHOLE,
         freezing: false,
@@ -282,6 +288,10 @@ struct Ctx<'a, 's> {
     stack: Vec<(u128, u16)>,
     /// The L3 header of the packet is not known: labels were popped.
     was_mpls: bool,
+    /// The pipeline sees the metadata of a packet that the datapath has tracked.
+    conntracked: bool,
+    /// Nothing was done to the datapath's packet that cannot be undone, since [`Ctx::on_copy`].
+    undoable: bool,
     /// The mirrors that have got their copy, and those that send to the same place.
     mirrored: MirrorSet,
     /// Most bytes to send, while a copy is sent.
@@ -352,11 +362,8 @@ impl<'a> Ctx<'a, '_> {
             && goes_nowhere(&self.out, reason)
         {
             self.out.push(DpAction::Drop(reason));
-        } else if let Some(DpAction::Clone(_)) = self.out.last()
-            && let Some(DpAction::Clone(inner)) = self.out.pop()
-        {
-            // Nothing comes after: no need for a copy.
-            self.out.extend(inner);
+        } else {
+            self.out = ct::without_last_copy(std::mem::take(&mut self.out));
         }
         Translation {
             mask: self.wc.clone(),
@@ -399,10 +406,9 @@ impl<'a> Ctx<'a, '_> {
         let old = (self.table, self.rule, self.cookie, self.table_miss);
         let deepens = u32::from(table <= old.0 && self.usage.resubmits > 0);
         self.table = table;
-        if with_ct && self.flow.ct().ct_nw_proto == 0 {
-            self.detail(|| "resubmit(ct) with a packet that is not tracked".into());
-        } else {
-            let found = self.lookup(in_port, may_packet_in);
+        let look_up = |ctx: &mut Self| ctx.lookup(in_port, may_packet_in);
+        let found = if with_ct { self.with_original_tuple(look_up) } else { Some(look_up(self)) };
+        if let Some(found) = found {
             self.usage.resubmits += 1;
             self.usage.depth += deepens;
             self.enter(found);

@@ -156,12 +156,7 @@ impl<'a> Ctx<'a, '_> {
         }
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         self.event(|| Event::Bridge(&bridge.config.name));
-        if self.may_receive(to) {
-            self.table_action(to.port, 0, true, false);
-            self.end_pipeline();
-        } else {
-            self.not_sent(DropReason::InPortDown);
-        }
+        self.on_copy(|ctx| ctx.enter_bridge(to));
         self.leave();
         self.record.patches.push((from.patch.clone(), to.patch.clone()));
         if bridge.id != old.0.id {
@@ -174,6 +169,17 @@ impl<'a> Ctx<'a, '_> {
         self.exit = false;
         if !matches!(self.error, Some(XlateError::TooManyResubmits | XlateError::TooMuchWork)) {
             self.error = None;
+        }
+    }
+
+    /// Begins the pipeline of a packet that has crossed a patch.
+    fn enter_bridge(&mut self, port: &PortState) {
+        self.clear_conntrack();
+        if self.may_receive(port) {
+            self.table_action(port.port, 0, true, false);
+            self.end_pipeline();
+        } else {
+            self.not_sent(DropReason::InPortDown);
         }
     }
 }

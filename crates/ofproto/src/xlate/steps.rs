@@ -87,6 +87,8 @@ pub(crate) fn of_action_set(set: &[Action]) -> Vec<Action> {
     let Some(output) = last(|a| matches!(a, Action::Group(_)))
         .or_else(|| last(|a| matches!(a, Action::Output { .. })))
         .or_else(|| last(|a| matches!(a, Action::Resubmit { .. })))
+        .or_else(|| last(|a| matches!(a, Action::CtClear)))
+        .or_else(|| last(|a| matches!(a, Action::Ct(_))))
     else {
         return Vec::new();
     };

@@ -3,6 +3,7 @@
 //! `ofproto/trace` implements [`Sink`]; the translation that it watches is the one that packets get.
 //! Without a sink nothing is formatted.
 
+use openflow::action::Nat;
 use openflow::{Action, Cookie, Subfield, TableId};
 use packet::flow::text::NoNames;
 use packet::{Key, put};
@@ -65,6 +66,17 @@ pub enum Event<'a> {
     Goto(TableId),
     /// A rule without instructions.
     Drop,
+    /// A copy of the packet is recirculated by ct.
+    Fork {
+        /// Its recirculation id.
+        recirc_id: u32,
+        /// The packet.
+        key: &'a Key,
+        /// The zone that it comes back in.
+        zone: u16,
+        /// How its connection is to be translated.
+        nat: Option<&'a Nat>,
+    },
     /// An explanation.
     Detail(&'a str),
     /// Something that is probably a mistake of configuration.

@@ -9,6 +9,7 @@
 
 mod action;
 mod bundle;
+mod ct;
 mod flow;
 mod group;
 mod instruction;
@@ -170,8 +171,10 @@ mod nxt {
     pub const TLV_TABLE_REPLY: u32 = 26;
     pub const SET_ASYNC_CONFIG2: u32 = 27;
     pub const RESUME: u32 = 28;
+    pub const CT_FLUSH_ZONE: u32 = 29;
     pub const PACKET_IN2: u32 = 30;
     pub const GROUP_MOD: u32 = 31;
+    pub const CT_FLUSH: u32 = 32;
 }
 
 /// Reads a whole message.
@@ -330,6 +333,11 @@ fn pull_nicira(r: &mut Reader, version: Version, subtype: u32) -> Result<Body, O
         nxt::TLV_TABLE_MOD => Body::TlvTableMod(tlv::pull_mod(r)?),
         nxt::TLV_TABLE_REQUEST => Body::TlvTableRequest,
         nxt::TLV_TABLE_REPLY => Body::TlvTableReply(tlv::pull_reply(r)?),
+        nxt::CT_FLUSH_ZONE => {
+            r.zeros(6, NXBRC_MUST_BE_ZERO)?;
+            Body::CtFlushZone(r.u16()?)
+        }
+        nxt::CT_FLUSH => Body::CtFlush(Box::new(ct::pull_flush(r)?)),
         nxt::PACKET_IN => Body::PacketIn(Box::new(packet::pull_packet_in_nxt(r, version)?)),
         nxt::RESUME => Body::Resume(Box::new(packet::pull_packet_in2(r, version)?)),
         nxt::PACKET_IN2 => Body::PacketIn(Box::new(packet::pull_packet_in2(r, version)?)),
@@ -427,7 +435,9 @@ fn message_kind(message: &Message) -> u8 {
         | Body::SetAsync2(_)
         | Body::TlvTableMod(_)
         | Body::TlvTableRequest
-        | Body::TlvTableReply(_) => kind::EXPERIMENTER,
+        | Body::TlvTableReply(_)
+        | Body::CtFlushZone(_)
+        | Body::CtFlush(_) => kind::EXPERIMENTER,
     }
 }
 
@@ -457,6 +467,8 @@ fn nicira_subtype(message: &Message) -> Option<u32> {
         Body::TlvTableMod(_) => Some(nxt::TLV_TABLE_MOD),
         Body::TlvTableRequest => Some(nxt::TLV_TABLE_REQUEST),
         Body::TlvTableReply(_) => Some(nxt::TLV_TABLE_REPLY),
+        Body::CtFlushZone(_) => Some(nxt::CT_FLUSH_ZONE),
+        Body::CtFlush(_) => Some(nxt::CT_FLUSH),
         Body::FlowMod(_) if nicira && v10 => Some(nxt::FLOW_MOD),
         Body::FlowRemoved(_) if nicira && v10 => Some(nxt::FLOW_REMOVED),
         Body::PacketIn(p) if p.format == PacketInFormat::Nxt => Some(nxt::PACKET_IN),
@@ -513,10 +525,11 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
         Body::SetFlowFormat(format) => out.u32(*format as u32),
         Body::FlowModTableId(set) => out.put(&[(*set).into(), 0, 0, 0, 0, 0, 0, 0]),
         Body::SetPacketInFormat(format) => out.u32(*format as u32),
-        Body::SetControllerId(id) => {
+        Body::SetControllerId(number) | Body::CtFlushZone(number) => {
             out.zeros(6);
-            out.u16(*id);
+            out.u16(*number);
         }
+        Body::CtFlush(flush) => ct::put_flush(out, flush),
         // Only a header; multipart replies are written by the callers.
         Body::FeaturesRequest
         | Body::GetConfigRequest

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use packet::flow::VLAN_PRESENT;
 use packet::flow::field::{FIELDS, Maskable, Oxm, Prereq};
+use packet::flow::prereq::ct_valid;
 use packet::{Field, flow::FieldInfo};
 
 use super::wire::{Put, Reader};
@@ -190,10 +191,7 @@ pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
     let l4 = |proto: u128| ip() && m.exact(Field::NwProto) == Some(proto) && not_later();
     let nd = |kind: u128| m.exact(Field::Icmpv6Type) == Some(kind) && matches!(m.exact(Field::Icmpv6Code), Some(0));
     let icmpv6 = || dl_type() == Some(0x86dd) && l4(58);
-    let tracked = || {
-        let (value, mask) = m.get(Field::CtState);
-        value & mask & 0x20 != 0
-    };
+    let tracked = || ct_valid(&m.key.masked(&m.mask), &m.mask);
     match prereq {
         Prereq::None => true,
         Prereq::Ethernet => matches!(m.get(Field::PacketType), (0, _)),

@@ -1,6 +1,7 @@
 //! Matches: `in_port=1,ip,nw_src=10.0.0.0/8`.
 
 use packet::flow::field::{FIELDS, Format, Prereq};
+use packet::flow::prereq::ct_valid;
 use packet::flow::text::{self, Item, Items, PortNames, flags, number, port};
 use packet::flow::{VLAN_PRESENT, frag};
 use packet::{Field, put};
@@ -160,7 +161,7 @@ fn missing_prerequisite(m: &Match, field: Field, name: &str) -> Option<&'static 
     let icmp_type = m.mask.is_exact(Field::Icmpv6Type).then(|| m.key.get(Field::Icmpv6Type));
     let nd =
         |types: &[u128]| icmpv6 && icmp_type.is_some_and(|t| types.contains(&t)) && m.key.get(Field::Icmpv6Code) == 0;
-    let tracked = ip && m.key.get(Field::CtState) & 0x20 != 0;
+    let tracked = ip && ct_valid(&m.key, &m.mask);
     let (ok, needs) = match field.info().prereq {
         Prereq::None => return None,
         Prereq::Ethernet => (m.exact(Field::PacketType).is_none_or(|kind| kind == 0), "an Ethernet packet type"),
@@ -188,9 +189,9 @@ fn missing_prerequisite(m: &Match, field: Field, name: &str) -> Option<&'static 
         Prereq::NdAdvert => (nd(&[136]), "icmp6,icmp_type=136"),
         Prereq::Nsh => (kind == Some(ETH_NSH), "dl_type=0x894f or packet_type=(1,0x894f)"),
         Prereq::Pbb => (kind == Some(ETH_PBB), "dl_type=0x88e7"),
-        Prereq::Ct | Prereq::CtPorts => (tracked, "ip or ipv6, and ct_state=+trk"),
-        Prereq::CtIpv4 => (tracked && kind == Some(ETH_IPV4), "ip and ct_state=+trk"),
-        Prereq::CtIpv6 => (tracked && kind == Some(ETH_IPV6), "ipv6 and ct_state=+trk"),
+        Prereq::Ct | Prereq::CtPorts => (tracked, "ip or ipv6, and a ct_state such as +trk+est or +trk-inv"),
+        Prereq::CtIpv4 => (tracked && kind == Some(ETH_IPV4), "ip and a ct_state such as +trk+est or +trk-inv"),
+        Prereq::CtIpv6 => (tracked && kind == Some(ETH_IPV6), "ipv6 and a ct_state such as +trk+est or +trk-inv"),
     };
     (!ok).then_some(needs)
 }

@@ -530,11 +530,11 @@ fn add_prerequisites(m: &mut Match, prereq: Prereq) {
         Prereq::Pbb => m.set(Field::DlType, 0x88e7),
         Prereq::Ct | Prereq::CtIpv4 | Prereq::CtPorts => {
             m.set(Field::DlType, 0x0800);
-            m.set_masked(Field::CtState, 0x20, 0x20);
+            m.set_masked(Field::CtState, 0x21, 0x21);
         }
         Prereq::CtIpv6 => {
             m.set(Field::DlType, 0x86dd);
-            m.set_masked(Field::CtState, 0x20, 0x20);
+            m.set_masked(Field::CtState, 0x21, 0x21);
         }
     }
 }

@@ -123,6 +123,7 @@ pub(super) const ACTIONS: &[(&str, &str)] = &[
     ("ct(nat)", "ct(nat)"),
     ("ct(commit,nat(src))", "ct(commit,nat(src))"),
     ("ct(commit,nat(src=1.2.3.4))", "ct(commit,nat(src=1.2.3.4))"),
+    ("ct(commit,nat(src=0.0.0.0))", "ct(commit,nat(src))"),
     ("ct(commit,nat(dst=1.2.3.4-1.2.3.9:100-200,random))", "ct(commit,nat(dst=1.2.3.4-1.2.3.9:100-200,random))"),
     ("ct(commit,nat(src=1.2.3.4:100,persistent,hash))", "ct(commit,nat(src=1.2.3.4:100,persistent,hash))"),
     ("ct(commit,nat(src=fe80::1-fe80::9))", "ct(commit,nat(src=fe80::1-fe80::9))"),

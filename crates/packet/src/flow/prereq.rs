@@ -165,9 +165,9 @@ fn matched(key: &Key, mask: &Mask, field: Field, value: u128) -> bool {
     mask.is_exact(field) && key.get(field) == value
 }
 
-/// A match has to ask for a state that only a packet with a valid connection can have, or for tracked and
-/// not invalid.
-fn ct_valid(key: &Key, mask: &Mask) -> bool {
+/// Whether a match asks for a state that only a packet with a valid connection can have, or for tracked and not
+/// invalid, as the connection's tuple demands.
+pub fn ct_valid(key: &Key, mask: &Mask) -> bool {
     let (state, bits) = (key.get(Field::CtState), mask.get(Field::CtState));
     state & (CT_VALID | ct::REL | ct::SNAT | ct::DNAT) != 0
         || state & ct::TRK != 0 && bits & ct::INV != 0 && state & ct::INV == 0

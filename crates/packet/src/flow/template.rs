@@ -149,6 +149,11 @@ impl Template {
         usize::from(self.0)
     }
 
+    /// Whether its frames have a header of TCP or UDP.
+    pub const fn has_ports(self) -> bool {
+        matches!(self.kind(), Kind::Udp | Kind::UdpV6 | Kind::Tcp | Kind::TcpV6)
+    }
+
     /// How many VLAN tags its frames have.
     #[inline(always)]
     pub const fn tags(self) -> usize {

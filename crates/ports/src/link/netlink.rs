@@ -5,6 +5,7 @@
 //! changed does not cost the others.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use netlink_packet_core::{
@@ -257,6 +258,11 @@ impl Events {
         // With an address of its own, which the kernel chooses: to a socket without, nothing is told.
         socket.bind(&SocketAddr::new(0, 1 << (libc::RTNLGRP_LINK - 1)))?;
         Ok(Events { socket, buffer: vec![0; BUFFER] })
+    }
+
+    /// The same socket, for whoever waits for changes.
+    pub fn readable(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Calls `each` with the changes of one datagram. `false`: none waits.

@@ -8,19 +8,21 @@
 //! No thread serves a table. The kernel puts an event into the socket's buffer before the change that it tells of
 //! is over, so whoever asks takes over what waits there first, and sees every change that was over before. It
 //! costs one system call a millisecond at most, however many interfaces are asked after, and an interface that
-//! flaps costs what its events do.
+//! flaps costs what its events do. Who has nobody to ask for waits for the next event ([`LinkTable::wait`]).
 //!
 //! Sharing between threads: everything here may be used by any thread. Locks, in the order in which they are
 //! taken: `state`, `requests`, an entry's facts.
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags};
 
 use super::netlink::{Event, Events, Netlink};
 use super::{Facts, ethtool};
@@ -28,6 +30,9 @@ use crate::Features;
 
 /// Who asks more often than this is told what was known before.
 const FRESH: Duration = Duration::from_millis(1);
+
+/// Changes within this time are one to who waits for them.
+const TOGETHER: Duration = Duration::from_millis(10);
 
 /// However fast events are lost, all interfaces are asked for no more often than this.
 const BETWEEN_DUMPS: Duration = Duration::from_millis(50);
@@ -89,6 +94,8 @@ impl TrackedLink {
 /// The interfaces of one network namespace. There is one table for each, as long as somebody uses it.
 pub struct LinkTable {
     state: Mutex<KnownLinks>,
+    /// The socket of events, to be waited for without the lock.
+    told: OwnedFd,
     requests: Mutex<Netlink>,
     /// Both sockets, and this one, fix the namespace.
     pub(super) ethtool: ethtool::Socket,
@@ -130,10 +137,11 @@ impl LinkTable {
     fn open() -> io::Result<LinkTable> {
         // Listening before asking: what changes in between is told.
         let events = Events::open()?;
+        let told = events.readable()?;
         let (by_index, by_name) = (HashMap::new(), HashMap::new());
         let state = KnownLinks { events, by_index, by_name, caught_up: Instant::now(), dumped: None, behind: true };
         let requests = Mutex::new(Netlink::open()?);
-        let table = LinkTable { state: Mutex::new(state), requests, ethtool: ethtool::Socket::open()? };
+        let table = LinkTable { state: Mutex::new(state), told, requests, ethtool: ethtool::Socket::open()? };
         table.state.lock().ask_for_all(&mut table.requests())?;
         Ok(table)
     }
@@ -142,6 +150,25 @@ impl LinkTable {
     pub fn find(&self, name: &str) -> Option<LinkId> {
         self.catch_up(false);
         self.state.lock().by_name.get(name).map(|entry| entry.id)
+    }
+
+    /// Waits until the kernel tells of a change, `end` is readable or closed, or the time is over. Returns `false` where
+    /// `end` was. Changes that come soon after the first are waited for, too, so that many make one.
+    pub fn wait(&self, end: BorrowedFd<'_>, at_most: Duration) -> io::Result<bool> {
+        let told = |wait: Duration, also: bool| {
+            let mut fds = [PollFd::from_borrowed_fd(end, PollFlags::IN), PollFd::new(&self.told, PollFlags::IN)];
+            let count = 1 + usize::from(also);
+            match rustix::event::poll(&mut fds[..count], Some(&wait.try_into().unwrap_or_default())) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(fds.map(|fd| !fd.revents().is_empty())),
+                Err(e) => Err(io::Error::from(e)),
+            }
+        };
+        let [mut ended, changed] = told(at_most, true)?;
+        if changed && !ended {
+            [ended, _] = told(TOGETHER, false)?;
+            self.catch_up(true);
+        }
+        Ok(!ended)
     }
 
     /// The interface of this name. One that is not in the table is asked for: the name may be one of the other

@@ -121,6 +121,11 @@ pub enum CliCommand {
         /// Show names of ports instead of numbers
         #[arg(long)]
         names: bool,
+
+        /// The ct_state of the packet when it comes back from connection tracking: trk,est. May be given several
+        /// times, for several times; after that it is trk,new
+        #[arg(long, value_name = "STATE")]
+        ct_next: Vec<String>,
     },
 
     /// Show or change the ingress filter of a port

@@ -89,11 +89,12 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
-        CliCommand::Trace { bridge, flow, packet, generate, names } => {
+        CliCommand::Trace { bridge, flow, packet, generate, names, ct_next } => {
             let mut arguments = vec![bridge, flow];
             arguments.extend(packet);
             arguments.extend(generate.then(|| "-generate".to_string()));
             arguments.extend(names.then(|| "--names".to_string()));
+            ct_next.into_iter().for_each(|state| arguments.extend(["--ct-next".to_string(), state]));
             daemon.report("weir/trace", &arguments, report::trace::trace)
         }
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),

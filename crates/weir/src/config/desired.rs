@@ -14,6 +14,7 @@ use ofproto::connection::PacketInLimit;
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
+use super::conntrack::Conntrack;
 use super::target::Target;
 
 /// The whole state.
@@ -23,6 +24,8 @@ pub struct Desired {
     pub workers: Workers,
     /// The flow caches.
     pub datapath: Datapath,
+    /// Connection tracking.
+    pub conntrack: Conntrack,
     /// How DPDK is to be started.
     #[serde(serialize_with = "dpdk_by_name")]
     pub dpdk: ports::dpdk::Settings,

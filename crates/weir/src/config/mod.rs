@@ -1,12 +1,14 @@
 //! The configuration: one desired state, whatever the source ([`crate::source`]).
 //!
 //! - [`check`]: what a configuration needs of the machine
+//! - [`conntrack`]: settings of connection tracking
 //! - [`desired`]: the desired state
 //! - [`error`]: what is wrong with a configuration
 //! - [`origins`]: where in its source each part stands
 //! - [`target`]: addresses of controllers
 
 pub mod check;
+pub mod conntrack;
 pub mod desired;
 pub mod error;
 pub mod origins;

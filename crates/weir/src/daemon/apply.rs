@@ -15,6 +15,7 @@ use super::ingress::Configured;
 use super::missing::Seen;
 use super::openflow::SocketRequests;
 use crate::config::Workers;
+use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
     self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
@@ -33,6 +34,8 @@ pub struct LiveSwitch {
     pub workers: Workers,
     /// What the caches are set to.
     pub datapath: Datapath,
+    /// What connection tracking is set to.
+    pub conntrack: Conntrack,
 }
 
 type StepResult = Result<(), String>;
@@ -59,6 +62,7 @@ impl Apply for LiveSwitch {
         match step {
             ReconfigureStep::SetWorkers(workers) => self.set_workers(workers),
             ReconfigureStep::SetDatapath(datapath) => self.set_datapath(datapath),
+            ReconfigureStep::SetConntrack(conntrack) => self.set_conntrack(conntrack),
             ReconfigureStep::StartDpdk(settings) => {
                 ports::vhost::configure(settings, &self.rundir);
                 // A failure is logged, and reported as the error of each port that needs DPDK.
@@ -168,6 +172,41 @@ impl LiveSwitch {
         self.engine.datapath.set_handlers(datapath.handlers as usize).map_err(|e| e.to_string())?;
         self.datapath.handlers = datapath.handlers;
         Ok(())
+    }
+
+    /// What the configuration leaves as it is stays as commands have set it.
+    fn set_conntrack(&mut self, wanted: &Conntrack) -> StepResult {
+        let (datapath, have) = (&self.engine.datapath, &self.conntrack);
+        let limits = &datapath.conntrack().tracker.table.limits;
+        if wanted.limit != have.limit {
+            limits.set_limit(wanted.limit);
+        }
+        if wanted.zone_limit != have.zone_limit {
+            limits.set_default_zone_limit(wanted.zone_limit);
+        }
+        if wanted.tcp_sequence_check != have.tcp_sequence_check {
+            datapath.set_tcp_sequence_check(wanted.tcp_sequence_check);
+        }
+        if wanted.early_drop != have.early_drop {
+            datapath.set_early_drop(wanted.early_drop);
+        }
+        let zones: BTreeSet<_> = wanted.zones.keys().chain(have.zones.keys()).copied().collect();
+        for zone in zones {
+            let limit = |of: &Conntrack| of.zones.get(&zone).and_then(|zone| zone.limit);
+            if limit(wanted) != limit(have) {
+                limits.set_zone_limit(zone, limit(wanted));
+            }
+        }
+        let set = datapath.conntrack().set_zone_policies(&wanted.policies());
+        self.engine.switch.set_ct_policies(set.numbers);
+        self.conntrack = wanted.clone();
+        match set.refused[..] {
+            [] => Ok(()),
+            [first, ..] => Err(format!(
+                "there are too many timeout policies; {} zones have the default timeouts, the first is zone {first}",
+                set.refused.len()
+            )),
+        }
     }
 
     fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {

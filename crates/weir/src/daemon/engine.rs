@@ -17,6 +17,7 @@ use super::links::Links;
 use super::mtu::LocalMtus;
 use super::process::{exit, limits};
 use crate::config::desired::{self, Workers};
+use crate::features;
 use crate::timer::Timer;
 
 /// The longest that the revalidator waits, and so the longest that it takes to notice that it is to end.
@@ -68,6 +69,7 @@ impl Engine {
         let switch = Switch::new(switch_settings(caches), clock.clone());
         switch.attach(datapath.clone());
         datapath.start()?;
+        features::log();
         let env = registry::Env {
             memory: pools::frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),
             large: pools::large_frames().map(|pool| pool.memory()).unwrap_or_else(no_pool),

@@ -6,7 +6,11 @@
 //! for each round of the watch.
 
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use ports::link::{LinkId, LinkTable};
@@ -22,6 +26,15 @@ impl Interfaces {
     pub fn of_this_namespace() -> Interfaces {
         let table = LinkTable::current();
         Interfaces(table.inspect_err(|e| tracing::warn!("cannot follow the network interfaces: {e}")).ok())
+    }
+
+    /// Waits until an interface may have changed, `end` is closed, or the time is over. Returns `false` where `end` was.
+    pub fn wait(&self, end: &mut UnixStream, at_most: Duration) -> bool {
+        match self.0.as_ref().map(|table| table.wait(end.as_fd(), at_most)) {
+            Some(Ok(goes_on)) => goes_on,
+            // Nothing tells of changes.
+            _ => end.set_read_timeout(Some(at_most)).is_ok() && end.read(&mut [0]).is_err(),
+        }
     }
 
     /// The one that has this name now.

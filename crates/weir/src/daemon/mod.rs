@@ -205,6 +205,7 @@ impl<S: ConfigSource> Daemon<S> {
             openflow: requests,
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
+            conntrack: Default::default(),
         })?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let context = Rc::new(Context {

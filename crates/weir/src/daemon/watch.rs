@@ -1,9 +1,9 @@
-//! The thread that watches the ports' devices. Changes of a device are handled by [`super::links`]. If one has gone, or
-//! one has come that a port waits for, the configurator is told to look for devices: once, also where a thousand go
-//! together.
+//! The thread that watches the ports' devices: whenever the kernel tells of a change, and now and then for the others.
+//! Changes of a device are handled by [`super::links`]. If one has gone, or one has come that a port waits for, the
+//! configurator is told to look for devices: once, also where a thousand go together.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use super::configurator::Jobs;
 use super::engine::Engine;
 use super::missing::Interfaces;
 
-/// How often the devices are looked at.
+/// How often the devices are looked at, though nothing is told of them.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// The thread. Dropping it ends it.
 pub struct Watch {
-    stop: Option<Sender<()>>,
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
     /// Starts the thread.
     pub fn start(engine: &Engine, configurator: Arc<Jobs>) -> Result<Watch, Error> {
-        let (stop, stopped) = channel();
+        let (stop, mut stopped) = UnixStream::pair().map_err(Error::Thread)?;
         let (switch, datapath, links) = (engine.switch.clone(), engine.datapath.clone(), engine.links.clone());
         let local_mtus = engine.local_mtus.clone();
         let thread = std::thread::Builder::new().name("port-watch".into()).spawn(move || {
             let interfaces = Interfaces::of_this_namespace();
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            while interfaces.wait(&mut stopped, INTERVAL) {
                 local_mtus.apply(&switch, &datapath);
                 let some_went = links.look(&switch, &datapath);
                 if some_went || configurator.missing.has_news(&interfaces) {

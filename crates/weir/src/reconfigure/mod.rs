@@ -8,6 +8,7 @@
 //! disturbs it. A step that fails does not stop the others; what failed is left out of the running
 //! state, so that the next plan tries it again.
 
+use crate::config::conntrack::Conntrack;
 use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
 use crate::config::{Target, Workers};
 
@@ -25,6 +26,8 @@ pub enum ReconfigureStep {
     SetWorkers(Workers),
     /// Changes the flow caches.
     SetDatapath(Datapath),
+    /// Changes limits and timeouts of tracked connections.
+    SetConntrack(Conntrack),
     /// Starts DPDK.
     StartDpdk(ports::dpdk::Settings),
     /// Adds a bridge without ports (LOCAL neither), controllers and flows.
@@ -101,6 +104,9 @@ pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Reco
     }
     if running.datapath != desired.datapath {
         steps.push(ReconfigureStep::SetDatapath(desired.datapath.clone()));
+    }
+    if running.conntrack != desired.conntrack {
+        steps.push(ReconfigureStep::SetConntrack(desired.conntrack.clone()));
     }
     if running.dpdk != desired.dpdk {
         steps.push(ReconfigureStep::StartDpdk(desired.dpdk.clone()));
@@ -264,6 +270,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
     match step.clone() {
         ReconfigureStep::SetWorkers(workers) => running.workers = workers,
         ReconfigureStep::SetDatapath(datapath) => running.datapath = datapath,
+        ReconfigureStep::SetConntrack(conntrack) => running.conntrack = conntrack,
         ReconfigureStep::StartDpdk(settings) => running.dpdk = settings,
         ReconfigureStep::AddBridge { bridge, settings } => {
             bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });

@@ -56,7 +56,10 @@ impl Apply for Model {
         }
         let no = |what: &str| Err(format!("{step:?}: {what}"));
         let model_bridge = match step {
-            ReconfigureStep::SetWorkers(_) | ReconfigureStep::SetDatapath(_) | ReconfigureStep::StartDpdk(_) => {
+            ReconfigureStep::SetWorkers(_)
+            | ReconfigureStep::SetDatapath(_)
+            | ReconfigureStep::SetConntrack(_)
+            | ReconfigureStep::StartDpdk(_) => {
                 return Ok(());
             }
             ReconfigureStep::AddBridge { bridge, .. } => {

@@ -39,6 +39,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
     let key = match &failure.step {
         ReconfigureStep::SetWorkers(_) => "workers".into(),
         ReconfigureStep::SetDatapath(_) => "datapath".into(),
+        ReconfigureStep::SetConntrack(_) => "conntrack".into(),
         ReconfigureStep::StartDpdk(_) => "dpdk".into(),
         ReconfigureStep::AddPort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }

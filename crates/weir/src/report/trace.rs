@@ -45,6 +45,7 @@ mod tests {
             datapath_actions: "drop".into(),
             error: None,
             slow: false,
+            resumed: Vec::new(),
         };
         let coloured = explained.render(&colour);
         assert!(coloured.contains("\x1b[33m >> no input bundle, dropping\x1b[0m\n"), "{coloured:?}");

@@ -15,10 +15,12 @@
 //! to its configured size. To grow is constant work, too: the sets of each size lie in memory of their own, which is
 //! untouched before. Untouched memory is not allocated by the kernel.
 
+use conntrack::nat::Translation;
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 
 use crate::classify::bits;
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable};
 use crate::classify::cache::insertion::InsertionPolicy;
 use crate::classify::cpu::simd::{KEY, Line, Portable, Simd, Ways};
 use crate::classify::mem::region::{Region, Zero};
@@ -125,6 +127,8 @@ pub struct HeaderCache {
     entries: Region<CachedLine>,
     /// Entries of lines with a core, in the same way.
     cores: Region<CachedCore>,
+    /// Fused connections, by the numbers of their entries.
+    fused: FusedTable,
     /// Index of the last set among those in use: a power of two less one.
     last: usize,
     /// The number of the entry that was allocated last.
@@ -275,6 +279,14 @@ pub struct Probes {
     pub(in crate::classify) at: [u32; BATCH_SIZE],
 }
 
+impl Probes {
+    /// The hash of the line of packet `i`, which was looked up.
+    #[inline(always)]
+    pub fn hash_of(&self, i: usize) -> u64 {
+        self.hashes[i]
+    }
+}
+
 impl HeaderCache {
     /// A cache that grows to about `entries` entries of 36 or 68 bytes. `seed` is the secret of its hash.
     pub fn new(entries: usize, seed: [u64; 2]) -> HeaderCache {
@@ -285,6 +297,7 @@ impl HeaderCache {
             sets: Region::new(2 * sets),
             entries: Region::new(sets * WAYS + 1),
             cores: Region::new(sets * WAYS + 1),
+            fused: FusedTable::new(sets * WAYS + 1),
             last: sets.min(INITIAL_ENTRIES / WAYS) - 1,
             used: 0,
             last_line: Aligned([0; 8]),
@@ -343,8 +356,13 @@ impl HeaderCache {
     /// Resets everything but the sets, which are empty.
     fn reset(&mut self) {
         (self.used, self.evicted) = (0, 0);
+        self.forget_last();
+    }
+
+    /// Forgets the line of the last batch that was a single run.
+    fn forget_last(&mut self) {
         // Equals no line, since lines are not all zeros.
-        self.last_line = Aligned([0; 8]);
+        (self.last_line, self.last_found) = (Aligned([0; 8]), Found::MISS);
     }
 
     /// Looks up the packets of `want` by their lines. Returns the set of hits.
@@ -433,6 +451,26 @@ impl HeaderCache {
         CacheReader { sets, entries, cores, last, number, secret: simd.load(&self.secret.0), hasher: &self.hasher }
     }
 
+    /// The fused connections.
+    #[inline(always)]
+    pub fn fused(&self) -> &FusedTable {
+        &self.fused
+    }
+
+    /// Inserts a fused connection for a line, which had this hash when it was looked up, and belongs to this flow.
+    pub fn insert_fused(&mut self, line: &Line, hash: u64, first: FlowAt, fused: &Fused, long: Option<&Translation>) {
+        let origin = Origin::of(line);
+        let at = self.put(line, hash, Found { flow: first.flow, action: FastAction::PROGRAM }, first.epoch);
+        let number = self.fused.number(at, origin.has_core());
+        self.fused.set(number, fused, long);
+        let action = FastAction::of_fused(number);
+        if origin.has_core() {
+            self.cores.slice_mut()[at as usize].cached.found.action = action;
+        } else {
+            self.entries.slice_mut()[at as usize].cached.found.action = action;
+        }
+    }
+
     /// Inserts the flow of packet `i`. The packet must have been looked up here in this batch. `epoch` was read
     /// before the flow was last seen live. Without `always`, the insertion policy decides.
     pub fn insert(
@@ -447,8 +485,17 @@ impl HeaderCache {
         if !(always || self.insertion.should_insert()) {
             return;
         }
-        let (hash, line) = (probes.hashes[i], &headers.lines[i].0);
+        self.put(&headers.lines[i].0, probes.hashes[i], found, epoch);
+    }
+
+    /// Inserts a flow, and returns the number of its entry.
+    fn put(&mut self, line: &Line, hash: u64, found: Found, epoch: u32) -> u32 {
         let origin = Origin::of(line);
+        if self.last_found.action.fused().is_some() {
+            // Its entry may go, and its number lead to another connection.
+            self.forget_last();
+        }
+        self.make_room();
         let cached = CachedFlow { found, epoch, origin };
         let view = self.view(Portable);
         let (set, tag, number) = (view.set_number(hash), view.tag(hash), view.number);
@@ -475,6 +522,11 @@ impl HeaderCache {
                 self.entries.slice_mut()[at as usize] = CachedLine { header, cached };
             }
         }
+        at
+    }
+
+    /// Grows, where too many entries were evicted.
+    fn make_room(&mut self) {
         if self.evicted > self.ways() / GROWTH_SHARE && 2 * (self.last + 1) < self.sets.slice().len() {
             self.grow();
         }

@@ -16,13 +16,14 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use packet::Key;
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
+use packet::{Key, Mask};
 
 use super::flow_ref::{CHUNK, CHUNK_BITS, FlowRef};
 use super::shape::Shape;
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::classify::plan::covers_headers;
 use crate::classify::table::flow_counters::{FlowCounters, WorkerFlowCounters};
 use crate::drop::DropReason;
 use crate::sync::rcu::{Domain, Guard};
@@ -70,6 +71,11 @@ impl<'a> Live<'a> {
         self.shape.matches(self.key, key)
     }
 
+    /// Whether it matches no bit of frames' headers that `mask` does not have.
+    pub fn is_within(&self, mask: &Mask) -> bool {
+        self.shape.blocks().all(|(id, bits)| covers_headers(mask, id, bits))
+    }
+
     /// Its actions.
     #[inline(always)]
     pub fn action(&self) -> CompiledAction<'a> {
@@ -104,8 +110,10 @@ impl FastAction {
     const DROP: u32 = 0x8000_0000;
     /// The upper bits of the number of a compact rewrite.
     const REWRITE: u32 = 0x4000_0000;
-    /// The bits that tell a drop and a compact rewrite.
+    /// The bits that tell a drop and a compact rewrite. Both are set where the entry is of a fused connection.
     const KIND: u32 = FastAction::DROP | FastAction::REWRITE;
+    /// The upper bits of the number of a fused connection.
+    const FUSED: u32 = FastAction::KIND;
 
     /// The fast action of a flow's compiled actions.
     #[inline(always)]
@@ -132,6 +140,20 @@ impl FastAction {
         (self.0 & FastAction::KIND == FastAction::REWRITE).then_some(self.0 & !FastAction::KIND)
     }
 
+    /// The fast action of a header cache entry whose number leads to a fused connection: see
+    /// [`fused`](crate::classify::cache::fused).
+    #[inline(always)]
+    pub fn of_fused(number: u32) -> FastAction {
+        debug_assert!(FastAction::FUSED | number < FastAction::PROGRAM.0 && number < FastAction::REWRITE);
+        FastAction(FastAction::FUSED | number)
+    }
+
+    /// The number, if it is a fused connection.
+    #[inline(always)]
+    pub fn fused(self) -> Option<u32> {
+        (self.0 >= FastAction::FUSED && self.0 < FastAction::PROGRAM.0).then_some(self.0 & !FastAction::KIND)
+    }
+
     /// Zero if two fast actions are equal.
     #[inline(always)]
     pub fn differs(self, other: FastAction) -> u32 {
@@ -146,6 +168,7 @@ impl FastAction {
             FastAction::PROGRAM => FastActionKind::Program,
             FastAction(port) if port < FastAction::REWRITE => FastActionKind::Output(PortNo(port)),
             FastAction(rewrite) if rewrite < FastAction::DROP => FastActionKind::Program,
+            FastAction(fused) if fused >= FastAction::FUSED => FastActionKind::Program,
             FastAction(drop) => FastActionKind::Drop(reason((drop & !FastAction::DROP) as usize)),
         }
     }

@@ -54,6 +54,9 @@ pub(in crate::classify) struct PortFlows {
     pub lists: BTreeSet<u16>,
     /// The list that an eviction looked at last.
     pub clock_hand: u16,
+    /// The bits of headers that flows of later stages match, if packets of the port are tracked. Bits stay until all flows
+    /// are gone.
+    pub tracked: Option<Box<Mask>>,
 }
 
 /// The flows of one mask.

@@ -26,7 +26,7 @@ use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
 use crate::classify::bits;
-use crate::classify::plan::Plan;
+use crate::classify::plan::{Plan, covers_headers, of_headers};
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{ListFlows, Member, PortFlows};
 use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
@@ -340,6 +340,12 @@ impl Table {
         let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
         self.arena.set_program(flow, &program, &self.domain);
         writer.records.get_mut(flow).expect("every live flow has a record").actions = actions.into();
+        if program.way().is_some() {
+            let list = writer.records.get(flow).and_then(|record| writer.lists.get(&record.list));
+            if let Some(in_port) = list.map(|list| list.stage.in_port) {
+                self.track_port(&mut writer, in_port);
+            }
+        }
         Ok(())
     }
 
@@ -431,10 +437,36 @@ impl Table {
         let of_port = ports.entry(list_index(stage.in_port)).or_default();
         of_port.lists.insert(list);
         let before = of_list.evictable;
-        if of_list.insert(subtable, flow, records) {
-            self.publish(list, of_list);
-        }
+        let is_new = of_list.insert(subtable, flow, records);
         of_port.evictable += of_list.evictable - before;
+        if !is_new {
+            return;
+        }
+        self.publish(list, of_list, of_port.tracked.as_deref());
+        // Lines of the port's own list tell what flows of later stages match.
+        if let Some(tracked) = of_port.tracked.as_deref_mut().filter(|_| is_later(stage))
+            && !subtable.mask.blocks().iter().all(|id| covers_headers(tracked, id, subtable.mask.0.block(id)))
+        {
+            tracked.union(&of_headers(&subtable.mask));
+            let own = list_index(stage.in_port);
+            if let Some(of_list) = lists.get(&own) {
+                self.publish(own, of_list, Some(tracked));
+            }
+        }
+    }
+
+    /// Notes that packets of a port are tracked.
+    pub(super) fn track_port(&self, writer: &mut Writer, in_port: PortNo) {
+        let Writer { lists, ports, .. } = writer;
+        let own = list_index(in_port);
+        let Some(of_port) = ports.get_mut(&own).filter(|port| port.tracked.is_none()) else { return };
+        let mut tracked = Mask::wildcard();
+        let later = of_port.lists.iter().filter(|&&list| list != own).filter_map(|list| lists.get(list));
+        later.flat_map(|list| &list.members).for_each(|member| tracked.union(&of_headers(&member.subtable.mask)));
+        if let Some(of_list) = lists.get(&own) {
+            self.publish(own, of_list, Some(&tracked));
+        }
+        of_port.tracked = Some(Box::new(tracked));
     }
 
     fn remove_from_list(&self, writer: &mut Writer, flow: FlowRef) {
@@ -448,7 +480,8 @@ impl Table {
         let is_subtable_empty = of_list.remove(flow, records);
         let evicted = before - of_list.evictable;
         if is_subtable_empty {
-            self.publish(list, of_list);
+            let tracked = ports.get(&port).and_then(|of_port| of_port.tracked.as_deref());
+            self.publish(list, of_list, tracked);
         }
         let is_empty = of_list.members.is_empty();
         if is_empty {
@@ -478,7 +511,8 @@ impl Table {
         }
     }
 
-    fn publish(&self, list: u16, of_list: &ListFlows) {
+    /// Publishes a list. `tracked`: what its port has of this name.
+    fn publish(&self, list: u16, of_list: &ListFlows, tracked: Option<&Mask>) {
         let object = (!of_list.members.is_empty()).then(|| {
             let mut union = Mask::wildcard();
             of_list.members.iter().for_each(|m| union.union(&m.subtable.mask));
@@ -488,7 +522,10 @@ impl Table {
             let plan = match list {
                 0 => Plan::none(),
                 _ if is_of_later_stage => Plan::of_later_stage(list, &union),
-                _ => Plan::new(list, &union),
+                _ => match tracked {
+                    Some(later) => Plan::of_tracked(list, &union, later),
+                    None => Plan::new(list, &union),
+                },
             };
             let under_pressure = of_list.pressure.is_some();
             Box::new(FlowList { subtables, union: Shape::new(&union), plan, under_pressure, is_of_later_stage })
@@ -502,18 +539,20 @@ impl Table {
         // Dropped without the mutex.
         let _unused = self.writer.lock().indexes.take_unused(now);
         let mut writer = self.writer.lock();
-        let Writer { subtables, lists, phased_out, .. } = &mut *writer;
+        let Writer { subtables, lists, ports, phased_out, .. } = &mut *writer;
         let hits: HashMap<*const Subtable, u64> = subtables.values().map(|s| (Arc::as_ptr(s), s.take_hits())).collect();
         let limit = self.max_masks();
         for (&list, of_list) in lists {
             let rank = |m: &Member| std::cmp::Reverse(hits.get(&Arc::as_ptr(&m.subtable)).copied());
+            let port = ports.get(&list_index(of_list.stage.in_port));
+            let tracked = port.and_then(|port| port.tracked.as_deref());
             if !of_list.members.is_sorted_by_key(rank) {
                 of_list.members.sort_by_key(rank);
-                self.publish(list, of_list);
+                self.publish(list, of_list, tracked);
             }
             if of_list.end_pressure(limit, now) {
                 phased_out.insert(list);
-                self.publish(list, of_list);
+                self.publish(list, of_list, tracked);
             }
         }
     }

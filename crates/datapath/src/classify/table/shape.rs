@@ -31,6 +31,11 @@ impl Shape {
         self.count as usize
     }
 
+    /// The mask's blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+        self.ids[..self.count()].iter().copied().zip(&self.masks)
+    }
+
     /// The masked blocks of `key` that the mask has.
     pub fn compact(&self, key: &Key) -> impl Iterator<Item = Block> {
         self.ids[..self.count()].iter().zip(&self.masks).map(|(&id, mask)| {

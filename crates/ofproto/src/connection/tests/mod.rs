@@ -12,8 +12,9 @@ use openflow::codec::{decode, encode, frame_len};
 use openflow::packet_msg::PacketIn;
 use openflow::stats::FlowStatsRequest;
 use openflow::{
-    Action, AsyncChange, BundleAdd, BundleControl, Cookie, CookieFilter, FlowMod, FlowModCommand, GroupId,
-    Instructions, Match, MultipartReply, MultipartRequest, OfPort, PacketInReason, PacketOut, SwitchConfig, TableId,
+    Action, AsyncChange, BundleAdd, BundleControl, Cookie, CookieFilter, CtFlush, CtTuple, FlowMod, FlowModCommand,
+    GroupId, Instructions, Match, MultipartReply, MultipartRequest, OfPort, PacketInReason, PacketOut, SwitchConfig,
+    TableId,
 };
 use packet::Clock;
 
@@ -606,4 +607,51 @@ fn packets_that_no_worker_takes_are_waited_for() {
     bed.poll();
     assert!(s.wants_input() && (3..10).contains(&polls), "{polls}");
     assert_eq!(bed.datapath.stats().workers[0].injected, sent as u64);
+}
+
+/// Makes connections of UDP, of which every other one is in zone 1.
+fn connect(bridge: &Bridge, number: u16) {
+    use conntrack::table::slot::{Contents, Protocol};
+    use conntrack::{Tuple, protocol::simple::Seen, timeout::Timeout};
+    for port in 1..=number {
+        let orig = Tuple::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (port, 53), port % 2).unwrap();
+        let (reply, protocol) = (orig.reverse(), Protocol::Simple(Seen::First));
+        let skew = Default::default();
+        let new = Contents { orig, reply, protocol, mark: 0, label: 0, flags: 0, policy: 0, parent: None, skew };
+        let table = &bridge.datapath().unwrap();
+        table.conntrack().tracker.table.insert(&new, Timeout::UdpFirst, START).unwrap();
+    }
+}
+
+#[test]
+fn connections_end_in_steps_between_which_others_are_served() {
+    let bridge = bridge();
+    let left = || bridge.datapath().unwrap().conntrack().tracker.table.limits.connections();
+    let mut s = session(&bridge, ConnectionKind::Service, Version::V1_3);
+    connect(&bridge, 40_000);
+    let end_zone = encode(&Message::new(Version::V1_3, 5, Body::CtFlushZone(1)), s.options).unwrap();
+    let barrier = encode(&Message::new(Version::V1_3, 6, Body::BarrierRequest), s.options).unwrap();
+    s.receive(&[end_zone, barrier].concat(), START);
+    let mut polls = 0;
+    while s.has_work() {
+        assert!(left() > 20_000 && s.output().is_empty(), "it is not done, and the barrier waits");
+        s.poll(START);
+        polls += 1;
+    }
+    assert!(polls > 2, "{polls}");
+    assert_eq!(left(), 20_000);
+    assert_eq!(heard(&mut s).into_iter().map(|message| message.body).collect::<Vec<_>>(), [Body::BarrierReply]);
+    // One that is named whole ends at once.
+    let [src, dst] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|address| Some(address.into()));
+    let orig = CtTuple { src, dst, src_port: 2, dst_port: 53, ..CtTuple::default() };
+    let one = CtFlush { ip_proto: 17, orig, ..CtFlush::default() };
+    for _ in 0..2 {
+        assert_eq!(tell(&mut s, Body::CtFlush(Box::new(one))), []);
+        assert_eq!(left(), 19_999);
+    }
+    assert_eq!(tell(&mut s, Body::CtFlush(Box::default())), []);
+    while s.has_work() {
+        s.poll(START);
+    }
+    assert_eq!(left(), 0);
 }

@@ -122,3 +122,66 @@ fn a_load_with_a_mask_has_its_entry_right_after_the_subtype() {
     let bytes = encode(&Message::new(Version::V1_3, 1, Body::PacketOut(out)), DecodeOptions::default()).unwrap();
     assert_eq!(hex(&bytes[24..]), "ffff0020000023200021ffff0d0c005ad65000000012000000ff000000000000");
 }
+
+#[test]
+fn ending_connections() {
+    use crate::ct::{CtFlush, CtTuple};
+    let bytes = |hex: &str| -> Vec<u8> {
+        let hex: Vec<_> = hex.split_whitespace().collect();
+        hex.iter().map(|byte| u8::from_str_radix(byte, 16).expect("hex")).collect()
+    };
+    // The messages of OVS's tests, with the zone behind the tuples, where ovs-ofctl writes it.
+    let head = |len: u8, kind: u8| format!("01 04 00 {len:02x} 00 00 00 03 00 00 23 20 00 00 00 {kind:02x}");
+    let tuple = "00 00 00 14 00 00 00 00 00 00 00 00 00 00 ff ff 0a 0a 00 01 00 00 00 00 \
+                 00 01 00 14 00 00 00 00 00 00 00 00 00 00 ff ff 0a 0a 00 02 00 00 00 00 \
+                 00 02 00 08 00 50 00 00 00 03 00 08 1f 90 00 00";
+    let orig = CtTuple {
+        src: Some([10, 10, 0, 1].into()),
+        dst: Some([10, 10, 0, 2].into()),
+        src_port: 80,
+        dst_port: 8080,
+        ..CtTuple::default()
+    };
+    let tcp = CtFlush { ip_proto: 6, ..CtFlush::default() };
+    let icmp = CtTuple { icmp: (10, 1, 2), ..CtTuple::default() };
+    let cases = [
+        (format!("{} 00 00 00 00 00 00 00 0d", head(24, 29)), Body::CtFlushZone(13)),
+        (format!("{} 06 00 00 00 00 00 00 00", head(24, 32)), Body::CtFlush(Box::new(tcp))),
+        (
+            format!(
+                "{} 06 00 00 00 00 00 00 00 00 00 00 48 00 00 00 00 {tuple} 00 02 00 06 00 0d 00 00",
+                head(104, 32)
+            ),
+            Body::CtFlush(Box::new(CtFlush { zone: Some(13), orig, ..tcp })),
+        ),
+        (
+            format!("{} 06 00 00 00 00 00 00 00 00 01 00 48 00 00 00 00 {tuple}", head(96, 32)),
+            Body::CtFlush(Box::new(CtFlush { reply: orig, ..tcp })),
+        ),
+        (
+            format!(
+                "{} 01 00 00 00 00 00 00 00 \
+                 00 00 00 20 00 00 00 00 00 04 00 06 00 0a 00 00 00 05 00 05 01 00 00 00 00 06 00 05 02 00 00 00 \
+                 00 01 00 20 00 00 00 00 00 04 00 06 00 00 00 00 00 05 00 05 00 00 00 00 00 06 00 05 00 00 00 00",
+                head(88, 32)
+            ),
+            Body::CtFlush(Box::new(CtFlush { ip_proto: 1, orig: icmp, ..CtFlush::default() })),
+        ),
+    ];
+    for (hex, body) in cases {
+        let message = decode(&bytes(&hex), DecodeOptions::default()).unwrap_or_else(|e| panic!("{hex}: {e}"));
+        assert_eq!(message.body, body);
+        let again = encode(&message, DecodeOptions::default()).unwrap();
+        // ovs-ofctl pads numbers of 16 bits by its own measure.
+        let same = |bytes: &[u8]| decode(bytes, DecodeOptions::default()).unwrap().body == body;
+        assert!(same(&again) && again.len() == bytes(&hex).len(), "{again:02x?}");
+    }
+    let wrong = |hex: String| decode(&bytes(&hex), DecodeOptions::default()).unwrap_err().error;
+    let mixed = tuple.replacen("00 00 00 00 00 00 00 00 00 00 ff ff", "00 0a 00 00 00 00 00 00 00 00 ff ff", 1);
+    let tuples = |tuple: &str| format!("{} 06 00 00 00 00 00 00 00 00 00 00 48 00 00 00 00 {tuple}", head(96, 32));
+    assert_eq!(wrong(tuples(&mixed)), OFPBPC_BAD_VALUE);
+    assert_eq!(wrong(tuples(tuple).replace("20 06 00", "20 06 01")), NXBRC_MUST_BE_ZERO);
+    assert_eq!(wrong(tuples(tuple).replace("00 48 00", "00 49 00")), OFPBPC_BAD_LEN);
+    assert_eq!(wrong(tuples(tuple).replace("00 14 00", "00 13 00")), OFPBPC_BAD_LEN);
+    assert_eq!(wrong(format!("{} 00 00 00 00 00 01 00 0d", head(24, 29))), NXBRC_MUST_BE_ZERO);
+}

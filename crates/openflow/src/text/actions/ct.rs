@@ -164,6 +164,16 @@ fn parse_range(text: &str, nat: &mut Nat) -> Result<(), Error> {
         }
         NatAddrs::V6(first, last.filter(|&last| last != first))
     };
+    // On the wire, an address of zero is none: what is sent keeps its address.
+    let first = match nat.addrs {
+        NatAddrs::None => 0,
+        NatAddrs::V4(first, _) => u32::from(first).into(),
+        NatAddrs::V6(first, _) => first.into(),
+    };
+    if first == 0 && ports.is_none() {
+        nat.addrs = NatAddrs::None;
+        return Ok(());
+    }
     if let Some(ports) = ports {
         let (low, high) = ports.split_once('-').unwrap_or((ports, ports));
         let (low, high) = (integer16("nat", low)?, integer16("nat", high)?);

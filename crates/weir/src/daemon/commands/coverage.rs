@@ -1,6 +1,7 @@
 //! `coverage/...`: counters of events, and their recent rates.
 //!
-//! Names are those of OVS where an event is the same. What the datapath drops has one for each reason.
+//! Names are those of OVS where an event is the same. What the datapath drops has one for each reason, and what it does not
+//! track.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use datapath::DropReason;
+use datapath::conntrack::counters::Counter;
 
 use super::Context;
 use crate::unixctl::Command;
@@ -112,6 +114,14 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
+    let conntrack = context.engine.datapath.conntrack();
+    let counts = conntrack.tracker.table.counts();
+    counters.extend([
+        ("conntrack_made", counts.made),
+        ("conntrack_ended", counts.removed),
+        ("conntrack_early_drop", counts.dropped_early),
+    ]);
+    counters.extend(Counter::ALL.iter().map(|&counter| (counter.name(), conntrack.counters.get(counter))));
     for &reason in DropReason::ALL {
         counters.push((drop_counter(reason), workers().map(|w| w.drops.get(reason)).sum()));
     }
@@ -129,6 +139,9 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::PortDown => "datapath_drop_port_down",
         DropReason::TooBig => "datapath_drop_too_big",
         DropReason::Malformed => "datapath_drop_malformed",
+        DropReason::FragmentOverlap => "datapath_drop_fragment_overlap",
+        DropReason::FragmentExpired => "datapath_drop_fragment_expired",
+        DropReason::FragmentPurged => "ipf_stuck_frag_list_purged",
         DropReason::NoBuffer => "datapath_drop_no_buffer",
         DropReason::TtlExceeded => "datapath_drop_ttl_exceeded",
         DropReason::InPortDown => "datapath_drop_in_port_down",
@@ -202,7 +215,8 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_counter() {
-        let names: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|&reason| drop_counter(reason)).collect();
-        assert_eq!(names.len(), DropReason::ALL.len());
+        let drops = DropReason::ALL.iter().map(|&reason| drop_counter(reason));
+        let names: std::collections::BTreeSet<_> = drops.chain(Counter::ALL.iter().map(|c| c.name())).collect();
+        assert_eq!(names.len(), DropReason::ALL.len() + Counter::ALL.len());
     }
 }

@@ -17,6 +17,7 @@ use super::Context;
 use super::flows::DumpOptions;
 use super::ports::{check_datapath, dpctl_show, list_datapaths};
 use super::slow_path::when_done;
+use super::{conntrack, dpctl_error as error};
 use crate::flow_text::Names;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
@@ -36,8 +37,6 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/add-flows" "[dp] file" (1, 2) now!(add_flows), "Adds the flows that a file lists.";
     "dpctl/mod-flows" "[dp] file" (1, 2) now!(mod_flows), "Changes the flows that a file lists.";
     "dpctl/del-flows" "[dp] [file]" (0, 2) del_flows, "Removes the flows that a file lists, or all.";
-    "dpctl/dump-conntrack" "[-m] [-s] [dp] [zone=N]" (0, 4) now!(dump_conntrack),
-        "Tracked connections: there are none, for connections are not tracked yet.";
     "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
     "dpctl/normalize-actions" "flow actions [NAME=NUMBER]..." (2, ANY) now!(normalize_actions),
         "Groups datapath actions by the headers of the packets that they get.";
@@ -51,14 +50,9 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/list-commands" "" (0, 0) |_, _| Reply::Now(Ok(list())), "Lists these commands.";
 };
 
-/// An error as OVS's dpctl library words it.
-fn error(context: &Context, text: &str) -> String {
-    format!("{}: {text}\n", context.log.program())
-}
-
 fn list() -> String {
     let mut text = "The available commands are:\n".to_owned();
-    for command in COMMANDS {
+    for command in COMMANDS.iter().chain(conntrack::COMMANDS) {
         let _ = writeln!(text, "  {:<29} {}", command.name, command.usage);
     }
     text
@@ -259,11 +253,6 @@ fn get_flow(context: &Context, args: &[String]) -> Outcome {
         return Err(error(context, "getting flow (No such file or directory)"));
     };
     Ok(options.format(context, options.verbose.then_some("ovs")).line(&flow))
-}
-
-fn dump_conntrack(context: &Context, args: &[String]) -> Outcome {
-    let names: Vec<_> = words(args).into_iter().filter(|word| !word.starts_with("zone=")).collect();
-    after_datapath(context, &names, 0).map(|_| String::new())
 }
 
 fn parse_actions(context: &Context, args: &[String]) -> Outcome {

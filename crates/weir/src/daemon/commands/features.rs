@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 
 use super::Context;
+use crate::features::FeatureValue::{Flag, Number};
+use crate::features::{FEATURES, Feature};
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
@@ -16,47 +18,6 @@ pub const COMMANDS: &[Command<Context>] = commands! {
         "Has the datapath itself push and pop tunnel headers; there is no other way.";
 };
 
-/// A feature's name, title and value.
-type Feature = (&'static str, &'static str, FeatureValue);
-
-#[derive(Clone, Copy)]
-enum FeatureValue {
-    Flag(bool),
-    Number(u32),
-}
-
-use FeatureValue::{Flag, Number};
-
-/// In the order in which OVS lists them.
-const FEATURES: &[Feature] = &[
-    ("masked_set_action", "Masked set action", Flag(true)),
-    ("tnl_push_pop", "Tunnel push pop", Flag(false)),
-    ("ufid", "Ufid", Flag(true)),
-    ("trunc", "Truncate action", Flag(true)),
-    ("clone", "Clone action", Flag(true)),
-    ("sample_nesting", "Sample nesting", Number(0)),
-    ("ct_eventmask", "Conntrack eventmask", Flag(false)),
-    ("ct_clear", "Conntrack clear", Flag(false)),
-    ("max_hash_alg", "Max dp_hash algorithm", Number(0)),
-    ("check_pkt_len", "Check pkt length action", Flag(true)),
-    ("ct_timeout", "Conntrack timeout policy", Flag(false)),
-    ("explicit_drop_action", "Explicit Drop action", Flag(false)),
-    ("lb_output_action", "Optimized Balance TCP mode", Flag(false)),
-    ("ct_zero_snat", "Conntrack all-zero IP SNAT", Flag(false)),
-    ("add_mpls", "MPLS Label add", Flag(false)),
-    ("max_vlan_headers", "Max VLAN headers", Number(2)),
-    ("max_mpls_depth", "Max MPLS depth", Number(3)),
-    ("recirc", "Recirc", Flag(true)),
-    ("ct_state", "CT state", Flag(false)),
-    ("ct_zone", "CT zone", Flag(false)),
-    ("ct_mark", "CT mark", Flag(false)),
-    ("ct_label", "CT label", Flag(false)),
-    ("ct_state_nat", "CT state NAT", Flag(false)),
-    ("ct_orig_tuple", "CT orig tuple", Flag(false)),
-    ("ct_orig_tuple6", "CT orig tuple for IPv6", Flag(false)),
-    ("nd_ext", "IPv6 ND Extension", Flag(true)),
-];
-
 fn known_bridge(context: &Context, name: &str) -> Result<(), String> {
     context.bridge(name).map(drop).map_err(|_| "no such bridge".into())
 }
@@ -64,7 +25,7 @@ fn known_bridge(context: &Context, name: &str) -> Result<(), String> {
 fn show(context: &Context, args: &[String]) -> Outcome {
     known_bridge(context, &args[0])?;
     let mut text = String::new();
-    for (_, title, value) in FEATURES {
+    for Feature { title, value, .. } in FEATURES {
         let _ = match value {
             Flag(value) => writeln!(text, "{title}: {}", if *value { "Yes" } else { "No" }),
             Number(value) => writeln!(text, "{title}: {value}"),
@@ -85,7 +46,7 @@ fn list() -> String {
     FEATURES.iter().map(line).collect()
 }
 
-fn line((name, title, value): &Feature) -> String {
+fn line(Feature { name, title, value }: &Feature) -> String {
     let value = match value {
         Flag(value) => value.to_string(),
         Number(value) => value.to_string(),
@@ -94,9 +55,9 @@ fn line((name, title, value): &Feature) -> String {
 }
 
 fn set_feature(name: &str, value: Option<&str>) -> Outcome {
-    let feature = FEATURES.iter().find(|feature| feature.0 == name).ok_or("Unexpected support field")?;
+    let feature = FEATURES.iter().find(|feature| feature.name == name).ok_or("Unexpected support field")?;
     let Some(text) = value else { return Ok(line(feature)) };
-    let same = match feature.2 {
+    let same = match feature.value {
         Flag(value) => match text.to_ascii_lowercase().as_str() {
             "true" => value,
             "false" => !value,
@@ -109,7 +70,7 @@ fn set_feature(name: &str, value: Option<&str>) -> Outcome {
             Err(_) => return Err("Integer number expected".into()),
         },
     };
-    match (same, feature.2) {
+    match (same, feature.value) {
         (true, _) => Ok(String::new()),
         (false, Flag(false)) => Err("Can not enable features not supported by the datapth".into()),
         (false, _) => Err(format!("{name} cannot be turned off: translation always uses it")),
@@ -139,9 +100,9 @@ mod tests {
     #[test]
     fn a_feature_stays_what_it_is() {
         assert_eq!(set_feature("recirc", Some("true")), Ok(String::new()));
-        assert_eq!(set_feature("ct_state", Some("false")), Ok(String::new()));
+        assert_eq!(set_feature("ct_eventmask", Some("false")), Ok(String::new()));
         assert!(set_feature("recirc", Some("false")).unwrap_err().contains("cannot be turned off"));
-        assert!(set_feature("ct_state", Some("true")).is_err());
+        assert!(set_feature("ct_eventmask", Some("true")).is_err());
         assert_eq!(set_feature("recirc", Some("0")), Err("Boolean value expected".into()));
         assert_eq!(set_feature("nonsense", None), Err("Unexpected support field".into()));
         assert!(set_feature("max_vlan_headers", Some("3")).unwrap_err().contains("beyond"));

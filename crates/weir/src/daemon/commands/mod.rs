@@ -1,5 +1,6 @@
 //! The commands of the control socket, in one table.
 //!
+//! - `conntrack`: `dpctl/...-conntrack`, `dpctl/ct-...`
 //! - `coverage`: `coverage/...`
 //! - `dpctl`: `dpctl/...`
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
@@ -52,6 +53,7 @@ macro_rules! pieces {
     };
 }
 
+mod conntrack;
 pub mod coverage;
 mod dpctl;
 mod dpdk;
@@ -107,12 +109,18 @@ impl Context {
     }
 }
 
+/// An error as OVS's dpctl library words it.
+fn dpctl_error(context: &Context, text: &str) -> String {
+    format!("{}: {text}\n", context.log.program())
+}
+
 /// The table for servers.
 pub const TABLE: Commands<Context> = Commands(GROUPS);
 
 static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
     dpctl::COMMANDS,
+    conntrack::COMMANDS,
     slow_path::COMMANDS,
     features::COMMANDS,
     coverage::COMMANDS,

@@ -1,10 +1,10 @@
 //! `ofproto/trace`: what the tables do to a packet, explained.
 
 use datapath::PortNo;
-use ofproto::trace::{Request, Trace};
+use ofproto::trace::{Request, Trace, parse_ct_state};
 use packet::flow::text::{Items, NoNames};
 use packet::flow::{VLAN_PRESENT, VlanLimit, compose, extract};
-use packet::{Field, Key, Packet};
+use packet::{Field, Key};
 
 use super::Context;
 use super::ports::{check_datapath, parse_hex};
@@ -60,11 +60,12 @@ fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result
         bridge: &bridge,
         key: &key,
         actions: actions.as_deref(),
-        packet: frame.map(|frame| Packet::from_slice(&frame)),
+        packet: frame.as_deref(),
+        ct_next: &arguments.ct_next,
         ports: if arguments.names { &ports } else { &NoNames },
         datapath_ports: if arguments.names { &datapath_ports } else { &NoNames },
     };
-    ofproto::trace::trace(&context.engine.switch, request).ok_or_else(no_bridge)
+    ofproto::trace::trace(&context.engine.switch, &request).ok_or_else(no_bridge)
 }
 
 /// The arguments without options, and the packet taken off their end.
@@ -75,6 +76,7 @@ struct TraceArguments<'a> {
     names: bool,
     payload: Vec<u8>,
     frame: Option<Vec<u8>>,
+    ct_next: Vec<u32>,
 }
 
 impl TraceArguments<'_> {
@@ -95,7 +97,7 @@ impl TraceArguments<'_> {
                     }
                     out.payload = (0..length).map(|n| n as u8).collect();
                 }
-                "--ct-next" => return Err("--ct-next: there is no connection tracking yet".into()),
+                "--ct-next" => out.ct_next.push(parse_ct_state(value()?)?),
                 option if option.starts_with('-') => return Err(format!("{option}: unknown option")),
                 _ if out.words.len() == 3 => return Err("too many arguments".into()),
                 word => out.words.push(word),
@@ -220,6 +222,8 @@ mod tests {
         let parsed = TraceArguments::parse(&args).unwrap();
         assert_eq!((parsed.words, parsed.generate), (vec!["br0", "in_port=1"], true));
         assert_eq!(parsed.payload, [10, 255]);
+        let args = strings(&["br0", "in_port=1", "--ct-next", "trk,est", "--ct-next", "trk"]);
+        assert_eq!(TraceArguments::parse(&args).unwrap().ct_next, [0x22, 0x20]);
     }
 
     #[test]
@@ -230,7 +234,8 @@ mod tests {
         assert_eq!(error(&["br0", "a", "--nope"]), "--nope: unknown option");
         assert_eq!(error(&["br0", "a", "--l7"]), "Missing argument for option --l7");
         assert_eq!(error(&["br0", "a", "--l7-len", "64001"]), "64001: too much L7 data");
-        assert!(error(&["br0", "a", "--ct-next", "trk"]).contains("connection tracking"));
+        assert_eq!(error(&["br0", "a", "--ct-next"]), "Missing argument for option --ct-next");
+        assert_eq!(error(&["br0", "a", "--ct-next", "x"]), "x: unknown connection tracking state flag");
     }
 
     #[test]

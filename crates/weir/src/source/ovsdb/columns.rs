@@ -23,10 +23,12 @@ pub struct TableColumns {
 pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Open_vSwitch",
-        read: &["bridges", "next_cfg", "other_config"],
+        read: &["bridges", "datapaths", "next_cfg", "other_config"],
         written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
-        without_effect: &["datapaths", "ssl"],
+        without_effect: &["ssl"],
         keys: &[
+            "conntrack-early-drop",
+            "conntrack-limit",
             "controller-memory-limit",
             "dpdk-alloc-mem",
             "dpdk-extra",
@@ -178,6 +180,15 @@ pub const TABLES: &[TableColumns] = &[
         without_effect: &[],
         keys: &[],
     },
+    TableColumns {
+        name: "Datapath",
+        read: &["ct_zone_default_limit", "ct_zones"],
+        written: &["capabilities"],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], without_effect: &[], keys: &[] },
+    TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], without_effect: &[], keys: &[] },
 ];
 
 /// What is asked of the server.

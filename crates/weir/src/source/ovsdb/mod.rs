@@ -9,6 +9,7 @@
 //! is no connection, everything stays as it is.
 //!
 //! - `columns`: what is done with each column
+//! - `conntrack`: limits and timeouts of tracked connections
 //! - [`files`]: which files the database may name
 //! - `flow_tables`: the table Flow_Table
 //! - `mirror`: the table Mirror
@@ -30,6 +31,7 @@ use crate::config::origins::{Loaded, Origins};
 use crate::timer::{DueWork, Timer};
 
 mod columns;
+mod conntrack;
 pub mod files;
 mod flow_tables;
 mod mirror;

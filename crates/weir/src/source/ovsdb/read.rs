@@ -12,10 +12,12 @@ use openflow::{Version, Versions};
 use ovsdb::{Replica, Row};
 use ports::registry;
 
+use super::conntrack;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
 use super::unsupported;
+use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LocalKind, MAX_THREADS,
     NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
@@ -68,6 +70,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     state.notes = unsupported::notes(replica);
     state.desired.workers = state.workers(root);
     state.desired.datapath = state.datapath(root);
+    state.desired.conntrack = state.conntrack(replica, root);
     state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     state.desired.datapath.flow_restore_wait = waits;
@@ -186,6 +189,20 @@ impl DatabaseState {
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
             // Zero is for as many as can be.
             vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
+            ..default
+        }
+    }
+
+    fn conntrack(&mut self, replica: &Replica, root: &Row) -> Conntrack {
+        let default = Conntrack::default();
+        let rows = conntrack::read(replica, root);
+        let unknown = rows.unknown.iter().map(|name| format!("open_vswitch .: datapaths:{name} has no effect"));
+        self.notes.extend(unknown);
+        Conntrack {
+            limit: self.number(root, "other_config", "conntrack-limit").unwrap_or(default.limit),
+            zone_limit: rows.default_limit,
+            early_drop: root.map_string("other_config", "conntrack-early-drop") == Some("true"),
+            zones: rows.zones,
             ..default
         }
     }

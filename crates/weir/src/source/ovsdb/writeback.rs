@@ -1,6 +1,6 @@
 //! Writes to the database what runs: only the columns that differ from what it holds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ofproto::PortInfo;
 use openflow::{OfPort, Role};
@@ -10,9 +10,11 @@ use packet::Time;
 use ports::{dpdk, registry};
 
 use super::OVS_VERSION;
+use super::conntrack;
 use super::read::DatabaseState;
 use crate::config::Target;
 use crate::config::desired::format_mac;
+use crate::features::capabilities;
 use crate::reconfigure::unapplied::FailedPort;
 use crate::report::statistics;
 use crate::source::{ControllerStatus, Running};
@@ -43,6 +45,7 @@ pub fn transaction(
     let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
     let mut writer = Writer { replica, state, running, now, extent, failed, out: Transaction::new() };
     writer.root();
+    writer.datapaths();
     for row in replica.rows("Bridge") {
         writer.bridge(row);
     }
@@ -84,6 +87,17 @@ impl Writer<'_> {
             ("dpdk_version", dpdk::version().unwrap_or_else(|| "none".into()).into()),
         ];
         self.update(row, columns);
+    }
+
+    /// What the datapath can do. Other pairs stay, as with OVS.
+    fn datapaths(&mut self) {
+        let Some(root) = self.replica.rows("Open_vSwitch").next() else { return };
+        for (_, row) in conntrack::datapaths(self.replica, root).filter(|(name, _)| conntrack::TYPES.contains(name)) {
+            let held = row.string_pairs("capabilities").map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let mut pairs: BTreeMap<_, _> = held.collect();
+            pairs.extend(capabilities().map(|(name, value)| (name.to_owned(), value)));
+            self.update(row, [("capabilities", Datum::map(pairs))]);
+        }
     }
 
     fn bridge(&mut self, row: &Row) {

@@ -23,6 +23,7 @@
 //! - `reader`: typed values out of a document, with the line of each
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use datapath::AutoBalance;
@@ -32,6 +33,7 @@ use tokio::sync::oneshot;
 use super::{ConfigSource, Running, SourceEvent};
 use crate::config::Target;
 use crate::config::check;
+use crate::config::conntrack::{self, Conntrack, CtZone};
 use crate::config::desired::{
     self, Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES,
     Port, VlanMode, Vlans, Workers, parse_mac,
@@ -151,6 +153,7 @@ fn read_root(mut root: Section) -> Desired {
     let desired = Desired {
         workers: root.section("workers").map(read_workers).unwrap_or_default(),
         datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
+        conntrack: root.section("conntrack").map(read_conntrack).unwrap_or_default(),
         dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
         bridges: root.named("bridge", read_bridge),
     };
@@ -241,6 +244,50 @@ fn read_datapath(mut s: Section) -> Datapath {
     };
     s.finish();
     datapath
+}
+
+fn read_conntrack(mut s: Section) -> Conntrack {
+    let default = Conntrack::default();
+    let mut zones = BTreeMap::new();
+    for item in s.list("zone") {
+        let Some(mut zone) = item.section() else { continue };
+        let Some(number) = zone.get("number") else {
+            zone.error("a zone needs a number: number = 5");
+            continue;
+        };
+        let Some(number) = number.integer(0..=u16::MAX.into(), "the number of a zone") else { continue };
+        if zones.insert(number as u16, read_zone(zone)).is_some() {
+            item.error(format!("zone {number} is listed twice"));
+        }
+    }
+    let conntrack = Conntrack {
+        limit: s.integer("limit", CONNECTIONS, A_LIMIT).map_or(default.limit, |n| n as u32),
+        zone_limit: s.integer("zone-limit", CONNECTIONS, A_LIMIT).map(|n| n as u32),
+        tcp_sequence_check: s.bool("tcp-sequence-check").unwrap_or(default.tcp_sequence_check),
+        early_drop: s.bool("early-drop").unwrap_or(default.early_drop),
+        zones,
+    };
+    s.finish();
+    conntrack
+}
+
+const CONNECTIONS: RangeInclusive<i64> = 0..=u32::MAX as i64;
+const A_LIMIT: &str = "a number of connections";
+
+fn read_zone(mut s: Section) -> CtZone {
+    let limit = s.integer("limit", CONNECTIONS, A_LIMIT).map(|n| n as u32);
+    let timeouts = s.map("timeouts", |name, item| {
+        let known = name.replace('-', "_");
+        if !conntrack::timeout_names().any(|name| name == known) {
+            let near = nearest(&known, conntrack::timeout_names()).map(|near| format!("; did you mean {near:?}?"));
+            item.error(format!("there is no such timeout{}", near.unwrap_or_default()));
+            return None;
+        }
+        let seconds = item.integer(0..=u32::MAX.into(), "a number of seconds")?;
+        Some((known, seconds as u32))
+    });
+    s.finish();
+    CtZone { limit, timeouts: timeouts.into_values().collect() }
 }
 
 fn read_bridge(name: &str, mut s: Section) -> Bridge {

@@ -7,6 +7,17 @@ const GOOD: &str = r#"
 cores = [0, 1]
 sleep-max-us = 100
 
+[conntrack]
+limit = 1000000
+zone-limit = 5000
+tcp-sequence-check = false
+early-drop = true
+
+[[conntrack.zone]]
+number = 5
+limit = 0
+timeouts = { tcp-established = 3600, icmp_first = 5 }
+
 [[bridge]]
 name = "br0"
 local = false
@@ -52,6 +63,15 @@ fn everything_is_read() {
     let desired = loaded.desired;
     assert_eq!(desired.workers.cores, BTreeSet::from([0, 1]));
     assert_eq!(desired.workers.sleep_max, Duration::from_micros(100));
+    let timeouts = BTreeMap::from([("tcp_established".into(), 3600), ("icmp_first".into(), 5)]);
+    let conntrack = Conntrack {
+        limit: 1_000_000,
+        zone_limit: Some(5000),
+        tcp_sequence_check: false,
+        early_drop: true,
+        zones: BTreeMap::from([(5, CtZone { limit: Some(0), timeouts })]),
+    };
+    assert_eq!(desired.conntrack, conntrack);
     let bridge = &desired.bridges["br0"];
     assert!(!bridge.settings.local);
     assert_eq!(bridge.settings.datapath_id, Some(0xa1));
@@ -68,7 +88,7 @@ fn everything_is_read() {
     assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
     assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
     let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
-    assert_eq!(error, "test.toml:30: bridge.br0.port.p3: gone");
+    assert_eq!(error, "test.toml:41: bridge.br0.port.p3: gone");
 }
 
 #[test]
@@ -131,6 +151,12 @@ fn mistakes_are_explained() {
         ("{b}controllers = ['tpc:1.2.3.4']", "is not an address of a controller"),
         ("{b}controllers = [{ max-backoff-ms = 1000 }]", "a controller needs a target"),
         ("{b}controllers = ['tcp:a', 'tcp:a:6653']", "is listed twice"),
+        ("[[conntrack.zone]]\nlimit = 3", "a zone needs a number"),
+        ("[[conntrack.zone]]\nnumber = 65536", "65536 is not the number of a zone"),
+        ("[[conntrack.zone]]\nnumber = 1\n[[conntrack.zone]]\nnumber = 1", "zone 1 is listed twice"),
+        ("[[conntrack.zone]]\nnumber = 1\ntimeouts = { tcp_sin_sent = 3 }", "did you mean \"tcp_syn_sent\""),
+        ("[[conntrack.zone]]\nnumber = 1\ntimeouts = { udp_first = -3 }", "-3 is not a number of seconds"),
+        ("[conntrack]\nlimits = 3", "did you mean \"limit\""),
         ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
         ("[workers]\ncores = 2", "expected an array, cores = [...] or [[workers.cores]], got 2"),
         ("[workers\n", "test.toml:1:"),

@@ -191,13 +191,34 @@ fn tunnel_options() -> impl Strategy<Value = Body> {
     )
 }
 
+fn ending_connections() -> impl Strategy<Value = Body> {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    let address = |v4: bool| {
+        let v6 = (1u128 << 64..).prop_map(|bits| IpAddr::from(Ipv6Addr::from(bits)));
+        let address = if v4 { any::<Ipv4Addr>().prop_map(IpAddr::from).boxed() } else { v6.boxed() };
+        prop::option::of(address)
+    };
+    let tuple = move |v4, ip_proto| {
+        (address(v4), address(v4), any::<[u16; 3]>(), any::<[u8; 2]>()).prop_map(
+            move |(src, dst, [src_port, dst_port, id], [kind, code])| match ip_proto {
+                1 | 58 => CtTuple { src, dst, icmp: (id, kind, code), ..CtTuple::default() },
+                _ => CtTuple { src, dst, src_port, dst_port, ..CtTuple::default() },
+            },
+        )
+    };
+    let flush = (select(vec![0u8, 1, 6, 17, 58]), any::<bool>(), any::<Option<u16>>())
+        .prop_flat_map(move |(proto, v4, zone)| (Just((proto, zone)), tuple(v4, proto), tuple(v4, proto)))
+        .prop_map(|((ip_proto, zone), orig, reply)| Body::CtFlush(Box::new(CtFlush { zone, ip_proto, orig, reply })));
+    prop_oneof![any::<u16>().prop_map(Body::CtFlushZone), flush]
+}
+
 const XID: u32 = 0x0badcafe;
 
 /// A message about what flows use.
 pub fn group() -> impl Strategy<Value = Message> {
     version()
         .prop_flat_map(|v| {
-            let mut all = vec![group_mod(v).boxed(), tunnel_options().boxed()];
+            let mut all = vec![group_mod(v).boxed(), tunnel_options().boxed(), ending_connections().boxed()];
             all.extend((v >= Version::V1_1).then(|| table_mod(v).boxed()));
             all.extend((v >= Version::V1_3).then(|| meter_mod().boxed()));
             all.extend((v >= Version::V1_3).then(|| bundles(v).boxed()));

@@ -32,7 +32,7 @@ const LAYERS: &[Layer] = &[
     (&[(Field::DlType, 0x8847)], &[Field::MplsLabel, Field::MplsTc, Field::MplsBos, Field::MplsTtl]),
     (&[(Field::DlType, 0x894f)], &[Field::NshSpi, Field::NshSi, Field::NshC1, Field::NshTtl, Field::NshFlags]),
     (
-        &[(Field::CtState, 0x20), (Field::DlType, 0x0800), (Field::CtNwProto, 6)],
+        &[(Field::CtState, 0x21), (Field::DlType, 0x0800), (Field::CtNwProto, 6)],
         &[Field::CtNwSrc, Field::CtNwDst, Field::CtTpSrc, Field::CtTpDst],
     ),
 ];
@@ -52,7 +52,7 @@ pub fn matching() -> impl Strategy<Value = Match> {
         |((prereqs, fields), values, pick, (tci, tci_mask), in_port)| {
             let mut m = Match::any();
             for &(field, value) in prereqs {
-                let exact = if field == Field::CtState { 0x20 } else { u128::MAX };
+                let exact = if field == Field::CtState { 0x21 } else { u128::MAX };
                 m.set_masked(field, value, exact);
             }
             for (i, (&field, (value, mask, whole))) in fields.iter().zip(values).enumerate() {

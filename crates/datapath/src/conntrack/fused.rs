@@ -1,0 +1,332 @@
+//! Fused connections: the whole way of a packet of an established connection in one look-up.
+//!
+//! | step | function |
+//! |---|---|
+//! | packets whose entry of the header cache is fused take the short way: the connection is looked over, every flow of the way counts them, they are translated, and their result is that of the last pass | [`resolve`] |
+//! | a packet that comes to the end of its way with a [`Trail`] leaves a fused connection for the next one | [`fuse`], [`fuse_ends`] |
+//!
+//! The short way does what the long way does, or nothing. What does not pass goes the long way: a segment that opens or
+//! closes a connection, or lies outside of the windows, a wrong checksum, and whatever comes after a change of the
+//! connection's state, mark or label.
+
+use ::conntrack::table::Table;
+use ::conntrack::table::remembered::{Deadlines, Moment, Place};
+use packet::{BATCH_SIZE, Offload, Packet, Time};
+
+use super::trail::Trail;
+use super::{Conntrack, verify};
+use crate::actions::program::{Program, Way};
+use crate::classify::bits;
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated};
+use crate::classify::cache::headers::Found;
+use crate::classify::plan::Origin;
+use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
+use crate::classify::table::flow_counters::FlowCounters;
+use crate::classify::table::flow_ref::FlowRef;
+use crate::classify::{Caches, Table as FlowTable};
+use crate::pipeline::batch::BatchMeta;
+use crate::pipeline::recirculation::RecircStage;
+use crate::sync::rcu::Guard;
+
+/// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
+/// result of their first flow. Afterwards no result is a fused connection.
+#[inline(never)]
+pub fn resolve(
+    conntrack: &Conntrack,
+    fused: &FusedTable,
+    counters: FlowCounters<'_>,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    now: Time,
+) {
+    let table = &conntrack.tracker.table;
+    let mut those = 0u32;
+    // 1. Prefetch what the entries lead to.
+    for i in bits(meta.starts()) {
+        if let Some(number) = meta.found[i].action.fused() {
+            fused.prefetch(number);
+            those |= 1 << i;
+        }
+    }
+    if those == 0 {
+        return;
+    }
+    if !conntrack.is_fusing() {
+        return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
+    }
+    // 2. Prefetch the connections.
+    let mut tcp = 0u32;
+    let mut places = [None; BATCH_SIZE];
+    for i in bits(those) {
+        let Some(number) = meta.found[i].action.fused() else { continue };
+        let connection = fused.get(number);
+        places[i] = table.prefetch_slot(&connection.remembered).map(|place| (connection, place));
+        tcp |= u32::from(connection.is_tcp) << i;
+    }
+    // 3. Count the packets for the flows of the first pass, whichever way they go.
+    let count = packets.len();
+    for i in bits(those & !meta.counted()) {
+        let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
+        counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
+    }
+    // 4. Each packet of a run may go another way.
+    let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
+    for i in bits(runs) {
+        let run = i..meta.end_of_run(i, count);
+        meta.split_run(i, &packets[run.clone()]);
+        for at in run {
+            places[at] = places[i];
+            those |= 1 << at;
+            tcp |= (tcp >> i & 1) << at;
+        }
+    }
+    // 5. Look the connections over, by protocol: each has a loop as short as can be.
+    let (liberal, deadlines) = (conntrack.tracker.is_liberal(), Deadlines::new(Moment::of(now)));
+    let mut work = ShortWay { table, fused, liberal, now: deadlines, counters, time: now, sum: Sum::NONE };
+    work.look_over::<false>(those & !tcp, &places, packets, meta);
+    work.look_over::<true>(those & tcp, &places, packets, meta);
+    work.flush();
+    meta.add_counted(those);
+}
+
+/// Packets that are counted together: consecutive ones with the same later flows.
+struct Sum {
+    flows: [FlowAt; LATER],
+    packets: u16,
+    bytes: u32,
+    flags: u16,
+}
+
+impl Sum {
+    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], packets: 0, bytes: 0, flags: 0 };
+}
+
+/// What the short way needs.
+struct ShortWay<'a> {
+    table: &'a Table,
+    fused: &'a FusedTable,
+    liberal: bool,
+    now: Deadlines,
+    counters: FlowCounters<'a>,
+    time: Time,
+    /// What is not counted yet.
+    sum: Sum,
+}
+
+impl Fused {
+    /// The result of the last pass.
+    #[inline(always)]
+    fn result(&self) -> Found {
+        Found { flow: self.later[0].flow, action: self.action }
+    }
+}
+
+impl<'a> ShortWay<'a> {
+    /// Whether the flows of the way are what they were.
+    #[inline(always)]
+    fn holds(&self, connection: &Fused) -> bool {
+        connection.later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch)
+    }
+
+    /// Counts a packet for the flows of the later passes.
+    #[inline(always)]
+    fn count(&mut self, connection: &Fused, bytes: u32, flags: u16) {
+        let key = |flows: &[FlowAt; LATER]| flows.map(|at| at.key());
+        if key(&self.sum.flows) != key(&connection.later) {
+            self.flush();
+            self.sum.flows = connection.later;
+        }
+        let Sum { packets, bytes: all, flags: seen, .. } = &mut self.sum;
+        (*packets, *all, *seen) = (*packets + 1, *all + bytes, *seen | flags);
+    }
+
+    /// Counts the packets of the sum.
+    #[inline(always)]
+    fn flush(&mut self) {
+        let Sum { flows, packets, bytes, flags } = std::mem::replace(&mut self.sum, Sum::NONE);
+        for later in flows.iter().filter(|later| later.flow != FlowRef::NONE && packets > 0) {
+            self.counters.add(later.flow, packets, bytes, flags, self.time);
+        }
+    }
+
+    /// Looks the connections of packets over that are runs of their own, all of TCP or all of UDP. Packets must not overtake
+    /// an earlier one of their connection that goes the long way.
+    #[inline(always)]
+    fn look_over<const TCP: bool>(
+        &mut self,
+        those: u32,
+        places: &[Option<(&'a Fused, Place<'a>)>; BATCH_SIZE],
+        packets: &mut [Packet],
+        meta: &mut BatchMeta,
+    ) {
+        let mut long = 0u32;
+        for i in bits(those) {
+            if let (Some((connection, place)), Some(packet)) = (places[i], packets.get_mut(i))
+                && (long == 0 || !is_behind(connection, long, places))
+                && self.holds(connection)
+                && self.pass::<TCP>(connection, place, packet, meta.found[i].action)
+            {
+                self.count(connection, meta.headers.bytes[i], meta.headers.flags[i]);
+                meta.found[i] = connection.result();
+            } else {
+                meta.found[i].action = FastAction::PROGRAM;
+                long |= 1 << i;
+            }
+        }
+    }
+
+    /// Takes a packet through the connection, and translates it; or returns `false` and has done nothing.
+    #[inline(always)]
+    fn pass<const TCP: bool>(
+        &mut self,
+        connection: &Fused,
+        place: Place<'_>,
+        packet: &mut Packet,
+        action: FastAction,
+    ) -> bool {
+        let (ip, transport) = (usize::from(connection.ip), usize::from(connection.transport));
+        let passes = if TCP {
+            let Some(segment) = verify::tcp_segment(packet, ip) else { return false };
+            let (table, liberal) = (self.table, self.liberal);
+            table.pass_tcp_at(place, &connection.remembered, &segment, liberal, &mut self.now)
+        } else {
+            verify::is_right_udp(packet, ip) && self.table.pass_simple_at(place, &connection.remembered, &mut self.now)
+        };
+        if !passes {
+            return false;
+        }
+        match connection.translated {
+            Translated::No => {}
+            Translated::Short => {
+                let partial = packet.offload().flags & Offload::NEEDS_CSUM != 0;
+                connection.translation.apply(packet.data_mut(), ip, transport, TCP, partial);
+            }
+            Translated::Long => self.translate(packet, connection, action),
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn translate(&self, packet: &mut Packet, connection: &Fused, action: FastAction) {
+        let Some(number) = action.fused() else { return };
+        let place = verify::place(packet, connection.ip.into(), connection.transport.into(), connection.is_tcp);
+        self.fused.translation(number).apply(packet.data_mut(), &place);
+    }
+}
+
+/// Whether one of these packets is of the same direction of a connection.
+#[cold]
+fn is_behind(connection: &Fused, those: u32, places: &[Option<(&Fused, Place<'_>)>; BATCH_SIZE]) -> bool {
+    bits(those).any(|i| places[i].is_some_and(|(other, _)| other.remembered == connection.remembered))
+}
+
+/// What it takes to end a trail.
+pub struct Ends<'a> {
+    /// The flows.
+    pub table: &'a FlowTable,
+    /// The worker's counters.
+    pub counters: FlowCounters<'a>,
+    /// Keeps flows from being freed.
+    pub guard: Guard<'a>,
+}
+
+impl Ends<'_> {
+    /// A flow with its epoch, if it is live. What is read of the flow afterwards holds as long as the epoch is the same.
+    pub fn flow_at(&self, flow: FlowRef) -> Option<FlowAt> {
+        let epoch = self.counters.of(flow).epoch();
+        self.table.arena.live(flow, self.guard)?;
+        Some(FlowAt { flow, epoch })
+    }
+
+    /// The beginning of a trail, for packet `i` of a batch, which some flow has and a port has received.
+    pub fn begins(&self, meta: &BatchMeta, i: usize) -> Option<(FlowAt, u64)> {
+        if !meta.is_tracked() || !meta.has_line(i) {
+            return None;
+        }
+        let list = self.table.list(meta.stage(), self.guard)?;
+        let pattern = list.plan.pattern_of(Origin::of(&meta.headers.lines[i].0))?;
+        let first = self.flow_at(meta.found[i].flow)?;
+        pattern.tells_connections.then_some((first, list.plan.serial))
+    }
+
+    /// The trail of a packet that has come to another flow, which matches nothing that differs between packets of one
+    /// line.
+    pub fn goes_on(&self, trail: &Trail, stage: RecircStage, flow: FlowAt) -> Option<Trail> {
+        let list = self.table.list(RecircStage { recirc_id: 0, ..stage }, self.guard)?;
+        let tracked = list.plan.tracked.as_deref().filter(|_| list.plan.serial == trail.serial)?;
+        let live = self.table.arena.live(flow.flow, self.guard)?;
+        let place = usize::from(trail.passes);
+        if place == LATER || !live.is_within(tracked) {
+            return None;
+        }
+        let mut on = trail.clone();
+        // The last one comes first.
+        on.later.copy_within(..LATER - 1, 1);
+        on.later[0] = flow;
+        on.passes += 1;
+        Some(on)
+    }
+}
+
+/// Leaves a fused connection for the next packet of a trail that ends with this action.
+pub fn fuse(caches: &mut Caches, trail: &Trail, action: FastAction) {
+    if !caches.headers.is_on() {
+        return;
+    }
+    let short = trail.translation.as_ref().and_then(|translation| translation.short());
+    let translated = match (&trail.translation, short) {
+        (None, _) => Translated::No,
+        (Some(_), Some(_)) => Translated::Short,
+        (Some(_), None) => Translated::Long,
+    };
+    let fused = Fused {
+        later: trail.later,
+        remembered: trail.remembered,
+        translation: short.unwrap_or_default(),
+        action,
+        ip: trail.ip,
+        transport: trail.transport,
+        is_tcp: trail.is_tcp,
+        translated,
+    };
+    let long = trail.translation.as_ref().filter(|_| translated == Translated::Long);
+    caches.headers.insert_fused(&trail.line.0, trail.hash, trail.first, &fused, long);
+}
+
+/// The action of a flow whose program tracks packets and then rewrites and sends them.
+pub fn end_of(caches: &mut Caches, program: &Program) -> Option<FastAction> {
+    let Some(Way::Ends(rewrite)) = program.way() else { return None };
+    if program.only_tracks() {
+        return Some(FastAction::of(CompiledAction::Output(rewrite.port())));
+    }
+    caches.rewrites.number(rewrite).map(FastAction::of_rewrite)
+}
+
+/// Ends the trails of those packets of a batch whose flow does something simple in the end: sends them, drops them, or
+/// rewrites them before. To be called before anything is done with the packets.
+#[inline(never)]
+pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &BatchMeta) {
+    let mut leader = 0;
+    for i in 0..count {
+        if meta.starts() >> i & 1 != 0 {
+            leader = i;
+        }
+        let (Some(trail), found) = (meta.trails().get(i), meta.found[leader]) else { continue };
+        let is_simple = match found.action.kind() {
+            FastActionKind::Output(_) | FastActionKind::Drop(_) => true,
+            FastActionKind::Program => caches.rewrites.has_without_copies(found.action),
+            FastActionKind::Miss => false,
+        };
+        if !is_simple {
+            continue;
+        }
+        // The action is read again after the epoch, since the flow may have changed in between.
+        let Some(flow) = ends.flow_at(found.flow) else { continue };
+        let Some(live) = ends.table.arena.live(found.flow, ends.guard) else { continue };
+        if caches.fast_action(live.action()) == found.action
+            && let Some(trail) = ends.goes_on(trail, meta.stage(), flow)
+        {
+            fuse(caches, &trail, found.action);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The ct action on one packet: its headers are read and tracked, and what the verdict asks for is done to the packet.
+//!
+//! The order of what follows a verdict is that of `docs/conntrack.md`: addresses and ports, then sequence numbers, then
+//! what a helper changes in the data.
+
+use ::conntrack::headers::{Headers, Upper};
+use ::conntrack::helpers::{Helper, ftp};
+use ::conntrack::nat::{Place, Translation};
+use ::conntrack::table::Found;
+use ::conntrack::table::remembered::Remembered;
+use ::conntrack::{CtState, Metadata, Request, Verdict};
+use packet::flow::extract::Layers;
+use packet::wire::ip_proto;
+use packet::{Key, Packet};
+
+use super::counters::Counter;
+use super::fused::{self, Ends};
+use super::metadata;
+use super::trail::Trail;
+use super::verify::to_verify;
+use crate::actions::execute::{Executor, KeyView};
+use crate::actions::program::{Disposition, Program, Step};
+use crate::classify::Caches;
+use crate::classify::cache::fused::{FlowAt, LATER};
+use crate::pipeline::batch::BatchMeta;
+use crate::pipeline::recirculation::{Pass, RecircStage};
+
+/// What packets of one direction of a connection have in common as long as its state does not change.
+pub struct Tracked {
+    /// The connection, and the direction.
+    pub remembered: Remembered,
+    /// How they are translated.
+    pub translation: Option<Translation>,
+}
+
+/// A run of packets whose program begins with tracking them.
+pub struct TrackedRun<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// How it was found, for trails.
+    pub ends: Ends<'a>,
+    /// The flow, as it was before the program was read.
+    pub flow: Option<FlowAt>,
+    /// Index of the first packet in its batch.
+    pub first: usize,
+}
+
+impl Executor {
+    /// Runs a program that begins with tracking on the packets of a run, each by itself, and leaves a fused connection where
+    /// it can. What it recirculates comes to the pass `next`.
+    pub fn track_run(
+        &mut self,
+        run: &TrackedRun<'_>,
+        packets: impl Iterator<Item = Packet>,
+        caches: &mut Caches,
+        meta: &mut BatchMeta,
+        next: Pass,
+    ) {
+        for (packet, i) in packets.zip(run.first..) {
+            meta.extract(i, &packet);
+            self.track_packet(run, packet, i, caches, meta, next);
+        }
+    }
+
+    fn track_packet(
+        &mut self,
+        run: &TrackedRun<'_>,
+        mut packet: Packet,
+        i: usize,
+        caches: &mut Caches,
+        meta: &mut BatchMeta,
+        next: Pass,
+    ) {
+        let TrackedRun { program, ends, flow, .. } = run;
+        if meta.keys[i].common().nw_frag != 0 {
+            return self.run(program, packet, &mut KeyView::new(&mut meta.keys[i], meta.layers[i]), next);
+        }
+        let stage = meta.stage();
+        let before = meta.trails().get(i).cloned();
+        let is_first = meta.metadata().is_none() && self.conntrack.is_fusing();
+        let begins = if is_first { ends.begins(meta, i) } else { None };
+        let (line, hash) = (meta.headers.lines[i], meta.probes.hash_of(i));
+        let mut view = KeyView::new(&mut meta.keys[i], meta.layers[i]);
+        let is_tcp = view.key.common().nw_proto == ip_proto::TCP;
+        // 1. Track the packet, as often as the program says. All of it has to be the same connection.
+        let wanted = begins.is_some() || before.is_some();
+        let (mut first, mut same) = (None, true);
+        let mut steps = program.steps.iter();
+        let mut rest = steps.as_slice();
+        while let Some(Step::Ct(request)) = steps.next() {
+            rest = steps.as_slice();
+            view.refresh(packet.data(), true, self.vlan_limit);
+            let tracked = self.track(request, &mut packet, &mut view);
+            let tracked = tracked.filter(|_| wanted).and_then(|tracked| self.remember(tracked));
+            same &= match (&first, &tracked) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(first), Some(again)) => is_again(first, again),
+            };
+            first = first.or(tracked);
+        }
+        // 2. What is known of its way now.
+        let tracked = first.filter(|_| same);
+        let (ip, transport) = (view.layers.l3 as u8, view.layers.l4 as u8);
+        let trail = match (begins, before, tracked) {
+            (Some((first, serial)), _, Some(Tracked { remembered, translation })) => Some(Trail {
+                line,
+                hash,
+                serial,
+                first,
+                later: [FlowAt::NONE; LATER],
+                passes: 0,
+                is_tcp,
+                ip,
+                transport,
+                remembered,
+                translation,
+            }),
+            (_, Some(trail), Some(tracked)) if is_again_of(&trail, &tracked) => {
+                flow.and_then(|flow| ends.goes_on(&trail, stage, flow))
+            }
+            _ => None,
+        };
+        // 3. The rest of the program.
+        match (&program.end, rest.is_empty()) {
+            (Disposition::Recirc(id), true) => {
+                if let Some(reason) = self.refuses(next) {
+                    return self.outputs.retire_one(packet, reason, view.in_port());
+                }
+                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
+                self.recirculation.push_tracked(stage, next, packet, view.key, trail.as_ref());
+            }
+            _ => {
+                if let (Some(trail), Some(action)) = (&trail, fused::end_of(caches, program)) {
+                    fused::fuse(caches, trail, action);
+                }
+                self.run_rest(rest, &program.end, packet, &mut view, next);
+            }
+        }
+    }
+
+    /// What the next packet of the same direction has in common with one that was tracked, if that has not changed the state of
+    /// its connection.
+    fn remember(&self, (found, translation): (Found, Option<Translation>)) -> Option<Tracked> {
+        let remembered = self.conntrack.tracker.table.remember(&found)?;
+        Some(Tracked { remembered, translation })
+    }
+
+    /// Tracks a packet, whose key is extracted: writes the metadata of its connection into the key, and translates it.
+    /// Returns the connection and the translation, if nothing else was done to the packet.
+    #[inline(never)]
+    pub fn track(
+        &mut self,
+        request: &Request,
+        packet: &mut Packet,
+        view: &mut KeyView<'_>,
+    ) -> Option<(Found, Option<Translation>)> {
+        let conntrack = &*self.conntrack;
+        let headers = Headers::of(packet.data(), view.key, view.layers, request.zone, to_verify(packet.offload()));
+        let headers = match headers {
+            Ok(headers) => headers,
+            Err(why) => {
+                conntrack.counters.count(why.into());
+                metadata::write(&conntrack.tracker.malformed(request.zone), view.key);
+                return None;
+            }
+        };
+        let before = metadata::of_key(view.key, &headers.tuple);
+        let verdict = conntrack.tracker.track(&headers, &before, request, self.now);
+        if let Some(why) = verdict.invalid {
+            conntrack.counters.count(why.into());
+        }
+        if let Some(why) = verdict.refused {
+            conntrack.counters.count(why.into());
+        }
+        let follows = verdict.translation.is_some() || verdict.sequence.is_some() || verdict.helper.is_some();
+        let mut metadata = verdict.metadata;
+        if follows && let Some(place) = place(packet, view.key, view.layers) {
+            view.outdate();
+            metadata = self.follow_verdict(&verdict, &headers, request, packet, place);
+        }
+        metadata::write(&metadata, view.key);
+        let is_plain = verdict.invalid.is_none() && verdict.sequence.is_none() && verdict.helper.is_none();
+        let found = verdict.connection.filter(|_| is_plain && !matches!(headers.upper, Upper::Error(_)))?;
+        Some((found, verdict.translation.map(|(translation, _)| translation)))
+    }
+
+    /// Does to the packet what a verdict asks for. Returns the packet's metadata.
+    fn follow_verdict(
+        &self,
+        verdict: &Verdict,
+        headers: &Headers,
+        request: &Request,
+        packet: &mut Packet,
+        place: Place,
+    ) -> Metadata {
+        let conntrack = &*self.conntrack;
+        match (&verdict.translation, &headers.upper) {
+            (Some((outer, Some(inner))), Upper::Error(quoted)) => {
+                outer.apply_to_error(packet.data_mut(), &place, quoted, inner);
+            }
+            (Some((translation, _)), _) => translation.apply(packet.data_mut(), &place),
+            (None, _) => {}
+        }
+        if let Some(shift) = verdict.sequence {
+            ftp::shift_sequence(packet.data_mut(), &place, shift);
+        }
+        let mut metadata = verdict.metadata;
+        if let (Some(Helper::Ftp), Some(found), Upper::Tcp(segment)) =
+            (verdict.helper, &verdict.connection, &headers.upper)
+            && let Some(data) = data_of(packet.data(), &place)
+        {
+            match conntrack.tracker.ftp(found, segment, data, request.nat.is_some(), self.now) {
+                Ok(None) => {}
+                Ok(Some(edit)) => {
+                    if !edit.apply(packet, &place) {
+                        conntrack.counters.count(Counter::NoBuffer);
+                    }
+                }
+                Err(ftp::Malformed) => {
+                    conntrack.counters.count(Counter::Announcement);
+                    metadata.state = CtState::INV | CtState::TRK;
+                }
+            }
+        }
+        metadata
+    }
+}
+
+/// Whether tracking a packet once more has found the same, and has not translated it.
+fn is_again(first: &Tracked, again: &Tracked) -> bool {
+    first.remembered == again.remembered && again.translation.is_none()
+}
+
+/// As [`is_again`], for a packet with a trail.
+fn is_again_of(trail: &Trail, again: &Tracked) -> bool {
+    trail.remembered == again.remembered && again.translation.is_none()
+}
+
+/// Where the headers of a packet are that the tracker has read.
+fn place(packet: &Packet, key: &Key, layers: Layers) -> Option<Place> {
+    let at = |offset: u16| (offset != Layers::NONE).then_some(usize::from(offset));
+    let ip = at(layers.l3)?;
+    let header = packet.data().get(ip..)?;
+    let word = |at: usize| Some(usize::from(u16::from_be_bytes([*header.get(at)?, *header.get(at + 1)?])));
+    // Behind the packet there may be padding of the frame; a super-frame's length may not fit into the field.
+    let len = match header.first()? >> 4 {
+        4 => word(2)?,
+        _ => 40 + word(4)?,
+    };
+    let end = if packet.offload().is_gso() { packet.len() } else { (ip + len).min(packet.len()) };
+    let partial = packet.offload().needs_csum();
+    Some(Place { ip, transport: at(layers.l4), end, proto: key.common().nw_proto, partial })
+}
+
+/// The data of a TCP segment.
+fn data_of<'a>(frame: &'a [u8], place: &Place) -> Option<&'a [u8]> {
+    let transport = place.transport?;
+    let header = usize::from(frame.get(transport + 12)? >> 4) * 4;
+    frame.get(transport + header..place.end)
+}

@@ -1,0 +1,316 @@
+//! Fused connections against the long way: whatever packets come, a datapath with caches does what one without does, to
+//! packets, counters and connections.
+
+mod common;
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ByHand, by_hand, flow};
+use conntrack::nat::{Choice, Nat};
+use conntrack::table::slot::Contents;
+use conntrack::tracker::Translate;
+use conntrack::tuple::Side;
+use conntrack::{CtState, Request};
+use datapath::{Action, Config, FlowId, FlowSpec, PortNo, Rewrite};
+use packet::Field;
+use packet::wire::build;
+use proptest::prelude::*;
+
+const TRK: CtState = CtState::TRK;
+
+/// A packet of one of a few connections.
+#[derive(Clone, Debug)]
+struct Event {
+    client: u8,
+    reply: bool,
+    tcp: Option<(u16, u8)>,
+    v6: bool,
+    data: u8,
+    wrong: bool,
+    tos: u8,
+    /// Tenths of a second until then.
+    after: u16,
+    repeated: u8,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let tcp = prop::option::of((
+        prop_oneof![
+            6 => Just(0x10u16), 2 => Just(0x18), 2 => Just(0x02), 2 => Just(0x12), 1 => Just(0x11), 1 => Just(0x04),
+        ],
+        0..3u8,
+    ));
+    let after = prop_oneof![6 => Just(0u16), 2 => 0..20u16, 1 => 200..400u16];
+    (0..3u8, any::<bool>(), tcp, prop::bool::weighted(0.3), 0..9u8, prop::bool::weighted(0.1), 0..2u8, after, 1..4u8)
+        .prop_map(|(client, reply, tcp, v6, data, wrong, tos, after, repeated)| Event {
+            client,
+            reply,
+            tcp,
+            v6,
+            data,
+            wrong,
+            tos: 4 * tos,
+            after,
+            repeated,
+        })
+}
+
+/// Sequence numbers of both ends of each connection of TCP.
+#[derive(Default)]
+struct Ends([[u32; 2]; 6]);
+
+impl Event {
+    /// The frame. `public`: clients are translated, and answers go to the translated address.
+    fn frame(&self, ends: &mut Ends, public: bool) -> Vec<u8> {
+        let client = u16::from(self.client);
+        let (sport, dport) = (1000 + client, 80);
+        let (from, to) = if self.reply { (dport, sport) } else { (sport, dport) };
+        let data = vec![7; usize::from(self.data)];
+        let above = match self.tcp {
+            Some((flags, ahead)) => {
+                let sent = &mut ends.0[usize::from(self.client) + 3 * usize::from(self.v6)];
+                let [own, other] = if self.reply { [1, 0] } else { [0, 1] };
+                let seq = sent[own].wrapping_add(u32::from(ahead) * 40_000);
+                let (ack, opens) = (sent[other], u32::from(flags & 3 != 0));
+                if ahead == 0 {
+                    sent[own] = seq.wrapping_add(data.len() as u32 + opens);
+                }
+                let mut segment = build::tcp(from, to, flags, &data);
+                segment[4..8].copy_from_slice(&seq.to_be_bytes());
+                segment[8..12].copy_from_slice(&ack.to_be_bytes());
+                segment[14..16].copy_from_slice(&30_000u16.to_be_bytes());
+                segment
+            }
+            None => build::udp(from, to, &data),
+        };
+        let proto = if self.tcp.is_some() { 6 } else { 17 };
+        let sum_at = if self.tcp.is_some() { 16 } else { 6 };
+        let (mut frame, transport) = if self.v6 {
+            let inside: Ipv6Addr = "2001:db8::1".parse().unwrap();
+            let client = if public && self.reply { "2001:db8:7::7".parse().unwrap() } else { inside };
+            let server = "2001:db8:1::1".parse().unwrap();
+            let (src, dst) = if self.reply { (server, client) } else { (client, server) };
+            let packet = build::Ipv6 { src, dst, proto, traffic_class: self.tos, ..Default::default() }.packet(above);
+            (build::ethernet([2; 6], [4; 6], &[], 0x86dd, &packet), 54)
+        } else {
+            let client = if public && self.reply { [203, 0, 113, 7] } else { [10, 0, 0, 1] };
+            let (client, server) = (client.into(), [192, 0, 2, 1].into());
+            let (src, dst) = if self.reply { (server, client) } else { (client, server) };
+            let packet = build::Ipv4 { src, dst, proto, tos: self.tos, ..Default::default() }.packet(above);
+            (build::ethernet([2; 6], [4; 6], &[], 0x0800, &packet), 34)
+        };
+        frame.resize(frame.len().max(80), 0);
+        if self.wrong {
+            frame[transport + sum_at] ^= 0x55;
+        }
+        frame
+    }
+}
+
+/// What flows do with packets that have been tracked.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    nat: bool,
+    zone: u16,
+    mark: bool,
+    /// New packets are committed again, also where there is a connection.
+    commits_all: bool,
+    /// Rewrites a MAC address in the end.
+    rewrites: bool,
+    /// Established packets are classified once more.
+    thrice: bool,
+    /// In the end, they go different ways by their TOS.
+    tos: bool,
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let bools = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (bools, 0..2u16).prop_map(|((nat, mark, commits_all, rewrites, thrice, tos), zone)| Rules {
+        nat,
+        zone,
+        mark,
+        commits_all,
+        rewrites,
+        thrice,
+        tos,
+    })
+}
+
+/// Flows between the first two ports; the third one gets what is invalid.
+fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
+    let (dp, _, p) = switch;
+    let [inside, outside, invalid] = [0, 1, 2].map(|port: usize| p[port].0);
+    let ct = |request: Request| Action::Ct(Arc::new(request));
+    let look = Request { zone: rules.zone, nat: rules.nat.then_some(Translate::AsBefore), ..Request::default() };
+    let commit = |v6: bool| {
+        let address = if v6 { "2001:db8:7::7".parse().unwrap() } else { [203, 0, 113, 7].into() };
+        let addresses = Some((address, address));
+        let nat = Nat { side: Side::Src, addresses, ports: None, choice: Choice::Hash, persistent: false };
+        let nat = rules.nat.then_some(Translate::New(nat));
+        let mark = rules.mark.then_some((5, 0xff));
+        ct(Request { zone: rules.zone, commit: true, nat, mark, ..Request::default() })
+    };
+    let to = |port: PortNo| {
+        let mut actions = Vec::new();
+        if rules.rewrites {
+            actions.push(Action::Set(Arc::new(Rewrite::field(Field::DlDst, 0x0600_0000_0001))));
+        }
+        actions.push(Action::Output(port));
+        actions
+    };
+    // Of the second pass, for these bits of ct_state.
+    let after = |port: PortNo, recirc: u32, dl_type: u128, bits: CtState, all: CtState, actions: Vec<Action>| {
+        let mut spec = flow(port, recirc, &[(Field::DlType, dl_type)], actions);
+        spec.key.set(Field::CtState, bits.0.into());
+        spec.mask.add(Field::CtState, all.0.into());
+        spec
+    };
+    let (new, est, inv) = (CtState::NEW, CtState::EST, CtState::INV);
+    let mut specs: Vec<FlowSpec> = Vec::new();
+    for (dl_type, v6) in [(0x0800, false), (0x86dd, true)] {
+        for (port, other) in [(inside, outside), (outside, inside)] {
+            specs.push(flow(port, 0, &[(Field::DlType, dl_type)], vec![ct(look), Action::Recirc(1)]));
+            let mask = TRK | new | est | inv;
+            specs.push(after(port, 1, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
+            let established = if rules.thrice { vec![ct(look), Action::Recirc(2)] } else { to(other) };
+            specs.push(after(port, 1, dl_type, TRK | est, mask, established));
+            specs.push(after(port, 2, dl_type, TRK | est, mask, to(other)));
+            let last = if rules.thrice { specs.len() - 1 } else { specs.len() - 2 };
+            if rules.tos {
+                let mut high = after(
+                    port,
+                    specs[last].key.common().recirc_id.get(),
+                    dl_type,
+                    TRK | est,
+                    mask,
+                    vec![Action::Output(invalid)],
+                );
+                high.key.set(Field::NwTos, 4);
+                [&mut high.mask, &mut specs[last].mask].into_iter().for_each(|mask| mask.set_exact(Field::NwTos));
+                specs.push(high);
+            }
+            specs.push(after(port, 2, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
+            let actions =
+                if port == inside || rules.commits_all { [vec![commit(v6)], to(other)].concat() } else { vec![] };
+            specs.push(after(port, 1, dl_type, TRK | new, mask, actions));
+        }
+    }
+    specs.into_iter().map(|spec| dp.install(spec).unwrap()).collect()
+}
+
+/// All connections, in an order of their own.
+fn connections(switch: &ByHand) -> Vec<Contents> {
+    let (mut cursor, mut all) = (0, Vec::new());
+    while switch.0.conntrack().tracker.table.dump(&mut cursor, 100, |_, contents| all.push(*contents)) {}
+    all.sort_by_key(|contents| (contents.orig, contents.reply));
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn the_short_way_does_what_the_long_way_does(
+        rules in rules(),
+        events in prop::collection::vec(event(), 1..120),
+        disturb in prop::collection::vec((0..120usize, 0..4u8), 0..6),
+    ) {
+        let config = |caches| Config { exact_one_in: caches, ..Config::default() };
+        let (short, long) = (by_hand(config(1), 3), by_hand(config(0), 3));
+        let ids = [install(&short, rules), install(&long, rules)];
+        let mut ends = Ends::default();
+        for (n, event) in events.iter().enumerate() {
+            let frame = event.frame(&mut ends, rules.nat);
+            let port = usize::from(event.reply);
+            let mut sent = Vec::new();
+            for (switch, ids) in [&short, &long].into_iter().zip(&ids) {
+                let (dp, clock, p) = switch;
+                clock.advance(Duration::from_millis(100 * u64::from(event.after)));
+                for (_, what) in disturb.iter().filter(|(at, _)| *at == n) {
+                    let table = &dp.conntrack().tracker.table;
+                    match what {
+                        // Somebody changes marks, removes a connection, or changes what a flow does.
+                        0 => for contents in connections(switch) {
+                            let found = table.find(&contents.orig, dp.now());
+                            found.and_then(|found| table.mark(found.connection, Some((9, 0xf)), None));
+                        },
+                        1 => if let Some(contents) = connections(switch).first() {
+                            table.find(&contents.orig, dp.now()).map(|found| table.remove(found.connection));
+                        },
+                        2 => dp.modify(ids[2], vec![Action::Output(p[2].0)]).unwrap(),
+                        _ => dp.conntrack().tracker.set_liberal(true),
+                    }
+                }
+                for _ in 0..event.repeated {
+                    p[port].1.give(&frame);
+                }
+                while dp.poll() > 0 {}
+                sent.push([0, 1, 2].map(|port: usize| p[port].1.take()));
+            }
+            prop_assert_eq!(&sent[0], &sent[1], "packet {}: {:?}", n, event);
+            prop_assert_eq!(connections(&short), connections(&long), "after packet {}: {:?}", n, event);
+        }
+        for (a, b) in ids[0].iter().zip(&ids[1]) {
+            prop_assert_eq!(short.0.flow_stats(*a), long.0.flow_stats(*b));
+        }
+    }
+}
+
+/// Packets of an established connection are not classified twice.
+#[test]
+fn established_packets_take_the_short_way() {
+    for (nat, tcp, v6) in [(false, false, false), (true, false, false), (true, true, false), (false, true, true)] {
+        let switch = by_hand(Config::default(), 3);
+        let rules = Rules { nat, zone: 1, mark: true, commits_all: false, rewrites: true, thrice: false, tos: false };
+        install(&switch, rules);
+        let (dp, _, p) = &switch;
+        let mut ends = Ends::default();
+        let mut give = |reply: bool, flags: u16, count: usize| {
+            let tcp = tcp.then_some((flags, 0));
+            let event = Event { client: 0, reply, tcp, v6, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
+            for _ in 0..count {
+                p[usize::from(reply)].1.give(&event.frame(&mut ends, nat));
+                dp.poll();
+            }
+        };
+        give(false, 0x02, 1);
+        give(true, 0x12, 1);
+        for _ in 0..2 {
+            give(false, 0x10, 2);
+            give(true, 0x10, 2);
+        }
+        let before = dp.stats().workers[0].recirculated;
+        give(false, 0x10, 20);
+        give(true, 0x10, 20);
+        assert_eq!(dp.stats().workers[0].recirculated, before, "nat {nat}, tcp {tcp}, v6 {v6}");
+        assert_eq!(p[2].1.sent(), 0);
+        dp.conntrack().set_fusing(false);
+        give(false, 0x10, 20);
+        assert_eq!(dp.stats().workers[0].recirculated, before + 20, "switched off");
+    }
+}
+
+/// Neither do those of a connection that nobody answers, though each of them is committed.
+#[test]
+fn unanswered_packets_take_the_short_way() {
+    let switch = by_hand(Config::default(), 3);
+    install(
+        &switch,
+        Rules { nat: true, zone: 0, mark: false, commits_all: false, rewrites: false, thrice: false, tos: false },
+    );
+    let (dp, _, p) = &switch;
+    let event =
+        Event { client: 1, reply: false, tcp: None, v6: false, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
+    let give = |count: usize| {
+        for _ in 0..count {
+            p[0].1.give(&event.frame(&mut Ends::default(), true));
+            dp.poll();
+        }
+    };
+    give(4);
+    let before = dp.stats().workers[0].recirculated;
+    give(20);
+    assert_eq!((dp.stats().workers[0].recirculated, p[1].1.sent()), (before, 24));
+}

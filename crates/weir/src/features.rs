@@ -1,0 +1,101 @@
+//! What the datapath can do, with the names that OVS has for it: in `dpif/show-dp-features`, and in the column
+//! `capabilities` of the table Datapath (ovs-vswitchd.conf.db(5)).
+
+/// A feature.
+pub struct Feature {
+    /// Name of the capability.
+    pub name: &'static str,
+    /// In words.
+    pub title: &'static str,
+    /// Whether, or how far, the datapath can do it.
+    pub value: FeatureValue,
+}
+
+/// Whether, or how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum FeatureValue {
+    Flag(bool),
+    Number(u32),
+}
+
+use FeatureValue::{Flag, Number};
+
+const fn feature(name: &'static str, title: &'static str, value: FeatureValue) -> Feature {
+    Feature { name, title, value }
+}
+
+/// In the order in which OVS lists them.
+pub const FEATURES: &[Feature] = &[
+    feature("masked_set_action", "Masked set action", Flag(true)),
+    feature("tnl_push_pop", "Tunnel push pop", Flag(false)),
+    feature("ufid", "Ufid", Flag(true)),
+    feature("trunc", "Truncate action", Flag(true)),
+    feature("clone", "Clone action", Flag(true)),
+    feature("sample_nesting", "Sample nesting", Number(0)),
+    // There are no events of connections.
+    feature("ct_eventmask", "Conntrack eventmask", Flag(false)),
+    feature("ct_clear", "Conntrack clear", Flag(true)),
+    feature("max_hash_alg", "Max dp_hash algorithm", Number(0)),
+    feature("check_pkt_len", "Check pkt length action", Flag(true)),
+    feature("ct_timeout", "Conntrack timeout policy", Flag(true)),
+    feature("explicit_drop_action", "Explicit Drop action", Flag(false)),
+    feature("lb_output_action", "Optimized Balance TCP mode", Flag(false)),
+    feature("ct_zero_snat", "Conntrack all-zero IP SNAT", Flag(true)),
+    feature("add_mpls", "MPLS Label add", Flag(false)),
+    feature("max_vlan_headers", "Max VLAN headers", Number(2)),
+    feature("max_mpls_depth", "Max MPLS depth", Number(3)),
+    feature("recirc", "Recirc", Flag(true)),
+    feature("ct_state", "CT state", Flag(true)),
+    feature("ct_zone", "CT zone", Flag(true)),
+    feature("ct_mark", "CT mark", Flag(true)),
+    feature("ct_label", "CT label", Flag(true)),
+    feature("ct_state_nat", "CT state NAT", Flag(true)),
+    feature("ct_orig_tuple", "CT orig tuple", Flag(true)),
+    feature("ct_orig_tuple6", "CT orig tuple for IPv6", Flag(true)),
+    feature("nd_ext", "IPv6 ND Extension", Flag(true)),
+];
+
+/// The pairs of the column `capabilities`.
+pub fn capabilities() -> impl Iterator<Item = (&'static str, String)> {
+    let of_datapath = FEATURES.iter().map(|feature| {
+        let value = match feature.value {
+            Flag(value) => value.to_string(),
+            // A flag in this column, though it is a number.
+            Number(depth) if feature.name == "sample_nesting" => (depth > 0).to_string(),
+            Number(value) => value.to_string(),
+        };
+        (feature.name, value)
+    });
+    // OpenFlow's NXT_CT_FLUSH, which has nothing to do with the datapath.
+    of_datapath.chain([("ct_flush", "true".to_owned())])
+}
+
+/// Logs what tests look for in the log of OVS's daemon, in its words.
+pub fn log() {
+    for feature in FEATURES {
+        let said = match (feature.name, feature.value) {
+            ("recirc", Flag(true)) => "Datapath supports recirculation".to_owned(),
+            ("trunc", Flag(true)) => "Datapath supports truncate action".to_owned(),
+            ("clone", Flag(true)) => "Datapath supports clone action".to_owned(),
+            ("ct_clear", Flag(true)) => "Datapath supports ct_clear action".to_owned(),
+            ("ct_timeout", Flag(true)) => "Datapath supports timeout policy in conntrack action".to_owned(),
+            ("max_vlan_headers", Number(count)) => format!("VLAN header stack length probed as {count}"),
+            ("max_mpls_depth", Number(count)) => format!("MPLS label stack length probed as {count}"),
+            _ => continue,
+        };
+        tracing::info!(target: "ofproto_dpif", "ovs-netdev: {said}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_features() {
+        let all: std::collections::BTreeMap<_, _> = capabilities().collect();
+        assert_eq!(all.len(), FEATURES.len() + 1, "no name is there twice");
+        assert_eq!((&*all["ct_state"], &*all["max_vlan_headers"], &*all["sample_nesting"]), ("true", "2", "false"));
+    }
+}
