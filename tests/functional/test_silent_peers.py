@@ -193,9 +193,12 @@ def test_peers_that_read_no_events_are_bounded_together(ovs, crowd, tmp_path):  
     ovs.start()
     dummy_bridge(ovs, "p1")
     ovs.vsctl("set", "Open_vSwitch", ".", "other_config:controller-memory-limit=16")
-    count, many = 12_000, 40
+    # Removed in steps small enough for the one that reads, however slowly it is scheduled, to be never the one for whom most
+    # is kept.
+    steps, each, many = 12, 1000, 40
     flows = tmp_path / "flows"
-    flows.write_text("".join(f"send_flow_rem,priority={n},actions=drop\n" for n in range(1, count + 1)))
+    flows.write_text("".join(f"send_flow_rem,cookie={n % steps},priority={n + 1},actions=drop\n"
+                             for n in range(steps * each)))
     ovs.ofctl("add-flows", "br0", str(flows))
     # OFPT_SET_CONFIG with a miss_send_len: from then on, such a peer gets events.
     asking = HELLO + bytes.fromhex("0109000c000000050000ffff") + ECHO
@@ -204,8 +207,8 @@ def test_peers_that_read_no_events_are_bounded_together(ovs, crowd, tmp_path):  
     reader.sendall(asking)
     data, removed = b"", 0
 
-    def read(until_kind):
-        """Reads messages up to one of this kind; how many flow-removed were before it."""
+    def read(until_kind=None, until_removed=None):
+        """Reads messages up to one of this kind, or so many flow-removed."""
         nonlocal data, removed
         while True:
             while len(data) < 8 or len(data) < struct.unpack_from(">H", data, 2)[0]:
@@ -215,15 +218,13 @@ def test_peers_that_read_no_events_are_bounded_together(ovs, crowd, tmp_path):  
             kind, size = struct.unpack_from(">BH", data, 1)
             data = data[size:]
             removed += kind == 11
-            if kind == until_kind or removed == count:
+            if kind == until_kind or removed == until_removed:
                 return
 
-    read(3)
-    remover = threading.Thread(target=ovs.ofctl, args=("del-flows", "br0"))
-    remover.start()
-    read(None)
-    remover.join()
-    assert removed == count
+    read(until_kind=3)
+    for step in range(steps):
+        ovs.ofctl("del-flows", "br0", f"cookie={step}/-1")
+        read(until_removed=each * (step + 1))
     overflows = lambda: int(ovs.appctl("coverage/read-counter", "ofproto_controller_overflow"))
     assert 0 < overflows() < many, "no more than has to be"
     until(lambda: sum(map(closed, peers)) >= overflows(), what="the disconnection")

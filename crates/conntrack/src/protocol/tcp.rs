@@ -148,6 +148,11 @@ pub enum Scale {
 }
 
 impl Scale {
+    /// The bits that say which it is; none for [`Scale::None`]. Below is the shift.
+    const IS: u32 = Scale::UNKNOWN | Scale::KNOWN;
+    const UNKNOWN: u32 = 0x10;
+    const KNOWN: u32 = 0x20;
+
     fn shift(self) -> u8 {
         match self {
             Scale::Known(shift) => shift,
@@ -162,15 +167,15 @@ impl Scale {
     fn bits(self) -> u64 {
         match self {
             Scale::None => 0,
-            Scale::Unknown => 0x10,
-            Scale::Known(shift) => 0x20 | u64::from(shift),
+            Scale::Unknown => Scale::UNKNOWN.into(),
+            Scale::Known(shift) => u64::from(Scale::KNOWN) | u64::from(shift),
         }
     }
 
     fn from_bits(bits: u64) -> Scale {
-        match bits & 0x30 {
+        match bits as u32 & Scale::IS {
             0 => Scale::None,
-            0x10 => Scale::Unknown,
+            Scale::UNKNOWN => Scale::Unknown,
             _ => Scale::Known(bits as u8 & 0xf),
         }
     }
@@ -280,14 +285,35 @@ impl Ends {
         if segment.flags & (SYN | FIN | RST | ACK) != ACK {
             return None;
         }
-        let end = |from: usize| Ends::end(state, sent, from, State::Established);
-        let [mut src, mut dst] = if reply { [end(1), end(0)] } else { [end(0), end(1)] };
-        let window = Window::of(&mut src, &mut dst, segment);
-        if segment.window > src.window || !(liberal || window.contains(&src, &dst, segment)) {
+        // Where both ends are established, these are the rules of `Window`, on the words as they are.
+        let (src, dst) = (u32::from(reply), u32::from(!reply));
+        let [own, other] = if reply { [sent[1], sent[0]] } else { sent };
+        let ([src_sent, dst_sent], [src_limit, dst_limit]) =
+            ([own, other].map(|word| (word >> 32) as u32), [other as u32, own as u32]);
+        let [src_window, dst_window] = [src, dst].map(|end| (state >> (16 * end)) as u16);
+        let [a, b] = [src, dst].map(|end| (state >> (32 + 6 * end)) as u32);
+        let shifts = match a & b & Scale::IS {
+            0 => [0, 0],
+            Scale::UNKNOWN => [MAX_SCALE.into(); 2],
+            _ => [a & 0xf, b & 0xf],
+        };
+        let (seq, end) = match segment.len {
+            0 => (src_sent, src_sent),
+            len => (segment.seq, segment.seq.wrapping_add(len)),
+        };
+        let ack_lag = dst_sent.wrapping_sub(segment.ack) as i32;
+        let is_inside = at_least(src_limit, end)
+            & at_least(seq, src_sent.wrapping_sub(u32::from(dst_window) << shifts[1]))
+            & (ack_lag >= -ACK_SLACK)
+            & (ack_lag <= ACK_SLACK << shifts[0]);
+        if segment.window > src_window || !(is_inside | liberal) {
             return None;
         }
-        window.slide(&mut src, &mut dst);
-        Some(u64::from(src.sent) << 32 | u64::from(dst.limit))
+        let offered = u32::from(segment.window) << shifts[0];
+        let sent = if at_least(end, src_sent) { end } else { src_sent };
+        let opened = segment.ack.wrapping_add(offered);
+        let limit = if at_least(opened, dst_limit) { opened.wrapping_add(u32::from(offered == 0)) } else { dst_limit };
+        Some(u64::from(sent) << 32 | u64::from(limit))
     }
 
     /// The state of both ends, and their windows and scales, in 52 bits: what changes seldom.
@@ -315,7 +341,6 @@ impl Ends {
         }))
     }
 
-    #[inline(always)]
     fn end(words: u64, sent: [u64; 2], from: usize, state: State) -> End {
         End {
             sent: (sent[from] >> 32) as u32,
@@ -347,7 +372,6 @@ struct Window {
 
 impl Window {
     /// Also brings in what the first segment of an end tells about it.
-    #[inline(always)]
     fn of(src: &mut End, dst: &mut End, segment: &Segment) -> Window {
         let mut shifts = match (src.scale, dst.scale) {
             _ if segment.has(SYN) => [0, 0],
@@ -393,7 +417,6 @@ impl Window {
     }
 
     /// Whether the segment lies within the windows.
-    #[inline(always)]
     fn contains(&self, src: &End, dst: &End, segment: &Segment) -> bool {
         let expected = segment.seq.wrapping_sub(src.sent).wrapping_add(1) <= 2;
         at_least(src.limit, self.end)
@@ -411,7 +434,6 @@ impl Window {
     }
 
     /// The windows after the segment.
-    #[inline(always)]
     fn slide(&self, src: &mut End, dst: &mut End) {
         src.window = src.window.max(self.offered);
         if at_least(self.end, src.sent) {

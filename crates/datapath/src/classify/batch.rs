@@ -144,7 +144,11 @@ pub fn classify<S: Simd>(
             without_line = mixed::lines_of_unusual(&list.plan, packets, scan.unusual, &mut extractor, headers);
         }
         (leaders, unusual) = (scan.leaders | scan.unusual & !without_line, without_line);
-        known = if is_on { cache.find(simd, headers, leaders, probes, flow_counters, found) } else { 0 };
+        known = if is_on {
+            cache.find(simd, headers, leaders, probes, (flow_counters, list.plan.tracked.is_some()), found)
+        } else {
+            0
+        };
         // A batch is mixed if more than three of four packets start a run. If every other one does, both ways cost
         // the same, and runs cost less where one rule matches everything and two protocols alternate
         // (docs/performance.md). A few packets are not representative.
@@ -177,7 +181,7 @@ pub fn classify_recirculated<S: Simd>(
     let cache = &mut caches.headers;
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;
-        cache.find(simd, headers, scan.leaders, probes, table.arena.flow_counters(worker), found)
+        cache.find(simd, headers, scan.leaders, probes, (table.arena.flow_counters(worker), false), found)
     } else {
         0
     };

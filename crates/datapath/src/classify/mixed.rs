@@ -96,7 +96,7 @@ pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> 
         if have_pattern {
             // Each member is borrowed by itself: behind one reference to all of them, the compiler would assume that
             // each write may change any of them.
-            let MixedBatch { cache, headers, probes, found, flow_counters, now, .. } = work;
+            let MixedBatch { plan, cache, headers, probes, found, flow_counters, now, .. } = work;
             return look_up::<S, true>(
                 simd,
                 cache,
@@ -104,7 +104,7 @@ pub fn find<S: Simd>(simd: S, work: MixedBatch<'_>, recent: &mut RunHistory) -> 
                 headers,
                 probes,
                 found,
-                (flow_counters, now),
+                (flow_counters, now, plan.tracked.is_some()),
             );
         }
         recent.several_patterns = MIXED_PATTERN_BATCHES;
@@ -220,7 +220,7 @@ impl Leveled for WithoutExpectedPattern<'_> {
         if let Some(last) = last {
             *self.line = headers.lines[last as usize];
         }
-        look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now))
+        look_up::<S, false>(simd, cache, lines, headers, probes, found, (flow_counters, now, plan.tracked.is_some()))
     }
 }
 
@@ -338,7 +338,7 @@ fn lines_of_keys(
 }
 
 /// Looks packets up by their lines, which are hashed, and counts the hits for their flows. `SAME_ORIGIN`: all lines
-/// have the same origin.
+/// have the same origin. `is_tracked`: entries may lead to fused connections.
 #[inline(always)]
 fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     simd: S,
@@ -347,16 +347,22 @@ fn look_up<S: Simd, const SAME_ORIGIN: bool>(
     headers: &MaskedHeaders,
     probes: &mut Probes,
     found: &mut [Found],
-    (flow_counters, now): (FlowCounters<'_>, Time),
+    (flow_counters, now, is_tracked): (FlowCounters<'_>, Time, bool),
 ) -> Mixed {
     let Probes { hashes, at } = probes;
     let (view, Lines { unusual, cores }) = (cache.view(simd), lines);
     let count = found.len().min(BATCH_SIZE);
     let one = Origin::of(&headers.lines[0].0);
-    // 2. Compare the tags; prefetch the entries.
+    let has_core = |i: usize| if SAME_ORIGIN { cores != 0 } else { cores >> i & 1 != 0 };
+    // 2. Compare the tags; prefetch the entries, and what they may lead to.
     for i in 0..count {
         at[i] = view.candidate(simd, hashes[i]);
-        view.prefetch(at[i], if SAME_ORIGIN { cores != 0 } else { cores >> i & 1 != 0 });
+        view.prefetch(at[i], has_core(i));
+    }
+    if is_tracked {
+        for (i, &number) in at[..count].iter().enumerate() {
+            cache.fused().prefetch(number, has_core(i));
+        }
     }
     // 3. Compare the lines; prefetch the counters.
     let (mut other, core_at) = (0, one.core_at());

@@ -9,6 +9,7 @@
 //! closes a connection, or lies outside of the windows, a wrong checksum, and whatever comes after a change of the
 //! connection's state, mark or label.
 
+use ::conntrack::protocol::tcp::Segment;
 use ::conntrack::table::Table;
 use ::conntrack::table::remembered::{Deadlines, Moment, Place};
 use packet::{BATCH_SIZE, Offload, Packet, Time};
@@ -40,53 +41,113 @@ pub fn resolve(
     now: Time,
 ) {
     let table = &conntrack.tracker.table;
-    let mut those = 0u32;
-    // 1. Prefetch what the entries lead to.
-    for i in bits(meta.starts()) {
-        if let Some(number) = meta.found[i].action.fused() {
-            fused.prefetch(number);
-            those |= 1 << i;
-        }
-    }
+    let mut those = bits(meta.starts()).fold(0, |those, i| those | u32::from(meta.found[i].action.is_fused()) << i);
     if those == 0 {
         return;
     }
     if !conntrack.is_fusing() {
         return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
     }
-    // 2. Prefetch the connections.
-    let mut tcp = 0u32;
+    // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
+    let (mut tcp, mut lost) = (0u32, 0u32);
+    let mut connections = [fused.get(0); BATCH_SIZE];
     let mut places = [None; BATCH_SIZE];
     for i in bits(those) {
         let Some(number) = meta.found[i].action.fused() else { continue };
-        let connection = fused.get(number);
-        places[i] = table.prefetch_slot(&connection.remembered).map(|place| (connection, place));
-        tcp |= u32::from(connection.is_tcp) << i;
+        connections[i] = fused.get(number);
+        places[i] = table.prefetch_slot(&connections[i].remembered);
+        lost |= u32::from(places[i].is_none()) << i;
+        tcp |= u32::from(connections[i].is_tcp) << i;
     }
-    // 3. Count the packets for the flows of the first pass, whichever way they go.
+    // 2. Count the packets for the flows of the first pass, whichever way they go.
     let count = packets.len();
     for i in bits(those & !meta.counted()) {
         let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
         counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
     }
-    // 4. Each packet of a run may go another way.
+    // 3. Each packet of a run may go another way.
     let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
     for i in bits(runs) {
         let run = i..meta.end_of_run(i, count);
         meta.split_run(i, &packets[run.clone()]);
         for at in run {
-            places[at] = places[i];
+            (connections[at], places[at]) = (connections[i], places[i]);
             those |= 1 << at;
+            lost |= (lost >> i & 1) << at;
             tcp |= (tcp >> i & 1) << at;
         }
     }
-    // 5. Look the connections over, by protocol: each has a loop as short as can be.
-    let (liberal, deadlines) = (conntrack.tracker.is_liberal(), Deadlines::new(Moment::of(now)));
-    let mut work = ShortWay { table, fused, liberal, now: deadlines, counters, time: now, sum: Sum::NONE };
-    work.look_over::<false>(those & !tcp, &places, packets, meta);
-    work.look_over::<true>(those & tcp, &places, packets, meta);
+    // 4. Verify the packets. Protocols one after the other, since each is read by other code.
+    let mut segments = [Segment::default(); BATCH_SIZE];
+    let mut right = 0u32;
+    for i in bits(those & !lost & !tcp) {
+        right |= u32::from(verify::is_right_udp(&packets[i], connections[i].ip.into())) << i;
+    }
+    for i in bits(those & !lost & tcp) {
+        if let Some(segment) = verify::tcp_segment(&packets[i], connections[i].ip.into()) {
+            segments[i] = segment;
+            right |= 1 << i;
+        }
+    }
+    // 5. Look the connections over.
+    let batch = Fusable { those, right, connections, places, segments };
+    let deadlines = Deadlines::new(Moment::of(now));
+    let mut work = ShortWay {
+        table,
+        liberal: conntrack.tracker.is_liberal(),
+        now: deadlines,
+        counters,
+        time: now,
+        sum: Sum::NONE,
+    };
+    let passed = work.look_over::<false>(&batch, !tcp, meta) | work.look_over::<true>(&batch, tcp, meta);
     work.flush();
+    // 6. Translate, and give those packets their result that do not go the long way.
+    for i in bits(those & !passed) {
+        meta.found[i].action = FastAction::PROGRAM;
+    }
+    for i in bits(passed) {
+        let connection = batch.connections[i];
+        match connection.translated {
+            Translated::No => {}
+            Translated::Short => {
+                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
+                let (ip, transport) = (connection.ip.into(), connection.transport.into());
+                connection.translation.apply(packets[i].data_mut(), ip, transport, connection.is_tcp, partial);
+            }
+            Translated::Long => translate(fused, connection, meta.found[i].action, &mut packets[i]),
+        }
+        meta.found[i] = connection.result();
+    }
     meta.add_counted(those);
+}
+
+/// Translates a packet by the translation of its own that its connection has.
+#[inline(never)]
+fn translate(fused: &FusedTable, connection: &Fused, action: FastAction, packet: &mut Packet) {
+    let Some(number) = action.fused() else { return };
+    let place = verify::place(packet, connection.ip.into(), connection.transport.into(), connection.is_tcp);
+    fused.translation(number).apply(packet.data_mut(), &place);
+}
+
+/// Packets whose entries are fused.
+struct Fusable<'a> {
+    those: u32,
+    /// Those that are as they should be.
+    right: u32,
+    connections: [&'a Fused; BATCH_SIZE],
+    places: [Option<Place<'a>>; BATCH_SIZE],
+    /// Those of TCP.
+    segments: [Segment; BATCH_SIZE],
+}
+
+impl Fusable<'_> {
+    /// Whether one of these packets is of the same direction of a connection as packet `i`, and came before it.
+    #[cold]
+    fn is_behind(&self, i: usize, those: u32) -> bool {
+        let own = &self.connections[i].remembered;
+        bits(those & ((1 << i) - 1)).any(|earlier| self.connections[earlier].remembered == *own)
+    }
 }
 
 /// Packets that are counted together: consecutive ones with the same later flows.
@@ -104,7 +165,6 @@ impl Sum {
 /// What the short way needs.
 struct ShortWay<'a> {
     table: &'a Table,
-    fused: &'a FusedTable,
     liberal: bool,
     now: Deadlines,
     counters: FlowCounters<'a>,
@@ -121,23 +181,20 @@ impl Fused {
     }
 }
 
-impl<'a> ShortWay<'a> {
-    /// Whether the flows of the way are what they were.
+impl ShortWay<'_> {
+    /// Whether the flows of the way are what they were. Afterwards, the sum is for them.
     #[inline(always)]
-    fn holds(&self, connection: &Fused) -> bool {
-        connection.later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch)
-    }
-
-    /// Counts a packet for the flows of the later passes.
-    #[inline(always)]
-    fn count(&mut self, connection: &Fused, bytes: u32, flags: u16) {
+    fn holds(&mut self, later: &[FlowAt; LATER]) -> bool {
         let key = |flows: &[FlowAt; LATER]| flows.map(|at| at.key());
-        if key(&self.sum.flows) != key(&connection.later) {
-            self.flush();
-            self.sum.flows = connection.later;
+        if key(&self.sum.flows) == key(later) {
+            return true;
         }
-        let Sum { packets, bytes: all, flags: seen, .. } = &mut self.sum;
-        (*packets, *all, *seen) = (*packets + 1, *all + bytes, *seen | flags);
+        let holds = later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch);
+        if holds {
+            self.flush();
+            self.sum.flows = *later;
+        }
+        holds
     }
 
     /// Counts the packets of the sum.
@@ -149,75 +206,37 @@ impl<'a> ShortWay<'a> {
         }
     }
 
-    /// Looks the connections of packets over that are runs of their own, all of TCP or all of UDP. Packets must not overtake
-    /// an earlier one of their connection that goes the long way.
+    /// Takes packets through their connections, and counts them for the later flows, all of TCP or all of UDP. Returns those that
+    /// have passed; with the others, nothing was done. Packets must not overtake an earlier one of their connection that
+    /// goes the long way.
     #[inline(always)]
-    fn look_over<const TCP: bool>(
-        &mut self,
-        those: u32,
-        places: &[Option<(&'a Fused, Place<'a>)>; BATCH_SIZE],
-        packets: &mut [Packet],
-        meta: &mut BatchMeta,
-    ) {
-        let mut long = 0u32;
-        for i in bits(those) {
-            if let (Some((connection, place)), Some(packet)) = (places[i], packets.get_mut(i))
-                && (long == 0 || !is_behind(connection, long, places))
-                && self.holds(connection)
-                && self.pass::<TCP>(connection, place, packet, meta.found[i].action)
-            {
-                self.count(connection, meta.headers.bytes[i], meta.headers.flags[i]);
-                meta.found[i] = connection.result();
+    fn look_over<const TCP: bool>(&mut self, batch: &Fusable<'_>, protocol: u32, meta: &BatchMeta) -> u32 {
+        let those = batch.those & protocol;
+        let (mut passed, mut long) = (0u32, those & !batch.right);
+        for i in bits(those & batch.right) {
+            let connection = batch.connections[i];
+            let passes = (long == 0 || !batch.is_behind(i, long))
+                && self.holds(&connection.later)
+                && batch.places[i].is_some_and(|place| {
+                    let (table, remembered) = (self.table, &connection.remembered);
+                    if TCP {
+                        table.pass_tcp_at(place, remembered, &batch.segments[i], self.liberal, &mut self.now)
+                    } else {
+                        table.pass_simple_at(place, remembered, &mut self.now)
+                    }
+                });
+            if passes {
+                let Sum { packets, bytes, flags, .. } = &mut self.sum;
+                *packets += 1;
+                *bytes += meta.headers.bytes[i];
+                *flags |= meta.headers.flags[i];
+                passed |= 1 << i;
             } else {
-                meta.found[i].action = FastAction::PROGRAM;
                 long |= 1 << i;
             }
         }
+        passed
     }
-
-    /// Takes a packet through the connection, and translates it; or returns `false` and has done nothing.
-    #[inline(always)]
-    fn pass<const TCP: bool>(
-        &mut self,
-        connection: &Fused,
-        place: Place<'_>,
-        packet: &mut Packet,
-        action: FastAction,
-    ) -> bool {
-        let (ip, transport) = (usize::from(connection.ip), usize::from(connection.transport));
-        let passes = if TCP {
-            let Some(segment) = verify::tcp_segment(packet, ip) else { return false };
-            let (table, liberal) = (self.table, self.liberal);
-            table.pass_tcp_at(place, &connection.remembered, &segment, liberal, &mut self.now)
-        } else {
-            verify::is_right_udp(packet, ip) && self.table.pass_simple_at(place, &connection.remembered, &mut self.now)
-        };
-        if !passes {
-            return false;
-        }
-        match connection.translated {
-            Translated::No => {}
-            Translated::Short => {
-                let partial = packet.offload().flags & Offload::NEEDS_CSUM != 0;
-                connection.translation.apply(packet.data_mut(), ip, transport, TCP, partial);
-            }
-            Translated::Long => self.translate(packet, connection, action),
-        }
-        true
-    }
-
-    #[inline(never)]
-    fn translate(&self, packet: &mut Packet, connection: &Fused, action: FastAction) {
-        let Some(number) = action.fused() else { return };
-        let place = verify::place(packet, connection.ip.into(), connection.transport.into(), connection.is_tcp);
-        self.fused.translation(number).apply(packet.data_mut(), &place);
-    }
-}
-
-/// Whether one of these packets is of the same direction of a connection.
-#[cold]
-fn is_behind(connection: &Fused, those: u32, places: &[Option<(&Fused, Place<'_>)>; BATCH_SIZE]) -> bool {
-    bits(those).any(|i| places[i].is_some_and(|(other, _)| other.remembered == connection.remembered))
 }
 
 /// What it takes to end a trail.

@@ -110,10 +110,10 @@ impl FusedTable {
         &self.fused.slice()[number as usize]
     }
 
-    /// Prefetches it.
+    /// Prefetches the fused connection that an entry may have.
     #[inline(always)]
-    pub fn prefetch(&self, number: u32) {
-        prefetch(self.fused.slice().as_ptr().wrapping_add(number as usize));
+    pub fn prefetch(&self, entry: u32, has_core: bool) {
+        prefetch(self.fused.slice().as_ptr().wrapping_add(self.number(entry, has_core) as usize));
     }
 
     /// Its [`Translation`].

@@ -365,7 +365,8 @@ impl HeaderCache {
         (self.last_line, self.last_found) = (Aligned([0; 8]), Found::MISS);
     }
 
-    /// Looks up the packets of `want` by their lines. Returns the set of hits.
+    /// Looks up the packets of `want` by their lines. Returns the set of hits. `is_tracked`: entries may lead to fused
+    /// connections.
     #[inline(always)]
     pub fn find<S: Simd>(
         &mut self,
@@ -373,7 +374,7 @@ impl HeaderCache {
         headers: &MaskedHeaders,
         want: u32,
         probes: &mut Probes,
-        flow_counters: FlowCounters<'_>,
+        (flow_counters, is_tracked): (FlowCounters<'_>, bool),
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         // A batch that is a single run often has the line of the batch before.
@@ -385,7 +386,7 @@ impl HeaderCache {
                 return want;
             }
         }
-        let holds = self.find_any(simd, headers, want, probes, flow_counters, found);
+        let holds = self.find_any(simd, headers, want, probes, (flow_counters, is_tracked), found);
         if holds.is_power_of_two() && holds == want {
             let i = want.trailing_zeros() as usize;
             (self.last_line, self.last_found, self.last_epoch) = (headers.lines[i], found[i], probes.at[i]);
@@ -401,7 +402,7 @@ impl HeaderCache {
         headers: &MaskedHeaders,
         want: u32,
         probes: &mut Probes,
-        flow_counters: FlowCounters<'_>,
+        (flow_counters, is_tracked): (FlowCounters<'_>, bool),
         found: &mut [Found; BATCH_SIZE],
     ) -> u32 {
         let Probes { hashes, at } = probes;
@@ -412,10 +413,14 @@ impl HeaderCache {
             hashes[i] = view.hash(simd, line, Origin::of(line));
             view.prefetch_set(hashes[i]);
         }
-        // 2. Compare the tags; prefetch the entries.
+        // 2. Compare the tags; prefetch the entries, and what they may lead to.
         for i in bits(want) {
+            let has_core = Origin::of(&headers.lines[i].0).has_core();
             at[i] = view.candidate(simd, hashes[i]);
-            view.prefetch(at[i], Origin::of(&headers.lines[i].0).has_core());
+            view.prefetch(at[i], has_core);
+            if is_tracked {
+                self.fused.prefetch(at[i], has_core);
+            }
         }
         // 3. Compare the lines; prefetch the counters.
         let mut known = 0;

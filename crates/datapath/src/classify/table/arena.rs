@@ -148,10 +148,16 @@ impl FastAction {
         FastAction(FastAction::FUSED | number)
     }
 
+    /// Whether it is a fused connection.
+    #[inline(always)]
+    pub fn is_fused(self) -> bool {
+        self.0 >= FastAction::FUSED && self.0 < FastAction::PROGRAM.0
+    }
+
     /// The number, if it is a fused connection.
     #[inline(always)]
     pub fn fused(self) -> Option<u32> {
-        (self.0 >= FastAction::FUSED && self.0 < FastAction::PROGRAM.0).then_some(self.0 & !FastAction::KIND)
+        self.is_fused().then_some(self.0 & !FastAction::KIND)
     }
 
     /// Zero if two fast actions are equal.
