@@ -43,6 +43,13 @@ ONE = "in_port=1,udp,nw_dst=198.18.0.0/15,actions=output:2"
 # Copies the source address to a register, so that each flow is a megaflow of its own.
 OWN = "in_port=1,udp,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],output:2"
 VICTIM = "in_port=3,udp,nw_dst=198.18.0.0/15,actions=output:2"
+# Connections of port 1 have a zone with a limit, those of port 3 have another one.
+TRACKED = ["table=0,in_port=1,udp,ct_state=-trk,actions=ct(table=1,zone=1)",
+           "table=0,in_port=3,udp,ct_state=-trk,actions=ct(table=1,zone=2)",
+           "table=1,udp,ct_state=+trk+new,in_port=1,actions=ct(commit,zone=1),output:2",
+           "table=1,udp,ct_state=+trk+new,in_port=3,actions=ct(commit,zone=2),output:2",
+           "table=1,udp,ct_state=+trk+est,actions=output:2"]
+LIMIT = {"appctl": ("dpctl/ct-set-limits", "zone=1,limit=100000")}
 MASKS = [f"in_port=1,udp,nw_src=10.0.0.{i},nw_dst=198.18.0.0/{15 + i},actions=output:2" for i in range(8)]
 MASKS += ["priority=1,in_port=1,actions=output:2"]
 PROTOCOLS = [f"in_port=1,{protocol},tp_dst=53,actions=output:2" for protocol in ("tcp", "udp", "tcp6", "udp6")]
@@ -74,6 +81,8 @@ SCENARIOS = {
     "beside-benign": ("victim beside 10 000 flows", lambda d: traces.flows(d, 10_000), [ONE, VICTIM], True, {}),
     "beside-crafted": ("victim beside crafted packets", traces.crafted, [*traces.ACCESS_LIST, VICTIM], True, {}),
     "beside-noise": ("victim beside only new flows", traces.noise, [OWN, VICTIM], True, SMALL),
+    "beside-tracked": ("tracked victim beside 10 000 connections", lambda d: traces.conversations(d, 10_000), TRACKED, True, LIMIT),
+    "beside-new": ("tracked victim beside only new connections", traces.noise, TRACKED, True, LIMIT),
     "mixed": ("1 000 flows mixed, 9 masks", lambda d: traces.flows(d, 1000), MASKS, False, {}),
     "runs": ("1 000 flows in runs of 32, 9 masks", lambda d: traces.flows(d, 1000, 32), MASKS, False, {}),
     "protocols": ("1 000 flows of 8 protocols mixed, 4 rules", lambda d: traces.protocols(d, 1000), PROTOCOLS, False, {}),
@@ -247,13 +256,16 @@ def measure(switch, ports, seconds):
 def run(command, name, args, dpdk):
     _, trace, rules, victim, config = SCENARIOS[name]
     rules = traces.rules(args.traces, rules) if isinstance(rules, int) else rules
-    with Switch(command, dpdk, 1, args.core, config) as switch:
+    commands = config.get("appctl")
+    with Switch(command, dpdk, 1, args.core, {} if commands else config) as switch:
         setup = bridge(switch, rules)
+        if commands:
+            switch.appctl(*commands)
         switch.add_port(2, None)
         switch.add_port(1, trace and trace(args.traces))
         ports = [1]
         if victim:
-            switch.add_port(3, traces.flows(args.traces, 1000))
+            switch.add_port(3, (traces.conversations if commands else traces.flows)(args.traces, 1000))
             ports.append(3)
         time.sleep(args.settle)
         settle(switch, ports[-1])
@@ -355,8 +367,9 @@ def report(names, daemons, results, args):
             if SCENARIOS[name][3]:
                 rate = median(name, daemon, "victim")
                 victim = f"{rate / 1e6:.2f}"
-                if ("beside-benign", daemon) in results:
-                    victim += f" ({100 * rate / median('beside-benign', daemon, 'victim'):.0f} %)"
+                benign = "beside-tracked" if name in ("beside-tracked", "beside-new") else "beside-benign"
+                if (benign, daemon) in results:
+                    victim += f" ({100 * rate / median(benign, daemon, 'victim'):.0f} %)"
             print(f"| {SCENARIOS[name][0]} | {daemon} | {median(name, daemon, 'pps') / 1e6:.3f} "
                   f"| {median(name, daemon, 'sent') / 1e6:.3f} "
                   f"| {median(name, daemon, 'cycles'):.0f} | {median(name, daemon, 'shown'):.0f} | {victim} | {median(name, daemon, 'setup'):.1f} s "

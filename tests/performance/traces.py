@@ -153,6 +153,18 @@ def crafted(folder):
     return write(folder / "crafted.pcap", frames)
 
 
+def conversations(folder, count):
+    """Packets of UDP connections in both directions, in an order without a pattern; the first one of each is its
+    client's."""
+    draw = random.Random(12)
+    client = lambda i: (0x0A000000 + i, 1024 + i % 50_000)
+    ways = [(i, reply) for i in range(count) for reply in (False, True)]
+    draw.shuffle(ways)
+    ways = [(i, False) for i in draw.sample(range(count), count)] + ways
+    frames = (udp(TARGET, 53, client(i)[1], client(i)[0]) if reply else udp(*client(i)) for i, reply in ways)
+    return write(folder / f"conversations-{count}.pcap", frames)
+
+
 def noise(folder, count=1_000_000):
     """Packets whose addresses and ports are random: no two alike."""
     draw = random.Random(11)

@@ -143,3 +143,30 @@ fn connections_end_when_their_time_is_over() {
     }
     assert_eq!(connections(), 0);
 }
+
+/// A port that sends nothing but new connections pays for them with its turns; the other port is polled in each.
+#[test]
+fn new_connections_cost_their_own_port() {
+    let (dp, _, p) = by_hand(Config::default(), 3);
+    let commit = Request { commit: true, ..Request::default() };
+    firewall(&dp, &p, Request::default(), commit);
+    dp.install(flow(p[2].0, 0, &[], vec![ct(commit), Action::Output(p[1].0)])).unwrap();
+    p[0].1.give(&udp(INSIDE, OUTSIDE, 1000, 53));
+    dp.poll();
+    let mut passed_over = [0, 0];
+    for n in 0..4_000 {
+        for k in 0..32 {
+            p[0].1.give(&udp(INSIDE, OUTSIDE, 1000, 53));
+            if p[2].1.waiting() < 32 {
+                p[2].1.give(&udp(INSIDE + 1 + n, OUTSIDE, 2000 + k, 53));
+            }
+        }
+        dp.poll();
+        for (port, passed_over) in [0, 2].into_iter().zip(&mut passed_over) {
+            *passed_over += u32::from(p[port].1.waiting() > 0);
+        }
+        p[1].1.take();
+    }
+    assert_eq!(passed_over[0], 0, "the port with an established connection");
+    assert!(passed_over[1] > 0, "the other has lost no turn");
+}

@@ -149,6 +149,10 @@ pub struct Executor {
     pub hasher: Hasher,
     /// Connection tracking, which all workers share.
     pub conntrack: Arc<Conntrack>,
+    /// How often packets were tracked that belong to no established connection.
+    pub unestablished: u64,
+    /// Cycles that were spent on runs of packets of which some do not.
+    pub unestablished_cycles: u64,
     /// How many datagrams have become whole by fragments whose programs are being run, one within the other.
     pub reassemblies: u8,
 }

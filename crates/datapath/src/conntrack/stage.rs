@@ -167,6 +167,7 @@ impl Executor {
         };
         let before = metadata::of_key(view.key, &headers.tuple);
         let verdict = conntrack.tracker.track(&headers, &before, request, self.now);
+        self.unestablished += u64::from(verdict.metadata.state.0 & (CtState::NEW | CtState::INV).0 != 0);
         if let Some(why) = verdict.invalid {
             conntrack.counters.count(why.into());
         }

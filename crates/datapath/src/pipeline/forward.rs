@@ -22,6 +22,7 @@ use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, InFlight};
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::recirculation::{RecirculatedBatch, RecirculatedPacket};
+use crate::sync::tsc;
 use crate::worker::Worker;
 
 /// One poll of a receive queue.
@@ -229,7 +230,12 @@ impl Worker {
                     match table.arena.action(flow, guard) {
                         CompiledAction::Program(program) if program.way().is_some() => {
                             let run = TrackedRun { program, ends, flow: flow_at, first: run.start };
+                            let (unestablished, since) = (executor.unestablished, tsc::cycles());
                             executor.track_run(&run, packets, caches, meta, pass.of(program));
+                            if executor.unestablished != unestablished {
+                                let cycles = &mut executor.unestablished_cycles;
+                                *cycles = cycles.wrapping_add(tsc::cycles().wrapping_sub(since));
+                            }
                         }
                         compiled => act_on_run(executor, compiled, meta, packets, run.start, pass),
                     }

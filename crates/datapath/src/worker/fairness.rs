@@ -2,12 +2,13 @@
 //!
 //! Every turn polls each queue that has packets, so a queue with costly batches takes time from the others. Most
 //! costs are what the operator configured. Some are caused by a sender: packets that no flow matches, packets of a
-//! port that asks for more masks than it may have, recirculation storms, and super-frames that are cut into tiny
-//! segments.
+//! port that asks for more masks than it may have, recirculation storms, super-frames that are cut into tiny
+//! segments, and packets that are tracked and belong to no established connection.
 //!
 //! A batch with such packets is *charged* to its queue: the queue's deficit grows by the part of its cost that
 //! exceeds one and a quarter times that of the cheapest batch of the other queues. What is done with its packets when
-//! they come back from the slow path is charged as well.
+//! they come back from the slow path is charged as well. Of tracking, only what those packets cost is charged: a server's
+//! port has a few of them in many batches.
 //!
 //! A queue whose deficit is at least one turn is passed over. Each such turn lowers its deficit by the cost of the
 //! cheapest batch of the others. So the queue gets less time than another queue with traffic, which loses little by it.

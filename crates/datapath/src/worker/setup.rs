@@ -64,6 +64,8 @@ impl Worker {
             scratch: Vec::new(),
             hasher: table.hasher.clone(),
             conntrack: conntrack.clone(),
+            unestablished: 0,
+            unestablished_cycles: 0,
             reassemblies: 0,
         };
         let mut caches = Caches::new(config.exact_entries, config.seed);

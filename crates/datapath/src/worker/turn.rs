@@ -120,6 +120,7 @@ impl Worker {
     #[inline(always)]
     fn poll_and_charge(&mut self, queue: usize, turn: &mut Turn) {
         let (missed, storms, fine) = (self.executor.misses.missed, self.storms, fine_frames());
+        let unestablished = self.executor.unestablished_cycles;
         let count = self.forward(queue);
         self.rx[queue].record_poll(count, self.executor.now);
         let until = tsc::cycles();
@@ -127,11 +128,16 @@ impl Worker {
             turn.received += count;
             let cycles = until.wrapping_sub(turn.since);
             self.rx[queue].cycles.add(cycles);
+            let unestablished = self.executor.unestablished_cycles.wrapping_sub(unestablished).min(cycles);
             let charged = self.executor.misses.missed != missed
                 || self.storms != storms
                 || self.fairness.is_costly(cycles)
                     && (fine_frames() != fine || self.is_under_pressure(self.rx[queue].port.no));
-            self.fairness.record_batch(&mut self.rx[queue].deficit, cycles, charged);
+            let deficit = &mut self.rx[queue].deficit;
+            self.fairness.record_batch(deficit, cycles - unestablished, charged);
+            if unestablished > 0 {
+                self.fairness.charge(deficit, unestablished);
+            }
         }
         turn.since = until;
         if count > 0 && self.is_waited_for() {

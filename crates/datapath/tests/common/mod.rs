@@ -56,6 +56,11 @@ impl MemPort {
         self.sent.lock().unwrap().drain(..).map(|p| p.data().to_vec()).collect()
     }
 
+    /// Packets that no worker has received yet.
+    pub fn waiting(&self) -> usize {
+        self.queues[0].lock().unwrap().len()
+    }
+
     pub fn sent(&self) -> usize {
         self.sent.lock().unwrap().len()
     }
