@@ -260,6 +260,29 @@ def test_the_limit_makes_room_where_that_is_wanted(weir):
     assert ended > 400 and made == ended + count(switch), "shards that have nothing to give refuse"
 
 
+def test_established_packets_are_classified_twice_only_where_fusing_is_off(weir):
+    switch = weir(BRIDGE)
+    switch.ofctl("add-flow", "br0", "udp,ct_state=-trk,actions=ct(table=1)")
+    switch.ofctl("add-flow", "br0", "table=1,udp,ct_state=+trk+new,actions=ct(commit),2")
+
+    def recirculated(packets):
+        """By how many the counter of recirculations has grown after so many packets of one connection."""
+        before = count()
+        for _ in range(packets):
+            switch.appctl("netdev-dummy/receive", "p1", udp(1, 1000))
+        return count() - before
+
+    count = lambda: sum(map(int, re.findall(r"packet recirculations: (\d+)", switch.appctl("dpif-netdev/pmd-stats-show"))))
+    assert recirculated(5) > 0, "until the way is known"
+    assert recirculated(10) == 0
+    switch.appctl("dpctl/ct-disable-fusing")
+    assert recirculated(10) == 10
+    switch.appctl("dpctl/ct-enable-fusing")
+    recirculated(2)
+    assert recirculated(10) == 0
+    assert " n_packets=37," in switch.ofctl("dump-flows", "br0", "table=1")
+
+
 def test_capabilities_and_policies_of_the_database(ovs):
     ovs.start("--enable-dummy")
     dummy_bridge(ovs, "p1", "p2")

@@ -98,6 +98,30 @@ impl Headers {
         Headers::above_ip(src, dst, common.nw_proto, transport, zone, verify)
     }
 
+    /// The tuple of a frame of TCP, UDP or SCTP whose key and layers were extracted, and nothing else: nothing is verified. To
+    /// have its connection fetched.
+    pub fn tuple_of(frame: &[u8], key: &Key, layers: Layers, zone: u16) -> Option<Tuple> {
+        let common = key.common();
+        let proto = common.nw_proto;
+        if !matches!(proto, ip_proto::TCP | ip_proto::UDP | ip_proto::SCTP) || layers.l4 == Layers::NONE {
+            return None;
+        }
+        let ip = frame.get(usize::from(layers.l3)..)?;
+        let (src, dst): (IpAddr, IpAddr) = match common.dl_type.get() {
+            ethertype::IPV4 => {
+                let (header, _) = ipv4::Header::ref_from_prefix(ip).ok()?;
+                (header.src.into(), header.dst.into())
+            }
+            ethertype::IPV6 => {
+                let (header, _) = ipv6::Header::ref_from_prefix(ip).ok()?;
+                (header.src.into(), header.dst.into())
+            }
+            _ => return None,
+        };
+        let [a, b, c, d] = *frame.get(usize::from(layers.l4)..)?.first_chunk()?;
+        Tuple::new(src, dst, proto, (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), zone)
+    }
+
     /// The headers of an IP packet whose transport header and data are `transport`.
     pub fn above_ip(
         src: IpAddr,
@@ -231,6 +255,33 @@ mod tests {
         *wrong.last_mut().unwrap() ^= 1;
         assert_eq!(read(&wrong, ALL), Err(Malformed::Checksum));
         assert_eq!(read(&wrong, Verify::default()), Ok(headers));
+    }
+
+    #[test]
+    fn the_tuple_of_a_frame_is_that_of_its_headers() {
+        let udp = build::udp(1000, 53, b"question");
+        let tcp = build::tcp(1000, 80, 0x10, b"GET /");
+        let v4 = |proto, above: &[u8]| {
+            let ip = build::Ipv4 { proto, ..build::Ipv4::default() }.packet(above.to_vec());
+            build::ethernet([2; 6], [4; 6], &[], 0x0800, &ip)
+        };
+        let v6 = |proto, above: &[u8]| {
+            let (src, dst) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+            let ip = build::Ipv6 { src, dst, proto, ..Default::default() }.packet(above.to_vec());
+            build::ethernet([2; 6], [4; 6], &[], 0x86dd, &ip)
+        };
+        let tuple_of = |frame: &[u8]| {
+            let mut key = Key::new();
+            let layers = extract(frame, &mut key, VlanLimit::Two);
+            Headers::tuple_of(frame, &key, layers, 5)
+        };
+        for frame in [v4(17, &udp), v4(6, &tcp), v6(17, &udp), v6(6, &tcp)] {
+            assert_eq!(tuple_of(&frame), Some(read(&frame, ALL).unwrap().tuple));
+            for len in 0..frame.len() {
+                tuple_of(&frame[..len]);
+            }
+        }
+        assert_eq!(tuple_of(&v4(47, &udp)), None);
     }
 
     #[test]

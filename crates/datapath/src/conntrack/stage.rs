@@ -6,12 +6,13 @@
 use ::conntrack::headers::{Headers, Upper};
 use ::conntrack::helpers::{Helper, ftp};
 use ::conntrack::nat::{Place, Translation};
-use ::conntrack::table::Found;
+use ::conntrack::table::Found as FoundConnection;
 use ::conntrack::table::remembered::Remembered;
+use ::conntrack::tracker::Tracker;
 use ::conntrack::{CtState, Metadata, Request, Verdict};
 use packet::flow::extract::Layers;
 use packet::wire::ip_proto;
-use packet::{Key, Packet};
+use packet::{BATCH_SIZE, Key, Packet};
 
 use super::counters::Counter;
 use super::fused::{self, Ends};
@@ -20,10 +21,13 @@ use super::trail::Trail;
 use super::verify::to_verify;
 use crate::actions::execute::{Executor, KeyView};
 use crate::actions::program::{Disposition, Program, Step};
-use crate::classify::Caches;
 use crate::classify::cache::fused::{FlowAt, LATER};
+use crate::classify::cache::headers::Found;
+use crate::classify::table::arena::FastAction;
+use crate::classify::{Caches, CompiledAction, Table, bits};
 use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::{Pass, RecircStage};
+use crate::sync::rcu::Guard;
 
 /// What packets of one direction of a connection have in common as long as its state does not change.
 pub struct Tracked {
@@ -43,6 +47,34 @@ pub struct TrackedRun<'a> {
     pub flow: Option<FlowAt>,
     /// Index of the first packet in its batch.
     pub first: usize,
+}
+
+/// Has fetched what those packets of a batch need of their connections whose programs begin with tracking them: for all
+/// of them at once, since each would wait for two or three lines of memory.
+#[inline(never)]
+pub fn prefetch(tracker: &Tracker, flows: &Table, guard: Guard<'_>, packets: &[Packet], meta: &mut BatchMeta) {
+    let mut hashes = [0; BATCH_SIZE];
+    let mut those = 0u32;
+    for at in bits(meta.starts()) {
+        let Found { flow, action } = meta.found[at];
+        if action != FastAction::PROGRAM {
+            continue;
+        }
+        let CompiledAction::Program(program) = flows.arena.action(flow, guard) else { continue };
+        let Some(Step::Ct(request)) = program.steps.first() else { continue };
+        for i in at..meta.end_of_run(at, packets.len()) {
+            meta.extract(i, &packets[i]);
+            let tuple = Headers::tuple_of(packets[i].data(), &meta.keys[i], meta.layers[i], request.zone);
+            if let Some(tuple) = tuple {
+                hashes[i] = tracker.table.hash(&tuple);
+                tracker.table.prefetch(hashes[i]);
+                those |= 1 << i;
+            }
+        }
+    }
+    for i in bits(those) {
+        tracker.table.prefetch_connection(hashes[i]);
+    }
 }
 
 impl Executor {
@@ -141,7 +173,7 @@ impl Executor {
 
     /// What the next packet of the same direction has in common with one that was tracked, if that has not changed the state of
     /// its connection.
-    fn remember(&self, (found, translation): (Found, Option<Translation>)) -> Option<Tracked> {
+    fn remember(&self, (found, translation): (FoundConnection, Option<Translation>)) -> Option<Tracked> {
         let remembered = self.conntrack.tracker.table.remember(&found)?;
         Some(Tracked { remembered, translation })
     }
@@ -154,7 +186,7 @@ impl Executor {
         request: &Request,
         packet: &mut Packet,
         view: &mut KeyView<'_>,
-    ) -> Option<(Found, Option<Translation>)> {
+    ) -> Option<(FoundConnection, Option<Translation>)> {
         let conntrack = &*self.conntrack;
         let headers = Headers::of(packet.data(), view.key, view.layers, request.zone, to_verify(packet.offload()));
         let headers = match headers {

@@ -17,7 +17,7 @@ use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::table::arena::FastActionKind;
 use crate::classify::table::megaflow::LookupContext;
 use crate::conntrack::fused::{self, Ends};
-use crate::conntrack::stage::TrackedRun;
+use crate::conntrack::stage::{self, TrackedRun};
 use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, InFlight};
 use crate::pipeline::metadata::OwnMetadata;
@@ -193,6 +193,9 @@ impl Worker {
             }
         }
 
+        if programs && meta.is_tracked() {
+            stage::prefetch(&executor.conntrack.tracker, table, guard, packets, meta);
+        }
         let mut drain = packets.drain(..);
         let (mut at, mut again, mut refused) = (0, None, Batch::new());
         while at < count {
