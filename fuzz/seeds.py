@@ -159,6 +159,20 @@ def vlog():
         seed("vlog", name, text.encode())
 
 
+def tunnels():
+    """The number of the protocol, and a packet that begins with its outer IP header."""
+    for name, protocol, headers in (
+        ("vxlan", 0, "45000046000100004011f6a2c0000201c0000202c35012b50032f3de0800000012345600"),
+        ("gbp", 1, "45000046000100004011f6a2c0000201c0000202c35012b5003200008848123400000700"),
+        ("geneve", 3, "4500004e000100004011f69ac0000201c0000202c35017c1003a0a2102406558123456000102800101020304"),
+        ("gre", 4, "4500004600010000402ff684c0000201c0000202b0006558a52a00000102030400000009"),
+        ("erspan2", 5, "4500004600010000402ff684c0000201c0000202100088be00000009100000050000004d"),
+        ("erspan3", 5, "4500004a00010000402ff680c0000201c0000202100022eb00000009200000050102030400000098"),
+        ("gtpu", 6, "45000050000100004011f698c0000201c000020208680868003c7eb732ff002c01020304000500004500002800010000400066d30a0000010a000002"),
+    ):
+        seed("tunnel", name, bytes([protocol]) + bytes.fromhex(headers) + FRAMES["vlan_udp"])
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -167,3 +181,4 @@ if __name__ == "__main__":
     offloads()
     forward()
     vlog()
+    tunnels()

@@ -319,6 +319,11 @@ impl Reference {
         })
     }
 
+    /// What is translated of packets in this direction.
+    fn translated(&self, reply: bool) -> CtState {
+        if (self.nat.side == Side::Src) == reply { CtState::DNAT } else { CtState::SNAT }
+    }
+
     /// Whether every port of the range is taken for answers from this end.
     fn exhausted(&self, orig: &Tuple) -> bool {
         if orig.proto() == 1 {
@@ -327,10 +332,12 @@ impl Reference {
         }
         let (min, max) = self.nat.ports.unwrap();
         let mut reply = orig.reverse();
-        reply.set_address(Side::Dst, self.nat.addresses.unwrap().0);
+        // The end that is translated is the one to which answers go, or from which they come.
+        let side = if self.nat.side == Side::Src { Side::Dst } else { Side::Src };
+        reply.set_address(side, self.nat.addresses.unwrap().0);
         (min..=max).all(|port| {
             if orig.proto() != 58 {
-                reply.set_port(Side::Dst, port);
+                reply.set_port(side, port);
             }
             self.known.iter().any(|known| known.reply == reply || known.orig == reply)
         })
@@ -358,6 +365,8 @@ impl Reference {
             if let Some(seconds) = seconds {
                 known.end = self.now + seconds * 10;
             }
+            let bits = self.translated(reply);
+            let known = &mut self.known[i];
             if is == Is::Another {
                 self.known.swap_remove(i);
             } else {
@@ -374,11 +383,7 @@ impl Reference {
                         _ if reply => CtState::EST | CtState::RPL,
                         _ => CtState::EST,
                     }
-                    | match (translated, reply) {
-                        (false, _) => CtState::NONE,
-                        (true, false) => CtState::SNAT,
-                        (true, true) => CtState::DNAT,
-                    };
+                    | if translated { bits } else { CtState::NONE };
                 prop_assert_eq!(state, expected, "{:?} {:?}", known, sent);
                 return Ok(());
             }
@@ -407,7 +412,7 @@ impl Reference {
             return Ok(());
         }
         prop_assert_eq!(verdict.connection.is_some(), commit, "{:?}", verdict.refused);
-        let bits = if commit && step.nat { CtState::SNAT } else { CtState::NONE };
+        let bits = if commit && step.nat { self.translated(false) } else { CtState::NONE };
         prop_assert_eq!(state, CtState::NEW | CtState::TRK | bits);
         if commit {
             let mark = step.mark.map_or(0, |(value, _)| value);
@@ -437,17 +442,12 @@ impl Default for Sent {
     }
 }
 
-fn run(v6: bool, start: u32, choice: Choice, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(v6: bool, start: u32, side: Side, choice: Choice, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let address = |n: u8| {
         if v6 { IpAddr::from([0xfc, n, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, n]) } else { [10, n, 0, n].into() }
     };
-    let nat = Nat {
-        side: Side::Src,
-        addresses: Some((address(99), address(99))),
-        ports: Some((5000, 5003)),
-        choice,
-        persistent: false,
-    };
+    let nat =
+        Nat { side, addresses: Some((address(99), address(99))), ports: Some((5000, 5003)), choice, persistent: false };
     let tracker = Tracker::new(1000, [5, 6]);
     let mut reference = Reference { known: Vec::new(), now: 10, nat };
     // What each end of each flow has sent, as it would know it: next sequence number, and what it acknowledges.
@@ -580,11 +580,7 @@ fn error(
     };
     let known = reference.known[i];
     let direction = if reply { CtState::RPL } else { CtState::NONE };
-    let translated = match (step.nat && known.nat, reply) {
-        (false, _) => CtState::NONE,
-        (true, false) => CtState::SNAT,
-        (true, true) => CtState::DNAT,
-    };
+    let translated = if step.nat && known.nat { reference.translated(reply) } else { CtState::NONE };
     prop_assert_eq!(verdict.metadata.state, CtState::REL | CtState::TRK | direction | translated);
     prop_assert_eq!(verdict.metadata.orig, Some(known.orig));
     if let Some((outside, inside)) = &verdict.translation {
@@ -612,10 +608,11 @@ proptest! {
     fn tracker_equals_the_reference(
         v6: bool,
         start in prop_oneof![Just(0u32), Just(u32::MAX - 2000), any::<u32>()],
+        side in prop_oneof![Just(Side::Src), Just(Side::Dst)],
         random: bool,
         steps in steps(),
     ) {
-        run(v6, start, if random { Choice::Random } else { Choice::Hash }, steps)?;
+        run(v6, start, side, if random { Choice::Random } else { Choice::Hash }, steps)?;
     }
 }
 

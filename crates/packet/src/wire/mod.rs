@@ -57,6 +57,8 @@ pub mod ethertype {
     pub const ARP: u16 = 0x0806;
     /// Reverse ARP.
     pub const RARP: u16 = 0x8035;
+    /// A whole frame of Ethernet, in a tunnel (RFC 1701, RFC 6558).
+    pub const TEB: u16 = 0x6558;
     /// 802.1Q customer tag.
     pub const VLAN: u16 = 0x8100;
     /// 802.1ad service tag.
@@ -89,6 +91,8 @@ pub mod ip_proto {
     pub const UDP: u8 = 17;
     /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
+    /// Generic routing encapsulation.
+    pub const GRE: u8 = 47;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
     /// Encapsulating security payload.

@@ -1,0 +1,53 @@
+//! Headers of tunnels: VXLAN with its extensions, Geneve, GRE, ERSPAN and GTP-U, over IPv4 and IPv6.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`header`] | the header of each protocol, from bytes and to bytes |
+//! | [`options`] | the options of Geneve |
+//! | [`outer`] | the IP and UDP headers below, [`outer::encapsulate`] and [`outer::decapsulate`] |
+//! | [`ecn`] | what becomes of congestion marks (RFC 6040) |
+//!
+//! Nothing here knows ports, flows, routes or neighbours, allocates memory or reads a clock. What a stranger has sent is read with
+//! checks: whatever it is, the result is a packet that keeps within its frame, or a [`Malformed`] that says what is wrong.
+//!
+//! Numbers are in host byte order; headers are in network byte order.
+
+pub mod ecn;
+pub mod header;
+pub mod options;
+pub mod outer;
+
+/// Why a packet that came through a tunnel is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
+pub enum Malformed {
+    /// A header is not whole.
+    #[error("header not whole")]
+    Truncated,
+    /// A length field says more than there is, or less than its header has.
+    #[error("lengths that contradict each other")]
+    Length,
+    /// Another version than those that are known.
+    #[error("unknown version")]
+    Version,
+    /// A flag is set that is reserved or not known, or one is missing that has to be set.
+    #[error("unknown or missing flag")]
+    Flags,
+    /// The payload is of a protocol that the tunnel does not carry.
+    #[error("unknown payload protocol")]
+    Payload,
+    /// An option is not whole.
+    #[error("option not whole")]
+    Option,
+    /// A wrong checksum of IP, UDP or GRE.
+    #[error("wrong checksum")]
+    Checksum,
+    /// A fragment of the outer packet.
+    #[error("fragment of the outer packet")]
+    Fragment,
+    /// Neither IPv4 nor IPv6, or not the protocol that carries the tunnel.
+    #[error("not the protocol that carries the tunnel")]
+    Carrier,
+    /// The outer packet met congestion, and the inner one cannot say so (RFC 6040 section 4.2).
+    #[error("congestion that the inner packet cannot tell")]
+    Congestion,
+}

@@ -1,0 +1,394 @@
+//! What is encapsulated comes out again as it was, and what a stranger sends is read within its bounds.
+
+use std::net::IpAddr;
+
+use packet::wire::{checksum, ethertype};
+use proptest::prelude::*;
+use tunnel::Malformed;
+use tunnel::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwritable};
+use tunnel::options::Options;
+use tunnel::outer::{Decapsulated, Each, Outer, Prepared, Verify, decapsulate};
+
+const ALL: Verify = Verify { ip: true, transport: true };
+const PROTOCOLS: [Protocol; 7] = [
+    Protocol::Vxlan { group_policy: false },
+    Protocol::Vxlan { group_policy: true },
+    Protocol::VxlanGpe,
+    Protocol::Geneve,
+    Protocol::Gre,
+    Protocol::Erspan,
+    Protocol::Gtpu,
+];
+
+/// A header whose options are elsewhere.
+#[derive(Clone, Debug)]
+struct Owned {
+    protocol: Protocol,
+    header: Header<'static>,
+    options: Vec<u8>,
+}
+
+impl Owned {
+    fn header(&self) -> Header<'_> {
+        match self.header {
+            Header::Geneve { vni, oam, payload, .. } => Header::Geneve { vni, oam, payload, options: &self.options },
+            other => other,
+        }
+    }
+
+    /// The header as it is received: with what differs from packet to packet.
+    fn received(&self, each: &Each) -> Header<'_> {
+        match self.header() {
+            Header::Gre { key, checksum, sequence, payload } => {
+                Header::Gre { key, checksum, sequence: sequence.map(|_| each.sequence), payload }
+            }
+            Header::Erspan { session, mirror, .. } => {
+                let mirror = match mirror {
+                    Mirror::Two { egress, hardware, .. } => Mirror::Two { egress, hardware, timestamp: each.timestamp },
+                    one => one,
+                };
+                Header::Erspan { session, sequence: each.sequence, mirror }
+            }
+            other => other,
+        }
+    }
+}
+
+fn headers() -> impl Strategy<Value = Owned> {
+    let vni = 0u32..1 << 24;
+    let payload = prop_oneof![
+        Just(Payload::Ethernet),
+        Just(Payload::Packet(ethertype::IPV4)),
+        Just(Payload::Packet(ethertype::IPV6)),
+        Just(Payload::Packet(ethertype::MPLS)),
+        Just(Payload::Packet(ethertype::NSH)),
+    ];
+    let group = prop::option::of((any::<u16>(), prop::sample::select(vec![0u8, 0x40, 0x08, 0x48])))
+        .prop_map(|group| group.map(|(id, flags)| Group { id, flags }));
+    let option =
+        (any::<u16>(), any::<u8>(), prop::collection::vec(any::<[u8; 4]>(), 0..32)).prop_map(|(class, kind, value)| {
+            let mut bytes = class.to_be_bytes().to_vec();
+            bytes.extend([kind, value.len() as u8]);
+            bytes.extend(value.as_flattened());
+            bytes
+        });
+    let options = prop::collection::vec(option, 0..4)
+        .prop_map(|options| options.concat())
+        .prop_filter("no room", |options| options.len() <= 180);
+    let mirror = prop_oneof![
+        (0u32..1 << 20).prop_map(|index| Mirror::One { index }),
+        (any::<bool>(), 0u8..64).prop_map(|(egress, hardware)| Mirror::Two { egress, hardware, timestamp: 0 }),
+    ];
+    let plain = |protocol, header| Owned { protocol, header, options: Vec::new() };
+    prop_oneof![
+        (vni.clone(), group).prop_map(move |(vni, group)| {
+            plain(Protocol::Vxlan { group_policy: group.is_some() }, Header::Vxlan { vni, group })
+        }),
+        (vni.clone(), any::<bool>(), payload.clone())
+            .prop_map(move |(vni, oam, payload)| plain(Protocol::VxlanGpe, Header::VxlanGpe { vni, oam, payload })),
+        (vni, any::<bool>(), payload.clone(), options).prop_map(|(vni, oam, payload, options)| Owned {
+            protocol: Protocol::Geneve,
+            header: Header::Geneve { vni, oam, payload, options: &[] },
+            options,
+        }),
+        (any::<Option<u32>>(), any::<bool>(), any::<bool>(), payload).prop_map(
+            move |(key, checksum, sequence, payload)| {
+                plain(Protocol::Gre, Header::Gre { key, checksum, sequence: sequence.then_some(0), payload })
+            }
+        ),
+        (0u16..1 << 10, mirror).prop_map(move |(session, mirror)| {
+            plain(Protocol::Erspan, Header::Erspan { session, sequence: 0, mirror })
+        }),
+        (
+            any::<u32>(),
+            prop::sample::select(vec![0x30u8, 0x32, 0x31, 0x33]),
+            any::<[u8; 4]>(),
+            any::<bool>(),
+            any::<u8>()
+        )
+            .prop_map(move |(teid, flags, optional, is_packet, kind)| {
+                let is_packet = is_packet || kind == GTPU_PACKET;
+                let kind = if is_packet { GTPU_PACKET } else { kind };
+                let payload = if is_packet { Payload::Packet(ethertype::IPV4) } else { Payload::Message };
+                let optional = if flags & 7 == 0 { [0; 4] } else { optional };
+                plain(Protocol::Gtpu, Header::Gtpu { teid, flags, kind, optional, payload })
+            }),
+    ]
+}
+
+fn outers() -> impl Strategy<Value = Outer> {
+    let addresses = prop_oneof![
+        any::<[[u8; 4]; 2]>().prop_map(|[src, dst]| (IpAddr::from(src), IpAddr::from(dst))),
+        any::<[[u8; 16]; 2]>().prop_map(|[src, dst]| (IpAddr::from(src), IpAddr::from(dst))),
+    ];
+    (addresses, any::<u8>(), any::<u8>(), any::<bool>(), any::<u16>(), any::<bool>()).prop_map(
+        |((src, dst), tos, ttl, dont_fragment, port, checksum)| {
+            let dont_fragment = dont_fragment && src.is_ipv4();
+            Outer { src, dst, tos, ttl, dont_fragment, ports: (0, port), checksum }
+        },
+    )
+}
+
+/// A frame with these headers, and `data` behind them.
+fn encapsulate(outer: &Outer, owned: &Owned, each: &Each, data: &[u8]) -> Result<Vec<u8>, Unwritable> {
+    let prepared = Prepared::new(&[7; 14], outer, owned.protocol, &owned.header())?;
+    let mut frame = vec![0xee; prepared.len()];
+    frame.extend(data);
+    assert!(prepared.write(&mut frame, each));
+    Ok(frame)
+}
+
+proptest! {
+    #[test]
+    fn what_is_encapsulated_comes_out_again(
+        outer in outers(),
+        owned in headers(),
+        id: u16,
+        source_port: u16,
+        sequence: u32,
+        timestamp: u32,
+        mut data in prop::collection::vec(any::<u8>(), 1..200),
+        padding in 0usize..20,
+    ) {
+        // GTP-U tells IPv4 from IPv6 by the first byte.
+        data[0] = data[0] & 0xf | 0x40;
+        let each = Each { id, source_port, sequence, timestamp };
+        let mut frame = encapsulate(&outer, &owned, &each, &data).unwrap();
+        frame.extend(vec![0; padding]);
+        let packet = &frame[14..];
+        let Decapsulated { outer: seen, header, start, end } = decapsulate(packet, owned.protocol, ALL).unwrap();
+        let is_udp = owned.protocol.ip_proto() == 17;
+        let ports = if is_udp { (source_port, outer.ports.1) } else { (0, 0) };
+        prop_assert_eq!(seen, Outer { ports, checksum: outer.checksum && is_udp, ..outer });
+        prop_assert_eq!(header, owned.received(&each));
+        prop_assert_eq!(&packet[start..end], &data[..]);
+        if outer.src.is_ipv4() {
+            prop_assert_eq!(u16::from_be_bytes([packet[4], packet[5]]), id);
+        }
+    }
+
+    /// One bit that is wrong is noticed where a checksum covers it.
+    #[test]
+    fn checksums_are_verified(outer in outers(), owned in headers(), at: prop::sample::Index, bit in 0u8..8) {
+        let outer = Outer { checksum: true, ..outer };
+        let mut frame = encapsulate(&outer, &owned, &Each::default(), &[0x45; 40]).unwrap();
+        let is_udp = owned.protocol.ip_proto() == 17;
+        let covered = is_udp || matches!(owned.header, Header::Gre { checksum: true, .. });
+        let from = if outer.src.is_ipv4() { 34 } else { 54 };
+        // Without that of UDP itself: zero is none.
+        let at = from + at.index(frame.len() - from);
+        prop_assume!(covered && !(is_udp && (from + 4..from + 8).contains(&at)));
+        frame[at] ^= 1 << bit;
+        let result = decapsulate(&frame[14..], owned.protocol, ALL);
+        prop_assert!(result.is_err(), "{:?}", result);
+    }
+
+    /// Whatever comes: the payload lies within the packet. A header that was read can be written, and is the same.
+    #[test]
+    fn strangers_are_read_within_bounds(
+        outer in outers(),
+        owned in headers(),
+        cut: prop::sample::Index,
+        change in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        protocol in prop::sample::select(PROTOCOLS.to_vec()),
+        same: bool,
+    ) {
+        let mut frame = encapsulate(&outer, &owned, &Each::default(), &[0x45; 40]).unwrap();
+        for (at, value) in change {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        frame.truncate(cut.index(2 * frame.len()));
+        let packet = frame.get(14..).unwrap_or_default();
+        let protocol = if same { owned.protocol } else { protocol };
+        if let Ok(Decapsulated { header, start, end, .. }) = decapsulate(packet, protocol, Verify::default()) {
+            prop_assert!(start <= end && end <= packet.len());
+            let mut again = [0; 300];
+            if let Ok((len, _)) = header.write(&mut again) {
+                prop_assert!(len <= start);
+            }
+            if let Header::Geneve { options, .. } = header {
+                prop_assert!(Options::of(options).all(|option| option.is_ok()));
+            }
+        }
+    }
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Outer packets that scapy 2.5 has made.
+#[test]
+fn packets_of_others_are_read() {
+    let frame = [0xab; 20];
+    for (protocol, hex, expected) in [
+        (
+            PROTOCOLS[0],
+            "45000046000100004011f6a2c0000201c0000202c35012b50032f3de0800000012345600020000000002020000000001 \
+             88b5abababababababababababababababababababab",
+            Header::Vxlan { vni: 0x123456, group: None },
+        ),
+        (
+            PROTOCOLS[1],
+            "45000046000100004011f6a2c0000201c0000202c35012b5003200008848123400000700020000000002020000000001 \
+             88b5abababababababababababababababababababab",
+            Header::Vxlan { vni: 7, group: Some(Group { id: 0x1234, flags: 0x48 }) },
+        ),
+        (
+            Protocol::Geneve,
+            "4500004e000100004011f69ac0000201c0000202c35017c1003a0a210240655812345600010280010102030402000000 \
+             000202000000000188b5abababababababababababababababababababab",
+            Header::Geneve {
+                vni: 0x123456,
+                oam: false,
+                payload: Payload::Ethernet,
+                options: &[1, 2, 0x80, 1, 1, 2, 3, 4],
+            },
+        ),
+        (
+            Protocol::Gre,
+            "4500004600010000402ff684c0000201c0000202b0006558a52a00000102030400000009020000000002020000000001 \
+             88b5abababababababababababababababababababab",
+            Header::Gre { key: Some(0x0102_0304), checksum: true, sequence: Some(9), payload: Payload::Ethernet },
+        ),
+        (
+            Protocol::Erspan,
+            "4500004600010000402ff684c0000201c0000202100088be00000009100000050000004d020000000002020000000001 \
+             88b5abababababababababababababababababababab",
+            Header::Erspan { session: 5, sequence: 9, mirror: Mirror::One { index: 77 } },
+        ),
+        (
+            Protocol::Erspan,
+            "4500004a00010000402ff680c0000201c0000202100022eb000000092000000501020304000000980200000000020200 \
+             0000000188b5abababababababababababababababababababab",
+            Header::Erspan {
+                session: 5,
+                sequence: 9,
+                mirror: Mirror::Two { egress: true, hardware: 9, timestamp: 0x0102_0304 },
+            },
+        ),
+        (
+            Protocol::Gtpu,
+            "45000050000100004011f698c0000201c000020208680868003c7eb732ff002c01020304000500004500002800010000 \
+             400066d30a0000010a000002abababababababababababababababababababab",
+            Header::Gtpu {
+                teid: 0x0102_0304,
+                flags: 0x32,
+                kind: GTPU_PACKET,
+                optional: [0, 5, 0, 0],
+                payload: Payload::Packet(ethertype::IPV4),
+            },
+        ),
+    ] {
+        let packet = from_hex(hex);
+        let read = decapsulate(&packet, protocol, ALL).unwrap_or_else(|why| panic!("{protocol:?}: {why}"));
+        assert_eq!(read.header, expected);
+        assert_eq!((read.outer.src, read.outer.dst), ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
+        assert!(packet[read.start..read.end].ends_with(&frame[..4]), "{protocol:?}");
+    }
+}
+
+/// A change to a good packet, and why it is refused.
+#[test]
+fn bad_headers_are_refused_by_name() {
+    let outer = Outer {
+        src: [192, 0, 2, 1].into(),
+        dst: [192, 0, 2, 2].into(),
+        tos: 0,
+        ttl: 64,
+        dont_fragment: true,
+        ports: (0, 4789),
+        checksum: false,
+    };
+    let good = |protocol, header: Header<'static>| {
+        encapsulate(
+            &outer,
+            &Owned { protocol, header, options: vec![0, 1, 2, 1, 0, 0, 0, 0] },
+            &Each::default(),
+            &[0x45; 8],
+        )
+        .unwrap()
+        .split_off(14)
+    };
+    let vxlan = good(PROTOCOLS[0], Header::Vxlan { vni: 7, group: None });
+    let geneve =
+        good(Protocol::Geneve, Header::Geneve { vni: 7, oam: false, payload: Payload::Ethernet, options: &[] });
+    let gre =
+        good(Protocol::Gre, Header::Gre { key: Some(7), checksum: false, sequence: None, payload: Payload::Ethernet });
+    let erspan = good(Protocol::Erspan, Header::Erspan { session: 7, sequence: 0, mirror: Mirror::One { index: 1 } });
+    let payload = Payload::Packet(ethertype::IPV4);
+    let gtpu =
+        good(Protocol::Gtpu, Header::Gtpu { teid: 7, flags: 0x30, kind: GTPU_PACKET, optional: [0; 4], payload });
+    for (packet, protocol, at, value, why) in [
+        (&vxlan, PROTOCOLS[0], 0, 0x55, Malformed::Carrier),
+        (&vxlan, PROTOCOLS[0], 0, 0x44, Malformed::Length),
+        (&vxlan, PROTOCOLS[0], 3, 0x05, Malformed::Length),
+        (&vxlan, PROTOCOLS[0], 2, 0x01, Malformed::Length),
+        (&vxlan, PROTOCOLS[0], 6, 0x20, Malformed::Fragment),
+        (&vxlan, PROTOCOLS[0], 7, 0x01, Malformed::Fragment),
+        (&vxlan, PROTOCOLS[0], 9, 47, Malformed::Carrier),
+        (&vxlan, PROTOCOLS[0], 25, 0x07, Malformed::Length),
+        (&vxlan, PROTOCOLS[0], 25, 0xff, Malformed::Length),
+        (&vxlan, PROTOCOLS[0], 25, 0x0c, Malformed::Truncated),
+        (&vxlan, PROTOCOLS[0], 28, 0x00, Malformed::Flags),
+        (&vxlan, PROTOCOLS[0], 28, 0x88, Malformed::Flags),
+        (&vxlan, PROTOCOLS[1], 29, 0x08, Malformed::Flags),
+        (&vxlan, PROTOCOLS[0], 35, 0x01, Malformed::Flags),
+        (&vxlan, Protocol::VxlanGpe, 28, 0x3c, Malformed::Version),
+        (&vxlan, Protocol::VxlanGpe, 28, 0x0c, Malformed::Payload),
+        (&geneve, Protocol::Geneve, 28, 0x42, Malformed::Version),
+        (&geneve, Protocol::Geneve, 28, 0x3f, Malformed::Length),
+        (&geneve, Protocol::Geneve, 39, 0x02, Malformed::Option),
+        (&gre, Protocol::Gre, 21, 0x01, Malformed::Version),
+        (&gre, Protocol::Gre, 20, 0x60, Malformed::Flags),
+        (&gre, Protocol::Erspan, 20, 0x10, Malformed::Payload),
+        (&gre, Protocol::Erspan, 20, 0x20, Malformed::Flags),
+        (&erspan, Protocol::Erspan, 28, 0x20, Malformed::Version),
+        (&erspan, Protocol::Erspan, 22, 0x08, Malformed::Payload),
+        (&gtpu, Protocol::Gtpu, 28, 0x50, Malformed::Version),
+        (&gtpu, Protocol::Gtpu, 31, 0x09, Malformed::Length),
+        (&gtpu, Protocol::Gtpu, 28, 0x34, Malformed::Length),
+        (&gtpu, Protocol::Gtpu, 36, 0x15, Malformed::Payload),
+    ] {
+        let mut bad = packet.clone();
+        bad[at] = value;
+        let whole = decapsulate(&bad, protocol, Verify::default()).map(|_| ());
+        assert_eq!(whole, Err(why), "{protocol:?} with {value:#x} at {at}");
+    }
+    let mut wrong = vxlan.clone();
+    wrong[10] ^= 1;
+    assert_eq!(decapsulate(&wrong, PROTOCOLS[0], ALL).map(|_| ()), Err(Malformed::Checksum));
+    assert_eq!(checksum::checksum(&vxlan[..20]), 0);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let outer = Outer {
+        src: [192, 0, 2, 1].into(),
+        dst: [192, 0, 2, 2].into(),
+        tos: 0,
+        ttl: 64,
+        dont_fragment: true,
+        ports: (0, 6081),
+        checksum: false,
+    };
+    let prepare = |protocol, header: &Header<'_>| Prepared::new(&[0; 14], &outer, protocol, header).map(|p| p.len());
+    let geneve = |options| Header::Geneve { vni: 1, oam: false, payload: Payload::Ethernet, options };
+    let long: Vec<u8> = [[0, 0, 0, 0u8]; 63].concat();
+    assert_eq!(prepare(Protocol::Geneve, &geneve(&long[..200])), Ok(14 + 20 + 8 + 8 + 200));
+    assert_eq!(prepare(Protocol::Geneve, &geneve(&long)), Err(Unwritable::TooLong));
+    assert_eq!(prepare(Protocol::Geneve, &geneve(&long[..5])), Err(Unwritable::Range));
+    let vxlan = |vni| Header::Vxlan { vni, group: None };
+    assert_eq!(prepare(PROTOCOLS[0], &vxlan(1 << 24)), Err(Unwritable::Range));
+    let mixed = Outer { src: IpAddr::from([0u8; 16]), ..outer };
+    assert!(Prepared::new(&[], &mixed, PROTOCOLS[0], &vxlan(1)).is_err());
+    // The longest packet, and one byte more.
+    let prepared = Prepared::new(&[0; 14], &outer, PROTOCOLS[0], &vxlan(1)).unwrap();
+    let mut frame = vec![0; 14 + 65_536];
+    assert!(!prepared.write(&mut frame, &Each::default()));
+    frame.pop();
+    assert!(prepared.write(&mut frame, &Each::default()));
+    assert!(!prepared.write(&mut frame[..10], &Each::default()));
+}

@@ -1,0 +1,31 @@
+//! Packets for a tunnel's end, of any protocol. What is read lies within them, and can be written again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tunnel::header::Protocol;
+use tunnel::outer::{Decapsulated, Prepared, Verify, decapsulate};
+
+const PROTOCOLS: [Protocol; 7] = [
+    Protocol::Vxlan { group_policy: false },
+    Protocol::Vxlan { group_policy: true },
+    Protocol::VxlanGpe,
+    Protocol::Geneve,
+    Protocol::Gre,
+    Protocol::Erspan,
+    Protocol::Gtpu,
+];
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, packet)) = data.split_first() else { return };
+    let protocol = PROTOCOLS[usize::from(*first) % PROTOCOLS.len()];
+    let verify = Verify { ip: first & 0x80 != 0, transport: first & 0x40 != 0 };
+    let Ok(Decapsulated { outer, header, start, end }) = decapsulate(packet, protocol, verify) else { return };
+    let payload = &packet[start..end];
+    let Ok(prepared) = Prepared::new(&[], &outer, protocol, &header) else { return };
+    let mut again = vec![0; prepared.len()];
+    again.extend(payload);
+    if prepared.write(&mut again, &Default::default()) {
+        let read = decapsulate(&again, protocol, Verify { ip: true, transport: true }).expect("it was written here");
+        assert_eq!(&again[read.start..read.end], payload);
+    }
+});
