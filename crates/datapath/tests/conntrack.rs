@@ -151,8 +151,11 @@ fn new_connections_cost_their_own_port() {
     let commit = Request { commit: true, ..Request::default() };
     firewall(&dp, &p, Request::default(), commit);
     dp.install(flow(p[2].0, 0, &[], vec![ct(commit), Action::Output(p[1].0)])).unwrap();
-    p[0].1.give(&udp(INSIDE, OUTSIDE, 1000, 53));
-    dp.poll();
+    // Until its packets take the short way.
+    for _ in 0..20 {
+        p[0].1.give(&udp(INSIDE, OUTSIDE, 1000, 53));
+        dp.poll();
+    }
     let mut passed_over = [0, 0];
     for n in 0..4_000 {
         for k in 0..32 {
