@@ -1,0 +1,14 @@
+//! Where a tunnel's packets go: routes, and the MAC addresses of next hops.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`prefix`] | an address and how many of its first bits count |
+//! | [`routes`] | the routes of the kernel and those that an operator has added, and the addresses of devices |
+//! | [`neighbours`] | the MAC addresses of next hops |
+//!
+//! Plain tables: nothing here asks the kernel, knows packets, or reads a clock. Each change raises a number, by which those who have
+//! used an entry notice that it may have changed.
+
+pub mod neighbours;
+pub mod prefix;
+pub mod routes;

@@ -1,0 +1,278 @@
+//! The MAC addresses of next hops, by bridge and IP address.
+//!
+//! They are learnt from what neighbours say, and forgotten some time after they were used or heard of last. There are at most so many: a new
+//! one then takes the place of the one that would be forgotten first. Those that the kernel or an operator has set are not
+//! pushed out by ones that were heard of.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use weir_time::Time;
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+
+/// How long a neighbour is known after it was used or heard of last, unless that is changed.
+pub const AGING: Duration = Duration::from_secs(15 * 60);
+/// The longest such time.
+pub const MAX_AGING: Duration = Duration::from_secs(3600);
+
+/// Who has told of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Told {
+    /// A packet of the neighbour, or one that says it is.
+    Heard,
+    /// The kernel, or an operator.
+    Set,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Neighbour {
+    mac: Mac,
+    told: Told,
+    expires: Time,
+    /// The order in which neighbours came that expire at the same time.
+    number: u64,
+}
+
+/// What a neighbour is found by.
+type Key = (Box<str>, IpAddr);
+
+/// All neighbours.
+#[derive(Debug)]
+pub struct Neighbours {
+    known: HashMap<Key, Neighbour>,
+    /// The same, in the order in which they are pushed out.
+    order: BTreeSet<(Told, Time, u64, Key)>,
+    limit: usize,
+    aging: Duration,
+    generation: u64,
+    number: u64,
+}
+
+impl Neighbours {
+    /// None yet, and at most so many.
+    pub fn new(limit: usize) -> Neighbours {
+        Neighbours {
+            known: HashMap::new(),
+            order: BTreeSet::new(),
+            limit: limit.max(1),
+            aging: AGING,
+            generation: 0,
+            number: 0,
+        }
+    }
+
+    /// A number that is another one after each change of what is found.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// How long neighbours are known.
+    pub fn aging(&self) -> Duration {
+        self.aging
+    }
+
+    /// Changes how long neighbours are known: from a second to [`MAX_AGING`]. Those that would be known for longer are not. Whether the
+    /// time is one that can be.
+    pub fn set_aging(&mut self, aging: Duration, now: Time) -> bool {
+        if aging < Duration::from_secs(1) || aging > MAX_AGING {
+            return false;
+        }
+        self.aging = aging;
+        let latest = now + aging;
+        let keys: Vec<Key> =
+            self.known.iter().filter(|(_, n)| n.expires > latest).map(|(key, _)| key.clone()).collect();
+        keys.iter().for_each(|key| self.put_off(key, latest));
+        true
+    }
+
+    /// Notes the address of a neighbour. Whether there was room: where as many are set as there can be, one that was heard of finds
+    /// none.
+    pub fn set(&mut self, bridge: &str, ip: IpAddr, mac: Mac, told: Told, now: Time) -> bool {
+        let key: Key = (bridge.into(), ip);
+        let expires = now + self.aging;
+        let same = |known: &Neighbour| known.expires > now && known.mac == mac && known.told >= told;
+        if self.known.get(&key).is_some_and(same) {
+            self.put_off(&key, expires);
+            return true;
+        }
+        self.remove(&key);
+        if self.known.len() >= self.limit {
+            let Some((first, .., key)) = self.order.first().cloned() else { return false };
+            if first > told {
+                return false;
+            }
+            self.remove(&key);
+        }
+        self.generation += 1;
+        self.number += 1;
+        let number = self.number;
+        self.order.insert((told, expires, number, key.clone()));
+        self.known.insert(key, Neighbour { mac, told, expires, number });
+        true
+    }
+
+    /// The address of a neighbour, which is used: it is known for longer then.
+    pub fn find(&mut self, bridge: &str, ip: IpAddr, now: Time) -> Option<Mac> {
+        let key: Key = (bridge.into(), ip);
+        let mac = self.known.get(&key).filter(|known| known.expires > now)?.mac;
+        self.put_off(&key, now + self.aging);
+        Some(mac)
+    }
+
+    /// Forgets those whose time is over.
+    pub fn expire(&mut self, now: Time) {
+        for told in [Told::Heard, Told::Set] {
+            let empty = (Box::from(""), IpAddr::from([0; 4]));
+            while let Some((_, _, _, key)) = self
+                .order
+                .range((told, Time(0), 0, empty.clone())..)
+                .next()
+                .filter(|(other, expires, ..)| *other == told && *expires <= now)
+                .cloned()
+            {
+                self.remove(&key);
+            }
+        }
+    }
+
+    /// Forgets all of a bridge, or all.
+    pub fn flush(&mut self, bridge: Option<&str>) {
+        let is_meant = |key: &Key| bridge.is_none_or(|bridge| *key.0 == *bridge);
+        let before = self.known.len();
+        self.known.retain(|key, _| !is_meant(key));
+        self.order.retain(|(.., key)| !is_meant(key));
+        self.generation += u64::from(self.known.len() != before);
+    }
+
+    /// Each neighbour: bridge, address, MAC address, and whether its time is over.
+    pub fn iter(&self, now: Time) -> impl Iterator<Item = (&str, IpAddr, Mac, bool)> {
+        self.known.iter().map(move |((bridge, ip), known)| (&**bridge, *ip, known.mac, known.expires <= now))
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(Neighbour { told, expires, number, .. }) = self.known.remove(key) {
+            self.order.remove(&(told, expires, number, key.clone()));
+            self.generation += 1;
+        }
+    }
+
+    fn put_off(&mut self, key: &Key, expires: Time) {
+        let Some(known) = self.known.get_mut(key) else { return };
+        let Some((.., kept)) = self.order.take(&(known.told, known.expires, known.number, key.clone())) else { return };
+        known.expires = expires;
+        self.order.insert((known.told, expires, known.number, kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000_000)
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    #[test]
+    fn a_neighbour_is_known_for_some_time_after_it_was_used() {
+        let mut all = Neighbours::new(10);
+        assert!(all.set("br0", ip(1), [1; 6], Told::Heard, at(0)));
+        assert_eq!((all.find("br0", ip(1), at(899)), all.find("br1", ip(1), at(0))), (Some([1; 6]), None));
+        assert_eq!(all.find("br0", ip(1), at(1798)), Some([1; 6]), "it was used");
+        let before = all.generation();
+        assert!(all.set("br0", ip(1), [1; 6], Told::Heard, at(1799)));
+        assert_eq!(all.generation(), before, "nothing has changed");
+        assert!(all.set("br0", ip(1), [2; 6], Told::Heard, at(1799)));
+        assert_ne!(all.generation(), before);
+        assert_eq!(all.find("br0", ip(1), at(2699)), None);
+        assert_eq!(all.iter(at(2699)).collect::<Vec<_>>(), [("br0", ip(1), [2; 6], true)]);
+        all.expire(at(2699));
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn a_shorter_time_holds_for_all() {
+        let mut all = Neighbours::new(10);
+        all.set("br0", ip(1), [1; 6], Told::Heard, at(0));
+        assert!(!all.set_aging(Duration::ZERO, at(0)) && !all.set_aging(Duration::from_secs(3601), at(0)));
+        assert!(all.set_aging(Duration::from_secs(5), at(0)));
+        assert_eq!(all.find("br0", ip(1), at(5)), None);
+    }
+
+    #[test]
+    fn who_is_heard_of_pushes_out_nobody_that_is_set() {
+        let mut all = Neighbours::new(2);
+        assert!(all.set("br0", ip(1), [1; 6], Told::Set, at(0)));
+        assert!(all.set("br0", ip(2), [2; 6], Told::Heard, at(1)));
+        assert!(all.set("br0", ip(3), [3; 6], Told::Heard, at(2)));
+        assert_eq!((all.len(), all.find("br0", ip(2), at(2))), (2, None), "the one that was heard of first");
+        assert!(all.set("br0", ip(4), [4; 6], Told::Set, at(3)));
+        assert!(!all.set("br0", ip(5), [5; 6], Told::Heard, at(4)));
+        assert_eq!([1, 4].map(|last| all.find("br0", ip(last), at(4))), [Some([1; 6]), Some([4; 6])]);
+        all.flush(Some("br1"));
+        assert_eq!(all.len(), 2);
+        all.flush(Some("br0"));
+        assert!(all.is_empty() && all.set("br0", ip(5), [5; 6], Told::Heard, at(4)));
+    }
+
+    proptest! {
+        /// Against a list of all, in which the one to push out is searched for.
+        #[test]
+        fn finds_what_a_list_finds(
+            steps in prop::collection::vec((0u8..6, 0u8..3, any::<bool>(), 0u8..3, 0u64..400), 0..80),
+        ) {
+            let (mut all, mut list) = (Neighbours::new(3), Vec::<(u8, Mac, Told, u64, u64)>::new());
+            let mut now = 0;
+            for (n, (last, mac, set, what, pass)) in (0u64..).zip(steps) {
+                now += pass;
+                let known = list.iter().position(|known| known.0 == last && known.3 > now);
+                match what {
+                    0 => {
+                        prop_assert_eq!(all.find("br0", ip(last), at(now)), known.map(|i| list[i].1));
+                        known.into_iter().for_each(|i| list[i].3 = now + 900);
+                    }
+                    1 => {
+                        all.expire(at(now));
+                        list.retain(|known| known.3 > now);
+                        prop_assert_eq!(all.len(), list.len());
+                    }
+                    _ => {
+                        let told = if set { Told::Set } else { Told::Heard };
+                        let there = all.set("br0", ip(last), [mac; 6], told, at(now));
+                        match known {
+                            Some(i) if list[i].1 == [mac; 6] && list[i].2 >= told => list[i].3 = now + 900,
+                            _ => {
+                                list.retain(|known| known.0 != last);
+                                let first = (0..list.len()).min_by_key(|&i| (list[i].2, list[i].3, list[i].4));
+                                let full = list.len() == 3;
+                                let refused = full && first.is_some_and(|i| list[i].2 > told);
+                                prop_assert_eq!(there, !refused);
+                                if !refused {
+                                    first.filter(|_| full).map(|i| list.swap_remove(i));
+                                    list.push((last, [mac; 6], told, now + 900, n));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Routes: by which device, and over which next hop, an address is reached, and from which own address.
+//!
+//! Of the routes to an address the one counts that says most: an operator's before the kernel's, those of local addresses before others,
+//! and then the one with the longest prefix. A packet's mark has to be that of the route. To find a route takes at most as many steps
+//! as there are lengths of prefixes in use, however many routes there are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use crate::prefix::{Prefix, bits};
+
+/// Where a route is from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Origin {
+    /// The kernel's.
+    Kernel,
+    /// An operator has added it.
+    User,
+    /// The kernel's, of an address of its own.
+    Local,
+}
+
+impl Origin {
+    /// By how many bits a prefix counts as longer: Open vSwitch's numbers.
+    fn bonus(self) -> u16 {
+        match self {
+            Origin::Kernel => 0,
+            Origin::User => 32,
+            Origin::Local => 64,
+        }
+    }
+}
+
+/// A route.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Which packets take it: those with this mark.
+    pub mark: u32,
+    /// Which addresses it is for.
+    pub prefix: Prefix,
+    /// The device.
+    pub device: Box<str>,
+    /// The next hop; without one, the address itself.
+    pub gateway: Option<IpAddr>,
+    /// The own address from which packets are sent.
+    pub source: IpAddr,
+    /// Where it is from.
+    pub origin: Origin,
+}
+
+/// The device has no address from which the destination or the gateway can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no source address")]
+pub struct NoSource;
+
+type Class = (Origin, u8);
+
+/// All routes.
+#[derive(Debug, Default)]
+pub struct Routes {
+    routes: HashMap<(u32, Class, u128), Route>,
+    /// How many routes there are of each origin and length of prefix, the ones that count most last: with the origin again to tell
+    /// classes apart that count the same.
+    classes: BTreeMap<(u16, Class), usize>,
+    /// Addresses of devices, with the length of their networks' prefixes.
+    addresses: HashMap<Box<str>, Vec<(IpAddr, u8)>>,
+    generation: u64,
+}
+
+fn class_of(route: &Route) -> (u16, Class) {
+    let len = route.prefix.mapped_len();
+    (u16::from(len) + route.origin.bonus(), (route.origin, len))
+}
+
+impl Routes {
+    /// A number that is another one after each change.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Sets the addresses of a device. Routes that exist already keep their source.
+    pub fn set_addresses(&mut self, device: &str, addresses: Vec<(IpAddr, u8)>) {
+        self.generation += 1;
+        if addresses.is_empty() {
+            self.addresses.remove(device);
+        } else {
+            self.addresses.insert(device.into(), addresses);
+        }
+    }
+
+    /// The address of a device in the smallest network that an address of the same family is in.
+    pub fn source_for(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
+        let all = self.addresses.get(device)?;
+        let networks = all.iter().filter_map(|&(own, len)| {
+            let prefix = Prefix::new(own, len).filter(|prefix| own.is_ipv4() == to.is_ipv4() && prefix.contains(to))?;
+            Some((prefix.mapped_len(), own))
+        });
+        // The first one of those with networks of the same size.
+        networks.rev().max_by_key(|(len, _)| *len).map(|(_, own)| own)
+    }
+
+    /// Adds a route, in the place of one with the same mark, prefix and origin. Its source is chosen by its destination, or else by its
+    /// gateway.
+    pub fn add(
+        &mut self,
+        mark: u32,
+        prefix: Prefix,
+        device: &str,
+        gateway: Option<IpAddr>,
+        origin: Origin,
+    ) -> Result<(), NoSource> {
+        let source = self.source_for(device, prefix.address());
+        let source = source.or_else(|| self.source_for(device, gateway?)).ok_or(NoSource)?;
+        self.insert(Route { mark, prefix, device: device.into(), gateway, source, origin });
+        Ok(())
+    }
+
+    /// Adds a route whose source is known.
+    pub fn insert(&mut self, route: Route) {
+        self.generation += 1;
+        let class = class_of(&route);
+        let key = (route.mark, class.1, bits(route.prefix.address()));
+        if self.routes.insert(key, route).is_none() {
+            *self.classes.entry(class).or_default() += 1;
+        }
+    }
+
+    /// Removes a route; whether there was one.
+    pub fn remove(&mut self, mark: u32, prefix: Prefix, origin: Origin) -> bool {
+        let class = (origin, prefix.mapped_len());
+        let Some(route) = self.routes.remove(&(mark, class, bits(prefix.address()))) else { return false };
+        self.generation += 1;
+        self.forget(class_of(&route));
+        true
+    }
+
+    fn forget(&mut self, class: (u16, Class)) {
+        if let Some(count) = self.classes.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&class);
+            }
+        }
+    }
+
+    /// Removes all routes that are the kernel's.
+    pub fn remove_kernels(&mut self) {
+        self.generation += 1;
+        self.routes.retain(|_, route| route.origin == Origin::User);
+        self.classes.retain(|(_, (origin, _)), _| *origin == Origin::User);
+    }
+
+    /// The route to an address.
+    pub fn find(&self, mark: u32, to: IpAddr) -> Option<&Route> {
+        let to = to.to_canonical();
+        self.classes.keys().rev().find_map(|(_, class)| {
+            let prefix = Prefix::of_bits(bits(to), class.1);
+            let route = self.routes.get(&(mark, *class, bits(prefix.address())))?;
+            // A default route of IPv6 is none for addresses of IPv4, though these are mapped into it.
+            (route.prefix.address().is_ipv4() == to.is_ipv4()).then_some(route)
+        })
+    }
+
+    /// As [`find`](Routes::find), for packets that are sent from this address, which has to be local.
+    pub fn find_from(&self, mark: u32, from: IpAddr, to: IpAddr) -> Option<&Route> {
+        self.find(mark, from).filter(|route| route.origin == Origin::Local)?;
+        self.find(mark, to)
+    }
+
+    /// All routes, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.routes.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Two devices, as the kernel would tell them.
+    fn routes() -> Routes {
+        let mut routes = Routes::default();
+        routes.set_addresses("br-phy", vec![(ip("192.0.2.1"), 24), (ip("192.0.2.130"), 25), (ip("2001:db8::1"), 64)]);
+        routes.set_addresses("eth1", vec![(ip("198.51.100.1"), 24)]);
+        for (to, device, gateway, origin) in [
+            ("192.0.2.0/24", "br-phy", None, Origin::Kernel),
+            ("192.0.2.1/32", "br-phy", None, Origin::Local),
+            ("0.0.0.0/0", "eth1", Some("198.51.100.254"), Origin::Kernel),
+            ("2001:db8::/64", "br-phy", None, Origin::Kernel),
+        ] {
+            routes.add(0, prefix(to), device, gateway.map(ip), origin).unwrap();
+        }
+        routes
+    }
+
+    #[test]
+    fn the_longest_prefix_and_the_nearest_source_count() {
+        let routes = routes();
+        let found = |to: &str| routes.find(0, ip(to)).map(|route| (&*route.device, route.source, route.gateway));
+        assert_eq!(found("192.0.2.7"), Some(("br-phy", ip("192.0.2.1"), None)));
+        assert_eq!(found("203.0.113.7"), Some(("eth1", ip("198.51.100.1"), Some(ip("198.51.100.254")))));
+        assert_eq!(found("2001:db8::9"), Some(("br-phy", ip("2001:db8::1"), None)));
+        assert_eq!(found("2001:db9::9"), None, "the default route is of IPv4");
+        assert_eq!(routes.find(1, ip("192.0.2.7")), None, "another mark");
+        assert_eq!(found("::ffff:192.0.2.7"), found("192.0.2.7"));
+        assert_eq!(routes.source_for("br-phy", ip("192.0.2.200")), Some(ip("192.0.2.130")));
+        assert_eq!(routes.source_for("br-phy", ip("203.0.113.7")), None);
+    }
+
+    #[test]
+    fn an_operators_routes_come_before_the_kernels() {
+        let mut routes = routes();
+        let before = routes.generation();
+        routes.add(0, prefix("192.0.0.0/16"), "eth1", Some(ip("198.51.100.9")), Origin::User).unwrap();
+        assert_ne!(routes.generation(), before);
+        assert_eq!(&*routes.find(0, ip("192.0.2.7")).unwrap().device, "eth1");
+        assert_eq!(&*routes.find(0, ip("192.0.2.1")).unwrap().device, "br-phy", "its own address");
+        assert_eq!(routes.add(0, prefix("203.0.113.0/24"), "br-phy", None, Origin::User), Err(NoSource));
+        assert!(!routes.remove(0, prefix("192.0.0.0/16"), Origin::Kernel));
+        assert!(routes.remove(0, prefix("192.0.0.0/16"), Origin::User));
+        assert_eq!(&*routes.find(0, ip("192.0.2.7")).unwrap().device, "br-phy");
+        routes.remove_kernels();
+        assert_eq!((routes.iter().count(), routes.find(0, ip("192.0.2.7"))), (0, None));
+    }
+
+    #[test]
+    fn the_default_route_of_ipv6_is_none_for_ipv4() {
+        let mut routes = Routes::default();
+        routes.set_addresses("eth1", vec![(ip("2001:db8::1"), 64)]);
+        routes.add(0, prefix("::/0"), "eth1", Some(ip("2001:db8::fe")), Origin::Kernel).unwrap();
+        assert!(routes.find(0, ip("2001:db9::9")).is_some());
+        assert_eq!(routes.find(0, ip("192.0.2.7")), None);
+    }
+
+    #[test]
+    fn packets_are_sent_from_local_addresses_only() {
+        let routes = routes();
+        assert!(routes.find_from(0, ip("192.0.2.1"), ip("192.0.2.7")).is_some());
+        assert!(routes.find_from(0, ip("192.0.2.9"), ip("192.0.2.7")).is_none());
+    }
+
+    proptest! {
+        /// Whatever was added and removed: what is found is what a look at all routes finds.
+        #[test]
+        fn finds_what_a_look_at_all_finds(
+            steps in prop::collection::vec((0u32..2, any::<u32>(), 0u8..33, 0u8..3, any::<bool>()), 0..60),
+            to: u32,
+        ) {
+            let near = |bits: u32| IpAddr::from((bits & 0x8000_4003).to_be_bytes());
+            let (mut routes, mut all) = (Routes::default(), Vec::<Route>::new());
+            for (n, (mark, bits, len, origin, remove)) in steps.into_iter().enumerate() {
+                let prefix = Prefix::new(near(bits), len).unwrap();
+                let origin = [Origin::Kernel, Origin::User, Origin::Local][usize::from(origin)];
+                let same = |route: &Route| (route.mark, route.prefix, route.origin) == (mark, prefix, origin);
+                let had = all.iter().any(same);
+                all.retain(|route| !same(route));
+                if remove {
+                    prop_assert_eq!(routes.remove(mark, prefix, origin), had);
+                } else {
+                    let (device, source) = (n.to_string().into(), near(0));
+                    let route = Route { mark, prefix, device, gateway: None, source, origin };
+                    all.push(route.clone());
+                    routes.insert(route);
+                }
+            }
+            for mark in [0, 1] {
+                let fitting = all.iter().filter(|route| route.mark == mark && route.prefix.contains(near(to)));
+                let best = fitting.max_by_key(|route| class_of(route));
+                prop_assert_eq!(routes.find(mark, near(to)), best);
+            }
+            prop_assert_eq!(routes.iter().count(), all.len());
+        }
+    }
+}
