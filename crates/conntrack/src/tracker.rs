@@ -16,6 +16,7 @@ use packet::Time;
 use packet::wire::ip_proto;
 
 use crate::headers::{Headers, Upper};
+use crate::helpers::sequence::Shift;
 use crate::helpers::{Expectation, Expectations, Helper, announced, ftp};
 use crate::nat::{Nat, Translation};
 use crate::protocol::tcp::Segment;
@@ -81,8 +82,8 @@ pub struct Verdict {
     pub connection: Option<Found>,
     /// What changes in the packet, and of an ICMP error in what it quotes.
     pub translation: Option<(Translation, Option<Translation>)>,
-    /// What is added to sequence and acknowledgement number, since a helper has changed the length of what was sent.
-    pub sequence: Option<(i32, i32)>,
+    /// How the segment's numbers are shifted, since a helper has changed the length of what was sent.
+    pub sequence: Option<Shift>,
     /// The helper of the connection. That of FTP has to look at the packet, with [`Tracker::ftp`].
     pub helper: Option<Helper>,
     /// Why the packet is `inv`.
@@ -403,10 +404,7 @@ impl Tracker {
                 _ => None,
             };
             if let (Upper::Tcp(segment), Some(skew), true) = (&packet.upper, &connection.skew, request.nat.is_some()) {
-                let [own, other] = if found.reply { [1, 0] } else { [0, 1] };
-                let seq = skew[own].of_sequence(segment.seq);
-                let ack = -skew[other].of_acknowledgement(segment.ack);
-                verdict.sequence = (seq != 0 || ack != 0).then_some((seq, ack));
+                verdict.sequence = Shift::of(segment, found.reply, skew);
             }
         }
         if verdict.helper == Some(Helper::Tftp) {
@@ -485,8 +483,7 @@ type Step = Result<(), Option<Found>>;
 /// A segment with the acknowledgement number of the bytes that the other end has sent, before a helper changed their
 /// length.
 fn skewed(segment: &Segment, reply: bool, skew: &[Skew; 2]) -> Segment {
-    let acknowledged = skew[usize::from(!reply)].of_acknowledgement(segment.ack);
-    Segment { ack: segment.ack.wrapping_add_signed(-acknowledged), ..*segment }
+    Segment { ack: skew[usize::from(!reply)].as_sent(segment.ack), ..*segment }
 }
 
 /// The connection with an end of its replies replaced.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use conntrack::headers::{Headers, Upper, Verify};
-use conntrack::helpers::{Helper, ftp};
+use conntrack::helpers::Helper;
 use conntrack::nat::{Choice, Nat, Place};
 use conntrack::table::Refused;
 use conntrack::tracker::{Metadata, Request, Tracker, Translate};
@@ -248,7 +248,7 @@ impl Ftp {
             translation.apply(packet.data_mut(), &place);
         }
         if let Some(by) = verdict.sequence {
-            ftp::shift_sequence(packet.data_mut(), &place, by);
+            by.apply(packet.data_mut(), &place);
         }
         if let (Some(Helper::Ftp), Some(found)) = (verdict.helper, &verdict.connection) {
             let Upper::Tcp(tcp) = &headers.upper else { panic!("TCP") };
@@ -294,6 +294,14 @@ fn active_ftp_behind_a_translated_source() {
     let next = ftp.pass(&client, ACK, end, 510, b"LIST\r\n");
     let Upper::Tcp(seen) = read(&next.frame).upper else { panic!("TCP") };
     assert_eq!((seen.seq, seen.ack), (end + added, 510));
+    // A server that has got what came behind the text, but not the text, says so in a selective acknowledgement.
+    let behind = ftp.pass(&server, ACK, 510, 100, b"");
+    let mut header =
+        build::tcp(21, 40000, ACK, &[&[1, 1, 5, 10], &(end + added).to_be_bytes()[..], &[0xff; 4]].concat());
+    header[12] = 0x80;
+    let shift = behind.verdict.sequence.expect("the numbers of the client are shifted");
+    shift.apply(&mut header, &Place { ip: 0, transport: Some(0), end: 32, proto: 6, partial: true });
+    assert_eq!(header[24..28], end.to_be_bytes());
     // The server opens the data connection to the outer address.
     let data = ftp.pass(&v4(SERVER, 20, OUTSIDE, 200 * 256 + 10, 6), SYN, 7, 0, b"");
     let state = CtState::NEW | CtState::REL | CtState::TRK | CtState::DNAT;

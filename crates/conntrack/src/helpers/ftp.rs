@@ -101,20 +101,6 @@ fn set_lengths(bytes: &mut [u8], place: &Place, transport: usize, added: i32) {
     put(bytes, transport + 16, sum);
 }
 
-/// Shifts sequence and acknowledgement number of a segment, as [`Verdict::sequence`](crate::tracker::Verdict::sequence) says.
-pub fn shift_sequence(bytes: &mut [u8], place: &Place, (seq, ack): (i32, i32)) {
-    let Some(header) = place.transport.and_then(|at| bytes.get_mut(at..at + 20)) else { return };
-    for (at, by) in [(4, seq), (8, ack)] {
-        let old = u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let new = old.wrapping_add_signed(by);
-        header[at..at + 4].copy_from_slice(&new.to_be_bytes());
-        if !place.partial {
-            let sum = checksum::update32(u16::from_be_bytes([header[16], header[17]]), old, new);
-            header[16..18].copy_from_slice(&sum.to_be_bytes());
-        }
-    }
-}
-
 /// What the data of a segment announce; `None` for data that begin like no announcement. The client announces active
 /// connections, the server passive ones.
 pub fn parse(data: &[u8], from_server: bool, v6: bool) -> Result<Option<Announcement>, Malformed> {

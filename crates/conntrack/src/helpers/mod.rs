@@ -3,10 +3,12 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`ftp`] | FTP: active and passive, with translated addresses |
+//! | [`sequence`] | The numbers of segments behind a changed text |
 //!
 //! TFTP needs no look at the packet: the answer to a request comes from another port of the server.
 
 pub mod ftp;
+pub mod sequence;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -174,13 +174,18 @@ impl Skew {
     pub fn of_sequence(&self, seq: u32) -> i32 {
         // A segment from before the last change is a retransmission.
         let before = (seq.wrapping_sub(self.position) as i32) < 0;
-        if before { self.total - i32::from(self.last) } else { self.total }
+        if before { self.before() } else { self.total }
     }
 
-    /// What is taken from an acknowledgement number of the receiver.
-    pub fn of_acknowledgement(&self, ack: u32) -> i32 {
-        let before = (ack.wrapping_sub(self.position.wrapping_add_signed(self.total)) as i32) < 0;
-        if before { self.total - i32::from(self.last) } else { self.total }
+    /// What the sender calls a number that the receiver acknowledges.
+    pub fn as_sent(&self, received: u32) -> u32 {
+        let before = (received.wrapping_sub(self.position.wrapping_add_signed(self.total)) as i32) < 0;
+        received.wrapping_sub(if before { self.before() } else { self.total } as u32)
+    }
+
+    /// What was added before the last change.
+    fn before(&self) -> i32 {
+        self.total.wrapping_sub(self.last.into())
     }
 
     /// After a change of `by` bytes in a segment that ends before the sender's `position`. A change of a segment that is sent again

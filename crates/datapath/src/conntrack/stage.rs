@@ -236,7 +236,7 @@ impl Executor {
             (None, _) => {}
         }
         if let Some(shift) = verdict.sequence {
-            ftp::shift_sequence(packet.data_mut(), &place, shift);
+            shift.apply(packet.data_mut(), &place);
         }
         let mut metadata = verdict.metadata;
         if let (Some(Helper::Ftp), Some(found), Upper::Tcp(segment)) =
