@@ -173,6 +173,21 @@ def tunnels():
         seed("tunnel", name, bytes([protocol]) + bytes.fromhex(headers) + FRAMES["vlan_udp"])
 
 
+def neighbours():
+    """An ARP reply and a neighbour advertisement."""
+    arp = "020000000001020000000009" "0806" "0001080006040002" "020000000009c0000209" "020000000001c0000201"
+    address = "20010db8000000000000000000000009"
+    advertisement = "88000000" "60000000" + address + "0201020000000009"
+    body = bytes.fromhex(advertisement)
+    pseudo = bytes.fromhex(address + address[:-1] + "1") + struct.pack(">II", len(body), 58)
+    total = sum(struct.unpack(f">{(len(pseudo) + len(body)) // 2}H", pseudo + body))
+    total = (total >> 16) + (total & 0xFFFF)
+    body = body[:2] + struct.pack(">H", ~(total + (total >> 16)) & 0xFFFF) + body[4:]
+    header = bytes.fromhex("020000000001020000000009" "86dd" "60000000") + struct.pack(">HBB", len(body), 58, 255)
+    seed("neighbours", "arp", bytes.fromhex(arp))
+    seed("neighbours", "advertisement", header + bytes.fromhex(address + address[:-1] + "1") + body)
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -182,3 +197,4 @@ if __name__ == "__main__":
     forward()
     vlog()
     tunnels()
+    neighbours()

@@ -5,10 +5,14 @@
 //! | [`prefix`] | an address and how many of its first bits count |
 //! | [`routes`] | the routes of the kernel and those that an operator has added, and the addresses of devices |
 //! | [`neighbours`] | the MAC addresses of next hops |
+//! | [`resolution`] | frames that ask for them (ARP, neighbour discovery), and those that tell |
+//! | [`waiting`] | packets whose next hop's address is not known yet |
 //!
-//! Plain tables: nothing here asks the kernel, knows packets, or reads a clock. Each change raises a number, by which those who have
-//! used an entry notice that it may have changed.
+//! Plain tables: nothing here asks the kernel, sends anything, or reads a clock. Each change of routes or neighbours raises a number, by which
+//! those who have used an entry notice that it may have changed.
 
 pub mod neighbours;
 pub mod prefix;
+pub mod resolution;
 pub mod routes;
+pub mod waiting;
