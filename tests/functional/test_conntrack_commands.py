@@ -243,6 +243,7 @@ timeouts = { udp-first = 900 }
     switch.appctl("dpctl/ct-set-maxconns", "100")
     switch.configure(text.replace("zone-limit = 4", "zone-limit = 50").replace("timeouts", "# timeouts"))
     switch.appctl("reload")
+    assert "(Operation not permitted)" in switch.refusal("appctl", "dpctl/ct-set-limits", "zone=1,limit=5")
     assert switch.appctl("dpctl/ct-get-maxconns") == "100\n"
     assert switch.appctl("dpctl/ct-get-limits") == "default limit=50\nzone=2,limit=3,count=3\n"
     until(lambda: "timeout=" not in switch.appctl("dpctl/dump-flows"), 5, "flows without a policy")

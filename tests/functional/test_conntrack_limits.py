@@ -85,6 +85,19 @@ def test_a_limit_in_the_database(ovs, net):
     assert "zone=5,limit=2,count=2" in ovs.appctl("dpctl/ct-get-limits", "zone=5")
     assert len(opened(lab, 8006, 4)) == 4
 
+    # No command changes the limits of zones while the database has one.
+    for command in (["ct-set-limits", "zone=5,limit=9"], ["ct-set-limits", "default=1"], ["ct-set-limits", "zone=6,limit=1"],
+                    ["ct-del-limits", "zone=5"]):
+        assert "the zone limits are set in unix:" in (refused := ovs.refusal("appctl", f"dpctl/{command[0]}", command[1]))
+        assert "(Operation not permitted)" in refused
+    assert "(Invalid argument)" in ovs.refusal("appctl", "dpctl/ct-set-limits", "zone=5"), "arguments come first"
+    assert ovs.appctl("dpctl/ct-get-limits") == "default limit=0\nzone=5,limit=2,count=2\n"
+    run("ovsdb-client", "transact", ovs.db, json.dumps(["Open_vSwitch", {
+        "op": "update", "table": "CT_Zone", "where": [], "row": {"limit": ["set", []]}}]))
+    ovs.vsctl("set", "Open_vSwitch", ".", "external_ids:touched=2")
+    ovs.appctl("dpctl/ct-set-limits", "zone=6,limit=9")
+    assert ovs.appctl("dpctl/ct-get-limits") == "default limit=0\nzone=6,limit=9,count=4\n"
+
 
 def test_all_connections_have_a_limit(lab):
     lab.flows(NEIGHBOURS, ZONES)

@@ -43,6 +43,11 @@ pub struct CtZone {
 }
 
 impl Conntrack {
+    /// Whether there is a limit for a zone, or for those that have none of their own.
+    pub fn limits_zones(&self) -> bool {
+        self.zone_limit.is_some() || self.zones.values().any(|zone| zone.limit.is_some())
+    }
+
     /// The timeouts of the zones that have some.
     pub fn policies(&self) -> BTreeMap<u16, Timeouts> {
         let with_some = self.zones.iter().filter(|(_, zone)| !zone.timeouts.is_empty());

@@ -174,13 +174,15 @@ impl LiveSwitch {
         Ok(())
     }
 
-    /// What the configuration leaves as it is stays as commands have set it.
+    /// What the configuration leaves as it is stays as commands have set it; limits of zones are out of their reach while it has
+    /// one.
     fn set_conntrack(&mut self, wanted: &Conntrack) -> StepResult {
         let (datapath, have) = (&self.engine.datapath, &self.conntrack);
         let limits = &datapath.conntrack().tracker.table.limits;
         if wanted.limit != have.limit {
             limits.set_limit(wanted.limit);
         }
+        let mut limits_zones = self.engine.limits_zones.lock();
         if wanted.zone_limit != have.zone_limit {
             limits.set_default_zone_limit(wanted.zone_limit);
         }
@@ -197,6 +199,8 @@ impl LiveSwitch {
                 limits.set_zone_limit(zone, limit(wanted));
             }
         }
+        *limits_zones = wanted.limits_zones();
+        drop(limits_zones);
         let set = datapath.conntrack().set_zone_policies(&wanted.policies());
         self.engine.switch.set_ct_policies(set.numbers);
         self.conntrack = wanted.clone();

@@ -9,6 +9,7 @@ use datapath::Datapath;
 use ofproto::{Switch, SwitchSettings};
 use packet::Clock;
 use packet::flow::VlanLimit;
+use parking_lot::Mutex;
 use ports::{pools, registry};
 
 use super::Error;
@@ -42,6 +43,8 @@ pub struct Engine {
     pub ingress: Arc<IngressFilters>,
     /// The MTUs of LOCAL ports.
     pub local_mtus: Arc<LocalMtus>,
+    /// Whether the configuration limits the connections of zones. Held by who changes limits of zones.
+    pub limits_zones: Arc<Mutex<bool>>,
 }
 
 impl Engine {
@@ -77,8 +80,8 @@ impl Engine {
         };
         let ingress = Arc::<IngressFilters>::default();
         datapath.set_ingress_source(ingress.source());
-        let (links, local_mtus) = (Arc::default(), Arc::default());
-        Ok(Engine { switch, datapath, env, clock, timer, links, ingress, local_mtus })
+        let (links, local_mtus, limits_zones) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Engine { switch, datapath, env, clock, timer, links, ingress, local_mtus, limits_zones })
     }
 }
 

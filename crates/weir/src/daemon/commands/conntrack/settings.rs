@@ -81,24 +81,34 @@ pub fn disable_fusing(context: &Context, args: &[String]) -> Outcome {
     Ok("disabling fusing of connections successful".into())
 }
 
+/// Changes the limits of zones, unless the configuration has some: these are what holds, as in OVS from 3.3 on.
+fn change_limits(context: &Context, change: impl FnOnce(&Limits)) -> Outcome {
+    let configured = context.engine.limits_zones.lock();
+    if *configured {
+        let problem = format!("the zone limits are set in {}, change them there instead", context.location);
+        return Err(error(context, &format!("{problem} (Operation not permitted)")));
+    }
+    change(limits(context));
+    Ok(String::new())
+}
+
 /// `dpctl/ct-set-limits`. All arguments are read before anything changes.
 pub fn set_limits(context: &Context, args: &[String]) -> Outcome {
     let rest = arguments(context, args, usize::MAX)?;
     let wanted = parse_limits(&rest).map_err(|problem| invalid(context, &problem))?;
-    let limits = limits(context);
-    if let Some(limit) = wanted.default {
-        limits.set_default_zone_limit(Some(limit));
-    }
-    wanted.zones.iter().for_each(|(zone, limit)| limits.set_zone_limit(*zone, Some(*limit)));
-    Ok(String::new())
+    change_limits(context, |limits| {
+        if let Some(limit) = wanted.default {
+            limits.set_default_zone_limit(Some(limit));
+        }
+        wanted.zones.iter().for_each(|(zone, limit)| limits.set_zone_limit(*zone, Some(*limit)));
+    })
 }
 
 /// `dpctl/ct-del-limits`.
 pub fn del_limits(context: &Context, args: &[String]) -> Outcome {
     let rest = arguments(context, args, 2)?;
     let zones = parse_zones(rest.first().unwrap_or(&"")).map_err(|problem| invalid(context, &problem))?;
-    zones.iter().for_each(|zone| limits(context).set_zone_limit(*zone, None));
-    Ok(String::new())
+    change_limits(context, |limits| zones.iter().for_each(|zone| limits.set_zone_limit(*zone, None)))
 }
 
 /// `dpctl/ct-get-limits`.
