@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`header`] | the header of each protocol, from bytes and to bytes |
 //! | [`options`] | the options of Geneve |
+//! | [`fields`] | which fields stand for them (tun_metadata0 to 63), and their values |
 //! | [`outer`] | the IP and UDP headers below, [`outer::encapsulate`] and [`outer::decapsulate`] |
 //! | [`ecn`] | what becomes of congestion marks (RFC 6040) |
 //!
@@ -13,6 +14,7 @@
 //! Numbers are in host byte order; headers are in network byte order.
 
 pub mod ecn;
+pub mod fields;
 pub mod header;
 pub mod options;
 pub mod outer;
