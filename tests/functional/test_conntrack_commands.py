@@ -30,11 +30,15 @@ def checksum(header):
     return 0xffff - total % 0xffff
 
 
-def udp(source, sport, dport=53):
-    """A datagram from 10.1.0.SOURCE, in hexadecimal; without a checksum of its own."""
-    header = bytearray.fromhex("4500001c" "00000000" "4011" "0000" f"0a01{source:04x}" "0a020001")
+def udp(source, sport, dport=53, answer=False):
+    """A datagram from 10.1.0.SOURCE to 10.2.0.1, or the answer to it, in hexadecimal; without a checksum of its own."""
+    ends = [f"0a01{source:04x}", "0a020001"]
+    ports = [f"{sport:04x}", f"{dport:04x}"]
+    if answer:
+        ends.reverse(), ports.reverse()
+    header = bytearray.fromhex("4500001c" "00000000" "4011" "0000" + "".join(ends))
     header[10:12] = checksum(header).to_bytes(2, "big")
-    return ETHERNET + header.hex() + f"{sport:04x}{dport:04x}00080000"
+    return ETHERNET + header.hex() + "".join(ports) + "00080000"
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// How many [`exact_entries`](Config::exact_entries) take no more than so many bytes.
+    /// How many [`exact_entries`](Config::exact_entries) take no more than so many bytes; without what entries of established connections
+    /// take beside, as they are made: 64 bytes, or 120 where addresses of IPv6 are translated.
     pub fn exact_entries_in(bytes: usize) -> usize {
         1 << (bytes / crate::classify::cache::headers::ENTRY_BYTES).max(1).ilog2()
     }

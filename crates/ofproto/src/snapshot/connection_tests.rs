@@ -12,7 +12,9 @@ use ::conntrack::timeout::{Timeout, Timeouts};
 use ::conntrack::tracker::{Metadata, Request, Translate};
 use ::conntrack::tuple::{Side, Tuple};
 
-use super::{SnapshotError, wire};
+use proptest::prelude::*;
+
+use super::{SnapshotError, fuzz, wire};
 use crate::reference::tests::Bed;
 
 fn tuple(client: u8, proto: u8, port: u16) -> Tuple {
@@ -117,4 +119,32 @@ fn a_connection_that_cannot_be_or_is_in_a_bridge_is_refused() {
     assert!(matches!(behind, Err(SnapshotError::Corrupt { .. })));
     let short = take(&[(wire::kind::CONNECTION, &connection[1..])]);
     assert!(matches!(short, Err(SnapshotError::Corrupt { .. })));
+}
+
+/// A snapshot of format 1, without its header and end, as the fuzz target takes it: four connections as above, one of FTP whose
+/// numbers are shifted, and one that it expected.
+const CONNECTIONS: &[u8] = include_bytes!("../../../../fuzz/seeds/snapshot/connections");
+
+/// What was written once can be read for ever.
+#[test]
+fn connections_of_an_earlier_day_are_taken() {
+    let bed = Bed::new(1);
+    let restored = bed.switch.restore(&wire::seal(CONNECTIONS)).unwrap();
+    assert_eq!((restored.connections, restored.lost_connections), (6, 0));
+    assert_eq!(bed.datapath.conntrack().tracker.expectations.len(), 1);
+    assert_eq!(wire::sorted(&snapshot(&bed)), wire::sorted(&wire::seal(CONNECTIONS)), "and is what is written");
+    fuzz(CONNECTIONS);
+}
+
+proptest! {
+    #[test]
+    fn damaged_connections_are_taken_or_refused(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = CONNECTIONS.to_vec();
+        for (at, byte) in damage {
+            bytes[at.index(CONNECTIONS.len())] = byte;
+        }
+        fuzz(&bytes);
+    }
 }

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `capture` | Takes a snapshot |
 //! | `connections` | Connections, and what they expect |
+//! | `fuzz` | Entry for fuzzing |
 //! | `restore` | Restores one |
 //! | `sections` | What each section says, and how it is encoded |
 //! | `wire` | Header, framing of sections, and checksum |
@@ -20,6 +21,8 @@ mod capture;
 #[cfg(test)]
 mod connection_tests;
 mod connections;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod restore;
 mod sections;
 #[cfg(test)]
@@ -33,6 +36,8 @@ use openflow::codec::DecodeError;
 
 use crate::switch::Switch;
 
+#[cfg(any(test, fuzzing))]
+pub use fuzz::run as fuzz;
 pub use restore::Restored;
 
 /// Version of the format that is written, and the latest that is read.
@@ -115,32 +120,5 @@ impl Switch {
     /// be called from an upcall.
     pub fn restore(&self, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
         restore::restore(self, snapshot)
-    }
-}
-
-/// Has a switch take over arbitrary bytes, as they are and made whole. What it takes over has to come out again.
-#[cfg(any(test, fuzzing))]
-pub fn fuzz(bytes: &[u8]) {
-    use std::sync::Arc;
-
-    use datapath::sync::clock::ManualClock;
-    use packet::Time;
-
-    let switch = || {
-        let clock = Arc::new(ManualClock::new(Time(1 << 62)));
-        let switch = Switch::new(crate::switch::SwitchSettings::default(), clock);
-        let added = switch.add_bridge(crate::model::config::BridgeConfig::new("br0", 1));
-        assert!(added.is_ok());
-        switch
-    };
-    let first = switch();
-    let _ = first.restore(bytes);
-    if first.restore(&wire::seal(bytes)).is_ok() {
-        let (mut once, mut twice) = (Vec::new(), Vec::new());
-        first.snapshot(&mut once).expect("what was taken over has an encoding");
-        let second = switch();
-        second.restore(&once).expect("what was written is taken over");
-        second.snapshot(&mut twice).expect("and is written again");
-        assert_eq!(wire::sorted(&once), wire::sorted(&twice));
     }
 }

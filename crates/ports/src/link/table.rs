@@ -292,6 +292,9 @@ fn forget_name(by_name: &mut ByName, name: &str, entry: &TrackedLink) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     fn facts(index: u32, name: &str) -> Facts {
@@ -377,5 +380,45 @@ mod tests {
         state.take_over(&table.requests);
         assert!(ghost.is_gone() && !state.by_name.contains_key("weir-ghost"));
         assert_eq!(state.by_name["lo"].index, 1);
+    }
+    /// Longer than any test may take.
+    const FOR_EVER: Duration = Duration::from_secs(86_400);
+
+    /// A table whose socket of events is a pipe, and what tells by it; it knows nothing of `lo` until it catches up.
+    fn told_by_pipe() -> (LinkTable, std::io::PipeWriter) {
+        let (told, tell) = std::io::pipe().unwrap();
+        let table = LinkTable { told: told.into(), ..LinkTable::open().unwrap() };
+        {
+            let state = &mut *table.state.lock();
+            remove(&mut state.by_index, &mut state.by_name, 1);
+            (state.behind, state.dumped) = (true, None);
+        }
+        (table, tell)
+    }
+
+    fn knows_lo(table: &LinkTable) -> bool {
+        table.state.lock().by_name.contains_key("lo")
+    }
+
+    #[test]
+    fn a_wait_ends_with_a_change_which_is_taken_over() {
+        let ((table, mut tell), (end, _ends)) = (told_by_pipe(), std::io::pipe().unwrap());
+        // Nothing is told, and no time is left.
+        assert!(table.wait(end.as_fd(), Duration::ZERO).unwrap() && !knows_lo(&table));
+        tell.write_all(b"!").unwrap();
+        assert!(table.wait(end.as_fd(), FOR_EVER).unwrap() && knows_lo(&table));
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_one_who_waits() {
+        let ((table, mut tell), (end, mut ends)) = (told_by_pipe(), std::io::pipe().unwrap());
+        ends.write_all(b"!").unwrap();
+        assert!(!table.wait(end.as_fd(), FOR_EVER).unwrap(), "its end is readable");
+        let (end, ends) = std::io::pipe().unwrap();
+        drop(ends);
+        assert!(!table.wait(end.as_fd(), FOR_EVER).unwrap(), "or closed");
+        tell.write_all(b"!").unwrap();
+        assert!(!table.wait(end.as_fd(), FOR_EVER).unwrap(), "also where something has changed");
+        assert!(!knows_lo(&table));
     }
 }
