@@ -381,6 +381,7 @@ mod tests {
         assert!(ghost.is_gone() && !state.by_name.contains_key("weir-ghost"));
         assert_eq!(state.by_name["lo"].index, 1);
     }
+
     /// Longer than any test may take.
     const FOR_EVER: Duration = Duration::from_secs(86_400);
 
