@@ -98,9 +98,7 @@ mod tests {
     use crate::tuple::tests::v4;
 
     fn connection(orig: Tuple, mark: u32, label: u128) -> Contents {
-        let reply = orig.reverse();
-        let protocol = Protocol::Simple(Seen::First);
-        Contents { orig, reply, protocol, mark, label, flags: 0, policy: 0, parent: None, skew: Default::default() }
+        Contents { mark, label, ..Contents::new(orig, Protocol::Simple(Seen::First)) }
     }
 
     #[test]

@@ -400,17 +400,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let orig = crate::tuple::tests::v4([10, 0, 0, 1], 1, [10, 0, 0, 2], 2, 17);
-        let contents = Contents {
-            orig,
-            reply: orig.reverse(),
-            protocol: Protocol::Simple(Seen::First),
-            mark: 0,
-            label: 0,
-            flags: 0,
-            policy: 0,
-            parent: None,
-            skew: Default::default(),
-        };
+        let contents = Contents::new(orig, Protocol::Simple(Seen::First));
         let decode = |contents: Contents| Connection::decode(&Connection { contents, left: 1 }.encode());
         assert!(decode(contents).is_ok());
         let mut reply = orig.reverse();

@@ -304,15 +304,12 @@ impl Tracker {
             _ => 0,
         };
         let new = Contents {
-            orig: packet.tuple,
-            reply: packet.tuple.reverse(),
-            protocol,
             mark: metadata.mark,
             label: metadata.label,
             flags: helper | if expected.is_some() { flags::RELATED } else { 0 },
             policy: if has_policy(packet.tuple.proto()) { request.policy } else { 0 },
             parent: expected.map(|expected| expected.parent),
-            skew: Default::default(),
+            ..Contents::new(packet.tuple, protocol)
         };
         match self.make(new, request, expected.as_ref(), timeout, now) {
             Ok((connection, contents)) => {

@@ -290,18 +290,23 @@ fn packets_of_others_are_read() {
     }
 }
 
-/// A change to a good packet, and why it is refused.
-#[test]
-fn bad_headers_are_refused_by_name() {
-    let outer = Outer {
+/// A packet around others, over IPv4 and to this port.
+fn outer(port: u16) -> Outer {
+    Outer {
         src: [192, 0, 2, 1].into(),
         dst: [192, 0, 2, 2].into(),
         tos: 0,
         ttl: 64,
         dont_fragment: true,
-        ports: (0, 4789),
+        ports: (0, port),
         checksum: false,
-    };
+    }
+}
+
+/// A change to a good packet, and why it is refused.
+#[test]
+fn bad_headers_are_refused_by_name() {
+    let outer = outer(4789);
     let good = |protocol, header: Header<'static>| {
         encapsulate(
             &outer,
@@ -365,15 +370,7 @@ fn bad_headers_are_refused_by_name() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let outer = Outer {
-        src: [192, 0, 2, 1].into(),
-        dst: [192, 0, 2, 2].into(),
-        tos: 0,
-        ttl: 64,
-        dont_fragment: true,
-        ports: (0, 6081),
-        checksum: false,
-    };
+    let outer = outer(6081);
     let prepare = |protocol, header: &Header<'_>| Prepared::new(&[0; 14], &outer, protocol, header).map(|p| p.len());
     let geneve = |options| Header::Geneve { vni: 1, oam: false, payload: Payload::Ethernet, options };
     let long: Vec<u8> = [[0, 0, 0, 0u8]; 63].concat();

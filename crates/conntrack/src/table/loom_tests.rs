@@ -9,17 +9,7 @@ fn tuple(port: u16) -> Tuple {
 }
 
 fn contents(orig: Tuple, reply: Tuple, mark: u32) -> Contents {
-    Contents {
-        orig,
-        reply,
-        protocol: Protocol::Simple(Seen::First),
-        mark,
-        label: mark.into(),
-        flags: 0,
-        policy: 0,
-        parent: None,
-        skew: Default::default(),
-    }
+    Contents { reply, mark, label: mark.into(), ..Contents::new(orig, Protocol::Simple(Seen::First)) }
 }
 
 fn table() -> Arc<Table> {

@@ -189,18 +189,7 @@ mod tests {
         let syn = Segment { flags: SYN, window: 1000, ..Segment::default() };
         let segment = (orig.proto() == 6).then_some(syn);
         let (protocol, timeout) = first_state(&orig, segment.as_ref()).unwrap();
-        let new = Contents {
-            orig,
-            reply: orig.reverse(),
-            protocol,
-            mark: 0,
-            label: 0,
-            flags,
-            policy: 0,
-            parent: None,
-            skew: Default::default(),
-        };
-        table.insert(&new, timeout, at(0))
+        table.insert(&Contents { flags, ..Contents::new(orig, protocol) }, timeout, at(0))
     }
 
     /// A connection of UDP that was answered.

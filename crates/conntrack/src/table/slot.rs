@@ -123,6 +123,14 @@ pub struct Contents {
     pub skew: [Skew; 2],
 }
 
+impl Contents {
+    /// A connection that is not translated, and has neither mark nor label.
+    pub fn new(orig: Tuple, protocol: Protocol) -> Contents {
+        let (reply, skew) = (orig.reverse(), [Skew::default(); 2]);
+        Contents { orig, reply, protocol, mark: 0, label: 0, flags: 0, policy: 0, parent: None, skew }
+    }
+}
+
 /// What the verdict on a packet needs of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Brief {

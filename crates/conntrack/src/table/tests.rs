@@ -18,21 +18,11 @@ fn udp(n: u16) -> Tuple {
 }
 
 fn contents(orig: Tuple, reply: Tuple) -> Contents {
-    Contents {
-        orig,
-        reply,
-        protocol: Protocol::Simple(Seen::First),
-        mark: 0,
-        label: 0,
-        flags: 0,
-        policy: 0,
-        parent: None,
-        skew: Default::default(),
-    }
+    Contents { reply, ..plain(orig) }
 }
 
 fn plain(orig: Tuple) -> Contents {
-    contents(orig, orig.reverse())
+    Contents::new(orig, Protocol::Simple(Seen::First))
 }
 
 fn insert(table: &Table, new: &Contents, seconds: u64) -> Result<Reference, Refused> {

@@ -69,18 +69,7 @@ mod tests {
         let [client, server]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         let orig = Tuple::new(client, server, 17, (port, 53), zone).unwrap();
         let reply = Tuple::new(server, client, 17, (53, translated.unwrap_or(port)), zone).unwrap();
-        let protocol = Protocol::Simple(Seen::First);
-        let contents = Contents {
-            orig,
-            reply,
-            protocol,
-            mark: 0,
-            label: 0,
-            flags: 0,
-            policy: 0,
-            parent: None,
-            skew: Default::default(),
-        };
+        let contents = Contents { reply, ..Contents::new(orig, Protocol::Simple(Seen::First)) };
         conntrack.tracker.table.insert(&contents, Timeout::UdpFirst, Time(1)).unwrap();
         reply
     }

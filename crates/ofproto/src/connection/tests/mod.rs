@@ -615,9 +615,7 @@ fn connect(bridge: &Bridge, number: u16) {
     use conntrack::{Tuple, protocol::simple::Seen, timeout::Timeout};
     for port in 1..=number {
         let orig = Tuple::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (port, 53), port % 2).unwrap();
-        let (reply, protocol) = (orig.reverse(), Protocol::Simple(Seen::First));
-        let skew = Default::default();
-        let new = Contents { orig, reply, protocol, mark: 0, label: 0, flags: 0, policy: 0, parent: None, skew };
+        let new = Contents::new(orig, Protocol::Simple(Seen::First));
         let table = &bridge.datapath().unwrap();
         table.conntrack().tracker.table.insert(&new, Timeout::UdpFirst, START).unwrap();
     }

@@ -188,18 +188,7 @@ mod tests {
     }
 
     fn simple(orig: Tuple) -> Contents {
-        let (reply, protocol) = (orig.reverse(), Protocol::Simple(Seen::First));
-        Contents {
-            orig,
-            reply,
-            protocol,
-            mark: 0,
-            label: 0,
-            flags: 0,
-            policy: 0,
-            parent: None,
-            skew: Default::default(),
-        }
+        Contents::new(orig, Protocol::Simple(Seen::First))
     }
 
     fn tcp(states: [State; 2], scales: [Scale; 2]) -> Contents {
