@@ -296,7 +296,7 @@ fn learn_copies_what_there_is_and_makes_flows_that_can_be() {
         ("ip,actions=learn(eth_type=0x800,load:NXM_OF_IP_SRC[]->NXM_OF_IP_DST[])", Ok(())),
         ("ip,actions=learn(eth_type=0x800,NXM_NX_CT_STATE[0]=1,NXM_NX_CT_NW_SRC[])", Err(inconsistent)),
         ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,NXM_NX_CT_NW_SRC[])", Err(inconsistent)),
-        ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,NXM_NX_CT_STATE[0]=1,NXM_NX_CT_NW_SRC[])", Ok(())),
+        ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,ct_state=0x21,NXM_NX_CT_NW_SRC[])", Ok(())),
         ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,NXM_NX_CT_STATE[4..5]=2,NXM_NX_CT_NW_SRC[])", Ok(())),
     ] {
         let change = parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap();
