@@ -1,7 +1,7 @@
 //! Whether instructions and actions can be carried out, with the error that OpenFlow has for it.
 
 use conntrack::CtState;
-use openflow::action::{Ct, CtZone, Nat, NatAddrs};
+use openflow::action::{Ct, CtZone, Learn, LearnDst, LearnSrc, Nat, NatAddrs};
 use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
@@ -202,6 +202,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         Action::Bundle(bundle) if bundle.dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
         Action::CheckPktLarger { dst, .. } if !has(matching, dst.field) => return inconsistent,
         Action::Learn(learn) if learn.result_dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
+        Action::Learn(learn) => return check_learn(learn, matching),
         Action::Multipath(multipath) if !has(matching, multipath.dst.field) => return inconsistent,
         Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
         Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
@@ -217,6 +218,35 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
             matching.set(Field::DlType, (*ethertype).into());
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// Checks what a flow with this match copies for flows that it learns, and what these match and do: of these, only values that are
+/// known meet prerequisites.
+fn check_learn(learn: &Learn, matching: &Match) -> Result<(), OfError> {
+    let has = |matching: &Match, field: Field| field.info().prereq.check(&matching.key, &matching.mask);
+    let mut learnt = Match::any();
+    for spec in &learn.specs {
+        let copied = match &spec.src {
+            LearnSrc::Field(src) => has(matching, src.field),
+            LearnSrc::Immediate(_) => true,
+        };
+        let fits = match &spec.dst {
+            LearnDst::Match(dst) | LearnDst::Load(dst) => has(&learnt, dst.field),
+            LearnDst::Output => true,
+        };
+        if !copied || !fits {
+            return Err(OfError::OFPBAC_MATCH_INCONSISTENT);
+        }
+        match (&spec.src, &spec.dst) {
+            (_, LearnDst::Load(dst)) if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+            (LearnSrc::Immediate(value), LearnDst::Match(dst)) => {
+                let (old, mask) = learnt.get(dst.field);
+                learnt.set_masked(dst.field, old | (value & dst.max()) << dst.ofs, mask | dst.mask());
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::{Config, Datapath};
-use openflow::action::Learn;
+use openflow::action::{Learn, LearnDst};
 use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupType, Selection, bucket_id};
 use openflow::meter::{MeterCommand, MeterFlags};
+use openflow::text::parse_flow_mod;
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, GroupMod, Instructions, Match,
     MeterConfig, MeterMod, OfError, OfPort, Subfield, TableId, TableMod,
 };
+use packet::flow::text::NoNames;
 use packet::{Clock, Field, Time};
 
 use super::{Bridge, Bundled};
@@ -275,6 +277,36 @@ fn meters_go_with_the_flows_that_use_them() {
     bridge.meter_mod(&meter(MeterCommand::Delete, 3)).unwrap();
     assert!(ports(&bridge).is_empty());
     assert_eq!(bridge.meter_stats(3), Err(OfError::OFPMMFC_UNKNOWN_METER));
+}
+
+#[test]
+fn learn_copies_what_there_is_and_makes_flows_that_can_be() {
+    let bridge = bridge();
+    let inconsistent = OfError::OFPBAC_MATCH_INCONSISTENT;
+    for (flow, expected) in [
+        ("actions=learn(NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:5->NXM_NX_REG0[])", Ok(())),
+        ("udp,actions=learn(eth_type=0x800,nw_proto=17,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[])", Ok(())),
+        ("ip,actions=learn(eth_type=0x800,nw_proto=17,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[])", Err(inconsistent)),
+        ("udp,actions=learn(eth_type=0x800,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[])", Err(inconsistent)),
+        ("udp,actions=learn(nw_proto=17,eth_type=0x800,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[])", Err(inconsistent)),
+        // A value that is copied may be any.
+        ("ip,actions=learn(NXM_OF_ETH_TYPE[],NXM_OF_IP_SRC[])", Err(inconsistent)),
+        ("ip,actions=learn(NXM_OF_IP_SRC[])", Err(inconsistent)),
+        ("ip,actions=learn(load:NXM_OF_IP_SRC[]->NXM_OF_IP_DST[])", Err(inconsistent)),
+        ("ip,actions=learn(eth_type=0x800,load:NXM_OF_IP_SRC[]->NXM_OF_IP_DST[])", Ok(())),
+        ("ip,actions=learn(eth_type=0x800,NXM_NX_CT_STATE[0]=1,NXM_NX_CT_NW_SRC[])", Err(inconsistent)),
+        ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,NXM_NX_CT_NW_SRC[])", Err(inconsistent)),
+        ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,ct_state=0x21,NXM_NX_CT_NW_SRC[])", Ok(())),
+        ("ip,ct_state=+trk+new,actions=learn(eth_type=0x800,NXM_NX_CT_STATE[4..5]=2,NXM_NX_CT_NW_SRC[])", Ok(())),
+    ] {
+        let change = parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap();
+        assert_eq!(bridge.flow_mod(&change), expected, "{flow}");
+    }
+    let mut change =
+        parse_flow_mod(FlowModCommand::Add, "actions=learn(load:5->NXM_NX_REG0[0..15])", &NoNames).unwrap();
+    let [Action::Learn(learn)] = &mut change.instructions.apply[..] else { panic!("{change:?}") };
+    learn.specs[0].dst = LearnDst::Load(Subfield::whole(Field::CtZone));
+    assert_eq!(bridge.flow_mod(&change), Err(OfError::OFPBAC_BAD_SET_ARGUMENT), "a field that is only read");
 }
 
 #[test]

@@ -132,7 +132,13 @@ pub fn parse(field: Field, text: &str, ports: &dyn PortNames) -> Result<(u128, u
 /// Parses a whole value of a field, without a mask.
 pub fn parse_value(field: Field, text: &str, ports: &dyn PortNames) -> Result<u128, Error> {
     let (value, mask) = parse(field, text, ports)?;
-    if mask != field.info().max() {
+    // Some fields have more bits than names.
+    let whole = match field.info().format {
+        Format::CtState => flags::CT_STATE.exact,
+        Format::TunFlags => flags::TUN_OAM.exact,
+        _ => field.info().max(),
+    };
+    if mask != whole {
         return Err(Error::Wildcards { name: field.info().name.into(), text: text.into() });
     }
     Ok(value)
@@ -243,6 +249,18 @@ mod tests {
         let mut out = String::new();
         format(&mut out, field, value, mask, &NoNames);
         out
+    }
+
+    #[test]
+    fn a_whole_value_names_all_flags_that_there_are() {
+        for text in ["0x21", "new|trk", "+new-est-rel-rpl-inv+trk-snat-dnat"] {
+            assert_eq!(parse_value(Field::CtState, text, &NoNames), Ok(0x21));
+        }
+        assert_eq!(parse_value(Field::TunFlags, "oam", &NoNames), Ok(1));
+        assert_eq!(parse_value(Field::TcpFlags, "0x2", &NoNames), Ok(2));
+        for (field, text) in [(Field::CtState, "+trk"), (Field::TcpFlags, "+syn"), (Field::CtState, "0x21/0x7f")] {
+            assert!(matches!(parse_value(field, text, &NoNames), Err(Error::Wildcards { .. })), "{text}");
+        }
     }
 
     /// What goes in and what comes out, as ovs-ofctl does it.
