@@ -147,7 +147,7 @@ impl FieldTable {
             let option = option?;
             let Some((index, mapping)) = self.find(option.class, option.kind) else {
                 if option.is_critical() {
-                    return Err(Malformed::Option);
+                    return Err(Malformed::Critical);
                 }
                 continue;
             };
@@ -220,7 +220,7 @@ mod tests {
         let both = [option(3, &[9; 8]), option(2, &[1, 2, 3, 4])].concat();
         let values = table.read(&both).unwrap();
         assert_eq!((values.present, &values.bytes[..4]), (1 << 7, &[1, 2, 3, 4][..]));
-        assert_eq!(table.read(&option(0x83, &[])), Err(Malformed::Option), "critical");
+        assert_eq!(table.read(&option(0x83, &[])), Err(Malformed::Critical), "critical");
         assert_eq!(table.read(&option(2, &[0; 8])), Err(Malformed::Option), "another length");
         assert_eq!(table.read(&both[..5]), Err(Malformed::Option));
     }

@@ -7,17 +7,25 @@
 //! | [`fields`] | which fields stand for them (tun_metadata0 to 63), and their values |
 //! | [`outer`] | the IP and UDP headers below, [`outer::encapsulate`] and [`outer::decapsulate`] |
 //! | [`ecn`] | what becomes of congestion marks (RFC 6040) |
+//! | [`metadata`] | what a packet carries along from its tunnel, or towards it |
+//! | [`config`] | the options of a tunnel port, from text and to text |
+//! | [`send`] | from a port and metadata to headers |
+//! | [`matching`] | which port a packet has come through |
 //!
-//! Nothing here knows ports, flows, routes or neighbours, allocates memory or reads a clock. What a stranger has sent is read with
-//! checks: whatever it is, the result is a packet that keeps within its frame, or a [`Malformed`] that says what is wrong.
+//! Nothing here knows a datapath, flows, routes or neighbours, or reads a clock. Packets are read and written without allocating memory;
+//! configuration allocates. What a stranger has sent is read with checks: whatever it is, the result is a packet that keeps within its frame, or a [`Malformed`] that says what is wrong.
 //!
 //! Numbers are in host byte order; headers are in network byte order.
 
+pub mod config;
 pub mod ecn;
 pub mod fields;
 pub mod header;
+pub mod matching;
+pub mod metadata;
 pub mod options;
 pub mod outer;
+pub mod send;
 
 /// Why a packet that came through a tunnel is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
@@ -40,6 +48,9 @@ pub enum Malformed {
     /// An option is not whole.
     #[error("option not whole")]
     Option,
+    /// An option that is critical and not known (RFC 8926 section 3.5).
+    #[error("unknown critical option")]
+    Critical,
     /// A wrong checksum of IP, UDP or GRE.
     #[error("wrong checksum")]
     Checksum,

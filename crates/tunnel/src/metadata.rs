@@ -1,0 +1,209 @@
+//! What a packet carries along from the tunnel it has left, or towards the one it enters (ovs-fields(7), "Tunnel Fields").
+
+use std::fmt;
+use std::net::IpAddr;
+
+use packet::flow::{Key as FlowKey, tun_flags};
+
+use crate::header::{Header, Mirror, Payload};
+use crate::options::{self, MAX_LEN};
+use crate::outer::{Decapsulated, Outer};
+
+/// Options of Geneve as they are on the wire.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RawOptions {
+    bytes: [u8; MAX_LEN],
+    len: u8,
+}
+
+impl RawOptions {
+    /// None.
+    pub const EMPTY: RawOptions = RawOptions { bytes: [0; MAX_LEN], len: 0 };
+
+    /// These; `None` where one is not whole, or there are too many.
+    pub fn new(options: &[u8]) -> Option<RawOptions> {
+        options::check(options).ok()?;
+        let mut raw = RawOptions::EMPTY;
+        raw.bytes.get_mut(..options.len())?.copy_from_slice(options);
+        raw.len = options.len() as u8;
+        Some(raw)
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for RawOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", self.as_bytes())
+    }
+}
+
+/// Metadata of a tunnel. What does not apply is zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Metadata {
+    /// Key.
+    pub tun_id: u64,
+    /// Source of the outer packet, if it is known.
+    pub src: Option<IpAddr>,
+    /// Destination of the outer packet, if it is known.
+    pub dst: Option<IpAddr>,
+    /// TOS or traffic class.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Of [`tun_flags`].
+    pub flags: u16,
+    /// Source and destination port of UDP.
+    pub ports: (u16, u16),
+    /// Group of VXLAN.
+    pub gbp_id: u16,
+    /// Flags of that group.
+    pub gbp_flags: u8,
+    /// Version of ERSPAN.
+    pub erspan_ver: u8,
+    /// Index, of version 1.
+    pub erspan_idx: u32,
+    /// Direction, of version 2.
+    pub erspan_dir: u8,
+    /// Hardware, of version 2.
+    pub erspan_hwid: u8,
+    /// First byte of the header of GTP-U.
+    pub gtpu_flags: u8,
+    /// Type of the message of GTP-U.
+    pub gtpu_msgtype: u8,
+    /// Options of Geneve.
+    pub options: RawOptions,
+}
+
+impl Metadata {
+    /// None.
+    pub const EMPTY: Metadata = Metadata {
+        tun_id: 0,
+        src: None,
+        dst: None,
+        tos: 0,
+        ttl: 0,
+        flags: 0,
+        ports: (0, 0),
+        gbp_id: 0,
+        gbp_flags: 0,
+        erspan_ver: 0,
+        erspan_idx: 0,
+        erspan_dir: 0,
+        erspan_hwid: 0,
+        gtpu_flags: 0,
+        gtpu_msgtype: 0,
+        options: RawOptions::EMPTY,
+    };
+
+    /// That of a packet which was received, with what it carries.
+    pub fn of(received: &Decapsulated<'_>) -> (Metadata, Payload) {
+        let Outer { src, dst, tos, ttl, dont_fragment, ports, checksum } = received.outer;
+        let mut all = Metadata { src: Some(src), dst: Some(dst), tos, ttl, ports, ..Metadata::EMPTY };
+        let mut flag = |is_set: bool, flag: u16| all.flags |= if is_set { flag } else { 0 };
+        flag(dont_fragment, tun_flags::DF);
+        flag(checksum, tun_flags::CSUM);
+        let payload = match received.header {
+            Header::Vxlan { vni, group } => {
+                flag(true, tun_flags::KEY);
+                all.tun_id = vni.into();
+                if let Some(group) = group {
+                    (all.gbp_id, all.gbp_flags) = (group.id, group.flags);
+                }
+                Payload::Ethernet
+            }
+            Header::VxlanGpe { vni, oam, payload } => {
+                flag(true, tun_flags::KEY);
+                flag(oam, tun_flags::OAM);
+                all.tun_id = vni.into();
+                payload
+            }
+            Header::Geneve { vni, oam, payload, options } => {
+                flag(true, tun_flags::KEY);
+                flag(oam, tun_flags::OAM);
+                all.tun_id = vni.into();
+                // The header was read, so they are whole and have room.
+                all.options = RawOptions::new(options).unwrap_or(RawOptions::EMPTY);
+                payload
+            }
+            Header::Gre { key, checksum, payload, .. } => {
+                flag(key.is_some(), tun_flags::KEY);
+                flag(checksum, tun_flags::CSUM);
+                all.tun_id = key.unwrap_or(0).into();
+                payload
+            }
+            Header::Erspan { session, mirror, .. } => {
+                flag(true, tun_flags::KEY);
+                all.tun_id = session.into();
+                match mirror {
+                    Mirror::One { index } => (all.erspan_ver, all.erspan_idx) = (1, index),
+                    Mirror::Two { egress, hardware, .. } => {
+                        (all.erspan_ver, all.erspan_dir, all.erspan_hwid) = (2, egress.into(), hardware);
+                    }
+                }
+                Payload::Ethernet
+            }
+            Header::Gtpu { teid, flags, kind, payload, .. } => {
+                all.tun_id = teid.into();
+                (all.gtpu_flags, all.gtpu_msgtype) = (flags, kind);
+                payload
+            }
+        };
+        (all, payload)
+    }
+
+    /// Puts all but the options and the ports of UDP into a flow key. The options need a [`crate::fields::FieldTable`]; the ports are no fields.
+    pub fn store(&self, key: &mut FlowKey) {
+        let block = key.tunnel_mut();
+        block.tun_id.set(self.tun_id);
+        let v4 = |address: Option<IpAddr>| match address {
+            Some(IpAddr::V4(address)) => u32::from(address),
+            _ => 0,
+        };
+        let v6 = |address: Option<IpAddr>| match address {
+            Some(IpAddr::V6(address)) => address.octets(),
+            _ => [0; 16],
+        };
+        block.tun_src.set(v4(self.src));
+        block.tun_dst.set(v4(self.dst));
+        (block.tun_ipv6_src, block.tun_ipv6_dst) = (v6(self.src), v6(self.dst));
+        block.tun_flags.set(self.flags);
+        (block.tun_tos, block.tun_ttl) = (self.tos, self.ttl);
+        block.tun_gbp_id.set(self.gbp_id);
+        block.tun_gbp_flags = self.gbp_flags;
+        block.tun_erspan_ver = self.erspan_ver;
+        block.tun_erspan_idx.set(self.erspan_idx);
+        (block.tun_erspan_dir, block.tun_erspan_hwid) = (self.erspan_dir, self.erspan_hwid);
+        (block.tun_gtpu_flags, block.tun_gtpu_msgtype) = (self.gtpu_flags, self.gtpu_msgtype);
+    }
+
+    /// What a flow key has: the opposite of [`Metadata::store`].
+    pub fn load(key: &FlowKey) -> Metadata {
+        let block = key.tunnel();
+        let address = |v4: u32, v6: [u8; 16]| match (v4, v6) {
+            (0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => None,
+            (0, v6) => Some(IpAddr::from(v6)),
+            (v4, _) => Some(IpAddr::from(v4.to_be_bytes())),
+        };
+        Metadata {
+            tun_id: block.tun_id.get(),
+            src: address(block.tun_src.get(), block.tun_ipv6_src),
+            dst: address(block.tun_dst.get(), block.tun_ipv6_dst),
+            tos: block.tun_tos,
+            ttl: block.tun_ttl,
+            flags: block.tun_flags.get(),
+            gbp_id: block.tun_gbp_id.get(),
+            gbp_flags: block.tun_gbp_flags,
+            erspan_ver: block.tun_erspan_ver,
+            erspan_idx: block.tun_erspan_idx.get(),
+            erspan_dir: block.tun_erspan_dir,
+            erspan_hwid: block.tun_erspan_hwid,
+            gtpu_flags: block.tun_gtpu_flags,
+            gtpu_msgtype: block.tun_gtpu_msgtype,
+            ..Metadata::EMPTY
+        }
+    }
+}
