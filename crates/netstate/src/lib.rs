@@ -6,6 +6,7 @@
 //! | [`routes`] | the routes of the kernel and those that an operator has added, and the addresses of devices |
 //! | [`neighbours`] | the MAC addresses of next hops |
 //! | [`resolution`] | frames that ask for them (ARP, neighbour discovery), and those that tell |
+//! | [`state`] | all of it, shared |
 //! | [`waiting`] | packets whose next hop's address is not known yet |
 //!
 //! Plain tables: nothing here asks the kernel, sends anything, or reads a clock. Each change of routes or neighbours raises a number, by which
@@ -15,4 +16,5 @@ pub mod neighbours;
 pub mod prefix;
 pub mod resolution;
 pub mod routes;
+pub mod state;
 pub mod waiting;

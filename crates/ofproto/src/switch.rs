@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use datapath::{Action, Datapath, PortNo};
+use netstate::state::NetState;
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
@@ -97,6 +98,8 @@ pub struct Switch {
     pub(crate) datapath: OnceLock<Arc<Datapath>>,
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
+    /// Routes and neighbours of tunnels.
+    netstate: Arc<NetState>,
     /// Records of flows that were translated lately.
     pub(crate) records: SharedRecords,
     /// Pipelines that wait for a controller.
@@ -144,6 +147,7 @@ impl Switch {
             datapath: OnceLock::new(),
             forwarding: RwLock::new(forwarding),
             interners: Interners::default(),
+            netstate: Arc::default(),
             records: SharedRecords::default(),
             paused: Paused::default(),
             statistics: Mutex::default(),
@@ -169,6 +173,17 @@ impl Switch {
         });
         switch.set_settings(settings);
         switch
+    }
+
+    /// Routes and neighbours of tunnels. Whoever changes them calls [`netstate_changed`](Switch::netstate_changed) next.
+    pub fn netstate(&self) -> &Arc<NetState> {
+        &self.netstate
+    }
+
+    /// Has the flows judged again that depend on routes or neighbours.
+    pub fn netstate_changed(&self) {
+        self.forwarding.write().touch();
+        self.notify();
     }
 
     /// How many threads share a round over the datapath's flows: as many as are set, or as could be started.
