@@ -8,6 +8,7 @@ use std::sync::Arc;
 use packet::Key;
 use packet::{Field, flow::Mask};
 
+pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
 use crate::drop::DropReason;
 
 /// How deeply actions may be nested, which bounds the stack of workers. Actions that are nested deeper drop their
@@ -78,6 +79,10 @@ pub enum Action {
         /// For the others.
         others: Vec<Action>,
     },
+    /// Put the headers of a tunnel before the packet.
+    TunnelPush(Arc<Encapsulation>),
+    /// Take the headers of a tunnel away, and classify what it carried as received at the tunnel's port.
+    TunnelPop(Decapsulation),
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
     Drop(DropReason),
 }

@@ -84,6 +84,10 @@ reasons! {
         TooManyResubmits "too_many_resubmits" "The OpenFlow tables resubmit too often.";
         StackTooDeep "stack_too_deep" "The OpenFlow tables push too much on the stack.";
         TooManyLabels "too_many_labels" "More MPLS labels or VLAN tags than can be handled.";
+        TunnelPort "tunnel_port" "No tunnel port takes packets from this address with this key.";
+        TunnelRoute "tunnel_route" "No route leads to the other end of the tunnel, or none by a port of a bridge.";
+        TunnelNeighbour "tunnel_neighbour" "The next hop on the way to the other end of the tunnel has not answered yet.";
+        TunnelBuild "tunnel_build" "The tunnel has no headers for such a packet.";
         TooMuchWork "too_much_work" "The OpenFlow tables ask for too many steps, or too many copies, for one packet.";
     }
     Act {
@@ -93,6 +97,12 @@ reasons! {
         FragmentOverlap "fragment_overlap" "A fragment that was to be tracked overlaps another one of its datagram, which is dropped whole.";
         FragmentExpired "fragment_expired" "A fragment that was to be tracked, and whose datagram was not whole in time.";
         FragmentPurged "fragment_purged" "A fragment that was held to be tracked when its port, or that of another one of its datagram, went away.";
+        TunnelHeader "tunnel_header" "A packet that came through a tunnel has headers that are not whole, contradict each other, or are not known.";
+        TunnelChecksum "tunnel_checksum" "A packet that came through a tunnel has a wrong checksum.";
+        TunnelFragment "tunnel_fragment" "A fragment of a packet that was to leave a tunnel.";
+        TunnelOption "tunnel_option" "A packet that came through a tunnel has an option that is not whole.";
+        Congestion "congestion" "A packet has met congestion in a tunnel, and cannot say so (RFC 6040).";
+        TunnelPush "tunnel_push" "No room for the headers of a tunnel, or the packet is too long for them.";
         Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
     }
     Output {

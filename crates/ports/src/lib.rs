@@ -111,6 +111,11 @@ pub trait Port: Send + Sync {
         false
     }
 
+    /// Whether it receives what comes out of tunnels, and nothing else.
+    fn is_tunnel(&self) -> bool {
+        false
+    }
+
     /// Sets the administrative state.
     fn set_admin_up(&self, up: bool) -> Result<(), Error>;
 

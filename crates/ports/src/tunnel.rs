@@ -1,17 +1,13 @@
-//! Tunnel ports, which are there and carry nothing yet: no route leads to their other end.
-//!
-//! A database that comes from Open vSwitch, or a controller, may name tunnels long before a packet is to
-//! cross one. Such a port takes its number and its place in the OpenFlow tables; what is sent to it is
-//! dropped and counted, as a switch does that knows no route to the remote address, and its status says so.
-//! Encapsulation comes with routes and neighbours, and takes the place of this module.
+//! Where packets come out of tunnels: a port of the datapath for each protocol and UDP port, which all tunnels of that kind
+//! share (`vxlan_sys_4789`). No device belongs to it: workers take packets out of their tunnels, and classify them again as received
+//! here; and they put headers before packets, and send the result by a port of the underlay.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use packet::{Batch, Time};
 
-use crate::kind::{Env, Kind};
-use crate::options::{Form, OptionDef, Options};
+use crate::kind::Kind;
+use crate::options::{Form, OptionDef};
 use crate::spec::PortSpec;
 use crate::stats::{PortCounters, TxCounters};
 use crate::virtual_port::{VirtualPort, mac_from_name};
@@ -21,65 +17,57 @@ const fn text(name: &'static str, doc: &'static str) -> OptionDef {
     OptionDef { name, form: Form::Text, doc }
 }
 
-/// Declaration of these kinds.
+/// Declaration of these kinds. What their options mean is the business of the crate `tunnel`.
 pub const KIND: Kind = Kind {
-    names: &["gre", "ip6gre", "erspan", "ip6erspan", "vxlan", "geneve", "gtpu", "bareudp", "srv6"],
-    doc: "Tunnel, which carries nothing yet: packets sent to it are dropped and counted.",
+    names: &["gre", "ip6gre", "erspan", "ip6erspan", "vxlan", "geneve", "gtpu", "lisp", "bareudp", "srv6"],
+    doc: "Tunnel to another host, over the routes and neighbours of the kernel and of bridges.",
     options: &[
         text("remote_ip", "Address of the other end, or \"flow\"."),
         text("local_ip", "Address of this end, or \"flow\"."),
         text("key", "Key in both directions, or \"flow\"."),
         text("in_key", "Key of received packets, or \"flow\"."),
         text("out_key", "Key of sent packets, or \"flow\"."),
-        OptionDef { name: "dst_port", form: Form::Number(1, 65535), doc: "UDP port of the other end." },
+        text("dst_port", "UDP port of the other end."),
         text("tos", "Outer TOS, or \"inherit\"."),
         text("ttl", "Outer TTL, or \"inherit\"."),
-        OptionDef { name: "df_default", form: Form::Bool, doc: "Set the outer don't-fragment bit; true by default." },
-        OptionDef { name: "csum", form: Form::Bool, doc: "Compute outer checksums." },
-        OptionDef { name: "seq", form: Form::Bool, doc: "Number the packets (GRE)." },
+        text("df_default", "Set the outer don't-fragment bit; true by default."),
+        text("csum", "Compute outer checksums."),
+        text("seq", "Number the packets (GRE)."),
         text("egress_pkt_mark", "Mark of sent packets."),
-        text("exts", "Extensions of the encapsulation."),
+        text("exts", "Extensions of VXLAN: \"gbp\", \"gpe\"."),
         text("packet_type", "legacy_l2, legacy_l3 or ptap."),
         text("pt_mode", "As packet_type."),
         text("erspan_ver", "Version of ERSPAN."),
         text("erspan_idx", "Index of ERSPAN version 1."),
         text("erspan_dir", "Direction of ERSPAN version 2."),
         text("erspan_hwid", "Hardware id of ERSPAN version 2."),
+        text("payload_type", "Ethernet type that bareudp carries."),
         text("srv6_segs", "Segments of SRv6."),
         text("srv6_flowlabel", "Outer flow label of SRv6."),
     ],
-    open: |spec, options, env| Ok(Tunnel::open(spec, options, env)?),
+    open: |spec, _, _| {
+        let kind = KIND.names.iter().find(|name| **name == spec.kind).copied().unwrap_or(KIND.names[0]);
+        Ok(TunnelPort::new(&spec.name, kind))
+    },
 };
 
-/// A tunnel port.
+/// A port that packets come out of tunnels at.
 #[derive(Debug)]
-struct Tunnel {
+pub struct TunnelPort {
     state: VirtualPort,
     kind: &'static str,
-    remote: String,
     counters: PortCounters,
 }
 
-impl Tunnel {
-    fn open(spec: &PortSpec, options: &Options, _: &Env) -> Result<Arc<Tunnel>, Error> {
-        let kind = KIND.names.iter().find(|name| **name == spec.kind).copied().unwrap_or(KIND.names[0]);
-        let remote = match options.text("remote_ip") {
-            Some("flow") => "flow".to_owned(),
-            Some(address) => match address.parse::<IpAddr>() {
-                Ok(ip) if ip.is_multicast() => {
-                    return Err(options.error("remote_ip", "a multicast address is not allowed"));
-                }
-                Ok(ip) => ip.to_string(),
-                Err(_) => return Err(options.error("remote_ip", format!("{address:?} is no IP address, nor \"flow\""))),
-            },
-            None => return Err(options.error("remote_ip", format!("missing; {kind} needs an IP address or \"flow\""))),
-        };
-        let state = VirtualPort::new(spec, mac_from_name(&spec.name));
-        Ok(Arc::new(Tunnel { state, kind, remote, counters: PortCounters::default() }))
+impl TunnelPort {
+    /// A port of this name and kind.
+    pub fn new(name: &str, kind: &'static str) -> Arc<TunnelPort> {
+        let state = VirtualPort::new(&PortSpec::new(name, kind), mac_from_name(name));
+        Arc::new(TunnelPort { state, kind, counters: PortCounters::default() })
     }
 }
 
-impl Port for Tunnel {
+impl Port for TunnelPort {
     fn name(&self) -> &str {
         &self.state.name
     }
@@ -106,6 +94,10 @@ impl Port for Tunnel {
         self.state.link()
     }
 
+    fn is_tunnel(&self) -> bool {
+        true
+    }
+
     fn set_admin_up(&self, up: bool) -> Result<(), Error> {
         self.state.set_admin_up(up);
         Ok(())
@@ -124,7 +116,7 @@ impl Port for Tunnel {
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {
-        vec![("tunnel", format!("carries nothing: no route to {} (tunnels are not built yet)", self.remote))]
+        Vec::new()
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
@@ -136,14 +128,14 @@ impl Port for Tunnel {
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
-        Ok(Box::new(NoRoute(self.counters.tx(index))))
+        Ok(Box::new(Nowhere(self.counters.tx(index))))
     }
 }
 
-/// Where packets end that no route leads on.
-struct NoRoute(Arc<TxCounters>);
+/// What is sent to the port itself, as only a flow of an operator does, has no headers.
+struct Nowhere(Arc<TxCounters>);
 
-impl TxQueue for NoRoute {
+impl TxQueue for Nowhere {
     fn transmit(&mut self, batch: &mut Batch, _now: Time) -> usize {
         self.0.dropped(TxDrop::NotConnected, batch.len());
         batch.clear();
@@ -156,35 +148,15 @@ mod tests {
     use packet::Packet;
 
     use super::*;
-    use crate::registry::open;
-
-    fn tunnel(kind: &str, options: &[(&str, &str)]) -> Result<Arc<dyn Port>, Error> {
-        open(&PortSpec::new("t0", kind).with(options), &Env::default())
-    }
 
     #[test]
-    fn what_is_sent_is_dropped_and_counted() {
-        let port = tunnel("vxlan", &[("remote_ip", "192.0.2.1"), ("key", "flow")]).unwrap();
-        assert_eq!((port.kind(), port.link().up), ("vxlan", true));
-        assert!(port.status()[0].1.contains("no route to 192.0.2.1"), "{:?}", port.status());
+    fn what_is_sent_to_the_port_itself_is_dropped_and_counted() {
+        let port = TunnelPort::new("vxlan_sys_4789", "vxlan");
+        assert_eq!((port.kind(), port.link().up, port.is_tunnel()), ("vxlan", true, true));
         let mut batch: Batch = (0..3).map(|_| Packet::from_slice(&[0; 60])).collect();
         assert_eq!(port.tx_queue(0).unwrap().transmit(&mut batch, Time(1)), 0);
         assert!(batch.is_empty());
         assert_eq!((port.stats().tx_packets, port.stats().tx_dropped), (0, 3));
         assert!(port.take_rx_queues().is_empty());
-    }
-
-    #[test]
-    fn options_are_checked() {
-        for (remote, says) in
-            [(None, "needs an IP address"), (Some("nowhere"), "no IP address"), (Some("224.0.0.1"), "multicast")]
-        {
-            let options: Vec<_> = remote.map(|r| ("remote_ip", r)).into_iter().collect();
-            let error = tunnel("gre", &options).err().unwrap().to_string();
-            assert!(error.contains(says), "{error}");
-        }
-        for remote in ["flow", "2001:db8::1"] {
-            assert!(tunnel("geneve", &[("remote_ip", remote)]).is_ok());
-        }
     }
 }

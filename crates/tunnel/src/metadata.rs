@@ -78,6 +78,64 @@ pub struct Metadata {
     pub options: RawOptions,
 }
 
+/// Puts what the headers of a received packet said into a block of a flow key, all but the options: as
+/// [`Metadata::of`] and [`Metadata::store`] do, without what lies between.
+#[inline]
+pub fn store_received(received: &Decapsulated<'_>, block: &mut packet::flow::block::Tunnel) {
+    let Outer { src, dst, tos, ttl, dont_fragment, checksum, .. } = received.outer;
+    *block = zerocopy::FromZeros::new_zeroed();
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            block.tun_src.set(src.into());
+            block.tun_dst.set(dst.into());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            (block.tun_ipv6_src, block.tun_ipv6_dst) = (src.octets(), dst.octets());
+        }
+        _ => {}
+    }
+    (block.tun_tos, block.tun_ttl) = (tos, ttl);
+    let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+    let mut flags = flag(dont_fragment, tun_flags::DF) | flag(checksum, tun_flags::CSUM);
+    let id = match received.header {
+        Header::Vxlan { vni, group } => {
+            if let Some(group) = group {
+                block.tun_gbp_id.set(group.id);
+                block.tun_gbp_flags = group.flags;
+            }
+            flags |= tun_flags::KEY;
+            vni.into()
+        }
+        Header::VxlanGpe { vni, oam, .. } | Header::Geneve { vni, oam, .. } => {
+            flags |= tun_flags::KEY | flag(oam, tun_flags::OAM);
+            vni.into()
+        }
+        Header::Gre { key, checksum, .. } => {
+            flags |= flag(key.is_some(), tun_flags::KEY) | flag(checksum, tun_flags::CSUM);
+            key.unwrap_or(0).into()
+        }
+        Header::Erspan { session, mirror, .. } => {
+            flags |= tun_flags::KEY;
+            match mirror {
+                Mirror::One { index } => {
+                    block.tun_erspan_ver = 1;
+                    block.tun_erspan_idx.set(index);
+                }
+                Mirror::Two { egress, hardware, .. } => {
+                    (block.tun_erspan_ver, block.tun_erspan_dir, block.tun_erspan_hwid) = (2, egress.into(), hardware);
+                }
+            }
+            session.into()
+        }
+        Header::Gtpu { teid, flags, kind, .. } => {
+            (block.tun_gtpu_flags, block.tun_gtpu_msgtype) = (flags, kind);
+            teid.into()
+        }
+    };
+    block.tun_id.set(id);
+    block.tun_flags.set(flags);
+}
+
 impl Metadata {
     /// None.
     pub const EMPTY: Metadata = Metadata {

@@ -7,7 +7,7 @@ use packet::wire::{ip_proto, ipv4, ipv6, udp};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Malformed;
-use crate::header::{self, Header, Patches, Protocol, Unwritable, Writer};
+use crate::header::{self, Header, Patches, Payload, Protocol, Unwritable, Writer};
 
 /// Most bytes of all headers of a tunnel, that of Ethernet included.
 pub const MAX_HEADERS: usize = 256;
@@ -85,6 +85,26 @@ pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<
     Ok(Decapsulated { outer, header, start: start + len, end })
 }
 
+/// What is behind a header.
+pub fn payload_of(header: &Header<'_>) -> Payload {
+    match *header {
+        Header::Vxlan { .. } | Header::Erspan { .. } => Payload::Ethernet,
+        Header::VxlanGpe { payload, .. }
+        | Header::Geneve { payload, .. }
+        | Header::Gre { payload, .. }
+        | Header::Gtpu { payload, .. } => payload,
+    }
+}
+
+/// Whether a packet that begins with its outer IP header is of GRE and carries ERSPAN.
+pub fn carries_erspan(packet: &[u8]) -> bool {
+    let above = match packet.first().map_or(0, |byte| byte >> 4) {
+        4 => usize::from(packet[0] & 0xf) * 4,
+        _ => size_of::<ipv6::Header>(),
+    };
+    matches!(packet.get(above + 2..above + 4), Some([0x88, 0xbe] | [0x22, 0xeb]))
+}
+
 /// Reads the outer IP header. Returns also where it ends, and the protocol.
 fn read_ip(packet: &[u8], verify: Verify) -> Result<(Outer, usize, u8), Malformed> {
     let outer = |src, dst, tos, ttl| Outer { src, dst, tos, ttl, dont_fragment: false, ports: (0, 0), checksum: false };
@@ -147,7 +167,7 @@ pub struct Each {
 }
 
 /// All headers of a tunnel, made once for many packets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prepared {
     bytes: [u8; MAX_HEADERS],
     len: u16,
@@ -158,6 +178,10 @@ pub struct Prepared {
     udp: Option<(u16, bool)>,
     /// Where the tunnel's header begins.
     header: u16,
+    /// How many bytes of a frame are not carried: its header of Ethernet, or none.
+    skipped: u8,
+    /// Whether routers may fragment the packet, by its identification.
+    has_id: bool,
     patches: Patches,
     /// Of the IPv4 header without length and identification, or of the pseudo header without the length.
     sums: [Sum; 2],
@@ -214,8 +238,33 @@ impl Prepared {
         let at = out.len;
         let (len, patches) = header.write(&mut bytes[at..])?;
         let sums = [Sum::ZERO.add_bytes(&bytes[usize::from(ip)..usize::from(above)]), pseudo(outer, proto, 0)];
-        let (len, header) = ((at + len) as u16, at as u16);
-        Ok(Prepared { bytes, len, ip: [ip, above], is_v6, udp, header, patches, sums })
+        let (len, header_at) = ((at + len) as u16, at as u16);
+        let skipped = if matches!(payload_of(header), Payload::Ethernet) { 0 } else { 14 };
+        let has_id = !is_v6 && !outer.dont_fragment;
+        Ok(Prepared { bytes, len, ip: [ip, above], is_v6, udp, header: header_at, skipped, has_id, patches, sums })
+    }
+
+    /// The headers, without what each packet has of its own.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+
+    /// Whether a checksum covers what is carried.
+    #[inline]
+    pub fn sums_payload(&self) -> bool {
+        self.patches.checksum.is_some() || matches!(self.udp, Some((_, true)))
+    }
+
+    /// How many bytes of a frame are not carried: its header of Ethernet, or none.
+    #[inline]
+    pub fn skipped(&self) -> usize {
+        self.skipped.into()
+    }
+
+    /// Whether [`Each::id`] has to differ from packet to packet.
+    #[inline]
+    pub fn needs_id(&self) -> bool {
+        self.has_id
     }
 
     /// How many bytes they are.

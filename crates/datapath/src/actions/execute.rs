@@ -9,11 +9,12 @@ use packet::{Key, Offload, Packet, Time};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
-use crate::action::PortNo;
+use crate::action::{Decapsulation, PortNo};
 use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::actions::tunnel::complete_outer;
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
-use crate::pipeline::metadata::CARRIED_BLOCKS;
+use crate::pipeline::metadata::{CARRIED_BLOCKS, Tunnelled};
 use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
@@ -72,7 +73,7 @@ impl<'a> KeyView<'a> {
                 self.key.common_mut().dl_type.set(*ethertype);
                 KeyValidity::Headers
             }
-            Step::PopMpls { .. } => KeyValidity::Nothing,
+            Step::PopMpls { .. } | Step::TunnelPush(_) => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
         if self.validity != KeyValidity::Nothing {
@@ -112,6 +113,7 @@ pub fn follow(step: &Step, layers: &mut Layers) {
         // Without a tag, none was removed.
         Step::PopVlan if layers.vlans == 0 => return,
         Step::PopVlan => -4,
+        Step::TunnelPush(_) => return *layers = Layers::EMPTY,
         Step::PushMpls { .. } => {
             let l2_5 = 14 + 4 * u16::from(layers.vlans);
             return *layers = Layers { l2_5, l3: Layers::NONE, l4: Layers::NONE, vlans: layers.vlans };
@@ -145,6 +147,8 @@ pub struct Executor {
     /// Scratch keys for clones, as many as were needed at a time.
     #[allow(clippy::vec_box, reason = "a key of 768 bytes is moved by its box")]
     pub scratch: Vec<Box<Key>>,
+    /// What the headers of the last packet said that has left a tunnel.
+    pub tunnelled: Box<Tunnelled>,
     /// For the hash action.
     pub hasher: Hasher,
     /// Connection tracking, which all workers share.
@@ -167,6 +171,10 @@ pub enum Stepped {
     NoBuffer,
     /// It is a fragment that is to be tracked. Its key is extracted; nothing else was done.
     Fragment,
+    /// It has work left to do that has to be done before. Nothing was done.
+    Unfinished,
+    /// The headers of the tunnel were not put before it.
+    NotPushed,
 }
 
 impl Stepped {
@@ -196,6 +204,8 @@ impl Executor {
             match self.step(step, &mut packet, view, next) {
                 Stepped::Done => view.follow(step),
                 Stepped::NoBuffer => return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port()),
+                Stepped::NotPushed => return self.outputs.retire_one(packet, DropReason::TunnelPush, view.in_port()),
+                Stepped::Unfinished => return self.run_finished(rest, end, packet, view, next),
                 Stepped::Fragment => match self.track_fragment(rest, end, packet, view, next) {
                     Some(alone) => packet = alone,
                     None => return,
@@ -228,6 +238,10 @@ impl Executor {
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false, self.vlan_limit);
                 return Stepped::done(step.rewrite(packet, view.key, &view.layers));
+            }
+            Step::TunnelPush(headers) if !headers.takes(packet) => return Stepped::Unfinished,
+            Step::TunnelPush(headers) => {
+                return if headers.push(packet) { Stepped::Done } else { Stepped::NotPushed };
             }
             Step::PushVlan { .. } | Step::PopVlan => {
                 return Stepped::done(step.rewrite(packet, view.key, &view.layers));
@@ -324,6 +338,7 @@ impl Executor {
                 let connection = if one { 0 } else { connection_hash(&self.hasher, view.key) };
                 self.misses.punt(packet, view.key, punt.clone(), connection, &self.outputs);
             }
+            Disposition::TunnelPop(pop) => self.pop_tunnel(pop, packet, view.in_port(), next),
             Disposition::Run(program) => self.run(program, packet, view, next),
             Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
@@ -368,6 +383,55 @@ impl Executor {
         self.count_segments(parts, result, view.in_port());
     }
 
+    /// Does what is left to do for a packet before it enters a tunnel, and goes on with the steps, the first of which puts
+    /// the tunnel's headers before each packet that it has become.
+    #[cold]
+    fn run_finished(&mut self, steps: &[Step], end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+        let Some((Step::TunnelPush(headers), later)) = steps.split_first() else { return };
+        let (memory, mut parts) = (packet.memory(), 0);
+        let result = headers.push_completed(packet, memory, &mut |part, pushed| {
+            parts += 1;
+            if !pushed {
+                return self.outputs.retire_one(part, DropReason::TunnelPush, view.in_port());
+            }
+            self.with_key_copy(view, |executor, view| {
+                view.follow(&steps[0]);
+                executor.run_rest(later, end, part, view, next);
+            });
+        });
+        self.count_segments(parts, result, view.in_port());
+    }
+
+    /// Takes the headers of a tunnel away, and sends the packet round again.
+    #[inline]
+    pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+        if packet.offload().is_gso() || packet.offload().needs_csum() && !is_of_inner(&packet) {
+            return self.pop_unfinished(pop, packet, in_port, next);
+        }
+        self.pop_finished(pop, packet, in_port, next);
+    }
+
+    #[inline]
+    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass) {
+        if let Some(reason) = self.refuses(next) {
+            return self.outputs.retire_one(packet, reason, in_port);
+        }
+        match pop.pop(&mut packet, &mut self.tunnelled) {
+            Ok(port) => self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled),
+            Err(reason) => self.outputs.retire_one(packet, reason, in_port),
+        }
+    }
+
+    #[cold]
+    fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+        let (memory, mut parts) = (packet.memory(), 0);
+        let result = complete_outer(packet, memory, &mut |part| {
+            parts += 1;
+            self.pop_finished(pop, part, in_port, next);
+        });
+        self.count_segments(parts, result, in_port);
+    }
+
     /// Runs a clone. Its changes to the key must not be visible to the steps behind it.
     fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         if program.needs() != Needs::Key && !program.writes_metadata() {
@@ -388,6 +452,16 @@ impl Executor {
         self.scratch.push(key);
         result
     }
+}
+
+/// Whether the checksum that is left to do is beyond the outer headers of UDP or GRE.
+fn is_of_inner(packet: &Packet) -> bool {
+    let above = match packet.data().get(12..15) {
+        Some([0x08, 0x00, version]) => 14 + usize::from(version & 0xf) * 4,
+        Some([0x86, 0xdd, _]) => 14 + 40,
+        _ => return false,
+    };
+    usize::from(packet.offload().csum_start) > above
 }
 
 /// Hash of the fields that all packets of a connection in one direction have in common.

@@ -5,3 +5,4 @@ pub mod execute;
 pub mod program;
 mod rewrite;
 pub mod runs;
+pub mod tunnel;

@@ -10,7 +10,7 @@ use packet::flow::extract::Layers;
 use packet::{Key, Packet};
 use smallvec::SmallVec;
 
-use crate::action::{Action, MAX_NESTING, PortNo, Punt};
+use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, Punt};
 use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
@@ -47,6 +47,8 @@ pub struct Program {
     tracks: bool,
     /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
+    /// Whether it puts the headers of a tunnel before packets.
+    pushes_tunnel: bool,
     recirculations: u16,
     /// The steps, in order. Most programs have at most one, and then it is part of the program.
     pub steps: SmallVec<[Step; 1]>,
@@ -91,6 +93,8 @@ pub enum Step {
     Ct(Arc<conntrack::Request>),
     /// Clear the metadata of connection tracking.
     CtClear,
+    /// Put the headers of a tunnel before the packet.
+    TunnelPush(Arc<Encapsulation>),
 }
 
 /// The disposition of a packet: an operation that consumes it.
@@ -107,6 +111,8 @@ pub enum Disposition {
     Recirc(u32),
     /// Pass to the slow path.
     Punt(Arc<Punt>),
+    /// Take the headers of a tunnel away, and classify again.
+    TunnelPop(Decapsulation),
     /// Run another program.
     Run(Box<Program>),
     /// Run one of two other programs, by the length of the frame.
@@ -160,6 +166,8 @@ impl Program {
                 Action::Ct(request) => Step::Ct(request.clone()),
                 Action::CtClear => Step::CtClear,
                 Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
+                Action::TunnelPush(headers) => Step::TunnelPush(headers.clone()),
+                Action::TunnelPop(pop) => Step::Copy(Disposition::TunnelPop(*pop)),
                 Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
                 Action::CheckLength { size, longer, others } => {
                     Step::Copy(Disposition::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
@@ -182,7 +190,17 @@ impl Program {
             }
             break;
         }
-        let needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        // The last copy is the packet itself.
+        while let Disposition::Run(program) = end {
+            steps.extend(program.steps);
+            end = program.end;
+        }
+        let mut needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(_)));
+        if needs != Needs::Nothing && pushes_tunnel {
+            // The packets of a run have other headers then.
+            needs = Needs::Key;
+        }
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
@@ -192,7 +210,7 @@ impl Program {
         let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
         // What comes after tracking is not all that such a program does.
         let compact = compact.filter(|_| tracks || tracking == 0);
-        Program { compact, needs, tracks, writes_metadata, recirculations, steps, end }
+        Program { compact, needs, tracks, writes_metadata, pushes_tunnel, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
@@ -225,6 +243,12 @@ impl Program {
         self.writes_metadata
     }
 
+    /// Whether it puts the headers of a tunnel before packets.
+    #[inline(always)]
+    pub fn pushes_tunnel(&self) -> bool {
+        self.pushes_tunnel
+    }
+
     /// How many copies of a packet it recirculates at most.
     #[inline(always)]
     pub fn recirculations(&self) -> u16 {
@@ -245,7 +269,21 @@ impl Program {
 
     /// By how many bytes a packet grows at most.
     pub fn growth(&self) -> u32 {
-        self.steps.iter().map(|step| if let Step::PushVlan { .. } = step { 4 } else { 0 }).sum()
+        let of_step = |step: &Step| match step {
+            Step::PushVlan { .. } => 4,
+            Step::TunnelPush(headers) => headers.headers.len() as u32,
+            _ => 0,
+        };
+        self.steps.iter().map(of_step).sum()
+    }
+
+    /// Whether no packet has work left to do that has to be done before one of the steps.
+    #[inline(always)]
+    pub fn takes(&self, packets: &[Packet]) -> bool {
+        self.steps.iter().all(|step| match step {
+            Step::TunnelPush(headers) => packets.iter().all(|packet| headers.takes(packet)),
+            _ => true,
+        })
     }
 
     /// The output port, if the program only sends the packet.
@@ -280,7 +318,8 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             | Step::PopMpls { .. }
             | Step::Hash { .. }
             | Step::Ct(_)
-            | Step::CtClear => return None,
+            | Step::CtClear
+            | Step::TunnelPush(_) => return None,
         }
     }
     Some(compact)
@@ -295,7 +334,7 @@ impl Step {
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
             Step::Rewrite(_) => Needs::Headers,
-            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear => Needs::Nothing,
+            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) => Needs::Nothing,
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
         }
     }
@@ -305,7 +344,11 @@ impl Step {
             Step::Copy(copy) => copy.writes_metadata(),
             Step::Rewrite(rewriter) => rewriter.is_of_key(),
             Step::Hash { .. } | Step::Ct(_) | Step::CtClear => true,
-            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::PopMpls { .. } => false,
+            Step::PushVlan { .. }
+            | Step::PopVlan
+            | Step::PushMpls { .. }
+            | Step::PopMpls { .. }
+            | Step::TunnelPush(_) => false,
         }
     }
 
@@ -324,6 +367,7 @@ impl Step {
             Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
             Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
+            Step::TunnelPush(headers) => return headers.push(packet),
             Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => {}
         }
         true
@@ -333,7 +377,9 @@ impl Step {
 impl Disposition {
     fn needs(&self) -> Needs {
         match self {
-            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Drop(_) => Needs::Nothing,
+            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::TunnelPop(_) | Disposition::Drop(_) => {
+                Needs::Nothing
+            }
             Disposition::Run(program) => program.needs,
             // Packets of a run may go different ways here, and change the metadata that they have in common.
             Disposition::RunByLength { .. } if self.writes_metadata() => Needs::Key,
@@ -346,13 +392,17 @@ impl Disposition {
         match self {
             Disposition::Run(program) => program.writes_metadata,
             Disposition::RunByLength { longer, others, .. } => longer.writes_metadata || others.writes_metadata,
-            Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::Punt(_) | Disposition::Drop(_) => false,
+            Disposition::Output { .. }
+            | Disposition::Recirc(_)
+            | Disposition::TunnelPop(_)
+            | Disposition::Punt(_)
+            | Disposition::Drop(_) => false,
         }
     }
 
     fn recirculations(&self) -> u16 {
         match self {
-            Disposition::Recirc(_) => 1,
+            Disposition::Recirc(_) | Disposition::TunnelPop(_) => 1,
             Disposition::Run(program) => program.recirculations,
             Disposition::RunByLength { longer, others, .. } => longer.recirculations.max(others.recirculations),
             Disposition::Output { .. } | Disposition::Punt(_) | Disposition::Drop(_) => 0,

@@ -155,6 +155,9 @@ fn rewrite_run(
         return rewrite_compactly(rewrite, packets, meta, at, grown, outputs);
     }
     let port = program.rewrites_to()?;
+    if program.pushes_tunnel() && !program.takes(packets) {
+        return None;
+    }
     make_headroom(packets, program.growth(), grown)?;
     if program.needs() == Needs::Headers {
         meta.extract(at, &packets[0]);
@@ -259,13 +262,19 @@ impl Executor {
     /// the pass `next`.
     pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut KeyView<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
+        if program.pushes_tunnel() && !program.takes(packets) {
+            // In their order, each with the packets that it becomes.
+            return packets.drain(..).for_each(|packet| self.run(program, packet, &mut view.for_next(), next));
+        }
         for step in &program.steps {
             let mut lost = 0u32;
             for (at, packet) in packets.iter_mut().enumerate() {
                 lost |= u32::from(self.step(step, packet, view, next) != Stepped::Done) << at;
             }
             if lost != 0 {
-                self.drop_those(lost, packets, view.in_port());
+                // Work that is left to do is done for all packets, or for none.
+                let reason = if let Step::TunnelPush(_) = step { DropReason::TunnelPush } else { DropReason::NoBuffer };
+                self.drop_those(lost, packets, reason, view.in_port());
                 if packets.is_empty() {
                     return;
                 }
@@ -275,6 +284,9 @@ impl Executor {
         match &program.end {
             Disposition::Output { port, max_len: u32::MAX } => {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
+            }
+            Disposition::TunnelPop(pop) => {
+                packets.drain(..).for_each(|packet| self.pop_tunnel(pop, packet, view.in_port(), next));
             }
             Disposition::Run(program) => self.run_all(program, packets, view, next),
             Disposition::Recirc(id)
@@ -287,14 +299,14 @@ impl Executor {
         }
     }
 
-    /// Drops the packets whose bits are set in `which`: there is no buffer for what is done to them.
+    /// Drops the packets whose bits are set in `which`.
     #[cold]
-    fn drop_those(&mut self, which: u32, packets: &mut Batch, in_port: PortNo) {
+    fn drop_those(&mut self, which: u32, packets: &mut Batch, reason: DropReason, in_port: PortNo) {
         let (mut lost, mut left) = (Batch::new(), Batch::new());
         for (at, packet) in packets.drain(..).enumerate() {
             if which >> at & 1 == 0 { left.push(packet) } else { lost.push(packet) }
         }
         *packets = left;
-        self.outputs.retire_batch(&mut lost, DropReason::NoBuffer, in_port);
+        self.outputs.retire_batch(&mut lost, reason, in_port);
     }
 }

@@ -131,7 +131,8 @@ impl PortTable {
     /// Dummy ports are numbered by their name where they can be, so that tests can name datapath ports:
     /// `p7` is 7, and bridges count from 100, `br0` is 100. This is how OVS numbers them.
     fn number_for(&self, port: &dyn Port) -> Option<PortNo> {
-        if !port.kind().starts_with("dummy") {
+        // Tunnels by their UDP port, which is the number at the end of their name.
+        if !port.kind().starts_with("dummy") && !port.is_tunnel() {
             return self.free_number();
         }
         let base = if port.name().starts_with("br") { 100 } else { 0 };

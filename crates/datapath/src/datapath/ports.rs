@@ -30,6 +30,7 @@ impl Datapath {
             ports.add(port, &pool.numbers(), pool.max_workers())?
         };
         let number = new.dp_port.no;
+        self.resources.table.set_tunnel(number, new.dp_port.port.is_tunnel());
         announce(number);
         for (worker, mailbox) in self.pool.read().mailboxes() {
             if let Some(tx) = new.tx.remove(&worker) {

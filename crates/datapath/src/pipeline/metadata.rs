@@ -4,7 +4,7 @@
 //! mark and priority are the last three words of a key's common block. Connection tracking and the tunnel have blocks
 //! of their own, for which memory is allocated only at a worker's first packet that has such a block.
 
-use packet::flow::{Block, BlockId, Blocks};
+use packet::flow::{Block, BlockId, Blocks, block};
 use packet::{BATCH_SIZE, Key};
 
 use crate::action::PortNo;
@@ -32,6 +32,43 @@ type Common = [u64; COMMON_WORDS];
 /// The blocks of one packet, of which only those that are present mean anything.
 type CarriedBlocks = [Block; CARRIED_BLOCKS.len()];
 
+/// What the headers of a tunnel said about a packet that has left it.
+pub struct Tunnelled {
+    /// All but the options.
+    pub block: block::Tunnel,
+    options: [u8; OPTIONS],
+    option_len: u8,
+}
+
+/// Bytes of the blocks that options lie in: as they were on the wire, and their length in the last byte.
+const OPTIONS: usize = 256;
+
+impl Default for Tunnelled {
+    fn default() -> Tunnelled {
+        Tunnelled { block: zerocopy::FromZeros::new_zeroed(), options: [0; OPTIONS], option_len: 0 }
+    }
+}
+
+impl Tunnelled {
+    /// Sets the options, of at most 252 bytes.
+    #[inline(always)]
+    pub fn set_options(&mut self, options: &[u8]) {
+        self.option_len = 0;
+        if !options.is_empty() {
+            self.copy_options(options);
+        }
+    }
+
+    #[inline(never)]
+    fn copy_options(&mut self, options: &[u8]) {
+        let Some(place) = self.options[..OPTIONS - 1].get_mut(..options.len()) else { return };
+        place.copy_from_slice(options);
+        self.options[options.len()..].fill(0);
+        self.option_len = options.len() as u8;
+        self.options[OPTIONS - 1] = self.option_len;
+    }
+}
+
 /// The metadata of a batch.
 pub struct Metadata {
     common: [Common; BATCH_SIZE],
@@ -56,6 +93,23 @@ impl Metadata {
         self.present[i] = Blocks::COMMON;
         if carries_blocks(key) {
             self.take_blocks(i, key);
+        }
+    }
+
+    /// As [`take`](Metadata::take), for a packet that has left a tunnel whose port receives it.
+    #[inline(always)]
+    pub fn take_tunnelled(&mut self, i: usize, in_port: PortNo, tunnelled: &Tunnelled) {
+        let [a, b, c, d] = in_port.0.to_be_bytes();
+        self.common[i] = [0; COMMON_WORDS];
+        self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        let blocks = self.blocks.get_or_insert_with(no_blocks);
+        blocks[i][1] = Block(zerocopy::transmute!(tunnelled.block));
+        self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
+        if tunnelled.option_len != 0 {
+            for (at, bytes) in tunnelled.options.as_chunks::<64>().0.iter().enumerate() {
+                blocks[i][2 + at] = Block(*bytes);
+                self.present[i] = self.present[i].with(CARRIED_BLOCKS[2 + at]);
+            }
         }
     }
 

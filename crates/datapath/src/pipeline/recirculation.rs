@@ -17,7 +17,7 @@ use crate::action::PortNo;
 use crate::actions::program::Program;
 use crate::conntrack::trail::{Trail, Trails};
 use crate::drop::DropReason;
-use crate::pipeline::metadata::{Metadata, OwnMetadata};
+use crate::pipeline::metadata::{Metadata, OwnMetadata, Tunnelled};
 
 /// How many packets one received packet may become, at each depth of recirculation.
 pub const MAX_PACKETS: u16 = 1024;
@@ -173,6 +173,19 @@ impl Recirculation {
         for packet in packets {
             self.push(stage, pass, packet, key);
         }
+    }
+
+    /// As [`push`](Recirculation::push), for a packet that has left a tunnel, as if that tunnel's port had received it.
+    #[inline(always)]
+    pub fn push_tunnelled(&mut self, in_port: PortNo, pass: Pass, packet: Packet, tunnelled: &Tunnelled) {
+        let stage = RecircStage { in_port, recirc_id: 0 };
+        self.waiting += 1;
+        let last = match self.queue.back_mut() {
+            Some(last) if last.takes(stage, pass) => last,
+            _ => self.open(stage, pass),
+        };
+        last.metadata.take_tunnelled(last.packets.len(), in_port, tunnelled);
+        last.packets.push(packet);
     }
 
     /// As [`push`](Recirculation::push), for a single packet that has waited. Returns its allocated key, if it had

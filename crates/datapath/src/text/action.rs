@@ -8,7 +8,7 @@ use packet::put;
 
 use super::key::{Parser, argument, format_section, format_vlan, integer, split_lse};
 use super::section::{self, Section};
-use super::{Context, Error, ct};
+use super::{Context, Error, ct, tunnel};
 use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
@@ -52,10 +52,7 @@ pub fn format_actions(out: &mut String, actions: &[Action], flow: &Key, context:
 
 fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Context<'_>) {
     match action {
-        Action::Output(port) => match context.ports.name(port.0) {
-            Some(name) => out.push_str(&name),
-            None => put!(out, "{}", port.0),
-        },
+        Action::Output(port) => format_port(out, *port, context),
         Action::Set(rewrite) => format_set(out, rewrite, flow, context),
         Action::PushVlan { tpid, tci } => {
             out.push_str("push_vlan(");
@@ -86,6 +83,20 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 out.push(')');
             }
         },
+        Action::TunnelPush(push) => {
+            out.push_str("tnl_push(tnl_port(");
+            format_port(out, push.tunnel_port, context);
+            out.push_str("),");
+            tunnel::format_header(out, push);
+            out.push_str(",out_port(");
+            format_port(out, push.out_port, context);
+            out.push_str("))");
+        }
+        Action::TunnelPop(pop) => {
+            out.push_str("tnl_pop(");
+            format_port(out, pop.port, context);
+            out.push(')');
+        }
         Action::Truncate { max_len } => put!(out, "trunc({max_len})"),
         Action::Clone(actions) => {
             out.push_str("clone(");
@@ -100,6 +111,13 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push_str("))");
         }
         Action::Drop(_) => out.push_str("drop"),
+    }
+}
+
+fn format_port(out: &mut String, port: PortNo, context: &Context<'_>) {
+    match context.ports.name(port.0) {
+        Some(name) => out.push_str(&name),
+        None => put!(out, "{}", port.0),
     }
 }
 
@@ -209,6 +227,9 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
         ("check_pkt_len", Some('(')) => parse_check_length(value, ports, depth)?,
+        ("tnl_push" | "tnl_pop", Some('(')) => {
+            return Err(argument(item.key, value, "made by the OpenFlow tables alone; a flow cannot be added with it"));
+        }
         ("drop", None) => Action::Drop(DropReason::Rule),
         (port, None) => Action::Output(PortNo(parse_port(port, ports)?)),
         (name, _) => return Err(unknown(name)),

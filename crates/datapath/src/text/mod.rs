@@ -9,6 +9,7 @@ pub mod key;
 pub mod section;
 #[cfg(test)]
 mod tests;
+pub mod tunnel;
 
 use packet::flow::text::{NoNames, PortNames};
 use packet::flow::{Key, Mask};

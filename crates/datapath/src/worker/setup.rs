@@ -62,6 +62,7 @@ impl Worker {
             max_depth: config.max_depth,
             vlan_limit: config.vlan_limit,
             scratch: Vec::new(),
+            tunnelled: Box::default(),
             hasher: table.hasher.clone(),
             conntrack: conntrack.clone(),
             unestablished: 0,

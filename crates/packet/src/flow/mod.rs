@@ -74,6 +74,8 @@ pub mod tun_flags {
     pub const CSUM: u16 = 1 << 2;
     /// The tunnel has a key.
     pub const KEY: u16 = 1 << 3;
+    /// The tunnel carried a packet without Ethernet. Only between datapath and translation.
+    pub const BARE: u16 = 1 << 15;
 }
 
 /// `vlan_tci` bit that is set for every tag that is present.

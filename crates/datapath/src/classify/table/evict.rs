@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 
 use super::flow_ref::FlowRef;
 use super::masks::PortFlows;
-use super::megaflow::{Detached, LOCKED, Table, UnlinkedFlow, Writer, list_index};
+use super::megaflow::{Detached, LOCKED, Table, UnlinkedFlow, Writer};
+use super::stages::list_index;
 use crate::pipeline::recirculation::RecircStage;
 use crate::upcall::RemovedFlow;
 

@@ -29,7 +29,7 @@ use crate::classify::bits;
 use crate::classify::plan::{Plan, covers_headers, of_headers};
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{ListFlows, Member, PortFlows};
-use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages};
+use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages, list_index};
 use crate::error::Error;
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::{Domain, Guard, Protected};
@@ -217,8 +217,13 @@ impl Table {
     /// The subtables for packets of a stage; `None` where there is no flow for them.
     #[inline(always)]
     pub fn list<'a>(&self, stage: RecircStage, guard: Guard<'a>) -> Option<&'a FlowList> {
-        let own = is_later(stage).then(|| self.stages.find(stage)).flatten();
+        let own = self.stages.is_later(stage).then(|| self.stages.find(stage)).flatten();
         self.lists[usize::from(own.unwrap_or_else(|| list_index(stage.in_port)))].load(guard)
+    }
+
+    /// Says whether packets of a port come out of a tunnel.
+    pub fn set_tunnel(&self, port: PortNo, is_tunnel: bool) {
+        self.stages.set_tunnel(port, is_tunnel);
     }
 
     /// Looks up those `keys` whose bit in `want` is set, and writes their flows to `found`. Returns the set of hits,
@@ -297,13 +302,15 @@ impl Table {
 
     /// The list that flows of a stage are in at present, or the port's.
     pub(in crate::classify) fn list_now(&self, writer: &Writer, stage: RecircStage) -> u16 {
-        let own = (is_later(stage) && !writer.unlisted.contains_key(&stage)).then(|| self.stages.find(stage)).flatten();
+        let own = (self.stages.is_later(stage) && !writer.unlisted.contains_key(&stage))
+            .then(|| self.stages.find(stage))
+            .flatten();
         own.unwrap_or_else(|| list_index(stage.in_port))
     }
 
     /// The list for flows of a stage. The stage gets a list of its own, if there is one left.
     pub(super) fn list_for(&self, writer: &mut Writer, stage: RecircStage) -> u16 {
-        if !is_later(stage) || writer.unlisted.contains_key(&stage) {
+        if !self.stages.is_later(stage) || writer.unlisted.contains_key(&stage) {
             return list_index(stage.in_port);
         }
         let own = self.stages.find(stage);
@@ -313,7 +320,7 @@ impl Table {
 
     /// Gives the list of a later stage back if no flow is in it.
     pub(super) fn release_if_unused(&self, writer: &mut Writer, stage: RecircStage) {
-        if is_later(stage) && self.stages.find(stage).is_some_and(|own| !writer.lists.contains_key(&own)) {
+        if self.stages.is_later(stage) && self.stages.find(stage).is_some_and(|own| !writer.lists.contains_key(&own)) {
             self.stages.release(stage, &mut writer.free_lists, &self.domain);
         }
     }
@@ -430,7 +437,7 @@ impl Table {
         flow: FlowRef,
     ) {
         let Writer { lists, ports, records, unlisted, .. } = writer;
-        if is_later(stage) && usize::from(list) < MAX_PORTS {
+        if self.stages.is_later(stage) && usize::from(list) < MAX_PORTS {
             *unlisted.entry(stage).or_default() += 1;
         }
         let of_list = lists.entry(list).or_insert_with(|| ListFlows::new(stage));
@@ -444,7 +451,7 @@ impl Table {
         }
         self.publish(list, of_list, of_port.tracked.as_deref());
         // Lines of the port's own list tell what flows of later stages match.
-        if let Some(tracked) = of_port.tracked.as_deref_mut().filter(|_| is_later(stage))
+        if let Some(tracked) = of_port.tracked.as_deref_mut().filter(|_| self.stages.is_later(stage))
             && !subtable.mask.blocks().iter().all(|id| covers_headers(tracked, id, subtable.mask.0.block(id)))
         {
             tracked.union(&of_headers(&subtable.mask));
@@ -664,18 +671,7 @@ pub(super) fn set_always_exact(mask: &mut Mask) {
 /// How many flows are removed, evicted or listed while the mutex is held once.
 pub(in crate::classify) const LOCKED: usize = 256;
 
-/// The number of a port's list.
-pub(in crate::classify) fn list_index(in_port: PortNo) -> u16 {
-    u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
-}
-
 /// The recirculation stage of packets with this key.
 pub fn stage_of(key: &Key) -> RecircStage {
     RecircStage { in_port: crate::upcall::in_port(key), recirc_id: key.common().recirc_id.get() }
-}
-
-/// Whether a stage may have a list of its own. Stages of input ports that do not exist have few packets, and get
-/// none.
-fn is_later(stage: RecircStage) -> bool {
-    stage.recirc_id != 0 && list_index(stage.in_port) != 0
 }

@@ -5,6 +5,9 @@
 //! are as many lists for later stages as for ports. Flows of further stages are added to their port's list. These are
 //! looked up by their keys only, which contain the recirculation id.
 //!
+//! Packets that come out of a tunnel carry metadata, and so those of its port are of a later stage, too, though their recirculation id
+//! is zero.
+//!
 //! Shared memory: the writer of the flow table changes the sets; workers read single words of them. A word contains
 //! everything that a reader compares, so it is never seen half written. A list's number is reused only when no worker
 //! can be using it any more.
@@ -12,6 +15,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::action::PortNo;
 use crate::classify::mem::region::{Region, Zero};
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Domain;
@@ -30,6 +34,11 @@ const SETS: usize = 2 * STAGES / WAYS;
 /// Number of lists.
 pub const LISTS: usize = MAX_PORTS + STAGES;
 
+/// The number of a port's list.
+pub fn list_index(in_port: PortNo) -> u16 {
+    u16::try_from(in_port.0).ok().filter(|&index| usize::from(index) < MAX_PORTS).unwrap_or(0)
+}
+
 /// The lists of some stages: a cache line of slots.
 #[repr(C, align(64))]
 struct Set([AtomicU64; WAYS]);
@@ -40,6 +49,8 @@ unsafe impl Zero for Set {}
 /// The map from later stages to their lists.
 pub struct Stages {
     sets: Region<Set>,
+    /// The ports whose packets come out of a tunnel, one bit each.
+    tunnels: Box<[AtomicU64]>,
 }
 
 /// The numbers that are free. For the writer alone.
@@ -67,7 +78,7 @@ const KEY: u64 = (1 << 48) - 1;
 impl Default for Stages {
     /// No later stages.
     fn default() -> Stages {
-        Stages { sets: Region::new(SETS) }
+        Stages { sets: Region::new(SETS), tunnels: (0..MAX_PORTS / 64).map(|_| AtomicU64::new(0)).collect() }
     }
 }
 
@@ -77,6 +88,30 @@ impl Stages {
         // Recirculation ids are assigned by the layer above, so no sender can choose stages that collide.
         let hash = key(stage).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.sets.slice()[hash as usize % SETS]
+    }
+
+    /// Whether a stage may have a list of its own. Stages of input ports that do not exist have few packets, and get
+    /// none.
+    #[inline(always)]
+    pub fn is_later(&self, stage: RecircStage) -> bool {
+        let port = list_index(stage.in_port);
+        port != 0 && (stage.recirc_id != 0 || self.bit_of(port).load(Ordering::Relaxed) >> (port % 64) & 1 != 0)
+    }
+
+    /// Says whether packets of a port come out of a tunnel. There must be no flows of it.
+    pub fn set_tunnel(&self, port: PortNo, is_tunnel: bool) {
+        let port = list_index(port);
+        let bit = 1 << (port % 64);
+        if is_tunnel {
+            self.bit_of(port).fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.bit_of(port).fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn bit_of(&self, port: u16) -> &AtomicU64 {
+        &self.tunnels[usize::from(port) / 64]
     }
 
     /// The list of a later stage, if it has one.

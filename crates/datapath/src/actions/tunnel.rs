@@ -1,0 +1,297 @@
+//! Tunnels: putting their headers before packets, and taking them away.
+//!
+//! Headers are made once for a flow; for each packet they are copied, and what depends on the packet is written: lengths, the UDP source
+//! port, and checksums. A packet that has left its tunnel is classified again, as one that its tunnel's port has received, with what the
+//! headers said as metadata.
+//!
+//! Work that is left to do for a packet (checksums, segments) is about its inner headers. Where the outer ones have a checksum of all that
+//! they carry, it is done before. Super-frames are cut before they enter a tunnel.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use packet::flow::tun_flags;
+use packet::{Memory, Offload, Packet};
+use ports::Offloads;
+use ports::offload::{OffloadError, complete, complete_checksum};
+use tunnel::Malformed;
+use tunnel::header::{Header, Payload, Protocol};
+use tunnel::outer::{self, Each, Prepared, Verify};
+use tunnel::send::SourcePorts;
+use tunnel::{ecn, metadata};
+
+use crate::action::PortNo;
+use crate::drop::DropReason;
+use crate::pipeline::metadata::Tunnelled;
+
+/// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
+pub struct Encapsulation {
+    /// The tunnel's port; for whoever reads the flow.
+    pub tunnel_port: PortNo,
+    /// The port of the underlay that has its address; for whoever reads the flow.
+    pub out_port: PortNo,
+    /// What is in the headers: the number of its type in OVS's text.
+    pub kind: u32,
+    /// The headers.
+    pub headers: Prepared,
+    /// Which UDP source ports packets get.
+    pub source_ports: SourcePorts,
+    /// Numbers of packets, for tunnels that number them.
+    pub sequence: Option<Arc<AtomicU32>>,
+}
+
+impl PartialEq for Encapsulation {
+    fn eq(&self, other: &Encapsulation) -> bool {
+        let Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence } = self;
+        let same_numbers = match (sequence, &other.sequence) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        (*tunnel_port, *out_port, *kind) == (other.tunnel_port, other.out_port, other.kind)
+            && *source_ports == other.source_ports
+            && same_numbers
+            && *headers == other.headers
+    }
+}
+
+impl fmt::Debug for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Encapsulation({} over {}, {:02x?})", self.tunnel_port.0, self.out_port.0, self.headers.bytes())
+    }
+}
+
+/// What [`Action::TunnelPop`](crate::Action::TunnelPop) takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decapsulation {
+    /// The port that receives what was in the tunnel.
+    pub port: PortNo,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port for frames of ERSPAN, whose carrier is GRE, too.
+    pub erspan: Option<PortNo>,
+}
+
+thread_local! {
+    /// The identification of the next IPv4 packet that may be fragmented.
+    static NEXT_ID: Cell<u16> = const { Cell::new(1) };
+}
+
+impl Encapsulation {
+    /// Whether the packet can be encapsulated as it is.
+    #[inline(always)]
+    pub fn takes(&self, packet: &Packet) -> bool {
+        let offload = packet.offload();
+        !offload.is_gso() && !(offload.needs_csum() && self.headers.sums_payload())
+    }
+
+    /// Puts the headers before a packet that can be encapsulated as it is. Returns `false` where there is no room, or the packet is too
+    /// long for the length fields; then it must not go on.
+    #[must_use]
+    #[inline(always)]
+    pub fn push(&self, packet: &mut Packet) -> bool {
+        let len = self.headers.len();
+        let source_port = self.source_ports.of(inner_hash(packet.data()));
+        let skipped = self.headers.skipped();
+        if skipped != 0 {
+            // The tunnel carries no Ethernet.
+            if packet.len() < skipped {
+                return false;
+            }
+            packet.pull_front(skipped);
+        }
+        if !packet.make_headroom(len) || packet.push_front(len).is_none() {
+            return false;
+        }
+        let mut each = Each { source_port, ..Each::default() };
+        if self.headers.needs_id() {
+            each.id = NEXT_ID.get();
+            NEXT_ID.set(each.id.wrapping_add(1));
+        }
+        if let Some(sequence) = &self.sequence {
+            each.sequence = sequence.fetch_add(1, Ordering::Relaxed);
+        }
+        let offload = packet.offload_mut();
+        let by = (len - skipped) as u16;
+        if offload.needs_csum() {
+            offload.csum_start = offload.csum_start.wrapping_add(by);
+            (offload.gso_type, offload.hdr_len, offload.gso_size) = (0, 0, 0);
+        } else {
+            *offload = Offload::NONE;
+        }
+        self.headers.write(packet.data_mut(), &each)
+    }
+
+    /// Puts the headers before each packet that `packet` becomes when the work is done that is left to do for it.
+    #[cold]
+    pub fn push_completed(
+        &self,
+        packet: Packet,
+        memory: &'static Memory,
+        emit: &mut dyn FnMut(Packet, bool),
+    ) -> Result<(), OffloadError> {
+        let can = Offloads { csum: !self.headers.sums_payload(), ..Offloads::default() };
+        complete(packet, can, memory, &mut |mut part| {
+            let pushed = self.push(&mut part);
+            emit(part, pushed);
+        })
+    }
+}
+
+/// A hash of the addresses and ports of a packet, by which its UDP source port is chosen: packets of a connection have the same.
+#[inline(always)]
+fn inner_hash(frame: &[u8]) -> u32 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let word = |at: usize| frame.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
+    let half = |at: usize| frame.get(at..at + 4).map_or(0, |b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
+    let mut at = 12;
+    while let Some([0x81, 0x00] | [0x88, 0xa8]) = frame.get(at..at + 2) {
+        at += 4;
+    }
+    let mix = |a: u64, b: u64| (a ^ b.rotate_left(32)).wrapping_mul(K);
+    let state = match frame.get(at..at + 3) {
+        Some([0x08, 0x00, 0x45]) => {
+            let addresses = word(at + 14);
+            // Fragments have no ports, but for the first one, and have to stay together.
+            let is_fragment = matches!(frame.get(at + 8..at + 10), Some([a, b]) if a & 0x3f | b != 0);
+            let ports = if is_fragment { 0 } else { half(at + 22) };
+            mix(mix(addresses, u64::from(ports)), u64::from(frame.get(at + 11).copied().unwrap_or(0)))
+        }
+        Some([0x86, 0xdd, version]) if version >> 4 == 6 => {
+            let addresses = mix(mix(word(at + 10), word(at + 18)), mix(word(at + 26), word(at + 34)));
+            let next = frame.get(at + 8).copied().unwrap_or(0);
+            let ports = if matches!(next, 6 | 17 | 132) { half(at + 42) } else { 0 };
+            mix(mix(addresses, u64::from(ports)), u64::from(next))
+        }
+        _ => mix(word(0), u64::from(half(8))),
+    };
+    (mix(state, state >> 29) >> 32) as u32
+}
+
+impl Decapsulation {
+    /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
+    /// `received`.
+    #[inline]
+    pub fn pop(&self, packet: &mut Packet, received: &mut Tunnelled) -> Result<PortNo, DropReason> {
+        let offload = *packet.offload();
+        // The frame that carries the tunnel has no tags: the underlay's bridge has removed them.
+        let frame = packet.data();
+        let start = match frame.get(12..14) {
+            Some([0x08, 0x00] | [0x86, 0xdd]) => 14,
+            _ => return Err(reason(Malformed::Carrier)),
+        };
+        // A checksum that is still to be completed is one that this host has just made; with that of an inner header to be completed, it
+        // is right.
+        let transport = offload.flags & (Offload::NEEDS_CSUM | Offload::DATA_VALID) == 0;
+        let verify = Verify { ip: true, transport };
+        let (mut protocol, mut port) = (self.protocol, self.port);
+        if let (Protocol::Gre, Some(erspan)) = (protocol, self.erspan)
+            && outer::carries_erspan(&frame[start..])
+        {
+            (protocol, port) = (Protocol::Erspan, erspan);
+        }
+        let tunnelled = outer::decapsulate(&frame[start..], protocol, verify).map_err(reason)?;
+        let bare = match outer::payload_of(&tunnelled.header) {
+            Payload::Ethernet => None,
+            Payload::Packet(number) => Some(number),
+            Payload::Message => return Err(DropReason::TunnelHeader),
+        };
+        let (outer_tos, inner, end) = (tunnelled.outer.tos, start + tunnelled.start, start + tunnelled.end);
+        metadata::store_received(&tunnelled, &mut received.block);
+        received.set_options(match tunnelled.header {
+            Header::Geneve { options, .. } => options,
+            _ => &[],
+        });
+        packet.truncate(end);
+        packet.pull_front(inner);
+        if let Some(number) = bare {
+            // The switch sees a packet without Ethernet with a header that is made up.
+            let has_room = packet.make_headroom(14);
+            let Some(header) = packet.push_front(14).filter(|_| has_room) else { return Err(DropReason::NoBuffer) };
+            header[..12].fill(0);
+            header[12..].copy_from_slice(&number.to_be_bytes());
+            let flags = received.block.tun_flags.get();
+            received.block.tun_flags.set(flags | tun_flags::BARE);
+        }
+        if outer_tos & ecn::MASK != 0 {
+            mark_congestion(packet.data_mut(), outer_tos)?;
+        }
+        let moved = inner - if bare.is_some() { 14 } else { 0 };
+        let rest = packet.offload_mut();
+        *rest = Offload::NONE;
+        // What is still to be done is about the inner packet, or was about the outer one.
+        if offload.needs_csum() && usize::from(offload.csum_start) >= inner {
+            *rest = Offload { csum_start: offload.csum_start - moved as u16, ..offload };
+        }
+        Ok(port)
+    }
+}
+
+/// Completes what is left to do for an outer frame, so that its headers can be taken away, and calls `emit` with each result.
+#[cold]
+pub fn complete_outer(
+    mut packet: Packet,
+    memory: &'static Memory,
+    emit: &mut dyn FnMut(Packet),
+) -> Result<(), OffloadError> {
+    if packet.offload().is_gso() {
+        return complete(packet, Offloads::default(), memory, emit);
+    }
+    complete_checksum(&mut packet)?;
+    emit(packet);
+    Ok(())
+}
+
+/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2).
+#[cold]
+fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
+    let mut at = 12;
+    while let Some([0x81, 0x00] | [0x88, 0xa8]) = frame.get(at..at + 2) {
+        at += 4;
+    }
+    let l3 = at + 2;
+    match frame.get(at..at + 2) {
+        Some([0x08, 0x00]) if frame.len() >= l3 + 20 => {
+            let old = frame[l3 + 1];
+            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            if new != old {
+                frame[l3 + 1] = new;
+                let words = [u16::from_be_bytes([frame[l3], old]), u16::from_be_bytes([frame[l3], new])];
+                let sum = u16::from_be_bytes([frame[l3 + 10], frame[l3 + 11]]);
+                // RFC 1624: one word has changed.
+                let mut all = u32::from(!sum) + u32::from(!words[0]) + u32::from(words[1]);
+                while all >> 16 != 0 {
+                    all = (all & 0xffff) + (all >> 16);
+                }
+                frame[l3 + 10..l3 + 12].copy_from_slice(&(!(all as u16)).to_be_bytes());
+            }
+        }
+        Some([0x86, 0xdd]) if frame.len() >= l3 + 40 => {
+            let old = frame[l3] << 4 | frame[l3 + 1] >> 4;
+            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            frame[l3] = frame[l3] & 0xf0 | new >> 4;
+            frame[l3 + 1] = new << 4 | frame[l3 + 1] & 0xf;
+        }
+        // ECN is not known there.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The reason to drop a packet that came through a tunnel.
+fn reason(malformed: Malformed) -> DropReason {
+    match malformed {
+        Malformed::Checksum => DropReason::TunnelChecksum,
+        Malformed::Fragment => DropReason::TunnelFragment,
+        Malformed::Option | Malformed::Critical => DropReason::TunnelOption,
+        Malformed::Congestion => DropReason::Congestion,
+        Malformed::Truncated
+        | Malformed::Length
+        | Malformed::Version
+        | Malformed::Flags
+        | Malformed::Payload
+        | Malformed::Carrier => DropReason::TunnelHeader,
+    }
+}

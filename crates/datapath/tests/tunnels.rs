@@ -1,0 +1,236 @@
+//! Packets into tunnels and out of them.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use common::{MemPort, by_hand, flow, udp};
+use datapath::{Action, Config, Datapath, Decapsulation, DropReason, Encapsulation, PortNo};
+use packet::wire::build;
+use packet::{Field, Offload, Packet};
+use ports::tunnel::TunnelPort;
+use proptest::prelude::*;
+use tunnel::header::{Header, Mirror, Payload, Protocol};
+use tunnel::outer::{Outer, Prepared};
+use tunnel::send::SourcePorts;
+
+const ETHERNET: [u8; 14] = [2, 0, 0, 0, 9, 2, 2, 0, 0, 0, 9, 1, 8, 0];
+const OPTIONS: [u8; 12] = [0xff, 0xff, 1, 1, 1, 2, 3, 4, 0, 1, 2, 0];
+
+/// Protocols with a header each.
+fn kinds() -> Vec<(Protocol, Header<'static>)> {
+    let payload = Payload::Ethernet;
+    let gre = |checksum, sequence| Header::Gre { key: Some(7), checksum, sequence, payload };
+    let erspan = |mirror| Header::Erspan { session: 7, sequence: 0, mirror };
+    vec![
+        (Protocol::Vxlan { group_policy: false }, Header::Vxlan { vni: 7, group: None }),
+        (Protocol::VxlanGpe, Header::VxlanGpe { vni: 7, oam: false, payload }),
+        (Protocol::Geneve, Header::Geneve { vni: 7, oam: false, payload, options: &[] }),
+        (Protocol::Geneve, Header::Geneve { vni: 7, oam: true, payload, options: &OPTIONS }),
+        (Protocol::Gre, gre(false, None)),
+        (Protocol::Gre, gre(true, Some(0))),
+        (Protocol::Erspan, erspan(Mirror::One { index: 5 })),
+        (Protocol::Erspan, erspan(Mirror::Two { egress: true, hardware: 3, timestamp: 0 })),
+    ]
+}
+
+fn outer(v6: bool, checksum: bool, protocol: Protocol) -> Outer {
+    let address = |last: u8| -> IpAddr {
+        if v6 {
+            IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
+        } else {
+            [172, 31, 0, last].into()
+        }
+    };
+    let udp = protocol.ip_proto() == 17;
+    let dst_port = if protocol == Protocol::Geneve { 6081 } else { 4789 };
+    Outer {
+        src: address(1),
+        dst: address(2),
+        tos: 0,
+        ttl: 64,
+        dont_fragment: !v6,
+        ports: (0, if udp { dst_port } else { 0 }),
+        checksum: udp && (checksum || v6),
+    }
+}
+
+fn push(outer: &Outer, (protocol, header): &(Protocol, Header<'_>)) -> Action {
+    let mut ethernet = ETHERNET;
+    if outer.src.is_ipv6() {
+        ethernet[12..].copy_from_slice(&[0x86, 0xdd]);
+    }
+    let headers = Prepared::new(&ethernet, outer, *protocol, header).unwrap();
+    Action::TunnelPush(Arc::new(Encapsulation {
+        tunnel_port: PortNo(9),
+        out_port: PortNo(1),
+        kind: 4,
+        headers,
+        source_ports: SourcePorts::default(),
+        sequence: None,
+    }))
+}
+
+struct Way {
+    dp: Arc<Datapath>,
+    /// What comes in here enters the tunnel and leaves by the second one; what comes in at the third one leaves the tunnel and goes to the
+    /// fourth.
+    ports: Vec<Arc<MemPort>>,
+}
+
+/// Both ends of a tunnel.
+fn way(kind: &(Protocol, Header<'_>), v6: bool, checksum: bool, clone: bool) -> Way {
+    let (dp, _, p) = by_hand(Config::default(), 4);
+    let port = dp.add_port(TunnelPort::new("vxlan_sys_4789", "vxlan")).unwrap();
+    assert_eq!(port, PortNo(4789));
+    let encapsulate = vec![push(&outer(v6, checksum, kind.0), kind), Action::Output(p[1].0)];
+    let encapsulate = if clone { vec![Action::Clone(encapsulate), Action::Output(p[3].0)] } else { encapsulate };
+    let pop = Decapsulation { port, protocol: kind.0, erspan: None };
+    dp.install(flow(p[0].0, 0, &[], encapsulate)).unwrap();
+    dp.install(flow(p[2].0, 0, &[], vec![Action::TunnelPop(pop)])).unwrap();
+    dp.install(flow(port, 0, &[(Field::TunId, 7)], vec![Action::Output(p[3].0)])).unwrap();
+    Way { dp, ports: p.into_iter().map(|(_, port)| port).collect() }
+}
+
+impl Way {
+    fn poll(&self) {
+        for _ in 0..4 {
+            self.dp.poll();
+        }
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.dp.stats().workers.iter().map(|worker| worker.drops.get(reason)).sum()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What enters a tunnel leaves it as it was, by runs and one by one, and packets keep their order.
+    #[test]
+    fn what_enters_a_tunnel_leaves_it(
+        kind in 0..kinds().len(), v6: bool, checksum: bool, clone: bool, count in 1..40u32, sources in 1..40u32,
+    ) {
+        let way = way(&kinds()[kind], v6, checksum, clone);
+        let frames: Vec<_> = (0..count).map(|n| udp(n % sources, 9, n as u16, 80)).collect();
+        frames.iter().for_each(|frame| way.ports[0].give(frame));
+        way.poll();
+        if clone {
+            prop_assert_eq!(way.ports[3].take(), frames.clone());
+        }
+        let outer = way.ports[1].take();
+        prop_assert_eq!(outer.len(), frames.len());
+        outer.iter().for_each(|frame| way.ports[2].give(frame));
+        way.poll();
+        prop_assert_eq!(way.ports[3].take(), frames);
+    }
+
+    /// Any bytes: nothing panics, and each packet is dropped for one reason or goes on.
+    #[test]
+    fn bytes_of_strangers_are_dropped_by_name(
+        kind in 0..kinds().len(), v6: bool, cut in 0..120usize, at in 0..100usize, to: u8, padding in 0..20usize,
+    ) {
+        let way = way(&kinds()[kind], v6, true, false);
+        way.ports[0].give(&udp(1, 2, 3, 4));
+        way.poll();
+        let mut frame = way.ports[1].take().pop().unwrap();
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = to;
+        }
+        frame.truncate(cut.max(14));
+        frame.resize(frame.len() + padding, 0);
+        way.ports[2].give(&frame);
+        way.poll();
+        let reasons = [
+            DropReason::TunnelHeader,
+            DropReason::TunnelChecksum,
+            DropReason::TunnelFragment,
+            DropReason::TunnelOption,
+            DropReason::Congestion,
+            DropReason::UpcallError,
+        ];
+        let dropped: u64 = reasons.iter().map(|reason| way.drops(*reason)).sum();
+        prop_assert_eq!(dropped + way.ports[3].sent() as u64, 1);
+    }
+}
+
+/// A super-frame is cut before it enters a tunnel, and its segments stay behind the packets before it.
+#[test]
+fn super_frames_are_cut() {
+    for (v6, checksum) in [(false, false), (false, true), (true, true)] {
+        let way = way(&kinds()[0], v6, checksum, false);
+        let tcp = build::tcp(1000, 80, 0x10, &[7; 3000]);
+        let header =
+            build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
+        let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(tcp));
+        let plain = udp(1, 2, 3, 4);
+        way.ports[0].give(&plain);
+        let mut packet = Packet::from_slice(&frame);
+        *packet.offload_mut() = Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso_type: Offload::GSO_TCPV4,
+            hdr_len: 54,
+            gso_size: 1000,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        way.ports[0].queues[0].lock().unwrap().push_back(packet);
+        way.ports[0].give(&plain);
+        way.poll();
+        let outer: Vec<_> = way.ports[1].sent.lock().unwrap().drain(..).collect();
+        assert_eq!(outer.len(), 5);
+        for packet in outer {
+            // What is left to do is about the inner packet, unless the outer one's checksum covers it.
+            assert_eq!(packet.offload().needs_csum(), !v6 && !checksum && packet.len() > 1000);
+            way.ports[2].queues[0].lock().unwrap().push_back(packet);
+        }
+        way.poll();
+        let inner = way.ports[3].take();
+        assert_eq!((inner.len(), &inner[0], &inner[4]), (5, &plain, &plain));
+        assert!(inner[1..4].iter().all(|segment| segment.len() == 54 + 1000));
+    }
+}
+
+/// Congestion that the outer packet has met is told to the inner one, where that can hear it (RFC 6040).
+#[test]
+fn congestion_is_told() {
+    let way = way(&kinds()[0], false, false, false);
+    for (inner_tos, result) in [(2, Some(3)), (1, Some(3)), (3, Some(3)), (0, None)] {
+        let header = build::Ipv4 { tos: inner_tos, proto: 17, ..Default::default() };
+        way.ports[0].give(&build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(1, 2, b"x"))));
+        way.poll();
+        let mut frame = way.ports[1].take().pop().unwrap();
+        // The same sum: what is added to TOS is taken from the identification, which is zero.
+        frame[15] = 3;
+        let sum = u16::from_be_bytes([frame[24], frame[25]]);
+        frame[24..26].copy_from_slice(&(sum - 3).to_be_bytes());
+        way.ports[2].give(&frame);
+        way.poll();
+        let out = way.ports[3].take().pop();
+        assert_eq!(out.as_ref().map(|frame| frame[15]), result);
+        if let Some(frame) = out {
+            assert_eq!(packet::wire::checksum::checksum(&frame[14..34]), 0);
+        }
+    }
+    assert_eq!(way.drops(DropReason::Congestion), 1);
+}
+
+/// A tunnel that leads into itself ends.
+#[test]
+fn a_tunnel_in_itself_ends() {
+    let kind = &kinds()[0];
+    let way = way(kind, false, false, false);
+    let port = PortNo(4789);
+    let pop = Decapsulation { port, protocol: kind.0, erspan: None };
+    let again = vec![push(&outer(false, false, kind.0), kind), Action::TunnelPop(pop)];
+    let id = way.dp.flows().into_iter().find(|flow| flow.key.get(Field::InPortOxm) == 4789).unwrap().id;
+    way.dp.remove(id).unwrap();
+    way.dp.install(flow(port, 0, &[(Field::TunId, 7)], again)).unwrap();
+    way.ports[0].give(&udp(1, 2, 3, 4));
+    way.poll();
+    way.ports[2].give(&way.ports[1].take().pop().unwrap());
+    way.poll();
+    assert_eq!(way.drops(DropReason::RecursionTooDeep), 1);
+}

@@ -1,0 +1,258 @@
+//! Tunnel ports.
+//!
+//! All tunnels of one protocol, of one UDP port where it has one, share a port of the datapath, at which packets come out of them: their
+//! *carrier* (`vxlan_sys_4789`). Which OpenFlow port has received such a packet, its tunnel's key and addresses say.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use datapath::PortNo;
+use datapath::text::tunnel::kinds;
+use openflow::OfPort;
+use parking_lot::Mutex;
+use ports::{Error as PortError, Features, Link, Mac, Port, RxQueue, Stats, TxDrops, TxQueue};
+use tunnel::config::{Config, Kind};
+use tunnel::header::Protocol;
+use tunnel::matching::{Ports, SameConfig};
+
+use super::forwarding::BridgeId;
+
+/// A tunnel port, as OpenFlow and the database know it.
+#[derive(Debug)]
+pub struct TunnelPort {
+    name: String,
+    /// Its options.
+    pub config: Config,
+    mac: Mutex<Mac>,
+    /// Number of the next packet, where packets are numbered.
+    pub(crate) sequence: Arc<AtomicU32>,
+    pub(crate) counters: TunnelCounters,
+    /// The port by which packets leave, and whether it has a carrier.
+    egress: Mutex<Option<(String, bool)>>,
+}
+
+/// What has gone through a tunnel port.
+#[derive(Debug, Default)]
+pub(crate) struct TunnelCounters {
+    pub rx_packets: AtomicU64,
+    pub rx_bytes: AtomicU64,
+    pub tx_packets: AtomicU64,
+    pub tx_bytes: AtomicU64,
+}
+
+impl TunnelPort {
+    /// A port of this name with these options.
+    pub fn new(name: &str, config: Config, mac: Mac) -> Arc<TunnelPort> {
+        Arc::new(TunnelPort {
+            name: name.into(),
+            config,
+            mac: Mutex::new(mac),
+            sequence: Arc::default(),
+            counters: TunnelCounters::default(),
+            egress: Mutex::default(),
+        })
+    }
+
+    /// Notes the port by which packets leave, and whether it has a carrier.
+    pub fn set_egress(&self, egress: Option<(String, bool)>) {
+        *self.egress.lock() = egress;
+    }
+}
+
+impl Port for TunnelPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        self.config.kind.name()
+    }
+
+    fn mac(&self) -> Mac {
+        *self.mac.lock()
+    }
+
+    fn set_mac(&self, mac: Mac) -> Result<(), PortError> {
+        *self.mac.lock() = mac;
+        Ok(())
+    }
+
+    /// The largest: the size of what is tunnelled is limited where it leaves.
+    fn mtu(&self) -> u32 {
+        65535
+    }
+
+    fn link(&self) -> Link {
+        Link { up: true, admin_up: true, resets: 0 }
+    }
+
+    fn is_tunnel(&self) -> bool {
+        true
+    }
+
+    fn set_admin_up(&self, _: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            rx_packets: self.counters.rx_packets.load(Relaxed),
+            rx_bytes: self.counters.rx_bytes.load(Relaxed),
+            tx_packets: self.counters.tx_packets.load(Relaxed),
+            tx_bytes: self.counters.tx_bytes.load(Relaxed),
+            ..Stats::default()
+        }
+    }
+
+    fn tx_drops(&self) -> TxDrops {
+        TxDrops::default()
+    }
+
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    fn status(&self) -> Vec<(&'static str, String)> {
+        let Some((name, carrier)) = self.egress.lock().clone() else { return Vec::new() };
+        let carrier = if carrier { "up" } else { "down" };
+        vec![("tunnel_egress_iface", name), ("tunnel_egress_iface_carrier", carrier.into())]
+    }
+
+    fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
+        Vec::new()
+    }
+
+    fn max_tx_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Never used: packets are sent by ports of the underlay.
+    fn tx_queue(&self, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        Err(PortError::NoInterface { port: self.name.clone() })
+    }
+}
+
+/// A port of the datapath at which packets come out of tunnels.
+#[derive(Debug, Clone)]
+pub(crate) struct Carrier {
+    /// Its name in the datapath.
+    pub name: String,
+    /// Its number there.
+    pub dp_port: PortNo,
+    kind: Kind,
+    /// UDP port; zero where there is none.
+    udp_port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+    users: usize,
+}
+
+/// The name in the datapath of what carries tunnels with these options.
+pub(crate) fn carrier_name(config: &Config) -> String {
+    let port = config.dst_port;
+    match config.kind {
+        Kind::Geneve => format!("genev_sys_{port}"),
+        Kind::Vxlan | Kind::Gtpu | Kind::Bareudp => format!("{}_sys_{port}", config.kind.name()),
+        kind => format!("{}_sys", kind.name()),
+    }
+}
+
+/// The number of a tunnel's type in the text of datapath actions.
+pub(crate) fn kind_number(kind: Kind) -> u32 {
+    match kind {
+        Kind::Vxlan => kinds::VXLAN,
+        Kind::Geneve => kinds::GENEVE,
+        Kind::Erspan => kinds::ERSPAN,
+        Kind::Ip6erspan => kinds::IP6ERSPAN,
+        Kind::Ip6gre => kinds::IP6GRE,
+        Kind::Gtpu => kinds::GTPU,
+        _ => kinds::GRE,
+    }
+}
+
+/// All tunnel ports.
+#[derive(Default)]
+pub(crate) struct Tunnels {
+    /// Which port a packet has come through.
+    pub matching: Ports<(BridgeId, OfPort)>,
+    carriers: Vec<Carrier>,
+}
+
+impl Tunnels {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.carriers.is_empty()
+    }
+
+    /// The carrier with this number in the datapath.
+    pub fn carrier(&self, dp_port: PortNo) -> Option<&Carrier> {
+        self.carriers.iter().find(|carrier| carrier.dp_port == dp_port)
+    }
+
+    /// The carrier for tunnels with these options.
+    pub fn carrier_for(&mut self, config: &Config) -> Option<&mut Carrier> {
+        let name = carrier_name(config);
+        self.carriers.iter_mut().find(|carrier| carrier.name == name)
+    }
+
+    /// All carriers.
+    pub fn carriers(&self) -> &[Carrier] {
+        &self.carriers
+    }
+
+    /// Adds a carrier without users.
+    pub fn add_carrier(&mut self, config: &Config, protocol: Protocol, dp_port: PortNo) {
+        let udp_port = if protocol.ip_proto() == 17 { config.dst_port } else { 0 };
+        let name = carrier_name(config);
+        self.carriers.push(Carrier { name, dp_port, kind: config.kind, udp_port, protocol, users: 0 });
+    }
+
+    /// Adds a port, whose carrier is there.
+    pub fn add(&mut self, name: &str, config: &Config, port: (BridgeId, OfPort)) -> Result<PortNo, SameConfig> {
+        let Some(carrier) = self.carrier_for(config) else { return Ok(PortNo(0)) };
+        let dp_port = carrier.dp_port;
+        carrier.users += 1;
+        let added = self.matching.add(name, config.matching(dp_port.0), port);
+        if added.is_err()
+            && let Some(carrier) = self.carrier_for(config)
+        {
+            carrier.users -= 1;
+        }
+        added.map(|()| dp_port)
+    }
+
+    /// Removes a port.
+    pub fn remove(&mut self, config: &Config) {
+        let Some(carrier) = self.carrier_for(config) else { return };
+        carrier.users -= 1;
+        let dp_port = carrier.dp_port.0;
+        self.matching.remove(&config.matching(dp_port));
+    }
+
+    /// Takes out the carriers that no port uses any more. Returns their numbers.
+    pub fn take_unused(&mut self) -> Vec<PortNo> {
+        self.carriers.extract_if(.., |carrier| carrier.users == 0).map(|carrier| carrier.dp_port).collect()
+    }
+
+    /// The carrier of packets of this IP protocol, to this UDP port, over IPv6 or not.
+    pub fn listener(&self, ip_proto: u8, udp_port: u16, is_v6: bool) -> Option<&Carrier> {
+        if ip_proto == 17 {
+            let of_port = |carrier: &&Carrier| carrier.udp_port == udp_port && carrier.protocol.ip_proto() == 17;
+            return self.carriers.iter().find(of_port);
+        }
+        let of_kind = |kinds: [Kind; 2]| kinds.iter().find_map(|kind| self.carriers.iter().find(|c| c.kind == *kind));
+        let order = |v4: Kind, v6: Kind| if is_v6 { [v6, v4] } else { [v4, v6] };
+        of_kind(order(Kind::Gre, Kind::Ip6gre)).or_else(|| of_kind(order(Kind::Erspan, Kind::Ip6erspan)))
+    }
+
+    /// The carrier of frames of ERSPAN.
+    pub fn erspan(&self, is_v6: bool) -> Option<&Carrier> {
+        let kinds = if is_v6 { [Kind::Ip6erspan, Kind::Erspan] } else { [Kind::Erspan, Kind::Ip6erspan] };
+        kinds.iter().find_map(|kind| self.carriers.iter().find(|carrier| carrier.kind == *kind))
+    }
+
+    /// Whether any carrier is of this IP protocol.
+    pub fn listens_to(&self, ip_proto: u8) -> bool {
+        self.carriers.iter().any(|carrier| carrier.protocol.ip_proto() == ip_proto)
+    }
+}
