@@ -118,6 +118,18 @@ impl Rewrite {
 pub enum Punt {
     /// A packet-in, for controllers.
     PacketIn(PacketInPunt),
+    /// A packet that can go on when the address of a neighbour is known.
+    Unresolved {
+        /// The upper layer's number for the neighbour.
+        question: u32,
+        /// The recirculation id of the pipeline that goes on.
+        continuation: u32,
+    },
+    /// A frame that may tell the address of a neighbour.
+    Neighbour {
+        /// The upper layer's number of the bridge that it was for.
+        bridge: u32,
+    },
 }
 
 /// A packet-in, without what only OpenFlow knows. In text it is `controller(...)`, as in OVS.

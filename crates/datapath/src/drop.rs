@@ -86,7 +86,6 @@ reasons! {
         TooManyLabels "too_many_labels" "More MPLS labels or VLAN tags than can be handled.";
         TunnelPort "tunnel_port" "No tunnel port takes packets from this address with this key.";
         TunnelRoute "tunnel_route" "No route leads to the other end of the tunnel, or none by a port of a bridge.";
-        TunnelNeighbour "tunnel_neighbour" "The next hop on the way to the other end of the tunnel has not answered yet.";
         TunnelBuild "tunnel_build" "The tunnel has no headers for such a packet.";
         TooMuchWork "too_much_work" "The OpenFlow tables ask for too many steps, or too many copies, for one packet.";
     }

@@ -62,18 +62,13 @@ fn push(outer: &Outer, (protocol, header): &(Protocol, Header<'_>)) -> Action {
         ethernet[12..].copy_from_slice(&[0x86, 0xdd]);
     }
     let headers = Prepared::new(&ethernet, outer, *protocol, header).unwrap();
-    Action::TunnelPush(Arc::new(Encapsulation {
-        tunnel_port: PortNo(9),
-        out_port: PortNo(1),
-        kind: 4,
-        headers,
-        source_ports: SourcePorts::default(),
-        sequence: None,
-    }))
+    let push = Encapsulation::new(PortNo(9), PortNo(1), 4, headers, SourcePorts::default(), None);
+    Action::TunnelPush(Arc::new(push))
 }
 
 struct Way {
     dp: Arc<Datapath>,
+    numbers: Vec<PortNo>,
     /// What comes in here enters the tunnel and leaves by the second one; what comes in at the third one leaves the tunnel and goes to the
     /// fourth.
     ports: Vec<Arc<MemPort>>,
@@ -90,7 +85,8 @@ fn way(kind: &(Protocol, Header<'_>), v6: bool, checksum: bool, clone: bool) -> 
     dp.install(flow(p[0].0, 0, &[], encapsulate)).unwrap();
     dp.install(flow(p[2].0, 0, &[], vec![Action::TunnelPop(pop)])).unwrap();
     dp.install(flow(port, 0, &[(Field::TunId, 7)], vec![Action::Output(p[3].0)])).unwrap();
-    Way { dp, ports: p.into_iter().map(|(_, port)| port).collect() }
+    let numbers = p.iter().map(|(number, _)| *number).collect();
+    Way { dp, numbers, ports: p.into_iter().map(|(_, port)| port).collect() }
 }
 
 impl Way {
@@ -98,6 +94,10 @@ impl Way {
         for _ in 0..4 {
             self.dp.poll();
         }
+    }
+
+    fn ports_no(&self, index: usize) -> u128 {
+        self.numbers[index].0.into()
     }
 
     fn drops(&self, reason: DropReason) -> u64 {
@@ -191,6 +191,29 @@ fn super_frames_are_cut() {
         assert_eq!((inner.len(), &inner[0], &inner[4]), (5, &plain, &plain));
         assert!(inner[1..4].iter().all(|segment| segment.len() == 54 + 1000));
     }
+}
+
+/// A packet is cut off before it enters.
+#[test]
+fn packets_are_truncated_before_they_enter() {
+    let kind = &kinds()[0];
+    let way = way(kind, false, false, false);
+    let id = way.dp.flows().into_iter().find(|flow| flow.key.get(Field::InPortOxm) == way.ports_no(0)).unwrap().id;
+    way.dp.remove(id).unwrap();
+    let actions = vec![
+        Action::Clone(vec![
+            Action::Truncate { max_len: 60 },
+            push(&outer(false, false, kind.0), kind),
+            Action::Output(PortNo(way.ports_no(1) as u32)),
+        ]),
+        Action::Output(PortNo(way.ports_no(3) as u32)),
+    ];
+    way.dp.install(flow(PortNo(way.ports_no(0) as u32), 0, &[], actions)).unwrap();
+    let frame = udp(1, 2, 3, 100);
+    way.ports[0].give(&frame);
+    way.poll();
+    assert_eq!(way.ports[1].take().pop().unwrap()[50..], frame[..60]);
+    assert_eq!(way.ports[3].take(), [frame]);
 }
 
 /// Congestion that the outer packet has met is told to the inner one, where that can hear it (RFC 6040).

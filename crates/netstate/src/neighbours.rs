@@ -124,6 +124,11 @@ impl Neighbours {
         true
     }
 
+    /// The address of a neighbour.
+    pub fn look(&self, bridge: &str, ip: IpAddr, now: Time) -> Option<Mac> {
+        self.known.get(&(bridge.into(), ip)).filter(|known| known.expires > now).map(|known| known.mac)
+    }
+
     /// The address of a neighbour, which is used: it is known for longer then.
     pub fn find(&mut self, bridge: &str, ip: IpAddr, now: Time) -> Option<Mac> {
         let key: Key = (bridge.into(), ip);

@@ -88,6 +88,11 @@ impl Routes {
         }
     }
 
+    /// The addresses of a device, with the length of their networks' prefixes.
+    pub fn addresses(&self, device: &str) -> &[(IpAddr, u8)] {
+        self.addresses.get(device).map_or(&[], |addresses| addresses)
+    }
+
     /// The address of a device in the smallest network that an address of the same family is in.
     pub fn source_for(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
         let all = self.addresses.get(device)?;

@@ -88,6 +88,16 @@ impl<T> Waiting<T> {
         Pushed::Waits
     }
 
+    /// The first packet that waits for each next hop.
+    pub fn heads(&self) -> impl Iterator<Item = &T> {
+        self.queues.values().filter_map(|queue| queue.packets.front())
+    }
+
+    /// The first packet that waits for a next hop.
+    pub fn first(&self, bridge: &str, ip: IpAddr) -> Option<&T> {
+        self.queues.get(&(Box::from(bridge), ip))?.packets.front()
+    }
+
     /// The packets of a next hop whose address is known now, in the order in which they came.
     pub fn take(&mut self, bridge: &str, ip: IpAddr) -> impl Iterator<Item = T> + use<T> {
         let packets = self.queues.remove(&(Box::from(bridge), ip)).map(|queue| queue.packets).unwrap_or_default();

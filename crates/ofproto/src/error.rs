@@ -43,6 +43,20 @@ pub enum Error {
     /// The datapath has not been attached yet.
     #[error("the switch has no datapath yet")]
     NoDatapath,
+    /// There are no headers of this type of tunnel.
+    #[error("tunnels of type {0} are not supported")]
+    TunnelKind(&'static str),
+    /// Another tunnel port takes the same packets.
+    #[error(transparent)]
+    SameTunnel(#[from] tunnel::matching::SameConfig),
+    /// The options of a tunnel port contradict those of another one.
+    #[error("{port}: {problem}")]
+    TunnelConflict {
+        /// Port.
+        port: String,
+        /// What is wrong.
+        problem: tunnel::config::Problem,
+    },
     /// The datapath refused.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),

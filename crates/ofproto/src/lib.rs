@@ -44,6 +44,7 @@ pub mod trace;
 pub mod xlate;
 
 pub use bridge::Bridge;
+pub use bridge::tunnels::CarrierInfo;
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
@@ -54,6 +55,7 @@ pub use slowpath::requests::{Done, FlowRequest};
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
 pub use model::port::{Device, PortInfo, PortSpec};
+pub use model::tunnels::TunnelPort;
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};
 pub use switch::{Explanation, Switch, SwitchSettings};
 pub use table::TableSettings;

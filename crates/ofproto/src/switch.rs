@@ -32,9 +32,12 @@ use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
 use crate::model::port::describe;
+use crate::model::tunnels::Located;
+use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::mac_dependents::MacDependents;
+use crate::slowpath::neighbours::NeighbourWaits;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
@@ -43,7 +46,7 @@ use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{Input, Interners, Translation, translate};
+use crate::xlate::{self, Input, Interners, Translation, translate};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +102,11 @@ pub struct Switch {
     pub(crate) forwarding: RwLock<Forwarding>,
     pub(crate) interners: Interners,
     /// Routes and neighbours of tunnels.
-    netstate: Arc<NetState>,
+    pub(crate) underlay: Arc<Underlay>,
+    /// Packets that wait for neighbours.
+    pub(crate) neighbour_waits: NeighbourWaits,
+    /// One tunnel port is added at a time.
+    pub(crate) adding_tunnel: Mutex<()>,
     /// Records of flows that were translated lately.
     pub(crate) records: SharedRecords,
     /// Pipelines that wait for a controller.
@@ -140,14 +147,16 @@ impl Switch {
     /// A switch without bridges. Call [`attach`](Switch::attach) next.
     pub fn new(settings: SwitchSettings, clock: Arc<dyn Clock>) -> Arc<Switch> {
         let forwarding = Forwarding::default();
-        let affecting = forwarding.affecting.clone();
+        let (affecting, underlay) = (forwarding.affecting.clone(), forwarding.underlay.clone());
         let switch = Arc::new(Switch {
             clock,
             settings: Mutex::new(settings),
             datapath: OnceLock::new(),
             forwarding: RwLock::new(forwarding),
             interners: Interners::default(),
-            netstate: Arc::default(),
+            underlay,
+            neighbour_waits: NeighbourWaits::default(),
+            adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
             paused: Paused::default(),
             statistics: Mutex::default(),
@@ -177,13 +186,7 @@ impl Switch {
 
     /// Routes and neighbours of tunnels. Whoever changes them calls [`netstate_changed`](Switch::netstate_changed) next.
     pub fn netstate(&self) -> &Arc<NetState> {
-        &self.netstate
-    }
-
-    /// Has the flows judged again that depend on routes or neighbours.
-    pub fn netstate_changed(&self) {
-        self.forwarding.write().touch();
-        self.notify();
+        &self.underlay.netstate
     }
 
     /// How many threads share a round over the datapath's flows: as many as are set, or as could be started.
@@ -290,7 +293,13 @@ impl Switch {
         let recirc = key.common().recirc_id.get();
         let frozen = if recirc == 0 { None } else { Some(self.interners.frozen.get(recirc)?) };
         let mut flow = key.clone();
-        let bridge = match (forwarding.by_dp_port.get(&dp_port), &frozen) {
+        let location = match forwarding.tunnels.locate(key) {
+            Located::Plain => forwarding.by_dp_port.get(&dp_port),
+            Located::Tunnel(location) => Some(location),
+            Located::Nowhere if frozen.is_some() => None,
+            Located::Nowhere => return Some(xlate::tunnel::unknown_port(forwarding, key)),
+        };
+        let bridge = match (location, &frozen) {
             (Some(&(bridge, port)), _) => {
                 flow.common_mut().in_port = port.0.into();
                 bridge
@@ -305,6 +314,27 @@ impl Switch {
             out.record.holds.push(frozen);
         }
         Some(out)
+    }
+
+    /// Translates a packet that did not come from a port of the datapath, and has the datapath do with it what comes out.
+    pub(crate) fn execute(&self, packet: Packet, input: &Input<'_>) {
+        let (now, key) = (input.now, input.key);
+        let forwarding = self.forwarding.read();
+        let batch = MacBatch::default();
+        let out = translate(&forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
+        self.learn_macs(&forwarding, batch);
+        out.record.credit(1, packet.len() as u64, now, key.common().tcp_flags.get());
+        let port = forwarding
+            .bridges
+            .get(&input.bridge)
+            .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
+        let mut metadata = key.clone();
+        metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
+        drop(forwarding);
+        self.learn_flows(&out.learnt, now);
+        if let Some(datapath) = self.datapath.get() {
+            datapath.execute(packet, &metadata, &out.actions);
+        }
     }
 
     pub(crate) fn subscribe(&self, bridge: BridgeId, subscriber: Arc<dyn Subscriber>) -> SubscriptionId {
@@ -412,9 +442,13 @@ impl Explanation {
     }
 }
 
+fn sends_on(action: &Action) -> bool {
+    matches!(action, Action::Output(_) | Action::Recirc(_) | Action::Ct(_) | Action::TunnelPop(_))
+}
+
 /// The actions without those that send the packet on, or make connections.
 fn without_outputs(actions: &[Action]) -> Vec<Action> {
-    let kept = actions.iter().filter(|action| !matches!(action, Action::Output(_) | Action::Recirc(_) | Action::Ct(_)));
+    let kept = actions.iter().filter(|action| !sends_on(action));
     let inside = |action: &Action| match action {
         Action::Clone(inner) => Action::Clone(without_outputs(inner)),
         Action::CheckLength { size, longer, others } => {

@@ -78,7 +78,8 @@ impl Kind {
         self.row().2
     }
 
-    fn is_erspan(self) -> bool {
+    /// Whether it is ERSPAN, over IPv4 or IPv6.
+    pub fn is_erspan(self) -> bool {
         matches!(self, Kind::Erspan | Kind::Ip6erspan)
     }
 }

@@ -200,6 +200,8 @@ const GPE_PAYLOADS: [(u8, Payload); 5] = [
 /// the payload.
 pub fn read(protocol: Protocol, bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
     match protocol {
+        // Ports with the extension and ports without it may share one of UDP.
+        Protocol::Vxlan { .. } if bytes.first().is_some_and(|flags| flags & GPE_NEXT != 0) => read_gpe(bytes),
         Protocol::Vxlan { group_policy } => read_vxlan(bytes, group_policy),
         Protocol::VxlanGpe => read_gpe(bytes),
         Protocol::Geneve => read_geneve(bytes),

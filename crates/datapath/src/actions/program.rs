@@ -166,6 +166,9 @@ impl Program {
                 Action::Ct(request) => Step::Ct(request.clone()),
                 Action::CtClear => Step::CtClear,
                 Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
+                Action::TunnelPush(headers) if max_len != u32::MAX => {
+                    Step::TunnelPush(Arc::new(headers.truncating(std::mem::replace(&mut max_len, u32::MAX))))
+                }
                 Action::TunnelPush(headers) => Step::TunnelPush(headers.clone()),
                 Action::TunnelPop(pop) => Step::Copy(Disposition::TunnelPop(*pop)),
                 Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),

@@ -40,11 +40,13 @@ pub struct Encapsulation {
     pub source_ports: SourcePorts,
     /// Numbers of packets, for tunnels that number them.
     pub sequence: Option<Arc<AtomicU32>>,
+    /// Most bytes of a packet that enter; set by [`Action::Truncate`](crate::Action::Truncate) before it.
+    max_len: u32,
 }
 
 impl PartialEq for Encapsulation {
     fn eq(&self, other: &Encapsulation) -> bool {
-        let Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence } = self;
+        let Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence, max_len } = self;
         let same_numbers = match (sequence, &other.sequence) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -53,6 +55,7 @@ impl PartialEq for Encapsulation {
         (*tunnel_port, *out_port, *kind) == (other.tunnel_port, other.out_port, other.kind)
             && *source_ports == other.source_ports
             && same_numbers
+            && *max_len == other.max_len
             && *headers == other.headers
     }
 }
@@ -80,11 +83,29 @@ thread_local! {
 }
 
 impl Encapsulation {
+    /// These headers, with source ports from a range.
+    pub fn new(
+        tunnel_port: PortNo,
+        out_port: PortNo,
+        kind: u32,
+        headers: Prepared,
+        source_ports: SourcePorts,
+        sequence: Option<Arc<AtomicU32>>,
+    ) -> Encapsulation {
+        Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence, max_len: u32::MAX }
+    }
+
+    /// The same for packets that are cut off behind so many bytes.
+    pub(crate) fn truncating(&self, max_len: u32) -> Encapsulation {
+        let &Encapsulation { tunnel_port, out_port, kind, headers, source_ports, ref sequence, .. } = self;
+        Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence: sequence.clone(), max_len }
+    }
+
     /// Whether the packet can be encapsulated as it is.
     #[inline(always)]
     pub fn takes(&self, packet: &Packet) -> bool {
         let offload = packet.offload();
-        !offload.is_gso() && !(offload.needs_csum() && self.headers.sums_payload())
+        !offload.is_gso() && !(offload.needs_csum() && (self.headers.sums_payload() || self.max_len != u32::MAX))
     }
 
     /// Puts the headers before a packet that can be encapsulated as it is. Returns `false` where there is no room, or the packet is too
@@ -93,6 +114,9 @@ impl Encapsulation {
     #[inline(always)]
     pub fn push(&self, packet: &mut Packet) -> bool {
         let len = self.headers.len();
+        if packet.len() > self.max_len as usize {
+            packet.truncate(self.max_len as usize);
+        }
         let source_port = self.source_ports.of(inner_hash(packet.data()));
         let skipped = self.headers.skipped();
         if skipped != 0 {
@@ -132,7 +156,8 @@ impl Encapsulation {
         memory: &'static Memory,
         emit: &mut dyn FnMut(Packet, bool),
     ) -> Result<(), OffloadError> {
-        let can = Offloads { csum: !self.headers.sums_payload(), ..Offloads::default() };
+        let csum = !self.headers.sums_payload() && self.max_len == u32::MAX;
+        let can = Offloads { csum, ..Offloads::default() };
         complete(packet, can, memory, &mut |mut part| {
             let pushed = self.push(&mut part);
             emit(part, pushed);

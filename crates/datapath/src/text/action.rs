@@ -82,6 +82,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 format_controller(out, packet_in);
                 out.push(')');
             }
+            Punt::Unresolved { .. } | Punt::Neighbour { .. } => out.push_str("userspace(pid=0,slow_path(action))"),
         },
         Action::TunnelPush(push) => {
             out.push_str("tnl_push(tnl_port(");

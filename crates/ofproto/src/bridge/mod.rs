@@ -11,6 +11,7 @@
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
 //! | `tables` | Table-mods, table descriptions and statistics |
+//! | `tunnels` | Tunnel ports: added, shown |
 //! | `walk` | Walks over flows in pieces, for statistics and dumps |
 
 mod bundle;
@@ -24,6 +25,7 @@ mod registry;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tunnels;
 mod walk;
 
 use std::sync::Arc;
@@ -41,11 +43,10 @@ use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
-use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorCounters;
 use crate::switch::Switch;
+use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
-use crate::xlate::{Input, translate};
 
 pub use bundle::Bundled;
 pub use walk::FlowWalk;
@@ -143,7 +144,7 @@ impl Bridge {
         add_metadata(&mut key, &message.metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
-        self.execute(packet, &input);
+        self.switch.execute(packet, &input);
         Ok(())
     }
 
@@ -175,7 +176,7 @@ impl Bridge {
         key.common_mut().in_port = message.in_port().0.into();
         let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
-        self.execute(packet, &input);
+        self.switch.execute(packet, &input);
         Ok(())
     }
 
@@ -188,26 +189,6 @@ impl Bridge {
     /// Whether a packet-out may have these actions.
     pub fn check_packet_out(&self, actions: &[Action]) -> Result<(), OfError> {
         self.read(|bridge| check::check_actions(actions, &check::Known::of(bridge))).unwrap_or(Ok(()))
-    }
-
-    fn execute(&self, packet: Packet, input: &Input<'_>) {
-        let (now, key, switch) = (input.now, input.key, &self.switch);
-        let forwarding = switch.forwarding.read();
-        let batch = MacBatch::default();
-        let out = translate(&forwarding, &switch.interners, &Input { learning: Some(&batch), ..*input }, None);
-        switch.learn_macs(&forwarding, batch);
-        out.record.credit(1, packet.len() as u64, now, key.common().tcp_flags.get());
-        let port = forwarding
-            .bridges
-            .get(&input.bridge)
-            .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
-        let mut metadata = key.clone();
-        metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
-        drop(forwarding);
-        switch.learn_flows(&out.learnt, now);
-        if let Some(datapath) = switch.datapath.get() {
-            datapath.execute(packet, &metadata, &out.actions);
-        }
     }
 
     /// A connection's part of the memory that there is for bundles.

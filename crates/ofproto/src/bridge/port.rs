@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use hashbrown::HashSet;
 use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortStats};
+use ports::Port;
 
 use super::Bridge;
 use crate::error::Error;
@@ -27,6 +28,7 @@ impl Bridge {
         let mut outcome = Ok(());
         match device {
             Device::Patch { .. } => outcome = self.enter(port, spec, None),
+            Device::Tunnel(tunnel) => outcome = self.add_tunnel(port, &tunnel, spec),
             Device::Datapath(device) => {
                 let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath);
                 // The new port may get the number of a removed one.
@@ -42,13 +44,16 @@ impl Bridge {
                 }
             }
         }
-        outcome?;
+        if let Err(error) = outcome {
+            self.switch.forwarding.write().by_name.remove(&name);
+            return Err(error);
+        }
         self.port_changed(port, PortReason::Add);
         Ok(port)
     }
 
     /// Enters a port whose number has been reserved.
-    fn enter(&self, port: OfPort, spec: PortSpec, dp_port: Option<datapath::PortNo>) -> Result<(), Error> {
+    pub(super) fn enter(&self, port: OfPort, spec: PortSpec, dp_port: Option<datapath::PortNo>) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
         if let Some(dp_port) = dp_port {
             forwarding.by_dp_port.insert(dp_port, (self.id, port));
@@ -59,7 +64,10 @@ impl Bridge {
         };
         let created = self.switch.clock.now();
         let PortSpec { name, device, vlan, config, .. } = spec;
-        let patch = Arc::new(PatchCounters::default());
+        let patch = match &device {
+            Device::Tunnel(tunnel) => tunnel.counters.clone(),
+            _ => Arc::<PatchCounters>::default(),
+        };
         bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, patch });
         Ok(())
     }
@@ -113,9 +121,13 @@ impl Bridge {
             if let Some(dp_port) = state.dp_port {
                 forwarding.by_dp_port.remove(&dp_port);
             }
+            if let Device::Tunnel(tunnel) = &state.device {
+                forwarding.tunnels.remove(&tunnel.config);
+            }
         }
+        let carriers = forwarding.tunnels.take_unused();
         drop(forwarding);
-        let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).collect();
+        let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).chain(carriers).collect();
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
             let flows = datapath.remove_ports(&dp_ports)?;
             self.switch.credit_last(flows);
@@ -172,12 +184,18 @@ impl Bridge {
 
     /// One port.
     pub fn port(&self, port: OfPort) -> Option<PortInfo> {
-        self.read(|bridge| bridge.ports.get(&port).map(info)).flatten()
+        self.ports_info(|bridge| bridge.ports.get(&port).into_iter().collect()).pop()
     }
 
     /// Every port, by number.
     pub fn ports(&self) -> Vec<PortInfo> {
-        self.read(|bridge| bridge.ports.values().map(info).collect()).unwrap_or_default()
+        self.ports_info(|bridge| bridge.ports.values().collect())
+    }
+
+    fn ports_info(&self, which: impl Fn(&BridgeState) -> Vec<&PortState>) -> Vec<PortInfo> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
+        which(bridge).into_iter().map(|state| info(state, &forwarding)).collect()
     }
 
     /// Descriptions of a port, or of all for ANY, by number.
@@ -240,7 +258,7 @@ impl Bridge {
             Some((state.device.clone(), state.dp_port))
         });
         let Some((device, dp_port)) = changed.flatten() else { return Err(OfError::OFPPMFC_BAD_PORT) };
-        if let (true, Device::Datapath(device)) = (change.mask.contains(PortConfig::PORT_DOWN), device) {
+        if let (true, Some(device)) = (change.mask.contains(PortConfig::PORT_DOWN), device.port()) {
             let up = !change.config.contains(PortConfig::PORT_DOWN);
             if let Err(error) = device.set_admin_up(up) {
                 tracing::warn!("{error}");
@@ -269,35 +287,41 @@ impl Bridge {
     }
 }
 
-fn info(state: &PortState) -> PortInfo {
-    let (kind, peer, device) = match &state.device {
-        Device::Patch { peer, .. } => ("patch", Some(peer.clone()), None),
-        Device::Datapath(device) => (device.kind(), None, Some(device.clone())),
+fn info(state: &PortState, forwarding: &Forwarding) -> PortInfo {
+    let (kind, peer, dp_port) = match &state.device {
+        Device::Patch { peer, .. } => ("patch", Some(peer.clone()), state.dp_port),
+        Device::Datapath(device) => (device.kind(), None, state.dp_port),
+        Device::Tunnel(tunnel) => (tunnel.kind(), None, forwarding.tunnels.carrier_of(&tunnel.config)),
+    };
+    let options = match &state.device {
+        Device::Tunnel(tunnel) => tunnel.config.options(),
+        _ => Vec::new(),
     };
     PortInfo {
+        options,
         port: state.port,
         name: state.name.clone(),
-        dp_port: state.dp_port,
+        dp_port,
         kind,
         peer,
         vlan: state.vlan.clone(),
         config: state.config,
         created: state.created,
-        device,
+        device: state.device.port(),
     }
 }
 
 fn custom(state: &PortState) -> Vec<(String, u64)> {
     match &state.device {
         Device::Datapath(device) => device.custom_stats().into_iter().map(|(name, n)| (name.into(), n)).collect(),
-        Device::Patch { .. } => Vec::new(),
+        Device::Patch { .. } | Device::Tunnel(_) => Vec::new(),
     }
 }
 
 fn counters(state: &PortState) -> ports::Stats {
     match &state.device {
         Device::Datapath(device) => device.stats(),
-        Device::Patch { .. } => ports::Stats {
+        Device::Patch { .. } | Device::Tunnel(_) => ports::Stats {
             rx_packets: state.patch.rx_packets.load(Relaxed),
             rx_bytes: state.patch.rx_bytes.load(Relaxed),
             tx_packets: state.patch.tx_packets.load(Relaxed),

@@ -7,7 +7,6 @@ use openflow::port::QueueStats;
 use openflow::{OfError, OfPort, QueueConfig};
 
 use super::Bridge;
-use crate::model::port::Device;
 
 impl Bridge {
     /// Counters of a queue, or of all for [`QueueConfig::ALL`], of a port, or of all for ANY.
@@ -35,7 +34,7 @@ impl Bridge {
         let devices = devices.map_err(|_| OfError::OFPQOFC_BAD_PORT)?;
         let mut found = Vec::new();
         for (port, device) in devices {
-            if let Device::Datapath(device) = device {
+            if let Some(device) = device.port() {
                 found.extend(device.queues().into_iter().map(|queue| (port, queue)));
             }
         }

@@ -25,6 +25,8 @@ use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
+use crate::model::tunnels::Tunnels;
+use crate::model::underlay::Underlay;
 use crate::model::users::Users;
 use crate::model::vlan::PortVlan;
 use crate::table::Table;
@@ -44,6 +46,14 @@ pub(crate) struct Forwarding {
     pub by_dp_port: HashMap<PortNo, (BridgeId, OfPort)>,
     /// Which port of which bridge has a name.
     pub by_name: HashMap<String, (BridgeId, OfPort)>,
+    /// Tunnel ports.
+    pub tunnels: Tunnels,
+    /// The network below them.
+    pub underlay: Arc<Underlay>,
+    /// Generation of the last change of routes or neighbours on which flows depend.
+    pub hops_changed: u64,
+    /// What is sent to a tunnel port goes to its carrier as it is, with the metadata of the tunnel (`ofproto/tnl-push-pop off`).
+    pub without_push_pop: bool,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.
@@ -76,6 +86,21 @@ impl Forwarding {
     /// Records that datapath flows may depend on a change of tables or groups.
     pub fn note_affecting(&mut self, generation: u64) {
         self.affecting.store(generation, Ordering::SeqCst);
+    }
+
+    /// Why a tunnel port with these options cannot be there beside the others.
+    pub fn tunnel_conflict(&self, config: &tunnel::config::Config) -> Option<tunnel::config::Problem> {
+        let ports = self.bridges.values().flat_map(|bridge| bridge.ports.values());
+        ports.into_iter().find_map(|port| match &port.device {
+            Device::Tunnel(tunnel) => tunnel.config.conflicts(config),
+            _ => None,
+        })
+    }
+
+    /// Records that routes or neighbours have changed on which flows depend.
+    pub fn touch_hops(&mut self) {
+        self.hops_changed = self.next_generation();
+        self.note_affecting(self.hops_changed);
     }
 
     /// The other end of a patch port.
@@ -208,12 +233,12 @@ pub(crate) struct PortState {
     pub port: OfPort,
     pub name: String,
     pub device: Device,
-    /// `None` for a patch port, and while another device replaces one that has gone.
+    /// `None` for a patch port and a tunnel port, and while another device replaces one that has gone.
     pub dp_port: Option<PortNo>,
     pub config: PortConfig,
     pub vlan: PortVlan,
     pub created: Time,
-    /// Counters of a patch port; other ports have their device's.
+    /// Counters of a patch port or a tunnel port; other ports have their device's.
     pub patch: Arc<PatchCounters>,
 }
 
@@ -222,6 +247,7 @@ impl PortState {
     pub fn is_live(&self) -> bool {
         match &self.device {
             Device::Patch { .. } => true,
+            Device::Tunnel(tunnel) => tunnel.is_enabled(),
             Device::Datapath(device) => {
                 let link = device.link();
                 link.up && link.admin_up
@@ -230,7 +256,7 @@ impl PortState {
     }
 }
 
-/// Counters of a patch port.
+/// Counters of a patch port or a tunnel port.
 #[derive(Debug, Default)]
 pub(crate) struct PatchCounters {
     pub rx_packets: AtomicU64,

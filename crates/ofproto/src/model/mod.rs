@@ -11,6 +11,8 @@
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
+//! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
+//! | `underlay` | Routes and neighbours, as flows depend on them |
 //! | `transaction` | Changes of flows and groups that take effect together |
 //! | `users` | Which flows and groups use a group or a meter |
 
@@ -23,5 +25,7 @@ pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
 pub(crate) mod transaction;
+pub mod tunnels;
+pub(crate) mod underlay;
 pub(crate) mod users;
 pub mod vlan;

@@ -6,6 +6,7 @@ use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
 
+use crate::model::tunnels::TunnelPort;
 use crate::model::vlan::PortVlan;
 
 /// A port to be added to a bridge.
@@ -50,6 +51,19 @@ pub enum Device {
         /// Ethernet address to show.
         mac: ports::Mac,
     },
+    /// A tunnel to other hosts.
+    Tunnel(Arc<TunnelPort>),
+}
+
+impl Device {
+    /// The device, but for a patch port's, which has none.
+    pub(crate) fn port(&self) -> Option<Arc<dyn Port>> {
+        match self {
+            Device::Datapath(device) => Some(device.clone()),
+            Device::Tunnel(tunnel) => Some(tunnel.clone()),
+            Device::Patch { .. } => None,
+        }
+    }
 }
 
 /// What a port is and where.
@@ -59,12 +73,14 @@ pub struct PortInfo {
     pub port: OfPort,
     /// Name.
     pub name: String,
-    /// Number in the datapath; `None` for a patch port, and while one device replaces another.
+    /// Number in the datapath, of a tunnel port that of its carrier; `None` for a patch port, and while one device replaces another.
     pub dp_port: Option<datapath::PortNo>,
     /// "afxdp", "tap", ..., or "patch".
     pub kind: &'static str,
     /// The other end of a patch port.
     pub peer: Option<String>,
+    /// The options of a tunnel port that are not the default.
+    pub options: Vec<(&'static str, String)>,
     /// VLANs.
     pub vlan: PortVlan,
     /// OpenFlow configuration.
@@ -93,6 +109,11 @@ pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &De
     match device {
         Device::Patch { mac, .. } => {
             desc.hw_addr = EthAddr(*mac);
+            desc.state = PortState::LIVE;
+        }
+        Device::Tunnel(tunnel) => {
+            desc.hw_addr = EthAddr(tunnel.mac());
+            desc.config.set(PortConfig::PORT_DOWN, !tunnel.is_enabled());
             desc.state = PortState::LIVE;
         }
         Device::Datapath(device) => {

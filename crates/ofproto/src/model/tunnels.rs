@@ -3,19 +3,22 @@
 //! All tunnels of one protocol, of one UDP port where it has one, share a port of the datapath, at which packets come out of them: their
 //! *carrier* (`vxlan_sys_4789`). Which OpenFlow port has received such a packet, its tunnel's key and addresses say.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use datapath::PortNo;
 use datapath::text::tunnel::kinds;
 use openflow::OfPort;
+use packet::Key;
+use packet::flow::tun_flags;
 use parking_lot::Mutex;
 use ports::{Error as PortError, Features, Link, Mac, Port, RxQueue, Stats, TxDrops, TxQueue};
 use tunnel::config::{Config, Kind};
 use tunnel::header::Protocol;
-use tunnel::matching::{Ports, SameConfig};
+use tunnel::matching::{Ports, Received, SameConfig};
 
-use super::forwarding::BridgeId;
+use super::forwarding::{BridgeId, PatchCounters};
 
 /// A tunnel port, as OpenFlow and the database know it.
 #[derive(Debug)]
@@ -24,20 +27,13 @@ pub struct TunnelPort {
     /// Its options.
     pub config: Config,
     mac: Mutex<Mac>,
+    enabled: AtomicBool,
     /// Number of the next packet, where packets are numbered.
     pub(crate) sequence: Arc<AtomicU32>,
-    pub(crate) counters: TunnelCounters,
+    /// What has gone through it.
+    pub(crate) counters: Arc<PatchCounters>,
     /// The port by which packets leave, and whether it has a carrier.
     egress: Mutex<Option<(String, bool)>>,
-}
-
-/// What has gone through a tunnel port.
-#[derive(Debug, Default)]
-pub(crate) struct TunnelCounters {
-    pub rx_packets: AtomicU64,
-    pub rx_bytes: AtomicU64,
-    pub tx_packets: AtomicU64,
-    pub tx_bytes: AtomicU64,
 }
 
 impl TunnelPort {
@@ -47,10 +43,21 @@ impl TunnelPort {
             name: name.into(),
             config,
             mac: Mutex::new(mac),
+            enabled: AtomicBool::new(true),
             sequence: Arc::default(),
-            counters: TunnelCounters::default(),
+            counters: Arc::default(),
             egress: Mutex::default(),
         })
+    }
+
+    /// Whether the administrator has not disabled it.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Relaxed)
+    }
+
+    /// Whether its packets are numbered.
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.config.sequence || self.config.kind.is_erspan()
     }
 
     /// Notes the port by which packets leave, and whether it has a carrier.
@@ -83,14 +90,15 @@ impl Port for TunnelPort {
     }
 
     fn link(&self) -> Link {
-        Link { up: true, admin_up: true, resets: 0 }
+        Link { up: true, admin_up: self.is_enabled(), resets: 0 }
     }
 
     fn is_tunnel(&self) -> bool {
         true
     }
 
-    fn set_admin_up(&self, _: bool) -> Result<(), PortError> {
+    fn set_admin_up(&self, up: bool) -> Result<(), PortError> {
+        self.enabled.store(up, Relaxed);
         Ok(())
     }
 
@@ -144,7 +152,8 @@ pub(crate) struct Carrier {
     udp_port: u16,
     /// The protocol.
     pub protocol: Protocol,
-    users: usize,
+    /// How many tunnel ports it is for.
+    pub users: usize,
 }
 
 /// The name in the datapath of what carries tunnels with these options.
@@ -170,6 +179,16 @@ pub(crate) fn kind_number(kind: Kind) -> u32 {
     }
 }
 
+/// Which port a packet has come in at.
+pub(crate) enum Located<'a> {
+    /// The datapath port says it.
+    Plain,
+    /// It came through this tunnel port.
+    Tunnel(&'a (BridgeId, OfPort)),
+    /// It came through a tunnel of which no port is.
+    Nowhere,
+}
+
 /// All tunnel ports.
 #[derive(Default)]
 pub(crate) struct Tunnels {
@@ -189,10 +208,10 @@ impl Tunnels {
         self.carriers.iter().find(|carrier| carrier.dp_port == dp_port)
     }
 
-    /// The carrier for tunnels with these options.
-    pub fn carrier_for(&mut self, config: &Config) -> Option<&mut Carrier> {
+    /// The number in the datapath of the carrier for tunnels with these options.
+    pub fn carrier_of(&self, config: &Config) -> Option<PortNo> {
         let name = carrier_name(config);
-        self.carriers.iter_mut().find(|carrier| carrier.name == name)
+        self.carriers.iter().find(|carrier| carrier.name == name).map(|carrier| carrier.dp_port)
     }
 
     /// All carriers.
@@ -208,25 +227,36 @@ impl Tunnels {
     }
 
     /// Adds a port, whose carrier is there.
-    pub fn add(&mut self, name: &str, config: &Config, port: (BridgeId, OfPort)) -> Result<PortNo, SameConfig> {
-        let Some(carrier) = self.carrier_for(config) else { return Ok(PortNo(0)) };
-        let dp_port = carrier.dp_port;
+    pub fn add(&mut self, name: &str, config: &Config, port: (BridgeId, OfPort)) -> Result<(), SameConfig> {
+        let wanted = carrier_name(config);
+        let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name == wanted) else { return Ok(()) };
+        self.matching.add(name, config.matching(carrier.dp_port.0), port)?;
         carrier.users += 1;
-        let added = self.matching.add(name, config.matching(dp_port.0), port);
-        if added.is_err()
-            && let Some(carrier) = self.carrier_for(config)
-        {
-            carrier.users -= 1;
-        }
-        added.map(|()| dp_port)
+        Ok(())
     }
 
     /// Removes a port.
     pub fn remove(&mut self, config: &Config) {
-        let Some(carrier) = self.carrier_for(config) else { return };
+        let wanted = carrier_name(config);
+        let Some(carrier) = self.carriers.iter_mut().find(|carrier| carrier.name == wanted) else { return };
         carrier.users -= 1;
-        let dp_port = carrier.dp_port.0;
-        self.matching.remove(&config.matching(dp_port));
+        self.matching.remove(&config.matching(carrier.dp_port.0));
+    }
+
+    /// Which port a packet with the key of a datapath has come in at.
+    pub fn locate(&self, key: &Key) -> Located<'_> {
+        let dp_port = key.common().in_port.get();
+        if self.carrier(PortNo(dp_port)).is_none() {
+            return Located::Plain;
+        }
+        let tunnel = key.tunnel();
+        let (src, dst) = match (tunnel.tun_src.get(), tunnel.tun_dst.get()) {
+            (0, 0) => (IpAddr::from(tunnel.tun_ipv6_src), IpAddr::from(tunnel.tun_ipv6_dst)),
+            (src, dst) => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
+        };
+        let is_ethernet = tunnel.tun_flags.get() & tun_flags::BARE == 0;
+        let received = Received { datapath_port: dp_port, key: tunnel.tun_id.get(), src, dst, is_ethernet };
+        self.matching.find(&received).map_or(Located::Nowhere, Located::Tunnel)
     }
 
     /// Takes out the carriers that no port uses any more. Returns their numbers.

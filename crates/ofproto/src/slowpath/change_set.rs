@@ -34,6 +34,8 @@ pub(crate) struct ChangeSet {
     pub generation: u64,
     /// Ports or settings have changed.
     everything: bool,
+    /// Routes or neighbours have changed.
+    hops: bool,
     bridges: Vec<BridgeChanges>,
 }
 
@@ -82,19 +84,20 @@ impl ChangeSet {
         let bridges = if everything { Vec::new() } else { forwarding.bridges.values().map(of_bridge).collect() };
         let matters = |bridge: &BridgeChanges| bridge.groups || !bridge.tables.is_empty();
         let bridges = bridges.into_iter().filter(matters).collect();
-        ChangeSet { generation: forwarding.generation(), everything, bridges }
+        let hops = forwarding.hops_changed > since;
+        ChangeSet { generation: forwarding.generation(), everything, hops, bridges }
     }
 
     /// Whether it is about no flow at all.
     pub fn is_empty(&self) -> bool {
-        !self.everything && self.bridges.is_empty()
+        !self.everything && !self.hops && self.bridges.is_empty()
     }
 
     /// The flows that it can be about, if an index finds them sooner than a walk over all.
     ///
     /// Flows that are translated by the time of the call, with the changes, may be missed.
     pub fn find(&self, datapath: &Datapath) -> Option<Vec<(FlowId, FlowTag)>> {
-        if self.everything || self.bridges.iter().any(|bridge| bridge.groups) {
+        if self.everything || self.hops || self.bridges.iter().any(|bridge| bridge.groups) {
             return None;
         }
         let mut found = Vec::new();
@@ -196,7 +199,7 @@ impl Sorter<'_> {
         if record.generation >= changes.generation {
             return false;
         }
-        if changes.everything {
+        if changes.everything || changes.hops && record.has_stale_hop() {
             return true;
         }
         let mut has_key = false;

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
 use crate::model::mirror::MirrorCounters;
+use crate::model::underlay::Hop;
 use crate::slowpath::mac_dependents::MacDependencies;
 use crate::table::{Caps, RuleStats, TableCounters};
 
@@ -33,6 +34,10 @@ pub(crate) struct FlowRecord {
     pub tables: SmallVec<[(Arc<TableCounters>, bool); 1]>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
+    /// The tunnel ports that the packets pass, and whether they are sent.
+    pub tunnels: Vec<(Arc<PatchCounters>, bool)>,
+    /// How the ends of tunnels are reached.
+    pub hops: Vec<Arc<Hop>>,
     /// Groups and buckets that the packets pass.
     pub groups: Vec<Arc<GroupCounters>>,
     /// The rules whose timeouts a connection's end lowers, with the idle and hard timeout (`fin_timeout`).
@@ -182,9 +187,16 @@ impl FlowRecord {
 
     /// Whether it has nothing but rules and tables.
     pub fn is_plain(&self) -> bool {
-        let others =
-            [self.patches.len(), self.groups.len(), self.fin_timeouts.len(), self.mirrors.len(), self.holds.len()];
-        others == [0; 5] && self.macs.is_empty() && !self.volatile
+        let tunnels = self.tunnels.len() + self.hops.len();
+        let others = [
+            self.patches.len(),
+            tunnels,
+            self.groups.len(),
+            self.fin_timeouts.len(),
+            self.mirrors.len(),
+            self.holds.len(),
+        ];
+        others == [0; 6] && self.macs.is_empty() && !self.volatile
     }
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
@@ -203,6 +215,8 @@ impl FlowRecord {
         same_rules
             && same_tables
             && same(&self.patches, &other.patches, patch)
+            && same(&self.tunnels, &other.tunnels, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)
+            && same(&self.hops, &other.hops, Arc::ptr_eq)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
@@ -226,6 +240,7 @@ impl FlowRecord {
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         let generation = self.generation;
         forwarding.changed > generation
+            || self.has_stale_hop()
             || self.deps.iter().any(|deps| {
                 let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
                 let tables = deps.tables.iter().enumerate().flat_map(|(i, &bits)| {
@@ -236,6 +251,11 @@ impl FlowRecord {
                 }
                 deps.groups && bridge.groups_changed > generation
             })
+    }
+
+    /// Whether the end of some tunnel is reached otherwise now.
+    pub fn has_stale_hop(&self) -> bool {
+        self.hops.iter().any(|hop| hop.is_stale())
     }
 
     /// Credits packets; `tcp_flags` are those of all of them.
@@ -255,6 +275,15 @@ impl FlowRecord {
             rx.rx_packets.fetch_add(packets, Relaxed);
             rx.rx_bytes.fetch_add(bytes, Relaxed);
         }
+        for (counters, sent) in &self.tunnels {
+            let (of_packets, of_bytes) = match sent {
+                true => (&counters.tx_packets, &counters.tx_bytes),
+                false => (&counters.rx_packets, &counters.rx_bytes),
+            };
+            of_packets.fetch_add(packets, Relaxed);
+            of_bytes.fetch_add(bytes, Relaxed);
+        }
+        self.hops.iter().for_each(|hop| hop.note_use(used));
         for group in &self.groups {
             group.add(packets, bytes);
         }

@@ -64,6 +64,7 @@ impl Switch {
     /// the latest; changes make it due at once ([`wait`](Switch::wait)). Not to be called from an upcall.
     pub fn run(&self, now: Time) -> Time {
         self.serve_requests();
+        self.follow_underlay(now);
         let settings = self.settings();
         if self.waiting.is_any() {
             self.apply_changes(now);
@@ -80,6 +81,8 @@ impl Switch {
         let last = self.statistics.lock().last;
         if last == Time(0) || now.since(last) >= interval {
             self.take_statistics(now, false);
+            self.underlay.keep_used(now);
+            self.note_egress();
             if self.expire(now) {
                 self.apply_changes(now);
             }
@@ -177,6 +180,7 @@ impl Switch {
             self.records.clear();
             self.interners.frozen.collect();
             self.interners.packet_ins.collect();
+            self.interners.questions.collect();
         }
     }
 

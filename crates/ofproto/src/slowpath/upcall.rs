@@ -10,7 +10,7 @@ use packet::flow::field::FIELDS;
 use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
-use crate::model::forwarding::Forwarding;
+use crate::model::forwarding::{BridgeId, Forwarding};
 use crate::model::mac_batch::MacBatch;
 use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
@@ -88,9 +88,13 @@ impl Upcall for Switch {
     }
 
     /// Each kind of punt has its receiver here.
-    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, _now: Time) {
+    fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, now: Time) {
         match punt {
             Punt::PacketIn(punt) => self.packet_in(packet, key, punt),
+            &Punt::Unresolved { question, continuation } => {
+                self.unresolved(packet, key, question, continuation, now);
+            }
+            &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }
 

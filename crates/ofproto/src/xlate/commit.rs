@@ -58,13 +58,14 @@ pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions:
     vlan(flow, base, wc, actions);
     set_header(PRIORITY, flow, base, wc, actions);
     set_header(MARK, flow, base, wc, actions);
-    tunnel(flow, base, actions);
 }
 
-/// Whether nothing differs but the pipeline's own fields, and what only connection tracking writes.
+/// Whether nothing differs but the pipeline's own fields, what only connection tracking writes, and what is about tunnels.
 fn are_equal(flow: &Headers, base: &Headers) -> bool {
     let mut blocks = Blocks(flow.present().0 | base.present().0).iter();
-    let own = |block: BlockId| matches!(block, BlockId::Pipeline | BlockId::Regs | BlockId::Ct);
+    let own = |block: BlockId| {
+        matches!(block, BlockId::Pipeline | BlockId::Regs | BlockId::Ct | BlockId::Tunnel) || block >= BlockId::TunMeta0
+    };
     flow.covered == base.covered && blocks.all(|block| own(block) || flow.block(block) == base.block(block))
 }
 
@@ -185,8 +186,8 @@ fn set_label(lse: u32) -> Rewrite {
     rewrite
 }
 
-/// Tunnel metadata travels beside the packet and is written whole.
-fn tunnel(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
+/// Writes the metadata of a tunnel, for the carrier that the packet is sent to.
+pub(super) fn tunnel(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
     if flow.block(BlockId::Tunnel) == base.block(BlockId::Tunnel) {
         return;
     }

@@ -66,6 +66,12 @@ impl Ctx<'_, '_> {
         id
     }
 
+    /// Returns the recirculation id of a pipeline that goes on with this output alone, and then ends.
+    pub(super) fn keep_output(&mut self, output: Action) -> u32 {
+        let resume = FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie };
+        self.keep_pipeline(0, Vec::new(), vec![resume, FrozenStep::Act(output)])
+    }
+
     /// Returns the number of the pipeline as it is now.
     fn keep_pipeline(&mut self, table: u8, action_set: Vec<Action>, steps: Vec<FrozenStep>) -> u32 {
         self.charge(limits::STATE + self.stack.len() + limits::size(&action_set));

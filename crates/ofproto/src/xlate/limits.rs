@@ -56,6 +56,8 @@ pub(super) struct Usage {
     pub resubmits: u32,
     /// See [`MAX_BRANCHES`].
     pub branches: u32,
+    /// Tunnels that the packet is in.
+    pub tunnels: u8,
     /// Datapath actions outside of the list that is being made.
     pub set_aside: usize,
     /// Copies inside each other, among what was executed since [`Ctx::on_copy`].

@@ -19,6 +19,7 @@
 //! | `length` | `check_pkt_larger` |
 //! | `known_length` | What a translation knows about the length of the packet |
 //! | `mirror` | Copies for mirrors |
+//! | `tunnel` | Tunnels: what enters them, and what leaves them |
 //! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
 //! | `frozen` | What is kept of a pipeline that has stopped |
 //! | `commit` | Datapath actions for header changes |
@@ -54,6 +55,7 @@ pub mod steps;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub(crate) mod tunnel;
 
 use std::sync::Arc;
 
@@ -75,7 +77,9 @@ use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
+use crate::model::port::Device;
 use crate::slowpath::intern::Interner;
+use crate::slowpath::neighbours::Question;
 use crate::slowpath::record::{FlowRecord, Parts};
 use crate::table::Rule;
 
@@ -84,6 +88,7 @@ use crate::table::Rule;
 pub(crate) struct Interners {
     pub frozen: Interner<Frozen>,
     pub packet_ins: Interner<PacketInContext>,
+    pub questions: Interner<Question>,
 }
 
 /// What is to be translated.
@@ -332,6 +337,11 @@ impl<'a> Ctx<'a, '_> {
             self.steps(actions.iter().map(PipelineStep::Act));
             self.end_pipeline();
         } else if port.is_none_or(|port| self.may_receive(port)) {
+            if let Some(port) = port.filter(|port| matches!(port.device, Device::Tunnel(_)))
+                && !self.receive_from_tunnel(port)
+            {
+                return self.leave();
+            }
             self.mirror_received();
             let in_port = self.in_port();
             self.table_action(in_port, 0, true, false);
@@ -389,6 +399,11 @@ impl<'a> Ctx<'a, '_> {
     }
 
     fn may_receive(&self, port: &PortState) -> bool {
+        if let Device::Tunnel(tunnel) = &port.device
+            && !tunnel.is_enabled()
+        {
+            return false;
+        }
         let stp = self.flow.common().dl_dst == [0x01, 0x80, 0xc2, 0, 0, 0];
         let forbidden = if stp { PortConfig::NO_RECV_STP } else { PortConfig::NO_RECV };
         !port.config.intersects(forbidden)
@@ -566,7 +581,11 @@ impl<'a> Ctx<'a, '_> {
 /// unless the controller only learns that its TTL is over.
 fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     actions.iter().all(|action| match action {
-        DpAction::Output(_) | DpAction::Recirc(_) | DpAction::Clone(_) | DpAction::CheckLength { .. } => false,
+        DpAction::Output(_)
+        | DpAction::Recirc(_)
+        | DpAction::TunnelPop(_)
+        | DpAction::Clone(_)
+        | DpAction::CheckLength { .. } => false,
         DpAction::Punt(_) => reason == DropReason::TtlExceeded,
         _ => true,
     })

@@ -2,12 +2,12 @@
 
 use datapath::{Action as DpAction, DropReason};
 use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
-use packet::Field;
 use packet::flow::BlockId;
+use packet::{Field, Key};
 
 use super::trace::Event;
 use super::{Ctx, XlateError};
-use crate::model::forwarding::PortState;
+use crate::model::forwarding::{BridgeState, PortState};
 use crate::model::port::Device;
 
 impl<'a> Ctx<'a, '_> {
@@ -61,7 +61,8 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::Reflection);
             return self.detail(|| "skipping output to input port".into());
         }
-        if self.bridge.ports.get(&port).is_none_or(|state| state.dp_port.is_none()) {
+        let can = |state: &PortState| state.dp_port.is_some() || matches!(state.device, Device::Tunnel(_));
+        if !self.bridge.ports.get(&port).is_some_and(can) {
             let text = format!("output_trunc does not support patch port {port}");
             return self.event(|| Event::Error(&text));
         }
@@ -119,15 +120,24 @@ impl<'a> Ctx<'a, '_> {
                 self.event(|| Event::Warning("Mirror truncate to ODPP_NONE, skipping output"));
             }
             (Device::Patch { peer, .. }, _) => self.cross_patch(state, peer),
+            (Device::Tunnel(tunnel), _) => self.send_through_tunnel(state, tunnel),
             (Device::Datapath(_), Some(port)) => {
                 self.commit();
-                if self.mirror_max_len != super::mirror::WHOLE {
-                    self.out.push(DpAction::Truncate { max_len: self.mirror_max_len.into() });
+                if self.ends_tunnel_at(state) {
+                    return self.mirror_sent(state);
                 }
+                self.truncate_for_mirror();
                 self.out.push(DpAction::Output(port));
                 self.mirror_sent(state);
             }
             (Device::Datapath(_), None) => self.not_sent(DropReason::NoSuchPort),
+        }
+    }
+
+    /// Has the next output send no more than the mirror wants, while its copy is sent.
+    pub(super) fn truncate_for_mirror(&mut self) {
+        if self.mirror_max_len != super::mirror::WHOLE {
+            self.out.push(DpAction::Truncate { max_len: self.mirror_max_len.into() });
         }
     }
 
@@ -138,6 +148,12 @@ impl<'a> Ctx<'a, '_> {
             return self.event(|| Event::Warning("the other end of the patch port does not exist"));
         };
         self.keep_copies();
+        self.in_bridge(bridge, to, |ctx| ctx.on_copy(|ctx| ctx.enter_bridge(to)));
+        self.record.patches.push((from.patch.clone(), to.patch.clone()));
+    }
+
+    /// Has a packet that comes in at a port of another bridge translated there. Afterwards the packet here is as it was.
+    pub(super) fn in_bridge(&mut self, bridge: &'a BridgeState, at: &'a PortState, enter: impl FnOnce(&mut Self)) {
         let flow = Box::new(self.flow.clone());
         let (stack, set) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.action_set));
         let old = (self.bridge, self.table, self.rule, self.cookie, self.table_miss);
@@ -148,17 +164,16 @@ impl<'a> Ctx<'a, '_> {
             self.mirrored = 0;
         }
         self.bridge = bridge;
-        self.flow.common_mut().in_port = to.port.0.into();
-        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
+        self.flow.common_mut().in_port = at.port.0.into();
+        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs, BlockId::TunMeta0] {
             if self.flow.present().has(block) {
-                self.flow.block_mut(block).0.fill(0);
+                clear(&mut self.flow, block);
             }
         }
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         self.event(|| Event::Bridge(&bridge.config.name));
-        self.on_copy(|ctx| ctx.enter_bridge(to));
+        enter(self);
         self.leave();
-        self.record.patches.push((from.patch.clone(), to.patch.clone()));
         if bridge.id != old.0.id {
             self.mirrored = mirrored;
         }
@@ -173,7 +188,7 @@ impl<'a> Ctx<'a, '_> {
     }
 
     /// Begins the pipeline of a packet that has crossed a patch.
-    fn enter_bridge(&mut self, port: &PortState) {
+    pub(super) fn enter_bridge(&mut self, port: &PortState) {
         self.clear_conntrack();
         if self.may_receive(port) {
             self.table_action(port.port, 0, true, false);
@@ -181,5 +196,13 @@ impl<'a> Ctx<'a, '_> {
         } else {
             self.not_sent(DropReason::InPortDown);
         }
+    }
+}
+
+/// Zeroes a block, or all that belong together.
+fn clear(key: &mut Key, block: BlockId) {
+    match block {
+        BlockId::TunMeta0 => key.tun_metadata_mut().fill(0),
+        block => key.block_mut(block).0.fill(0),
     }
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapath::PortNo;
-use ofproto::{BridgeConfig, Device, PortSpec, PortVlan};
+use ofproto::{BridgeConfig, Device, PortSpec, PortVlan, TunnelPort};
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
+use tunnel::config::{Config, Kind, text_of};
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
 use super::ingress::Configured;
@@ -286,7 +287,7 @@ impl LiveSwitch {
         let device = match wanted {
             Some(wanted) => match self.open(&lost.name, wanted)? {
                 Device::Datapath(device) => device,
-                Device::Patch { .. } => return Ok(()),
+                Device::Patch { .. } | Device::Tunnel(_) => return Ok(()),
             },
             None => self.open_local(&lost.bridge, &running.settings)?,
         };
@@ -338,6 +339,9 @@ impl LiveSwitch {
             let peer = interface.options.get("peer").cloned().ok_or("a patch port needs the option peer")?;
             return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name)) });
         }
+        if ports::tunnel::KIND.names.contains(&interface.kind.as_str()) {
+            return open_tunnel(name, interface).map(Device::Tunnel);
+        }
         registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }
 
@@ -351,7 +355,8 @@ impl LiveSwitch {
 
     fn set_filter_of(&self, name: &str, interface: &Interface) -> StepResult {
         let wanted = Configured { rules: interface.ingress_filter.clone(), program: interface.ingress_program.clone() };
-        if interface.kind == "patch" && wanted != Configured::default() {
+        let has_no_frames = interface.kind == "patch" || ports::tunnel::KIND.names.contains(&interface.kind.as_str());
+        if has_no_frames && wanted != Configured::default() {
             return Err(desired::NO_FRAMES.into());
         }
         self.engine.ingress.configure(&self.engine.datapath, name, wanted, interface.ingress_offload)
@@ -400,6 +405,17 @@ impl LiveSwitch {
     fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
         self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
     }
+}
+
+/// A tunnel port with the options of an interface. What they have that is not known is warned of.
+fn open_tunnel(name: &str, interface: &Interface) -> Result<Arc<TunnelPort>, String> {
+    let kind = Kind::from_name(&interface.kind).map_err(|problem| format!("{name}: {problem}"))?;
+    let options = interface.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let (config, warnings) = Config::parse(kind, options).map_err(|problems| text_of(name, &problems))?;
+    if !warnings.is_empty() {
+        tracing::warn!("{}", text_of(name, &warnings));
+    }
+    Ok(TunnelPort::new(name, config, interface.mac.unwrap_or(stable_mac(name))))
 }
 
 /// Removes ports. Returns one result for each.

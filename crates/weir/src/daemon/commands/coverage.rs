@@ -111,6 +111,7 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("mac_learning_expired", macs.iter().map(|m| m.expired).sum()),
         ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
+        ("drop_action_tunnel_neigh_cache_miss", context.engine.switch.neighbour_drops()),
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
@@ -140,7 +141,6 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::TooBig => "datapath_drop_too_big",
         DropReason::TunnelPort => "datapath_drop_invalid_tnl_port",
         DropReason::TunnelRoute => "drop_action_tunnel_routing_failed",
-        DropReason::TunnelNeighbour => "drop_action_tunnel_neigh_cache_miss",
         DropReason::TunnelBuild => "drop_action_tunnel_header_build_failed",
         DropReason::TunnelHeader => "datapath_drop_tunnel_pop_error",
         DropReason::TunnelChecksum => "datapath_drop_tunnel_checksum",

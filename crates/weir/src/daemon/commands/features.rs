@@ -7,15 +7,15 @@ use super::Context;
 use crate::features::FeatureValue::{Flag, Number};
 use crate::features::{FEATURES, Feature};
 use crate::unixctl::Command;
-use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::command::Outcome;
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpif/show-dp-features" "bridge" (1, 1) now!(show), "What the datapath of a bridge can do.";
     "dpif/set-dp-features" "bridge" (1, 3) now!(set),
         "What the datapath of a bridge can do; a feature can be set to what it is.";
-    "ofproto/tnl-push-pop" "[on]|[off]" (1, 1) |_, args| Reply::Now(tunnel_push_pop(&args[0])),
-        "Has the datapath itself push and pop tunnel headers; there is no other way.";
+    "ofproto/tnl-push-pop" "[on]|[off]" (1, 1) now!(tunnel_push_pop),
+        "Whether packets are put into tunnels and taken out of them. Without, what is sent to a tunnel port ends there.";
 };
 
 fn known_bridge(context: &Context, name: &str) -> Result<(), String> {
@@ -77,25 +77,20 @@ fn set_feature(name: &str, value: Option<&str>) -> Outcome {
     }
 }
 
-/// The other way of OVS has the kernel's tunnel devices do it, which a datapath in user space never does.
-fn tunnel_push_pop(value: &str) -> Outcome {
-    match value.to_ascii_lowercase().as_str() {
-        "on" => Ok("Tunnel push-pop on\n".into()),
-        "off" => Err("tunnel push-pop cannot be turned off: no kernel datapath is there to do it instead".into()),
-        _ => Err("Invalid argument".into()),
-    }
+/// The other way of OVS has the kernel's tunnel devices do it, which there are none of below a datapath in user space.
+fn tunnel_push_pop(context: &Context, args: &[String]) -> Outcome {
+    let (enabled, text) = match args[0].to_ascii_lowercase().as_str() {
+        "on" => (true, "on"),
+        "off" => (false, "off"),
+        _ => return Err("Invalid argument".into()),
+    };
+    context.engine.switch.set_tunnel_push_pop(enabled);
+    Ok(format!("Tunnel push-pop {text}\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tunnel_push_pop_is_always_on() {
-        assert_eq!(tunnel_push_pop("ON"), Ok("Tunnel push-pop on\n".into()));
-        assert!(tunnel_push_pop("off").unwrap_err().contains("cannot be turned off"));
-        assert_eq!(tunnel_push_pop("maybe"), Err("Invalid argument".into()));
-    }
 
     #[test]
     fn a_feature_stays_what_it_is() {

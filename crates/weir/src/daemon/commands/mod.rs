@@ -153,7 +153,8 @@ static COMMANDS: &[Command<Context>] = commands! {
         "What ofproto/trace says, as JSON.";
 
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
-    "ofproto/list-tunnels" "" (0, 0) |_, _| Reply::Now(Ok(String::new())), "Tunnels: there are none yet.";
+    "ofproto/list-tunnels" "" (0, 0) now!(ports::list_tunnels), "The tunnel ports and what packets they take.";
+    "tnl/ports/show" "-v" (0, 1) now!(ports::listening), "The datapath's ports at which packets come out of tunnels.";
     "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::text),
         "Explains what the tables do to a packet. Nothing is learnt from it unless it is given or generated.";
     "ofproto/trace-packet-out" "[-consistent] {[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET] ACTIONS"

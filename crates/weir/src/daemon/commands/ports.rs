@@ -65,6 +65,18 @@ pub fn list_datapaths(context: &Context, _: &[String]) -> Outcome {
     Ok(datapaths(context).into_iter().map(|kind| format!("{}\n", kind.datapath_name())).collect())
 }
 
+/// `ofproto/list-tunnels`.
+pub fn list_tunnels(context: &Context, _: &[String]) -> Outcome {
+    Ok(context.engine.switch.tunnels().into_iter().map(|line| line + "\n").collect())
+}
+
+/// `tnl/ports/show`.
+pub fn listening(context: &Context, _: &[String]) -> Outcome {
+    let carriers = context.engine.switch.carriers().into_iter();
+    let lines = carriers.map(|carrier| format!("{} ({}) ref_cnt={}\n", carrier.name, carrier.dp_port, carrier.users));
+    Ok(std::iter::once("Listening ports:\n".to_owned()).chain(lines).collect())
+}
+
 /// `dpif/show`.
 pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
     let (hit, missed, _) = lookups(context);
@@ -82,7 +94,15 @@ pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
                 let dp_port = port.dp_port.map_or("none".into(), |n| n.0.to_string());
                 let _ = match &port.peer {
                     Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
-                    None => writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind),
+                    None if port.options.is_empty() => {
+                        writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind)
+                    }
+                    None => {
+                        let options: Vec<_> =
+                            port.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                        let options = options.join(", ");
+                        writeln!(text, "    {} {number}/{dp_port}: ({}: {options})", port.name, port.kind)
+                    }
                 };
             }
         }
@@ -116,7 +136,8 @@ fn show_datapath(context: &Context, kind: DatapathType, statistics: bool) -> Str
     for (number, port) in context.engine.datapath.ports() {
         // As its bridge calls it: the port of the bridge itself has a kind of its own.
         let kind = kinds.get(&Some(number)).copied().unwrap_or_else(|| port.kind());
-        let _ = writeln!(text, "  port {}: {} ({kind})", number.0, port.name());
+        let options = if port.is_tunnel() { ": packet_type=ptap" } else { "" };
+        let _ = writeln!(text, "  port {}: {} ({kind}{options})", number.0, port.name());
         if statistics {
             show_statistics(&mut text, &port.stats());
         }

@@ -1,0 +1,116 @@
+//! Tunnel ports: adding, showing.
+
+use openflow::OfPort;
+use ports::Port;
+use tunnel::header::Protocol;
+use tunnel::matching::Address;
+
+use super::Bridge;
+use crate::error::Error;
+use crate::model::forwarding::Forwarding;
+use crate::model::port::{Device, PortSpec};
+use crate::model::tunnels::{TunnelPort, carrier_name};
+use crate::switch::Switch;
+
+impl Bridge {
+    /// Enters a tunnel port, and adds its carrier to the datapath if it is the first one.
+    pub(super) fn add_tunnel(&self, port: OfPort, tunnel: &TunnelPort, spec: PortSpec) -> Result<(), Error> {
+        let switch = &self.switch;
+        let _adding = switch.adding_tunnel.lock();
+        let config = &tunnel.config;
+        let protocol = match tunnel::send::protocol(config).ok_or(Error::TunnelKind(config.kind.name()))? {
+            // Headers say whether they have the extension.
+            Protocol::VxlanGpe => Protocol::Vxlan { group_policy: config.group_policy },
+            protocol => protocol,
+        };
+        if let Some(problem) = switch.forwarding.read().tunnel_conflict(config) {
+            return Err(Error::TunnelConflict { port: tunnel.name().into(), problem });
+        }
+        if switch.forwarding.read().tunnels.carrier_of(config).is_none() {
+            let datapath = switch.datapath.get().ok_or(Error::NoDatapath)?;
+            let carrier = ports::tunnel::TunnelPort::new(&carrier_name(config), config.kind.name());
+            datapath.add_port_with(carrier, |dp_port| {
+                switch.forwarding.write().tunnels.add_carrier(config, protocol, dp_port);
+            })?;
+        }
+        let added = switch.forwarding.write().tunnels.add(tunnel.name(), config, (self.id, port));
+        if let Err(error) = added.map_err(Error::from).and_then(|()| self.enter(port, spec, None)) {
+            let unused = switch.forwarding.write().tunnels.take_unused();
+            if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
+                datapath.remove_ports(&unused)?;
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+/// A port of the datapath at which packets come out of tunnels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarrierInfo {
+    /// Name.
+    pub name: String,
+    /// Number in the datapath.
+    pub dp_port: u32,
+    /// How many tunnel ports it is for.
+    pub users: usize,
+}
+
+impl Switch {
+    /// Sets whether packets are put into tunnels here. Otherwise they are sent to the tunnel's port of the datapath, with the metadata of
+    /// the tunnel, and end there.
+    pub fn set_tunnel_push_pop(&self, enabled: bool) {
+        let mut forwarding = self.forwarding.write();
+        if forwarding.without_push_pop == enabled {
+            forwarding.without_push_pop = !enabled;
+            forwarding.touch();
+            drop(forwarding);
+            self.notify();
+        }
+    }
+
+    /// The tunnel ports, a line each as `ofproto/list-tunnels` prints them.
+    pub fn tunnels(&self) -> Vec<String> {
+        let forwarding = self.forwarding.read();
+        let line = |tunnel: &TunnelPort| {
+            let carrier = forwarding.tunnels.carrier_of(&tunnel.config)?;
+            Some(tunnel.config.list(tunnel.name(), carrier.0))
+        };
+        let mut lines: Vec<_> = tunnel_ports(&forwarding).filter_map(line).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// The ports of the datapath at which packets come out of tunnels.
+    pub fn carriers(&self) -> Vec<CarrierInfo> {
+        let forwarding = self.forwarding.read();
+        let carriers = forwarding.tunnels.carriers().iter();
+        carriers
+            .map(|carrier| CarrierInfo { name: carrier.name.clone(), dp_port: carrier.dp_port.0, users: carrier.users })
+            .collect()
+    }
+
+    /// Notes by which device each tunnel leaves, where its other end is one address.
+    pub(crate) fn note_egress(&self) {
+        let forwarding = self.forwarding.read();
+        let routes = self.underlay.netstate.routes.read();
+        for tunnel in tunnel_ports(&forwarding) {
+            let Address::One(remote) = tunnel.config.remote else { continue };
+            let route = routes.find(tunnel.config.egress_mark.unwrap_or(0), remote);
+            let egress = route.map(|route| {
+                let location = forwarding.by_name.get(&*route.device);
+                let state = location.and_then(|(bridge, port)| forwarding.bridges.get(bridge)?.ports.get(port));
+                (route.device.to_string(), state.is_none_or(|state| state.is_live()))
+            });
+            tunnel.set_egress(egress);
+        }
+    }
+}
+
+fn tunnel_ports(forwarding: &Forwarding) -> impl Iterator<Item = &TunnelPort> {
+    let ports = forwarding.bridges.values().flat_map(|bridge| bridge.ports.values());
+    ports.filter_map(|port| match &port.device {
+        Device::Tunnel(tunnel) => Some(&**tunnel),
+        _ => None,
+    })
+}

@@ -1,0 +1,180 @@
+//! The network below tunnels, as translation sees it: by which device and to which neighbour packets for the end of a tunnel leave.
+//!
+//! What was found out once is kept as a [`Hop`], which never changes. Flows hold the hops that they were translated with. When routes
+//! or neighbours change, the hops are found out anew; those that have come out otherwise are marked as stale, and the flows that hold
+//! them, and no others, are translated again ([`ChangeSet`](crate::slowpath::change_set::ChangeSet)).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use netstate::neighbours::Mac;
+use netstate::state::NetState;
+use packet::Time;
+use parking_lot::Mutex;
+
+/// How many hops are kept. Flows with further ones are translated again whenever anything changes.
+const MAX_HOPS: usize = 65536;
+
+/// What a hop is found by.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Towards {
+    /// The packet's mark.
+    pub mark: u32,
+    /// The address that it is sent from, where that is given.
+    pub from: Option<IpAddr>,
+    /// The other end of the tunnel.
+    pub to: IpAddr,
+}
+
+/// A route to the other end of a tunnel, and the neighbour on the way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    /// The device by which packets leave.
+    pub device: Box<str>,
+    /// The own address.
+    pub source: IpAddr,
+    /// The neighbour: a gateway, or the other end itself.
+    pub neighbour: IpAddr,
+    /// The neighbour's address, if it is known.
+    pub mac: Option<Mac>,
+    /// The lowest and the highest UDP source port.
+    pub source_ports: (u16, u16),
+}
+
+/// How the other end of a tunnel is reached.
+#[derive(Debug)]
+pub(crate) struct Hop {
+    /// `None` where there is no route.
+    pub route: Option<Route>,
+    /// The bridge that neighbours are known by, beside the device.
+    bridge: Option<Box<str>>,
+    stale: AtomicBool,
+    /// When a packet took it last.
+    used: AtomicU64,
+}
+
+impl Hop {
+    /// Whether it would come out otherwise now.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::SeqCst)
+    }
+
+    /// Notes that packets took it, the last at this time.
+    pub fn note_use(&self, used: Time) {
+        self.used.fetch_max(used.0, Ordering::Relaxed);
+    }
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Underlay {
+    /// Routes and neighbours.
+    pub netstate: Arc<NetState>,
+    hops: Mutex<HashMap<(Towards, Option<Box<str>>), Arc<Hop>>>,
+    /// Routes or neighbours have changed since the last call of `refresh`.
+    changed: AtomicBool,
+    /// Until when uses of neighbours have been told.
+    told: AtomicU64,
+}
+
+impl Underlay {
+    /// How packets reach the end of a tunnel. `bridge_of` names the bridge that a device is a port of.
+    pub fn hop(&self, towards: &Towards, bridge_of: impl FnOnce(&str) -> Option<String>, now: Time) -> Arc<Hop> {
+        let device = self.route(towards).map(|route| route.device);
+        let bridge = device.and_then(|device| bridge_of(&device)).map(String::into_boxed_str);
+        let mut hops = self.hops.lock();
+        let key = (towards.clone(), bridge);
+        if let Some(hop) = hops.get(&key) {
+            return hop.clone();
+        }
+        if hops.len() >= MAX_HOPS {
+            hops.retain(|_, hop| Arc::strong_count(hop) > 1);
+        }
+        let is_kept = hops.len() < MAX_HOPS;
+        let route = self.find_out(towards, key.1.as_deref(), now);
+        let bridge = key.1.clone();
+        let hop = Arc::new(Hop { route, bridge, stale: AtomicBool::new(!is_kept), used: AtomicU64::new(0) });
+        if is_kept {
+            hops.insert(key, hop.clone());
+        }
+        hop
+    }
+
+    fn route(&self, towards: &Towards) -> Option<Route> {
+        let routes = self.netstate.routes.read();
+        let route = match towards.from {
+            Some(from) => routes.find_from(towards.mark, from, towards.to)?,
+            None => routes.find(towards.mark, towards.to)?,
+        };
+        Some(Route {
+            device: route.device.clone(),
+            source: towards.from.unwrap_or(route.source),
+            neighbour: route.gateway.unwrap_or(towards.to),
+            mac: None,
+            source_ports: *self.netstate.source_ports.lock(),
+        })
+    }
+
+    fn find_out(&self, towards: &Towards, bridge: Option<&str>, now: Time) -> Option<Route> {
+        let mut route = self.route(towards)?;
+        let neighbours = self.netstate.neighbours.lock();
+        let look = |name: &str| neighbours.look(name, route.neighbour, now);
+        route.mac = bridge.and_then(look).or_else(|| look(&route.device));
+        Some(route)
+    }
+
+    /// The address of a neighbour, which counts as used. It is known by its bridge, or by the device of the kernel.
+    pub fn neighbour(&self, bridge: Option<&str>, device: &str, ip: IpAddr, now: Time) -> Option<Mac> {
+        let mut neighbours = self.netstate.neighbours.lock();
+        let of_bridge = bridge.and_then(|bridge| neighbours.find(bridge, ip, now));
+        of_bridge.or_else(|| neighbours.find(device, ip, now))
+    }
+
+    /// Says that routes or neighbours have changed.
+    pub fn set_changed(&self) {
+        self.changed.store(true, Ordering::SeqCst);
+    }
+
+    /// Finds the hops out anew if something has changed. Whether some have come out otherwise.
+    pub fn refresh(&self, now: Time) -> Option<Refreshed> {
+        if !self.changed.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let mut hops = self.hops.lock();
+        let before = hops.len();
+        hops.retain(|(towards, bridge), hop| {
+            // Nobody else has it.
+            if Arc::strong_count(hop) == 1 {
+                return false;
+            }
+            // A device may be of another bridge now; then its flows are translated again because of that.
+            let is_same = self.find_out(towards, bridge.as_deref(), now) == hop.route;
+            if !is_same {
+                hop.stale.store(true, Ordering::SeqCst);
+            }
+            is_same
+        });
+        Some(Refreshed { some_are_stale: hops.len() != before || before >= MAX_HOPS })
+    }
+
+    /// Lets the neighbours that packets went to lately be known for longer.
+    pub fn keep_used(&self, now: Time) {
+        let told = self.told.swap(now.0, Ordering::Relaxed);
+        let hops = self.hops.lock();
+        for hop in hops.values() {
+            if hop.used.load(Ordering::Relaxed) > told
+                && let Some(route) = &hop.route
+            {
+                self.neighbour(hop.bridge.as_deref(), &route.device, route.neighbour, now);
+            }
+        }
+    }
+}
+
+/// What has become of the hops after a change.
+pub(crate) struct Refreshed {
+    /// Some have come out otherwise.
+    pub some_are_stale: bool,
+}

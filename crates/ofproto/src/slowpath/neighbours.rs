@@ -1,0 +1,194 @@
+//! Neighbours below tunnels: packets that wait until the address of one is known, and frames that tell such addresses.
+//!
+//! A translation that meets a neighbour whose address is not known sends the packet up ([`Punt::Unresolved`]) with the pipeline that is
+//! to go on. The packet waits here, and the neighbour is asked for through the bridge of the underlay. What tells addresses
+//! ([`Punt::Neighbour`]), the kernel and operators make the address known; then the packet's pipeline goes on.
+//!
+//! [`Punt::Unresolved`]: datapath::Punt::Unresolved
+//! [`Punt::Neighbour`]: datapath::Punt::Neighbour
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use datapath::Action as DpAction;
+use netstate::neighbours::{Mac, Told};
+use netstate::resolution;
+use netstate::waiting::{Pushed, Waiting};
+use openflow::{Action, OfPort};
+use packet::{Key, Packet, Time};
+use parking_lot::Mutex;
+
+use crate::model::forwarding::BridgeId;
+use crate::switch::Switch;
+use crate::xlate::Input;
+use crate::xlate::frozen::Frozen;
+
+/// Most packets that wait.
+const MAX_WAITING: usize = 1024;
+/// Most packets that wait for one neighbour.
+const MAX_WAITING_FOR_ONE: usize = 64;
+
+/// A neighbour whose address is not known, and who asks for it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Question {
+    /// The bridge of the underlay.
+    pub bridge: BridgeId,
+    /// Its name.
+    pub name: Box<str>,
+    /// The device that has the route.
+    pub device: Box<str>,
+    /// That device as the bridge's port: the question comes from there.
+    pub port: OfPort,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Its IP address.
+    pub source: IpAddr,
+    /// The neighbour.
+    pub neighbour: IpAddr,
+}
+
+/// A packet that waits for a neighbour.
+struct Waits {
+    packet: Packet,
+    key: Box<Key>,
+    /// The recirculation id of the pipeline that goes on, and what keeps it.
+    continuation: (u32, Arc<Frozen>),
+    question: Arc<Question>,
+}
+
+/// The packets that wait.
+pub(crate) struct NeighbourWaits {
+    waiting: Mutex<Waiting<Waits>>,
+    dropped: AtomicU64,
+}
+
+impl Default for NeighbourWaits {
+    fn default() -> NeighbourWaits {
+        let waiting = Mutex::new(Waiting::new(MAX_WAITING, MAX_WAITING_FOR_ONE));
+        NeighbourWaits { waiting, dropped: AtomicU64::new(0) }
+    }
+}
+
+impl Switch {
+    /// Says that routes or neighbours have changed. Flows that depend on what comes out otherwise are translated again, and packets that
+    /// wait for neighbours go on: by the thread that calls [`run`](Switch::run), if there is one.
+    pub fn netstate_changed(&self) {
+        self.underlay.set_changed();
+        if self.has_revalidator() {
+            self.notify();
+        } else {
+            self.follow_underlay(self.clock.now());
+        }
+    }
+
+    /// Packets that were given up because a neighbour below a tunnel did not answer, or too many waited.
+    pub fn neighbour_drops(&self) -> u64 {
+        self.neighbour_waits.dropped.load(Relaxed)
+    }
+
+    /// Does what a change of routes or neighbours asks for, and asks again for neighbours that have not answered.
+    pub(crate) fn follow_underlay(&self, now: Time) {
+        if let Some(refreshed) = self.underlay.refresh(now) {
+            if refreshed.some_are_stale {
+                self.forwarding.write().touch_hops();
+            }
+            self.let_known_go_on(now);
+        }
+        let mut waiting = self.neighbour_waits.waiting.lock();
+        if waiting.is_empty() {
+            return;
+        }
+        let due = waiting.due(now);
+        let ask: Vec<_> =
+            due.ask.iter().filter_map(|(name, ip)| Some(waiting.first(name, *ip)?.question.clone())).collect();
+        drop(waiting);
+        self.neighbour_waits.dropped.fetch_add(due.given_up.len() as u64, Relaxed);
+        ask.iter().for_each(|question| self.ask(question));
+    }
+
+    /// A packet cannot go on before an address is known.
+    pub(crate) fn unresolved(&self, packet: &Packet, key: &Key, question: u32, continuation: u32, now: Time) {
+        let (question, pipeline) = (self.interners.questions.get(question), self.interners.frozen.get(continuation));
+        // The flow that sent it up was removed.
+        let (Some(question), Some(pipeline)) = (question, pipeline) else {
+            self.neighbour_waits.dropped.fetch_add(1, Relaxed);
+            return;
+        };
+        let waits = Waits {
+            packet: Packet::from_slice(packet.data()),
+            key: Box::new(key.clone()),
+            continuation: (continuation, pipeline),
+            question: question.clone(),
+        };
+        let mut waiting = self.neighbour_waits.waiting.lock();
+        // With the lock held: whoever makes it known looks here afterwards.
+        if self.knows(&question, now) {
+            drop(waiting);
+            return self.go_on(waits);
+        }
+        match waiting.push(&question.name, question.neighbour, waits, now) {
+            Pushed::Waits => {}
+            Pushed::NoRoom(_) => {
+                self.neighbour_waits.dropped.fetch_add(1, Relaxed);
+            }
+            Pushed::Ask => {
+                drop(waiting);
+                self.ask(&question);
+            }
+        }
+    }
+
+    /// A frame may tell the address of a neighbour.
+    pub(crate) fn listen(&self, packet: &Packet, bridge: BridgeId, now: Time) {
+        let Some((ip, mac)) = resolution::told_by(packet.data()) else { return };
+        let name = self.forwarding.read().bridges.get(&bridge).map(|bridge| bridge.config.name.clone());
+        let Some(name) = name else { return };
+        let mut neighbours = self.underlay.netstate.neighbours.lock();
+        let before = neighbours.generation();
+        neighbours.set(&name, ip, mac, Told::Heard, now);
+        let is_new = neighbours.generation() != before;
+        drop(neighbours);
+        if is_new {
+            self.netstate_changed();
+        }
+    }
+
+    fn knows(&self, question: &Question, now: Time) -> bool {
+        let Question { name, device, neighbour, .. } = question;
+        self.underlay.neighbour(Some(name), device, *neighbour, now).is_some()
+    }
+
+    /// Lets the packets go on that wait for neighbours which are known now.
+    fn let_known_go_on(&self, now: Time) {
+        let mut waiting = self.neighbour_waits.waiting.lock();
+        let known = waiting.heads().filter(|waits| self.knows(&waits.question, now));
+        let known: Vec<_> = known.map(|waits| waits.question.clone()).collect();
+        let packets: Vec<_> =
+            known.iter().flat_map(|question| waiting.take(&question.name, question.neighbour)).collect();
+        drop(waiting);
+        packets.into_iter().for_each(|waits| self.go_on(waits));
+    }
+
+    fn go_on(&self, waits: Waits) {
+        let Waits { packet, key, continuation: (id, _pipeline), .. } = waits;
+        if let Some(datapath) = self.datapath.get() {
+            datapath.execute(packet, &key, &[DpAction::Recirc(id)]);
+        }
+    }
+
+    /// Sends a question, as a packet that the bridge has received from the device that asks.
+    fn ask(&self, question: &Question) {
+        let Some(frame) = resolution::question(question.mac, question.source, question.neighbour) else { return };
+        let packet = Packet::from_slice(&frame);
+        let mut key = Key::new();
+        packet::flow::extract(packet.data(), &mut key, self.settings().vlan_limit);
+        key.common_mut().in_port = question.port.0.into();
+        let actions = [Action::Output { port: OfPort::TABLE, max_len: 0 }];
+        let (bridge, now) = (question.bridge, self.clock.now());
+        self.execute(
+            packet,
+            &Input { key: &key, bridge, frozen: None, packet_out: Some(&actions), learning: None, now },
+        );
+    }
+}
