@@ -12,6 +12,8 @@ pub struct NetState {
     pub routes: RwLock<Routes>,
     /// The neighbours.
     pub neighbours: Mutex<Neighbours>,
+    /// The lowest and the highest UDP port from which tunnels send.
+    pub source_ports: Mutex<(u16, u16)>,
 }
 
 /// How many neighbours are kept.
@@ -19,6 +21,10 @@ pub const MAX_NEIGHBOURS: usize = 65536;
 
 impl Default for NetState {
     fn default() -> NetState {
-        NetState { routes: RwLock::default(), neighbours: Mutex::new(Neighbours::new(MAX_NEIGHBOURS)) }
+        NetState {
+            routes: RwLock::default(),
+            neighbours: Mutex::new(Neighbours::new(MAX_NEIGHBOURS)),
+            source_ports: Mutex::new((32768, 61000)),
+        }
     }
 }
