@@ -1,11 +1,12 @@
 //! The MAC addresses of next hops, by bridge and IP address.
 //!
-//! They are learnt from what neighbours say, and forgotten some time after they were used or heard of last. There are at most so many: a new
-//! one then takes the place of the one that would be forgotten first. Those that the kernel or an operator has set are not
-//! pushed out by ones that were heard of.
+//! They are learnt from what neighbours say, and forgotten some time after they were used or heard of last. Those of the kernel are
+//! known for as long as it says. There are at most so many: a new one then takes the place of the one that would be forgotten
+//! first. Those that the kernel or an operator has set are not pushed out by ones that were heard of.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 use weir_time::Time;
@@ -18,12 +19,14 @@ pub const AGING: Duration = Duration::from_secs(15 * 60);
 /// The longest such time.
 pub const MAX_AGING: Duration = Duration::from_secs(3600);
 
-/// Who has told of a neighbour.
+/// Who has told of a neighbour. Of two who tell the same, the later one here counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Told {
     /// A packet of the neighbour, or one that says it is.
     Heard,
-    /// The kernel, or an operator.
+    /// The kernel. It says when this is no longer so.
+    Kernel,
+    /// An operator.
     Set,
 }
 
@@ -36,13 +39,16 @@ struct Neighbour {
     number: u64,
 }
 
-/// What a neighbour is found by.
-type Key = (Box<str>, IpAddr);
+/// What a neighbour is found by, and its place in a listing: its bridge and IP address.
+pub type Key = (Box<str>, IpAddr);
+
+/// When what the kernel has told is forgotten.
+const NEVER: Time = Time(u64::MAX);
 
 /// All neighbours.
 #[derive(Debug)]
 pub struct Neighbours {
-    known: HashMap<Key, Neighbour>,
+    known: BTreeMap<Key, Neighbour>,
     /// The same, in the order in which they are pushed out.
     order: BTreeSet<(Told, Time, u64, Key)>,
     limit: usize,
@@ -55,7 +61,7 @@ impl Neighbours {
     /// None yet, and at most so many.
     pub fn new(limit: usize) -> Neighbours {
         Neighbours {
-            known: HashMap::new(),
+            known: BTreeMap::new(),
             order: BTreeSet::new(),
             limit: limit.max(1),
             aging: AGING,
@@ -92,8 +98,9 @@ impl Neighbours {
         }
         self.aging = aging;
         let latest = now + aging;
+        let too_long = |known: &Neighbour| known.told != Told::Kernel && known.expires > latest;
         let keys: Vec<Key> =
-            self.known.iter().filter(|(_, n)| n.expires > latest).map(|(key, _)| key.clone()).collect();
+            self.known.iter().filter(|(_, known)| too_long(known)).map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| self.put_off(key, latest));
         true
     }
@@ -102,7 +109,7 @@ impl Neighbours {
     /// none.
     pub fn set(&mut self, bridge: &str, ip: IpAddr, mac: Mac, told: Told, now: Time) -> bool {
         let key: Key = (bridge.into(), ip);
-        let expires = now + self.aging;
+        let expires = if told == Told::Kernel { NEVER } else { now + self.aging };
         let same = |known: &Neighbour| known.expires > now && known.mac == mac && known.told >= told;
         if self.known.get(&key).is_some_and(same) {
             self.put_off(&key, expires);
@@ -137,6 +144,14 @@ impl Neighbours {
         Some(mac)
     }
 
+    /// Forgets a neighbour if it is this one that has told of it last.
+    pub fn remove_told(&mut self, bridge: &str, ip: IpAddr, told: Told) {
+        let key: Key = (bridge.into(), ip);
+        if self.known.get(&key).is_some_and(|known| known.told == told) {
+            self.remove(&key);
+        }
+    }
+
     /// Forgets those whose time is over.
     pub fn expire(&mut self, now: Time) {
         for told in [Told::Heard, Told::Set] {
@@ -153,18 +168,25 @@ impl Neighbours {
         }
     }
 
-    /// Forgets all of a bridge, or all.
+    /// Forgets all of a bridge, or all; but not what the kernel has told.
     pub fn flush(&mut self, bridge: Option<&str>) {
-        let is_meant = |key: &Key| bridge.is_none_or(|bridge| *key.0 == *bridge);
+        let is_meant = |key: &Key, told: Told| told != Told::Kernel && bridge.is_none_or(|bridge| *key.0 == *bridge);
         let before = self.known.len();
-        self.known.retain(|key, _| !is_meant(key));
-        self.order.retain(|(.., key)| !is_meant(key));
+        self.known.retain(|key, known| !is_meant(key, known.told));
+        self.order.retain(|(told, .., key)| !is_meant(key, *told));
         self.generation += u64::from(self.known.len() != before);
     }
 
     /// Each neighbour: bridge, address, MAC address, and whether its time is over.
     pub fn iter(&self, now: Time) -> impl Iterator<Item = (&str, IpAddr, Mac, bool)> {
-        self.known.iter().map(move |((bridge, ip), known)| (&**bridge, *ip, known.mac, known.expires <= now))
+        self.after(None, now).map(|((bridge, ip), mac, is_over)| (&**bridge, *ip, mac, is_over))
+    }
+
+    /// The neighbours after a place in the order of listings, or all: those that are known all the time come once, however they
+    /// change between two calls.
+    pub fn after<'a>(&'a self, place: Option<&Key>, now: Time) -> impl Iterator<Item = (&'a Key, Mac, bool)> + use<'a> {
+        let from = place.map_or(Unbounded, Excluded);
+        self.known.range::<Key, _>((from, Unbounded)).map(move |(key, known)| (key, known.mac, known.expires <= now))
     }
 
     fn remove(&mut self, key: &Key) {
@@ -175,7 +197,7 @@ impl Neighbours {
     }
 
     fn put_off(&mut self, key: &Key, expires: Time) {
-        let Some(known) = self.known.get_mut(key) else { return };
+        let Some(known) = self.known.get_mut(key).filter(|known| known.told != Told::Kernel) else { return };
         let Some((.., kept)) = self.order.take(&(known.told, known.expires, known.number, key.clone())) else { return };
         known.expires = expires;
         self.order.insert((known.told, expires, known.number, kept));
@@ -235,6 +257,46 @@ mod tests {
         assert_eq!(all.len(), 2);
         all.flush(Some("br0"));
         assert!(all.is_empty() && all.set("br0", ip(5), [5; 6], Told::Heard, at(4)));
+    }
+
+    #[test]
+    fn what_the_kernel_has_told_holds_until_it_says_otherwise() {
+        let mut all = Neighbours::new(3);
+        assert!(all.set("br0", ip(1), [1; 6], Told::Kernel, at(0)));
+        assert!(all.set_aging(Duration::from_secs(5), at(0)));
+        assert_eq!(all.find("br0", ip(1), at(10)), Some([1; 6]));
+        all.expire(at(10_000));
+        all.flush(None);
+        let before = all.generation();
+        assert!(all.set("br0", ip(1), [1; 6], Told::Heard, at(10_000)));
+        assert_eq!((all.find("br0", ip(1), at(20_000)), all.generation()), (Some([1; 6]), before), "it says the same");
+        assert!(all.set("br0", ip(2), [2; 6], Told::Heard, at(20_000)));
+        all.remove_told("br0", ip(2), Told::Kernel);
+        all.remove_told("br0", ip(1), Told::Kernel);
+        assert_eq!([1, 2].map(|last| all.find("br0", ip(last), at(20_000))), [None, Some([2; 6])]);
+        assert!(
+            all.set("br0", ip(3), [3; 6], Told::Kernel, at(20_000))
+                && all.set("br0", ip(3), [3; 6], Told::Set, at(20_000))
+        );
+        all.remove_told("br0", ip(3), Told::Kernel);
+        assert_eq!(all.find("br0", ip(3), at(20_001)), Some([3; 6]), "an operator has said so, too");
+    }
+
+    #[test]
+    fn a_listing_goes_on_where_it_was() {
+        let mut all = Neighbours::new(10);
+        for last in 1..6 {
+            all.set("br0", ip(last), [last; 6], Told::Heard, at(0));
+        }
+        let (mut place, mut seen) = (None, Vec::new());
+        loop {
+            let next = all.after(place.as_ref(), at(0)).next().map(|(key, mac, _)| (key.clone(), mac));
+            let Some((key, mac)) = next else { break };
+            seen.push(mac[0]);
+            place = Some(key);
+            all.set("br0", ip(1), [9; 6], Told::Heard, at(1));
+        }
+        assert_eq!(seen, [1, 2, 3, 4, 5]);
     }
 
     proptest! {

@@ -4,8 +4,9 @@
 //! and then the one with the longest prefix. A packet's mark has to be that of the route. To find a route takes at most as many steps
 //! as there are lengths of prefixes in use, however many routes there are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::prefix::{Prefix, bits};
 
@@ -55,21 +56,60 @@ pub struct NoSource;
 
 type Class = (Origin, u8);
 
+/// What a route is found by, and its place in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Place(u32, Class, u128);
+
 /// All routes.
 #[derive(Debug, Default)]
 pub struct Routes {
-    routes: HashMap<(u32, Class, u128), Route>,
+    routes: HashMap<Place, Route>,
+    /// The same in order, for listings.
+    places: BTreeSet<Place>,
     /// How many routes there are of each origin and length of prefix, the ones that count most last: with the origin again to tell
     /// classes apart that count the same.
     classes: BTreeMap<(u16, Class), usize>,
-    /// Addresses of devices, with the length of their networks' prefixes.
-    addresses: HashMap<Box<str>, Vec<(IpAddr, u8)>>,
+    addresses: HashMap<Box<str>, Addresses>,
     generation: u64,
 }
 
-fn class_of(route: &Route) -> (u16, Class) {
-    let len = route.prefix.mapped_len();
-    (u16::from(len) + route.origin.bonus(), (route.origin, len))
+/// The addresses of a device.
+#[derive(Debug)]
+struct Addresses {
+    /// With the length of their networks' prefixes.
+    all: Vec<(IpAddr, u8)>,
+    /// The first address in each network.
+    first: HashMap<Prefix, IpAddr>,
+    /// The lengths of these networks' prefixes.
+    lengths: BTreeSet<u8>,
+}
+
+impl Addresses {
+    fn new(all: Vec<(IpAddr, u8)>) -> Addresses {
+        let (mut first, mut lengths) = (HashMap::new(), BTreeSet::new());
+        for (own, prefix) in all.iter().filter_map(|&(own, len)| Some((own, Prefix::new(own, len)?))) {
+            first.entry(prefix).or_insert(own);
+            lengths.insert(prefix.mapped_len());
+        }
+        Addresses { all, first, lengths }
+    }
+
+    /// The first address in the smallest network that an address of the same family is in.
+    fn nearest(&self, to: IpAddr) -> Option<IpAddr> {
+        self.lengths.iter().rev().find_map(|&len| {
+            let own = self.first.get(&Prefix::of_bits(bits(to), len))?;
+            (own.is_ipv4() == to.is_ipv4()).then_some(*own)
+        })
+    }
+}
+
+fn class_of(place: Place) -> (u16, Class) {
+    let class @ (origin, len) = place.1;
+    (u16::from(len) + origin.bonus(), class)
+}
+
+fn place_of(mark: u32, prefix: Prefix, origin: Origin) -> Place {
+    Place(mark, (origin, prefix.mapped_len()), bits(prefix.address()))
 }
 
 impl Routes {
@@ -78,30 +118,28 @@ impl Routes {
         self.generation
     }
 
-    /// Sets the addresses of a device. Routes that exist already keep their source.
+    /// Sets the addresses of a device, in the order in which they are preferred. Routes that exist already keep their source.
     pub fn set_addresses(&mut self, device: &str, addresses: Vec<(IpAddr, u8)>) {
+        if self.addresses(device) == addresses {
+            return;
+        }
         self.generation += 1;
         if addresses.is_empty() {
             self.addresses.remove(device);
         } else {
-            self.addresses.insert(device.into(), addresses);
+            self.addresses.insert(device.into(), Addresses::new(addresses));
         }
     }
 
     /// The addresses of a device, with the length of their networks' prefixes.
     pub fn addresses(&self, device: &str) -> &[(IpAddr, u8)] {
-        self.addresses.get(device).map_or(&[], |addresses| addresses)
+        self.addresses.get(device).map_or(&[], |addresses| &addresses.all)
     }
 
-    /// The address of a device in the smallest network that an address of the same family is in.
+    /// The address of a device in the smallest network that an address of the same family is in: the first one of those with
+    /// networks of the same size.
     pub fn source_for(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
-        let all = self.addresses.get(device)?;
-        let networks = all.iter().filter_map(|&(own, len)| {
-            let prefix = Prefix::new(own, len).filter(|prefix| own.is_ipv4() == to.is_ipv4() && prefix.contains(to))?;
-            Some((prefix.mapped_len(), own))
-        });
-        // The first one of those with networks of the same size.
-        networks.rev().max_by_key(|(len, _)| *len).map(|(_, own)| own)
+        self.addresses.get(device)?.nearest(to)
     }
 
     /// Adds a route, in the place of one with the same mark, prefix and origin. Its source is chosen by its destination, or else by its
@@ -122,37 +160,33 @@ impl Routes {
 
     /// Adds a route whose source is known.
     pub fn insert(&mut self, route: Route) {
+        let place = place_of(route.mark, route.prefix, route.origin);
+        if self.routes.get(&place) == Some(&route) {
+            return;
+        }
         self.generation += 1;
-        let class = class_of(&route);
-        let key = (route.mark, class.1, bits(route.prefix.address()));
-        if self.routes.insert(key, route).is_none() {
-            *self.classes.entry(class).or_default() += 1;
+        if self.routes.insert(place, route).is_none() {
+            self.places.insert(place);
+            *self.classes.entry(class_of(place)).or_default() += 1;
         }
     }
 
     /// Removes a route; whether there was one.
     pub fn remove(&mut self, mark: u32, prefix: Prefix, origin: Origin) -> bool {
-        let class = (origin, prefix.mapped_len());
-        let Some(route) = self.routes.remove(&(mark, class, bits(prefix.address()))) else { return false };
+        let place = place_of(mark, prefix, origin);
+        if self.routes.remove(&place).is_none() {
+            return false;
+        }
         self.generation += 1;
-        self.forget(class_of(&route));
-        true
-    }
-
-    fn forget(&mut self, class: (u16, Class)) {
+        self.places.remove(&place);
+        let class = class_of(place);
         if let Some(count) = self.classes.get_mut(&class) {
             *count -= 1;
             if *count == 0 {
                 self.classes.remove(&class);
             }
         }
-    }
-
-    /// Removes all routes that are the kernel's.
-    pub fn remove_kernels(&mut self) {
-        self.generation += 1;
-        self.routes.retain(|_, route| route.origin == Origin::User);
-        self.classes.retain(|(_, (origin, _)), _| *origin == Origin::User);
+        true
     }
 
     /// The route to an address.
@@ -160,7 +194,7 @@ impl Routes {
         let to = to.to_canonical();
         self.classes.keys().rev().find_map(|(_, class)| {
             let prefix = Prefix::of_bits(bits(to), class.1);
-            let route = self.routes.get(&(mark, *class, bits(prefix.address())))?;
+            let route = self.routes.get(&Place(mark, *class, bits(prefix.address())))?;
             // A default route of IPv6 is none for addresses of IPv4, though these are mapped into it.
             (route.prefix.address().is_ipv4() == to.is_ipv4()).then_some(route)
         })
@@ -172,9 +206,21 @@ impl Routes {
         self.find(mark, to)
     }
 
+    /// The route of just this mark, prefix and origin.
+    pub fn get(&self, mark: u32, prefix: Prefix, origin: Origin) -> Option<&Route> {
+        self.routes.get(&place_of(mark, prefix, origin))
+    }
+
     /// All routes, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.routes.values()
+    }
+
+    /// The routes after a place in the order of listings, or all: those that are there all the time come once, however the routes
+    /// change between two calls.
+    pub fn after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Route)> {
+        let from = place.map_or(Unbounded, Excluded);
+        self.places.range((from, Unbounded)).filter_map(|place| Some((*place, self.routes.get(place)?)))
     }
 }
 
@@ -233,8 +279,8 @@ mod tests {
         assert!(!routes.remove(0, prefix("192.0.0.0/16"), Origin::Kernel));
         assert!(routes.remove(0, prefix("192.0.0.0/16"), Origin::User));
         assert_eq!(&*routes.find(0, ip("192.0.2.7")).unwrap().device, "br-phy");
-        routes.remove_kernels();
-        assert_eq!((routes.iter().count(), routes.find(0, ip("192.0.2.7"))), (0, None));
+        assert!(routes.remove(0, prefix("192.0.2.0/24"), Origin::Kernel));
+        assert_eq!(routes.find(0, ip("192.0.2.7")).map(|route| &*route.device), Some("eth1"), "the default route");
     }
 
     #[test]
@@ -247,6 +293,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_as_it_was_is_no_change() {
+        let mut routes = routes();
+        let before = routes.generation();
+        routes.add(0, prefix("192.0.2.0/24"), "br-phy", None, Origin::Kernel).unwrap();
+        routes.set_addresses("eth1", vec![(ip("198.51.100.1"), 24)]);
+        routes.set_addresses("eth2", Vec::new());
+        assert!(!routes.remove(0, prefix("192.0.2.0/25"), Origin::Kernel));
+        assert_eq!(routes.generation(), before);
+        routes.set_addresses("eth1", vec![(ip("198.51.100.1"), 25)]);
+        assert_ne!(routes.generation(), before);
+    }
+
+    #[test]
+    fn a_listing_goes_on_where_it_was() {
+        let mut routes = routes();
+        let (mut place, mut seen) = (None, Vec::new());
+        loop {
+            let next = routes.after(place).next().map(|(place, route)| (place, route.prefix));
+            let Some((at, prefix)) = next else { break };
+            place = Some(at);
+            seen.push(prefix.to_string());
+            routes.remove(0, prefix, Origin::Local);
+        }
+        seen.sort();
+        assert_eq!(seen, ["0.0.0.0/0", "192.0.2.0/24", "192.0.2.1/32", "2001:db8::/64"]);
+    }
+
+    #[test]
     fn packets_are_sent_from_local_addresses_only() {
         let routes = routes();
         assert!(routes.find_from(0, ip("192.0.2.1"), ip("192.0.2.7")).is_some());
@@ -254,6 +328,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_source_is_what_a_look_at_all_addresses_finds(
+            own in prop::collection::vec((any::<u8>(), 24u8..33), 0..12),
+            to: u8,
+        ) {
+            let near = |last: u8| IpAddr::from([192, 0, 2, last]);
+            let all: Vec<_> = own.iter().map(|&(last, len)| (near(last), len)).collect();
+            let mut routes = Routes::default();
+            routes.set_addresses("eth1", all.clone());
+            let in_network = all.iter().filter(|(own, len)| Prefix::new(*own, *len).unwrap().contains(near(to)));
+            let best = in_network.rev().max_by_key(|(_, len)| *len).map(|(own, _)| *own);
+            prop_assert_eq!(routes.source_for("eth1", near(to)), best);
+        }
+
         /// Whatever was added and removed: what is found is what a look at all routes finds.
         #[test]
         fn finds_what_a_look_at_all_finds(
@@ -279,10 +367,10 @@ mod tests {
             }
             for mark in [0, 1] {
                 let fitting = all.iter().filter(|route| route.mark == mark && route.prefix.contains(near(to)));
-                let best = fitting.max_by_key(|route| class_of(route));
+                let best = fitting.max_by_key(|route| class_of(place_of(mark, route.prefix, route.origin)));
                 prop_assert_eq!(routes.find(mark, near(to)), best);
             }
-            prop_assert_eq!(routes.iter().count(), all.len());
+            prop_assert_eq!((routes.iter().count(), routes.after(None).count()), (all.len(), all.len()));
         }
     }
 }

@@ -12,12 +12,9 @@ pub struct NetState {
     pub routes: RwLock<Routes>,
     /// The neighbours.
     pub neighbours: Mutex<Neighbours>,
-    /// The lowest and the highest UDP source port of what is sent through tunnels.
+    /// The lowest and the highest UDP port from which tunnels send.
     pub source_ports: Mutex<(u16, u16)>,
 }
-
-/// The source ports unless that is changed, as in Linux.
-pub const SOURCE_PORTS: (u16, u16) = (32768, 61000);
 
 /// How many neighbours are kept.
 pub const MAX_NEIGHBOURS: usize = 65536;
@@ -27,7 +24,7 @@ impl Default for NetState {
         NetState {
             routes: RwLock::default(),
             neighbours: Mutex::new(Neighbours::new(MAX_NEIGHBOURS)),
-            source_ports: Mutex::new(SOURCE_PORTS),
+            source_ports: Mutex::new((32768, 61000)),
         }
     }
 }

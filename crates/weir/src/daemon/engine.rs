@@ -16,6 +16,7 @@ use super::Error;
 use super::ingress::IngressFilters;
 use super::links::Links;
 use super::mtu::LocalMtus;
+use super::netstate;
 use super::process::{exit, limits};
 use crate::config::desired::{self, Workers};
 use crate::features;
@@ -184,6 +185,7 @@ impl Revalidator {
         engine.switch.set_revalidator(true);
         let thread = std::thread::Builder::new().name("revalidator".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
+                netstate::expire(&switch, clock.now());
                 let next = switch.run(clock.now());
                 datapath.balance();
                 switch.wait(next.since(clock.now()).min(REVALIDATOR_WAIT));

@@ -21,6 +21,7 @@
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
 //! - `ingress`: the ingress filters of the ports
+//! - `netstate`: what is known of the network below tunnels
 //! - `offload`: what ports have of their filters themselves
 //! - `links`: the ports' devices as they were seen last
 //! - `missing`: ports that wait for a device
@@ -59,6 +60,7 @@ mod ingress;
 mod links;
 mod missing;
 mod mtu;
+mod netstate;
 mod offload;
 mod openflow;
 pub mod process;

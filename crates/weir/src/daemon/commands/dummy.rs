@@ -1,5 +1,6 @@
 //! The commands on dummy ports, `netdev-dummy/*`: frames in, and what they pretend to be.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use packet::flow::compose::{compose, compose_sized};
 use ports::Port as _;
 use ports::dummy::Dummy;
 
-use super::Context;
 use super::ports::parse_hex;
+use super::{Context, cidr};
 use crate::flow_text::Names;
 use crate::unixctl::command::Outcome;
 
@@ -94,7 +95,7 @@ pub fn set_admin_state(context: &Context, args: &[String]) -> Outcome {
     };
     let dummies = &context.engine.env.dummies;
     let ports = match args {
-        [name, _] => vec![dummies.find(name).ok_or("Unknown Dummy Interface")?],
+        [name, _] => vec![dummies.find(name).ok_or(UNKNOWN)?],
         _ => dummies.names().iter().filter_map(|name| dummies.find(name)).collect(),
     };
     for port in ports {
@@ -125,12 +126,32 @@ pub fn conn_state(context: &Context, args: &[String]) -> Outcome {
 
 /// `netdev-dummy/ip4addr`.
 pub fn ip4addr(context: &Context, args: &[String]) -> Outcome {
-    let port = find(context, &args[0]).ok_or("Unknown Dummy Interface")?;
-    let (address, plen) = args[1].split_once('/').unwrap_or((&args[1], "32"));
-    let address = address.parse().map_err(|_| format!("{}: invalid IP address", args[1]))?;
-    if plen.parse::<u8>().is_ok_and(|plen| plen <= 32) {
-        port.set_address(address);
-        return Ok("OK".into());
-    }
-    Err(format!("{}: invalid IP address and network prefix", args[1]))
+    let port = find(context, &args[0]).ok_or(UNKNOWN)?;
+    let (address, len) = cidr::ipv4(&args[1])?;
+    port.set_address(address);
+    set_address(context, &args[0], (address.into(), len));
+    Ok("OK".into())
+}
+
+/// `netdev-dummy/ip6addr`.
+pub fn ip6addr(context: &Context, args: &[String]) -> Outcome {
+    find(context, &args[0]).ok_or(UNKNOWN)?;
+    let (address, len) = cidr::ipv6(&args[1])?;
+    set_address(context, &args[0], (address.into(), len));
+    Ok("OK".into())
+}
+
+const UNKNOWN: &str = "Unknown Dummy Interface";
+
+/// Tells routes of the address of a port, which has one of each family.
+fn set_address(context: &Context, name: &str, address: (IpAddr, u8)) {
+    let switch = &context.engine.switch;
+    let mut routes = switch.netstate().routes.write();
+    let of_other_family = |own: &&(IpAddr, u8)| own.0.is_ipv4() != address.0.is_ipv4();
+    let mut all: Vec<_> = routes.addresses(name).iter().filter(of_other_family).copied().collect();
+    all.extend((!address.0.is_unspecified()).then_some(address));
+    all.sort_by_key(|(own, _)| own.is_ipv6());
+    routes.set_addresses(name, all);
+    drop(routes);
+    switch.netstate_changed();
 }

@@ -1,5 +1,6 @@
 //! The commands of the control socket, in one table.
 //!
+//! - `cidr`: addresses as arguments
 //! - `conntrack`: `dpctl/...-conntrack`, `dpctl/ct-...`
 //! - `coverage`: `coverage/...`
 //! - `dpctl`: `dpctl/...`
@@ -8,9 +9,11 @@
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
 //! - `ingress`: `ingress/...`
+//! - `neighbours`: `tnl/neigh/...`, `tnl/arp/...`, `tnl/egress_port_range`
 //! - `pmd`: `dpif-netdev/pmd-...`
 //! - `ports`: bridges, ports and learnt addresses
 //! - `reports`: `weir/show`, `weir/ports`
+//! - `routes`: `ovs/route/...`
 //! - `slow_path`: `upcall/...`, `revalidator/...`, `memory/show`
 //! - `stats`: `weir/stats`
 //! - `time`: `time/stop`, `time/warp`
@@ -53,6 +56,7 @@ macro_rules! pieces {
     };
 }
 
+mod cidr;
 mod conntrack;
 pub mod coverage;
 mod dpctl;
@@ -61,9 +65,11 @@ mod dummy;
 mod features;
 mod flows;
 mod ingress;
+mod neighbours;
 mod pmd;
 mod ports;
 mod reports;
+mod routes;
 mod slow_path;
 mod stats;
 mod time;
@@ -126,6 +132,8 @@ static GROUPS: &[&[Command<Context>]] = &[
     coverage::COMMANDS,
     dpdk::COMMANDS,
     ingress::COMMANDS,
+    neighbours::COMMANDS,
+    routes::COMMANDS,
     &vlog::commands(),
 ];
 
@@ -192,6 +200,8 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Whether one dummy port with the option stream, or all, are connected.";
     "netdev-dummy/ip4addr" "NETDEV IPADDR/MASK-PREFIX-LEN" (2, 2) now!(dummy::ip4addr),
         "Gives a dummy port an IPv4 address, for which it answers ARP requests.";
+    "netdev-dummy/ip6addr" "NETDEV IPADDR/MASK-PREFIX-LEN" (2, 2) now!(dummy::ip6addr),
+        "Gives a dummy port an IPv6 address.";
     "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
     "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";

@@ -22,7 +22,7 @@ use super::dpctl_error as error;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
 
-mod arguments;
+pub(super) mod arguments;
 mod filter;
 mod fragments;
 mod settings;
