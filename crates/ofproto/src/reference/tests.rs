@@ -37,7 +37,7 @@ pub struct Bed {
     pub switch: Arc<Switch>,
     pub bridge: Bridge,
     pub devices: Vec<Arc<Dummy>>,
-    env: Env,
+    pub env: Env,
 }
 
 #[cfg_attr(fuzzing, allow(dead_code))]

@@ -8,12 +8,14 @@ use packet::flow::text::NoNames;
 use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
+use tunnel::header::{Header, Payload, Protocol};
 
 use crate::model::config::BridgeConfig;
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
 use crate::model::vlan::{PortVlan, VlanMode};
 use crate::reference::tests::Bed;
 use crate::switch::SwitchSettings;
+use crate::xlate::tunnel_tests::Host;
 
 const ME: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -87,6 +89,33 @@ fn tracked(offset: u16, len: usize) -> Bed {
     let bed = ends(bed(&["ip,actions=ct(commit),output:2"]), &fragment(offset, len));
     assert_eq!(bed.datapath.conntrack().fragments.status().held, 1);
     bed
+}
+
+/// A frame in GRE for the host of [`Host`].
+fn gre() -> Vec<u8> {
+    let header = Header::Gre { key: None, checksum: false, sequence: None, payload: Payload::Ethernet };
+    Host::new(&[], &[]).frame(Protocol::Gre, &header, &udp())
+}
+
+fn set_checksum(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[24..26].copy_from_slice(&[0; 2]);
+    let sum = packet::wire::checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A host with tunnels that has received a frame.
+fn received(tunnels: &[&str], frame: &[u8]) -> Bed {
+    let host = Host::new(tunnels, &["actions=1"]);
+    assert_eq!(host.receive(frame), []);
+    host.bed
+}
+
+/// A host with a tunnel to which it has sent a frame.
+fn sent(tunnels: &[&str], frame: &[u8]) -> Bed {
+    let host = Host::new(tunnels, &["actions=10"]);
+    assert_eq!(host.send(frame), Vec::<Vec<u8>>::new());
+    host.bed
 }
 
 /// What raises a reason.
@@ -205,6 +234,38 @@ fn raise(reason: DropReason) -> Bed {
             bed.datapath.remove_port(bed.bridge.port(OfPort(1)).unwrap().dp_port.unwrap()).unwrap();
             bed
         }
+        DropReason::TunnelPort => received(&["gre remote_ip=192.0.2.3"], &gre()),
+        DropReason::TunnelHeader => {
+            let mut frame = gre();
+            frame[34] = 1;
+            received(&["gre remote_ip=flow"], &frame)
+        }
+        DropReason::TunnelChecksum => {
+            let mut frame = gre();
+            frame[15] = 8;
+            received(&["gre remote_ip=flow"], &frame)
+        }
+        DropReason::TunnelFragment => {
+            let mut frame = gre();
+            (frame[20], frame[21]) = (0x20, 0);
+            received(&["gre remote_ip=flow"], &set_checksum(frame))
+        }
+        DropReason::TunnelOption => {
+            let host = Host::new(&["geneve remote_ip=flow"], &[]);
+            let header = Header::Geneve { vni: 0, oam: false, payload: Payload::Ethernet, options: &[0, 0, 0, 0] };
+            let mut frame = host.frame(Protocol::Geneve, &header, &udp());
+            frame[53] = 1;
+            assert_eq!(host.receive(&frame), []);
+            host.bed
+        }
+        DropReason::Congestion => {
+            let mut frame = gre();
+            frame[15] = 3;
+            received(&["gre remote_ip=flow"], &set_checksum(frame))
+        }
+        DropReason::TunnelRoute => sent(&["gre remote_ip=203.0.113.1"], &udp()),
+        DropReason::TunnelBuild => sent(&["erspan remote_ip=192.0.2.2 key=70000 erspan_ver=1 erspan_idx=1"], &udp()),
+        DropReason::TunnelPush => sent(&["gre remote_ip=192.0.2.2"], &[2; 65_530]),
         DropReason::Malformed => {
             let bed = bed(&["actions=output(port=2,max_len=20)"]);
             let mut packet = Packet::from_slice(&udp());

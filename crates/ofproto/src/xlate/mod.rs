@@ -56,6 +56,8 @@ pub mod steps;
 mod tests;
 pub mod trace;
 pub(crate) mod tunnel;
+#[cfg(test)]
+mod tunnel_tests;
 
 use std::sync::Arc;
 

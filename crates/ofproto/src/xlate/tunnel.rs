@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt};
 use openflow::{Action, OfPort};
-use packet::flow::tun_flags;
+use packet::flow::{frag, tun_flags};
 use packet::wire::{ethertype, icmpv6, ip_proto};
 use packet::{Field, Key};
 use tunnel::header::Payload;
@@ -275,7 +275,7 @@ impl<'a> Ctx<'a, '_> {
         // What is looked at of the new headers is not part of the packet, but for what they leave as it was.
         let wc = std::mem::replace(&mut self.wc, Mask::wildcard());
         let copies = std::mem::replace(&mut self.copies, super::copies::Copies::new(false));
-        let (learning, length) = (self.learning.take(), self.length);
+        let length = self.length;
         let mirrored_len = std::mem::replace(&mut self.mirror_max_len, super::mirror::WHOLE);
         let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
         self.length = super::known_length::KnownLength::UNKNOWN;
@@ -301,7 +301,7 @@ impl<'a> Ctx<'a, '_> {
         });
         let kept = self.wc.0.common();
         let (mark, priority) = (kept.pkt_mark.get(), kept.skb_priority.get());
-        (self.wc, self.copies, self.learning, self.length) = (wc, copies, learning, length);
+        (self.wc, self.copies, self.length) = (wc, copies, length);
         self.mirror_max_len = mirrored_len;
         self.wc.add(Field::PktMark, mark.into());
         self.wc.add(Field::SkbPriority, priority.into());
@@ -383,7 +383,9 @@ impl<'a> Ctx<'a, '_> {
         self.wc.set_exact(Field::DlDst);
         let is_own = state.device.port().is_some_and(|port| port.mac() == self.flow.common().dl_dst);
         let has_tag = self.flow.common().vlan[0].tci.get() & packet::flow::VLAN_PRESENT != 0;
-        if !is_own || has_tag || self.flow.common().nw_frag != 0 {
+        // Of the later fragments, no port is known.
+        let is_later = proto == ip_proto::UDP && self.flow.common().nw_frag & frag::LATER != 0;
+        if !is_own || has_tag || is_later {
             return false;
         }
         if proto == ip_proto::UDP {

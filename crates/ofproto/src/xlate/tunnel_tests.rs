@@ -1,0 +1,328 @@
+//! Tunnels between two hosts, one of which is made of frames.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use datapath::DropReason;
+use netstate::neighbours::Told;
+use netstate::resolution;
+use netstate::routes::Origin;
+use openflow::text::parse_flow_mod;
+use openflow::{FlowModCommand, OfPort};
+use packet::flow::text::NoNames;
+use packet::wire::build;
+use packet::{Clock, Time};
+use ports::dummy::Dummy;
+use ports::{Port, registry};
+use tunnel::config::{Config, Kind};
+use tunnel::header::{Header, Payload, Protocol};
+use tunnel::metadata::Metadata;
+use tunnel::outer::{self, Decapsulated, Outer, Verify};
+
+use crate::Bridge;
+use crate::model::config::BridgeConfig;
+use crate::model::port::{Device, PortSpec};
+use crate::model::tunnels::TunnelPort;
+use crate::reference::tests::Bed;
+
+const OWN: &str = "192.0.2.1";
+const THEIRS: &str = "192.0.2.2";
+const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A host: `br0` with ports 1 and 2 and tunnel ports from 10 on, and `br-phy`, which has the address and the port `eth0`.
+pub(super) struct Host {
+    pub bed: Bed,
+    pub phy: Bridge,
+    eth0: Arc<Dummy>,
+    local: Arc<dyn Port>,
+}
+
+impl Host {
+    /// With these tunnel ports, each as `type option=value ...`, and these flows of `br0`. The neighbour is known.
+    pub fn new(tunnels: &[&str], flows: &[&str]) -> Host {
+        let host = Host::without_neighbour(tunnels, flows);
+        host.set_neighbour(THEIRS, THEIR_MAC);
+        host
+    }
+
+    pub fn without_neighbour(tunnels: &[&str], flows: &[&str]) -> Host {
+        let bed = Bed::new(2);
+        let phy = bed.switch.add_bridge(BridgeConfig::new("br-phy", 2)).unwrap();
+        let open = |name: &str, kind: &str| {
+            let port = registry::open(&registry::PortSpec::new(name, kind), &bed.env).unwrap();
+            port.set_admin_up(true).unwrap();
+            port
+        };
+        let local = open("br-phy", "dummy-internal");
+        phy.add_port(PortSpec { request: Some(OfPort::LOCAL), ..PortSpec::new(local.clone()) }).unwrap();
+        phy.add_port(PortSpec::new(open("eth0", "dummy"))).unwrap();
+        let eth0 = bed.env.dummies.find("eth0").unwrap();
+        let mut host = Host { bed, phy, eth0, local };
+        for (tunnel, number) in tunnels.iter().zip(10..) {
+            host.add_tunnel(tunnel, number).unwrap();
+        }
+        flows.iter().for_each(|flow| host.add_flow(flow));
+        {
+            let mut routes = host.bed.switch.netstate().routes.write();
+            routes.set_addresses("br-phy", vec![(ip(OWN), 24), (ip("2001:db8::1"), 64)]);
+            for net in ["192.0.2.0/24", "2001:db8::/64"] {
+                routes.add(0, net.parse().unwrap(), "br-phy", None, Origin::Kernel).unwrap();
+            }
+        }
+        host.bed.switch.netstate_changed();
+        host
+    }
+
+    pub fn add_tunnel(&mut self, text: &str, number: u32) -> Result<OfPort, crate::Error> {
+        let mut words = text.split(' ');
+        let kind = Kind::from_name(words.next().unwrap()).unwrap();
+        let (config, problems) = Config::parse(kind, words.map(|word| word.split_once('=').unwrap())).unwrap();
+        assert_eq!(problems, []);
+        let name = format!("t{number}");
+        let device = Device::Tunnel(TunnelPort::new(&name, config, [2, 0, 0, 0, 5, number as u8]));
+        let spec = PortSpec {
+            name,
+            device,
+            request: Some(OfPort(number)),
+            vlan: Default::default(),
+            config: openflow::PortConfig::empty(),
+        };
+        self.bed.bridge.add_port(spec)
+    }
+
+    pub fn add_flow(&self, flow: &str) {
+        self.bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+
+    pub fn set_neighbour(&self, of: &str, mac: [u8; 6]) {
+        let now = self.bed.clock.now();
+        self.bed.switch.netstate().neighbours.lock().set("br-phy", ip(of), mac, Told::Set, now);
+        self.bed.switch.netstate_changed();
+        self.bed.switch.run(now);
+    }
+
+    /// Sends a frame by port 1 of `br0`; returns what leaves by `eth0`.
+    pub fn send(&self, frame: &[u8]) -> Vec<Vec<u8>> {
+        assert_eq!(self.bed.receive(OfPort(1), frame), []);
+        self.eth0.take_sent()
+    }
+
+    /// Receives a frame by `eth0`; returns what leaves by the ports of `br0`.
+    pub fn receive(&self, frame: &[u8]) -> Vec<(OfPort, Vec<u8>)> {
+        assert!(self.eth0.inject(frame));
+        self.bed.poll();
+        self.bed.sent()
+    }
+
+    /// A frame of the other host with these headers before `inner`.
+    pub fn frame(&self, protocol: Protocol, header: &Header<'_>, inner: &[u8]) -> Vec<u8> {
+        let udp = protocol.ip_proto() == 17;
+        let dst_port = if protocol == Protocol::Geneve { 6081 } else { 4789 };
+        let ports = if udp { (50000, dst_port) } else { (0, 0) };
+        let (src, dst) = (ip(THEIRS), ip(OWN));
+        let outer = Outer { src, dst, tos: 0, ttl: 64, dont_fragment: true, ports, checksum: false };
+        let headers = [&self.local.mac()[..], &THEIR_MAC, &[8, 0]].concat();
+        let mut out = vec![0; 2048];
+        let each = outer::Each { source_port: 50000, ..Default::default() };
+        let prepared = outer::Prepared::new(&headers, &outer, protocol, header).unwrap();
+        let len = prepared.len();
+        out.truncate(len + inner.len());
+        out[len..].copy_from_slice(inner);
+        assert!(prepared.write(&mut out, &each));
+        out
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.bed.datapath.stats().workers.iter().map(|worker| worker.drops.get(reason)).sum()
+    }
+}
+
+fn udp(port: u16) -> Vec<u8> {
+    let header = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 17, ..Default::default() };
+    build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(port, 53, b"question")))
+}
+
+fn decapsulate(frame: &[u8], protocol: Protocol) -> (Decapsulated<'_>, &[u8]) {
+    let verify = Verify { ip: true, transport: true };
+    let received = outer::decapsulate(&frame[14..], protocol, verify).unwrap();
+    (received, &frame[14 + received.start..14 + received.end])
+}
+
+const VXLAN: Protocol = Protocol::Vxlan { group_policy: false };
+
+fn vxlan(vni: u32) -> Header<'static> {
+    Header::Vxlan { vni, group: None }
+}
+
+#[test]
+fn what_is_sent_to_a_tunnel_port_leaves_by_the_underlay() {
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2 key=7 tos=inherit"], &["in_port=1,actions=10"]);
+    for port in [1, 2, 1] {
+        let inner = udp(port);
+        let sent = host.send(&inner);
+        assert_eq!(sent.len(), 1);
+        assert_eq!((&sent[0][..6], &sent[0][6..12]), (&THEIR_MAC[..], &host.local.mac()[..]));
+        let (received, payload) = decapsulate(&sent[0], VXLAN);
+        assert_eq!((received.header, payload), (vxlan(7), &inner[..]));
+        assert_eq!((received.outer.src, received.outer.dst), (ip(OWN), ip(THEIRS)));
+    }
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
+    let stats = host.bed.bridge.port_stats(OfPort(10)).unwrap();
+    assert_eq!((stats[0].tx_packets, stats[0].rx_packets), (3, 0));
+    // Over IPv6 likewise.
+    let host = Host::new(&["geneve remote_ip=2001:db8::2 key=flow"], &["actions=set_tunnel:9,10"]);
+    host.set_neighbour("2001:db8::2", THEIR_MAC);
+    let sent = host.send(&udp(1));
+    let (received, payload) = decapsulate(&sent[0], Protocol::Geneve);
+    assert_eq!((Metadata::of(&received).0.tun_id, payload), (9, &udp(1)[..]));
+}
+
+#[test]
+fn what_comes_for_a_tunnel_is_received_at_its_port() {
+    let tunnels = ["vxlan remote_ip=192.0.2.2 key=7", "vxlan remote_ip=flow key=flow", "gre remote_ip=192.0.2.2"];
+    let flows = ["in_port=10,actions=1", "in_port=11,tun_id=9,actions=2", "in_port=12,actions=1,2"];
+    let host = Host::new(&tunnels, &flows);
+    let inner = udp(1);
+    let gre = Header::Gre { key: None, checksum: true, sequence: None, payload: Payload::Ethernet };
+    for _ in 0..2 {
+        let to = |number: u32| (OfPort(number), inner.clone());
+        assert_eq!(host.receive(&host.frame(VXLAN, &vxlan(7), &inner)), [to(1)]);
+        assert_eq!(host.receive(&host.frame(VXLAN, &vxlan(9), &inner)), [to(2)]);
+        assert_eq!(host.receive(&host.frame(VXLAN, &vxlan(8), &inner)), [], "no flow takes it");
+        assert_eq!(host.receive(&host.frame(Protocol::Gre, &gre, &inner)), [to(1), to(2)]);
+    }
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
+    let received = |port: u32| host.bed.bridge.port_stats(OfPort(port)).unwrap()[0].rx_packets;
+    assert_eq!([10, 11, 12].map(received), [2, 4, 2]);
+    // Of another host, no port takes GRE.
+    let mut frame = host.frame(Protocol::Gre, &gre, &inner);
+    let before = host.drops(DropReason::TunnelPort);
+    frame[29] = 3;
+    frame[24..26].copy_from_slice(&[0; 2]);
+    let sum = packet::wire::checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(host.receive(&frame), []);
+    assert_eq!(host.drops(DropReason::TunnelPort), before + 1);
+}
+
+#[test]
+fn packets_wait_for_a_neighbour_and_keep_their_order() {
+    let host = Host::without_neighbour(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=10"]);
+    let question = resolution::question(host.local.mac(), ip(OWN), ip(THEIRS)).unwrap();
+    let first = host.send(&udp(1));
+    // The management port of this test does what the worker's next turns do.
+    host.bed.poll();
+    assert_eq!([first, host.eth0.take_sent()].concat(), [question.clone()]);
+    for port in 2..5 {
+        assert_eq!(host.send(&udp(port)), Vec::<Vec<u8>>::new(), "it is asked for once");
+    }
+    // It is asked for again after a second.
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_100_000_000));
+    host.bed.poll();
+    assert_eq!(host.eth0.take_sent(), [question]);
+    let message = build::arp(2, THEIR_MAC, [192, 0, 2, 2].into(), host.local.mac(), [192, 0, 2, 1].into());
+    host.receive(&build::ethernet(host.local.mac(), THEIR_MAC, &[], 0x0806, &message));
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_200_000_000));
+    host.bed.poll();
+    let sent = host.eth0.take_sent();
+    let inner: Vec<_> = sent.iter().map(|frame| decapsulate(frame, VXLAN).1.to_vec()).collect();
+    assert_eq!(inner, [1, 2, 3, 4].map(udp));
+    // And from now on they go at once.
+    assert_eq!(host.send(&udp(5)).len(), 1);
+}
+
+#[test]
+fn packets_are_given_up_whose_neighbour_does_not_answer() {
+    let host = Host::without_neighbour(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=10"]);
+    for port in 0..70 {
+        host.send(&udp(port));
+    }
+    assert_eq!(host.bed.switch.neighbour_drops(), 6, "more than may wait");
+    for second in 1..5 {
+        host.bed.switch.run(Time(host.bed.clock.now().0 + second * 1_000_000_001));
+    }
+    assert_eq!(host.bed.switch.neighbour_drops(), 70);
+}
+
+#[test]
+fn a_change_below_is_about_the_flows_that_depend_on_it() {
+    let tunnels = ["vxlan remote_ip=192.0.2.2 key=1", "vxlan remote_ip=192.0.2.3 key=2"];
+    let host = Host::new(&tunnels, &["in_port=1,udp,tp_src=1,actions=10", "in_port=1,udp,tp_src=2,actions=11"]);
+    host.set_neighbour("192.0.2.3", [2, 0, 0, 0, 9, 3]);
+    let macs = |port: u16| host.send(&udp(port)).iter().map(|frame| frame[..6].to_vec()).collect::<Vec<_>>();
+    assert_eq!((macs(1), macs(2)), (vec![THEIR_MAC.to_vec()], vec![vec![2, 0, 0, 0, 9, 3]]));
+    let translated = || host.bed.switch.revalidation_stats().translated;
+    host.bed.bridge.barrier();
+    let before = translated();
+    host.set_neighbour(THEIRS, [2, 0, 0, 0, 9, 7]);
+    host.bed.bridge.barrier();
+    assert_eq!(translated() - before, 1, "the flow that goes there, and no other one");
+    assert_eq!(macs(1), [[2, 0, 0, 0, 9, 7]]);
+    // A neighbour that nobody uses.
+    let before = translated();
+    host.set_neighbour("192.0.2.77", THEIR_MAC);
+    host.bed.bridge.barrier();
+    assert_eq!(translated(), before);
+    // A more special route leads over a gateway.
+    host.set_neighbour("192.0.2.254", [2, 0, 0, 0, 9, 8]);
+    let gateway = Some(ip("192.0.2.254"));
+    let mut routes = host.bed.switch.netstate().routes.write();
+    routes.add(0, "192.0.2.3/32".parse().unwrap(), "br-phy", gateway, Origin::User).unwrap();
+    drop(routes);
+    host.bed.switch.netstate_changed();
+    host.bed.bridge.barrier();
+    assert_eq!((macs(1), macs(2)), (vec![vec![2, 0, 0, 0, 9, 7]], vec![vec![2, 0, 0, 0, 9, 8]]));
+    // Without a route there is no way.
+    host.bed.switch.netstate().routes.write().remove(0, "192.0.2.0/24".parse().unwrap(), Origin::Kernel);
+    host.bed.switch.netstate_changed();
+    host.bed.bridge.barrier();
+    assert_eq!((macs(1).len(), host.drops(DropReason::TunnelRoute)), (0, 1));
+}
+
+#[test]
+fn a_tunnel_in_itself_ends() {
+    // The bridge that has the tunnel port has its route, too.
+    let mut host = Host::new(&[], &[]);
+    let config = Config::parse(Kind::Vxlan, [("remote_ip", THEIRS)]).unwrap().0;
+    let device = Device::Tunnel(TunnelPort::new("loop", config, [2, 0, 0, 0, 5, 5]));
+    let spec = PortSpec {
+        name: "loop".into(),
+        device,
+        request: None,
+        vlan: Default::default(),
+        config: openflow::PortConfig::empty(),
+    };
+    host.phy.add_port(spec).unwrap();
+    host.add_tunnel("vxlan remote_ip=192.0.2.2 key=1", 10).unwrap();
+    host.add_flow("in_port=1,actions=10");
+    // NORMAL floods to the tunnel, whose packets are flooded to it.
+    host.send(&udp(1));
+    host.send(&udp(1));
+    let account = host.bed.datapath.account();
+    assert_eq!(account.came(), account.went());
+}
+
+#[test]
+fn tunnel_ports_come_and_go_with_their_carriers() {
+    let mut host = Host::new(&["vxlan remote_ip=192.0.2.2", "vxlan remote_ip=192.0.2.3", "gre remote_ip=flow"], &[]);
+    let carriers = |host: &Host| {
+        host.bed.switch.carriers().into_iter().map(|carrier| (carrier.name, carrier.users)).collect::<Vec<_>>()
+    };
+    assert_eq!(carriers(&host), [("vxlan_sys_4789".to_owned(), 2), ("gre_sys".to_owned(), 1)]);
+    assert!(matches!(host.add_tunnel("vxlan remote_ip=192.0.2.3", 20), Err(crate::Error::SameTunnel(_))));
+    assert!(matches!(
+        host.add_tunnel("vxlan remote_ip=192.0.2.4 exts=gbp", 20),
+        Err(crate::Error::TunnelConflict { .. })
+    ));
+    assert_eq!(host.bed.bridge.port(OfPort(10)).unwrap().dp_port.unwrap().0, 4789);
+    host.bed.bridge.remove_ports(&[OfPort(10), OfPort(12)]).unwrap();
+    assert_eq!(carriers(&host), [("vxlan_sys_4789".to_owned(), 1)]);
+    host.bed.bridge.remove_port(OfPort(11)).unwrap();
+    assert_eq!((carriers(&host), host.bed.datapath.ports().len()), (vec![], 4));
+    host.add_tunnel("vxlan remote_ip=192.0.2.3", 20).unwrap();
+    assert_eq!(carriers(&host), [("vxlan_sys_4789".to_owned(), 1)]);
+}
