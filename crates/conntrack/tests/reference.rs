@@ -324,23 +324,43 @@ impl Reference {
         if (self.nat.side == Side::Src) == reply { CtState::DNAT } else { CtState::SNAT }
     }
 
-    /// Whether every port of the range is taken for answers from this end.
-    fn exhausted(&self, orig: &Tuple) -> bool {
-        if orig.proto() == 1 {
-            // Any identifier will do.
-            return false;
-        }
+    /// The end of answers that is translated: that to which they go, or that from which they come.
+    fn translated_side(&self) -> Side {
+        if self.nat.side == Side::Src { Side::Dst } else { Side::Src }
+    }
+
+    /// Whether every port of the range is taken for answers to a connection; one that keeps its ports has one try.
+    fn range_is_taken(&self, orig: &Tuple) -> bool {
         let (min, max) = self.nat.ports.unwrap();
         let mut reply = orig.reverse();
-        // The end that is translated is the one to which answers go, or from which they come.
-        let side = if self.nat.side == Side::Src { Side::Dst } else { Side::Src };
-        reply.set_address(side, self.nat.addresses.unwrap().0);
+        reply.set_address(self.translated_side(), self.nat.addresses.unwrap().0);
         (min..=max).all(|port| {
-            if orig.proto() != 58 {
-                reply.set_port(side, port);
+            if orig.has_ports() {
+                reply.set_port(self.translated_side(), port);
             }
             self.known.iter().any(|known| known.reply == reply || known.orig == reply)
         })
+    }
+
+    /// Whether a connection has to be refused: no translation of it is free.
+    fn exhausted(&self, orig: &Tuple) -> bool {
+        // Any identifier of ICMP will do. Where a destination's ports are taken, so will another port of the source: those
+        // like it are more than there are flows.
+        let others = orig.proto() == 1 || orig.has_ports() && self.nat.side == Side::Dst;
+        !others && self.range_is_taken(orig)
+    }
+
+    /// Whether a translation may be chosen, which nobody else has: the range's address, a port of the range, and the source's own port as
+    /// long as it can be kept.
+    fn admissible(&self, orig: &Tuple, reply: &Tuple) -> bool {
+        let (side, kept) = (self.translated_side(), self.nat.side);
+        let (min, max) = self.nat.ports.unwrap();
+        let in_range = !orig.has_ports() || (min..=max).contains(&reply.port(side));
+        let other_source = kept == Side::Dst && orig.has_ports() && self.range_is_taken(orig);
+        reply.address(side) == self.nat.addresses.unwrap().0
+            && reply.address(kept) == orig.address(side)
+            && in_range
+            && (!orig.has_ports() || (reply.port(kept) != orig.port(side)) == other_source)
     }
 
     /// What the tracker has to say of a packet; it may choose the port.
@@ -420,6 +440,7 @@ impl Reference {
             let seconds = if tuple.proto() == 6 { 30 } else { 60 };
             let end = self.now + seconds * 10;
             prop_assert!(self.find(&reply).is_none(), "the translated port is nobody else's");
+            prop_assert!(!step.nat || self.admissible(tuple, &reply), "{:?} {:?}", tuple, reply);
             self.known.push(Known { orig: *tuple, reply, machine, end, mark, nat: step.nat });
         }
         Ok(())
@@ -613,6 +634,27 @@ proptest! {
         steps in steps(),
     ) {
         run(v6, start, side, if random { Choice::Random } else { Choice::Hash }, steps)?;
+    }
+}
+
+/// Four servers' answers, which are new connections, take the four ports of the destination. The fifth is not refused: it gets
+/// another source port, as in OVS.
+#[test]
+fn taken_destination_ports_leave_other_source_ports() {
+    let step = |flow| Step {
+        flow,
+        reply: true,
+        kind: Kind::Any { flags: ACK, seq: 0, ack: 0 },
+        commit: true,
+        nat: true,
+        force: false,
+        mark: None,
+        window: 0,
+        len: 0,
+        pass: 0,
+    };
+    for v6 in [false, true] {
+        run(v6, 0, Side::Dst, Choice::Hash, [4, 1, 16, 7, 10].map(step).to_vec()).unwrap();
     }
 }
 
