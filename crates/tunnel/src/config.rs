@@ -176,6 +176,18 @@ pub struct BarePayload {
     pub with_relative: bool,
 }
 
+impl BarePayload {
+    /// Whether packets of this Ethernet type are among them.
+    pub fn takes(self, ethertype: u16) -> bool {
+        let relative = match self.ethertype {
+            ethertype::IPV4 => ethertype::IPV6,
+            ethertype::MPLS => ethertype::MPLS_MULTICAST,
+            other => other,
+        };
+        ethertype == self.ethertype || self.with_relative && ethertype == relative
+    }
+}
+
 /// The options of a tunnel port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {

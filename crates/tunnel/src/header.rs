@@ -1,4 +1,4 @@
-//! The header of each protocol: what follows UDP, or for GRE and ERSPAN what follows IP.
+//! The header of each protocol: what follows UDP, or for GRE, ERSPAN and segment routing what follows IP.
 //!
 //! | protocol | over | source |
 //! |---|---|---|
@@ -7,12 +7,17 @@
 //! | GRE | IP protocol 47 | RFC 2784, RFC 2890 |
 //! | ERSPAN | GRE, types II (version 1) and III (version 2) | draft-foschiano-erspan |
 //! | GTP-U | UDP port 2152 | 3GPP TS 29.281 |
+//! | LISP | UDP port 4341 | RFC 6830 section 5, RFC 9300 section 5 |
+//! | bareudp, which has none | UDP | Linux, Documentation/networking/bareudp.rst |
+//! | SRv6 | IPv6, see [`crate::srv6`] | RFC 8754, RFC 8986 |
 //!
-//! What is reserved has to be zero, as in Open vSwitch, except where the protocol counts on that being ignored: in Geneve.
+//! What is reserved has to be zero, as in Open vSwitch, except where the protocol counts on that being ignored: in Geneve, LISP and SRv6.
 
 use packet::wire::checksum::Sum;
 use packet::wire::{ethertype, ip_proto};
 
+use crate::config::{BarePayload, FlowLabel};
+use crate::srv6::{self, Segments};
 use crate::{Malformed, options};
 
 /// A protocol, and what of it is switched on.
@@ -33,6 +38,15 @@ pub enum Protocol {
     Erspan,
     /// GTP-U.
     Gtpu,
+    /// LISP.
+    Lisp,
+    /// Packets in UDP without a header. Only the port knows what they are.
+    Bareudp(BarePayload),
+    /// Segment routing over IPv6.
+    Srv6 {
+        /// Where the flow label of sent packets comes from.
+        flow_label: FlowLabel,
+    },
 }
 
 impl Protocol {
@@ -40,7 +54,17 @@ impl Protocol {
     pub fn ip_proto(self) -> u8 {
         match self {
             Protocol::Gre | Protocol::Erspan => ip_proto::GRE,
+            Protocol::Srv6 { .. } => ip_proto::ROUTING,
             _ => ip_proto::UDP,
+        }
+    }
+
+    /// The values of nw_proto in flows that its packets are of: flows see what is behind the routing header.
+    pub fn flow_protos(self) -> &'static [u8] {
+        match self {
+            Protocol::Gre | Protocol::Erspan => &[ip_proto::GRE],
+            Protocol::Srv6 { .. } => &[srv6::IPV4, srv6::IPV6],
+            _ => &[ip_proto::UDP],
         }
     }
 }
@@ -161,6 +185,25 @@ pub enum Header<'a> {
         /// What is behind it.
         payload: Payload,
     },
+    /// Of LISP, without nonce, version of a mapping and states of locators, which are of no use here.
+    Lisp {
+        /// Instance identifier, 24 bits.
+        instance: Option<u32>,
+        /// What is behind it.
+        payload: Payload,
+    },
+    /// None, of bareudp.
+    Bareudp {
+        /// What UDP carries.
+        payload: Payload,
+    },
+    /// Of SRv6: the routing header of IPv6.
+    Srv6 {
+        /// The way, from the first segment to the last one. Without any there is no routing header.
+        segments: Segments<'a>,
+        /// What is behind it.
+        payload: Payload,
+    },
 }
 
 const VXLAN_VNI: u8 = 0x08;
@@ -186,6 +229,13 @@ const GTPU_EXTENSION: u8 = 0x04;
 const GTPU_LEN: usize = 8;
 /// The message type for packets of users.
 pub const GTPU_PACKET: u8 = 255;
+
+/// LISP: locator status bits are there, an instance identifier is there, and which key has encrypted the payload (RFC 8061).
+const LISP_LOCATORS: u8 = 0x40;
+const LISP_INSTANCE: u8 = 0x08;
+const LISP_KEY: u8 = 0x03;
+/// The first locator of this end can be reached: what Open vSwitch's module for the kernel says.
+const LISP_FIRST_LOCATOR: u8 = 1;
 
 /// Payloads of VXLAN-GPE by their numbers there.
 const GPE_PAYLOADS: [(u8, Payload); 5] = [
@@ -213,10 +263,13 @@ pub fn read(protocol: Protocol, bytes: &[u8]) -> Result<(Header<'_>, usize), Mal
         }
         Protocol::Erspan => read_erspan(bytes),
         Protocol::Gtpu => read_gtpu(bytes),
+        Protocol::Lisp => read_lisp(bytes),
+        Protocol::Bareudp(bare) => read_bareudp(bytes, bare),
+        Protocol::Srv6 { .. } => srv6::read(ip_proto::ROUTING, bytes),
     }
 }
 
-fn first<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
+pub(crate) fn first<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.first_chunk().ok_or(Malformed::Truncated)
 }
 
@@ -353,13 +406,39 @@ fn read_gtpu(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
             next = *bytes.get(len - 1).ok_or(Malformed::Length)?;
         }
     }
-    let payload = match (kind, bytes.get(len)) {
-        (GTPU_PACKET, Some(byte)) if byte >> 4 == 4 => Payload::Packet(ethertype::IPV4),
-        (GTPU_PACKET, Some(byte)) if byte >> 4 == 6 => Payload::Packet(ethertype::IPV6),
-        (GTPU_PACKET, _) => return Err(Malformed::Payload),
-        _ => Payload::Message,
-    };
+    let payload = if kind == GTPU_PACKET { ip_version(&bytes[len..])? } else { Payload::Message };
     Ok((Header::Gtpu { teid: u32::from_be_bytes([a, b, c, d]), flags, kind, optional, payload }, len))
+}
+
+/// What a packet of IP is by its version.
+fn ip_version(packet: &[u8]) -> Result<Payload, Malformed> {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) => Ok(Payload::Packet(ethertype::IPV4)),
+        Some(6) => Ok(Payload::Packet(ethertype::IPV6)),
+        _ => Err(Malformed::Payload),
+    }
+}
+
+fn read_lisp(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
+    let &[flags, _, _, _, a, b, c, _] = first(bytes)?;
+    // Nobody here has a key.
+    if flags & LISP_KEY != 0 {
+        return Err(Malformed::Flags);
+    }
+    // An end that knows nothing of nonces and versions of mappings passes over them, and answers no request for an echo.
+    let instance = (flags & LISP_INSTANCE != 0).then_some(u24([a, b, c]));
+    Ok((Header::Lisp { instance, payload: ip_version(&bytes[8..])? }, 8))
+}
+
+fn read_bareudp(bytes: &[u8], bare: BarePayload) -> Result<(Header<'_>, usize), Malformed> {
+    let payload = match bare.ethertype {
+        ethertype::IPV4 => ip_version(bytes)?,
+        number => Payload::Packet(number),
+    };
+    match payload {
+        Payload::Packet(number) if bare.takes(number) => Ok((Header::Bareudp { payload }, 0)),
+        _ => Err(Malformed::Payload),
+    }
 }
 
 /// Why a header cannot be written.
@@ -491,6 +570,17 @@ impl Header<'_> {
                     out.put(&optional)?;
                 }
             }
+            Header::Lisp { instance, payload } => {
+                if !matches!(payload, Payload::Packet(ethertype::IPV4 | ethertype::IPV6)) {
+                    return Err(Unwritable::Payload);
+                }
+                let flags = LISP_LOCATORS | if instance.is_some() { LISP_INSTANCE } else { 0 };
+                let [a, b, c, _] = vni_bytes(instance.unwrap_or(0))?;
+                out.put(&[flags, 0, 0, 0, a, b, c, LISP_FIRST_LOCATOR])?;
+            }
+            Header::Bareudp { payload: Payload::Packet(_) } => {}
+            Header::Bareudp { .. } => return Err(Unwritable::Payload),
+            Header::Srv6 { segments, payload } => srv6::write(&mut out, segments, payload)?,
         }
         Ok((out.len, patches))
     }

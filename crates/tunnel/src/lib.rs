@@ -1,8 +1,10 @@
-//! Headers of tunnels: VXLAN with its extensions, Geneve, GRE, ERSPAN and GTP-U, over IPv4 and IPv6.
+//! Headers of tunnels: VXLAN with its extensions, Geneve, GRE, ERSPAN, GTP-U, LISP and bareudp, over IPv4 and IPv6, and segment routing over
+//! IPv6.
 //!
 //! | module | what it knows |
 //! |---|---|
 //! | [`header`] | the header of each protocol, from bytes and to bytes |
+//! | [`srv6`] | the routing header of segment routing |
 //! | [`options`] | the options of Geneve |
 //! | [`fields`] | which fields stand for them (tun_metadata0 to 63), and their values |
 //! | [`outer`] | the IP and UDP headers below, [`outer::encapsulate`] and [`outer::decapsulate`] |
@@ -26,6 +28,7 @@ pub mod metadata;
 pub mod options;
 pub mod outer;
 pub mod send;
+pub mod srv6;
 
 /// Why a packet that came through a tunnel is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
@@ -57,7 +60,8 @@ pub enum Malformed {
     /// A fragment of the outer packet.
     #[error("fragment of the outer packet")]
     Fragment,
-    /// Neither IPv4 nor IPv6, or not the protocol that carries the tunnel.
+    /// Neither IPv4 nor IPv6, or not the protocol that carries the tunnel; of SRv6 also a packet that has segments left, and so is on its
+    /// way to another end.
     #[error("not the protocol that carries the tunnel")]
     Carrier,
     /// The outer packet met congestion, and the inner one cannot say so (RFC 6040 section 4.2).

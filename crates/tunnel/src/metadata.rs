@@ -131,6 +131,11 @@ pub fn store_received(received: &Decapsulated<'_>, block: &mut packet::flow::blo
             (block.tun_gtpu_flags, block.tun_gtpu_msgtype) = (flags, kind);
             teid.into()
         }
+        Header::Lisp { instance, .. } => {
+            flags |= flag(instance.is_some(), tun_flags::KEY);
+            instance.unwrap_or(0).into()
+        }
+        Header::Bareudp { .. } | Header::Srv6 { .. } => 0,
     };
     block.tun_id.set(id);
     block.tun_flags.set(flags);
@@ -209,6 +214,12 @@ impl Metadata {
                 (all.gtpu_flags, all.gtpu_msgtype) = (flags, kind);
                 payload
             }
+            Header::Lisp { instance, payload } => {
+                flag(instance.is_some(), tun_flags::KEY);
+                all.tun_id = instance.unwrap_or(0).into();
+                payload
+            }
+            Header::Bareudp { payload } | Header::Srv6 { payload, .. } => payload,
         };
         (all, payload)
     }

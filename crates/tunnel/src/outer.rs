@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use packet::wire::checksum::{self, Sum};
-use packet::wire::{ip_proto, ipv4, ipv6, udp};
+use packet::wire::{ethertype, ip_proto, ipv4, ipv6, udp};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::Malformed;
+use crate::config::FlowLabel;
 use crate::header::{self, Header, Patches, Payload, Protocol, Unwritable, Writer};
+use crate::{Malformed, srv6};
 
 /// Most bytes of all headers of a tunnel, that of Ethernet included.
 pub const MAX_HEADERS: usize = 256;
@@ -56,13 +57,14 @@ pub struct Decapsulated<'a> {
 /// Reads all headers of a packet that begins with its outer IP header and is for a tunnel's end.
 pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<Decapsulated<'_>, Malformed> {
     let (mut outer, above, proto) = read_ip(packet, verify)?;
-    if proto != protocol.ip_proto() {
+    let is_srv6 = matches!(protocol, Protocol::Srv6 { .. });
+    if if is_srv6 { outer.src.is_ipv4() } else { proto != protocol.ip_proto() } {
         return Err(Malformed::Carrier);
     }
     let mut carried =
         packet.get(above..).and_then(|bytes| bytes.get(..ip_end(packet)? - above)).ok_or(Malformed::Length)?;
     let mut start = above;
-    if proto == ip_proto::UDP {
+    if protocol.ip_proto() == ip_proto::UDP {
         let (header, _) = udp::Header::ref_from_prefix(carried).map_err(|_| Malformed::Truncated)?;
         let len = usize::from(header.len.get());
         let datagram = carried.get(..len).filter(|_| len >= size_of_val(header)).ok_or(Malformed::Length)?;
@@ -76,7 +78,17 @@ pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<
         start += size_of_val(header);
     }
     let end = start + carried.len();
-    let (header, len) = header::read(protocol, carried)?;
+    let (mut header, len) = if is_srv6 { srv6::read(proto, carried)? } else { header::read(protocol, carried)? };
+    if let (Protocol::Bareudp(bare), Header::Bareudp { payload: Payload::Packet(number) }) = (protocol, &mut header)
+        && *number == ethertype::MPLS
+        && outer.dst.is_multicast()
+    {
+        // The address tells multicast of MPLS from unicast, as in Linux.
+        *number = ethertype::MPLS_MULTICAST;
+        if !bare.takes(*number) {
+            return Err(Malformed::Payload);
+        }
+    }
     // The length of GTP-U may be less than that of UDP.
     let end = match header {
         Header::Gtpu { .. } => start + 8 + usize::from(u16::from_be_bytes([carried[2], carried[3]])),
@@ -92,7 +104,10 @@ pub fn payload_of(header: &Header<'_>) -> Payload {
         Header::VxlanGpe { payload, .. }
         | Header::Geneve { payload, .. }
         | Header::Gre { payload, .. }
-        | Header::Gtpu { payload, .. } => payload,
+        | Header::Gtpu { payload, .. }
+        | Header::Lisp { payload, .. }
+        | Header::Bareudp { payload }
+        | Header::Srv6 { payload, .. } => payload,
     }
 }
 
@@ -164,6 +179,8 @@ pub struct Each {
     pub sequence: u32,
     /// Timestamp, of ERSPAN version 2.
     pub timestamp: u32,
+    /// Hash of the inner packet, of SRv6 whose flow label is made of it.
+    pub hash: u32,
 }
 
 /// All headers of a tunnel, made once for many packets.
@@ -182,6 +199,8 @@ pub struct Prepared {
     skipped: u8,
     /// Whether routers may fragment the packet, by its identification.
     has_id: bool,
+    /// The flow label, where it differs from packet to packet.
+    label: Option<FlowLabel>,
     patches: Patches,
     /// Of the IPv4 header without length and identification, or of the pseudo header without the length.
     sums: [Sum; 2],
@@ -199,7 +218,16 @@ impl Prepared {
         let mut out = Writer::new(&mut bytes);
         out.put(ethernet)?;
         let ip = out.len as u16;
-        let proto = protocol.ip_proto();
+        let proto = match (*header, protocol) {
+            (Header::Srv6 { segments, .. }, _) if segments.iter().next().is_some_and(|first| first != outer.dst) => {
+                return Err(Unwritable::Range);
+            }
+            (Header::Srv6 { segments, payload }, _) if segments.is_empty() => srv6::next(payload)?,
+            (Header::Bareudp { payload: Payload::Packet(number) }, Protocol::Bareudp(bare)) if !bare.takes(number) => {
+                return Err(Unwritable::Payload);
+            }
+            _ => protocol.ip_proto(),
+        };
         let is_v6 = match (outer.src, outer.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let flags_offset = if outer.dont_fragment { ipv4::DONT_FRAGMENT } else { 0 };
@@ -228,6 +256,15 @@ impl Prepared {
             }
             _ => return Err(Unwritable::Range),
         };
+        let payload = payload_of(header);
+        let label = match protocol {
+            Protocol::Srv6 { .. } if !is_v6 => return Err(Unwritable::Range),
+            Protocol::Srv6 { flow_label: FlowLabel::Copy } if payload == Payload::Packet(ethertype::IPV6) => {
+                Some(FlowLabel::Copy)
+            }
+            Protocol::Srv6 { flow_label: FlowLabel::Compute } => Some(FlowLabel::Compute),
+            _ => None,
+        };
         let above = out.len as u16;
         let udp = (proto == ip_proto::UDP).then_some((above, outer.checksum));
         if udp.is_some() {
@@ -239,9 +276,10 @@ impl Prepared {
         let (len, patches) = header.write(&mut bytes[at..])?;
         let sums = [Sum::ZERO.add_bytes(&bytes[usize::from(ip)..usize::from(above)]), pseudo(outer, proto, 0)];
         let (len, header_at) = ((at + len) as u16, at as u16);
-        let skipped = if matches!(payload_of(header), Payload::Ethernet) { 0 } else { 14 };
+        let skipped = if payload == Payload::Ethernet { 0 } else { 14 };
         let has_id = !is_v6 && !outer.dont_fragment;
-        Ok(Prepared { bytes, len, ip: [ip, above], is_v6, udp, header: header_at, skipped, has_id, patches, sums })
+        let ip = [ip, above];
+        Ok(Prepared { bytes, len, ip, is_v6, udp, header: header_at, skipped, has_id, label, patches, sums })
     }
 
     /// The headers, without what each packet has of its own.
@@ -290,6 +328,9 @@ impl Prepared {
         let Ok(counted) = u16::try_from(counted) else { return false };
         if self.is_v6 {
             put16(frame, ip + 4, counted);
+            if let Some(label) = self.label {
+                put_label(frame, ip, self.len(), label, each.hash);
+            }
         } else {
             put16(frame, ip + 2, counted);
             put16(frame, ip + 4, each.id);
@@ -322,6 +363,18 @@ impl Prepared {
         }
         true
     }
+}
+
+/// Writes the flow label of IPv6, which is zero: that of the packet of IPv6 at `inner`, or one made of a hash.
+fn put_label(frame: &mut [u8], ip: usize, inner: usize, label: FlowLabel, hash: u32) {
+    let word =
+        |at: usize| frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word));
+    let label = match label {
+        FlowLabel::Copy if word(inner) >> 28 == 6 => word(inner),
+        FlowLabel::Compute => hash,
+        _ => 0,
+    };
+    put32(frame, ip, word(ip) | label & 0xf_ffff);
 }
 
 fn put16(frame: &mut [u8], at: usize, value: u16) {

@@ -15,6 +15,7 @@ use crate::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwri
 use crate::matching::{Address, Key};
 use crate::metadata::Metadata;
 use crate::outer::Outer;
+use crate::srv6::Segments;
 
 /// The IP header of the inner packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,7 @@ pub fn fill(config: &Config, metadata: &Metadata, inner: Option<Inner>) -> Metad
     all
 }
 
-/// The protocol of a port; `None` where there are no headers of it yet.
+/// The protocol of a port; `None` for bareudp that is not told what it carries.
 pub fn protocol(config: &Config) -> Option<Protocol> {
     Some(match config.kind {
         Kind::Vxlan if config.protocol_extension => Protocol::VxlanGpe,
@@ -68,7 +69,9 @@ pub fn protocol(config: &Config) -> Option<Protocol> {
         Kind::Gre | Kind::Ip6gre => Protocol::Gre,
         Kind::Erspan | Kind::Ip6erspan => Protocol::Erspan,
         Kind::Gtpu => Protocol::Gtpu,
-        Kind::Lisp | Kind::Bareudp | Kind::Srv6 => return None,
+        Kind::Lisp => Protocol::Lisp,
+        Kind::Bareudp => Protocol::Bareudp(config.payload?),
+        Kind::Srv6 => Protocol::Srv6 { flow_label: config.flow_label },
     })
 }
 
@@ -95,7 +98,7 @@ pub fn outer(config: &Config, metadata: &Metadata, src: Option<IpAddr>) -> Optio
 
 /// The tunnel's header for metadata that [`fill`] has completed. Keys lose the bits that the protocol has no room for, but for ERSPAN,
 /// which refuses them.
-pub fn header<'a>(config: &Config, metadata: &'a Metadata, payload: Payload) -> Result<Header<'a>, Unwritable> {
+pub fn header<'a>(config: &'a Config, metadata: &'a Metadata, payload: Payload) -> Result<Header<'a>, Unwritable> {
     let Some(protocol) = protocol(config) else { return Err(Unwritable::Payload) };
     let vni = (metadata.tun_id & 0xff_ffff) as u32;
     let oam = metadata.flags & tun_flags::OAM != 0;
@@ -133,6 +136,16 @@ pub fn header<'a>(config: &Config, metadata: &'a Metadata, payload: Payload) -> 
                 optional: [0; 4],
                 payload: if kind == GTPU_PACKET { payload } else { Payload::Message },
             })
+        }
+        Protocol::Lisp => Ok(Header::Lisp { instance: Some(vni), payload }),
+        Protocol::Bareudp(_) => Ok(Header::Bareudp { payload }),
+        Protocol::Srv6 { .. } => {
+            let segments = match (&config.segments[..], &metadata.dst) {
+                // The other end is the only segment.
+                ([], Some(IpAddr::V6(dst))) => std::slice::from_ref(dst),
+                (segments, _) => segments,
+            };
+            Ok(Header::Srv6 { segments: Segments::Path(segments), payload })
         }
     }
 }

@@ -77,7 +77,7 @@ fn expected(config: &Config, sent: &Metadata, source_port: u16) -> Metadata {
     let mut all = Metadata { src: sent.src, dst: sent.dst, tos: sent.tos, ttl: sent.ttl, ..Metadata::EMPTY };
     let keep = |flags: u16| sent.flags & flags;
     all.flags = if is_v6 { 0 } else { keep(tun_flags::DF) };
-    let is_udp = !matches!(config.kind, Kind::Gre | Kind::Ip6gre | Kind::Erspan | Kind::Ip6erspan);
+    let is_udp = protocol(config).unwrap().ip_proto() == 17;
     if is_udp {
         all.ports = (source_port, config.dst_port);
         all.flags |= keep(tun_flags::CSUM);
@@ -114,7 +114,12 @@ fn expected(config: &Config, sent: &Metadata, source_port: u16) -> Metadata {
                 _ => (all.erspan_dir, all.erspan_hwid) = (sent.erspan_dir, sent.erspan_hwid),
             }
         }
-        _ => {
+        Kind::Lisp => {
+            all.flags |= tun_flags::KEY;
+            all.tun_id = sent.tun_id & 0xff_ffff;
+        }
+        Kind::Bareudp | Kind::Srv6 => {}
+        Kind::Gtpu => {
             all.tun_id = sent.tun_id & 0xffff_ffff;
             (all.gtpu_flags, all.gtpu_msgtype) = (sent.gtpu_flags, sent.gtpu_msgtype);
         }
@@ -129,7 +134,8 @@ proptest! {
         (kind, more) in prop::sample::select(vec![
             (Kind::Vxlan, ""), (Kind::Vxlan, " exts=gbp"), (Kind::Vxlan, " exts=gpe"), (Kind::Geneve, " dst_port=99"),
             (Kind::Gre, ""), (Kind::Gre, " seq=true"), (Kind::Ip6gre, ""), (Kind::Gtpu, ""),
-            (Kind::Erspan, " erspan_ver=flow"), (Kind::Ip6erspan, " erspan_ver=flow"),
+            (Kind::Erspan, " erspan_ver=flow"), (Kind::Ip6erspan, " erspan_ver=flow"), (Kind::Lisp, ""),
+            (Kind::Bareudp, " dst_port=6635 payload_type=ip"), (Kind::Srv6, " srv6_flowlabel=compute"),
         ]),
         is_keyed: bool,
         checksum: bool,
@@ -143,7 +149,7 @@ proptest! {
         if is_keyed || kind != Kind::Gre && kind != Kind::Ip6gre {
             text += " key=flow";
         }
-        if checksum && !is_erspan && kind != Kind::Gtpu {
+        if checksum && matches!(kind, Kind::Vxlan | Kind::Geneve | Kind::Gre | Kind::Ip6gre) {
             text += " csum=true";
         }
         let config = config(kind, &text);
@@ -151,9 +157,16 @@ proptest! {
         if is_erspan {
             metadata.tun_id &= 0x3ff;
         }
+        if kind == Kind::Srv6 {
+            let v6 = |address: Option<IpAddr>| match address {
+                Some(IpAddr::V4(address)) => Some(address.to_ipv6_mapped().into()),
+                other => other,
+            };
+            (metadata.src, metadata.dst) = (v6(metadata.src), v6(metadata.dst));
+        }
         let sent = fill(&config, &metadata, inner);
         let payload = match kind {
-            Kind::Gtpu => Payload::Packet(ethertype::IPV4),
+            Kind::Gtpu | Kind::Lisp | Kind::Bareudp | Kind::Srv6 => Payload::Packet(ethertype::IPV4),
             Kind::Gre if is_packet => Payload::Packet(ethertype::IPV6),
             Kind::Vxlan if is_packet && config.protocol_extension => Payload::Packet(ethertype::IPV4),
             _ => Payload::Ethernet,
@@ -229,7 +242,26 @@ fn what_cannot_be_sent_is_refused() {
     assert_eq!(refused(Kind::Vxlan, "", packet), Err(Unwritable::Payload));
     assert_eq!(refused(Kind::Erspan, "erspan_ver=1", packet), Err(Unwritable::Payload));
     assert_eq!(refused(Kind::Erspan, "", Payload::Ethernet), Err(Unwritable::Range));
-    assert_eq!(refused(Kind::Lisp, "", packet), Err(Unwritable::Payload));
+    let sent = |kind, text: &str, payload| {
+        let config = config(kind, text);
+        let metadata = fill(&config, &metadata, None);
+        let outer =
+            outer(&config, &metadata, Some(if config.kind == Kind::Srv6 { [1; 16].into() } else { SRC.into() }));
+        Prepared::new(&[], &outer.unwrap(), protocol(&config).unwrap(), &header(&config, &metadata, payload)?)
+            .map(|prepared| prepared.len())
+    };
+    let (frame, mpls) = (Payload::Ethernet, Payload::Packet(ethertype::MPLS));
+    assert_eq!(sent(Kind::Lisp, &to(""), packet), Ok(36));
+    assert_eq!(sent(Kind::Lisp, &to(""), frame), Err(Unwritable::Payload));
+    assert_eq!(sent(Kind::Bareudp, &to("payload_type=mpls"), mpls), Ok(28));
+    assert_eq!(sent(Kind::Bareudp, &to("payload_type=mpls"), packet), Err(Unwritable::Payload));
+    assert_eq!(protocol(&config(Kind::Bareudp, &to(""))), None, "nothing says what it carries");
+    let path = "remote_ip=fd00::2 srv6_segs=fd00::2,fd00::3";
+    assert_eq!(sent(Kind::Srv6, path, packet), Ok(40 + 8 + 2 * 16));
+    assert_eq!(sent(Kind::Srv6, "remote_ip=fd00::2", packet), Ok(40 + 8 + 16));
+    assert_eq!(sent(Kind::Srv6, path, mpls), Err(Unwritable::Payload));
+    // The path begins elsewhere.
+    assert_eq!(sent(Kind::Srv6, "remote_ip=fd00::1 srv6_segs=fd00::2", packet), Err(Unwritable::Range));
     // A session of more than 10 bits: noticed when the header is written.
     let erspan = config(Kind::Erspan, &to("key=flow erspan_ver=1"));
     let sent = fill(&erspan, &metadata, None);
@@ -280,7 +312,7 @@ fn packets_are_as_others_make_them() {
         ),
     ] {
         let config = config(kind, &format!("remote_ip=192.0.2.2 df_default=false {text}"));
-        let each = Each { id: 1, source_port: 50_000, sequence: 9, timestamp: 0x0102_0304 };
+        let each = Each { id: 1, source_port: 50_000, sequence: 9, timestamp: 0x0102_0304, ..Each::default() };
         let sent = fill(&config, &flow, None);
         let packet = send(&config, &sent, Payload::Ethernet, &each, &data).unwrap();
         assert_eq!(packet, [from_hex(hex), data.clone()].concat(), "{kind:?} {text}");

@@ -1,16 +1,18 @@
 //! What is encapsulated comes out again as it was, and what a stranger sends is read within its bounds.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use packet::wire::{checksum, ethertype};
 use proptest::prelude::*;
 use tunnel::Malformed;
+use tunnel::config::{BarePayload, FlowLabel};
 use tunnel::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwritable};
 use tunnel::options::Options;
-use tunnel::outer::{Decapsulated, Each, Outer, Prepared, Verify, decapsulate};
+use tunnel::outer::{Decapsulated, Each, Outer, Prepared, Verify, decapsulate, payload_of};
+use tunnel::srv6::Segments;
 
 const ALL: Verify = Verify { ip: true, transport: true };
-const PROTOCOLS: [Protocol; 7] = [
+const PROTOCOLS: [Protocol; 12] = [
     Protocol::Vxlan { group_policy: false },
     Protocol::Vxlan { group_policy: true },
     Protocol::VxlanGpe,
@@ -18,21 +20,71 @@ const PROTOCOLS: [Protocol; 7] = [
     Protocol::Gre,
     Protocol::Erspan,
     Protocol::Gtpu,
+    Protocol::Lisp,
+    bareudp(ethertype::IPV4, true),
+    bareudp(ethertype::MPLS, true),
+    bareudp(ethertype::NSH, false),
+    Protocol::Srv6 { flow_label: FlowLabel::Copy },
 ];
 
-/// A header whose options are elsewhere.
+const fn bareudp(ethertype: u16, with_relative: bool) -> Protocol {
+    Protocol::Bareudp(BarePayload { ethertype, with_relative })
+}
+
+/// A header whose options and segments are elsewhere.
 #[derive(Clone, Debug)]
 struct Owned {
     protocol: Protocol,
     header: Header<'static>,
     options: Vec<u8>,
+    segments: Vec<Ipv6Addr>,
 }
 
 impl Owned {
+    fn new(protocol: Protocol, header: Header<'static>) -> Owned {
+        Owned { protocol, header, options: Vec::new(), segments: Vec::new() }
+    }
+
     fn header(&self) -> Header<'_> {
         match self.header {
             Header::Geneve { vni, oam, payload, .. } => Header::Geneve { vni, oam, payload, options: &self.options },
+            Header::Srv6 { payload, .. } => Header::Srv6 { segments: Segments::Path(&self.segments), payload },
             other => other,
+        }
+    }
+
+    /// With the outer headers that such a header can have, and the other way round.
+    fn fit(mut self, mut outer: Outer) -> (Outer, Owned) {
+        match (&mut self.header, &mut self.protocol) {
+            (Header::Srv6 { .. }, _) => {
+                let address = |address| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped(),
+                    IpAddr::V6(address) => address,
+                };
+                let first = address(outer.dst);
+                (outer.src, outer.dst) = (address(outer.src).into(), first.into());
+                outer.dont_fragment = false;
+                if let Some(segment) = self.segments.first_mut() {
+                    *segment = first;
+                }
+            }
+            // Multicast of MPLS is what comes to a multicast address.
+            (Header::Bareudp { payload }, Protocol::Bareudp(bare)) if bare.ethertype == ethertype::MPLS => {
+                let is_multicast = outer.dst.is_multicast();
+                bare.with_relative |= is_multicast;
+                *payload = Payload::Packet(if is_multicast { ethertype::MPLS_MULTICAST } else { ethertype::MPLS });
+            }
+            _ => {}
+        }
+        (outer, self)
+    }
+
+    /// What becomes of a packet on its way through the segments.
+    fn travel(&self, outer: &mut Outer, packet: &mut [u8]) {
+        if let (Header::Srv6 { .. }, Some(last)) = (self.header, self.segments.last()) {
+            packet[24..40].copy_from_slice(&last.octets());
+            packet[43] = 0;
+            outer.dst = (*last).into();
         }
     }
 
@@ -79,17 +131,37 @@ fn headers() -> impl Strategy<Value = Owned> {
         (0u32..1 << 20).prop_map(|index| Mirror::One { index }),
         (any::<bool>(), 0u8..64).prop_map(|(egress, hardware)| Mirror::Two { egress, hardware, timestamp: 0 }),
     ];
-    let plain = |protocol, header| Owned { protocol, header, options: Vec::new() };
+    let ip = prop::sample::select(vec![ethertype::IPV4, ethertype::IPV6]).prop_map(Payload::Packet);
+    let bare = prop::sample::select(vec![
+        (ethertype::IPV4, true, ethertype::IPV4),
+        (ethertype::IPV4, true, ethertype::IPV6),
+        (ethertype::IPV4, false, ethertype::IPV4),
+        (ethertype::IPV6, false, ethertype::IPV6),
+        (ethertype::MPLS, true, ethertype::MPLS),
+        (ethertype::MPLS, false, ethertype::MPLS),
+        (ethertype::NSH, false, ethertype::NSH),
+    ]);
+    let flow_label = prop::sample::select(vec![FlowLabel::Copy, FlowLabel::Zero, FlowLabel::Compute]);
+    let segments = prop::collection::vec(any::<[u8; 16]>().prop_map(Ipv6Addr::from), 0..=6);
+    let plain = Owned::new;
     prop_oneof![
+        (prop::option::of(vni.clone()), ip.clone())
+            .prop_map(move |(instance, payload)| plain(Protocol::Lisp, Header::Lisp { instance, payload })),
+        bare.prop_map(move |(ethertype, with_relative, payload)| {
+            plain(bareudp(ethertype, with_relative), Header::Bareudp { payload: Payload::Packet(payload) })
+        }),
+        (flow_label, segments, ip.clone()).prop_map(|(flow_label, segments, payload)| Owned {
+            segments,
+            ..Owned::new(Protocol::Srv6 { flow_label }, Header::Srv6 { segments: Segments::Path(&[]), payload })
+        }),
         (vni.clone(), group).prop_map(move |(vni, group)| {
             plain(Protocol::Vxlan { group_policy: group.is_some() }, Header::Vxlan { vni, group })
         }),
         (vni.clone(), any::<bool>(), payload.clone())
             .prop_map(move |(vni, oam, payload)| plain(Protocol::VxlanGpe, Header::VxlanGpe { vni, oam, payload })),
         (vni, any::<bool>(), payload.clone(), options).prop_map(|(vni, oam, payload, options)| Owned {
-            protocol: Protocol::Geneve,
-            header: Header::Geneve { vni, oam, payload, options: &[] },
             options,
+            ..Owned::new(Protocol::Geneve, Header::Geneve { vni, oam, payload, options: &[] })
         }),
         (any::<Option<u32>>(), any::<bool>(), any::<bool>(), payload).prop_map(
             move |(key, checksum, sequence, payload)| {
@@ -103,13 +175,14 @@ fn headers() -> impl Strategy<Value = Owned> {
             any::<u32>(),
             prop::sample::select(vec![0x30u8, 0x32, 0x31, 0x33]),
             any::<[u8; 4]>(),
-            any::<bool>(),
+            prop::option::of(ip),
             any::<u8>()
         )
-            .prop_map(move |(teid, flags, optional, is_packet, kind)| {
-                let is_packet = is_packet || kind == GTPU_PACKET;
+            .prop_map(move |(teid, flags, optional, packet, kind)| {
+                let is_packet = packet.is_some() || kind == GTPU_PACKET;
                 let kind = if is_packet { GTPU_PACKET } else { kind };
-                let payload = if is_packet { Payload::Packet(ethertype::IPV4) } else { Payload::Message };
+                let packet = packet.unwrap_or(Payload::Packet(ethertype::IPV6));
+                let payload = if is_packet { packet } else { Payload::Message };
                 let optional = if flags & 7 == 0 { [0; 4] } else { optional };
                 plain(Protocol::Gtpu, Header::Gtpu { teid, flags, kind, optional, payload })
             }),
@@ -147,14 +220,18 @@ proptest! {
         source_port: u16,
         sequence: u32,
         timestamp: u32,
+        hash: u32,
         mut data in prop::collection::vec(any::<u8>(), 1..200),
         padding in 0usize..20,
     ) {
-        // GTP-U tells IPv4 from IPv6 by the first byte.
-        data[0] = data[0] & 0xf | 0x40;
-        let each = Each { id, source_port, sequence, timestamp };
+        let (mut outer, owned) = owned.fit(outer);
+        // Some tell IPv4 from IPv6 by the first byte.
+        let is_v6 = payload_of(&owned.header) == Payload::Packet(ethertype::IPV6);
+        data[0] = data[0] & 0xf | if is_v6 { 0x60 } else { 0x40 };
+        let each = Each { id, source_port, sequence, timestamp, hash };
         let mut frame = encapsulate(&outer, &owned, &each, &data).unwrap();
         frame.extend(vec![0; padding]);
+        owned.travel(&mut outer, &mut frame[14..]);
         let packet = &frame[14..];
         let Decapsulated { outer: seen, header, start, end } = decapsulate(packet, owned.protocol, ALL).unwrap();
         let is_udp = owned.protocol.ip_proto() == 17;
@@ -170,14 +247,19 @@ proptest! {
     /// One bit that is wrong is noticed where a checksum covers it.
     #[test]
     fn checksums_are_verified(outer in outers(), owned in headers(), at: prop::sample::Index, bit in 0u8..8) {
-        let outer = Outer { checksum: true, ..outer };
+        let (outer, owned) = owned.fit(Outer { checksum: true, ..outer });
         let mut frame = encapsulate(&outer, &owned, &Each::default(), &[0x45; 40]).unwrap();
         let is_udp = owned.protocol.ip_proto() == 17;
         let covered = is_udp || matches!(owned.header, Header::Gre { checksum: true, .. });
         let from = if outer.src.is_ipv4() { 34 } else { 54 };
         // Without that of UDP itself: zero is none.
         let at = from + at.index(frame.len() - from);
-        prop_assume!(covered && !(is_udp && (from + 4..from + 8).contains(&at)));
+        let is_itself = is_udp && (from + 4..from + 8).contains(&at);
+        // Without its flag there is none of GRE.
+        let is_flag = !is_udp && (at, bit) == (from, 7);
+        if !covered || is_itself || is_flag {
+            return Ok(());
+        }
         frame[at] ^= 1 << bit;
         let result = decapsulate(&frame[14..], owned.protocol, ALL);
         prop_assert!(result.is_err(), "{:?}", result);
@@ -193,6 +275,7 @@ proptest! {
         protocol in prop::sample::select(PROTOCOLS.to_vec()),
         same: bool,
     ) {
+        let (outer, owned) = owned.fit(outer);
         let mut frame = encapsulate(&outer, &owned, &Each::default(), &[0x45; 40]).unwrap();
         for (at, value) in change {
             let at = at.index(frame.len());
@@ -206,6 +289,9 @@ proptest! {
             let mut again = [0; 300];
             if let Ok((len, _)) = header.write(&mut again) {
                 prop_assert!(len <= start);
+            }
+            if let Header::Srv6 { segments, .. } = header {
+                prop_assert!(16 * segments.len() <= start);
             }
             if let Header::Geneve { options, .. } = header {
                 prop_assert!(Options::of(options).all(|option| option.is_ok()));
@@ -281,13 +367,60 @@ fn packets_of_others_are_read() {
                 payload: Payload::Packet(ethertype::IPV4),
             },
         ),
+        // What scapy has no layer for, the header of LISP, is by hand.
+        (
+            Protocol::Lisp,
+            "4500004c000100004011f69cc0000201c0000202c35010f50038424a4800000012345601450000280001000040006\
+             6d30a0000010a000002abababababababababababababababababababab",
+            Header::Lisp { instance: Some(0x123456), payload: Payload::Packet(ethertype::IPV4) },
+        ),
+        // With everything that is passed over: nonce, locator status bits, a request for an echo, the version of a mapping, reserved.
+        (
+            Protocol::Lisp,
+            "45000060000100004011f688c0000201c0000202c35010f5004c0000f4aabbccdeadbeef6001234500143b40fd00000\
+             0000000000000000000000001fd000000000000000000000000000002abababababababababababababababababababab",
+            Header::Lisp { instance: None, payload: Payload::Packet(ethertype::IPV6) },
+        ),
+        (
+            bareudp(ethertype::IPV4, true),
+            "45000044000100004011f6a4c0000201c0000202c35019eb0030e9994500002800010000400066d30a0000010a00000\
+             2abababababababababababababababababababab",
+            Header::Bareudp { payload: Payload::Packet(ethertype::IPV4) },
+        ),
+        (
+            bareudp(ethertype::MPLS, true),
+            "45000048000100004011f6a0c0000201c0000202c35019eb003418840004d1094500002800010000400066d30a00000\
+             10a000002abababababababababababababababababababab",
+            Header::Bareudp { payload: Payload::Packet(ethertype::MPLS) },
+        ),
     ] {
         let packet = from_hex(hex);
         let read = decapsulate(&packet, protocol, ALL).unwrap_or_else(|why| panic!("{protocol:?}: {why}"));
         assert_eq!(read.header, expected);
         assert_eq!((read.outer.src, read.outer.dst), ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
         assert!(packet[read.start..read.end].ends_with(&frame[..4]), "{protocol:?}");
+        // And written, but for what is passed over.
+        if !matches!(expected, Header::Lisp { instance: None, .. }) {
+            let each = Each {
+                id: u16::from_be_bytes([packet[4], packet[5]]),
+                source_port: read.outer.ports.0,
+                sequence: 9,
+                timestamp: 0x0102_0304,
+                ..Each::default()
+            };
+            let prepared = Prepared::new(&[], &read.outer, protocol, &read.header).unwrap();
+            let mut again = [&vec![0; read.start], &packet[read.start..read.end]].concat();
+            assert!(prepared.write(&mut again, &each));
+            assert_eq!(again, packet[..read.end], "{protocol:?}");
+        }
     }
+    // To a multicast address.
+    let packet = from_hex(
+        "45000048000100004011d899c0000201e0000009c35019eb0034fa7c0004d1094500002800010000400066d30a0000010a00\
+         0002abababababababababababababababababababab",
+    );
+    let multicast = Header::Bareudp { payload: Payload::Packet(ethertype::MPLS_MULTICAST) };
+    assert_eq!(decapsulate(&packet, bareudp(ethertype::MPLS, true), ALL).unwrap().header, multicast);
 }
 
 /// A packet around others, over IPv4 and to this port.
@@ -310,7 +443,7 @@ fn bad_headers_are_refused_by_name() {
     let good = |protocol, header: Header<'static>| {
         encapsulate(
             &outer,
-            &Owned { protocol, header, options: vec![0, 1, 2, 1, 0, 0, 0, 0] },
+            &Owned { options: vec![0, 1, 2, 1, 0, 0, 0, 0], ..Owned::new(protocol, header) },
             &Each::default(),
             &[0x45; 8],
         )
@@ -326,6 +459,10 @@ fn bad_headers_are_refused_by_name() {
     let payload = Payload::Packet(ethertype::IPV4);
     let gtpu =
         good(Protocol::Gtpu, Header::Gtpu { teid: 7, flags: 0x30, kind: GTPU_PACKET, optional: [0; 4], payload });
+    let lisp = good(Protocol::Lisp, Header::Lisp { instance: Some(7), payload });
+    let bare_ip = good(bareudp(ethertype::IPV4, false), Header::Bareudp { payload });
+    let bare_mpls =
+        good(bareudp(ethertype::MPLS, false), Header::Bareudp { payload: Payload::Packet(ethertype::MPLS) });
     for (packet, protocol, at, value, why) in [
         (&vxlan, PROTOCOLS[0], 0, 0x55, Malformed::Carrier),
         (&vxlan, PROTOCOLS[0], 0, 0x44, Malformed::Length),
@@ -356,6 +493,16 @@ fn bad_headers_are_refused_by_name() {
         (&gtpu, Protocol::Gtpu, 31, 0x09, Malformed::Length),
         (&gtpu, Protocol::Gtpu, 28, 0x34, Malformed::Length),
         (&gtpu, Protocol::Gtpu, 36, 0x15, Malformed::Payload),
+        (&lisp, Protocol::Lisp, 28, 0x4a, Malformed::Flags),
+        (&lisp, Protocol::Lisp, 25, 0x0f, Malformed::Truncated),
+        (&lisp, Protocol::Lisp, 25, 0x10, Malformed::Payload),
+        (&lisp, Protocol::Lisp, 36, 0x55, Malformed::Payload),
+        (&lisp, Protocol::Lisp, 9, 6, Malformed::Carrier),
+        (&bare_ip, bareudp(ethertype::IPV4, false), 25, 0x08, Malformed::Payload),
+        (&bare_ip, bareudp(ethertype::IPV4, false), 28, 0x65, Malformed::Payload),
+        (&bare_ip, bareudp(ethertype::IPV4, true), 28, 0x55, Malformed::Payload),
+        (&bare_mpls, bareudp(ethertype::MPLS, false), 16, 0xe0, Malformed::Payload),
+        (&vxlan, Protocol::Srv6 { flow_label: FlowLabel::Zero }, 0, 0x45, Malformed::Carrier),
     ] {
         let mut bad = packet.clone();
         bad[at] = value;
@@ -366,6 +513,21 @@ fn bad_headers_are_refused_by_name() {
     wrong[10] ^= 1;
     assert_eq!(decapsulate(&wrong, PROTOCOLS[0], ALL).map(|_| ()), Err(Malformed::Checksum));
     assert_eq!(checksum::checksum(&vxlan[..20]), 0);
+}
+
+/// The checksum of GRE does not cover the flag that says that there is one (RFC 2784 section 2.1): without the flag, the checksum is
+/// payload.
+#[test]
+fn checksum_of_gre_does_not_cover_its_flag() {
+    let header = Header::Gre { key: None, checksum: true, sequence: None, payload: Payload::Ethernet };
+    let owned = Owned::new(Protocol::Gre, header);
+    let mut packet = encapsulate(&outer(0), &owned, &Each::default(), &[0x45; 40]).unwrap().split_off(14);
+    let with = decapsulate(&packet, Protocol::Gre, ALL).unwrap();
+    assert_eq!((with.start, with.header), (28, header));
+    packet[20] ^= 0x80;
+    let without = decapsulate(&packet, Protocol::Gre, ALL).unwrap();
+    let header = Header::Gre { key: None, checksum: false, sequence: None, payload: Payload::Ethernet };
+    assert_eq!((without.start, without.header), (24, header));
 }
 
 #[test]
@@ -379,6 +541,14 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(prepare(Protocol::Geneve, &geneve(&long[..5])), Err(Unwritable::Range));
     let vxlan = |vni| Header::Vxlan { vni, group: None };
     assert_eq!(prepare(PROTOCOLS[0], &vxlan(1 << 24)), Err(Unwritable::Range));
+    let bare = |payload| Header::Bareudp { payload };
+    let ip = bareudp(ethertype::IPV4, false);
+    assert_eq!(prepare(ip, &bare(Payload::Packet(ethertype::IPV4))), Ok(14 + 20 + 8));
+    assert_eq!(prepare(ip, &bare(Payload::Packet(ethertype::IPV6))), Err(Unwritable::Payload));
+    assert_eq!(prepare(bareudp(ethertype::TEB, false), &bare(Payload::Ethernet)), Err(Unwritable::Payload));
+    let lisp = |instance, number| Header::Lisp { instance: Some(instance), payload: Payload::Packet(number) };
+    assert_eq!(prepare(Protocol::Lisp, &lisp(1, ethertype::MPLS)), Err(Unwritable::Payload));
+    assert_eq!(prepare(Protocol::Lisp, &lisp(1 << 24, ethertype::IPV4)), Err(Unwritable::Range));
     let mixed = Outer { src: IpAddr::from([0u8; 16]), ..outer };
     assert!(Prepared::new(&[], &mixed, PROTOCOLS[0], &vxlan(1)).is_err());
     // The longest packet, and one byte more.

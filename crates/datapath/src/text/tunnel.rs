@@ -18,6 +18,8 @@ pub mod kinds {
     pub const VXLAN: u32 = 4;
     /// Geneve.
     pub const GENEVE: u32 = 5;
+    /// LISP.
+    pub const LISP: u32 = 105;
     /// ERSPAN.
     pub const ERSPAN: u32 = 107;
     /// ERSPAN over IPv6.
@@ -26,6 +28,10 @@ pub mod kinds {
     pub const IP6GRE: u32 = 109;
     /// GTP-U.
     pub const GTPU: u32 = 110;
+    /// Packets in UDP without a header.
+    pub const BAREUDP: u32 = 111;
+    /// Segment routing over IPv6.
+    pub const SRV6: u32 = 112;
 }
 
 /// Formats `header(...)`.
@@ -85,6 +91,26 @@ pub fn format_header(out: &mut String, push: &Encapsulation) {
             let at = after_udp(out);
             put!(out, "gtpu(flags=0x{:x},msgtype={},teid=0x{:x})", byte(at), byte(at + 1), be32(at + 4));
         }
+        // OVS sends these two from the kernel only, so it has no text for them.
+        kinds::LISP => {
+            let at = after_udp(out);
+            put!(out, "lisp(flags=0x{:x},instance_id=0x{:x})", byte(at), be32(at + 4) >> 8);
+        }
+        kinds::BAREUDP => {
+            after_udp(out);
+            out.push_str("bareudp()");
+        }
+        kinds::SRV6 => {
+            // The last segment is the first one there.
+            let count = if byte(20) == 43 { usize::from(byte(l4 + 4)) + 1 } else { 0 };
+            put!(out, "srv6(segments_left={},segs(", if count > 0 { byte(l4 + 3) } else { 0 });
+            for (i, segment) in (0..count).rev().enumerate() {
+                let at = l4 + 8 + 16 * segment;
+                let address = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| byte(at + i)));
+                put!(out, "{}{address}", if i > 0 { "," } else { "" });
+            }
+            out.push_str("))");
+        }
         kinds::ERSPAN | kinds::IP6ERSPAN => {
             let at = l4 + 8;
             let session = be16(at + 2) & 0x3ff;
@@ -131,5 +157,103 @@ pub fn format_options(out: &mut String, options: &[u8]) {
             }
         }
         out.push('}');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use packet::wire::ethertype;
+    use tunnel::config::{BarePayload, FlowLabel};
+    use tunnel::header::{Header, Payload, Protocol};
+    use tunnel::outer::{Outer, Prepared};
+    use tunnel::send::SourcePorts;
+    use tunnel::srv6::Segments;
+
+    use super::*;
+    use crate::PortNo;
+
+    fn text(outer: &Outer, protocol: Protocol, header: &Header<'_>, kind: u32) -> String {
+        let ethertype: [u8; 2] = if outer.src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
+        let ethernet = [&[0xf8, 0xbc, 0x12, 0x44, 0x34, 0xb6, 0xf8, 0xbc, 0x12, 0x46, 0x58, 0xe0][..], &ethertype];
+        let push = Encapsulation {
+            tunnel_port: PortNo(6),
+            out_port: PortNo(1),
+            kind,
+            headers: Prepared::new(&ethernet.concat(), outer, protocol, header).unwrap(),
+            source_ports: SourcePorts::default(),
+            sequence: None,
+        };
+        let mut out = String::new();
+        format_header(&mut out, &push);
+        out
+    }
+
+    const ETHERNET: &str = "eth(dst=f8:bc:12:44:34:b6,src=f8:bc:12:46:58:e0,dl_type=0x";
+
+    #[test]
+    fn segment_routing_as_in_ovs() {
+        let segments = [0x90, 0x91, 0x92].map(|last| Ipv6Addr::new(0x2001, 0xcafe, 0, 0, 0, 0, 0, last));
+        let src = IpAddr::from(Ipv6Addr::new(0x2001, 0xcafe, 0, 0, 0, 0, 0, 0x88));
+        let protocol = Protocol::Srv6 { flow_label: FlowLabel::Copy };
+        let payload = Payload::Packet(ethertype::IPV4);
+        for (count, proto, rest) in [
+            (3, 43, "srv6(segments_left=2,segs(2001:cafe::90,2001:cafe::91,2001:cafe::92)))"),
+            (1, 43, "srv6(segments_left=0,segs(2001:cafe::90)))"),
+            (0, 4, "srv6(segments_left=0,segs()))"),
+        ] {
+            let outer = Outer {
+                src,
+                dst: segments[0].into(),
+                tos: 0,
+                ttl: 64,
+                dont_fragment: false,
+                ports: (0, 0),
+                checksum: false,
+            };
+            let header = Header::Srv6 { segments: Segments::Path(&segments[..count]), payload };
+            let size = 54 + if count > 0 { 8 + 16 * count } else { 0 };
+            assert_eq!(
+                text(&outer, protocol, &header, kinds::SRV6),
+                format!(
+                    "header(size={size},type=112,{ETHERNET}86dd),ipv6(src=2001:cafe::88,dst=2001:cafe::90,label=0,\
+                     proto={proto},tclass=0x0,hlimit=64),{rest}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn headers_that_ovs_has_no_text_for() {
+        let outer = Outer {
+            src: [192, 0, 2, 1].into(),
+            dst: [192, 0, 2, 2].into(),
+            tos: 0,
+            ttl: 64,
+            dont_fragment: true,
+            ports: (0, 4341),
+            checksum: false,
+        };
+        let payload = Payload::Packet(ethertype::IPV4);
+        let bare = BarePayload { ethertype: ethertype::IPV4, with_relative: true };
+        for (protocol, header, kind, size, rest) in [
+            (
+                Protocol::Lisp,
+                Header::Lisp { instance: Some(0x123), payload },
+                kinds::LISP,
+                50,
+                "lisp(flags=0x48,instance_id=0x123)",
+            ),
+            (Protocol::Bareudp(bare), Header::Bareudp { payload }, kinds::BAREUDP, 42, "bareudp()"),
+        ] {
+            assert_eq!(
+                text(&outer, protocol, &header, kind),
+                format!(
+                    "header(size={size},type={kind},{ETHERNET}0800),ipv4(src=192.0.2.1,dst=192.0.2.2,proto=17,tos=0,\
+                     ttl=64,frag=0x4000),udp(src=0,dst=4341,csum=0x0),{rest})"
+                )
+            );
+        }
     }
 }
