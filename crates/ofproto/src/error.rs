@@ -43,9 +43,17 @@ pub enum Error {
     /// The datapath has not been attached yet.
     #[error("the switch has no datapath yet")]
     NoDatapath,
-    /// There are no headers of this type of tunnel.
-    #[error("tunnels of type {0} are not supported")]
-    TunnelKind(&'static str),
+    /// A port of bareudp does not say what it carries.
+    #[error("a bareudp port needs the option payload_type")]
+    NoPayload,
+    /// Another port of the same UDP port carries something else.
+    #[error("{port}: another port carries something else through {carrier}")]
+    OtherPayload {
+        /// Port.
+        port: String,
+        /// What both would share.
+        carrier: String,
+    },
     /// Another tunnel port takes the same packets.
     #[error(transparent)]
     SameTunnel(#[from] tunnel::matching::SameConfig),

@@ -199,11 +199,17 @@ impl Switch {
         *self.settings.lock()
     }
 
-    /// Which port of which bridge a datapath port is, by name.
-    pub fn locate_port(&self, port: PortNo) -> Option<(String, OfPort)> {
+    /// At which port of which bridge, by name, a packet with the key of a datapath has come in.
+    pub fn locate(&self, key: &Key) -> Result<(String, OfPort), Unlocated> {
         let forwarding = self.forwarding.read();
-        let &(bridge, port) = forwarding.by_dp_port.get(&port)?;
-        Some((forwarding.bridges.get(&bridge)?.config.name.clone(), port))
+        let port = PortNo(key.common().in_port.get());
+        let &(bridge, of_port) = match forwarding.tunnels.locate(key) {
+            Located::Tunnel(location) => location,
+            Located::Nowhere => return Err(Unlocated::Tunnel),
+            Located::Plain => forwarding.by_dp_port.get(&port).ok_or(Unlocated::Port(port.0))?,
+        };
+        let bridge = forwarding.bridges.get(&bridge).ok_or(Unlocated::Port(port.0))?;
+        Ok((bridge.config.name.clone(), of_port))
     }
 
     /// How many OpenFlow peers were disconnected because more was kept for all than may be.
@@ -398,6 +404,17 @@ impl Switch {
             }
         }
     }
+}
+
+/// Why a packet has come in at no port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unlocated {
+    /// No bridge has this port of the datapath.
+    #[error("no OpenFlow port for datapath port {0}")]
+    Port(u32),
+    /// It has left a tunnel of which no port is.
+    #[error("no OpenFlow tunnel port for this packet")]
+    Tunnel,
 }
 
 /// What is traced.

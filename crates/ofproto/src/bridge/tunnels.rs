@@ -2,6 +2,7 @@
 
 use openflow::OfPort;
 use ports::Port;
+use tunnel::config::FlowLabel;
 use tunnel::header::Protocol;
 use tunnel::matching::Address;
 
@@ -18,11 +19,15 @@ impl Bridge {
         let switch = &self.switch;
         let _adding = switch.adding_tunnel.lock();
         let config = &tunnel.config;
-        let protocol = match tunnel::send::protocol(config).ok_or(Error::TunnelKind(config.kind.name()))? {
+        let protocol = match tunnel::send::protocol(config).ok_or(Error::NoPayload)? {
             // Headers say whether they have the extension.
             Protocol::VxlanGpe => Protocol::Vxlan { group_policy: config.group_policy },
+            Protocol::Srv6 { .. } => Protocol::Srv6 { flow_label: FlowLabel::Zero },
             protocol => protocol,
         };
+        if switch.forwarding.read().tunnels.protocol_of(config).is_some_and(|other| other != protocol) {
+            return Err(Error::OtherPayload { port: tunnel.name().into(), carrier: carrier_name(config) });
+        }
         if let Some(problem) = switch.forwarding.read().tunnel_conflict(config) {
             return Err(Error::TunnelConflict { port: tunnel.name().into(), problem });
         }

@@ -12,6 +12,7 @@ use datapath::text::tunnel::kinds;
 use openflow::OfPort;
 use packet::Key;
 use packet::flow::tun_flags;
+use packet::wire::ip_proto::{GRE, UDP};
 use parking_lot::Mutex;
 use ports::{Error as PortError, Features, Link, Mac, Port, RxQueue, Stats, TxDrops, TxQueue};
 use tunnel::config::{Config, Kind};
@@ -175,7 +176,10 @@ pub(crate) fn kind_number(kind: Kind) -> u32 {
         Kind::Ip6erspan => kinds::IP6ERSPAN,
         Kind::Ip6gre => kinds::IP6GRE,
         Kind::Gtpu => kinds::GTPU,
-        _ => kinds::GRE,
+        Kind::Lisp => kinds::LISP,
+        Kind::Bareudp => kinds::BAREUDP,
+        Kind::Srv6 => kinds::SRV6,
+        Kind::Gre => kinds::GRE,
     }
 }
 
@@ -221,7 +225,7 @@ impl Tunnels {
 
     /// Adds a carrier without users.
     pub fn add_carrier(&mut self, config: &Config, protocol: Protocol, dp_port: PortNo) {
-        let udp_port = if protocol.ip_proto() == 17 { config.dst_port } else { 0 };
+        let udp_port = if protocol.ip_proto() == UDP { config.dst_port } else { 0 };
         let name = carrier_name(config);
         self.carriers.push(Carrier { name, dp_port, kind: config.kind, udp_port, protocol, users: 0 });
     }
@@ -264,11 +268,20 @@ impl Tunnels {
         self.carriers.extract_if(.., |carrier| carrier.users == 0).map(|carrier| carrier.dp_port).collect()
     }
 
+    /// The protocol of the carrier for tunnels with these options, if it is there.
+    pub fn protocol_of(&self, config: &Config) -> Option<Protocol> {
+        let name = carrier_name(config);
+        self.carriers.iter().find(|carrier| carrier.name == name).map(|carrier| carrier.protocol)
+    }
+
     /// The carrier of packets of this IP protocol, to this UDP port, over IPv6 or not.
     pub fn listener(&self, ip_proto: u8, udp_port: u16, is_v6: bool) -> Option<&Carrier> {
-        if ip_proto == 17 {
-            let of_port = |carrier: &&Carrier| carrier.udp_port == udp_port && carrier.protocol.ip_proto() == 17;
+        if ip_proto == UDP {
+            let of_port = |carrier: &&Carrier| carrier.udp_port == udp_port && carrier.protocol.ip_proto() == UDP;
             return self.carriers.iter().find(of_port);
+        }
+        if ip_proto != GRE {
+            return self.carriers.iter().find(|carrier| carrier.protocol.flow_protos().contains(&ip_proto));
         }
         let of_kind = |kinds: [Kind; 2]| kinds.iter().find_map(|kind| self.carriers.iter().find(|c| c.kind == *kind));
         let order = |v4: Kind, v6: Kind| if is_v6 { [v6, v4] } else { [v4, v6] };
@@ -283,6 +296,6 @@ impl Tunnels {
 
     /// Whether any carrier is of this IP protocol.
     pub fn listens_to(&self, ip_proto: u8) -> bool {
-        self.carriers.iter().any(|carrier| carrier.protocol.ip_proto() == ip_proto)
+        self.carriers.iter().any(|carrier| carrier.protocol.flow_protos().contains(&ip_proto))
     }
 }

@@ -465,7 +465,9 @@ fn outer_key(inner: &Key, dst: ports::Mac, src: ports::Mac, outer: &Outer, heade
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             common.dl_type = ethertype::IPV6.into();
-            common.nw_proto = headers.get(14 + 6).copied().unwrap_or(0);
+            // A flow sees what is behind the routing header.
+            let next = |at: usize| headers.get(at).copied().unwrap_or(0);
+            common.nw_proto = if next(14 + 6) == ip_proto::ROUTING { next(14 + 40) } else { next(14 + 6) };
             let l3 = key.l3_mut();
             (l3.ipv6_src, l3.ipv6_dst) = (src.octets(), dst.octets());
         }

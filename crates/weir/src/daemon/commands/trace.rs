@@ -1,6 +1,5 @@
 //! `ofproto/trace`: what the tables do to a packet, explained.
 
-use datapath::PortNo;
 use ofproto::trace::{Request, Trace, parse_ct_state};
 use packet::flow::text::{Items, NoNames};
 use packet::flow::{VLAN_PRESENT, VlanLimit, compose, extract};
@@ -152,9 +151,7 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
     if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
         common.dl_type = NO_ETHERNET_TYPE.into();
     }
-    let port = PortNo(common.in_port.get());
-    let found = context.engine.switch.locate_port(port);
-    let (bridge, port) = found.ok_or_else(|| format!("no OpenFlow port for datapath port {}", port.0))?;
+    let (bridge, port) = context.engine.switch.locate(&key).map_err(|error| error.to_string())?;
     key.common_mut().in_port = port.0.into();
     Ok((bridge, key))
 }
