@@ -108,6 +108,11 @@ fn class_of(place: Place) -> (u16, Class) {
     (u16::from(len) + origin.bonus(), class)
 }
 
+/// Whether an address of IPv6 is one of a link (fe80::/10).
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 fn place_of(mark: u32, prefix: Prefix, origin: Origin) -> Place {
     Place(mark, (origin, prefix.mapped_len()), bits(prefix.address()))
 }
@@ -142,6 +147,19 @@ impl Routes {
         self.addresses.get(device)?.nearest(to)
     }
 
+    /// The own address from which packets are sent to an address over a gateway, from the nearest network: the address's or else the
+    /// gateway's. Behind a gateway with a link-local address, only link-local addresses are reached from one.
+    pub fn source(&self, device: &str, to: IpAddr, gateway: Option<IpAddr>) -> Option<IpAddr> {
+        if let Some(source) = self.source_for(device, to) {
+            return Some(source);
+        }
+        let gateway = gateway?;
+        let global = |own: &&(IpAddr, u8)| own.0.is_ipv6() && !is_link_local(own.0);
+        let global =
+            self.addresses(device).iter().find(global).filter(|_| is_link_local(gateway) && !is_link_local(to));
+        global.map(|(own, _)| *own).or_else(|| self.source_for(device, gateway))
+    }
+
     /// Adds a route, in the place of one with the same mark, prefix and origin. Its source is chosen by its destination, or else by its
     /// gateway.
     pub fn add(
@@ -152,8 +170,7 @@ impl Routes {
         gateway: Option<IpAddr>,
         origin: Origin,
     ) -> Result<(), NoSource> {
-        let source = self.source_for(device, prefix.address());
-        let source = source.or_else(|| self.source_for(device, gateway?)).ok_or(NoSource)?;
+        let source = self.source(device, prefix.address(), gateway).ok_or(NoSource)?;
         self.insert(Route { mark, prefix, device: device.into(), gateway, source, origin });
         Ok(())
     }
@@ -318,6 +335,18 @@ mod tests {
         }
         seen.sort();
         assert_eq!(seen, ["0.0.0.0/0", "192.0.2.0/24", "192.0.2.1/32", "2001:db8::/64"]);
+    }
+
+    #[test]
+    fn a_gateway_of_the_link_is_no_reason_for_a_source_of_the_link() {
+        let mut routes = Routes::default();
+        routes.set_addresses("eth1", vec![(ip("fe80::1"), 64)]);
+        let source = |routes: &Routes, to: &str| routes.source("eth1", ip(to), Some(ip("fe80::fe")));
+        assert_eq!(source(&routes, "2001:db9::"), Some(ip("fe80::1")), "there is no other");
+        routes.set_addresses("eth1", vec![(ip("192.0.2.1"), 24), (ip("fe80::1"), 64), (ip("2001:db8::1"), 64)]);
+        assert_eq!(source(&routes, "2001:db9::"), Some(ip("2001:db8::1")));
+        assert_eq!(source(&routes, "fe80::9"), Some(ip("fe80::1")));
+        assert_eq!(routes.source("eth1", ip("2001:db9::"), Some(ip("2001:db9::1"))), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct NetlinkCounters {
     pub sent: u64,
     /// Answers and events.
     pub received: u64,
-    /// Times that events were lost because too many waited, and all interfaces were asked for anew.
+    /// Times that events were lost because too many waited, and all was asked for anew.
     pub overflows: u64,
 }
 
@@ -48,9 +48,9 @@ pub struct NetlinkCounters {
 pub fn netlink_counters() -> NetlinkCounters {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     NetlinkCounters {
-        sent: read(&netlink::SENT),
-        received: read(&netlink::RECEIVED),
-        overflows: read(&netlink::OVERFLOWS),
+        sent: read(&::netlink::SENT),
+        received: read(&::netlink::RECEIVED),
+        overflows: read(&::netlink::OVERFLOWS),
     }
 }
 

@@ -5,30 +5,21 @@
 //! changed does not cost the others.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::os::fd::OwnedFd;
 
-use netlink_packet_core::{
-    ErrorBuffer, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
-    NetlinkMessage, NlasIterator, ParseableParametrized,
-};
+use ::netlink::message::{Messages, find_answer};
+use ::netlink::{Event as Told, Events as Socket, Requests};
+use netlink_packet_core::{NLM_F_ACK, NlasIterator, ParseableParametrized};
 use netlink_packet_route::link::{
     LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkMessage, LinkXdp, Stats64, XdpAttached,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 
 use super::{Facts, XdpAttachment};
 use crate::{Mac, Stats};
 
-/// Room for one datagram at first. The kernel sends an interface in one message, by far the longest part of
-/// which are the virtual functions of a NIC, and those only to who asks for them.
-const BUFFER: usize = 64 * 1024;
 /// Length of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
-/// Messages start at multiples of it (NLMSG_ALIGNTO).
-const ALIGNMENT: usize = 4;
 
 // linux/if_link.h, where libc lacks them.
 const IFLA_NUM_TX_QUEUES: u16 = 31;
@@ -53,21 +44,12 @@ const WANTED: [u16; 7] = [
 /// changes listens to [`Events`] anyway.
 const DUMPS: usize = 3;
 
-/// Datagrams that were sent to the kernel, and came from it; events that it had no room for. Of all sockets.
-pub(super) static SENT: AtomicU64 = AtomicU64::new(0);
-pub(super) static RECEIVED: AtomicU64 = AtomicU64::new(0);
-pub(super) static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
-
-/// A blocking NETLINK_ROUTE socket with one request under way at most.
-pub(super) struct Netlink {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
-}
+/// Requests about interfaces.
+pub(super) struct Netlink(Requests);
 
 impl Netlink {
     pub fn open() -> io::Result<Netlink> {
-        Ok(Netlink { socket: Socket::new(NETLINK_ROUTE)?, sequence: 0, buffer: vec![0; BUFFER] })
+        Requests::open().map(Netlink)
     }
 
     pub fn get(&mut self, index: u32) -> io::Result<Facts> {
@@ -92,28 +74,18 @@ impl Netlink {
     fn dump(&mut self) -> io::Result<Option<Vec<Facts>>> {
         // The counters are the larger part of an answer.
         let request = about(0, vec![LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])]);
-        self.send(RouteNetlinkMessage::GetLink(request), NLM_F_DUMP)?;
-        let (mut all, mut whole) = (Vec::new(), true);
-        loop {
-            let len = self.receive()?;
-            for message in Messages(&self.buffer[..len]) {
-                let message = message?;
-                if message.sequence_number() != self.sequence {
-                    continue;
-                }
-                whole &= message.flags() & NLM_F_DUMP_INTR == 0;
-                match message.message_type() {
-                    libc::RTM_NEWLINK => {
-                        let mut facts = Facts::default();
-                        parse_link(message.payload(), &mut facts).ok_or_else(cut_short)?;
-                        all.push(facts);
-                    }
-                    NLMSG_DONE => return Ok(whole.then_some(all)),
-                    NLMSG_ERROR => error_of(message.payload())?,
-                    _ => {}
-                }
+        let (mut all, mut is_cut_short) = (Vec::new(), false);
+        let whole = self.0.dump(RouteNetlinkMessage::GetLink(request), |kind, body| {
+            let mut facts = Facts::default();
+            match parse_link(body, &mut facts) {
+                Some(()) if kind == libc::RTM_NEWLINK => all.push(facts),
+                found => is_cut_short |= found.is_none(),
             }
+        })?;
+        if is_cut_short {
+            return Err(cut_short());
         }
+        Ok(whole.then_some(all))
     }
 
     pub fn set_up(&mut self, index: u32, up: bool) -> io::Result<()> {
@@ -138,48 +110,16 @@ impl Netlink {
     }
 
     fn get_link(&mut self, request: LinkMessage) -> io::Result<Facts> {
-        self.send(RouteNetlinkMessage::GetLink(request), 0)?;
-        let Some(body) = self.answer()? else { return Err(io::Error::other("netlink answer without an interface")) };
+        let Some(body) = self.0.ask(RouteNetlinkMessage::GetLink(request), 0)? else {
+            return Err(io::Error::other("netlink answer without an interface"));
+        };
         let mut facts = Facts::default();
-        parse_link(&self.buffer[body], &mut facts).ok_or_else(cut_short)?;
+        parse_link(body, &mut facts).ok_or_else(cut_short)?;
         Ok(facts)
     }
 
     fn change(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
-        self.send(request, NLM_F_ACK)?;
-        self.answer().map(|_| ())
-    }
-
-    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let bytes = message(request, flags | NLM_F_REQUEST, self.sequence);
-        retry(|| self.socket.send(&bytes, 0))?;
-        SENT.fetch_add(1, Relaxed);
-        Ok(())
-    }
-
-    /// Waits for the answer to the request that was sent last: where its body is in the buffer, or nothing for a
-    /// bare acknowledgement. The kernel answers rtnetlink requests before the send returns.
-    fn answer(&mut self) -> io::Result<Body> {
-        loop {
-            let len = self.receive()?;
-            match find_answer(&self.buffer[..len], self.sequence) {
-                Some(answer) => return answer,
-                // Left from a request that was given up.
-                None => continue,
-            }
-        }
-    }
-
-    /// Waits for a datagram and takes it, however long it is.
-    fn receive(&mut self) -> io::Result<usize> {
-        let len = receive(&self.socket, &mut [], libc::MSG_PEEK)?;
-        if len > self.buffer.len() {
-            self.buffer.resize(len.next_power_of_two(), 0);
-        }
-        let len = receive(&self.socket, &mut self.buffer, 0)?;
-        RECEIVED.fetch_add(1, Relaxed);
-        Ok(len.min(self.buffer.len()))
+        self.0.ask(request, NLM_F_ACK).map(|_| ())
     }
 }
 
@@ -189,34 +129,6 @@ fn about(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
     message.header = LinkHeader { index, ..LinkHeader::default() };
     message.attributes = attributes;
     message
-}
-
-/// A message as bytes.
-fn message(body: RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
-    let mut message = NetlinkMessage::from(body);
-    (message.header.flags, message.header.sequence_number) = (flags, sequence);
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
-}
-
-/// Where the body of a message is, if it is more than an acknowledgement.
-type Body = Option<std::ops::Range<usize>>;
-
-/// Receives a datagram and returns its whole length, which may be more than there is room for.
-fn receive(socket: &Socket, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
-    retry(|| socket.recv(&mut &mut *buffer, flags | libc::MSG_TRUNC))
-}
-
-/// Calls a system call again that a signal has interrupted.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
 }
 
 /// A change that the kernel tells of.
@@ -239,114 +151,40 @@ impl Event<'_> {
 }
 
 /// A socket that gets the changes of all interfaces of a namespace.
-pub(super) struct Events {
-    socket: Socket,
-    buffer: Vec<u8>,
-}
-
-/// Room for the changes of some thousand interfaces. Memory is taken as they wait; what does not fit is made up
-/// for by a dump.
-const EVENTS_BUFFER: usize = 8 << 20;
+pub(super) struct Events(Socket);
 
 impl Events {
     pub fn open() -> io::Result<Events> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        // Past the limit of the system only with CAP_NET_ADMIN: without, it is as much as that allows.
-        if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, EVENTS_BUFFER).is_err() {
-            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, EVENTS_BUFFER);
-        }
-        // With an address of its own, which the kernel chooses: to a socket without, nothing is told.
-        socket.bind(&SocketAddr::new(0, 1 << (libc::RTNLGRP_LINK - 1)))?;
-        Ok(Events { socket, buffer: vec![0; BUFFER] })
+        Socket::open(&[libc::RTNLGRP_LINK]).map(Events)
     }
 
     /// The same socket, for whoever waits for changes.
     pub fn readable(&self) -> io::Result<OwnedFd> {
-        self.socket.as_fd().try_clone_to_owned()
+        self.0.readable()
     }
 
     /// Calls `each` with the changes of one datagram. `false`: none waits.
     pub fn next(&mut self, mut each: impl FnMut(Event<'_>)) -> bool {
-        let len = match receive(&self.socket, &mut self.buffer, libc::MSG_DONTWAIT) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-            Ok(len) if len <= self.buffer.len() => len,
-            // ENOBUFS, or one that was too long, of which the kernel knows none.
-            _ => {
-                OVERFLOWS.fetch_add(1, Relaxed);
-                each(Event::Overflow);
-                return true;
-            }
-        };
-        RECEIVED.fetch_add(1, Relaxed);
-        for message in Messages(&self.buffer[..len]) {
-            let Ok(message) = message else {
-                each(Event::Overflow);
-                break;
-            };
+        self.0.next(|told| {
+            let Told::Message(message) = told else { return each(Event::Overflow) };
             let body = message.payload();
-            let Ok(LinkHeader { interface_family, index, .. }) = LinkHeader::parse(body) else { continue };
+            let Ok(LinkHeader { interface_family, index, .. }) = LinkHeader::parse(body) else { return };
             // A bridge of the kernel tells of its ports by the same messages, in its own address family: that
             // one of those goes does not mean that the interface does.
             if interface_family != AddressFamily::Unspec {
-                continue;
+                return;
             }
             match message.message_type() {
                 libc::RTM_NEWLINK => each(Event::Link(index, body)),
                 libc::RTM_DELLINK => each(Event::Gone(index)),
                 _ => {}
             }
-        }
-        true
-    }
-}
-
-/// The messages in a datagram. One of impossible length is the last.
-struct Messages<'a>(&'a [u8]);
-
-impl<'a> Iterator for Messages<'a> {
-    type Item = io::Result<NetlinkBuffer<&'a [u8]>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let bytes = std::mem::take(&mut self.0);
-        if bytes.is_empty() {
-            return None;
-        }
-        let message = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other);
-        if let Ok(message) = &message {
-            self.0 = bytes.get((message.length() as usize).next_multiple_of(ALIGNMENT)..).unwrap_or_default();
-        }
-        Some(message)
+        })
     }
 }
 
 fn cut_short() -> io::Error {
     io::Error::other("netlink answer is cut short")
-}
-
-/// The error that a message of that kind reports; zero is an acknowledgement.
-fn error_of(body: &[u8]) -> io::Result<()> {
-    match ErrorBuffer::new_checked(body).map_err(io::Error::other)?.code() {
-        None => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(code.get().wrapping_neg())),
-    }
-}
-
-/// Finds the message with this sequence number and says where its body is, or what error it reports.
-fn find_answer(bytes: &[u8], sequence: u32) -> Option<io::Result<Body>> {
-    for message in Messages(bytes) {
-        let message = match message {
-            Ok(message) if message.sequence_number() != sequence => continue,
-            Ok(message) => message,
-            Err(error) => return Some(Err(error)),
-        };
-        let body = message.payload();
-        if message.message_type() == NLMSG_ERROR {
-            return Some(error_of(body).map(|()| None));
-        }
-        let start = body.as_ptr().addr() - bytes.as_ptr().addr();
-        return Some(Ok(Some(start..start + body.len())));
-    }
-    None
 }
 
 /// `struct ifinfomsg` and its attributes. What is not there, or not as it should be, stays as it is.
@@ -456,44 +294,18 @@ pub(super) fn fuzz(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::{DefaultNla, ErrorMessage, NetlinkHeader, NetlinkPayload};
+    use ::netlink::message::message;
+    use netlink_packet_core::DefaultNla;
     use netlink_packet_route::link::{InfoKind, LinkInfo, LinkLayerType};
     use proptest::prelude::*;
 
     use super::*;
-
-    /// An error as the kernel reports it, in an answer to request 7.
-    fn error_message(code: i32) -> Vec<u8> {
-        let mut error = ErrorMessage::default();
-        (error.code, error.header) = (std::num::NonZeroI32::new(code), vec![0; 16]);
-        let mut message =
-            NetlinkMessage::<RouteNetlinkMessage>::new(NetlinkHeader::default(), NetlinkPayload::Error(error));
-        message.header.sequence_number = 7;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        bytes
-    }
 
     /// The body of a message about interface 5.
     fn link_body(flags: LinkFlags, attributes: Vec<LinkAttribute>) -> Vec<u8> {
         let mut link = about(5, attributes);
         (link.header.flags, link.header.link_layer_type) = (flags, LinkLayerType::Ether);
         message(RouteNetlinkMessage::NewLink(link), 0, 1)[16..].to_vec()
-    }
-
-    #[test]
-    fn error_answers_become_errors() {
-        let message = error_message(-libc::EPERM);
-        let error = find_answer(&message, 7).unwrap().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        assert!(find_answer(&message, 8).is_none());
-        assert!(matches!(find_answer(&error_message(0), 7), Some(Ok(None))));
-    }
-
-    #[test]
-    fn an_error_number_without_a_positive_form_is_an_error() {
-        assert!(find_answer(&error_message(i32::MIN), 7).unwrap().is_err());
     }
 
     #[test]
@@ -557,12 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_longer_than_the_buffer_is_asked_for_again() {
+    fn interfaces_are_asked_for() {
         let mut netlink = Netlink::open().unwrap();
-        netlink.buffer.truncate(64);
         assert_eq!(netlink.get_by_name("lo").unwrap().name, "lo");
-        assert!(netlink.buffer.len() > 64);
-        netlink.buffer.truncate(64);
         assert!(netlink.get_all().unwrap().iter().any(|facts| facts.name == "lo" && facts.loopback));
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use netstate::kernel::Scope;
+
 use crate::daemon::{self, Error, Settings};
 use crate::rundir::{self, Pidfile, Rundir};
 use crate::source::toml::TomlSource;
@@ -25,6 +27,7 @@ pub fn run(config: PathBuf, rundir: Rundir, log: &str) -> Result<(), Error> {
         rundir,
         log,
         timer: Timer::system(),
+        netstate: Scope::All,
         ready: Box::new(|| {}),
     };
     let outcome = daemon::run(settings, || source);

@@ -5,6 +5,7 @@
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
 //! port-watch         notices what happens to the ports' devices
+//! netstate           follows the kernel's routes and neighbours
 //! handlers, workers  belong to the datapath
 //! ```
 //!
@@ -36,6 +37,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::netstate::kernel::Scope;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -71,6 +73,7 @@ use apply::LiveSwitch;
 use commands::{Context, waiting};
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
+use netstate::NetWatch;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
 use watch::Watch;
@@ -87,6 +90,8 @@ pub struct Settings {
     pub log: Arc<Logger>,
     /// The clock.
     pub timer: Timer,
+    /// What of the kernel's routes and neighbours is followed.
+    pub netstate: Scope,
     /// Called when the first state is in force.
     pub ready: Box<dyn FnOnce()>,
 }
@@ -210,6 +215,7 @@ impl<S: ConfigSource> Daemon<S> {
             conntrack: Default::default(),
         })?;
         let watch = Watch::start(engine, configurator.jobs())?;
+        let _net_watch = NetWatch::start(engine, settings.netstate)?;
         let context = Rc::new(Context {
             engine: engine.clone(),
             configurator,

@@ -7,6 +7,7 @@
 
 use std::process::ExitCode;
 
+use netstate::kernel::Scope;
 use ovsdb::Remote;
 use ovsdb::transport::TlsFiles;
 
@@ -106,6 +107,7 @@ fn run(mut options: Options) -> Result<(), Error> {
         control_socket: options.control_socket(std::process::id()),
         log,
         timer: timer.clone(),
+        netstate: if options.system_routes { Scope::All } else { Scope::Addresses },
         ready: ready(&options),
     };
     let outcome = daemon::run(settings, || OvsdbSource::connect(database, rules, timer));

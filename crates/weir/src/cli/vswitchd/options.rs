@@ -53,6 +53,8 @@ pub struct Options {
     pub dummy: Dummy,
     /// Whether tests may stop and warp the clock: `--enable-dummy` is given.
     pub warpable: bool,
+    /// Whether tunnels use the kernel's routes and neighbours.
+    pub system_routes: bool,
     /// Files for TLS to the database.
     pub tls: Tls,
     /// Options that are accepted and mean nothing to Weir.
@@ -129,7 +131,7 @@ const DEFS: &[Def] = &[
         "for tests: interfaces are dummy ports (override: all, system), files anywhere",
     ),
     def("disable-system", None, No, "accepted: there is no kernel datapath"),
-    def("disable-system-route", None, No, "accepted: the kernel's routes are not used"),
+    def("disable-system-route", None, No, "tunnels do not use the kernel's routes and neighbours"),
     def("private-key", Some('p'), Needed, "private key for TLS"),
     def("certificate", Some('c'), Needed, "certificate for TLS"),
     def("ca-cert", Some('C'), Needed, "certificate of the CA for TLS"),
@@ -183,6 +185,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Invocation, String> {
         mlockall: false,
         dummy: Dummy::Explicit,
         warpable: false,
+        system_routes: true,
         tls: Tls::default(),
         ignored: Vec::new(),
     };
@@ -278,6 +281,7 @@ impl Options {
                     Some(other) => return Err(format!("--enable-dummy={other}: override or system")),
                 }
             }
+            "disable-system-route" => self.system_routes = false,
             "private-key" => self.tls.private_key = path(),
             "certificate" => self.tls.certificate = path(),
             "ca-cert" => self.tls.ca_cert = path(),
@@ -367,7 +371,9 @@ mod tests {
         assert_eq!(run(&["--enable-dummy=override"]).unwrap().dummy, Dummy::Override);
         assert_eq!(run(&["--enable-dummy"]).unwrap().dummy, Dummy::Explicit);
         assert!(run(&["--mlock"]).unwrap().mlockall);
+        assert!(run(&[]).unwrap().system_routes && !run(&["--disable-system-route"]).unwrap().system_routes);
         let options = run(&["--disable-system", "--user", "a:b"]).unwrap();
+        assert!(options.system_routes);
         assert_eq!((options.ignored, options.user), (vec!["--disable-system".to_owned()], Some("a:b".to_owned())));
     }
 

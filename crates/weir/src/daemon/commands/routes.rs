@@ -44,8 +44,7 @@ fn add(context: &Context, args: &[String]) -> Outcome {
     let prefix = Prefix::new(address, len).ok_or("Invalid parameters")?;
     let mut routes = context.engine.switch.netstate().routes.write();
     // By the address that was given, though the route is for its whole network.
-    let source = routes.source_for(device, address).or_else(|| routes.source_for(device, gateway?));
-    let source = source.ok_or("Error while inserting route.")?;
+    let source = routes.source(device, address, gateway).ok_or("Error while inserting route.")?;
     routes.insert(Route { mark, prefix, device: device.as_str().into(), gateway, source, origin: Origin::User });
     drop(routes);
     context.engine.switch.netstate_changed();
