@@ -58,7 +58,8 @@ pub enum Error {
     #[error(transparent)]
     SameTunnel(#[from] tunnel::matching::SameConfig),
     /// The options of a tunnel port contradict those of another one.
-    #[error("{port}: {problem}")]
+    // The second half is what logs of OVS are searched for.
+    #[error("{port}: {problem}; {port}: could not set configuration (File exists)")]
     TunnelConflict {
         /// Port.
         port: String,

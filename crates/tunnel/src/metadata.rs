@@ -82,7 +82,7 @@ pub struct Metadata {
 /// [`Metadata::of`] and [`Metadata::store`] do, without what lies between.
 #[inline]
 pub fn store_received(received: &Decapsulated<'_>, block: &mut packet::flow::block::Tunnel) {
-    let Outer { src, dst, tos, ttl, dont_fragment, checksum, .. } = received.outer;
+    let Outer { src, dst, tos, ttl, checksum, .. } = received.outer;
     *block = zerocopy::FromZeros::new_zeroed();
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -96,7 +96,8 @@ pub fn store_received(received: &Decapsulated<'_>, block: &mut packet::flow::blo
     }
     (block.tun_tos, block.tun_ttl) = (tos, ttl);
     let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
-    let mut flags = flag(dont_fragment, tun_flags::DF) | flag(checksum, tun_flags::CSUM);
+    // Whether routers could fragment it is of no concern any more, as in Open vSwitch.
+    let mut flags = flag(checksum, tun_flags::CSUM);
     let id = match received.header {
         Header::Vxlan { vni, group } => {
             if let Some(group) = group {
@@ -164,10 +165,9 @@ impl Metadata {
 
     /// That of a packet which was received, with what it carries.
     pub fn of(received: &Decapsulated<'_>) -> (Metadata, Payload) {
-        let Outer { src, dst, tos, ttl, dont_fragment, ports, checksum } = received.outer;
+        let Outer { src, dst, tos, ttl, ports, checksum, .. } = received.outer;
         let mut all = Metadata { src: Some(src), dst: Some(dst), tos, ttl, ports, ..Metadata::EMPTY };
         let mut flag = |is_set: bool, flag: u16| all.flags |= if is_set { flag } else { 0 };
-        flag(dont_fragment, tun_flags::DF);
         flag(checksum, tun_flags::CSUM);
         let payload = match received.header {
             Header::Vxlan { vni, group } => {

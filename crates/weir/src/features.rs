@@ -25,10 +25,13 @@ const fn feature(name: &'static str, title: &'static str, value: FeatureValue) -
     Feature { name, title, value }
 }
 
+/// The one that can be turned off.
+pub const TUNNEL_PUSH_POP: &str = "tnl_push_pop";
+
 /// In the order in which OVS lists them.
 pub const FEATURES: &[Feature] = &[
     feature("masked_set_action", "Masked set action", Flag(true)),
-    feature("tnl_push_pop", "Tunnel push pop", Flag(false)),
+    feature(TUNNEL_PUSH_POP, "Tunnel push pop", Flag(true)),
     feature("ufid", "Ufid", Flag(true)),
     feature("trunc", "Truncate action", Flag(true)),
     feature("clone", "Clone action", Flag(true)),

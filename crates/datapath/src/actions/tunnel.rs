@@ -77,6 +77,9 @@ pub struct Decapsulation {
     pub erspan: Option<PortNo>,
 }
 
+/// The shortest frame of Ethernet with a tag, without its checksum: shorter ones are padded.
+const SHORTEST: usize = 64;
+
 thread_local! {
     /// The identification of the next IPv4 packet that may be fragmented.
     static NEXT_ID: Cell<u16> = const { Cell::new(1) };
@@ -229,7 +232,10 @@ impl Decapsulation {
             Header::Geneve { options, .. } => options,
             _ => &[],
         });
-        packet.truncate(end);
+        // What is behind a mirrored frame in a longer frame than the shortest is no padding. It is passed on, as in Open vSwitch.
+        if protocol != Protocol::Erspan || packet.len() <= SHORTEST {
+            packet.truncate(end);
+        }
         packet.pull_front(inner);
         if let Some(number) = bare {
             // The switch sees a packet without Ethernet with a header that is made up.

@@ -85,6 +85,9 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             Punt::Unresolved { .. } | Punt::Neighbour { .. } => out.push_str("userspace(pid=0,slow_path(action))"),
         },
         Action::TunnelPush(push) => {
+            if push.headers.skipped() != 0 {
+                out.push_str("pop_eth,");
+            }
             out.push_str("tnl_push(tnl_port(");
             format_port(out, push.tunnel_port, context);
             out.push_str("),");

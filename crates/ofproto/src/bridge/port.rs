@@ -132,10 +132,23 @@ impl Bridge {
             let flows = datapath.remove_ports(&dp_ports)?;
             self.switch.credit_last(flows);
         }
+        self.forget_neighbours(&states);
         self.switch.ports_removed.store(true, SeqCst);
         self.switch.notify();
         states.iter().for_each(|state| self.switch.port_status(self.id, PortReason::Delete, state));
         Ok(())
+    }
+
+    /// Forgets the neighbours that are known by ports that go.
+    fn forget_neighbours(&self, going: &[PortState]) {
+        let mut neighbours = self.switch.underlay.netstate.neighbours.lock();
+        let before = neighbours.generation();
+        going.iter().for_each(|state| neighbours.flush(Some(&state.name)));
+        let changed = neighbours.generation() != before;
+        drop(neighbours);
+        if changed {
+            self.switch.netstate_changed();
+        }
     }
 
     /// Replaces the device of a port, which has gone. The port keeps its number, its settings

@@ -25,11 +25,11 @@ impl Bridge {
             Protocol::Srv6 { .. } => Protocol::Srv6 { flow_label: FlowLabel::Zero },
             protocol => protocol,
         };
-        if switch.forwarding.read().tunnels.protocol_of(config).is_some_and(|other| other != protocol) {
-            return Err(Error::OtherPayload { port: tunnel.name().into(), carrier: carrier_name(config) });
-        }
         if let Some(problem) = switch.forwarding.read().tunnel_conflict(config) {
             return Err(Error::TunnelConflict { port: tunnel.name().into(), problem });
+        }
+        if switch.forwarding.read().tunnels.protocol_of(config).is_some_and(|other| other != protocol) {
+            return Err(Error::OtherPayload { port: tunnel.name().into(), carrier: carrier_name(config) });
         }
         if switch.forwarding.read().tunnels.carrier_of(config).is_none() {
             let datapath = switch.datapath.get().ok_or(Error::NoDatapath)?;
@@ -72,6 +72,11 @@ impl Switch {
             drop(forwarding);
             self.notify();
         }
+    }
+
+    /// Whether packets are put into tunnels here.
+    pub fn has_tunnel_push_pop(&self) -> bool {
+        !self.forwarding.read().without_push_pop
     }
 
     /// The tunnel ports, a line each as `ofproto/list-tunnels` prints them.

@@ -162,24 +162,24 @@ pub(crate) fn carrier_name(config: &Config) -> String {
     let port = config.dst_port;
     match config.kind {
         Kind::Geneve => format!("genev_sys_{port}"),
-        Kind::Vxlan | Kind::Gtpu | Kind::Bareudp => format!("{}_sys_{port}", config.kind.name()),
+        Kind::Vxlan | Kind::Gtpu | Kind::Lisp | Kind::Bareudp => format!("{}_sys_{port}", config.kind.name()),
         kind => format!("{}_sys", kind.name()),
     }
 }
 
-/// The number of a tunnel's type in the text of datapath actions.
-pub(crate) fn kind_number(kind: Kind) -> u32 {
+/// The number of a tunnel's type in the text of datapath actions. Types that go over IPv4 and IPv6 have two.
+pub(crate) fn kind_number(kind: Kind, is_v6: bool) -> u32 {
     match kind {
         Kind::Vxlan => kinds::VXLAN,
         Kind::Geneve => kinds::GENEVE,
-        Kind::Erspan => kinds::ERSPAN,
-        Kind::Ip6erspan => kinds::IP6ERSPAN,
-        Kind::Ip6gre => kinds::IP6GRE,
+        Kind::Erspan | Kind::Ip6erspan if is_v6 => kinds::IP6ERSPAN,
+        Kind::Erspan | Kind::Ip6erspan => kinds::ERSPAN,
+        Kind::Gre | Kind::Ip6gre if is_v6 => kinds::IP6GRE,
+        Kind::Gre | Kind::Ip6gre => kinds::GRE,
         Kind::Gtpu => kinds::GTPU,
         Kind::Lisp => kinds::LISP,
         Kind::Bareudp => kinds::BAREUDP,
         Kind::Srv6 => kinds::SRV6,
-        Kind::Gre => kinds::GRE,
     }
 }
 

@@ -246,7 +246,7 @@ impl<'a> Ctx<'a, '_> {
             return self.event(|| Event::Warning("native tunnel header build failed"));
         };
         let (min, max) = route.source_ports;
-        let (kind, ports) = (kind_number(tunnel.config.kind), SourcePorts::new(min, max));
+        let (kind, ports) = (kind_number(tunnel.config.kind, outer.dst.is_ipv6()), SourcePorts::new(min, max));
         let sequence = tunnel.is_numbered().then(|| tunnel.sequence.clone());
         let push = Encapsulation::new(carrier, dp_port, kind, headers, ports, sequence);
         self.enter_underlay(push, bridge, device, mac, own, &outer);

@@ -1,11 +1,11 @@
 //! `dpif/show-dp-features` and `dpif/set-dp-features`: what the datapath can do. Weir's can always do the
-//! same, and translation has no second way that would leave something out.
+//! same, and translation has no second way that would leave something out, but for tunnels.
 
 use std::fmt::Write as _;
 
 use super::Context;
 use crate::features::FeatureValue::{Flag, Number};
-use crate::features::{FEATURES, Feature};
+use crate::features::{FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
 use crate::unixctl::Command;
 use crate::unixctl::command::Outcome;
 
@@ -36,27 +36,39 @@ fn show(context: &Context, args: &[String]) -> Outcome {
 
 fn set(context: &Context, args: &[String]) -> Outcome {
     known_bridge(context, &args[0])?;
+    let switch = &context.engine.switch;
+    let now = |feature: &Feature| match feature.name {
+        TUNNEL_PUSH_POP => Flag(switch.has_tunnel_push_pop()),
+        _ => feature.value,
+    };
     match &args[1..] {
-        [] => Ok(list()),
-        [name, rest @ ..] => set_feature(name, rest.first().map(String::as_str)),
+        [] => Ok(FEATURES.iter().map(|feature| line(feature, now(feature))).collect()),
+        [name] => find(name).map(|feature| line(feature, now(feature))),
+        [name, value, ..] => match accept(find(name)?, value)? {
+            Some(enabled) => {
+                switch.set_tunnel_push_pop(enabled);
+                Ok(String::new())
+            }
+            None => Ok(String::new()),
+        },
     }
 }
 
-fn list() -> String {
-    FEATURES.iter().map(line).collect()
+fn find(name: &str) -> Result<&'static Feature, String> {
+    FEATURES.iter().find(|feature| feature.name == name).ok_or_else(|| "Unexpected support field".into())
 }
 
-fn line(Feature { name, title, value }: &Feature) -> String {
-    let value = match value {
+/// A feature, as it is now.
+fn line(Feature { name, title, value }: &Feature, now: FeatureValue) -> String {
+    let text = |value: FeatureValue| match value {
         Flag(value) => value.to_string(),
         Number(value) => value.to_string(),
     };
-    format!("{name} ({title}) : [run time]:{value}, [boot time]:{value}\n")
+    format!("{name} ({title}) : [run time]:{}, [boot time]:{}\n", text(now), text(*value))
 }
 
-fn set_feature(name: &str, value: Option<&str>) -> Outcome {
-    let feature = FEATURES.iter().find(|feature| feature.name == name).ok_or("Unexpected support field")?;
-    let Some(text) = value else { return Ok(line(feature)) };
+/// Whether a feature can be set to this. What the one that changes is to be.
+fn accept(feature: &Feature, text: &str) -> Result<Option<bool>, String> {
     let same = match feature.value {
         Flag(value) => match text.to_ascii_lowercase().as_str() {
             "true" => value,
@@ -71,9 +83,10 @@ fn set_feature(name: &str, value: Option<&str>) -> Outcome {
         },
     };
     match (same, feature.value) {
-        (true, _) => Ok(String::new()),
+        (same, _) if feature.name == TUNNEL_PUSH_POP => Ok(Some(same)),
+        (true, _) => Ok(None),
         (false, Flag(false)) => Err("Can not enable features not supported by the datapth".into()),
-        (false, _) => Err(format!("{name} cannot be turned off: translation always uses it")),
+        (false, _) => Err(format!("{} cannot be turned off: translation always uses it", feature.name)),
     }
 }
 
@@ -94,13 +107,23 @@ mod tests {
 
     #[test]
     fn a_feature_stays_what_it_is() {
-        assert_eq!(set_feature("recirc", Some("true")), Ok(String::new()));
-        assert_eq!(set_feature("ct_eventmask", Some("false")), Ok(String::new()));
-        assert!(set_feature("recirc", Some("false")).unwrap_err().contains("cannot be turned off"));
-        assert!(set_feature("ct_eventmask", Some("true")).is_err());
-        assert_eq!(set_feature("recirc", Some("0")), Err("Boolean value expected".into()));
-        assert_eq!(set_feature("nonsense", None), Err("Unexpected support field".into()));
-        assert!(set_feature("max_vlan_headers", Some("3")).unwrap_err().contains("beyond"));
-        assert_eq!(set_feature("ufid", None), Ok("ufid (Ufid) : [run time]:true, [boot time]:true\n".into()));
+        let set = |name, value| accept(find(name).unwrap(), value);
+        assert_eq!(set("recirc", "true"), Ok(None));
+        assert_eq!(set("ct_eventmask", "false"), Ok(None));
+        assert!(set("recirc", "false").unwrap_err().contains("cannot be turned off"));
+        assert!(set("ct_eventmask", "true").is_err());
+        assert_eq!(set("recirc", "0"), Err("Boolean value expected".into()));
+        assert!(set("max_vlan_headers", "3").unwrap_err().contains("beyond"));
+        assert_eq!(find("nonsense").map(|feature| feature.name), Err("Unexpected support field".into()));
+        let ufid = find("ufid").unwrap();
+        assert_eq!(line(ufid, ufid.value), "ufid (Ufid) : [run time]:true, [boot time]:true\n");
+    }
+
+    #[test]
+    fn tunnels_can_be_left_to_others() {
+        let feature = find(TUNNEL_PUSH_POP).unwrap();
+        assert_eq!([accept(feature, "false"), accept(feature, "true")], [Ok(Some(false)), Ok(Some(true))]);
+        let shown = line(feature, Flag(false));
+        assert_eq!(shown, "tnl_push_pop (Tunnel push pop) : [run time]:false, [boot time]:true\n");
     }
 }
