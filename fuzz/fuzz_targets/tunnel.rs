@@ -2,8 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use packet::flow::Key;
 use tunnel::config::{BarePayload, FlowLabel};
 use tunnel::header::{Header, Protocol};
+use tunnel::metadata::receive;
 use tunnel::outer::{Decapsulated, Prepared, Verify, decapsulate};
 
 const PROTOCOLS: [Protocol; 13] = [
@@ -26,7 +28,14 @@ fuzz_target!(|data: &[u8]| {
     let Some((first, packet)) = data.split_first() else { return };
     let protocol = PROTOCOLS[usize::from(*first) % PROTOCOLS.len()];
     let verify = Verify { ip: first & 0x80 != 0, transport: first & 0x40 != 0 };
-    let Ok(Decapsulated { outer, header, start, end }) = decapsulate(packet, protocol, verify) else { return };
+    let result = decapsulate(packet, protocol, verify);
+    // The short way says the same.
+    let received = receive(packet, protocol, verify, Key::default().tunnel_mut());
+    assert_eq!(
+        received.map(|received| (received.start, received.end)),
+        result.map(|result| (result.start, result.end))
+    );
+    let Ok(Decapsulated { outer, header, start, end }) = result else { return };
     let payload = &packet[start..end];
     let Ok(prepared) = Prepared::new(&[], &outer, protocol, &header) else { return };
     let mut again = vec![0; prepared.len()];

@@ -206,6 +206,10 @@ pub enum Header<'a> {
     },
 }
 
+/// Bytes of a header of VXLAN, with any extension.
+pub(crate) const VXLAN_LEN: usize = 8;
+/// Bytes of a header of Geneve without its options.
+pub(crate) const GENEVE_LEN: usize = 8;
 const VXLAN_VNI: u8 = 0x08;
 const VXLAN_GROUP: u8 = 0x80;
 const GPE_VERSION: u8 = 0x30;
@@ -246,15 +250,30 @@ const GPE_PAYLOADS: [(u8, Payload); 5] = [
     (5, Payload::Packet(ethertype::MPLS)),
 ];
 
+/// What few protocols need to know of the headers below theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Below {
+    /// The protocol of IP.
+    pub proto: u8,
+    /// Whether the destination is a multicast address.
+    pub is_multicast: bool,
+}
+
 /// Reads the header at the start of `bytes`, which are all that the carrier carries. Returns it with its length; what is behind is
 /// the payload.
-pub fn read(protocol: Protocol, bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
+pub fn read<'a>(protocol: Protocol, below: &Below, bytes: &'a [u8]) -> Result<(Header<'a>, usize), Malformed> {
     match protocol {
         // Ports with the extension and ports without it may share one of UDP.
-        Protocol::Vxlan { .. } if bytes.first().is_some_and(|flags| flags & GPE_NEXT != 0) => read_gpe(bytes),
-        Protocol::Vxlan { group_policy } => read_vxlan(bytes, group_policy),
+        Protocol::Vxlan { .. } if has_extension(bytes) => read_gpe(bytes),
+        Protocol::Vxlan { group_policy } => {
+            let (vni, group) = read_vxlan(bytes, group_policy)?;
+            Ok((Header::Vxlan { vni, group }, VXLAN_LEN))
+        }
         Protocol::VxlanGpe => read_gpe(bytes),
-        Protocol::Geneve => read_geneve(bytes),
+        Protocol::Geneve => {
+            let Geneve { vni, oam, payload, options } = read_geneve(bytes)?;
+            Ok((Header::Geneve { vni, oam, payload, options }, GENEVE_LEN + options.len()))
+        }
         Protocol::Gre => {
             let (gre, len) = read_gre(bytes)?;
             let payload = Payload::of_ethertype(gre.ethertype);
@@ -264,28 +283,38 @@ pub fn read(protocol: Protocol, bytes: &[u8]) -> Result<(Header<'_>, usize), Mal
         Protocol::Erspan => read_erspan(bytes),
         Protocol::Gtpu => read_gtpu(bytes),
         Protocol::Lisp => read_lisp(bytes),
-        Protocol::Bareudp(bare) => read_bareudp(bytes, bare),
-        Protocol::Srv6 { .. } => srv6::read(ip_proto::ROUTING, bytes),
+        Protocol::Bareudp(bare) => read_bareudp(bytes, bare, below.is_multicast),
+        Protocol::Srv6 { .. } => srv6::read(below.proto, bytes),
     }
 }
 
+/// Whether a header of VXLAN has the protocol extension.
+#[inline]
+pub(crate) fn has_extension(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|flags| flags & GPE_NEXT != 0)
+}
+
+#[inline]
 pub(crate) fn first<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.first_chunk().ok_or(Malformed::Truncated)
 }
 
+#[inline]
 fn u24(bytes: [u8; 3]) -> u32 {
     u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]])
 }
 
-fn read_vxlan(bytes: &[u8], group_policy: bool) -> Result<(Header<'_>, usize), Malformed> {
-    let &[flags, more, id0, id1, a, b, c, reserved] = first(bytes)?;
+/// Network identifier and group.
+#[inline]
+pub(crate) fn read_vxlan(bytes: &[u8], group_policy: bool) -> Result<(u32, Option<Group>), Malformed> {
+    let &[flags, more, id0, id1, a, b, c, reserved] = first::<VXLAN_LEN>(bytes)?;
     let has_group = group_policy && flags & VXLAN_GROUP != 0;
     let known = VXLAN_VNI | if has_group { VXLAN_GROUP } else { 0 };
     let group = has_group.then_some(Group { id: u16::from_be_bytes([id0, id1]), flags: more });
     if flags != known || group.is_none() && [more, id0, id1] != [0; 3] || more & !0x48 != 0 || reserved != 0 {
         return Err(Malformed::Flags);
     }
-    Ok((Header::Vxlan { vni: u24([a, b, c]), group }, 8))
+    Ok((u24([a, b, c]), group))
 }
 
 fn read_gpe(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
@@ -300,17 +329,26 @@ fn read_gpe(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
     Ok((Header::VxlanGpe { vni: u24([a, b, c]), oam: flags & GPE_OAM != 0, payload }, 8))
 }
 
-fn read_geneve(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
-    let &[version_len, flags, p0, p1, a, b, c, _] = first(bytes)?;
+/// What a header of Geneve says.
+pub(crate) struct Geneve<'a> {
+    pub(crate) vni: u32,
+    pub(crate) oam: bool,
+    pub(crate) payload: Payload,
+    pub(crate) options: &'a [u8],
+}
+
+#[inline]
+pub(crate) fn read_geneve(bytes: &[u8]) -> Result<Geneve<'_>, Malformed> {
+    let &[version_len, flags, p0, p1, a, b, c, _] = first::<GENEVE_LEN>(bytes)?;
     if version_len >> 6 != 0 {
         return Err(Malformed::Version);
     }
-    let len = 8 + usize::from(version_len & 0x3f) * 4;
-    let options = bytes.get(8..len).ok_or(Malformed::Length)?;
+    let len = GENEVE_LEN + usize::from(version_len & 0x3f) * 4;
+    let options = bytes.get(GENEVE_LEN..len).ok_or(Malformed::Length)?;
     // Who looks at the options needs no flag that says that one of them is critical.
     options::check(options)?;
     let payload = Payload::of_ethertype(u16::from_be_bytes([p0, p1]));
-    Ok((Header::Geneve { vni: u24([a, b, c]), oam: flags & GENEVE_OAM != 0, payload, options }, len))
+    Ok(Geneve { vni: u24([a, b, c]), oam: flags & GENEVE_OAM != 0, payload, options })
 }
 
 struct Gre {
@@ -430,9 +468,11 @@ fn read_lisp(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
     Ok((Header::Lisp { instance, payload: ip_version(&bytes[8..])? }, 8))
 }
 
-fn read_bareudp(bytes: &[u8], bare: BarePayload) -> Result<(Header<'_>, usize), Malformed> {
+fn read_bareudp(bytes: &[u8], bare: BarePayload, is_multicast: bool) -> Result<(Header<'_>, usize), Malformed> {
     let payload = match bare.ethertype {
         ethertype::IPV4 => ip_version(bytes)?,
+        // The address tells multicast of MPLS from unicast, as in Linux.
+        ethertype::MPLS if is_multicast => Payload::Packet(ethertype::MPLS_MULTICAST),
         number => Payload::Packet(number),
     };
     match payload {

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use packet::flow::{Key as FlowKey, tun_flags};
+use packet::flow::{Key as FlowKey, block, tun_flags};
+use zerocopy::FromZeros;
 
-use crate::header::{Header, Mirror, Payload};
+use crate::Malformed;
+use crate::header::{self, Header, Mirror, Payload, Protocol};
 use crate::options::{self, MAX_LEN};
-use crate::outer::{Decapsulated, Outer};
+use crate::outer::{self, Decapsulated, Outer, PlainUdp, Verify};
 
 /// Options of Geneve as they are on the wire.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,16 +80,107 @@ pub struct Metadata {
     pub options: RawOptions,
 }
 
+/// What is left to know of a packet whose headers are in a block of a flow key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried<'a> {
+    /// What the tunnel carried.
+    pub payload: Payload,
+    /// Options of Geneve, each of them whole.
+    pub options: &'a [u8],
+    /// TOS or traffic class of the outer packet.
+    pub tos: u8,
+    /// Where the payload begins, from the start of the outer IP header.
+    pub start: usize,
+    /// Where it ends; padding of the frame may follow.
+    pub end: usize,
+}
+
+/// Reads all headers of a packet and puts what they say into a block of a flow key: as [`outer::decapsulate`] and [`store_received`] do,
+/// without what lies between where the packet is like most are. After an error the block has no meaning.
+#[inline]
+pub fn receive<'a>(
+    packet: &'a [u8],
+    protocol: Protocol,
+    verify: Verify,
+    block: &mut block::Tunnel,
+) -> Result<Carried<'a>, Malformed> {
+    match protocol {
+        Protocol::Vxlan { group_policy } => {
+            if let Some((plain, carried)) = PlainUdp::read(packet, verify)
+                && !header::has_extension(carried)
+            {
+                let (vni, group) = header::read_vxlan(carried, group_policy)?;
+                store_plain(plain, vni, false, block);
+                if let Some(group) = group {
+                    block.tun_gbp_id.set(group.id);
+                    block.tun_gbp_flags = group.flags;
+                }
+                let start = size_of_val(plain) + header::VXLAN_LEN;
+                let end = size_of_val(plain) + carried.len();
+                return Ok(Carried { payload: Payload::Ethernet, options: &[], tos: plain.ip.tos, start, end });
+            }
+        }
+        Protocol::Geneve => {
+            if let Some((plain, carried)) = PlainUdp::read(packet, verify) {
+                let header = header::read_geneve(carried)?;
+                store_plain(plain, header.vni, header.oam, block);
+                let start = size_of_val(plain) + header::GENEVE_LEN + header.options.len();
+                let end = size_of_val(plain) + carried.len();
+                let (payload, options) = (header.payload, header.options);
+                return Ok(Carried { payload, options, tos: plain.ip.tos, start, end });
+            }
+        }
+        _ => {}
+    }
+    receive_any(packet, protocol, verify, block)
+}
+
+/// Any packet that is not like most.
+#[inline(never)]
+fn receive_any<'a>(
+    packet: &'a [u8],
+    protocol: Protocol,
+    verify: Verify,
+    block: &mut block::Tunnel,
+) -> Result<Carried<'a>, Malformed> {
+    let received = outer::decapsulate(packet, protocol, verify)?;
+    store_received(&received, block);
+    let options = match received.header {
+        Header::Geneve { options, .. } => options,
+        _ => &[],
+    };
+    let Decapsulated { outer: Outer { tos, .. }, start, end, .. } = received;
+    Ok(Carried { payload: outer::payload_of(&received.header), options, tos, start, end })
+}
+
+/// Puts what most packets say into a block.
+#[inline]
+fn store_plain(PlainUdp { ip, udp }: &PlainUdp, vni: u32, oam: bool, block: &mut block::Tunnel) {
+    let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+    let flags = tun_flags::KEY
+        | flag(udp.checksum.get() != 0, tun_flags::CSUM)
+        | flag(oam, tun_flags::OAM);
+    *block = block::Tunnel {
+        tun_id: u64::from(vni).into(),
+        tun_src: ip.src.into(),
+        tun_dst: ip.dst.into(),
+        tun_flags: flags.into(),
+        tun_tos: ip.tos,
+        tun_ttl: ip.ttl,
+        ..FromZeros::new_zeroed()
+    };
+}
+
 /// Puts what the headers of a received packet said into a block of a flow key, all but the options: as
 /// [`Metadata::of`] and [`Metadata::store`] do, without what lies between.
 #[inline]
-pub fn store_received(received: &Decapsulated<'_>, block: &mut packet::flow::block::Tunnel) {
-    let Outer { src, dst, tos, ttl, checksum, .. } = received.outer;
-    *block = zerocopy::FromZeros::new_zeroed();
+pub fn store_received(received: &Decapsulated<'_>, block: &mut block::Tunnel) {
+    let Outer { ref src, ref dst, tos, ttl, checksum, .. } = received.outer;
+    *block = FromZeros::new_zeroed();
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            block.tun_src.set(src.into());
-            block.tun_dst.set(dst.into());
+            block.tun_src.set((*src).into());
+            block.tun_dst.set((*dst).into());
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             (block.tun_ipv6_src, block.tun_ipv6_dst) = (src.octets(), dst.octets());

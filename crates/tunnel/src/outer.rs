@@ -1,13 +1,13 @@
 //! The headers that carry a tunnel: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768) for those that need it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use packet::wire::checksum::{self, Sum};
 use packet::wire::{ethertype, ip_proto, ipv4, ipv6, udp};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::config::FlowLabel;
-use crate::header::{self, Header, Patches, Payload, Protocol, Unwritable, Writer};
+use crate::header::{self, Below, Header, Patches, Payload, Protocol, Unwritable, Writer};
 use crate::{Malformed, srv6};
 
 /// Most bytes of all headers of a tunnel, that of Ethernet included.
@@ -54,11 +54,20 @@ pub struct Decapsulated<'a> {
     pub end: usize,
 }
 
-/// Reads all headers of a packet that begins with its outer IP header and is for a tunnel's end.
+/// Reads all headers of a packet that begins with its outer IP header and is for a tunnel's end. [`crate::metadata::receive`] is for packets
+/// by the million.
+#[inline]
 pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<Decapsulated<'_>, Malformed> {
-    let (mut outer, above, proto) = read_ip(packet, verify)?;
-    let is_srv6 = matches!(protocol, Protocol::Srv6 { .. });
-    if if is_srv6 { outer.src.is_ipv4() } else { proto != protocol.ip_proto() } {
+    let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let mut outer =
+        Outer { src: none, dst: none, tos: 0, ttl: 0, dont_fragment: false, ports: (0, 0), checksum: false };
+    let (above, proto) = read_ip(packet, verify, &mut outer)?;
+    // Of segment routing it is looked at where the routing header is read.
+    let is_carrier = match protocol {
+        Protocol::Srv6 { .. } => outer.src.is_ipv6(),
+        _ => proto == protocol.ip_proto(),
+    };
+    if !is_carrier {
         return Err(Malformed::Carrier);
     }
     let mut carried =
@@ -77,27 +86,55 @@ pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<
         carried = &datagram[size_of_val(header)..];
         start += size_of_val(header);
     }
-    let end = start + carried.len();
-    let (mut header, len) = if is_srv6 { srv6::read(proto, carried)? } else { header::read(protocol, carried)? };
-    if let (Protocol::Bareudp(bare), Header::Bareudp { payload: Payload::Packet(number) }) = (protocol, &mut header)
-        && *number == ethertype::MPLS
-        && outer.dst.is_multicast()
-    {
-        // The address tells multicast of MPLS from unicast, as in Linux.
-        *number = ethertype::MPLS_MULTICAST;
-        if !bare.takes(*number) {
-            return Err(Malformed::Payload);
-        }
-    }
-    // The length of GTP-U may be less than that of UDP.
+    let below = Below { proto, is_multicast: outer.dst.is_multicast() };
+    let (header, len) = header::read(protocol, &below, carried)?;
     let end = match header {
+        // The length of GTP-U may be less than that of UDP.
         Header::Gtpu { .. } => start + 8 + usize::from(u16::from_be_bytes([carried[2], carried[3]])),
-        _ => end,
+        _ => start + carried.len(),
     };
     Ok(Decapsulated { outer, header, start: start + len, end })
 }
 
+/// The carrier of most packets: IPv4 without options, and UDP.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct PlainUdp {
+    pub(crate) ip: ipv4::Header,
+    pub(crate) udp: udp::Header,
+}
+
+impl PlainUdp {
+    /// The headers of a packet, and what UDP carries, where nothing about them is out of the ordinary; with one check of bounds. `None` says
+    /// nothing of the packet but that [`decapsulate`] has to look at it.
+    #[inline]
+    pub(crate) fn read(packet: &[u8], verify: Verify) -> Option<(&PlainUdp, &[u8])> {
+        let (plain, rest) = PlainUdp::ref_from_prefix(packet).ok()?;
+        let PlainUdp { ip, udp } = plain;
+        let (total, len) = (usize::from(ip.total_len.get()), usize::from(udp.len.get()));
+        let is_plain = ip.version_ihl == 0x45
+            && ip.proto == ip_proto::UDP
+            && ip.flags_offset.get() & !ipv4::DONT_FRAGMENT == 0
+            && (len >= size_of_val(udp) && size_of_val(ip) + len <= total && total <= packet.len())
+            && (!verify.transport || udp.checksum.get() == 0)
+            && (!verify.ip || sums_up(ip));
+        if is_plain { Some((plain, rest.get(..len - size_of_val(udp))?)) } else { None }
+    }
+}
+
+/// Whether the checksum of a header without options is right. A sum of words does not depend on the order of their bytes (RFC 1071 section 2).
+#[inline]
+fn sums_up(header: &ipv4::Header) -> bool {
+    let words = header.as_bytes().as_chunks::<4>().0;
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    (sum >> 16) + (sum & 0xffff) == 0xffff
+}
+
 /// What is behind a header.
+#[inline]
 pub fn payload_of(header: &Header<'_>) -> Payload {
     match *header {
         Header::Vxlan { .. } | Header::Erspan { .. } => Payload::Ethernet,
@@ -112,6 +149,7 @@ pub fn payload_of(header: &Header<'_>) -> Payload {
 }
 
 /// Whether a packet that begins with its outer IP header is of GRE and carries ERSPAN.
+#[inline]
 pub fn carries_erspan(packet: &[u8]) -> bool {
     let above = match packet.first().map_or(0, |byte| byte >> 4) {
         4 => usize::from(packet[0] & 0xf) * 4,
@@ -120,9 +158,9 @@ pub fn carries_erspan(packet: &[u8]) -> bool {
     matches!(packet.get(above + 2..above + 4), Some([0x88, 0xbe] | [0x22, 0xeb]))
 }
 
-/// Reads the outer IP header. Returns also where it ends, and the protocol.
-fn read_ip(packet: &[u8], verify: Verify) -> Result<(Outer, usize, u8), Malformed> {
-    let outer = |src, dst, tos, ttl| Outer { src, dst, tos, ttl, dont_fragment: false, ports: (0, 0), checksum: false };
+/// Reads the outer IP header into `outer`. Returns where it ends, and the protocol.
+#[inline]
+fn read_ip(packet: &[u8], verify: Verify, outer: &mut Outer) -> Result<(usize, u8), Malformed> {
     match packet.first().ok_or(Malformed::Truncated)? >> 4 {
         4 => {
             let (header, _) = ipv4::Header::ref_from_prefix(packet).map_err(|_| Malformed::Truncated)?;
@@ -138,16 +176,18 @@ fn read_ip(packet: &[u8], verify: Verify) -> Result<(Outer, usize, u8), Malforme
             if flags_offset & !ipv4::DONT_FRAGMENT != 0 {
                 return Err(Malformed::Fragment);
             }
-            let outer = outer(IpAddr::from(header.src), IpAddr::from(header.dst), header.tos, header.ttl);
-            Ok((Outer { dont_fragment: flags_offset != 0, ..outer }, len, header.proto))
+            (outer.src, outer.dst) = (header.src.into(), header.dst.into());
+            (outer.tos, outer.ttl, outer.dont_fragment) = (header.tos, header.ttl, flags_offset != 0);
+            Ok((len, header.proto))
         }
         6 => {
             let whole = ipv6::Packet::new_checked(packet).map_err(|_| Malformed::Truncated)?;
             if whole.next() == ip_proto::FRAGMENT {
                 return Err(Malformed::Fragment);
             }
-            let outer = outer(whole.src().into(), whole.dst().into(), whole.traffic_class(), whole.hop_limit());
-            Ok((outer, size_of::<ipv6::Header>(), whole.next()))
+            (outer.src, outer.dst) = (whole.src().into(), whole.dst().into());
+            (outer.tos, outer.ttl) = (whole.traffic_class(), whole.hop_limit());
+            Ok((size_of::<ipv6::Header>(), whole.next()))
         }
         _ => Err(Malformed::Carrier),
     }
@@ -188,22 +228,33 @@ pub struct Each {
 pub struct Prepared {
     bytes: [u8; MAX_HEADERS],
     len: u16,
-    /// Where the IP header begins, and where it ends.
-    ip: [u16; 2],
-    is_v6: bool,
-    /// Where the header of UDP begins, and whether it has a checksum.
-    udp: Option<(u16, bool)>,
+    /// Where the IP header begins.
+    ip: u16,
+    /// Where it ends.
+    above: u16,
     /// Where the tunnel's header begins.
     header: u16,
+    /// The sum of the IPv4 header without length and identification.
+    ip_sum: u16,
+    is_v6: bool,
+    is_udp: bool,
     /// How many bytes of a frame are not carried: its header of Ethernet, or none.
     skipped: u8,
     /// Whether routers may fragment the packet, by its identification.
     has_id: bool,
+    /// Whether packets have any of what [`Rest`] says.
+    has_rest: bool,
+    rest: Rest,
+}
+
+/// What few tunnels have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rest {
+    patches: Patches,
     /// The flow label, where it differs from packet to packet.
     label: Option<FlowLabel>,
-    patches: Patches,
-    /// Of the IPv4 header without length and identification, or of the pseudo header without the length.
-    sums: [Sum; 2],
+    /// The sum of the pseudo header without the length, where UDP has a checksum.
+    udp_sum: Option<Sum>,
 }
 
 impl Prepared {
@@ -217,7 +268,7 @@ impl Prepared {
         let mut bytes = [0; MAX_HEADERS];
         let mut out = Writer::new(&mut bytes);
         out.put(ethernet)?;
-        let ip = out.len as u16;
+        let ip = out.len;
         let proto = match (*header, protocol) {
             (Header::Srv6 { segments, .. }, _) if segments.iter().next().is_some_and(|first| first != outer.dst) => {
                 return Err(Unwritable::Range);
@@ -265,21 +316,30 @@ impl Prepared {
             Protocol::Srv6 { flow_label: FlowLabel::Compute } => Some(FlowLabel::Compute),
             _ => None,
         };
-        let above = out.len as u16;
-        let udp = (proto == ip_proto::UDP).then_some((above, outer.checksum));
-        if udp.is_some() {
+        let above = out.len;
+        let is_udp = proto == ip_proto::UDP;
+        if is_udp {
             out.put(&0u16.to_be_bytes())?;
             out.put(&outer.ports.1.to_be_bytes())?;
             out.put(&[0; 4])?;
         }
         let at = out.len;
         let (len, patches) = header.write(&mut bytes[at..])?;
-        let sums = [Sum::ZERO.add_bytes(&bytes[usize::from(ip)..usize::from(above)]), pseudo(outer, proto, 0)];
-        let (len, header_at) = ((at + len) as u16, at as u16);
-        let skipped = if payload == Payload::Ethernet { 0 } else { 14 };
-        let has_id = !is_v6 && !outer.dont_fragment;
-        let ip = [ip, above];
-        Ok(Prepared { bytes, len, ip, is_v6, udp, header: header_at, skipped, has_id, label, patches, sums })
+        let udp_sum = (is_udp && outer.checksum).then(|| pseudo(outer, proto, 0));
+        Ok(Prepared {
+            bytes,
+            len: (at + len) as u16,
+            ip: ip as u16,
+            above: above as u16,
+            header: at as u16,
+            ip_sum: Sum::ZERO.add_bytes(&bytes[ip..above]).partial(),
+            is_v6,
+            is_udp,
+            skipped: if payload == Payload::Ethernet { 0 } else { 14 },
+            has_id: !is_v6 && !outer.dont_fragment,
+            has_rest: patches != Patches::default() || label.is_some() || udp_sum.is_some(),
+            rest: Rest { patches, label, udp_sum },
+        })
     }
 
     /// The headers, without what each packet has of its own.
@@ -290,7 +350,7 @@ impl Prepared {
     /// Whether a checksum covers what is carried.
     #[inline]
     pub fn sums_payload(&self) -> bool {
-        self.patches.checksum.is_some() || matches!(self.udp, Some((_, true)))
+        self.has_rest && (self.rest.patches.checksum.is_some() || self.rest.udp_sum.is_some())
     }
 
     /// How many bytes of a frame are not carried: its header of Ethernet, or none.
@@ -320,48 +380,85 @@ impl Prepared {
     /// the packet is longer than its length fields can say, or there is no room.
     #[inline]
     pub fn write(&self, frame: &mut [u8], each: &Each) -> bool {
+        // 1. What all packets have in common.
         let Some(room) = frame.get_mut(..self.len()) else { return false };
-        room.copy_from_slice(&self.bytes[..self.len()]);
-        let [ip, above] = self.ip.map(usize::from);
-        let above_len = frame.len() - above;
-        let counted = if self.is_v6 { above_len } else { frame.len() - ip };
-        let Ok(counted) = u16::try_from(counted) else { return false };
+        copy(room, &self.bytes);
+        // 2. IP.
+        let [ip, above] = [self.ip, self.above].map(usize::from);
+        let [from_ip, above_len] = [frame.len() - ip, frame.len() - above];
+        let Some(front) = frame.get_mut(ip..).and_then(|bytes| bytes.first_chunk_mut::<20>()) else { return false };
         if self.is_v6 {
-            put16(frame, ip + 4, counted);
-            if let Some(label) = self.label {
-                put_label(frame, ip, self.len(), label, each.hash);
-            }
+            let Ok(len) = u16::try_from(above_len) else { return false };
+            front[4..6].copy_from_slice(&len.to_be_bytes());
         } else {
-            put16(frame, ip + 2, counted);
-            put16(frame, ip + 4, each.id);
-            put16(frame, ip + 10, self.sums[0].add_u16(counted).add_u16(each.id).finish());
+            let Ok(len) = u16::try_from(from_ip) else { return false };
+            front[2..4].copy_from_slice(&len.to_be_bytes());
+            front[4..6].copy_from_slice(&each.id.to_be_bytes());
+            let sum = u32::from(self.ip_sum) + u32::from(len) + u32::from(each.id);
+            let sum = (sum >> 16) + (sum & 0xffff);
+            front[10..12].copy_from_slice(&(!((sum >> 16) + sum) as u16).to_be_bytes());
         }
-        let header = usize::from(self.header);
+        // 3. UDP.
+        if self.is_udp {
+            let Some(front) = frame.get_mut(above..).and_then(|bytes| bytes.first_chunk_mut::<8>()) else {
+                return false;
+            };
+            front[..2].copy_from_slice(&each.source_port.to_be_bytes());
+            front[4..6].copy_from_slice(&(above_len as u16).to_be_bytes());
+        }
+        // 4. The rest.
+        if self.has_rest {
+            self.write_rest(frame, each);
+        }
+        true
+    }
+
+    /// Writes what few tunnels have, into a frame that has all else.
+    #[inline(never)]
+    fn write_rest(&self, frame: &mut [u8], each: &Each) {
+        let [ip, above, header] = [self.ip, self.above, self.header].map(usize::from);
         let place = |at: Option<u16>| at.map(|at| header + usize::from(at));
-        if let Some(at) = place(self.patches.sequence) {
+        if let Some(label) = self.rest.label {
+            put_label(frame, ip, self.len(), label, each.hash);
+        }
+        if let Some(at) = place(self.rest.patches.sequence) {
             put32(frame, at, each.sequence);
         }
-        if let Some(at) = place(self.patches.timestamp) {
+        if let Some(at) = place(self.rest.patches.timestamp) {
             put32(frame, at, each.timestamp);
         }
-        if let Some(at) = place(self.patches.length) {
+        if let Some(at) = place(self.rest.patches.length) {
             // At most what the length of IP can say.
             put16(frame, at, (frame.len() - header - 8) as u16);
         }
-        if let Some(at) = place(self.patches.checksum) {
+        if let Some(at) = place(self.rest.patches.checksum) {
             let sum = checksum::checksum(&frame[header..]);
             put16(frame, at, sum);
         }
-        if let Some((udp, has_checksum)) = self.udp {
-            let udp = usize::from(udp);
-            put16(frame, udp, each.source_port);
-            put16(frame, udp + 4, above_len as u16);
-            if has_checksum {
-                let sum = self.sums[1].add_u16(above_len as u16).add_bytes(&frame[udp..]).finish_udp();
-                put16(frame, udp + 6, sum);
-            }
+        if let Some(sum) = self.rest.udp_sum {
+            let datagram = &frame[above..];
+            let sum = sum.add_u16(datagram.len() as u16).add_bytes(datagram).finish_udp();
+            put16(frame, above + 6, sum);
         }
-        true
+    }
+}
+
+/// Copies as many of `bytes` as there is room for. For the usual lengths these are two pieces of a fixed length that overlap, and no call.
+#[inline]
+fn copy(room: &mut [u8], bytes: &[u8; MAX_HEADERS]) {
+    fn ends<const N: usize>(room: &mut [u8], bytes: &[u8]) -> Option<()> {
+        *room.first_chunk_mut::<N>()? = *bytes.first_chunk()?;
+        *room.last_chunk_mut::<N>()? = *bytes.last_chunk()?;
+        Some(())
+    }
+    let bytes = &bytes[..room.len()];
+    let done = match room.len() {
+        32..=64 => ends::<32>(room, bytes),
+        65..=128 => ends::<64>(room, bytes),
+        _ => None,
+    };
+    if done.is_none() {
+        room.copy_from_slice(bytes);
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use packet::flow::block;
 use packet::wire::{checksum, ethertype};
 use proptest::prelude::*;
 use tunnel::Malformed;
 use tunnel::config::{BarePayload, FlowLabel};
 use tunnel::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwritable};
+use tunnel::metadata::{Carried, receive, store_received};
 use tunnel::options::Options;
 use tunnel::outer::{Decapsulated, Each, Outer, Prepared, Verify, decapsulate, payload_of};
 use tunnel::srv6::Segments;
+use zerocopy::{FromBytes, IntoBytes};
 
 const ALL: Verify = Verify { ip: true, transport: true };
 const PROTOCOLS: [Protocol; 12] = [
@@ -211,6 +214,26 @@ fn encapsulate(outer: &Outer, owned: &Owned, each: &Each, data: &[u8]) -> Result
     Ok(frame)
 }
 
+/// Reads a packet in both ways, of which one is for most packets only: what they say is the same.
+fn read(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<Decapsulated<'_>, Malformed> {
+    let result = decapsulate(packet, protocol, verify);
+    let [mut expected, mut block] =
+        [(); 2].map(|()| block::Tunnel::read_from_bytes(&[0xee; size_of::<block::Tunnel>()]).unwrap());
+    let received = receive(packet, protocol, verify, &mut block);
+    match (result, received) {
+        (Ok(result), Ok(received)) => {
+            store_received(&result, &mut expected);
+            assert_eq!(block.as_bytes(), expected.as_bytes());
+            let options = if let Header::Geneve { options, .. } = result.header { options } else { &[] };
+            let Decapsulated { start, end, .. } = result;
+            let payload = payload_of(&result.header);
+            assert_eq!(received, Carried { payload, options, tos: result.outer.tos, start, end });
+        }
+        (result, received) => assert_eq!(received.map(|_| ()), result.map(|_| ())),
+    }
+    result
+}
+
 proptest! {
     #[test]
     fn what_is_encapsulated_comes_out_again(
@@ -233,7 +256,7 @@ proptest! {
         frame.extend(vec![0; padding]);
         owned.travel(&mut outer, &mut frame[14..]);
         let packet = &frame[14..];
-        let Decapsulated { outer: seen, header, start, end } = decapsulate(packet, owned.protocol, ALL).unwrap();
+        let Decapsulated { outer: seen, header, start, end } = read(packet, owned.protocol, ALL).unwrap();
         let is_udp = owned.protocol.ip_proto() == 17;
         let ports = if is_udp { (source_port, outer.ports.1) } else { (0, 0) };
         prop_assert_eq!(seen, Outer { ports, checksum: outer.checksum && is_udp, ..outer });
@@ -261,7 +284,7 @@ proptest! {
             return Ok(());
         }
         frame[at] ^= 1 << bit;
-        let result = decapsulate(&frame[14..], owned.protocol, ALL);
+        let result = read(&frame[14..], owned.protocol, ALL);
         prop_assert!(result.is_err(), "{:?}", result);
     }
 
@@ -274,6 +297,8 @@ proptest! {
         change in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         protocol in prop::sample::select(PROTOCOLS.to_vec()),
         same: bool,
+        ip: bool,
+        transport: bool,
     ) {
         let (outer, owned) = owned.fit(outer);
         let mut frame = encapsulate(&outer, &owned, &Each::default(), &[0x45; 40]).unwrap();
@@ -284,7 +309,7 @@ proptest! {
         frame.truncate(cut.index(2 * frame.len()));
         let packet = frame.get(14..).unwrap_or_default();
         let protocol = if same { owned.protocol } else { protocol };
-        if let Ok(Decapsulated { header, start, end, .. }) = decapsulate(packet, protocol, Verify::default()) {
+        if let Ok(Decapsulated { header, start, end, .. }) = read(packet, protocol, Verify { ip, transport }) {
             prop_assert!(start <= end && end <= packet.len());
             let mut again = [0; 300];
             if let Ok((len, _)) = header.write(&mut again) {
@@ -395,7 +420,7 @@ fn packets_of_others_are_read() {
         ),
     ] {
         let packet = from_hex(hex);
-        let read = decapsulate(&packet, protocol, ALL).unwrap_or_else(|why| panic!("{protocol:?}: {why}"));
+        let read = read(&packet, protocol, ALL).unwrap_or_else(|why| panic!("{protocol:?}: {why}"));
         assert_eq!(read.header, expected);
         assert_eq!((read.outer.src, read.outer.dst), ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
         assert!(packet[read.start..read.end].ends_with(&frame[..4]), "{protocol:?}");
@@ -506,12 +531,12 @@ fn bad_headers_are_refused_by_name() {
     ] {
         let mut bad = packet.clone();
         bad[at] = value;
-        let whole = decapsulate(&bad, protocol, Verify::default()).map(|_| ());
+        let whole = read(&bad, protocol, Verify::default()).map(|_| ());
         assert_eq!(whole, Err(why), "{protocol:?} with {value:#x} at {at}");
     }
     let mut wrong = vxlan.clone();
     wrong[10] ^= 1;
-    assert_eq!(decapsulate(&wrong, PROTOCOLS[0], ALL).map(|_| ()), Err(Malformed::Checksum));
+    assert_eq!(read(&wrong, PROTOCOLS[0], ALL).map(|_| ()), Err(Malformed::Checksum));
     assert_eq!(checksum::checksum(&vxlan[..20]), 0);
 }
 

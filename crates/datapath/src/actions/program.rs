@@ -252,6 +252,12 @@ impl Program {
         self.pushes_tunnel
     }
 
+    /// Whether it takes the headers of a tunnel away, and does nothing else.
+    #[inline(always)]
+    pub fn only_pops_tunnel(&self) -> bool {
+        self.steps.is_empty() && matches!(self.end, Disposition::TunnelPop(_))
+    }
+
     /// How many copies of a packet it recirculates at most.
     #[inline(always)]
     pub fn recirculations(&self) -> u16 {

@@ -31,7 +31,7 @@ pub fn rewrite_runs(
     outputs: &Outputs,
 ) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
-    let (mut rest, mut grown, mut prefetched) = (starts, 0, false);
+    let (mut rest, mut grown, mut prefetched, mut left) = (starts, 0, false, None);
     let rewrites = rewrites.rewrites();
     if starts == all(count) {
         let each = rewrite_each(rewrites, packets, &mut meta.found);
@@ -46,17 +46,20 @@ pub fn rewrite_runs(
         let run = at..meta.end_of_run(at, count);
         let port = if let Some(rewrite) = compact(found.action, rewrites) {
             rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown, outputs)
-        } else if found.is_program() {
+        } else if found.is_program() && left != Some(found.flow) {
             if !prefetched {
                 prefetch_programs(table, meta, starts);
                 prefetched = true;
             }
-            match table.arena.action(found.flow, guard) {
+            let port = match table.arena.action(found.flow, guard) {
                 CompiledAction::Program(program) => {
                     rewrite_run(program, &mut packets[run], meta, at, &mut grown, outputs)
                 }
                 CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
-            }
+            };
+            // What is not done for one run is hardly ever done for the next one of the same flow.
+            left = port.is_none().then_some(found.flow);
+            port
         } else {
             None
         };

@@ -17,7 +17,7 @@ use packet::{Memory, Offload, Packet};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete, complete_checksum};
 use tunnel::Malformed;
-use tunnel::header::{Header, Payload, Protocol};
+use tunnel::header::{Payload, Protocol};
 use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
@@ -108,7 +108,8 @@ impl Encapsulation {
     #[inline(always)]
     pub fn takes(&self, packet: &Packet) -> bool {
         let offload = packet.offload();
-        !offload.is_gso() && !(offload.needs_csum() && (self.headers.sums_payload() || self.max_len != u32::MAX))
+        let is_summed = self.headers.sums_payload() || self.max_len != u32::MAX;
+        !offload.is_gso() && (!offload.needs_csum() || !is_summed)
     }
 
     /// Puts the headers before a packet that can be encapsulated as it is. Returns `false` where there is no room, or the packet is too
@@ -120,7 +121,8 @@ impl Encapsulation {
         if packet.len() > self.max_len as usize {
             packet.truncate(self.max_len as usize);
         }
-        let source_port = self.source_ports.of(inner_hash(packet.data()));
+        let hash = inner_hash(packet.data());
+        let source_port = self.source_ports.of(hash);
         let skipped = self.headers.skipped();
         if skipped != 0 {
             // The tunnel carries no Ethernet.
@@ -132,7 +134,7 @@ impl Encapsulation {
         if !packet.make_headroom(len) || packet.push_front(len).is_none() {
             return false;
         }
-        let mut each = Each { source_port, ..Each::default() };
+        let mut each = Each { source_port, hash, ..Each::default() };
         if self.headers.needs_id() {
             each.id = NEXT_ID.get();
             NEXT_ID.set(each.id.wrapping_add(1));
@@ -220,18 +222,14 @@ impl Decapsulation {
         {
             (protocol, port) = (Protocol::Erspan, erspan);
         }
-        let tunnelled = outer::decapsulate(&frame[start..], protocol, verify).map_err(reason)?;
-        let bare = match outer::payload_of(&tunnelled.header) {
+        let carried = metadata::receive(&frame[start..], protocol, verify, &mut received.block).map_err(reason)?;
+        let bare = match carried.payload {
             Payload::Ethernet => None,
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
         };
-        let (outer_tos, inner, end) = (tunnelled.outer.tos, start + tunnelled.start, start + tunnelled.end);
-        metadata::store_received(&tunnelled, &mut received.block);
-        received.set_options(match tunnelled.header {
-            Header::Geneve { options, .. } => options,
-            _ => &[],
-        });
+        received.set_options(carried.options);
+        let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
         // What is behind a mirrored frame in a longer frame than the shortest is no padding. It is passed on, as in Open vSwitch.
         if protocol != Protocol::Erspan || packet.len() <= SHORTEST {
             packet.truncate(end);

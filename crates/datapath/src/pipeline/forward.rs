@@ -8,7 +8,6 @@ use packet::{BATCH_SIZE, Batch, Packet};
 use crate::action::PortNo;
 use crate::actions::execute::{Executor, connection_hash};
 use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
-use crate::classify::CompiledAction;
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
@@ -16,6 +15,7 @@ use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::table::arena::FastActionKind;
 use crate::classify::table::megaflow::LookupContext;
+use crate::classify::{CompiledAction, FastAction};
 use crate::conntrack::fused::{self, Ends};
 use crate::conntrack::stage::{self, TrackedRun};
 use crate::drop::DropReason;
@@ -200,7 +200,18 @@ impl Worker {
         let (mut at, mut again, mut refused) = (0, None, Batch::new());
         while at < count {
             let Found { flow, action } = meta.found[at];
-            let run = at..meta.end_of_run(at, count);
+            let mut run = at..meta.end_of_run(at, count);
+            let is_followed = |end: usize| end < count && meta.found[end] == meta.found[at];
+            if action == FastAction::PROGRAM && is_followed(run.end) {
+                // Packets that leave a tunnel differ in nothing that this depends on.
+                let only_pops = match table.arena.action(flow, guard) {
+                    CompiledAction::Program(program) => program.only_pops_tunnel(),
+                    _ => false,
+                };
+                while only_pops && is_followed(run.end) {
+                    run.end = meta.end_of_run(run.end, count);
+                }
+            }
             let packets = drain.by_ref().take(run.len());
             at = run.end;
             match action.kind() {

@@ -28,6 +28,9 @@ pub(crate) struct Towards {
     pub to: IpAddr,
 }
 
+/// What is asked, and the bridge that the device is a port of.
+type HopKey = (Towards, Option<Box<str>>);
+
 /// A route to the other end of a tunnel, and the neighbour on the way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
@@ -72,7 +75,7 @@ impl Hop {
 pub(crate) struct Underlay {
     /// Routes and neighbours.
     pub netstate: Arc<NetState>,
-    hops: Mutex<HashMap<(Towards, Option<Box<str>>), Arc<Hop>>>,
+    hops: Mutex<HashMap<HopKey, Arc<Hop>>>,
     /// Routes or neighbours have changed since the last call of `refresh`.
     changed: AtomicBool,
     /// Until when uses of neighbours have been told.

@@ -23,7 +23,7 @@ use tunnel::send::{self, Inner, SourcePorts};
 use tunnel::{config::Config, ecn};
 
 use super::trace::Event;
-use super::{Ctx, Headers, Mask, Translation, commit, is_ip};
+use super::{Ctx, Headers, Mask, Translation, commit, headers, is_ip};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::tunnels::{TunnelPort, kind_number};
 use crate::model::underlay::{Hop, Route, Towards};
@@ -113,7 +113,12 @@ impl<'a> Ctx<'a, '_> {
         }
         self.keep_copies();
         let config = &tunnel.config;
-        let old_type = self.flow.common().dl_type;
+        let tags = self.flow.tags();
+        if config.packet_type == PacketType::LegacyL3 && !tags.is_empty() {
+            // They are part of the header of Ethernet, which is not carried.
+            headers::vlan_count_wc(&self.flow, &mut self.wc);
+            self.flow.set_tags([]);
+        }
         let metadata = self.metadata_for(config);
         let Some(dst) = metadata.dst else {
             self.not_sent(DropReason::TunnelRoute);
@@ -147,14 +152,14 @@ impl<'a> Ctx<'a, '_> {
             self.encapsulate(state, tunnel, carrier, &metadata, dst);
         }
         self.flow.common_mut().pkt_mark = mark;
-        self.flow.common_mut().dl_type = old_type;
+        self.flow.set_tags(tags);
         self.mirror_sent(state);
     }
 
     /// What the port and the flow say of the outer headers. Has the mask match what of the packet that depends on.
     fn metadata_for(&mut self, config: &Config) -> Metadata {
         let common = self.flow.common();
-        let inner = is_ip(&self.flow).then(|| Inner { tos: common.nw_tos, ttl: common.nw_ttl });
+        let inner = is_ip(&self.flow).then_some(Inner { tos: common.nw_tos, ttl: common.nw_ttl });
         if inner.is_some() {
             if config.ttl_inherit {
                 self.wc.set_exact(Field::NwTtl);
