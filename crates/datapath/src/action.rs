@@ -81,10 +81,22 @@ pub enum Action {
     },
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
+    /// Give the packet metadata by which the port of a tunnel puts the headers before it, as datapaths do that have such ports. Here
+    /// they send nothing, so it does nothing.
+    TunnelSet(Arc<TunnelSet>),
     /// Take the headers of a tunnel away, and classify what it carried as received at the tunnel's port.
     TunnelPop(Decapsulation),
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
     Drop(DropReason),
+}
+
+/// What [`Action::TunnelSet`] says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TunnelSet {
+    /// The outer headers, and that of the tunnel.
+    pub metadata: tunnel::metadata::Metadata,
+    /// Whether the tunnel carries packets without Ethernet.
+    pub is_bare: bool,
 }
 
 /// The values and mask of [`Action::Set`].

@@ -170,6 +170,12 @@ impl Neighbours {
 
     /// Forgets all of a bridge, or all; but not what the kernel has told.
     pub fn flush(&mut self, bridge: Option<&str>) {
+        if let Some(bridge) = bridge {
+            let first: Key = (bridge.into(), IpAddr::from([0; 4]));
+            if self.known.range(first..).next().is_none_or(|((name, _), _)| **name != *bridge) {
+                return;
+            }
+        }
         let is_meant = |key: &Key, told: Told| told != Told::Kernel && bridge.is_none_or(|bridge| *key.0 == *bridge);
         let before = self.known.len();
         self.known.retain(|key, known| !is_meant(key, known.told));

@@ -157,9 +157,7 @@ fn receive_any<'a>(
 #[inline]
 fn store_plain(PlainUdp { ip, udp }: &PlainUdp, vni: u32, oam: bool, block: &mut block::Tunnel) {
     let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
-    let flags = tun_flags::KEY
-        | flag(udp.checksum.get() != 0, tun_flags::CSUM)
-        | flag(oam, tun_flags::OAM);
+    let flags = tun_flags::KEY | flag(udp.checksum.get() != 0, tun_flags::CSUM) | flag(oam, tun_flags::OAM);
     *block = block::Tunnel {
         tun_id: u64::from(vni).into(),
         tun_src: ip.src.into(),

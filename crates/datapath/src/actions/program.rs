@@ -170,6 +170,7 @@ impl Program {
                     Step::TunnelPush(Arc::new(headers.truncating(std::mem::replace(&mut max_len, u32::MAX))))
                 }
                 Action::TunnelPush(headers) => Step::TunnelPush(headers.clone()),
+                Action::TunnelSet(_) => continue,
                 Action::TunnelPop(pop) => Step::Copy(Disposition::TunnelPop(*pop)),
                 Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
                 Action::CheckLength { size, longer, others } => {

@@ -96,6 +96,11 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             format_port(out, push.out_port, context);
             out.push_str("))");
         }
+        Action::TunnelSet(set) => {
+            out.push_str("set(tunnel(");
+            tunnel::format_metadata(out, &set.metadata);
+            out.push_str(if set.is_bare { ")),pop_eth" } else { "))" });
+        }
         Action::TunnelPop(pop) => {
             out.push_str("tnl_pop(");
             format_port(out, pop.port, context);

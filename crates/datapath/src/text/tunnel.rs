@@ -5,8 +5,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use packet::flow::text::number;
+use packet::flow::text::{flags, number};
+use packet::flow::tun_flags;
 use packet::put;
+use tunnel::metadata::Metadata;
 
 use crate::action::Encapsulation;
 
@@ -140,6 +142,46 @@ pub fn format_header(out: &mut String, push: &Encapsulation) {
     out.push(')');
 }
 
+/// Formats the metadata of a packet that enters a tunnel: what is not zero, but for the TTL and the flags, which are always there.
+pub fn format_metadata(out: &mut String, metadata: &Metadata) {
+    if metadata.flags & tun_flags::KEY != 0 {
+        put!(out, "tun_id=0x{:x},", metadata.tun_id);
+    }
+    for (address, [v4, v6]) in [(metadata.src, ["src", "ipv6_src"]), (metadata.dst, ["dst", "ipv6_dst"])] {
+        if let Some(address) = address {
+            put!(out, "{}={address},", if address.is_ipv4() { v4 } else { v6 });
+        }
+    }
+    if metadata.tos != 0 {
+        put!(out, "tos=0x{:x},", metadata.tos);
+    }
+    put!(out, "ttl={},", metadata.ttl);
+    for (name, port) in [("tp_src", metadata.ports.0), ("tp_dst", metadata.ports.1)] {
+        if port != 0 {
+            put!(out, "{name}={port},");
+        }
+    }
+    if (metadata.gbp_id, metadata.gbp_flags) != (0, 0) {
+        put!(out, "vxlan(gbp(id={},flags=0x{:x})),", metadata.gbp_id, metadata.gbp_flags);
+    }
+    if !metadata.options.as_bytes().is_empty() {
+        out.push_str("geneve(");
+        format_options(out, metadata.options.as_bytes());
+        out.push_str("),");
+    }
+    match metadata.erspan_ver {
+        1 => put!(out, "erspan(ver=1,idx=0x{:x}),", metadata.erspan_idx),
+        2 => put!(out, "erspan(ver=2,dir={},hwid=0x{:x}),", metadata.erspan_dir, metadata.erspan_hwid),
+        _ => {}
+    }
+    if metadata.gtpu_flags != 0 && metadata.gtpu_msgtype != 0 {
+        put!(out, "gtpu(flags=0x{:x},msgtype={}),", metadata.gtpu_flags, metadata.gtpu_msgtype);
+    }
+    out.push_str("flags(");
+    flags::TUN.format(out, metadata.flags.into());
+    out.push(')');
+}
+
 /// Options of Geneve: `{class=0xffff,type=0,len=4,0xa}`, one after the other.
 pub fn format_options(out: &mut String, options: &[u8]) {
     for option in tunnel::options::Options::of(options) {
@@ -222,6 +264,37 @@ mod tests {
                 )
             );
         }
+    }
+
+    #[test]
+    fn metadata_of_packets_that_enter_tunnels() {
+        let text = |metadata: &Metadata| {
+            let mut out = String::new();
+            format_metadata(&mut out, metadata);
+            out
+        };
+        let plain = Metadata { dst: Some([192, 0, 2, 2].into()), ttl: 64, ..Metadata::EMPTY };
+        assert_eq!(text(&plain), "dst=192.0.2.2,ttl=64,flags()");
+        let full = Metadata {
+            tun_id: 0,
+            src: Some(IpAddr::from(Ipv6Addr::LOCALHOST)),
+            dst: Some(IpAddr::from(Ipv6Addr::LOCALHOST)),
+            tos: 4,
+            flags: tun_flags::KEY | tun_flags::DF | tun_flags::CSUM,
+            ports: (0, 6081),
+            options: tunnel::metadata::RawOptions::new(&[0xff, 0xff, 0x80, 1, 0, 0, 0, 0xa]).unwrap(),
+            ..plain
+        };
+        assert_eq!(
+            text(&full),
+            "tun_id=0x0,ipv6_src=::1,ipv6_dst=::1,tos=0x4,ttl=64,tp_dst=6081,\
+             geneve({class=0xffff,type=0x80,len=4,0xa}),flags(df|csum|key)"
+        );
+        let erspan = Metadata { erspan_ver: 2, erspan_dir: 1, erspan_hwid: 7, ..plain };
+        assert_eq!(text(&erspan), "dst=192.0.2.2,ttl=64,erspan(ver=2,dir=1,hwid=0x7),flags()");
+        let gtpu = Metadata { gtpu_flags: 0x30, gtpu_msgtype: 255, gbp_id: 5, ..plain };
+        let shown = "dst=192.0.2.2,ttl=64,vxlan(gbp(id=5,flags=0x0)),gtpu(flags=0x30,msgtype=255),flags()";
+        assert_eq!(text(&gtpu), shown);
     }
 
     #[test]

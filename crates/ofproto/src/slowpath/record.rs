@@ -36,6 +36,8 @@ pub(crate) struct FlowRecord {
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
     /// The tunnel ports that the packets pass, and whether they are sent.
     pub tunnels: Vec<(Arc<PatchCounters>, bool)>,
+    /// Which of those credited get the bytes of a tunnel's headers with each packet.
+    pub below: Vec<Below>,
     /// How the ends of tunnels are reached.
     pub hops: Vec<Arc<Hop>>,
     /// Groups and buckets that the packets pass.
@@ -54,6 +56,20 @@ pub(crate) struct FlowRecord {
     /// ([`BridgeState::groups_have_dependents`]).
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
+
+/// What the packets pass in the network below a tunnel, where they are longer by its headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Below {
+    /// Bytes of the headers.
+    headers: u16,
+    /// How many of each there were before, and afterwards.
+    from: Passed,
+    to: Passed,
+}
+
+/// How many rules, patch ports, tunnels and groups packets have passed, and mirrors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Passed([u32; 5]);
 
 /// What a translation looked at in one bridge.
 pub(crate) struct Deps {
@@ -169,6 +185,20 @@ impl FlowRecord {
         }
     }
 
+    /// What the packets have passed so far.
+    pub fn passed(&self) -> Passed {
+        let lists = [self.rules.len(), self.patches.len(), self.tunnels.len(), self.groups.len(), self.mirrors.len()];
+        Passed(lists.map(|len| len as u32))
+    }
+
+    /// Notes that the packets have had headers before them since `from`.
+    pub fn pass_below(&mut self, headers: u16, from: Passed) {
+        let to = self.passed();
+        if from != to {
+            self.below.push(Below { headers, from, to });
+        }
+    }
+
     /// Notes that groups were used.
     pub fn depends_on_groups(&mut self, bridge: &BridgeState) {
         if !std::mem::replace(&mut self.deps(bridge.id).groups, true) {
@@ -216,6 +246,7 @@ impl FlowRecord {
             && same_tables
             && same(&self.patches, &other.patches, patch)
             && same(&self.tunnels, &other.tunnels, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)
+            && self.below == other.below
             && same(&self.hops, &other.hops, Arc::ptr_eq)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
@@ -263,31 +294,42 @@ impl FlowRecord {
         if tcp_flags & (flags::FIN | flags::RST) != 0 {
             self.fin_timeouts.iter().for_each(|(caps, idle, hard)| caps.lower(*idle, *hard));
         }
-        for rule in &self.rules {
-            rule.add(packets, bytes, used);
-        }
         for (table, matched) in &self.tables {
             table.add(*matched, packets);
         }
-        for (tx, rx) in &self.patches {
-            tx.tx_packets.fetch_add(packets, Relaxed);
-            tx.tx_bytes.fetch_add(bytes, Relaxed);
-            rx.rx_packets.fetch_add(packets, Relaxed);
-            rx.rx_bytes.fetch_add(bytes, Relaxed);
+        self.hops.iter().for_each(|hop| hop.note_use(used));
+        self.credit_passed(Passed([0; 5]), self.passed(), packets, bytes, used);
+        for Below { headers, from, to } in &self.below {
+            self.credit_passed(*from, *to, 0, packets * u64::from(*headers), used);
         }
-        for (counters, sent) in &self.tunnels {
-            let (of_packets, of_bytes) = match sent {
-                true => (&counters.tx_packets, &counters.tx_bytes),
-                false => (&counters.rx_packets, &counters.rx_bytes),
-            };
+    }
+
+    /// Credits what comes after `from` up to `to`.
+    fn credit_passed(&self, Passed(from): Passed, Passed(to): Passed, packets: u64, bytes: u64, used: Time) {
+        fn part<T>(all: &[T], from: u32, to: u32) -> &[T] {
+            all.get(from as usize..to as usize).unwrap_or_default()
+        }
+        let count = |of_packets: &AtomicU64, of_bytes: &AtomicU64| {
             of_packets.fetch_add(packets, Relaxed);
             of_bytes.fetch_add(bytes, Relaxed);
+        };
+        for rule in part(&self.rules, from[0], to[0]) {
+            rule.add(packets, bytes, used);
         }
-        self.hops.iter().for_each(|hop| hop.note_use(used));
-        for group in &self.groups {
+        for (tx, rx) in part(&self.patches, from[1], to[1]) {
+            count(&tx.tx_packets, &tx.tx_bytes);
+            count(&rx.rx_packets, &rx.rx_bytes);
+        }
+        for (counters, sent) in part(&self.tunnels, from[2], to[2]) {
+            match sent {
+                true => count(&counters.tx_packets, &counters.tx_bytes),
+                false => count(&counters.rx_packets, &counters.rx_bytes),
+            }
+        }
+        for group in part(&self.groups, from[3], to[3]) {
             group.add(packets, bytes);
         }
-        for mirror in &self.mirrors {
+        for mirror in part(&self.mirrors, from[4], to[4]) {
             mirror.add(packets, bytes);
         }
     }

@@ -185,15 +185,3 @@ fn set_label(lse: u32) -> Rewrite {
     }
     rewrite
 }
-
-/// Writes the metadata of a tunnel, for the carrier that the packet is sent to.
-pub(super) fn tunnel(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
-    if flow.block(BlockId::Tunnel) == base.block(BlockId::Tunnel) {
-        return;
-    }
-    let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
-    *rewrite.key.tunnel_mut() = *flow.tunnel();
-    rewrite.mask.0.block_mut(BlockId::Tunnel).0.fill(0xff);
-    *base.tunnel_mut() = *flow.tunnel();
-    actions.push(Action::Set(Arc::new(rewrite)));
-}

@@ -10,20 +10,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt};
+use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt, TunnelSet};
 use openflow::{Action, OfPort};
 use packet::flow::{frag, tun_flags};
 use packet::wire::{ethertype, icmpv6, ip_proto};
 use packet::{Field, Key};
+use tunnel::config::{Config, Kind};
+use tunnel::ecn;
 use tunnel::header::Payload;
 use tunnel::matching::{Address, Key as TunnelKey, PacketType};
-use tunnel::metadata::Metadata;
+use tunnel::metadata::{Metadata, RawOptions};
 use tunnel::outer::{Outer, Prepared};
 use tunnel::send::{self, Inner, SourcePorts};
-use tunnel::{config::Config, ecn};
 
 use super::trace::Event;
-use super::{Ctx, Headers, Mask, Translation, commit, headers, is_ip};
+use super::{Ctx, Headers, Mask, Translation, headers, is_ip};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::tunnels::{TunnelPort, kind_number};
 use crate::model::underlay::{Hop, Route, Towards};
@@ -135,13 +136,12 @@ impl<'a> Ctx<'a, '_> {
         let mark = self.flow.common().pkt_mark;
         if let Some(mark) = config.egress_mark {
             self.flow.common_mut().pkt_mark = mark.into();
+            self.wc.set_exact(Field::PktMark);
         }
         if self.forwarding.without_push_pop {
             self.detail(|| "output to kernel tunnel".into());
-            let block = *self.flow.tunnel();
-            metadata.store(&mut self.flow.key);
-            commit::tunnel(&self.flow, &mut self.base, &mut self.out);
-            *self.flow.tunnel_mut() = block;
+            let is_bare = config.packet_type == PacketType::LegacyL3;
+            self.out.push(DpAction::TunnelSet(Arc::new(TunnelSet { metadata: only_of(config, &metadata), is_bare })));
             self.commit();
             self.truncate_for_mirror();
             self.out.push(DpAction::Output(carrier));
@@ -285,6 +285,7 @@ impl<'a> Ctx<'a, '_> {
         let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
         self.length = super::known_length::KnownLength::UNKNOWN;
         let frame = outer_key(&self.flow, dst, src, outer, push.headers.bytes());
+        let (longer, passed) = (push.headers.len() - push.headers.skipped(), self.record.passed());
         self.in_bridge(bridge, device, |ctx| {
             ctx.flow = Headers::new(frame);
             ctx.flow.common_mut().in_port = device.port.0.into();
@@ -304,6 +305,7 @@ impl<'a> Ctx<'a, '_> {
                 }
             });
         });
+        self.record.pass_below(longer as u16, passed);
         let kept = self.wc.0.common();
         let (mark, priority) = (kept.pkt_mark.get(), kept.skb_priority.get());
         (self.wc, self.copies, self.length) = (wc, copies, length);
@@ -439,6 +441,24 @@ impl<'a> Ctx<'a, '_> {
             _ => false,
         }
     }
+}
+
+/// What of the metadata a tunnel of this kind has a place for.
+fn only_of(config: &Config, metadata: &Metadata) -> Metadata {
+    let mut all = *metadata;
+    if config.kind != Kind::Vxlan {
+        (all.gbp_id, all.gbp_flags) = (0, 0);
+    }
+    if config.kind != Kind::Geneve {
+        all.options = RawOptions::EMPTY;
+    }
+    if !config.kind.is_erspan() {
+        all.erspan_ver = 0;
+    }
+    if config.kind != Kind::Gtpu {
+        all.gtpu_flags = 0;
+    }
+    all
 }
 
 fn show(mac: ports::Mac) -> String {
