@@ -82,7 +82,7 @@ pub enum Action {
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
     /// Give the packet metadata by which the port of a tunnel puts the headers before it, as datapaths do that have such ports. Here
-    /// they send nothing, so it does nothing.
+    /// none can be sent to, so it does nothing.
     TunnelSet(Arc<TunnelSet>),
     /// Take the headers of a tunnel away, and classify what it carried as received at the tunnel's port.
     TunnelPop(Decapsulation),

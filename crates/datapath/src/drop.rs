@@ -105,7 +105,7 @@ reasons! {
         Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
     }
     Output {
-        NoSuchPort "no_such_port" "The flow sends to a port that has gone, or that never was.";
+        NoSuchPort "no_such_port" "The flow sends to a port that has gone, or that never was, or where packets come out of tunnels.";
         PortDown "port_down" "The output port is administratively down, or is not to be sent to.";
         TooBig "too_big" "Longer than the output port's MTU and not to be segmented.";
     }

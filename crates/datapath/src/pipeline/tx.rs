@@ -90,8 +90,11 @@ impl Outputs {
         !self.waiting.is_empty() && self.interval <= LONGEST_WAIT_AWAKE
     }
 
-    /// Adds a port.
+    /// Adds a port. Nothing can be sent to where packets come out of tunnels: for whoever sends, it is not there.
     pub fn add(&mut self, port: Arc<DpPort>, queue: Queue) {
+        if port.port.is_tunnel() {
+            return;
+        }
         let at = port.no.0 as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);

@@ -402,7 +402,10 @@ impl<'a> Parser<'a> {
     fn tunnel(&mut self, text: &str) -> Result<(), Error> {
         for item in Items::new(text) {
             let item = item?;
-            if item.key == "flags" {
+            if item.key == "flags" && item.value.is_empty() {
+                // None is set.
+                self.mask.tunnel_mut().tun_flags.set(flags::TUN.exact as u16);
+            } else if item.key == "flags" {
                 let (value, mask) = flags::TUN.parse("tunnel(flags)", item.value)?;
                 self.key.tunnel_mut().tun_flags.set(value as u16);
                 self.mask.tunnel_mut().tun_flags.set(mask as u16);

@@ -334,7 +334,8 @@ fn custom(state: &PortState) -> Vec<(String, u64)> {
 fn counters(state: &PortState) -> ports::Stats {
     match &state.device {
         Device::Datapath(device) => device.stats(),
-        Device::Patch { .. } | Device::Tunnel(_) => ports::Stats {
+        Device::Tunnel(tunnel) => tunnel.stats(),
+        Device::Patch { .. } => ports::Stats {
             rx_packets: state.patch.rx_packets.load(Relaxed),
             rx_bytes: state.patch.rx_bytes.load(Relaxed),
             tx_packets: state.patch.tx_packets.load(Relaxed),

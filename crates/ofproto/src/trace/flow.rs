@@ -2,6 +2,7 @@
 
 use openflow::text::{PortNames, format_match};
 use openflow::{FlowMod, Match};
+use packet::flow::text::flags;
 use packet::flow::{VLAN_PRESENT, frag};
 use packet::{Field, Key, Mask};
 
@@ -17,8 +18,49 @@ pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &d
     if !looked_at_vlan || key.common().vlan[0].tci.get() & VLAN_PRESENT == 0 {
         mask.clear(Field::VlanTci);
     }
-    with_icmp_masks(text(key, mask, ports), key)
+    let flags = (key.tunnel().tun_flags.get(), mask.0.tunnel().tun_flags.get());
+    // What a version of ERSPAN does not have is not shown.
+    if key.tunnel().tun_erspan_ver != 1 {
+        mask.clear(Field::TunErspanIdx);
+    }
+    if key.tunnel().tun_erspan_ver != 2 {
+        mask.clear(Field::TunErspanDir);
+        mask.clear(Field::TunErspanHwid);
+    }
+    with_tunnel_flags(with_icmp_masks(text(key, mask, ports), key), flags)
 }
+
+/// All flags of a tunnel, where some are matched: OpenFlow knows just one of them. OVS shows numbers of tunnels without masks.
+fn with_tunnel_flags(text: String, (value, mask): (u16, u16)) -> String {
+    let mask = u128::from(mask) & flags::TUN.exact;
+    if mask == 0 {
+        return text;
+    }
+    let mut out: Vec<String> = Vec::new();
+    for item in text.split(',').filter(|item| !item.starts_with("tun_flags=")) {
+        let is_number = NUMBERS.iter().any(|name| item.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')));
+        let item = if is_number { item.split('/').next().unwrap_or(item) } else { item };
+        out.push(item.strip_prefix("tun_gtpu").map_or_else(|| item.to_owned(), |rest| format!("gtpu{rest}")));
+    }
+    let is_before =
+        |item: &String| item.starts_with("gtpu_") || item.starts_with("tun_") && !item.starts_with("tun_metadata");
+    let at = out.iter().rposition(is_before).map_or(0, |last| last + 1);
+    let mut shown = "tun_flags=".to_owned();
+    flags::TUN.format_masked(&mut shown, u128::from(value) & mask, mask);
+    out.insert(at, shown);
+    out.join(",")
+}
+
+/// Fields of tunnels that are numbers of a few bits.
+const NUMBERS: &[&str] = &[
+    "tun_gbp_flags",
+    "tun_erspan_ver",
+    "tun_erspan_idx",
+    "tun_erspan_dir",
+    "tun_erspan_hwid",
+    "tun_gtpu_flags",
+    "tun_gtpu_msgtype",
+];
 
 fn text(key: &Key, mask: Mask, ports: &dyn PortNames) -> String {
     let matching = Match { key: Box::new(key.masked(&mask)), mask: Box::new(mask) };
