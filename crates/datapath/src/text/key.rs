@@ -95,9 +95,10 @@ impl Sections<'_> {
             return;
         }
         self.out.push_str("tunnel(");
-        section::TUNNEL.format_args(self.out, self.key, self.mask, self.context.verbose, self.context.ports);
+        let shown = with_parts(self.key, self.mask);
+        section::TUNNEL.format_args(self.out, self.key, &shown, self.context.verbose, self.context.ports);
         // The key flag says whether there is a tunnel key: it shows with the key itself.
-        let keyed = key.tun_id.get() != 0 || mask.tun_id.get() != 0 || key.tun_flags.get() & tun_flags::KEY != 0;
+        let keyed = key.tun_id.get() != 0 || key.tun_flags.get() & tun_flags::KEY != 0;
         let key_flag = if keyed { tun_flags::KEY } else { 0 };
         let value = key.tun_flags.get() | key_flag;
         let bits = mask.tun_flags.get() & (tun_flags::OAM | tun_flags::DF | tun_flags::CSUM) | key_flag;
@@ -415,6 +416,30 @@ impl<'a> Parser<'a> {
         }
         Ok(())
     }
+}
+
+/// The mask of a tunnel without the parts that the packet does not have: OVS has no attributes for them.
+fn with_parts(key: &Key, mask: &Key) -> Key {
+    let (mut out, parts) = (mask.clone(), key.tunnel());
+    let shown = out.tunnel_mut();
+    if parts.tun_id.get() == 0 && parts.tun_flags.get() & tun_flags::KEY == 0 {
+        shown.tun_id = 0.into();
+    }
+    if parts.tun_tos == 0 {
+        shown.tun_tos = 0;
+    }
+    for (address, bits) in [(parts.tun_src, &mut shown.tun_src), (parts.tun_dst, &mut shown.tun_dst)] {
+        if address.get() == 0 {
+            *bits = 0.into();
+        }
+    }
+    let addresses = [(parts.tun_ipv6_src, &mut shown.tun_ipv6_src), (parts.tun_ipv6_dst, &mut shown.tun_ipv6_dst)];
+    for (address, bits) in addresses {
+        if address == [0; 16] {
+            *bits = [0; 16];
+        }
+    }
+    out
 }
 
 fn small(name: &str, text: &str, max: u16) -> Result<(u16, u16), Error> {

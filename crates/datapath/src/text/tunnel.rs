@@ -219,14 +219,8 @@ mod tests {
     fn text(outer: &Outer, protocol: Protocol, header: &Header<'_>, kind: u32) -> String {
         let ethertype: [u8; 2] = if outer.src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
         let ethernet = [&[0xf8, 0xbc, 0x12, 0x44, 0x34, 0xb6, 0xf8, 0xbc, 0x12, 0x46, 0x58, 0xe0][..], &ethertype];
-        let push = Encapsulation {
-            tunnel_port: PortNo(6),
-            out_port: PortNo(1),
-            kind,
-            headers: Prepared::new(&ethernet.concat(), outer, protocol, header).unwrap(),
-            source_ports: SourcePorts::default(),
-            sequence: None,
-        };
+        let headers = Prepared::new(&ethernet.concat(), outer, protocol, header).unwrap();
+        let push = Encapsulation::new(PortNo(6), PortNo(1), kind, headers, SourcePorts::default(), None);
         let mut out = String::new();
         format_header(&mut out, &push);
         out
@@ -274,7 +268,7 @@ mod tests {
             out
         };
         let plain = Metadata { dst: Some([192, 0, 2, 2].into()), ttl: 64, ..Metadata::EMPTY };
-        assert_eq!(text(&plain), "dst=192.0.2.2,ttl=64,flags()");
+        assert_eq!(text(&plain), "dst=192.0.2.2,ttl=64,flags(0)");
         let full = Metadata {
             tun_id: 0,
             src: Some(IpAddr::from(Ipv6Addr::LOCALHOST)),
@@ -291,9 +285,9 @@ mod tests {
              geneve({class=0xffff,type=0x80,len=4,0xa}),flags(df|csum|key)"
         );
         let erspan = Metadata { erspan_ver: 2, erspan_dir: 1, erspan_hwid: 7, ..plain };
-        assert_eq!(text(&erspan), "dst=192.0.2.2,ttl=64,erspan(ver=2,dir=1,hwid=0x7),flags()");
+        assert_eq!(text(&erspan), "dst=192.0.2.2,ttl=64,erspan(ver=2,dir=1,hwid=0x7),flags(0)");
         let gtpu = Metadata { gtpu_flags: 0x30, gtpu_msgtype: 255, gbp_id: 5, ..plain };
-        let shown = "dst=192.0.2.2,ttl=64,vxlan(gbp(id=5,flags=0x0)),gtpu(flags=0x30,msgtype=255),flags()";
+        let shown = "dst=192.0.2.2,ttl=64,vxlan(gbp(id=5,flags=0x0)),gtpu(flags=0x30,msgtype=255),flags(0)";
         assert_eq!(text(&gtpu), shown);
     }
 

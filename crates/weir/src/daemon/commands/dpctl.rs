@@ -158,6 +158,10 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
     };
     let datapath = &context.engine.datapath;
     let names = Names::of_datapath(datapath);
+    if has_too_long_tunnel(text) {
+        let problem = format!("parsing flow key (syntax error at {text}) (Argument list too long)");
+        return Err(error(context, &problem));
+    }
     let (key, mask) = datapath::text::parse_key(text, &names)
         .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
     if change == FlowChange::Delete {
@@ -187,6 +191,13 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
         (_, Some(id)) => datapath.modify(id, actions).map(|()| String::new()).map_err(|e| refused(&e.to_string())),
         (_, None) => Err(refused("No such file or directory")),
     }
+}
+
+/// Whether the tunnel's part of a flow has more arguments than there is room for in a netlink attribute of OVS, where each takes eight
+/// bytes at least.
+fn has_too_long_tunnel(text: &str) -> bool {
+    let tunnel = text.split_once("tunnel(").and_then(|(_, rest)| rest.split(')').next());
+    tunnel.is_some_and(|tunnel| tunnel.split(',').count() > (usize::from(u16::MAX) - 4) / 8)
 }
 
 /// The flow of this key and mask.
