@@ -338,7 +338,10 @@ impl Executor {
                 let connection = if one { 0 } else { connection_hash(&self.hasher, view.key) };
                 self.misses.punt(packet, view.key, punt.clone(), connection, &self.outputs);
             }
-            Disposition::TunnelPop(pop) => self.pop_tunnel(pop, packet, view.in_port(), next),
+            Disposition::TunnelPop(pop) => {
+                self.pop_tunnel(pop, packet, view.in_port(), next);
+                self.recirculation.finish_joining();
+            }
             Disposition::Run(program) => self.run(program, packet, view, next),
             Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
@@ -417,7 +420,11 @@ impl Executor {
             return self.outputs.retire_one(packet, reason, in_port);
         }
         match pop.pop(&mut packet, &mut self.tunnelled) {
-            Ok(port) => self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled),
+            Ok(port) => {
+                if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
+                    self.counters.joined.add(1);
+                }
+            }
             Err(reason) => self.outputs.retire_one(packet, reason, in_port),
         }
     }
