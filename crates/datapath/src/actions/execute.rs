@@ -149,6 +149,8 @@ pub struct Executor {
     pub scratch: Vec<Box<Key>>,
     /// What the headers of the last packet said that has left a tunnel.
     pub tunnelled: Box<Tunnelled>,
+    /// The port at which the last such packet came in.
+    pub tunnelled_from: PortNo,
     /// For the hash action.
     pub hasher: Hasher,
     /// Connection tracking, which all workers share.
@@ -408,6 +410,7 @@ impl Executor {
     /// Takes the headers of a tunnel away, and sends the packet round again.
     #[inline]
     pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+        self.tunnelled_from = in_port;
         if packet.offload().is_gso() || packet.offload().needs_csum() && !is_of_inner(&packet) {
             return self.pop_unfinished(pop, packet, in_port, next);
         }
