@@ -196,6 +196,35 @@ def neighbours():
     seed("neighbours", "advertisement", header + bytes.fromhex(address + address[:-1] + "1") + body)
 
 
+def kernel_routes():
+    """A device with an address, routes over it, and a neighbour; then the device has another name, and goes."""
+    def attribute(kind, value):
+        return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+    def message(kind, body, tell=False, replaces=False):
+        return bytes([kind, tell << 7 | replaces, len(body)]) + body
+
+    def link(name):
+        return struct.pack("=BBHiII", 0, 0, 1, 5, 1, 0) + attribute(3, name + b"\0")
+
+    def route(kind, prefix, *attributes):
+        return bytes([2, prefix, 0, 0, 254, 3, 0, kind, 0, 0, 0, 0]) + b"".join(attributes)
+
+    device, own, other = attribute(4, struct.pack("=I", 5)), bytes([192, 0, 2, 1]), bytes([192, 0, 2, 9])
+    path = struct.pack("=HBBI", 16, 0, 0, 5) + attribute(5, other)
+    address = struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, own) + attribute(2, own)
+    neighbour = struct.pack("=BBHIHBB", 2, 0, 0, 5, 2, 0, 1) + attribute(1, other) + attribute(2, bytes([2, 0, 0, 0, 0, 9]))
+    start = message(16, link(b"eth0")) + message(20, address)
+    connected = message(24, route(1, 24, attribute(1, bytes([192, 0, 2, 0])), device, attribute(7, own)), tell=True)
+    default = route(1, 0, device, attribute(5, other), attribute(6, struct.pack("=I", 100)))
+    several = route(1, 0, attribute(9, path + path), attribute(6, struct.pack("=I", 100)))
+    end = message(16, link(b"eth1"), tell=True) + message(17, link(b"eth1"))
+    seed("kernel_routes", "routes", start + connected + message(24, default, tell=True)
+         + message(24, several, replaces=True) + message(25, several) + end)
+    seed("kernel_routes", "neighbour", start + message(28, neighbour, tell=True) + end + message(29, neighbour))
+    seed("kernel_routes", "dump", start + connected + bytes([255, 128, 0]))
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -206,3 +235,4 @@ if __name__ == "__main__":
     vlog()
     tunnels()
     neighbours()
+    kernel_routes()

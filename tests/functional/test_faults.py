@@ -116,13 +116,13 @@ class Switch:
         stats = self.ovs.json("stats")
         workers = stats["workers"] + ([stats["ended"]] if stats.get("ended") else [])
         total = {key: sum(worker[key] for worker in workers)
-                 for key in ("packets", "injected", "copied", "sent", "refused", "punted", "misses", "lost")}
+                 for key in ("packets", "injected", "copied", "sent", "refused", "punted", "joined", "misses", "lost")}
         drops = {}
         for worker in workers:
             for reason, count in worker["drops"].items():
                 drops[reason] = drops.get(reason, 0) + count
         return {**total, "drops": drops, "came": total["packets"] + total["injected"] + total["copied"],
-                "went": total["sent"] + total["refused"] + total["punted"] + sum(drops.values()),
+                "went": total["sent"] + total["refused"] + total["punted"] + total["joined"] + sum(drops.values()),
                 "evictions": stats["evictions"], "flow_bytes": stats["flow_bytes"], "flows": stats["flows"]}
 
     def waiting(self):

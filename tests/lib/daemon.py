@@ -35,7 +35,7 @@ def check_account(text):
     came = n.pop("received") + n.pop("injected") + n.pop("copied")
     assert not n, text
     n = {name: int(count) for name, count in re.findall(r"(\w+) (\d+)", text.partition(";")[2])}
-    went = n.pop("sent") + n.pop("refused") + n.pop("punted")
+    went = n.pop("sent") + n.pop("refused") + n.pop("punted") + n.pop("joined", 0)
     dropped = n.pop("dropped")
     n.pop("came", None), n.pop("went", None)
     assert dropped == sum(n.values()), f"each drop has a reason: {text}"

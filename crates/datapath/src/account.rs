@@ -19,6 +19,8 @@ pub struct Account {
     pub refused: u64,
     /// Given to the slow path by an action, to a controller for example.
     pub punted: u64,
+    /// Made part of another one: segments that have left a tunnel.
+    pub joined: u64,
     /// Dropped, by reason.
     pub drops: Drops,
 }
@@ -33,6 +35,7 @@ impl Account {
             sum.sent += worker.sent;
             sum.refused += worker.refused;
             sum.punted += worker.punted;
+            sum.joined += worker.joined;
             sum.drops += &worker.drops;
             sum
         })
@@ -45,15 +48,19 @@ impl Account {
 
     /// Packets that have ended.
     pub fn went(&self) -> u64 {
-        self.sent + self.refused + self.punted + self.drops.total()
+        self.sent + self.refused + self.punted + self.joined + self.drops.total()
     }
 }
 
 impl std::fmt::Display for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Account { received, injected, copied, sent, refused, punted, drops } = self;
+        let Account { received, injected, copied, sent, refused, punted, joined, drops } = self;
         write!(f, "received {received}, injected {injected}, copied {copied}; ")?;
-        write!(f, "sent {sent}, refused {refused}, punted {punted}, dropped {}", drops.total())?;
+        write!(f, "sent {sent}, refused {refused}, punted {punted}")?;
+        if *joined != 0 {
+            write!(f, ", joined {joined}")?;
+        }
+        write!(f, ", dropped {}", drops.total())?;
         for (reason, packets) in drops.iter() {
             write!(f, ", {} {packets}", reason.name())?;
         }

@@ -80,6 +80,8 @@ pub struct WorkerStats {
     pub refused: u64,
     /// Packets that an action gave to the slow path.
     pub punted: u64,
+    /// Packets that became part of another one: segments that have left a tunnel.
+    pub joined: u64,
     /// Packets dropped.
     pub drops: Drops,
     /// Cycles of turns that handled packets.

@@ -160,6 +160,13 @@ impl Routes {
         global.map(|(own, _)| *own).or_else(|| self.source_for(device, gateway))
     }
 
+    /// The first address of a device from which an address of the same family can be reached, whatever their networks: what the kernel
+    /// takes where it has no better one.
+    pub fn any_source(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
+        let fits = |own: &&(IpAddr, u8)| own.0.is_ipv4() == to.is_ipv4() && is_link_local(own.0) == is_link_local(to);
+        self.addresses(device).iter().find(fits).map(|(own, _)| *own)
+    }
+
     /// Adds a route, in the place of one with the same mark, prefix and origin. Its source is chosen by its destination, or else by its
     /// gateway.
     pub fn add(
@@ -347,6 +354,9 @@ mod tests {
         assert_eq!(source(&routes, "2001:db9::"), Some(ip("2001:db8::1")));
         assert_eq!(source(&routes, "fe80::9"), Some(ip("fe80::1")));
         assert_eq!(routes.source("eth1", ip("2001:db9::"), Some(ip("2001:db9::1"))), None);
+        let any = ["2001:db9::", "fe80::9", "203.0.113.1"].map(|to| routes.any_source("eth1", ip(to)));
+        assert_eq!(any, [Some(ip("2001:db8::1")), Some(ip("fe80::1")), Some(ip("192.0.2.1"))]);
+        assert_eq!(routes.any_source("eth2", ip("2001:db9::")), None);
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod sys;
 mod virtual_port;
 
 pub mod link;
+pub mod merge;
 pub mod pools;
 
 use std::fmt;

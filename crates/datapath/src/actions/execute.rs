@@ -149,6 +149,8 @@ pub struct Executor {
     pub scratch: Vec<Box<Key>>,
     /// What the headers of the last packet said that has left a tunnel.
     pub tunnelled: Box<Tunnelled>,
+    /// The port at which the last such packet came in.
+    pub tunnelled_from: PortNo,
     /// For the hash action.
     pub hasher: Hasher,
     /// Connection tracking, which all workers share.
@@ -338,7 +340,10 @@ impl Executor {
                 let connection = if one { 0 } else { connection_hash(&self.hasher, view.key) };
                 self.misses.punt(packet, view.key, punt.clone(), connection, &self.outputs);
             }
-            Disposition::TunnelPop(pop) => self.pop_tunnel(pop, packet, view.in_port(), next),
+            Disposition::TunnelPop(pop) => {
+                self.pop_tunnel(pop, packet, view.in_port(), next);
+                self.recirculation.finish_joining();
+            }
             Disposition::Run(program) => self.run(program, packet, view, next),
             Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };
@@ -405,6 +410,7 @@ impl Executor {
     /// Takes the headers of a tunnel away, and sends the packet round again.
     #[inline]
     pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+        self.tunnelled_from = in_port;
         if packet.offload().is_gso() || packet.offload().needs_csum() && !is_of_inner(&packet) {
             return self.pop_unfinished(pop, packet, in_port, next);
         }
@@ -417,7 +423,11 @@ impl Executor {
             return self.outputs.retire_one(packet, reason, in_port);
         }
         match pop.pop(&mut packet, &mut self.tunnelled) {
-            Ok(port) => self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled),
+            Ok(port) => {
+                if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
+                    self.counters.joined.add(1);
+                }
+            }
             Err(reason) => self.outputs.retire_one(packet, reason, in_port),
         }
     }

@@ -290,6 +290,7 @@ impl Executor {
             }
             Disposition::TunnelPop(pop) => {
                 packets.drain(..).for_each(|packet| self.pop_tunnel(pop, packet, view.in_port(), next));
+                self.recirculation.finish_joining();
             }
             Disposition::Run(program) => self.run_all(program, packets, view, next),
             Disposition::Recirc(id)

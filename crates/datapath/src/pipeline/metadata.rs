@@ -113,6 +113,19 @@ impl Metadata {
         }
     }
 
+    /// Whether a packet has left the tunnel with the same headers as this one.
+    pub fn is_tunnelled_by(&self, i: usize, tunnelled: &Tunnelled) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        let has_options = self.present[i].has(CARRIED_BLOCKS[2]);
+        let same_options = || {
+            tunnelled.options.as_chunks::<64>().0.iter().zip(&blocks[i][2..]).all(|(bytes, block)| block.0 == *bytes)
+        };
+        self.present[i].has(BlockId::Tunnel)
+            && blocks[i][1] == Block(zerocopy::transmute!(tunnelled.block))
+            && has_options == (tunnelled.option_len != 0)
+            && (!has_options || same_options())
+    }
+
     #[inline(never)]
     fn take_blocks(&mut self, i: usize, key: &Key) {
         let blocks = self.blocks.get_or_insert_with(no_blocks);

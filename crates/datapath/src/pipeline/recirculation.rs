@@ -12,6 +12,8 @@
 use std::collections::VecDeque;
 
 use packet::{Batch, Key, Packet};
+use ports::merge::Merger;
+use ports::pools;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
@@ -133,6 +135,10 @@ pub struct Recirculation {
     waiting: usize,
     /// Scratch space for a key.
     key: Box<Key>,
+    /// Joins segments that have left a tunnel. Made when the first one comes.
+    merger: Option<Merger>,
+    /// How many packets the last batch had when the last one was pushed that others may become part of; zero where there is none.
+    joining: usize,
 }
 
 impl Recirculation {
@@ -176,9 +182,16 @@ impl Recirculation {
     }
 
     /// As [`push`](Recirculation::push), for a packet that has left a tunnel, as if that tunnel's port had received it.
+    ///
+    /// A segment of TCP may become part of the last packet; then `true` is returned.
+    /// [`finish_joining`](Recirculation::finish_joining) has to be called before the batch is taken.
     #[inline(always)]
-    pub fn push_tunnelled(&mut self, in_port: PortNo, pass: Pass, packet: Packet, tunnelled: &Tunnelled) {
+    pub fn push_tunnelled(&mut self, in_port: PortNo, pass: Pass, packet: Packet, tunnelled: &Tunnelled) -> bool {
         let stage = RecircStage { in_port, recirc_id: 0 };
+        if packet.offload().needs_csum() {
+            return self.join_tunnelled(stage, pass, packet, tunnelled);
+        }
+        self.finish_joining();
         self.waiting += 1;
         let last = match self.queue.back_mut() {
             Some(last) if last.takes(stage, pass) => last,
@@ -186,6 +199,50 @@ impl Recirculation {
         };
         last.metadata.take_tunnelled(last.packets.len(), in_port, tunnelled);
         last.packets.push(packet);
+        false
+    }
+
+    /// As [`push_tunnelled`](Recirculation::push_tunnelled), for a packet that a local stack has sent.
+    #[inline(never)]
+    fn join_tunnelled(&mut self, stage: RecircStage, pass: Pass, packet: Packet, tunnelled: &Tunnelled) -> bool {
+        if !self.queue.back().is_some_and(|last| last.takes(stage, pass)) {
+            self.finish_joining();
+            self.open(stage, pass);
+        }
+        let Some(last) = self.queue.back_mut() else { return false };
+        let at = last.packets.len();
+        // The pool that frames of ports are merged in, too.
+        let merger = self.merger.get_or_insert_with(|| {
+            Merger::new(pools::large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory()))
+        });
+        if self.joining != at || at == 0 || !last.metadata.is_tunnelled_by(at - 1, tunnelled) {
+            // What comes now is of another tunnel.
+            merger.finish(&mut last.packets);
+        }
+        merger.add(packet, &mut last.packets);
+        let is_joined = last.packets.len() == at;
+        if !is_joined {
+            last.metadata.take_tunnelled(at, stage.in_port, tunnelled);
+            self.waiting += 1;
+            self.joining = at + 1;
+        }
+        is_joined
+    }
+
+    /// Completes the last packet that others may have become part of.
+    #[inline(always)]
+    pub fn finish_joining(&mut self) {
+        if self.joining != 0 {
+            self.finish_joined();
+        }
+    }
+
+    #[cold]
+    fn finish_joined(&mut self) {
+        self.joining = 0;
+        if let (Some(merger), Some(last)) = (&mut self.merger, self.queue.back_mut()) {
+            merger.finish(&mut last.packets);
+        }
     }
 
     /// As [`push`](Recirculation::push), for a single packet that has waited. Returns its allocated key, if it had

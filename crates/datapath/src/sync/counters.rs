@@ -94,5 +94,5 @@ macro_rules! counters {
 
 counters! {
     received, injected, copied, recirculated, simple_hits, exact_hits, megaflow_hits, subtables_visited, misses, lost,
-    batches_sent, sent, refused, punted, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
+    batches_sent, sent, refused, punted, joined, busy_cycles, idle_cycles, busy_turns, turns, sleeps,
 }

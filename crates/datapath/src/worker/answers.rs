@@ -62,9 +62,12 @@ impl Worker {
         count
     }
 
-    /// Charges the cycles since `since` to the queues of a port, in equal parts. Returns the cycle counter.
+    /// Charges the cycles since `since` to the queues of a port, in equal parts: of a port at which packets come out of tunnels, to those
+    /// that such packets have come in at last. Returns the cycle counter.
     pub fn charge_port(&mut self, in_port: PortNo, since: u64) -> u64 {
         let until = tsc::cycles();
+        let has_queues = self.rx.iter().any(|rx| rx.port.no == in_port);
+        let in_port = if has_queues { in_port } else { self.executor.tunnelled_from };
         let queues = self.rx.iter().filter(|rx| rx.port.no == in_port).count().max(1);
         let cycles = until.wrapping_sub(since) / queues as u64;
         for rx in self.rx.iter_mut().filter(|rx| rx.port.no == in_port) {

@@ -63,6 +63,7 @@ impl Worker {
             vlan_limit: config.vlan_limit,
             scratch: Vec::new(),
             tunnelled: Box::default(),
+            tunnelled_from: PortNo(0),
             hasher: table.hasher.clone(),
             conntrack: conntrack.clone(),
             unestablished: 0,

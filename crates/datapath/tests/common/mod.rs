@@ -211,7 +211,7 @@ impl Upcall for ToPort {
     }
 
     fn punt(&self, packet: &Packet, key: &Key, punt: &Punt, _: Time) {
-        let Punt::PacketIn(packet_in) = punt;
+        let Punt::PacketIn(packet_in) = punt else { return };
         self.punts.lock().unwrap().push((packet.data().to_vec(), key.clone(), packet_in.context));
     }
 }

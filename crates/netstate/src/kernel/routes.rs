@@ -240,7 +240,9 @@ impl KnownRoutes {
         candidates.sort_by_key(|known| known.rank());
         candidates.into_iter().find_map(|Candidate { hop, .. }| {
             let device = devices.name(hop.device)?;
-            let source = hop.source.or_else(|| routes.source(device, prefix.address(), hop.gateway))?;
+            let to = prefix.address();
+            let source = hop.source.or_else(|| routes.source(device, to, hop.gateway));
+            let source = source.or_else(|| routes.any_source(device, to))?;
             Some(Route { mark, prefix, device: device.into(), gateway: hop.gateway, source, origin: origin(local) })
         })
     }

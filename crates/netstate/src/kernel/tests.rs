@@ -113,6 +113,8 @@ fn a_route_waits_for_its_device_and_for_a_source() {
     assert_eq!(model.routes(), ["192.0.2.0/24 eth1 - 192.0.2.1", "203.0.113.0/24 eth3 10.0.0.254 10.0.0.1"]);
     model.event(Change::AddressGone(3, (ip("10.0.0.1"), 24)));
     assert_eq!(model.routes().len(), 1);
+    model.event(Change::Address(3, (ip("10.7.7.7"), 32)));
+    assert_eq!(model.routes()[1], "203.0.113.0/24 eth3 10.0.0.254 10.7.7.7", "any is better than none");
 }
 
 #[test]

@@ -31,7 +31,7 @@
 //! - Unfinished checksums are recognised (`unfinished.rs`), and on transmission left to the receiver where
 //!   the kernel can say so (`metadata.rs`), else completed.
 //! - In native mode the kernel has the other end of a veth cut its frames itself, as long as the program
-//!   is there. What it has cut is put together again (`merge.rs`). In generic mode it does not, and longer
+//!   is there. What it has cut is put together again ([`crate::merge`]). In generic mode it does not, and longer
 //!   frames are lost: `ethtool -K PEER tso off gso off`.
 //! - Super-frames are sent by a packet socket, as type `afpacket` sends, since AF_XDP cannot say that a frame
 //!   is to be cut. Both send within the system call, so the order stays.
@@ -55,7 +55,6 @@ mod early_drop;
 #[cfg(test)]
 #[path = "../../tests/lab/mod.rs"]
 mod lab;
-mod merge;
 mod metadata;
 mod program;
 mod queue;

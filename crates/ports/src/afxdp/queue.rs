@@ -11,10 +11,10 @@ use packet::{BATCH_SIZE, Batch, Packet, Pool, Time};
 use rustix::io::Errno;
 
 use super::Binding;
-use super::merge::Merger;
 use super::ring::Descriptor;
 use super::socket::{RxRings, Socket, TxRings};
 use super::{metadata, unfinished};
+use crate::merge::Merger;
 use crate::stats::{RxCounters, TxCounters};
 use crate::{Offloads, RxQueue, TxDrop, TxQueue};
 use crate::{offload, pools};

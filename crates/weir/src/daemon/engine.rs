@@ -12,12 +12,11 @@ use packet::flow::VlanLimit;
 use parking_lot::Mutex;
 use ports::{pools, registry};
 
-use super::Error;
 use super::ingress::IngressFilters;
 use super::links::Links;
 use super::mtu::LocalMtus;
-use super::netstate;
 use super::process::{exit, limits};
+use super::{Error, aging};
 use crate::config::desired::{self, Workers};
 use crate::features;
 use crate::timer::Timer;
@@ -185,7 +184,7 @@ impl Revalidator {
         engine.switch.set_revalidator(true);
         let thread = std::thread::Builder::new().name("revalidator".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                netstate::expire(&switch, clock.now());
+                aging::forget_neighbours(&switch, clock.now());
                 let next = switch.run(clock.now());
                 datapath.balance();
                 switch.wait(next.since(clock.now()).min(REVALIDATOR_WAIT));

@@ -15,6 +15,7 @@
 //! the `configurator`, which has [`reconfigure`](crate::reconfigure) work out the steps and takes them on the switch
 //! (`apply`); the source is told what runs then.
 //!
+//! - `aging`: neighbours whose time is over
 //! - `apply`: takes the steps of a reconfiguration on the real switch
 //! - `commands`: what the control socket takes
 //! - `compiler`: compiles the ingress filters of a configuration
@@ -22,7 +23,7 @@
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
 //! - `ingress`: the ingress filters of the ports
-//! - `netstate`: what is known of the network below tunnels
+//! - `netstate`: the thread that follows the kernel's routes and neighbours
 //! - `offload`: what ports have of their filters themselves
 //! - `links`: the ports' devices as they were seen last
 //! - `missing`: ports that wait for a device
@@ -52,6 +53,7 @@ use crate::unixctl::Commands;
 use crate::unixctl::server::Server;
 use crate::vlog::Logger;
 
+mod aging;
 mod apply;
 mod commands;
 mod compiler;

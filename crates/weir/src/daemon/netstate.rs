@@ -1,5 +1,4 @@
-//! What is known of the network below tunnels, kept up to date: the thread that follows the kernel's routes and neighbours, and
-//! neighbours whose time is over.
+//! The thread that follows the kernel's routes and neighbours, for tunnels.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,8 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netstate::kernel::{Follower, Scope};
-use ofproto::Switch;
-use packet::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Error;
@@ -86,18 +83,6 @@ fn has_ended(end: BorrowedFd<'_>, follower: Option<&Follower>, at_most: Option<D
     // An interrupted wait is one that is over.
     let _ = poll(&mut fds, at_most.as_ref());
     !fds[0].revents().is_empty()
-}
-
-/// Forgets the neighbours whose time is over. To be called now and then.
-pub fn expire(switch: &Switch, now: Time) {
-    let mut neighbours = switch.netstate().neighbours.lock();
-    let before = neighbours.generation();
-    neighbours.expire(now);
-    let some_went = neighbours.generation() != before;
-    drop(neighbours);
-    if some_went {
-        switch.netstate_changed();
-    }
 }
 
 #[cfg(test)]

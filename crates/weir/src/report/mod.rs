@@ -301,6 +301,9 @@ pub struct WorkerStats {
     pub refused: u64,
     /// Packets that an action gave to the slow path.
     pub punted: u64,
+    /// Packets that became part of another one: segments that have left a tunnel.
+    #[serde(default)]
+    pub joined: u64,
     /// Packets in the average burst sent.
     pub packets_per_batch: f64,
     /// Cycles of turns that handled packets.

@@ -187,6 +187,7 @@ const WORKER_LINES: &[Line] = &[
     ("packets sent", |w| grouped(w.sent)),
     ("packets refused by ports", |w| grouped(w.refused)),
     ("packets punted", |w| grouped(w.punted)),
+    ("packets joined", |w| grouped(w.joined)),
     ("packets per output batch", |w| format!("{:.2}", w.packets_per_batch)),
     ("busy cycles", |w| with_cycles_share(w, w.busy_cycles)),
     ("idle cycles", |w| with_cycles_share(w, w.idle_cycles)),

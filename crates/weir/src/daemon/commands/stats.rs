@@ -49,6 +49,7 @@ fn worker(w: &datapath::WorkerStats, queues: Vec<String>) -> WorkerStats {
         sent: w.sent,
         refused: w.refused,
         punted: w.punted,
+        joined: w.joined,
         packets_per_batch: w.packets_per_batch(),
         busy_cycles: w.busy_cycles,
         idle_cycles: w.idle_cycles,

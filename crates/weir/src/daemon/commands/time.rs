@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::Context;
+use crate::daemon::aging;
 use crate::daemon::engine::Engine;
-use crate::daemon::netstate;
 use crate::unixctl::command::{Outcome, Reply};
 
 /// How long a step waits for packets under way, or for what the step before has made due.
@@ -55,7 +55,7 @@ fn take(engine: &Engine, step: Duration) {
     // Packets that came before the warp are handled at the old time.
     engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
-    netstate::expire(&engine.switch, engine.timer.now());
+    aging::forget_neighbours(&engine.switch, engine.timer.now());
     engine.switch.run(engine.timer.now());
     engine.datapath.settle(SETTLE_TIMEOUT);
 }
