@@ -11,6 +11,7 @@
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
 //! | `tables` | Table-mods, table descriptions and statistics |
+//! | `tlv` | What the tun_metadata fields stand for |
 //! | `walk` | Walks over flows in pieces, for statistics and dumps |
 
 mod bundle;
@@ -24,6 +25,7 @@ mod registry;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tlv;
 mod walk;
 
 use std::sync::Arc;
@@ -45,7 +47,7 @@ use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorCounters;
 use crate::switch::Switch;
 use crate::xlate::frozen::{self, Frozen};
-use crate::xlate::{Input, translate};
+use crate::xlate::{Input, translate, tunnel_metadata};
 
 pub use bundle::Bundled;
 pub use walk::FlowWalk;
@@ -140,7 +142,9 @@ impl Bridge {
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
-        add_metadata(&mut key, &message.metadata);
+        let mut metadata = message.metadata.clone();
+        self.place_known(&mut metadata);
+        add_metadata(&mut key, &metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
         self.execute(packet, &input);
@@ -167,13 +171,14 @@ impl Bridge {
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
-        add_metadata(&mut key, &message.metadata);
-        key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
-        if message.metadata.key.present().has(BlockId::Ct) {
-            *key.block_mut(BlockId::Ct) = *message.metadata.key.block(BlockId::Ct);
+        let (metadata, tlv) = self.switch.place_in(frozen.bridge, &message.metadata)?;
+        add_metadata(&mut key, &metadata);
+        key.common_mut().pkt_mark = metadata.key.common().pkt_mark;
+        if metadata.key.present().has(BlockId::Ct) {
+            *key.block_mut(BlockId::Ct) = *metadata.key.block(BlockId::Ct);
         }
         key.common_mut().in_port = message.in_port().0.into();
-        let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
+        let frozen = Frozen { metadata: frozen::metadata(&key), tlv: Some(tlv), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
         self.execute(packet, &input);
         Ok(())
@@ -203,6 +208,9 @@ impl Bridge {
             .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
+        if let Some(bridge) = forwarding.bridges.get(&input.bridge) {
+            tunnel_metadata::encode(&bridge.tlv, &mut metadata);
+        }
         drop(forwarding);
         switch.learn_flows(&out.learnt, now);
         if let Some(datapath) = switch.datapath.get() {
@@ -361,5 +369,8 @@ fn add_metadata(key: &mut Key, metadata: &Match) {
         if metadata.key.present().has(block) {
             *key.block_mut(block) = *metadata.key.block(block);
         }
+    }
+    if metadata.key.present().has(BlockId::TunMeta0) {
+        *key.tun_metadata_mut() = *metadata.key.tun_metadata();
     }
 }

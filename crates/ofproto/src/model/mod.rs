@@ -11,8 +11,9 @@
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
+//! | `tlv` | What the tun_metadata fields stand for |
 //! | `transaction` | Changes of flows and groups that take effect together |
-//! | `users` | Which flows and groups use a group or a meter |
+//! | `users` | Which flows and groups use a group, a meter or a tun_metadata field |
 
 pub mod config;
 pub(crate) mod forwarding;
@@ -22,6 +23,7 @@ pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
+pub(crate) mod tlv;
 pub(crate) mod transaction;
 pub(crate) mod users;
 pub mod vlan;

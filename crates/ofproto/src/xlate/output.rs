@@ -41,10 +41,9 @@ impl<'a> Ctx<'a, '_> {
     }
 
     pub(super) fn output_reg(&mut self, src: &Subfield, max_len: u16) {
-        src.add_to(&mut self.wc);
-        let value = src.get(&self.flow);
+        let value = self.read(src).low();
         if value <= 0xffff || src.n_bits == 32 {
-            let port = openflow::action::port_from_subfield(src, &self.flow);
+            let port = openflow::action::port_from_value(value, src.n_bits);
             self.detail(|| format!("output port is {port}"));
             self.output_action(port, max_len);
         } else {
@@ -155,9 +154,11 @@ impl<'a> Ctx<'a, '_> {
             }
         }
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        let looked_at = self.leave_tun();
         self.event(|| Event::Bridge(&bridge.config.name));
         self.on_copy(|ctx| ctx.enter_bridge(to));
         self.leave();
+        self.look_again(looked_at);
         self.record.patches.push((from.patch.clone(), to.patch.clone()));
         if bridge.id != old.0.id {
             self.mirrored = mirrored;

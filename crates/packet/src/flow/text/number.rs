@@ -88,6 +88,18 @@ pub fn hex(out: &mut String, value: u128) {
     if value == 0 { out.push('0') } else { put!(out, "{value:#x}") }
 }
 
+/// A number in network byte order: `0` or hexadecimal with 0x, without leading zeros.
+pub fn hex_bytes(out: &mut String, bytes: &[u8]) {
+    let mut rest = bytes.iter().skip_while(|&&byte| byte == 0);
+    match rest.next() {
+        None => out.push('0'),
+        Some(first) => {
+            put!(out, "{first:#x}");
+            rest.for_each(|byte| put!(out, "{byte:02x}"));
+        }
+    }
+}
+
 /// Decimal up to nine, hexadecimal above.
 pub fn small_hex(out: &mut String, value: u128) {
     if value < 10 { put!(out, "{value}") } else { put!(out, "{value:#x}") }
