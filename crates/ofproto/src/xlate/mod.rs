@@ -58,6 +58,8 @@ mod tests;
 pub mod trace;
 mod tun_fields;
 pub(crate) mod tunnel_metadata;
+#[cfg(test)]
+mod tunnel_metadata_tests;
 
 use std::sync::Arc;
 
