@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use datapath::{Action as DpAction, FlowTag, PortNo, Upcall};
 use openflow::text::{parse_actions, parse_flow_mod};
@@ -343,6 +344,7 @@ fn a_flow_of_the_datapath_is_out_of_date_when_a_flow_for_its_options_comes() {
     let out = translate(&bed, &key);
     assert_eq!(outputs(&bed, &out), [OfPort(2)]);
     // It holds the counters of the table, so the table tells of changes.
+    out.record.valid_at.store(bed.switch.forwarding.read().generation(), SeqCst);
     let tag: FlowTag = Arc::new(out.record);
     assert!(Upcall::version_of(&*bed.switch, &tag, &key, &out.mask).is_some());
     add_flow(&bed, "priority=9,tun_metadata0=5,actions=output:4").unwrap();
