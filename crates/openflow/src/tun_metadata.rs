@@ -273,19 +273,8 @@ impl TunValue {
 
 /// A number: decimal, octal with 0, or hexadecimal with 0x and up to 992 bits.
 pub fn parse_bits(text: &str) -> Option<Bits> {
-    let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) else {
-        return number::parse_int(text).map(Bits::Few);
-    };
-    let digits = digits.as_bytes();
-    let significant = &digits[digits.iter().take_while(|&&digit| digit == b'0').count()..];
-    if digits.is_empty() || significant.len() > 2 * MAX_LEN {
-        return None;
-    }
-    let mut bytes = [0u8; MAX_LEN];
-    for (n, &digit) in significant.iter().rev().enumerate() {
-        let digit = char::from(digit).to_digit(16)? as u8;
-        bytes[MAX_LEN - 1 - n / 2] |= digit << (n % 2 * 4);
-    }
+    let mut bytes = [0; MAX_LEN];
+    number::parse_bytes(text, &mut bytes)?;
     Some(Bits::from_bytes(&bytes))
 }
 

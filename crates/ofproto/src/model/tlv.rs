@@ -84,7 +84,8 @@ pub(crate) fn values(key: &Key) -> Values {
 /// Gives a packet these values, in place of those that it has.
 pub(crate) fn set_values(key: &mut Key, values: &Values) {
     set_present(key, values.present);
-    if values.bytes.iter().any(|&byte| byte != 0) {
+    // A field that is not there has no value.
+    if values.present != 0 && values.bytes.iter().any(|&byte| byte != 0) {
         *key.tun_metadata_mut() = values.bytes;
     } else {
         forget_bytes(key);

@@ -100,8 +100,7 @@ impl Ctx<'_, '_> {
     /// [`look_again`](Self::look_again).
     pub(super) fn leave_tun(&mut self) -> Option<Box<Key>> {
         set_values(&mut self.flow, &Default::default());
-        let looked_at = present(&self.wc.0) != 0;
-        let before = looked_at.then(|| {
+        let before = (present(&self.wc.0) != 0).then(|| {
             let mut before = Box::new(Key::new());
             set_values(&mut before, &values(&self.wc.0));
             before
