@@ -3,7 +3,7 @@
 use openflow::text::{PortNames, format_match};
 use openflow::{FlowMod, Match};
 use packet::flow::text::flags;
-use packet::flow::{VLAN_PRESENT, frag};
+use packet::flow::{VLAN_PRESENT, frag, tun_flags};
 use packet::{Field, Key, Mask};
 
 /// A packet: all fields that it has, and those of its metadata that are not zero.
@@ -32,7 +32,11 @@ pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &d
 
 /// All flags of a tunnel, where some are matched: OpenFlow knows just one of them. OVS shows numbers of tunnels without masks.
 fn with_tunnel_flags(text: String, (value, mask): (u16, u16)) -> String {
-    let mask = u128::from(mask) & flags::TUN.exact;
+    let mut mask = u128::from(mask) & flags::TUN.exact;
+    if value & tun_flags::OAM == 0 && mask != u128::from(tun_flags::OAM) {
+        // OVS does not look at it where packets go from tunnel to tunnel.
+        mask &= !u128::from(tun_flags::OAM);
+    }
     if mask == 0 {
         return text;
     }

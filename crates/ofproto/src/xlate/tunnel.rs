@@ -182,14 +182,17 @@ impl<'a> Ctx<'a, '_> {
             self.wc.set_exact(Field::TunIpv6Dst);
         }
         if tunnel_dst(self.packet).is_some() {
-            for field in [Field::TunFlags, Field::TunGbpId, Field::TunGbpFlags] {
-                self.wc.set_exact(field);
-            }
-            if config.kind.is_erspan() {
-                for field in [Field::TunErspanVer, Field::TunErspanIdx, Field::TunErspanDir, Field::TunErspanHwid] {
-                    self.wc.set_exact(field);
+            let fields: &[Field] = match config.kind {
+                Kind::Vxlan if config.group_policy => &[Field::TunGbpId, Field::TunGbpFlags],
+                Kind::Vxlan if config.protocol_extension => &[Field::TunFlags],
+                Kind::Geneve => &[Field::TunFlags],
+                Kind::Erspan | Kind::Ip6erspan => {
+                    &[Field::TunErspanVer, Field::TunErspanIdx, Field::TunErspanDir, Field::TunErspanHwid]
                 }
-            }
+                Kind::Gtpu => &[Field::TunGtpuFlags, Field::TunGtpuMsgtype],
+                _ => &[],
+            };
+            fields.iter().for_each(|&field| self.wc.set_exact(field));
         }
         send::fill(config, &Metadata::load(&self.flow), inner)
     }

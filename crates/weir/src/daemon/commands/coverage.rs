@@ -112,6 +112,7 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
         ("drop_action_tunnel_neigh_cache_miss", context.engine.switch.neighbour_drops()),
+        ("ofproto_slow_path_overflow", context.engine.switch.slow_drops()),
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
