@@ -176,7 +176,7 @@ def test_learn_keeps_to_its_limit(ovs):
     assert ovs.ofctl("dump-flows", "br0", "table=1").count("cookie=0x7") == 2
 
 
-@pytest.mark.parametrize("action", ["sample(probability=1,collector_set_id=1)", "delete_field:tun_metadata1",
+@pytest.mark.parametrize("action", ["sample(probability=1,collector_set_id=1)",
                                     "clone(sample(probability=1,collector_set_id=1))"])
 def test_an_action_that_would_do_nothing_is_refused(ovs, action):
     assert "OFPBAC_BAD_TYPE" in refusal(ovs, "add-flow", "br0", f"actions={action},output:1")

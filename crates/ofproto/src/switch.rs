@@ -25,6 +25,7 @@ use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::flow::VlanLimit;
 use packet::{Clock, Key, Packet, Time};
 use parking_lot::{Condvar, Mutex, RwLock};
+use tunnel::fields::FieldTable;
 
 use crate::connection::budget::Budget;
 use crate::connection::event_memory::EventMemory;
@@ -46,7 +47,7 @@ use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{self, Input, Interners, Translation, translate};
+use crate::xlate::{self, Input, Interners, Translation, translate, tunnel_metadata};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +89,8 @@ type Subscription = (BridgeId, Arc<dyn Subscriber>);
 pub(crate) struct RemovedRule {
     bridge: BridgeId,
     rule: Arc<Rule>,
+    /// What the tun_metadata fields of its bridge stood for.
+    tlv: Arc<FieldTable>,
     reason: FlowRemovedReason,
     at: Time,
     /// The generation with which no flow uses the rule any more.
@@ -250,10 +253,11 @@ impl Switch {
     /// Translates a made-up packet, and reports each step to `sink`. `None` where there is no such bridge.
     pub fn trace(&self, traced: &Traced<'_>, sink: &mut dyn Sink) -> Option<Explanation> {
         let forwarding = self.forwarding.read();
-        let bridge = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?.id;
+        let state = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?;
+        let (bridge, tlv) = (state.id, state.tlv.clone());
         let frozen = self.interners.frozen.get(traced.key.common().recirc_id.get());
         let input = Input { packet_out: traced.actions, ..self.input(traced.key, bridge, frozen.as_deref()) };
-        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink)), traced.key))
+        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink)), traced.key, tlv))
     }
 
     /// As [`trace`](Switch::trace), for a packet: addresses and flows are learnt from it, and the
@@ -271,6 +275,8 @@ impl Switch {
         let mut metadata = key.clone();
         let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
         metadata.common_mut().in_port = port.map_or(0, |port| port.0).into();
+        tunnel_metadata::encode(&state.tlv, &mut metadata);
+        let tlv = state.tlv.clone();
         drop(forwarding);
         self.learn_flows(&out.learnt, now);
         if let Some(datapath) = self.datapath.get()
@@ -278,7 +284,7 @@ impl Switch {
         {
             datapath.execute(packet, &metadata, &without_outputs(&out.actions));
         }
-        Some(Explanation::of(out, key))
+        Some(Explanation::of(out, key, tlv))
     }
 
     /// Whether packets may be on their way with this recirculation id.
@@ -317,7 +323,8 @@ impl Switch {
             (None, None) => return None,
         };
         let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now };
-        let mut out = translate(forwarding, &self.interners, &input, None);
+        let may_have_options = forwarding.tunnels.carrier(dp_port).is_some_and(|carrier| carrier.has_options());
+        let mut out = tunnel_metadata::translate_with_options(forwarding, &self.interners, &input, may_have_options);
         if let Some(frozen) = frozen {
             // The packets that the flow is for carry this number.
             out.record.holds.push(frozen);
@@ -339,6 +346,9 @@ impl Switch {
             .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
+        if let Some(bridge) = forwarding.bridges.get(&input.bridge) {
+            tunnel_metadata::encode(&bridge.tlv, &mut metadata);
+        }
         drop(forwarding);
         self.learn_flows(&out.learnt, now);
         if let Some(datapath) = self.datapath.get() {
@@ -373,14 +383,14 @@ impl Switch {
     /// `final_at` are in force.
     pub(crate) fn rule_removed(
         &self,
-        bridge: BridgeId,
+        (bridge, tlv): (BridgeId, &Arc<FieldTable>),
         rule: Arc<Rule>,
         reason: FlowRemovedReason,
         at: Time,
         final_at: u64,
     ) {
         if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
-            self.removed.lock().push(RemovedRule { bridge, rule, reason, at, final_at });
+            self.removed.lock().push(RemovedRule { bridge, rule, tlv: tlv.clone(), reason, at, final_at });
         }
     }
 
@@ -388,10 +398,10 @@ impl Switch {
     /// generation are in force.
     pub(crate) fn send_removed(&self, in_force: u64) {
         let removed: Vec<_> = self.removed.lock().extract_if(.., |rule| rule.final_at <= in_force).collect();
-        for RemovedRule { bridge, rule, reason, at, .. } in removed {
+        for RemovedRule { bridge, rule, tlv, reason, at, .. } in removed {
             let (idle_timeout, hard_timeout) = rule.timeouts();
             let message = FlowRemoved {
-                matching: rule.matching(),
+                matching: rule.matching(&tlv),
                 priority: rule.priority,
                 cookie: rule.cookie,
                 reason,
@@ -424,7 +434,7 @@ pub enum Unlocated {
 pub struct Traced<'a> {
     /// Name of the bridge that the packet is in.
     pub bridge: &'a str,
-    /// The packet, with an OpenFlow port in `in_port`.
+    /// The packet, with an OpenFlow port in `in_port` and the values of tun_metadata fields.
     pub key: &'a Key,
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub actions: Option<&'a [openflow::Action]>,
@@ -438,6 +448,8 @@ pub struct Explanation {
     pub actions: Vec<datapath::Action>,
     /// The key at the end.
     pub flow: Key,
+    /// What the tun_metadata fields of the keys and of the mask stand for.
+    pub tlv: Arc<FieldTable>,
     /// Why the translation gave up, in words, where it did. The packet is dropped then.
     pub error: Option<String>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
@@ -449,11 +461,12 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    fn of(out: Translation, key: &Key) -> Explanation {
+    fn of(out: Translation, key: &Key, tlv: Arc<FieldTable>) -> Explanation {
         Explanation {
             mask: out.mask,
             actions: out.actions,
             flow: out.flow.map_or_else(|| key.clone(), |flow| *flow),
+            tlv,
             error: out.error.map(|error| error.to_string()),
             looked_at_vlan: out.looked_at_vlan,
             slow: out.slow,

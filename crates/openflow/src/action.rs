@@ -5,9 +5,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use packet::{Field, Key};
+use packet::Field;
 
-use crate::matching::Subfield;
+use crate::matching::{AnyField, Subfield};
+use crate::tun_metadata::{Bits, TunValue};
 use crate::types::{Cookie, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId};
 
 /// An action. Values of fields are right-aligned numbers, as in [`Key::get`].
@@ -57,9 +58,11 @@ pub enum Action {
         /// The bits that are written; never zero, all of the field's where it is written whole.
         mask: u128,
     },
+    /// `set_field:VALUE/MASK->tun_metadataN`.
+    SetTunMetadata(Box<TunValue>),
     /// `load:VALUE->SUBFIELD`.
     RegLoad {
-        /// Written.
+        /// Written: of a field that has its place in the key.
         dst: Subfield,
         /// Value, right-aligned.
         value: u64,
@@ -209,18 +212,32 @@ impl Action {
         Action::Output { port, max_len: if port == OfPort::CONTROLLER { 0xffff } else { 0 } }
     }
 
+    /// `load`: for a tun_metadata field, a `set_field` with a mask.
+    pub fn load(dst: Subfield, value: u64) -> Action {
+        match dst.field {
+            AnyField::Key(_) => Action::RegLoad { dst, value },
+            AnyField::Tun(field) => {
+                let bits = Bits::from(u128::from(value));
+                Action::SetTunMetadata(Box::new(TunValue::part(field.index, dst.ofs, dst.n_bits, &bits)))
+            }
+        }
+    }
+
     /// `set_field` on all of a field.
     pub fn set_field(field: Field, value: u128) -> Action {
         Action::SetField { field, value: value & field.info().max(), mask: field.info().max() }
     }
 
-    /// For an action that writes constant bits of one field: the field, value and mask. L4 ports
+    /// For an action that writes constant bits of one field that has its place in the key: the field, value and mask. L4 ports
     /// are given as TCP's, whose place in the key is that of UDP and SCTP too.
     pub fn field_write(&self) -> Option<(Field, u128, u128)> {
         let whole = |field: Field, value: u128| Some((field, value, field.info().max()));
         match *self {
             Action::SetField { field, value, mask } => Some((field, value, mask)),
-            Action::RegLoad { dst, value } => Some((dst.field, (u128::from(value) & dst.max()) << dst.ofs, dst.mask())),
+            Action::RegLoad { dst, value } => {
+                let dst = dst.in_key()?;
+                Some((dst.field, (u128::from(value) & dst.max()) << dst.ofs, dst.mask()))
+            }
             Action::SetEthSrc(mac) => whole(Field::DlSrc, mac.to_value()),
             Action::SetEthDst(mac) => whole(Field::DlDst, mac.to_value()),
             Action::SetIpv4Src(ip) => whole(Field::NwSrc, u32::from(ip).into()),
@@ -540,8 +557,7 @@ pub enum EncapProp {
     MplsEtherType(u16),
 }
 
-/// Reads the value of a subfield as an OpenFlow port: `in_port` and registers hold either form.
-pub fn port_from_subfield(src: &Subfield, key: &Key) -> OfPort {
-    let value = src.get(key);
-    if src.n_bits > 16 && value > 0xffff { OfPort(value as u32) } else { OfPort::from_u16(value as u16) }
+/// A value of a field of `n_bits` bits as an OpenFlow port: `in_port` and registers hold either form.
+pub fn port_from_value(value: u128, n_bits: u16) -> OfPort {
+    if n_bits > 16 && value > 0xffff { OfPort(value as u32) } else { OfPort::from_u16(value as u16) }
 }

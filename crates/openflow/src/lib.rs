@@ -24,6 +24,8 @@
 //! | [`table`] | Flow tables: description and configuration |
 //! | [`text`] | The syntax of ovs-ofctl, in both directions |
 //! | [`tlv`] | Which tunnel options tun_metadata fields stand for |
+//! | [`tun_metadata`] | These fields and their values |
+//! | [`tun_use`] | Which of them an action names |
 //! | [`types`] | Versions, identifiers, reserved numbers, flags |
 
 pub mod action;
@@ -45,6 +47,8 @@ pub mod switch;
 pub mod table;
 pub mod text;
 pub mod tlv;
+pub mod tun_metadata;
+pub mod tun_use;
 pub mod types;
 
 pub use action::Action;
@@ -54,7 +58,7 @@ pub use error::{ErrorCode, ErrorMsg, OfError};
 pub use flow_mod::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason};
 pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};
 pub use instruction::{Instructions, WriteMetadata};
-pub use matching::{Match, Subfield};
+pub use matching::{AnyField, KeyPart, Match, Subfield};
 pub use message::{Body, Dialect, Message};
 pub use meter::{MeterConfig, MeterMod, MeterStats};
 pub use packet_msg::{PacketIn, PacketInFormat, PacketOut};
@@ -63,7 +67,9 @@ pub use queue::QueueConfig;
 pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
 pub use switch::{AsyncChange, AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
 pub use table::{TableDesc, TableMiss, TableMod};
-pub use tlv::{TlvMap, TlvTable, TlvTableMod};
+pub use tlv::{TlvCommand, TlvMap, TlvTable, TlvTableMod};
+pub use tun_metadata::{Bits, TunField, TunMatch, TunValue};
+pub use tun_use::{TunUse, TunUseMut, tun_fields};
 pub use types::{
     Cookie, CookieFilter, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId, Version, Versions,
 };

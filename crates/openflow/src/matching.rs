@@ -1,8 +1,11 @@
 //! What a flow matches, and parts of fields.
 
-use packet::flow::FieldInfo;
+use std::borrow::Cow;
+
+use packet::flow::field::Prereq;
 use packet::{Field, Key, Mask};
 
+use crate::tun_metadata::{TunField, TunMatch, TunValue};
 use crate::types::OfPort;
 
 /// What a flow matches: `key` under `mask`. Values are zero where the mask is.
@@ -16,6 +19,9 @@ pub struct Match {
     pub key: Box<Key>,
     /// The bits that are matched.
     pub mask: Box<Mask>,
+    /// What is matched of tun_metadata fields, in their order, each once. In a bridge, key and mask have it instead: where the bridge's
+    /// table says.
+    pub tun_metadata: Vec<TunMatch>,
 }
 
 impl Match {
@@ -63,14 +69,99 @@ impl Match {
         self.set(Field::InPortOxm, port.0.into());
     }
 
-    /// Whether every packet matches.
-    pub fn is_any(&self) -> bool {
-        self.mask.blocks().count() == 0
+    /// What is matched of a tun_metadata field.
+    pub fn tun(&self, index: u8) -> Option<&TunMatch> {
+        self.tun_metadata.iter().find(|known| known.index() == index)
     }
 
-    /// Whether a packet with this key matches.
+    /// Matches a tun_metadata field, in place of what was matched of it.
+    pub fn set_tun(&mut self, matching: TunMatch) {
+        match self.tun_metadata.binary_search_by_key(&matching.index(), TunMatch::index) {
+            Ok(at) => self.tun_metadata[at] = matching,
+            Err(at) => self.tun_metadata.insert(at, matching),
+        }
+    }
+
+    /// Matches bits of a tun_metadata field, in addition to those already matched.
+    pub fn add_tun(&mut self, mut value: TunValue) {
+        if let Some(TunMatch::Value(known)) = self.tun(value.index) {
+            let new = std::mem::replace(&mut value, known.clone());
+            value.merge(&new);
+        }
+        self.set_tun(TunMatch::Value(value));
+    }
+
+    /// Whether every packet matches.
+    pub fn is_any(&self) -> bool {
+        self.mask.blocks().count() == 0 && self.tun_metadata.is_empty()
+    }
+
+    /// Whether a packet with this key matches, tun_metadata fields apart.
     pub fn matches(&self, key: &Key) -> bool {
         key.matches(&self.key, &self.mask)
+    }
+}
+
+/// A field that an action can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AnyField {
+    /// One that has its place in the key.
+    Key(Field),
+    /// One whose place the bridge's table tells: tun_metadataN.
+    Tun(TunField),
+}
+
+impl AnyField {
+    /// The field, where it has its place in the key.
+    pub fn key(self) -> Option<Field> {
+        match self {
+            AnyField::Key(field) => Some(field),
+            AnyField::Tun(_) => None,
+        }
+    }
+
+    /// Its width.
+    pub fn bits(self) -> u16 {
+        match self {
+            AnyField::Key(field) => field.info().bits.into(),
+            AnyField::Tun(field) => field.bits(),
+        }
+    }
+
+    /// What has to be matched with it.
+    pub fn prereq(self) -> Prereq {
+        self.key().map_or(Prereq::None, |field| field.info().prereq)
+    }
+
+    /// Whether actions can write it.
+    pub fn is_writable(self) -> bool {
+        self.key().is_none_or(|field| field.info().writable)
+    }
+
+    /// Its name in ovs-fields(7).
+    pub fn name(self) -> Cow<'static, str> {
+        match self {
+            AnyField::Key(field) => field.info().name.into(),
+            AnyField::Tun(field) => format!("tun_metadata{}", field.index).into(),
+        }
+    }
+}
+
+impl From<Field> for AnyField {
+    fn from(field: Field) -> AnyField {
+        AnyField::Key(field)
+    }
+}
+
+impl From<TunField> for AnyField {
+    fn from(field: TunField) -> AnyField {
+        AnyField::Tun(field)
+    }
+}
+
+impl PartialEq<Field> for AnyField {
+    fn eq(&self, field: &Field) -> bool {
+        self.key() == Some(*field)
     }
 }
 
@@ -78,7 +169,7 @@ impl Match {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subfield {
     /// The field.
-    pub field: Field,
+    pub field: AnyField,
     /// The lowest bit; zero is the field's least significant one.
     pub ofs: u16,
     /// Number of bits, at least one.
@@ -87,48 +178,68 @@ pub struct Subfield {
 
 impl Subfield {
     /// All of a field.
-    pub fn whole(field: Field) -> Subfield {
-        Subfield { field, ofs: 0, n_bits: u16::from(field.info().bits) }
+    pub fn whole(field: impl Into<AnyField>) -> Subfield {
+        let field = field.into();
+        Subfield { field, ofs: 0, n_bits: field.bits() }
     }
 
     /// The subfield, if it has at least one bit and lies within the field.
-    pub fn new(field: Field, ofs: u16, n_bits: u16) -> Option<Subfield> {
-        let fits = n_bits > 0 && u32::from(ofs) + u32::from(n_bits) <= u32::from(field.info().bits);
+    pub fn new(field: impl Into<AnyField>, ofs: u16, n_bits: u16) -> Option<Subfield> {
+        let field = field.into();
+        let fits = n_bits > 0 && u32::from(ofs) + u32::from(n_bits) <= u32::from(field.bits());
         fits.then_some(Subfield { field, ofs, n_bits })
     }
 
     /// Whether this is all of the field.
     pub fn is_whole(&self) -> bool {
-        self.ofs == 0 && self.n_bits == u16::from(self.info().bits)
+        self.ofs == 0 && self.n_bits == self.field.bits()
     }
 
-    /// The field's row in the table.
-    pub fn info(&self) -> &'static FieldInfo {
-        self.field.info()
-    }
-
-    /// The subfield's largest value, right-aligned: all bits one.
+    /// The subfield's largest value of at most 128 bits, right-aligned: all bits one.
     pub fn max(&self) -> u128 {
-        u128::MAX >> (128 - self.n_bits)
+        u128::MAX >> (128 - self.n_bits.min(128))
     }
 
-    /// The subfield's bits, in their place in the field.
+    /// The same bits, where the field has its place in the key.
+    pub fn in_key(&self) -> Option<KeyPart> {
+        Some(KeyPart { field: self.field.key()?, ofs: self.ofs, n_bits: self.n_bits })
+    }
+}
+
+/// Some adjacent bits of a field that has its place in the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyPart {
+    /// The field.
+    pub field: Field,
+    /// The lowest bit; zero is the field's least significant one.
+    pub ofs: u16,
+    /// Number of bits, at least one.
+    pub n_bits: u16,
+}
+
+impl KeyPart {
+    /// The bits, in their place in the field.
     pub fn mask(&self) -> u128 {
         self.max() << self.ofs
     }
 
-    /// The subfield's value in `key`, right-aligned.
+    /// The largest value, right-aligned: all bits one.
+    pub fn max(&self) -> u128 {
+        u128::MAX >> (128 - self.n_bits)
+    }
+
+    /// The value in `key`, right-aligned.
     pub fn get(&self, key: &Key) -> u128 {
         key.get(self.field) >> self.ofs & self.max()
     }
 
-    /// Writes the subfield, from the low bits of `value`.
+    /// Writes the bits, from the low bits of `value`.
     pub fn set(&self, key: &mut Key, value: u128) {
         let old = key.get(self.field) & !self.mask();
         key.set(self.field, old | (value & self.max()) << self.ofs);
     }
 
-    /// Has `mask` match the subfield, in addition to what it matches.
+    /// Has `mask` match the bits, in addition to what it matches.
     pub fn add_to(&self, mask: &mut Mask) {
         mask.add(self.field, self.mask());
     }
@@ -151,7 +262,7 @@ mod tests {
     fn a_subfield_is_written_in_its_place() {
         let mut key = Key::new();
         key.set(Field::Reg3, 0xffff_ffff);
-        let part = Subfield::new(Field::Reg3, 8, 8).unwrap();
+        let part = Subfield::new(Field::Reg3, 8, 8).unwrap().in_key().unwrap();
         part.set(&mut key, 0x1234);
         assert_eq!(key.get(Field::Reg3), 0xffff_34ff);
         assert_eq!(part.get(&key), 0x34);

@@ -19,7 +19,7 @@ pub struct TlvMap {
     pub class: u16,
     /// Option type.
     pub kind: u8,
-    /// Length of the option's value, bytes: a multiple of 4 up to 124.
+    /// Length of the option's value, bytes: a multiple of 4 up to 124, zero included.
     pub len: u8,
     /// N of tun_metadataN.
     pub index: u16,

@@ -11,8 +11,8 @@ pub const FIELDS: usize = 64;
 /// Bytes of all values.
 pub const SPACE: usize = 256;
 const WORD: usize = 4;
-/// The longest value, in words.
-const MAX_WORDS: u8 = 31;
+/// Bytes of the longest value.
+pub const MAX_LEN: usize = 124;
 
 /// Why a field cannot stand for an option: the errors of NXT_TLV_TABLE_MOD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum Unmappable {
     /// There is no such field.
     #[error("no such field")]
     Index,
-    /// The length is zero, no multiple of four, or above 124.
+    /// The length is no multiple of four, or above 124.
     #[error("bad length of an option")]
     Length,
     /// There are not so many bytes left.
@@ -35,7 +35,7 @@ pub enum Unmappable {
 }
 
 /// The option of a field.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Mapping {
     /// Class.
     pub class: u16,
@@ -51,9 +51,27 @@ impl Mapping {
         self.words.count_ones() as usize * WORD
     }
 
-    /// Whether its value has none: never.
+    /// Whether its value has none: that the option is there is all that it says.
     pub fn is_empty(&self) -> bool {
         self.words == 0
+    }
+
+    /// Its value among all values, in the last bytes.
+    pub fn get(&self, all: &[u8; SPACE]) -> [u8; MAX_LEN] {
+        let mut value = [0; MAX_LEN];
+        let own = value[MAX_LEN - self.len()..].as_chunks_mut::<WORD>().0;
+        for (place, word) in self.places().zip(own) {
+            word.copy_from_slice(&all[place]);
+        }
+        value
+    }
+
+    /// Writes its value, from the last bytes of `value`, among all values.
+    pub fn set(&self, all: &mut [u8; SPACE], value: &[u8; MAX_LEN]) {
+        let own = value[MAX_LEN - self.len()..].as_chunks::<WORD>().0;
+        for (place, word) in self.places().zip(own) {
+            all[place].copy_from_slice(word);
+        }
     }
 
     /// Where its words are among all values, one after the other.
@@ -83,7 +101,7 @@ impl Default for Values {
 }
 
 /// The options that fields stand for.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct FieldTable {
     mappings: [Option<Mapping>; FIELDS],
     /// Words that are in use.
@@ -107,9 +125,14 @@ impl FieldTable {
         self.mappings.iter().enumerate().filter_map(|(index, mapping)| Some((index, mapping.as_ref()?)))
     }
 
-    /// Lets a field stand for an option whose value has `len` bytes.
+    /// Whether no field stands for an option.
+    pub fn is_empty(&self) -> bool {
+        self.mappings.iter().all(Option::is_none)
+    }
+
+    /// Lets a field stand for an option whose value has `len` bytes. No other value moves.
     pub fn add(&mut self, index: usize, class: u16, kind: u8, len: u8) -> Result<(), Unmappable> {
-        if len == 0 || !len.is_multiple_of(WORD as u8) || len / WORD as u8 > MAX_WORDS {
+        if !len.is_multiple_of(WORD as u8) || usize::from(len) > MAX_LEN {
             return Err(Unmappable::Length);
         }
         if self.mappings.get(index).ok_or(Unmappable::Index)?.is_some() {
@@ -135,7 +158,8 @@ impl FieldTable {
         }
     }
 
-    fn find(&self, class: u16, kind: u8) -> Option<(usize, &Mapping)> {
+    /// The field that stands for an option.
+    pub fn find(&self, class: u16, kind: u8) -> Option<(usize, &Mapping)> {
         self.iter().find(|(_, mapping)| (mapping.class, mapping.kind) == (class, kind))
     }
 
@@ -160,6 +184,18 @@ impl FieldTable {
             values.present |= 1 << index;
         }
         Ok(values)
+    }
+
+    /// The values that have come with another table: those of options for which a field stands here, too.
+    pub fn adopt(&self, values: &Values, other: &FieldTable) -> Values {
+        let mut out = Values::default();
+        for (_, theirs) in other.iter().filter(|(index, _)| values.present >> index & 1 != 0) {
+            let ours = self.find(theirs.class, theirs.kind).filter(|(_, ours)| ours.len() == theirs.len());
+            let Some((ours_index, ours)) = ours else { continue };
+            ours.set(&mut out.bytes, &theirs.get(&values.bytes));
+            out.present |= 1 << ours_index;
+        }
+        out
     }
 
     /// Writes the options of the fields that are present, in their order. Returns how many bytes they have, or `None` where there is no
@@ -187,7 +223,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::options::MAX_LEN;
+    use crate::options;
 
     #[test]
     fn mappings_are_refused_as_open_vswitch_does() {
@@ -196,7 +232,7 @@ mod tests {
         assert_eq!(table.add(0, 0xffff, 2, 4), Err(Unmappable::AlreadyMapped));
         assert_eq!(table.add(1, 0xffff, 1, 8), Err(Unmappable::Duplicate));
         assert_eq!(table.add(64, 0xffff, 2, 4), Err(Unmappable::Index));
-        for len in [0, 3, 5, 128, 255] {
+        for len in [3, 5, 126, 128, 255] {
             assert_eq!(table.add(1, 0xffff, 2, len), Err(Unmappable::Length), "{len}");
         }
         assert_eq!([(1, 124), (2, 124)].map(|(index, len)| table.add(index, 0, index as u8, len)), [Ok(()); 2]);
@@ -243,7 +279,7 @@ mod tests {
                 let len = words.wrapping_mul(4);
                 let space: usize = map.values().map(|known| usize::from(known.2)).sum();
                 let expected = match () {
-                    () if len == 0 || len > 124 => Err(Unmappable::Length),
+                    () if len > 124 => Err(Unmappable::Length),
                     () if index > 63 => Err(Unmappable::Index),
                     () if map.contains_key(&index) => Err(Unmappable::AlreadyMapped),
                     () if map.values().any(|known| (known.0, known.1) == (class, kind)) => Err(Unmappable::Duplicate),
@@ -268,8 +304,23 @@ mod tests {
             let mut out = [0; 600];
             let len = table.write(&given, &mut out).unwrap();
             prop_assert_eq!(table.read(&out[..len]), Ok(given));
-            if len > MAX_LEN {
-                prop_assert_eq!(table.write(&given, &mut out[..MAX_LEN]), None);
+            // Each value by itself.
+            let mut again = Values { present: given.present, ..Values::default() };
+            table.iter().for_each(|(_, mapping)| mapping.set(&mut again.bytes, &mapping.get(&given.bytes)));
+            prop_assert_eq!(again, given);
+            // In a table whose fields are elsewhere.
+            let mut other = FieldTable::default();
+            for (index, mapping) in table.iter().filter(|(index, _)| index % 3 != 0) {
+                other.add(63 - index, mapping.class, mapping.kind, mapping.len() as u8).unwrap();
+            }
+            let back = table.adopt(&other.adopt(&given, &table), &other);
+            for (index, mapping) in table.iter() {
+                let kept = index % 3 != 0 && given.present >> index & 1 != 0;
+                prop_assert_eq!(back.present >> index & 1 != 0, kept);
+                prop_assert_eq!(mapping.get(&back.bytes), if kept { mapping.get(&given.bytes) } else { [0; MAX_LEN] });
+            }
+            if len > options::MAX_LEN {
+                prop_assert_eq!(table.write(&given, &mut out[..options::MAX_LEN]), None);
             }
         }
     }

@@ -5,7 +5,7 @@ use packet::flow::{DL_TYPE_NONE, Key, Mask, VLAN_PRESENT, frag, tun_flags};
 use packet::{Field, put};
 
 use super::section::{self, Section};
-use super::{Context, Error};
+use super::{Context, Error, options};
 
 const ETH_IPV4: u16 = 0x0800;
 const ETH_ARP: u16 = 0x0806;
@@ -97,6 +97,7 @@ impl Sections<'_> {
         self.out.push_str("tunnel(");
         let shown = with_parts(self.key, self.mask);
         section::TUNNEL.format_args(self.out, self.key, &shown, self.context.verbose, self.context.ports);
+        options::format_key(self.out, self.key.tun_metadata(), self.mask.tun_metadata(), self.context.verbose);
         // The key flag says whether there is a tunnel key: it shows with the key itself.
         let keyed = key.tun_id.get() != 0 || key.tun_flags.get() & tun_flags::KEY != 0;
         let key_flag = if keyed { tun_flags::KEY } else { 0 };
@@ -410,6 +411,8 @@ impl<'a> Parser<'a> {
                 let (value, mask) = flags::TUN.parse("tunnel(flags)", item.value)?;
                 self.key.tunnel_mut().tun_flags.set(value as u16);
                 self.mask.tunnel_mut().tun_flags.set(mask as u16);
+            } else if item.key == "geneve" {
+                options::parse(item.value, self.key.tun_metadata_mut(), self.mask.tun_metadata_mut())?;
             } else {
                 section::TUNNEL.parse(item.text, &mut self.key, &mut self.mask, self.ports)?;
             }
@@ -442,7 +445,7 @@ fn with_parts(key: &Key, mask: &Key) -> Key {
     out
 }
 
-fn small(name: &str, text: &str, max: u16) -> Result<(u16, u16), Error> {
+pub(super) fn small(name: &str, text: &str, max: u16) -> Result<(u16, u16), Error> {
     small32(name, text, max.into()).map(|(value, mask)| (value as u16, mask as u16))
 }
 

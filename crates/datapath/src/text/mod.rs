@@ -1,11 +1,12 @@
 //! The text form of datapath flows: that of OVS's `dpctl/dump-flows` (ovs-dpctl(8)), in both directions.
 //!
 //! [`section`] declares which headers have which fields, [`key`] formats and parses keys with their
-//! masks, [`action`] does so with actions, `ct` with the arguments of `ct`.
+//! masks, [`action`] does so with actions, `ct` with the arguments of `ct`, `options` with options of Geneve.
 
 pub mod action;
 mod ct;
 pub mod key;
+mod options;
 pub mod section;
 #[cfg(test)]
 mod tests;

@@ -65,6 +65,10 @@ fn keys_print_as_they_are_read() {
         "skb_priority(0x1234),tunnel(tun_id=0xfedcba9876543210,src=10.0.0.1,dst=10.0.0.2,tos=0x8,ttl=128,flags(key)),",
         "tunnel(tun_id=0x7f10354/0xff,src=10.10.10.10/255.255.255.0,dst=20.20.20.20/255.255.255.0,ttl=64,\
          vxlan(gbp(id=10/0xff,flags=0xb)),flags(oam|csum|key)),",
+        "tunnel(tun_id=0x7f10354/0xff,src=10.10.10.10/255.255.255.0,dst=20.20.20.20/255.255.255.0,ttl=64,\
+         geneve({class=0,type=0,len=4,0xa/0xff}{class=0xffff,type=0x1,len=4,0xffffffff}),flags(csum|key)),",
+        "tunnel(tun_id=0x7b,src=1.1.2.92,dst=1.1.2.88,geneve(),flags(-df-csum+key)),",
+        "tunnel(tun_id=0x1,src=10.0.0.1,dst=10.0.0.2,ttl=128,gtpu(flags=0x30,msgtype=255),flags(df|key)),",
         "tunnel(tun_id=0x0,ipv6_src=fe80::1,ipv6_dst=fe80::2,ttl=64,flags(-df+csum+key)),",
         "tunnel(tun_id=0x1,src=10.0.0.1,dst=10.0.0.2,ttl=128,erspan(ver=2,dir=1,hwid=0x7/0xf),flags(df|key)),",
         "ct_state(-new+est+trk),ct_zone(0x5/0xff),ct_mark(0x10305070/0xf0f0f0f0),\

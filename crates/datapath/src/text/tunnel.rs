@@ -10,6 +10,7 @@ use packet::flow::tun_flags;
 use packet::put;
 use tunnel::metadata::Metadata;
 
+use super::options;
 use crate::action::Encapsulation;
 
 /// Numbers of tunnel types in OVS's text.
@@ -84,7 +85,7 @@ pub fn format_header(out: &mut String, push: &Encapsulation) {
             put!(out, "geneve({oam}{critical}vni=0x{:x}", be32(at + 4) >> 8);
             if bytes.len() > at + 8 {
                 out.push_str(",options(");
-                format_options(out, &bytes[at + 8..]);
+                options::format(out, &bytes[at + 8..], None, false);
                 out.push(')');
             }
             out.push(')');
@@ -166,7 +167,7 @@ pub fn format_metadata(out: &mut String, metadata: &Metadata) {
     }
     if !metadata.options.as_bytes().is_empty() {
         out.push_str("geneve(");
-        format_options(out, metadata.options.as_bytes());
+        options::format(out, metadata.options.as_bytes(), None, false);
         out.push_str("),");
     }
     match metadata.erspan_ver {
@@ -180,26 +181,6 @@ pub fn format_metadata(out: &mut String, metadata: &Metadata) {
     out.push_str("flags(");
     flags::TUN.format(out, metadata.flags.into());
     out.push(')');
-}
-
-/// Options of Geneve: `{class=0xffff,type=0,len=4,0xa}`, one after the other.
-pub fn format_options(out: &mut String, options: &[u8]) {
-    for option in tunnel::options::Options::of(options) {
-        let Ok(option) = option else { return out.push_str("{malformed}") };
-        out.push_str("{class=");
-        number::hex(out, option.class.into());
-        out.push_str(",type=");
-        number::hex(out, option.kind.into());
-        put!(out, ",len={}", option.value.len());
-        if !option.value.is_empty() {
-            out.push_str(",0x");
-            let significant = option.value.iter().position(|byte| *byte != 0).unwrap_or(option.value.len() - 1);
-            for (i, byte) in option.value[significant..].iter().enumerate() {
-                if i == 0 { put!(out, "{byte:x}") } else { put!(out, "{byte:02x}") }
-            }
-        }
-        out.push('}');
-    }
 }
 
 #[cfg(test)]

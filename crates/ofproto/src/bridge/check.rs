@@ -2,7 +2,7 @@
 
 use conntrack::CtState;
 use openflow::action::{Ct, CtZone, Learn, LearnDst, LearnSrc, Nat, NatAddrs};
-use openflow::{Action, GroupId, Instructions, Match, OfError, OfPort, TableId};
+use openflow::{Action, AnyField, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
@@ -116,10 +116,8 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
         Action::Ct(ct) => check_ct(ct, matching, known),
         Action::Nat(_) => Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
-        // Not made yet: other headers, options of tunnels, flow samples.
-        Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl | Action::DeleteField(_) | Action::Sample(_) => {
-            Err(OfError::OFPBAC_BAD_TYPE)
-        }
+        // Not made yet: other headers, flow samples.
+        Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl | Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
     }
 }
@@ -141,7 +139,7 @@ fn check_ct(ct: &Ct, matching: Option<&mut Match>, known: &Known) -> Result<(), 
             return inconsistent;
         }
         if let CtZone::Field(zone) = &ct.zone
-            && !zone.field.info().prereq.check(&matching.key, &matching.mask)
+            && !zone.field.prereq().check(&matching.key, &matching.mask)
         {
             return inconsistent;
         }
@@ -180,7 +178,7 @@ fn check_port(port: OfPort) -> Result<(), OfError> {
 
 /// Whether the match guarantees the fields that the action needs, and what it guarantees afterwards.
 fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
-    let has = |matching: &Match, field: Field| field.info().prereq.check(&matching.key, &matching.mask);
+    let has = |matching: &Match, field: AnyField| field.prereq().check(&matching.key, &matching.mask);
     let inconsistent = Err(OfError::OFPBAC_MATCH_INCONSISTENT);
     match action {
         Action::SetField { field, value, mask } => {
@@ -188,7 +186,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
             if !field.info().writable {
                 return Err(OfError::OFPBAC_BAD_SET_ARGUMENT);
             }
-            if !has(matching, *field) || *field == Field::VlanVid && untagged {
+            if !has(matching, AnyField::Key(*field)) || *field == Field::VlanVid && untagged {
                 return inconsistent;
             }
             if matches!(field, Field::VlanVid | Field::VlanTci) {
@@ -197,7 +195,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
                 matching.set_masked(Field::VlanTci, old & !mask | value, bits | mask);
             }
         }
-        Action::RegLoad { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+        Action::RegLoad { dst, .. } if !dst.field.is_writable() => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
         Action::RegLoad { dst, .. } if !has(matching, dst.field) => return inconsistent,
         Action::Bundle(bundle) if bundle.dst.is_some_and(|dst| !has(matching, dst.field)) => return inconsistent,
         Action::CheckPktLarger { dst, .. } if !has(matching, dst.field) => return inconsistent,
@@ -205,7 +203,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         Action::Learn(learn) => return check_learn(learn, matching),
         Action::Multipath(multipath) if !has(matching, multipath.dst.field) => return inconsistent,
         Action::RegMove { src, dst } if !has(matching, src.field) || !has(matching, dst.field) => return inconsistent,
-        Action::RegMove { dst, .. } if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+        Action::RegMove { dst, .. } if !dst.field.is_writable() => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
         Action::PushVlan(_) | Action::SetVlanVid { push: true, .. } | Action::SetVlanPcp { push: true, .. } => {
             matching.set_masked(Field::VlanTci, VLAN_PRESENT.into(), VLAN_PRESENT.into());
         }
@@ -225,7 +223,7 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
 /// Checks what a flow with this match copies for flows that it learns, and what these match and do: of these, only values that are
 /// known meet prerequisites.
 fn check_learn(learn: &Learn, matching: &Match) -> Result<(), OfError> {
-    let has = |matching: &Match, field: Field| field.info().prereq.check(&matching.key, &matching.mask);
+    let has = |matching: &Match, field: AnyField| field.prereq().check(&matching.key, &matching.mask);
     let mut learnt = Match::any();
     for spec in &learn.specs {
         let copied = match &spec.src {
@@ -240,8 +238,9 @@ fn check_learn(learn: &Learn, matching: &Match) -> Result<(), OfError> {
             return Err(OfError::OFPBAC_MATCH_INCONSISTENT);
         }
         match (&spec.src, &spec.dst) {
-            (_, LearnDst::Load(dst)) if !dst.info().writable => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
+            (_, LearnDst::Load(dst)) if !dst.field.is_writable() => return Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
             (LearnSrc::Immediate(value), LearnDst::Match(dst)) => {
+                let Some(dst) = dst.in_key() else { continue };
                 let (old, mask) = learnt.get(dst.field);
                 learnt.set_masked(dst.field, old | (value & dst.max()) << dst.ofs, mask | dst.mask());
             }

@@ -14,6 +14,7 @@ use super::check::{Known, check_instructions};
 use crate::model::config::{FailMode, N_TABLES};
 use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
 use crate::model::group::{outputs_to, uses_group};
+use crate::model::tlv;
 use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::{Rule, RuleStats};
@@ -90,6 +91,7 @@ impl Switch {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
+        let tlv = bridge.tlv.clone();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
         let affects_flows = match result {
@@ -98,7 +100,7 @@ impl Switch {
                 // Their counters are final when the change is in force.
                 let final_at = if affects_flows { generation } else { 0 };
                 for (rule, reason) in removed {
-                    self.rule_removed(id, rule, reason, now, final_at);
+                    self.rule_removed((id, &tlv), rule, reason, now, final_at);
                 }
                 affects_flows
             }
@@ -119,6 +121,7 @@ pub(super) fn apply(transaction: &mut Transaction, change: &FlowMod) -> Result<(
     if change.table == Some(TableId(N_TABLES)) {
         return Err(OfError::OFPBRC_EPERM);
     }
+    let change = &*tlv::placed_flow_mod(change, &transaction.bridge.tlv)?;
     match change.command {
         FlowModCommand::Add => add(transaction, change),
         FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(transaction, change),

@@ -11,6 +11,7 @@
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
 //! | `tables` | Table-mods, table descriptions and statistics |
+//! | `tlv` | What the tun_metadata fields stand for |
 //! | `tunnels` | Tunnel ports: added, shown |
 //! | `walk` | Walks over flows in pieces, for statistics and dumps |
 
@@ -25,6 +26,7 @@ mod registry;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tlv;
 pub(crate) mod tunnels;
 mod walk;
 
@@ -141,7 +143,9 @@ impl Bridge {
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
-        add_metadata(&mut key, &message.metadata);
+        let mut metadata = message.metadata.clone();
+        self.place_known(&mut metadata);
+        add_metadata(&mut key, &metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
         self.switch.execute(packet, &input);
@@ -168,13 +172,14 @@ impl Bridge {
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
-        add_metadata(&mut key, &message.metadata);
-        key.common_mut().pkt_mark = message.metadata.key.common().pkt_mark;
-        if message.metadata.key.present().has(BlockId::Ct) {
-            *key.block_mut(BlockId::Ct) = *message.metadata.key.block(BlockId::Ct);
+        let (metadata, tlv) = self.switch.place_in(frozen.bridge, &message.metadata)?;
+        add_metadata(&mut key, &metadata);
+        key.common_mut().pkt_mark = metadata.key.common().pkt_mark;
+        if metadata.key.present().has(BlockId::Ct) {
+            *key.block_mut(BlockId::Ct) = *metadata.key.block(BlockId::Ct);
         }
         key.common_mut().in_port = message.in_port().0.into();
-        let frozen = Frozen { metadata: frozen::metadata(&key), ..(*frozen).clone() };
+        let frozen = Frozen { metadata: frozen::metadata(&key), tlv: Some(tlv), ..(*frozen).clone() };
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
         self.switch.execute(packet, &input);
         Ok(())
@@ -342,5 +347,8 @@ fn add_metadata(key: &mut Key, metadata: &Match) {
         if metadata.key.present().has(block) {
             *key.block_mut(block) = *metadata.key.block(block);
         }
+    }
+    if metadata.key.present().has(BlockId::TunMeta0) {
+        *key.tun_metadata_mut() = *metadata.key.tun_metadata();
     }
 }

@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use openflow::stats::AggregateStats;
-use openflow::{FlowStats, FlowStatsRequest, OfError, TableId};
+use openflow::{CookieFilter, FlowStats, FlowStatsRequest, GroupId, Match, OfError, OfPort, TableId};
+use tunnel::fields::FieldTable;
 
 use super::Bridge;
 use super::flows::{Filter, range_of};
 use crate::model::forwarding::BridgeState;
+use crate::model::tlv;
 use crate::table::{Place, Rule, Within};
 
 /// Most rules that are looked at for one piece, with the tables' lock held.
@@ -38,16 +40,34 @@ struct TableToWalk {
 impl Bridge {
     /// Begins a walk over the flows that a request is about. Their counters are as up to date as
     /// [`macs`](Bridge::macs).
-    pub fn walk_flows(&self, request: &FlowStatsRequest) -> FlowWalk {
+    pub fn walk_flows(&self, request: &FlowStatsRequest) -> Result<FlowWalk, OfError> {
+        let mut request = request.clone();
+        self.read(|state| tlv::place(&mut request.matching, &state.tlv)).unwrap_or(Ok(()))?;
+        Ok(self.walk(request))
+    }
+
+    /// Begins a walk over all flows of a table, or of all tables.
+    pub fn walk_table(&self, table: TableId) -> FlowWalk {
+        let (out_port, out_group) = (OfPort::ANY, GroupId::ANY);
+        self.walk(FlowStatsRequest {
+            matching: Match::any(),
+            table,
+            out_port,
+            out_group,
+            cookie: CookieFilter::default(),
+        })
+    }
+
+    fn walk(&self, request: FlowStatsRequest) -> FlowWalk {
         let within = Within::new(&request.matching.key, &request.matching.mask);
         let counts_later = |state: &BridgeState| {
-            tables_to_walk(state, request, &within).iter().any(|walk| has_dependents(state, walk.table))
+            tables_to_walk(state, &request, &within).iter().any(|walk| has_dependents(state, walk.table))
         };
         if self.read(counts_later) == Some(true) {
             self.switch.refresh_statistics();
         }
-        let tables = self.read(|state| tables_to_walk(state, request, &within)).unwrap_or_default();
-        FlowWalk { bridge: self.clone(), request: request.clone(), within, tables, after: None }
+        let tables = self.read(|state| tables_to_walk(state, &request, &within)).unwrap_or_default();
+        FlowWalk { bridge: self.clone(), request, within, tables, after: None }
     }
 
     /// Every rule.
@@ -58,7 +78,7 @@ impl Bridge {
 
     /// All flows that a request is about, as a [walk](Bridge::walk_flows) meets them.
     pub fn flow_stats(&self, request: &FlowStatsRequest) -> Result<Vec<FlowStats>, OfError> {
-        let mut walk = self.walk_flows(request);
+        let mut walk = self.walk_flows(request)?;
         Ok(std::iter::from_fn(|| walk.next_flows(LOOKED_AT)).flatten().collect())
     }
 }
@@ -67,14 +87,14 @@ impl FlowWalk {
     /// The next flows, `most` at most. They may be none although more follow: a piece is bounded by the rules that are
     /// looked at, too. `None` at the end.
     pub fn next_flows(&mut self, most: usize) -> Option<Vec<FlowStats>> {
-        let rules = self.next_rules(most)?;
+        let (rules, tlv) = self.next_rules(most)?;
         let now = self.bridge.now();
-        Some(rules.iter().map(|rule| rule.describe(now)).collect())
+        Some(rules.iter().map(|rule| rule.describe(now, &tlv)).collect())
     }
 
     /// Adds the counters of the next flows to a sum. False at the end.
     pub(crate) fn add_next(&mut self, sum: &mut AggregateStats) -> bool {
-        let Some(rules) = self.next_rules(LOOKED_AT) else { return false };
+        let Some((rules, _)) = self.next_rules(LOOKED_AT) else { return false };
         for rule in &rules {
             sum.packet_count = sum.packet_count.wrapping_add(rule.stats.packets());
             sum.byte_count = sum.byte_count.wrapping_add(rule.stats.bytes());
@@ -83,13 +103,13 @@ impl FlowWalk {
         true
     }
 
-    /// The next rules. They are described without the tables' lock.
-    fn next_rules(&mut self, most: usize) -> Option<Vec<Arc<Rule>>> {
+    /// The next rules, and what the tun_metadata fields stand for. They are described without the tables' lock.
+    fn next_rules(&mut self, most: usize) -> Option<(Vec<Arc<Rule>>, Arc<FieldTable>)> {
         if self.tables.is_empty() {
             return None;
         }
         let bridge = self.bridge.clone();
-        let rules = bridge.read(|state| self.collect(state, most));
+        let rules = bridge.read(|state| (self.collect(state, most), state.tlv.clone()));
         if rules.is_none() {
             // The bridge was removed.
             self.tables.clear();
@@ -188,7 +208,7 @@ mod tests {
             for &n in &at_first {
                 bridge.flow_mod(&flow_mod(FlowModCommand::Add, n, 1)).unwrap();
             }
-            let (mut walk, mut stays, mut met) = (bridge.walk_flows(&all()), at_first.clone(), BTreeMap::new());
+            let (mut walk, mut stays, mut met) = (bridge.walk_flows(&all()).unwrap(), at_first.clone(), BTreeMap::new());
             let mut last = None;
             for (most, changes) in pieces.iter().chain(std::iter::repeat(&(5, Vec::new()))) {
                 let Some(flows) = walk.next_flows(*most) else { break };
@@ -222,7 +242,7 @@ mod tests {
     fn what_a_failed_transaction_puts_back_is_met_once() {
         let bridge = bridge();
         (1..=9).for_each(|n| bridge.flow_mod(&flow_mod(FlowModCommand::Add, n, 1)).unwrap());
-        let mut walk = bridge.walk_flows(&all());
+        let mut walk = bridge.walk_flows(&all()).unwrap();
         let mut met: Vec<_> = walk.next_flows(4).unwrap().iter().map(number).collect();
         let mut wrong = flow_mod(FlowModCommand::Add, 5, 3);
         wrong.table = Some(TableId::ALL);
@@ -246,7 +266,7 @@ mod tests {
         let walk = |field, n: u8| {
             let mut request = all();
             request.matching.set(field, n.into());
-            let mut walk = bridge.walk_flows(&request);
+            let mut walk = bridge.walk_flows(&request).unwrap();
             let tables = walk.tables.len();
             let met: Vec<_> = std::iter::from_fn(|| walk.next_flows(3)).flatten().map(|f| number(&f)).collect();
             (tables, met)
@@ -278,7 +298,7 @@ mod tests {
     fn a_walk_of_a_bridge_that_is_removed_ends() {
         let bridge = bridge();
         (1..=9).for_each(|n| bridge.flow_mod(&flow_mod(FlowModCommand::Add, n, 1)).unwrap());
-        let mut walk = bridge.walk_flows(&all());
+        let mut walk = bridge.walk_flows(&all()).unwrap();
         assert_eq!(walk.next_flows(2).map(|flows| flows.len()), Some(2));
         bridge.switch.remove_bridge(bridge.name()).unwrap();
         assert!(walk.next_flows(2).is_none());

@@ -1,7 +1,7 @@
 //! What the tables can do (OFPMP_TABLE_FEATURES).
 
 use openflow::stats::{TableAbilities, TableFeatures, TableFeaturesSet};
-use openflow::{TableId, TableMiss, Version};
+use openflow::{TableId, TableMiss, TunField, Version, tun_metadata};
 use packet::flow::field::{FIELDS, FieldInfo, Maskable, Oxm};
 
 use crate::bridge::Bridge;
@@ -69,9 +69,11 @@ fn number(info: &FieldInfo) -> Option<Oxm> {
 
 /// All tables, which are alike but for the tables that come after.
 pub(super) fn tables(bridge: &Bridge) -> Vec<TableFeatures> {
-    let settable: Vec<Oxm> = FIELDS.iter().filter(|f| f.writable).filter_map(number).collect();
-    let matches = FIELDS.iter().filter_map(|f| Some((number(f)?, f.maskable == Maskable::Bitwise))).collect::<Vec<_>>();
-    let wildcards: Vec<Oxm> = FIELDS.iter().filter_map(number).collect();
+    let tun = || (0..tun_metadata::FIELDS).filter_map(TunField::new).map(TunField::oxm);
+    let settable: Vec<Oxm> = FIELDS.iter().filter(|f| f.writable).filter_map(number).chain(tun()).collect();
+    let matches = FIELDS.iter().filter_map(|f| Some((number(f)?, f.maskable == Maskable::Bitwise)));
+    let matches: Vec<_> = matches.chain(tun().map(|number| (number, true))).collect();
+    let wildcards: Vec<Oxm> = FIELDS.iter().filter_map(number).chain(tun()).collect();
     let stats = bridge.table_stats();
     let one = |stats: openflow::stats::TableStats| {
         let next = stats.table.0 + 1..N_TABLES;

@@ -47,6 +47,7 @@ impl Session {
                 Body::BarrierReply
             }
             Body::RoleRequest(request) => self.change_role(request, dialect)?,
+            Body::TlvTableRequest => Body::TlvTableReply(self.bridge.tlv_table()),
             Body::GetAsyncRequest => Body::GetAsyncReply(self.async_config),
             Body::MultipartRequest { more, request } => {
                 let Some(request) = self.gather(message.xid, more, request)? else { return Ok(None) };
@@ -78,6 +79,7 @@ impl Session {
             Body::PacketOut(out) => self.bridge.packet_out(&out)?,
             Body::PortMod(change) => self.bridge.port_mod(&change)?,
             Body::TableMod(change) => self.bridge.table_mod(&change)?,
+            Body::TlvTableMod(change) => self.bridge.tlv_table_mod(&change)?,
             Body::GroupMod(change) => self.bridge.group_mod(&change)?,
             Body::MeterMod(change) => self.bridge.meter_mod(&change)?,
             Body::BundleAdd(add) => self.add_to_bundle(version, add)?,
@@ -200,8 +202,8 @@ impl Session {
         let bridge = self.bridge.clone();
         let pieces = match request {
             // As many entries as controllers have made.
-            Ask::Flow(q) => flows(bridge.walk_flows(&q)),
-            Ask::Aggregate(q) => aggregate(bridge.walk_flows(&q)),
+            Ask::Flow(q) => flows(bridge.walk_flows(&q)?),
+            Ask::Aggregate(q) => aggregate(bridge.walk_flows(&q)?),
             Ask::Group(group) => {
                 bridge.credit_groups();
                 groups(bridge, group, |bridge, ids| Answer::Group(bridge.count_groups(ids)))
@@ -281,6 +283,7 @@ fn changes_switch(body: &Body) -> bool {
         | Body::PacketOut(_)
         | Body::PortMod(_)
         | Body::TableMod(_)
+        | Body::TlvTableMod(_)
         | Body::GroupMod(_)
         | Body::MeterMod(_)
         | Body::BundleControl(_)

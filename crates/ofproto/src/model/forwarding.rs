@@ -18,6 +18,7 @@ use hashbrown::HashMap;
 use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
 use parking_lot::Mutex;
+use tunnel::fields::FieldTable;
 
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::group::Group;
@@ -135,6 +136,8 @@ pub(crate) struct BridgeState {
     /// Kinds of flows whose last such action was removed in the present transaction.
     pub orphaned: Vec<Learned>,
     pub mirrors: Vec<MirrorState>,
+    /// What the tun_metadata fields stand for.
+    pub tlv: Arc<FieldTable>,
 }
 
 impl BridgeState {
@@ -154,6 +157,7 @@ impl BridgeState {
             users: Users::default(),
             learners: HashMap::new(),
             orphaned: Vec::new(),
+            tlv: Arc::default(),
             config,
         };
         bridge.configure_tables();

@@ -13,8 +13,9 @@
 //! | [`mirror`] | Mirrors and their counters |
 //! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
 //! | `underlay` | Routes and neighbours, as flows depend on them |
+//! | `tlv` | What the tun_metadata fields stand for |
 //! | `transaction` | Changes of flows and groups that take effect together |
-//! | `users` | Which flows and groups use a group or a meter |
+//! | `users` | Which flows and groups use a group, a meter or a tun_metadata field |
 
 pub mod config;
 pub(crate) mod forwarding;
@@ -24,6 +25,7 @@ pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
+pub(crate) mod tlv;
 pub(crate) mod transaction;
 pub mod tunnels;
 pub(crate) mod underlay;

@@ -164,6 +164,13 @@ pub(crate) struct Carrier {
     pub users: usize,
 }
 
+impl Carrier {
+    /// Whether its packets can have options.
+    pub fn has_options(&self) -> bool {
+        self.protocol == Protocol::Geneve
+    }
+}
+
 /// The name in the datapath of what carries tunnels with these options.
 pub(crate) fn carrier_name(config: &Config) -> String {
     let port = config.dst_port;

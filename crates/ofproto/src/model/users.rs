@@ -1,7 +1,8 @@
-//! Who uses a bridge's groups and meters: an index beside the flow tables and the group table.
+//! Who uses a bridge's groups, meters and tun_metadata fields: an index beside the flow tables and the group table.
 //!
 //! When a group is removed, so are the flows that use it, and its statistics count them. Without an index, each of many
-//! groups would need a search of all tables. With it, a flow costs as much as its own lists of actions name.
+//! groups would need a search of all tables. With it, a flow costs as much as its own lists of actions name. A tun_metadata field keeps
+//! its place among the options as long as a flow matches, reads or writes it; that of a bucket is looked up when packets come.
 //!
 //! The index changes with the tables, under the same lock. [`Transaction`](crate::model::transaction::Transaction) is
 //! the only code that adds and removes flows and groups. Where all are removed at once, the index is cleared.
@@ -9,7 +10,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use openflow::{Action, GroupId, Instructions};
+use openflow::{Action, GroupId};
 
 use crate::model::group::Group;
 use crate::table::Rule;
@@ -22,6 +23,8 @@ type Rules = HashMap<usize, Arc<Rule>>;
 pub(crate) enum Used {
     Group(GroupId),
     Meter(u32),
+    /// tun_metadataN.
+    TunMetadata(u8),
 }
 
 /// The index.
@@ -35,14 +38,14 @@ pub(crate) struct Users {
 impl Users {
     /// Adds a flow.
     pub fn add_rule(&mut self, rule: &Arc<Rule>) {
-        for used in used_by(&rule.instructions) {
+        for used in used_by(rule) {
             self.rules.entry(used).or_default().insert(address(rule), rule.clone());
         }
     }
 
     /// Removes a flow.
     pub fn remove_rule(&mut self, rule: &Arc<Rule>) {
-        for used in used_by(&rule.instructions) {
+        for used in used_by(rule) {
             if let Some(rules) = self.rules.get_mut(&used) {
                 rules.remove(&address(rule));
                 if rules.is_empty() {
@@ -96,10 +99,16 @@ fn address(rule: &Arc<Rule>) -> usize {
     Arc::as_ptr(rule) as usize
 }
 
-fn used_by(instructions: &Instructions) -> Vec<Used> {
+fn used_by(rule: &Rule) -> Vec<Used> {
+    let instructions = &rule.instructions;
     let mut used: Vec<Used> = instructions.meter.map(Used::Meter).into_iter().collect();
     collect(&instructions.apply, &mut used);
     collect(&instructions.write, &mut used);
+    let mut fields = rule.tun_fields();
+    while fields != 0 {
+        used.push(Used::TunMetadata(fields.trailing_zeros() as u8));
+        fields &= fields - 1;
+    }
     distinct(used)
 }
 

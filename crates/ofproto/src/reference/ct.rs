@@ -71,13 +71,16 @@ impl Reference {
         in_flight.tracked.show(&mut seen);
         let zone = match &ct.zone {
             CtZone::Immediate(zone) => *zone,
-            CtZone::Field(src) => src.get(&seen) as u16,
+            CtZone::Field(src) => src.in_key().unwrap().get(&seen) as u16,
         };
         let (mut mark, mut label) = ((0, 0), (0, 0));
         for action in &ct.actions {
             let (field, value, mask) = match action {
                 Action::SetField { field, value, mask } => (*field, *value, *mask),
-                Action::RegMove { src, dst } => (dst.field, src.get(&seen) << dst.ofs, dst.mask()),
+                Action::RegMove { src, dst } => {
+                    let (src, dst) = (src.in_key().unwrap(), dst.in_key().unwrap());
+                    (dst.field, src.get(&seen) << dst.ofs, dst.mask())
+                }
                 other => panic!("the reference does not know {other:?} in ct"),
             };
             seen.set(field, seen.get(field) & !mask | value & mask);

@@ -175,8 +175,8 @@ impl Reference {
                 Action::StripVlan => in_flight.frame.pop(),
                 Action::RegMove { src, dst } => {
                     let (key, _) = in_flight.frame.key();
-                    let value = src.get(&key);
-                    dst.set(&mut in_flight.pipeline, value);
+                    let value = src.in_key().unwrap().get(&key);
+                    dst.in_key().unwrap().set(&mut in_flight.pipeline, value);
                 }
                 Action::DecTtl => {
                     if !in_flight.frame.dec_ttl() {

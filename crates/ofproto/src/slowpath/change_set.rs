@@ -7,7 +7,7 @@
 //! - A translation notes which [parts](Parts) of the key differed from the packet's at a look-up. A part that did not
 //!   differ in the bits that the flow matches does so for none of its packets: it came as it was, or was overwritten
 //!   by a constant that these bits equal.
-//! - Registers, metadata and what else is the pipeline's own is never compared.
+//! - Registers, metadata and what else is the pipeline's own is never compared, nor are options of tunnels.
 //! - The changed rules of a table are grouped by mask. For each mask of flows, a group is projected once: to the values
 //!   that its rules have under the bits that the flows match, too. A flow is looked up there.
 //!
@@ -136,9 +136,10 @@ fn as_received(mask: &Mask, overwritten: Parts) -> Mask {
     received
 }
 
-/// Whether a block is no part of the pipeline's own, which flows do not match.
+/// Whether a block is no part of the pipeline's own, which flows do not match. Nor can options of tunnels be compared, which flows and
+/// rules have in another form.
 fn is_of_packet(block: &BlockId) -> bool {
-    !matches!(block, BlockId::Pipeline | BlockId::Regs)
+    !matches!(block, BlockId::Pipeline | BlockId::Regs) && *block < BlockId::TunMeta0
 }
 
 /// Groups changed rules by mask.

@@ -69,6 +69,7 @@ mod tests {
 
     fn state(table: u8) -> Arc<Frozen> {
         Arc::new(Frozen {
+            tlv: None,
             bridge: BridgeId(1),
             table,
             metadata: Key::new(),

@@ -14,6 +14,7 @@ use packet::{Field, Key, Mask, Packet, Time};
 use crate::events::PacketInEvent;
 use crate::model::forwarding::{BridgeId, Forwarding};
 use crate::model::mac_batch::MacBatch;
+use crate::model::tlv;
 use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::ways::Outcome;
@@ -238,6 +239,9 @@ impl Switch {
     fn packet_in(&self, packet: &Packet, key: &Key, punt: &PacketInPunt) {
         let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
         let mut metadata = metadata_match(&context.metadata);
+        if let Some(tlv) = &context.tlv {
+            metadata.tun_metadata = tlv::of_packet(&context.metadata, tlv);
+        }
         if context.conntracked {
             add_conntrack(&mut metadata, key);
         }

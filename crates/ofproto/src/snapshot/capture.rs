@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datapath::Datapath;
 use openflow::{OfPort, TableId};
 use packet::Time;
+use tunnel::fields::FieldTable;
 
 use super::sections::{
     BridgeSection, FlowSection, GroupSection, MacSection, MeterSection, PortSection, RuleSpec, Section, TableSection,
@@ -16,6 +17,7 @@ use crate::model::forwarding::{BridgeState, PortState};
 use crate::model::group::Group;
 use crate::model::mac::MacEntry;
 use crate::model::meter::Meter;
+use crate::model::tlv;
 use crate::switch::Switch;
 use crate::table::{Rule, TableState};
 
@@ -35,6 +37,7 @@ struct CapturedBridge {
     meters: Vec<Meter>,
     groups: Vec<Arc<Group>>,
     rules: Vec<Arc<Rule>>,
+    tlv: Arc<FieldTable>,
     macs: Vec<MacEntry>,
 }
 
@@ -71,6 +74,7 @@ impl CapturedBridge {
             meters: bridge.meters.values().cloned().collect(),
             groups: bridge.groups.values().cloned().collect(),
             rules: bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect(),
+            tlv: bridge.tlv.clone(),
             macs,
         }
     }
@@ -106,6 +110,9 @@ impl CapturedBridge {
         for port in self.ports {
             put(Section::Port(port), &String::new)?;
         }
+        if !self.tlv.is_empty() {
+            put(Section::Tlv(tlv::maps(&self.tlv)), &String::new)?;
+        }
         for Meter { config, created } in self.meters {
             let number = config.meter;
             let meter = MeterSection { age: now.since(created), config };
@@ -116,7 +123,7 @@ impl CapturedBridge {
         }
         for rule in self.rules {
             let what = || format!("a flow of table {} and priority {}", rule.table.0, rule.priority);
-            put(Section::Flow(Box::new(describe_rule(&rule, now))), &what)?;
+            put(Section::Flow(Box::new(describe_rule(&rule, &self.tlv, now))), &what)?;
         }
         // In the order in which they are given up, and, for those of one moment, in a certain one.
         self.macs.sort_unstable_by_key(|entry| (entry.used, entry.key));
@@ -138,7 +145,7 @@ fn describe_group(group: &Group, now: Time) -> GroupSection {
     }
 }
 
-fn describe_rule(rule: &Rule, now: Time) -> FlowSection {
+fn describe_rule(rule: &Rule, tlv: &FieldTable, now: Time) -> FlowSection {
     FlowSection {
         ages: [rule.created, rule.modified, rule.stats.used()].map(|time| now.since(time)),
         packets: rule.stats.packets(),
@@ -152,7 +159,7 @@ fn describe_rule(rule: &Rule, now: Time) -> FlowSection {
             priority: rule.priority,
             idle_timeout: rule.idle_timeout,
             hard_timeout: rule.hard_timeout,
-            matching: rule.matching(),
+            matching: rule.matching(tlv),
             instructions: rule.instructions.clone(),
         },
     }

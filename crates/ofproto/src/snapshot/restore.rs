@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use openflow::{GroupId, OfError, OfPort};
+use openflow::{GroupId, OfError, OfPort, TlvCommand, TlvTableMod};
 use packet::Time;
+use tunnel::fields::FieldTable;
 
 use super::sections::{BridgeSection, FlowSection, GroupSection, MacSection, PortSection, Section, TableSection};
 use super::wire::{self, Sections};
@@ -18,6 +19,7 @@ use crate::model::forwarding::TABLES;
 use crate::model::group::Group;
 use crate::model::mac::MacEntry;
 use crate::model::meter::Meter;
+use crate::model::tlv;
 use crate::model::transaction::Transaction;
 use crate::switch::Switch;
 use crate::table::{Rule, TableState};
@@ -114,6 +116,7 @@ fn restore_bridge(
     let mut restoration = Restoration {
         transaction: Transaction::new(bridge, generation, now),
         old_meters: BTreeMap::new(),
+        old_tlv: Arc::default(),
         ports: HashMap::new(),
         tables: Vec::new(),
         macs: Vec::new(),
@@ -155,6 +158,8 @@ struct Restoration<'a> {
     transaction: Transaction<'a>,
     /// The meters that there were before.
     old_meters: BTreeMap<u32, Meter>,
+    /// What the tun_metadata fields stood for.
+    old_tlv: Arc<FieldTable>,
     ports: HashMap<OfPort, PortSection>,
     tables: Vec<TableSection>,
     macs: Vec<MacSection>,
@@ -164,6 +169,7 @@ struct Restoration<'a> {
 impl Restoration<'_> {
     fn take_over(&mut self, name: &str, sections: &mut Peekable<Sections<'_>>) -> Result<(), SnapshotError> {
         self.old_meters = std::mem::take(&mut self.transaction.bridge.meters);
+        self.old_tlv = std::mem::take(&mut self.transaction.bridge.tlv);
         while let Some((at, section)) = next_of_bridge(sections)? {
             let refused = |error| SnapshotError::Refused { bridge: name.to_owned(), at, error };
             match section {
@@ -172,6 +178,11 @@ impl Restoration<'_> {
                 }
                 Section::Table(table) => self.tables.push(table),
                 Section::Port(port) => drop(self.ports.insert(port.port, port)),
+                Section::Tlv(maps) => {
+                    let (bridge, change) =
+                        (&mut *self.transaction.bridge, TlvTableMod { command: TlvCommand::Add, maps });
+                    bridge.tlv = Arc::new(tlv::changed(&bridge.tlv, &change, |_| true).map_err(refused)?);
+                }
                 Section::Meter(meter) => {
                     meters::check(&meter.config).map_err(refused)?;
                     let created = self.ago(meter.age);
@@ -208,7 +219,10 @@ impl Restoration<'_> {
     }
 
     fn flow(&mut self, section: FlowSection) -> Result<(), OfError> {
-        let (bridge, spec) = (&*self.transaction.bridge, section.rule);
+        let (bridge, mut spec) = (&*self.transaction.bridge, section.rule);
+        tlv::place(&mut spec.matching, &bridge.tlv)?;
+        tlv::resolve(&mut spec.instructions.apply, &bridge.tlv)?;
+        tlv::resolve(&mut spec.instructions.write, &bridge.tlv)?;
         let Some(table) = bridge.tables.get(usize::from(section.table.0)) else {
             return Err(OfError::OFPFMFC_BAD_TABLE_ID);
         };
@@ -229,8 +243,9 @@ impl Restoration<'_> {
 
     /// Puts back what was there.
     fn undo(self) {
-        let Restoration { transaction, old_meters, .. } = self;
+        let Restoration { transaction, old_meters, old_tlv, .. } = self;
         transaction.bridge.meters = old_meters;
+        transaction.bridge.tlv = old_tlv;
         transaction.rollback();
     }
 

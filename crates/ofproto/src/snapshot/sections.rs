@@ -11,7 +11,8 @@ use openflow::meter::MeterCommand;
 use openflow::table::{TableMiss, Vacancy};
 use openflow::{
     Body as MessageBody, Cookie, Dialect, FlowMod, FlowModCommand, FlowModFlags, FragHandling, GroupId, GroupMod,
-    GroupSpec, GroupType, Instructions, Match, Message, MeterConfig, MeterMod, OfPort, PortConfig, TableId, Version,
+    GroupSpec, GroupType, Instructions, Match, Message, MeterConfig, MeterMod, OfPort, PortConfig, TableId, TlvCommand,
+    TlvMap, TlvTableMod, Version,
 };
 
 use super::SnapshotError;
@@ -25,6 +26,8 @@ pub(super) enum Section {
     Bridge(BridgeSection),
     Table(TableSection),
     Port(PortSection),
+    /// What the tun_metadata fields stand for.
+    Tlv(Vec<TlvMap>),
     Meter(MeterSection),
     Group(GroupSection),
     Flow(Box<FlowSection>),
@@ -150,6 +153,11 @@ impl Section {
                 out.extend(port.name.as_bytes());
                 kind::PORT
             }
+            Section::Tlv(maps) => {
+                let change = TlvTableMod { command: TlvCommand::Add, maps: maps.clone() };
+                put_message(&mut out, MessageBody::TlvTableMod(change))?;
+                kind::TLV
+            }
             Section::Meter(meter) => {
                 put_age(&mut out, meter.age);
                 let change = MeterMod { command: MeterCommand::Add, config: meter.config.clone() };
@@ -204,6 +212,7 @@ impl Section {
                 config: PortConfig::from_bits(body.u32()?).ok_or_else(|| body.corrupt("unknown settings of a port"))?,
                 name: body.name()?,
             }),
+            kind::TLV => Section::Tlv(read_tlv(&mut body)?),
             kind::METER => Section::Meter(read_meter(&mut body)?),
             kind::GROUP => Section::Group(read_group(&mut body)?),
             kind::FLOW => Section::Flow(Box::new(read_flow(&mut body)?)),
@@ -247,6 +256,14 @@ fn miss_to_wire(miss: TableMiss) -> u8 {
         TableMiss::Controller => 1,
         TableMiss::Continue => 2,
         TableMiss::Drop => 3,
+    }
+}
+
+fn read_tlv(body: &mut Body<'_>) -> Result<Vec<TlvMap>, SnapshotError> {
+    let at = body.at;
+    match read_message(body)? {
+        MessageBody::TlvTableMod(TlvTableMod { command: TlvCommand::Add, maps }) => Ok(maps),
+        _ => Err(SnapshotError::Corrupt { at, what: "not the message of the fields for options of tunnels" }),
     }
 }
 

@@ -10,7 +10,7 @@ use openflow::table::TableMiss;
 use openflow::text::{parse_actions, parse_flow_mod};
 use openflow::{
     Action, Body, FlowModCommand, FragHandling, GroupId, GroupMod, GroupType, Message, MeterConfig, MeterMod, OfPort,
-    PortConfig, PortMod, SwitchConfig, TableId, TableMod, Version,
+    PortConfig, PortMod, SwitchConfig, TableId, TableMod, TlvCommand, TlvMap, TlvTableMod, Version,
 };
 use packet::Clock;
 use packet::flow::text::NoNames;
@@ -22,7 +22,7 @@ use crate::model::mac::MacKey;
 use crate::reference::tests::{Bed, all_flows};
 
 /// Flows of all kinds that hold state: timeouts, learning, groups, meters, conjunctions, a cookie of all ones.
-const FLOWS: [&str; 12] = [
+const FLOWS: [&str; 14] = [
     "table=0,priority=0,actions=NORMAL",
     "table=0,priority=10,in_port=1,udp,actions=learn(table=2,idle_timeout=5,hard_timeout=30,delete_learned,cookie=0x7,\
      NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),resubmit(,2)",
@@ -37,6 +37,10 @@ const FLOWS: [&str; 12] = [
     "table=3,priority=5,conj_id=4,udp,actions=output:3",
     "table=3,priority=6,udp,tp_src=3,actions=conjunction(4,1/2)",
     "table=3,priority=6,udp,tp_dst=3,actions=conjunction(4,2/2)",
+    "table=0,priority=40,in_port=3,tun_metadata5=0x7/0xff,tun_metadata9,actions=set_field:0x5/0xf->tun_metadata9,\
+     push:tun_metadata9[100..299],pop:tun_metadata9[0..199],output:3",
+    "table=0,priority=8,in_port=3,udp,actions=learn(table=2,priority=3,tun_metadata5[0..15]=reg1[0..15],\
+     load:reg1->tun_metadata5[0..31],output:NXM_OF_IN_PORT[]),move:tun_metadata5[0..7]->tun_metadata5[8..15],output:1",
     "table=2,priority=0,actions=bundle(eth_src,7,active_backup,ofport,members:1,3)",
 ];
 
@@ -51,6 +55,7 @@ enum Event {
     Macs,
     Port(u32, bool),
     Table(u8, bool),
+    Field(u16, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -66,6 +71,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Macs),
         1 => (1u32..4, any::<bool>()).prop_map(|(port, no_flood)| Event::Port(port, no_flood)),
         1 => (0u8..4, any::<bool>()).prop_map(|(table, evict)| Event::Table(table, evict)),
+        1 => (20u16..22, any::<bool>()).prop_map(|(field, add)| Event::Field(field, add)),
     ]
 }
 
@@ -85,7 +91,13 @@ fn group_mod(id: u32, buckets: Vec<Bucket>) -> GroupMod {
     }
 }
 
-/// A switch with ports, groups and a meter.
+/// Fields for options of tunnels: their numbers, and the lengths of their values.
+fn fields(command: TlvCommand, fields: &[(u16, u8)]) -> TlvTableMod {
+    let map = |&(index, len)| TlvMap { class: 7, kind: index as u8, len, index };
+    TlvTableMod { command, maps: fields.iter().map(map).collect() }
+}
+
+/// A switch with ports, groups, a meter, and fields for options of tunnels.
 fn bed() -> Bed {
     let bed = Bed::new(3);
     for id in 1..3 {
@@ -97,6 +109,7 @@ fn bed() -> Bed {
         bands: vec![Band { kind: BandKind::Drop, rate: 1000, burst: 10 }],
     };
     bed.bridge.meter_mod(&MeterMod { command: MeterCommand::Add, config }).unwrap();
+    bed.bridge.tlv_table_mod(&fields(TlvCommand::Add, &[(5, 4), (9, 40)])).unwrap();
     bed
 }
 
@@ -165,6 +178,11 @@ fn happen(bed: &Bed, event: &Event) -> Vec<(OfPort, Vec<u8>)> {
             let config = SwitchConfig { frag, ..bed.bridge.switch_config() };
             bed.bridge.set_switch_config(config).unwrap();
         }
+        Event::Field(field, add) => {
+            let command = if add { TlvCommand::Add } else { TlvCommand::Delete };
+            // It may be there already.
+            let _ = bed.bridge.tlv_table_mod(&fields(command, &[(field, 8)]));
+        }
     }
     Vec::new()
 }
@@ -181,7 +199,7 @@ fn seen(bed: &Bed) -> Vec<String> {
     out.push(format!("{:?} {:?}", bridge.group_descs(GroupId::ALL), bridge.group_stats(GroupId::ALL)));
     out.push(format!("{:?} {:?}", bridge.meter_configs(meter_id::ALL), bridge.meter_stats(meter_id::ALL)));
     out.push(format!("{:?} {:?} {:?}", bridge.table_stats(), bridge.table_descs(), bridge.table_misses()));
-    out.push(format!("{:?} {:?}", bridge.mac_stats(), bridge.switch_config().frag));
+    out.push(format!("{:?} {:?} {:?}", bridge.mac_stats(), bridge.switch_config().frag, bridge.tlv_table()));
     out
 }
 

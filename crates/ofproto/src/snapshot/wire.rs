@@ -23,6 +23,7 @@ pub(super) mod kind {
     pub const GROUP: u16 = 5;
     pub const FLOW: u16 = 6;
     pub const MAC: u16 = 7;
+    pub const TLV: u16 = 8;
     /// From here on, who does not know a type passes over it.
     pub const OPTIONAL: u16 = 0x8000;
     pub const TIMEOUT_POLICY: u16 = 0x8001;

@@ -71,6 +71,11 @@ impl Pattern {
         self.values.is_empty()
     }
 
+    /// The bits of a word of a block that are matched.
+    pub fn matched(&self, block: BlockId, word: usize) -> u64 {
+        self.layout.matched(block, word)
+    }
+
     /// Whether a packet with this key matches.
     pub fn matches(&self, key: &Key) -> bool {
         self.layout.equal(key, &self.values)

@@ -78,7 +78,8 @@ fn group(rule: &Rule, subfields: &[Subfield]) -> Vec<u128> {
         return Vec::new();
     }
     let key = rule.pattern.key();
-    subfields.iter().map(|subfield| subfield.get(&key)).collect()
+    // Groups by options of tunnels are not made.
+    subfields.iter().map(|subfield| subfield.in_key().map_or(0, |part| part.get(&key))).collect()
 }
 
 /// The flow of the lowest rank is evicted first, one that never expires last.

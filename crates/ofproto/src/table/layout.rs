@@ -127,6 +127,12 @@ impl Layout {
         }
     }
 
+    /// The bits of a word of a block that the mask has.
+    pub fn matched(&self, block: BlockId, word: usize) -> u64 {
+        let own = self.bits.iter().filter(|b| b.block == block && usize::from(b.word) == word);
+        own.fold(0, |bits, b| bits | b.mask)
+    }
+
     /// Whether `stage` looks at any bit of a word of a block.
     pub fn stage_has(&self, stage: usize, block: BlockId, word: usize) -> bool {
         self.bits[self.range(stage)].iter().any(|b| b.block == block && usize::from(b.word) == word)

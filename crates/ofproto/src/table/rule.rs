@@ -1,11 +1,14 @@
 //! A flow of an OpenFlow table.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, FlowStats, Instructions, Match, TableId};
+use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, FlowStats, Instructions, Match, TableId, tun_fields};
 use packet::Time;
+use packet::flow::block::{BlockId, Pipeline};
+use tunnel::fields::FieldTable;
 
 use super::classifier::{Classified, Conjunction, Pattern};
 
@@ -130,17 +133,23 @@ impl Rule {
         self.number.store(number, Relaxed);
     }
 
-    /// What is matched, as OpenFlow has it.
-    pub fn matching(&self) -> Match {
-        Match { key: Box::new(self.pattern.key()), mask: Box::new(self.pattern.mask()) }
+    /// What is matched, as OpenFlow has it, by a table of its bridge's tun_metadata fields.
+    pub fn matching(&self, tlv: &FieldTable) -> Match {
+        crate::model::tlv::describe(self.pattern.key(), self.pattern.mask(), tlv)
+    }
+
+    /// The numbers of the tun_metadata fields that it matches, reads or writes, as bits.
+    pub fn tun_fields(&self) -> u64 {
+        let matched = self.pattern.matched(BlockId::Pipeline, offset_of!(Pipeline, tun_metadata_present) / 8);
+        u64::from_be(matched) | tun_fields(&self.instructions.apply) | tun_fields(&self.instructions.write)
     }
 
     /// What the rule is, and its counters, as of `now`.
-    pub fn describe(&self, now: Time) -> FlowStats {
+    pub fn describe(&self, now: Time, tlv: &FieldTable) -> FlowStats {
         let seconds = |since: Time| Some(now.since(since).as_secs().min(u16::MAX.into()) as u16);
         let (idle_timeout, hard_timeout) = self.timeouts();
         FlowStats {
-            matching: self.matching(),
+            matching: self.matching(tlv),
             cookie: self.cookie,
             table: self.table,
             priority: self.priority,

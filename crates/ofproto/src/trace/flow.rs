@@ -1,18 +1,27 @@
 //! Keys and masks in words.
 
+use openflow::FlowMod;
 use openflow::text::{PortNames, format_match};
-use openflow::{FlowMod, Match};
 use packet::flow::text::flags;
 use packet::flow::{VLAN_PRESENT, frag, tun_flags};
 use packet::{Field, Key, Mask};
+use tunnel::fields::FieldTable;
+
+use crate::model::tlv;
 
 /// A packet: all fields that it has, and those of its metadata that are not zero.
-pub fn describe(key: &Key, ports: &dyn PortNames) -> String {
-    text(key, packet_mask(key), ports)
+pub fn describe(key: &Key, tlv: &FieldTable, ports: &dyn PortNames) -> String {
+    text(key, packet_mask(key, tlv), tlv, ports)
 }
 
 /// The packets that are treated like `key`. `looked_at_vlan` says whether the translation looked at its VLAN tag.
-pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &dyn PortNames) -> String {
+pub fn describe_megaflow(
+    key: &Key,
+    mask: &Mask,
+    looked_at_vlan: bool,
+    tlv: &FieldTable,
+    ports: &dyn PortNames,
+) -> String {
     let mut mask = mask.clone();
     // OVS shows no match on a tag for packets that have none.
     if !looked_at_vlan || key.common().vlan[0].tci.get() & VLAN_PRESENT == 0 {
@@ -27,7 +36,7 @@ pub fn describe_megaflow(key: &Key, mask: &Mask, looked_at_vlan: bool, ports: &d
         mask.clear(Field::TunErspanDir);
         mask.clear(Field::TunErspanHwid);
     }
-    with_tunnel_flags(with_icmp_masks(text(key, mask, ports), key), flags)
+    with_tunnel_flags(with_icmp_masks(text(key, mask, tlv, ports), key), flags)
 }
 
 /// All flags of a tunnel, where some are matched: OpenFlow knows just one of them. OVS shows numbers of tunnels without masks.
@@ -66,8 +75,8 @@ const NUMBERS: &[&str] = &[
     "tun_gtpu_msgtype",
 ];
 
-fn text(key: &Key, mask: Mask, ports: &dyn PortNames) -> String {
-    let matching = Match { key: Box::new(key.masked(&mask)), mask: Box::new(mask) };
+fn text(key: &Key, mask: Mask, tlv: &FieldTable, ports: &dyn PortNames) -> String {
+    let matching = tlv::describe(key.masked(&mask), mask, tlv);
     let mut out = String::new();
     format_match(&mut out, &matching, FlowMod::DEFAULT_PRIORITY, ports);
     out
@@ -128,8 +137,11 @@ const TUNNEL: &[Field] = &[
 ];
 
 /// The fields that a packet with this key has.
-fn packet_mask(key: &Key) -> Mask {
+fn packet_mask(key: &Key, tlv: &FieldTable) -> Mask {
     let mut mask = Mask::wildcard();
+    if tlv::present(key) != 0 {
+        tlv::set_values(&mut mask.0, &tlv::exact(tlv, tlv::present(key)));
+    }
     let mut show = |fields: &[Field]| fields.iter().for_each(|&field| mask.set_exact(field));
     let registers = packet::flow::field::FIELDS.iter().map(|info| info.field);
     let registers = registers.filter(|field| (Field::Reg0..=Field::Reg15).contains(field));

@@ -35,7 +35,7 @@ use steps::MAX_FORKS;
 pub struct Request<'a> {
     /// Name of the bridge that the packet is in.
     pub bridge: &'a str,
-    /// The packet, with an OpenFlow port in `in_port`.
+    /// The packet, with an OpenFlow port in `in_port` and the values of tun_metadata fields.
     pub key: &'a Key,
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub actions: Option<&'a [Action]>,
@@ -131,10 +131,10 @@ fn one(
     let style = datapath::text::Context { ports: request.datapath_ports, ..Default::default() };
     datapath::text::format_actions(&mut datapath_actions, &out.actions, key, &style);
     let trace = Trace {
-        flow: flow::describe(key, request.ports),
+        flow: flow::describe(key, &out.tlv, request.ports),
         steps: sink.finish(),
-        final_flow: (out.flow != initial).then(|| flow::describe(&out.flow, request.ports)),
-        megaflow: flow::describe_megaflow(key, &out.mask, out.looked_at_vlan, request.ports),
+        final_flow: (out.flow != initial).then(|| flow::describe(&out.flow, &out.tlv, request.ports)),
+        megaflow: flow::describe_megaflow(key, &out.mask, out.looked_at_vlan, &out.tlv, request.ports),
         datapath_actions,
         error: out.error,
         slow: out.slow,

@@ -4,6 +4,7 @@ use openflow::text::{PortNames, format_actions, format_instructions, format_matc
 use openflow::{Action, FlowMod, Instructions, TableId, WriteMetadata};
 use packet::{Field, put};
 use serde::{Deserialize, Serialize};
+use tunnel::fields::FieldTable;
 
 use super::resume::Fork;
 use crate::table::Rule;
@@ -127,10 +128,10 @@ impl<'a> Collector<'a> {
         self.leaf(StepKind::Detail, text);
     }
 
-    fn rule(&self, table: TableId, rule: &Rule) -> String {
+    fn rule(&self, table: TableId, rule: &Rule, tlv: &FieldTable) -> String {
         let mut text = heading(table);
         let before = text.len();
-        format_match(&mut text, &rule.matching(), FlowMod::DEFAULT_PRIORITY, self.ports);
+        format_match(&mut text, &rule.matching(tlv), FlowMod::DEFAULT_PRIORITY, self.ports);
         if text.len() > before {
             text.push_str(", ");
         }
@@ -150,7 +151,7 @@ impl Sink for Collector<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Bridge(name) => self.enter(StepKind::Bridge, format!("bridge(\"{name}\")")),
-            Event::Rule { table, rule } => self.enter(StepKind::Table, self.rule(table, rule)),
+            Event::Rule { table, rule, tlv } => self.enter(StepKind::Table, self.rule(table, rule, tlv)),
             Event::Miss { table, to_controller: true } => {
                 self.enter(StepKind::Table, heading(table) + "No match, and a \"packet-in\" is called for.");
                 self.leaf(StepKind::Action, "controller(reason=no_match)");

@@ -2,7 +2,7 @@
 //! numbers of datapath ports put in.
 
 use openflow::text::{parse_flow_mod, parse_match};
-use openflow::{FlowModCommand, OfPort};
+use openflow::{FlowModCommand, OfPort, TlvCommand, TlvMap, TlvTableMod};
 use packet::Key;
 use packet::flow::compose;
 use packet::flow::text::NoNames;
@@ -252,4 +252,57 @@ fn a_packet_that_always_comes_back_is_followed_64_times() {
     let bed = bed(&["ip,actions=ct(table=0),ct(table=0)"]);
     let text = tracked(&bed, "in_port=1,ip", &[]);
     assert_eq!(text.matches(" - resume conntrack ").count(), 64);
+}
+
+/// A bridge with fields for options of tunnels.
+fn with_fields(flows: &[&str]) -> Bed {
+    let bed = bed(&[]);
+    let maps = [(0, 0, 4), (1, 1, 0), (2, 2, 4), (3, 3, 4)];
+    let maps = maps.map(|(index, kind, len)| TlvMap { class: 0xffff, kind, len, index }).to_vec();
+    bed.bridge.tlv_table_mod(&TlvTableMod { command: TlvCommand::Add, maps }).unwrap();
+    for flow in flows {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+    bed
+}
+
+/// What a packet with these fields is shown to be, by its fields for options of tunnels.
+fn explain_options(bed: &Bed, flow: &str) -> (Trace, [String; 3]) {
+    let mut matching = parse_match(&format!("tun_dst=1.1.1.2,in_port=1,{flow}"), &NoNames).unwrap();
+    bed.bridge.place_known(&mut matching);
+    let out = trace(&bed.switch, &request(&matching.key, &[])).unwrap();
+    let fields = |text: &str| text.split(',').filter(|item| item.starts_with("tun_m")).collect::<Vec<_>>().join(",");
+    let shown = [&out.flow, &out.megaflow, out.final_flow.as_ref().unwrap_or(&out.flow)].map(|text| fields(text));
+    (out, shown)
+}
+
+/// As in tests of OVS's suite (tunnel.at).
+#[test]
+fn options_of_tunnels_are_shown_as_fields() {
+    let bed = with_fields(&[
+        "priority=1,tun_metadata0,actions=output:2",
+        "priority=2,tun_metadata1=0,actions=IN_PORT",
+        "priority=3,tun_metadata2=0,actions=drop",
+    ]);
+    let (trace, shown) = explain_options(&bed, "tun_metadata0=0x12345678");
+    assert_eq!(steps(&trace), " 0. tun_metadata0, priority 1\n    output:2");
+    let whole = "tun_metadata0=0x12345678";
+    assert_eq!(shown, [whole, "tun_metadata0,tun_metadata1=NP,tun_metadata2=NP", whole]);
+    let (_, [_, megaflow, _]) = explain_options(&bed, "tun_metadata1=0");
+    assert_eq!(megaflow, "tun_metadata1,tun_metadata2=NP");
+    let bed = with_fields(&[
+        "tun_metadata0=0x11112222,actions=set_field:0x55556666->tun_metadata3,resubmit(,1)",
+        "tun_metadata0=0x33334444,actions=delete_field:tun_metadata0,set_field:0x77778888->tun_metadata3,resubmit(,1)",
+        "tun_metadata0=0x88889999,actions=delete_field:tun_metadata3,resubmit(,1)",
+        "table=1,actions=IN_PORT",
+    ]);
+    let one = "tun_metadata0=0x11112222";
+    let (_, shown) = explain_options(&bed, one);
+    let both = "tun_metadata0=0x11112222,tun_metadata3=0x55556666";
+    assert_eq!(shown, [one, "tun_metadata0=0x11112222,tun_metadata3=NP", both]);
+    let one = "tun_metadata0=0x33334444";
+    let (_, shown) = explain_options(&bed, one);
+    assert_eq!(shown, [one, "tun_metadata0=0x33334444,tun_metadata3=NP", "tun_metadata3=0x77778888"]);
+    let one = "tun_metadata0=0x88889999";
+    assert_eq!(explain_options(&bed, one).1, [one; 3]);
 }

@@ -124,12 +124,12 @@ impl Ctx<'_, '_> {
             Action::SetL4DstPort(port) => self.set_l4_port(Field::TcpDst, *port),
             Action::RegMove { src, dst } => self.reg_move(src, dst),
             Action::StackPush(src) => {
-                src.add_to(&mut self.wc);
-                self.stack.push((src.get(&self.flow), src.n_bits));
+                let value = self.read(src);
+                self.stack.push((value, src.n_bits));
             }
             Action::StackPop(dst) => match self.stack.pop() {
                 Some((value, _)) => {
-                    self.write(dst.field, value << dst.ofs, dst.mask());
+                    self.write_part(dst, &value);
                     self.written(dst);
                 }
                 None => self.event(|| Event::Error("stack underflow")),
@@ -156,6 +156,8 @@ impl Ctx<'_, '_> {
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.ct_clear(),
             Action::Note(_) => {}
+            Action::SetTunMetadata(value) => self.set_tun(value),
+            Action::DeleteField(index) => self.delete_field(*index),
             Action::FinTimeout { idle, hard } => {
                 self.wc.set_exact(Field::NwProto);
                 if let Some(caps) = self.rule.and_then(Rule::caps) {
@@ -240,18 +242,21 @@ impl Ctx<'_, '_> {
 
     fn reg_move(&mut self, src: &Subfield, dst: &Subfield) {
         for field in [src.field, dst.field] {
-            let prereq = field.info().prereq;
+            let prereq = field.prereq();
             prereq.required_mask(&self.flow, &mut self.wc);
             if !prereq.satisfied(&self.flow) {
                 return;
             }
         }
-        let value = src.get(&self.flow);
-        if self.note_copy(src, dst) {
-            dst.set(&mut self.flow, value);
-        } else {
-            src.add_to(&mut self.wc);
-            self.write(dst.field, value << dst.ofs, dst.mask());
+        match (src.in_key(), dst.in_key()) {
+            (Some(from), Some(to)) if self.note_copy(&from, &to) => {
+                let value = from.get(&self.flow);
+                to.set(&mut self.flow, value);
+            }
+            _ => {
+                let value = self.read(src);
+                self.write_part(dst, &value);
+            }
         }
         self.written(dst);
     }
@@ -341,7 +346,7 @@ fn needs_l3(step: &PipelineStep<'_>) -> bool {
         Action::Output { port, .. } => matches!(*port, OfPort::NORMAL | OfPort::TABLE | OfPort::CONTROLLER),
         Action::OutputTrunc { .. } | Action::Enqueue { .. } | Action::OutputReg { .. } | Action::Group(_) => false,
         Action::SetVlanVid { .. } | Action::SetVlanPcp { .. } | Action::SetTunnel(_) | Action::SetQueue(_) => false,
-        Action::SetEthSrc(_) | Action::SetEthDst(_) => false,
+        Action::SetEthSrc(_) | Action::SetEthDst(_) | Action::SetTunMetadata(_) | Action::DeleteField(_) => false,
         Action::SetField { field, .. } => {
             let info = field.info();
             let l3 = matches!(info.block(), BlockId::L3 | BlockId::Encap)

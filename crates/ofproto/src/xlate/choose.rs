@@ -27,7 +27,7 @@ impl Ctx<'_, '_> {
         match (&bundle.dst, chosen) {
             (Some(dst), chosen) => {
                 let number = chosen.and_then(OfPort::to_u16).unwrap_or(u16::MAX);
-                self.write(dst.field, (u128::from(number) & dst.max()) << dst.ofs, dst.mask());
+                self.write_part(dst, &u128::from(number).into());
                 self.written(dst);
             }
             (None, Some(port)) => self.output_action(port, 0),
@@ -46,7 +46,7 @@ impl Ctx<'_, '_> {
         }
         let link = choose_link(hash, multipath.algorithm, links, multipath.arg);
         let dst = &multipath.dst;
-        self.write(dst.field, (u128::from(link) & dst.max()) << dst.ofs, dst.mask());
+        self.write_part(dst, &u128::from(link).into());
         self.written(dst);
     }
 

@@ -12,7 +12,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use openflow::{Action, Subfield};
+use openflow::{Action, KeyPart};
 use packet::flow::BlockId;
 use packet::flow::block::{BLOCK_SIZE, Common};
 use packet::{Field, Key, Mask};
@@ -25,7 +25,7 @@ const MOST: usize = 8;
 
 /// Source and destination of copies that are not in the mask.
 pub(super) struct Copies {
-    noted: SmallVec<[(Subfield, Subfield); 4]>,
+    noted: SmallVec<[(KeyPart, KeyPart); 4]>,
     /// Whether further ones may be noted.
     open: bool,
 }
@@ -51,7 +51,7 @@ impl Copies {
 
 impl Ctx<'_, '_> {
     /// Notes a copy, unless its bits have to be in the mask at once.
-    pub(super) fn note_copy(&mut self, from: &Subfield, to: &Subfield) -> bool {
+    pub(super) fn note_copy(&mut self, from: &KeyPart, to: &KeyPart) -> bool {
         let may =
             self.copies.open && self.copies.noted.len() < MOST && is_register(to.field) && may_be_left(from.field);
         if may {
@@ -72,7 +72,8 @@ impl Ctx<'_, '_> {
     /// packet and the tables.
     pub(super) fn keep_copies_for(&mut self, action: &Action) {
         let may_be_left = match action {
-            Action::RegMove { .. } | Action::Resubmit { with_ct: false, .. } => true,
+            Action::RegMove { src, dst } => src.in_key().is_some() && dst.in_key().is_some(),
+            Action::Resubmit { with_ct: false, .. } => true,
             Action::Output { port, .. } => !port.is_reserved() && self.bridge.mirrors.is_empty(),
             action => action.field_write().is_some_and(|(field, ..)| is_register(field)),
         };
@@ -93,7 +94,12 @@ impl Ctx<'_, '_> {
         let mut all = self.wc.clone();
         self.copies.noted.iter().for_each(|(from, _)| from.add_to(&mut all));
         let has_ports = !all.is_wild(Field::TcpSrc) || !all.is_wild(Field::TcpDst);
-        if others || has_ports && is_ip(original) && !self.wc.is_exact(Field::NwProto) || self.looks_at_inner_tag() {
+        // So are options of tunnels.
+        if others
+            || crate::model::tlv::present(&self.wc.0) != 0
+            || has_ports && is_ip(original) && !self.wc.is_exact(Field::NwProto)
+            || self.looks_at_inner_tag()
+        {
             return None;
         }
         let mut decided_by = Box::new(self.wc.clone());

@@ -16,8 +16,8 @@ use conntrack::nat::{Choice, Nat};
 use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use datapath::Action as DpAction;
-use openflow::Action;
 use openflow::action::{Ct, CtZone, Nat as NatAction, NatAddrs, NatKind};
+use openflow::{Action, Bits, Subfield};
 use packet::flow::{BlockId, Blocks};
 use packet::{Field, Key};
 
@@ -45,10 +45,7 @@ impl Ctx<'_, '_> {
     pub(super) fn ct(&mut self, ct: &Ct) {
         let zone = match &ct.zone {
             CtZone::Immediate(zone) => *zone,
-            CtZone::Field(src) => {
-                src.add_to(&mut self.wc);
-                src.get(&self.flow) as u16
-            }
+            CtZone::Field(src) => self.read(src).low() as u16,
         };
         self.commit();
         let exec = self.exec(&ct.actions);
@@ -112,15 +109,14 @@ impl Ctx<'_, '_> {
             match action {
                 Action::Nat(nat) => exec.nat = Some(translate(nat)),
                 Action::RegMove { src, dst } => {
-                    if [src, dst].iter().all(|part| part.field.info().prereq.satisfied(&self.flow)) {
-                        src.add_to(&mut self.wc);
-                        let value = src.get(&self.flow);
-                        exec.write(&mut self.flow, dst.field, value << dst.ofs, dst.mask());
+                    if [src, dst].iter().all(|part| part.field.prereq().satisfied(&self.flow)) {
+                        let value = self.read(src);
+                        exec.write_part(&mut self.flow, dst, &value);
                         self.written(dst);
                     }
                 }
                 Action::StackPop(dst) => match self.stack.pop() {
-                    Some((value, _)) => exec.write(&mut self.flow, dst.field, value << dst.ofs, dst.mask()),
+                    Some((value, _)) => exec.write_part(&mut self.flow, dst, &value),
                     None => self.event(|| Event::Error("stack underflow")),
                 },
                 action => {
@@ -186,6 +182,12 @@ impl Ctx<'_, '_> {
 }
 
 impl Exec {
+    fn write_part(&mut self, flow: &mut Key, part: &Subfield, value: &Bits) {
+        if let Some(part) = part.in_key() {
+            self.write(flow, part.field, (value.low() & part.max()) << part.ofs, part.mask());
+        }
+    }
+
     fn write(&mut self, flow: &mut Key, field: Field, value: u128, mask: u128) {
         match field {
             Field::CtMark => self.mark |= mask as u32,

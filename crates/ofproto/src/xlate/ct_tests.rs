@@ -58,7 +58,7 @@ fn translate_key(bed: &Bed, key: &Key) -> Translated {
         }
         shown += &format!("recirc(#{n}){rest}");
     }
-    let megaflow = crate::trace::flow::describe_megaflow(key, &out.mask, out.looked_at_vlan, &NoNames);
+    let megaflow = crate::trace::flow::describe_megaflow(key, &out.mask, out.looked_at_vlan, &out.tlv, &NoNames);
     Translated { megaflow, actions: shown, ids, _holds: out.holds }
 }
 

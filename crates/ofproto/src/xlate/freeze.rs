@@ -12,6 +12,7 @@ use super::frozen::{Frozen, PacketInContext, metadata};
 use super::steps::{FrozenStep, PipelineStep};
 use super::trace::Event;
 use super::{Ctx, XlateError, limits};
+use crate::model::tlv::forget_bytes;
 
 /// The packet-in of a pipeline that freezes until the controller answers.
 pub(super) struct Pausing {
@@ -49,7 +50,8 @@ impl Ctx<'_, '_> {
             None => self.out.push(DpAction::Recirc(id)),
             Some(pausing) => {
                 let conntracked = self.conntracked;
-                let context = PacketInContext { metadata: metadata(&self.flow), conntracked, ..pausing.context };
+                let (metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());
+                let context = PacketInContext { metadata, tlv, conntracked, ..pausing.context };
                 self.send_up(context, PacketInPunt { continuation: Some(id), ..pausing.punt });
             }
         }
@@ -79,6 +81,7 @@ impl Ctx<'_, '_> {
             bridge: self.bridge.id,
             table,
             metadata: metadata(&self.flow),
+            tlv: self.tlv_of_packet(),
             stack: self.stack.clone(),
             action_set,
             steps,
@@ -117,7 +120,10 @@ impl Ctx<'_, '_> {
         }
         if frozen.metadata.present().has(BlockId::TunMeta0) {
             *self.flow.tun_metadata_mut() = *frozen.metadata.tun_metadata();
+        } else {
+            forget_bytes(&mut self.flow.key);
         }
+        self.adopt_tun(frozen.tlv.as_deref());
         self.stack = frozen.stack.clone();
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         self.write_actions(&frozen.action_set);
@@ -143,8 +149,9 @@ impl Ctx<'_, '_> {
         self.commit();
         let explicit_miss = reason == PacketInReason::Action && self.table_miss;
         let reason = if explicit_miss { PacketInReason::NoMatch } else { reason };
-        let metadata = metadata(&self.flow);
-        let context = PacketInContext { metadata, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
+        let (metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());
+        let context =
+            PacketInContext { metadata, tlv, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
         self.send_up(context, self.packet_in_punt(reason, controller_id, max_len));
     }
 
@@ -154,6 +161,7 @@ impl Ctx<'_, '_> {
             table: TableId(self.table),
             userdata: userdata.to_vec(),
             metadata: Key::new(),
+            tlv: None,
             conntracked: self.conntracked,
             explicit_miss: false,
             implicit_miss: false,

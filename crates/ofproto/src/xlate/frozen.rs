@@ -1,8 +1,11 @@
 //! What is kept of a pipeline for packets that the datapath recirculates, or sends to a controller.
 
-use openflow::{Action, TableId};
+use std::sync::Arc;
+
+use openflow::{Action, Bits, TableId};
 use packet::Key;
 use packet::flow::BlockId;
+use tunnel::fields::FieldTable;
 
 use super::steps::FrozenStep;
 use crate::model::forwarding::BridgeId;
@@ -16,7 +19,9 @@ pub(crate) struct Frozen {
     pub table: u8,
     /// What is not in the packet: ports, registers, metadata, tunnel.
     pub metadata: Key,
-    pub stack: Vec<(u128, u16)>,
+    /// What its tun_metadata fields stand for, where there are any.
+    pub tlv: Option<Arc<FieldTable>>,
+    pub stack: Vec<(Bits, u16)>,
     pub action_set: Vec<Action>,
     pub steps: Vec<FrozenStep>,
     /// The mirrors that have got their copy.
@@ -32,6 +37,8 @@ pub(crate) struct PacketInContext {
     pub table: TableId,
     pub userdata: Vec<u8>,
     pub metadata: Key,
+    /// What its tun_metadata fields stand for, where there are any.
+    pub tlv: Option<Arc<FieldTable>>,
     /// The controller gets what connection tracking has found out about the packet.
     pub conntracked: bool,
     /// See [`PacketInEvent`](crate::events::PacketInEvent).

@@ -1,10 +1,13 @@
 //! The learn action: a packet makes a flow.
 
 use openflow::action::{Learn, LearnDst, LearnSrc};
-use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId};
+use openflow::{
+    Action, AnyField, Bits, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId, TunValue,
+};
 
 use super::{Ctx, limits};
 use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::tlv;
 use crate::slowpath::record::Parts;
 use crate::table::Rule;
 
@@ -29,7 +32,8 @@ impl LearntFlow {
     /// How many flows its table has of its cookie, and the flow with its match and priority, if there is one.
     fn existing<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
         let table = bridge.tables.get(usize::from(self.change.table?.0))?;
-        let pattern = table.rules.pattern(&self.change.matching.key, &self.change.matching.mask);
+        let matching = tlv::placed(&self.change.matching, &bridge.tlv).ok()?;
+        let pattern = table.rules.pattern(&matching.key, &matching.mask);
         let known = table.rules.find(&pattern, self.change.priority).map(|rule| &**rule);
         Some((table.count_of(self.change.new_cookie.unwrap_or_default()), known))
     }
@@ -64,19 +68,22 @@ impl Ctx<'_, '_> {
         }
         for spec in &learn.specs {
             let value = match &spec.src {
-                LearnSrc::Field(src) => {
-                    src.add_to(&mut self.wc);
-                    src.get(&self.flow)
-                }
-                LearnSrc::Immediate(value) => *value,
+                LearnSrc::Field(src) => self.read(src),
+                LearnSrc::Immediate(value) => Bits::from(*value),
             };
             match &spec.dst {
-                LearnDst::Match(dst) => {
-                    let (old, mask) = matching.get(dst.field);
-                    matching.set_masked(dst.field, old | (value & dst.max()) << dst.ofs, mask | dst.mask());
-                }
-                LearnDst::Load(dst) => actions.extend(loads(*dst, value)),
-                LearnDst::Output => actions.push(Action::output(OfPort::from_u16(value as u16))),
+                LearnDst::Match(dst) => match dst.field {
+                    AnyField::Key(field) => {
+                        let (old, mask) = matching.get(field);
+                        let bits = dst.max() << dst.ofs;
+                        matching.set_masked(field, old | (value.low() & dst.max()) << dst.ofs, mask | bits);
+                    }
+                    AnyField::Tun(field) => {
+                        matching.add_tun(TunValue::part(field.index, dst.ofs, dst.n_bits, &value));
+                    }
+                },
+                LearnDst::Load(dst) => actions.extend(loads(*dst, &value)),
+                LearnDst::Output => actions.push(Action::output(OfPort::from_u16(value.low() as u16))),
             }
         }
         let mut change = FlowMod::new(FlowModCommand::ModifyStrict, matching, Instructions::apply(actions));
@@ -87,7 +94,7 @@ impl Ctx<'_, '_> {
         let flow = LearntFlow { bridge: self.bridge.id, change, limit: learn.limit, new: false };
         let admitted = self.learn_flow(flow);
         if let Some(dst) = &learn.result_dst {
-            self.write(dst.field, u128::from(admitted) << dst.ofs, dst.mask());
+            self.write_part(dst, &u128::from(admitted).into());
             self.written(dst);
         }
     }
@@ -120,9 +127,9 @@ impl Ctx<'_, '_> {
 }
 
 /// `load` takes 64 bits: a wider part of a field needs several, from the lowest bits up.
-fn loads(dst: Subfield, value: u128) -> impl Iterator<Item = Action> {
+fn loads(dst: Subfield, value: &Bits) -> impl Iterator<Item = Action> {
     (0..dst.n_bits).step_by(64).map(move |at| {
         let part = Subfield { field: dst.field, ofs: dst.ofs + at, n_bits: (dst.n_bits - at).min(64) };
-        Action::RegLoad { dst: part, value: (value >> at & part.max()) as u64 }
+        Action::load(part, value.part(at, part.n_bits).low() as u64)
     })
 }

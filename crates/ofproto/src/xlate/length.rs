@@ -95,7 +95,7 @@ impl Ctx<'_, '_> {
         rest: impl Iterator<Item = PipelineStep<'e>> + Clone,
     ) -> bool {
         (self.action_set, self.exit) = (set, false);
-        self.write(dst.field, u128::from(longer) << dst.ofs, dst.mask());
+        self.write_part(dst, &u128::from(longer).into());
         self.steps(rest);
         let exit = self.exit && !self.freezing;
         self.end_pipeline();

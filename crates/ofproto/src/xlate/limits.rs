@@ -80,6 +80,7 @@ impl XlateError {
             XlateError::StackTooDeep => DropReason::StackTooDeep,
             XlateError::TooMuchWork => DropReason::TooMuchWork,
             XlateError::TooManyLabels | XlateError::TooManyTags => DropReason::TooManyLabels,
+            XlateError::TunnelMetadata => DropReason::TunnelOption,
             XlateError::TooDeep | XlateError::NoBridge | XlateError::NoContext => DropReason::PipelineDepth,
         }
     }
@@ -176,7 +177,7 @@ impl Ctx<'_, '_> {
             return self.event(|| Event::Error(text));
         }
         if self.real && LOGGED.admits(self.now) {
-            let packet = crate::trace::flow::describe(&self.base, &NoNames);
+            let packet = crate::trace::flow::describe(&self.base, &self.bridge.tlv, &NoNames);
             tracing::warn!("{text} on bridge {} while processing {packet}", self.bridge.config.name);
         }
     }

@@ -26,6 +26,8 @@
 //! | `copies` | Parts of the packet that were copied to registers |
 //! | `ct` | Connection tracking |
 //! | `headers` | VLAN tags and MPLS labels of a key |
+//! | `tun_fields` | Fields for options of tunnels |
+//! | `tunnel_metadata` | These options, before and after a translation |
 //! | `limits` | What one translation may take |
 //! | [`trace`] | Events for whoever explains a translation |
 
@@ -55,14 +57,18 @@ pub mod steps;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+mod tun_fields;
 pub(crate) mod tunnel;
+pub(crate) mod tunnel_metadata;
+#[cfg(test)]
+mod tunnel_metadata_tests;
 #[cfg(test)]
 mod tunnel_tests;
 
 use std::sync::Arc;
 
 use datapath::{Action as DpAction, DropReason};
-use openflow::{Action, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
+use openflow::{Action, Bits, Cookie, FragHandling, OfPort, PacketInReason, PortConfig, TableId, TableMiss};
 use packet::flow::block::Common;
 use packet::flow::{BlockId, frag};
 use packet::{Field, Key, Mask, Time};
@@ -136,6 +142,9 @@ pub(crate) enum XlateError {
     /// The recirculation id is unknown.
     #[error("No recirculation context")]
     NoContext,
+    /// The packet has an option of a tunnel that is critical and not known, or of another length than its field.
+    #[error("Invalid tunnel metadata")]
+    TunnelMetadata,
 }
 
 /// The outcome of a translation.
@@ -169,7 +178,7 @@ pub(crate) fn translate(
     sink: Option<&mut dyn Sink>,
 ) -> Translation {
     let Some(bridge) = forwarding.bridges.get(&input.frozen.map_or(input.bridge, |frozen| frozen.bridge)) else {
-        return gone(forwarding, input);
+        return refused(forwarding, input, XlateError::NoBridge);
     };
     let mut ctx = Ctx {
         forwarding,
@@ -217,15 +226,18 @@ pub(crate) fn translate(
     ctx.finish(input.key)
 }
 
-fn gone(forwarding: &Forwarding, input: &Input<'_>) -> Translation {
+/// The translation of a packet that no table has seen.
+pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateError) -> Translation {
+    let mut mask = initial_mask(input.key);
+    finish_mask(&mut mask, input.key);
     Translation {
-        mask: initial_mask(input.key),
+        mask,
         decided_by: None,
-        actions: Vec::new(),
+        actions: vec![DpAction::Drop(error.drop_reason())],
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
         flow: None,
-        error: Some(XlateError::NoBridge),
+        error: Some(error),
         looked_at_vlan: false,
         slow: false,
     }
@@ -292,7 +304,7 @@ struct Ctx<'a, 's> {
     in_group: bool,
     in_packet_out: bool,
     /// Values pushed: value, width in bits.
-    stack: Vec<(u128, u16)>,
+    stack: Vec<(Bits, u16)>,
     /// The L3 header of the packet is not known: labels were popped.
     was_mpls: bool,
     /// The pipeline sees the metadata of a packet that the datapath has tracked.
@@ -438,7 +450,8 @@ impl<'a> Ctx<'a, '_> {
         let table = TableId(self.table);
         match found {
             Lookup::Found(rule) => {
-                self.event(|| Event::Rule { table, rule });
+                let tlv = &self.bridge.tlv;
+                self.event(|| Event::Rule { table, rule, tlv });
                 (self.rule, self.cookie, self.table_miss) = (Some(rule), Some(rule.cookie), rule.is_table_miss());
                 self.record.rules.push(rule.stats.clone());
                 if rule.instructions.is_empty() {
@@ -563,7 +576,7 @@ impl<'a> Ctx<'a, '_> {
     /// Reports the value of a part of a field after an action wrote it.
     fn written(&mut self, part: &openflow::Subfield) {
         if self.sink.is_some() {
-            let text = trace::subfield_is_now(part, &self.flow);
+            let text = trace::subfield_is_now(part, &self.value_of(part));
             self.detail(|| text);
         }
     }
@@ -598,6 +611,7 @@ fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
 fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
     let own = Blocks::default().with(BlockId::Pipeline).with(BlockId::Regs);
+    let tun_fields = crate::model::tlv::present(&wc.0);
     wc.0.keep(Blocks(Blocks::ALL.0 & !own.0));
     let common = original.common();
     let bits = wc.0.common_mut();
@@ -634,5 +648,6 @@ fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     if !tunnelled && wc.0.present().has(BlockId::Tunnel) {
         wc.0.block_mut(BlockId::Tunnel).0.fill(0);
     }
+    tunnel_metadata::finish_mask(wc, tunnelled, tun_fields);
     looked_at_vlan
 }

@@ -2,8 +2,8 @@
 
 use datapath::{Action as DpAction, DropReason};
 use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
+use packet::Field;
 use packet::flow::BlockId;
-use packet::{Field, Key};
 
 use super::trace::Event;
 use super::{Ctx, XlateError};
@@ -41,10 +41,9 @@ impl<'a> Ctx<'a, '_> {
     }
 
     pub(super) fn output_reg(&mut self, src: &Subfield, max_len: u16) {
-        src.add_to(&mut self.wc);
-        let value = src.get(&self.flow);
+        let value = self.read(src).low();
         if value <= 0xffff || src.n_bits == 32 {
-            let port = openflow::action::port_from_subfield(src, &self.flow);
+            let port = openflow::action::port_from_value(value, src.n_bits);
             self.detail(|| format!("output port is {port}"));
             self.output_action(port, max_len);
         } else {
@@ -69,6 +68,8 @@ impl<'a> Ctx<'a, '_> {
         self.commit();
         self.out.push(DpAction::Truncate { max_len });
         self.output(port);
+        // It is not for what is sent next.
+        self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
     }
 
     pub(super) fn enqueue(&mut self, port: OfPort, queue: u32) {
@@ -165,15 +166,17 @@ impl<'a> Ctx<'a, '_> {
         }
         self.bridge = bridge;
         self.flow.common_mut().in_port = at.port.0.into();
-        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs, BlockId::TunMeta0] {
+        for block in [BlockId::Tunnel, BlockId::Pipeline, BlockId::Regs] {
             if self.flow.present().has(block) {
-                clear(&mut self.flow, block);
+                self.flow.block_mut(block).0.fill(0);
             }
         }
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        let looked_at = self.leave_tun();
         self.event(|| Event::Bridge(&bridge.config.name));
         enter(self);
         self.leave();
+        self.look_again(looked_at);
         if bridge.id != old.0.id {
             self.mirrored = mirrored;
         }
@@ -196,13 +199,5 @@ impl<'a> Ctx<'a, '_> {
         } else {
             self.not_sent(DropReason::InPortDown);
         }
-    }
-}
-
-/// Zeroes a block, or all that belong together.
-fn clear(key: &mut Key, block: BlockId) {
-    match block {
-        BlockId::TunMeta0 => key.tun_metadata_mut().fill(0),
-        block => key.block_mut(block).0.fill(0),
     }
 }

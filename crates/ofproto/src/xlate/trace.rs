@@ -4,9 +4,10 @@
 //! Without a sink nothing is formatted.
 
 use openflow::action::Nat;
-use openflow::{Action, Cookie, Subfield, TableId};
-use packet::flow::text::NoNames;
+use openflow::{Action, AnyField, Bits, Cookie, Subfield, TableId};
+use packet::flow::text::{NoNames, number};
 use packet::{Key, put};
+use tunnel::fields::FieldTable;
 
 use super::steps::PipelineStep;
 use crate::table::Rule;
@@ -23,6 +24,8 @@ pub enum Event<'a> {
         table: TableId,
         /// The rule.
         rule: &'a Rule,
+        /// What the tun_metadata fields of its bridge stand for.
+        tlv: &'a FieldTable,
     },
     /// A lookup found none. Has others inside: what happens to packets that miss.
     Miss {
@@ -95,14 +98,16 @@ pub trait Sink {
 }
 
 /// `NXM_NX_REG0[0..7] is now 0x5`.
-pub(super) fn subfield_is_now(part: &Subfield, key: &Key) -> String {
+pub(super) fn subfield_is_now(part: &Subfield, value: &Bits) -> String {
     let mut out = String::new();
     openflow::text::subfield::format(&mut out, part);
     out.push_str(" is now ");
-    if part.is_whole() {
-        packet::flow::text::format(&mut out, part.field, key.get(part.field), u128::MAX, &NoNames);
-    } else {
-        put!(out, "{:#x}", part.get(key));
+    match (part.field, value) {
+        (AnyField::Key(field), value) if part.is_whole() => {
+            packet::flow::text::format(&mut out, field, value.low(), u128::MAX, &NoNames);
+        }
+        (_, Bits::Few(value)) => put!(out, "{value:#x}"),
+        (_, Bits::Many(bytes)) => number::hex_bytes(&mut out, &**bytes),
     }
     out
 }

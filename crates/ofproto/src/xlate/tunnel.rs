@@ -24,7 +24,7 @@ use tunnel::outer::{Outer, Prepared};
 use tunnel::send::{self, Inner, SourcePorts};
 
 use super::trace::Event;
-use super::{Ctx, Headers, Mask, Translation, headers, is_ip};
+use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::tunnels::{TunnelPort, kind_number};
 use crate::model::underlay::{Hop, Route, Towards};
@@ -113,14 +113,24 @@ impl<'a> Ctx<'a, '_> {
             return self.not_sent(DropReason::PortDown);
         }
         self.keep_copies();
-        let config = &tunnel.config;
-        let tags = self.flow.tags();
-        if config.packet_type == PacketType::LegacyL3 && !tags.is_empty() {
+        let (tags, mark) = (self.flow.tags(), self.flow.common().pkt_mark);
+        if tunnel.config.packet_type == PacketType::LegacyL3 && !tags.is_empty() {
             // They are part of the header of Ethernet, which is not carried.
             headers::vlan_count_wc(&self.flow, &mut self.wc);
             self.flow.set_tags([]);
         }
-        let metadata = self.metadata_for(config);
+        self.enter_tunnel(state, tunnel);
+        self.flow.common_mut().pkt_mark = mark;
+        self.flow.set_tags(tags);
+    }
+
+    /// Puts the packet into the tunnel of a port.
+    fn enter_tunnel(&mut self, state: &'a PortState, tunnel: &Arc<TunnelPort>) {
+        let config = &tunnel.config;
+        let Some(metadata) = self.metadata_for(config) else {
+            self.not_sent(DropReason::TunnelBuild);
+            return self.event(|| Event::Warning("native tunnel header build failed"));
+        };
         let Some(dst) = metadata.dst else {
             self.not_sent(DropReason::TunnelRoute);
             return self.event(|| Event::Warning("Tunneling decided against output"));
@@ -133,7 +143,6 @@ impl<'a> Ctx<'a, '_> {
             return self.not_sent(DropReason::NoSuchPort);
         };
         self.record.tunnels.push((state.patch.clone(), true));
-        let mark = self.flow.common().pkt_mark;
         if let Some(mark) = config.egress_mark {
             self.flow.common_mut().pkt_mark = mark.into();
             self.wc.set_exact(Field::PktMark);
@@ -151,13 +160,12 @@ impl<'a> Ctx<'a, '_> {
             self.truncate_for_mirror();
             self.encapsulate(state, tunnel, carrier, &metadata, dst);
         }
-        self.flow.common_mut().pkt_mark = mark;
-        self.flow.set_tags(tags);
         self.mirror_sent(state);
     }
 
     /// What the port and the flow say of the outer headers. Has the mask match what of the packet that depends on.
-    fn metadata_for(&mut self, config: &Config) -> Metadata {
+    /// `None` where there is no room for the options.
+    fn metadata_for(&mut self, config: &Config) -> Option<Metadata> {
         let common = self.flow.common();
         let inner = is_ip(&self.flow).then_some(Inner { tos: common.nw_tos, ttl: common.nw_ttl });
         if inner.is_some() {
@@ -194,7 +202,12 @@ impl<'a> Ctx<'a, '_> {
             };
             fields.iter().for_each(|&field| self.wc.set_exact(field));
         }
-        send::fill(config, &Metadata::load(&self.flow), inner)
+        let mut metadata = Metadata::load(&self.flow);
+        if config.kind == Kind::Geneve {
+            self.look_at_tun_fields();
+            metadata.options = tunnel_metadata::options_of(&self.bridge.tlv, &self.flow)?;
+        }
+        Some(send::fill(config, &metadata, inner))
     }
 
     /// Puts the headers of a tunnel before the packet, and sends it on in the bridge of the underlay.
@@ -219,7 +232,7 @@ impl<'a> Ctx<'a, '_> {
         };
         let bridge_of = |name: &str| device_of(name).map(|(bridge, _)| bridge.config.name.clone());
         let hop = forwarding.underlay.hop(&towards, bridge_of, self.now);
-        self.depend_on(&hop);
+        self.depend_on_hop(&hop);
         let found = hop.route.as_ref().and_then(|route| Some((route, device_of(&route.device)?)));
         let Some((route, (bridge, device))) = found else {
             self.not_sent(DropReason::TunnelRoute);
@@ -260,7 +273,7 @@ impl<'a> Ctx<'a, '_> {
         self.enter_underlay(push, bridge, device, mac, own, &outer);
     }
 
-    fn depend_on(&mut self, hop: &Arc<Hop>) {
+    fn depend_on_hop(&mut self, hop: &Arc<Hop>) {
         if !self.record.hops.iter().any(|known| Arc::ptr_eq(known, hop)) {
             self.record.hops.push(hop.clone());
         }

@@ -13,6 +13,7 @@ use packet::{Field, flow::FieldInfo};
 use super::wire::{Put, Reader};
 use crate::error::OfError::{self, *};
 use crate::matching::Match;
+use crate::tun_metadata::{self, TunField, TunMatch, TunValue};
 use crate::types::{CookieFilter, OfPort, Version};
 
 /// Whether an entry is in a match or in an action: the same faults have different errors.
@@ -175,6 +176,33 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, version: Version, field: Field, value
     }
 }
 
+/// Reads the payload of a tun_metadata field, which may have any length that such a field can have.
+pub(crate) fn pull_tun(r: &mut Reader, header: Header, index: u8, place: FieldUse) -> Result<TunValue, OfError> {
+    let (bad_len, bad_wildcards) = match place {
+        FieldUse::Match => (OFPBMC_BAD_LEN, OFPBMC_BAD_WILDCARDS),
+        FieldUse::Action => (OFPBAC_BAD_SET_LEN, OFPBAC_BAD_SET_ARGUMENT),
+    };
+    let parts = if header.masked { 2 } else { 1 };
+    let len = header.payload / parts;
+    if len > tun_metadata::MAX_LEN || !header.payload.is_multiple_of(parts) {
+        return Err(bad_len);
+    }
+    let value = r.bytes(len)?.to_vec();
+    let mask = if header.masked { Some(r.bytes(len)?.to_vec()) } else { None };
+    if mask.iter().flatten().zip(&value).any(|(mask, value)| value & !mask != 0) {
+        return Err(bad_wildcards);
+    }
+    Ok(TunValue { index, value, mask })
+}
+
+/// Writes an entry for a tun_metadata field.
+pub(crate) fn put_tun(out: &mut Vec<u8>, value: &TunValue) {
+    let Some(field) = TunField::new(value.index) else { return };
+    put_header(out, field.oxm(), value.mask.is_some(), value.value.len() as u8);
+    out.put(&value.value);
+    out.put(value.mask.as_deref().unwrap_or_default());
+}
+
 /// Whether the prerequisites of a field hold in a match (OpenFlow 1.3.5 section 7.2.3.6, ovs-fields(7)).
 pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
     // A packet that does not begin with Ethernet can be told by its packet type: namespace 1 is EtherTypes.
@@ -239,6 +267,14 @@ pub(crate) fn pull_entries(
             && let Some(filter) = cookie.as_deref_mut()
         {
             pull_cookie(&mut r, header.masked, filter)?;
+            continue;
+        }
+        if let Some(tun) = TunField::from_oxm(header.oxm) {
+            let value = pull_tun(&mut r, header, tun.index, FieldUse::Match)?;
+            if out.tun(tun.index).is_some() {
+                return Err(OFPBMC_DUP_FIELD);
+            }
+            out.set_tun(TunMatch::Value(value));
             continue;
         }
         let field = match header_field(header, FieldUse::Match) {
@@ -365,6 +401,11 @@ pub(crate) fn put_entries(out: &mut Vec<u8>, version: Version, m: &Match) {
         }
         if field == Field::DlType {
             put_vlan(out, version, m);
+        }
+    }
+    for matching in &m.tun_metadata {
+        if let TunMatch::Value(value) = matching {
+            put_tun(out, value);
         }
     }
 }

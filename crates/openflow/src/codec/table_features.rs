@@ -6,6 +6,7 @@ use super::wire::{Put, Reader};
 use super::{oxm, prop};
 use crate::error::OfError::{self, *};
 use crate::stats::{TableFeatures, TableFeaturesSet};
+use crate::tun_metadata::TunField;
 use crate::types::TableId;
 
 /// OFPTFPT_*. Of all but `MATCH` and `WILDCARDS` the number plus one is the variant for the table-miss flow.
@@ -150,7 +151,8 @@ fn put_set(out: &mut Vec<u8>, variant: u16, s: &TableFeaturesSet) {
 fn put_oxms(out: &mut Vec<u8>, kind: u16, oxms: impl Iterator<Item = (Oxm, bool)>) {
     let mut value = Vec::new();
     for (number, masked) in oxms {
-        let wire = packet::Field::from_oxm(number).map_or(0, |f| f.info().wire);
+        let tun = || TunField::from_oxm(number).map(|tun| tun.len);
+        let wire = packet::Field::from_oxm(number).map(|f| f.info().wire).or_else(tun).unwrap_or(0);
         oxm::put_header(&mut value, number, masked, wire);
     }
     prop::put(out, kind, &value);

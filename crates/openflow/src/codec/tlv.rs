@@ -3,16 +3,17 @@
 use super::wire::{Put, Reader};
 use crate::error::OfError::{self, *};
 use crate::tlv::*;
+use crate::tun_metadata::{FIELDS, MAX_LEN};
 
 fn pull_maps(r: &mut Reader, checked: bool) -> Result<Vec<TlvMap>, OfError> {
     let mut maps = Vec::new();
     while !r.is_empty() {
         let map = TlvMap { class: r.u16()?, kind: r.u8()?, len: r.u8()?, index: r.u16()? };
         r.skip(2)?;
-        if checked && (!map.len.is_multiple_of(4) || map.len == 0 || map.len > 124) {
+        if checked && (!map.len.is_multiple_of(4) || usize::from(map.len) > MAX_LEN) {
             return Err(NXTTMFC_BAD_OPT_LEN);
         }
-        if checked && map.index >= 64 {
+        if checked && map.index >= FIELDS.into() {
             return Err(NXTTMFC_BAD_FIELD_IDX);
         }
         maps.push(map);

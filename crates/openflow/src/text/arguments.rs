@@ -1,6 +1,6 @@
 //! Arguments of the actions that take more than one value.
 
-use packet::flow::text::{Error as Wrong, Item, Items, PortNames, number, port};
+use packet::flow::text::{Error as Wrong, Item, Items, PortNames, port};
 use packet::put;
 
 use super::{Error, integer, integer16, integer32, subfield};
@@ -8,6 +8,7 @@ use crate::action::{
     Action, Bundle, BundleAlgorithm, Controller, Encap, EncapProp, HashFields, Multipath, MultipathAlgorithm, Sample,
     SampleDirection,
 };
+use crate::tun_metadata::TunField;
 use crate::types::{OfPort, PacketInReason, TableId};
 
 /// Formats each element, with commas between.
@@ -471,8 +472,7 @@ pub(super) fn parse_check_pkt_larger(item: &Item<'_>) -> Result<Action, Error> {
 }
 
 pub(super) fn parse_delete_field(text: &str) -> Result<Action, Error> {
-    let index = text.strip_prefix("tun_metadata").and_then(number::parse_int).filter(|&index| index < 64);
     let expected = "a tunnel metadata field, tun_metadata0 to tun_metadata63";
-    let index = index.ok_or_else(|| Wrong::value("delete_field", text, expected))?;
-    Ok(Action::DeleteField(index as u8))
+    let field = TunField::from_name(text).ok_or_else(|| Wrong::value("delete_field", text, expected))?;
+    Ok(Action::DeleteField(field.index))
 }

@@ -8,7 +8,8 @@ use packet::{Field, put};
 
 use super::{Error, subfield};
 use crate::flow_mod::FlowMod;
-use crate::matching::Match;
+use crate::matching::{AnyField, KeyPart, Match};
+use crate::tun_metadata::{Bits, TunField, TunMatch, TunValue, parse_bits};
 use crate::types::OfPort;
 
 /// Shorthands: name, Ethernet type, IP protocol (zero for any) (ovs-fields(7)).
@@ -40,6 +41,8 @@ const ETH_MPLS: u16 = 0x8847;
 const ETH_MPLS_MCAST: u16 = 0x8848;
 const ETH_PBB: u16 = 0x88e7;
 const ETH_NSH: u16 = 0x894f;
+/// Bytes of all tun_metadata fields of a match.
+const MAX_TUN_METADATA: usize = 256;
 /// `dl_vlan` of frames without a VLAN tag in OpenFlow 1.0.
 const VLAN_NONE: u128 = 0xffff;
 
@@ -75,6 +78,8 @@ impl Parser {
             // Ethernet is what every flow without a packet type matches.
         } else if let Some(field) = Field::from_name(item.key) {
             self.field(field, item, ports)?;
+        } else if let Some(tun) = TunField::from_name(item.key) {
+            self.tun_metadata(tun.index, item)?;
         } else if item.key.contains('[') {
             self.subfield(item)?;
         } else {
@@ -117,13 +122,46 @@ impl Parser {
         Ok(())
     }
 
+    /// `tun_metadata0`, `tun_metadata0=5/0xf`.
+    fn tun_metadata(&mut self, index: u8, item: &Item<'_>) -> Result<(), Error> {
+        if self.matching.tun(index).is_some() {
+            return Err(Error::argument(item.key, "the field is given more than once"));
+        }
+        let value = match item.value {
+            "*" => return Ok(()),
+            // That the option is there.
+            "" => Some(TunValue::masked(index, &Bits::Few(0), &Bits::Few(0))),
+            text => TunValue::parse(index, text),
+        };
+        let value = value.ok_or_else(|| {
+            let expected = "a number, decimal or with 0x, of at most 992 bits, and maybe a mask behind a slash";
+            text::Error::value(item.key, item.value, expected)
+        })?;
+        self.matching.set_tun(TunMatch::Value(value));
+        let all = self.matching.tun_metadata.iter();
+        let used: usize = all.map(|m| if let TunMatch::Value(value) = m { value.value.len() } else { 0 }).sum();
+        if used > MAX_TUN_METADATA {
+            let problem = format!("exceeds the space for tunnel metadata ({used} bytes of {MAX_TUN_METADATA})");
+            return Err(Error::argument(item.key, problem));
+        }
+        Ok(())
+    }
+
     /// `reg0[0..3]=5`.
     fn subfield(&mut self, item: &Item<'_>) -> Result<(), Error> {
         let part = subfield::parse(item.key)?;
-        let value = number::parse_int(item.value).filter(|&value| value <= part.max());
+        let value = parse_bits(item.value).filter(|value| *value == value.part(0, part.n_bits));
         let value = value.ok_or_else(|| {
             Error::argument(item.key, format!("{:?} is not a number of at most {} bits", item.value, part.n_bits))
         })?;
+        let part = match part.field {
+            AnyField::Tun(tun) => {
+                self.matching.add_tun(TunValue::part(tun.index, part.ofs, part.n_bits, &value));
+                return Ok(());
+            }
+            AnyField::Key(field) => KeyPart { field, ofs: part.ofs, n_bits: part.n_bits },
+        };
+        let value = value.low();
         self.fields.push((part.field, item.key.into()));
         let (old, mask) = self.matching.get(part.field);
         let value = old & !part.mask() | value << part.ofs;
@@ -341,6 +379,10 @@ impl Writer<'_> {
         }
         if let (value, 1..) = self.m.get(Field::TunFlags) {
             self.out.push_str(if value == 0 { "tun_flags=-oam," } else { "tun_flags=+oam," });
+        }
+        for matching in &self.m.tun_metadata {
+            matching.format(self.out);
+            self.out.push(',');
         }
         self.field("metadata", Field::Metadata);
         if let Some(port) = self.m.in_port() {

@@ -4,7 +4,8 @@ use packet::flow::text::number;
 use packet::{Field, put};
 
 use super::Error;
-use crate::matching::Subfield;
+use crate::matching::{AnyField, Subfield};
+use crate::tun_metadata::TunField;
 
 macro_rules! names {
     ($($field:ident $name:literal $($other:literal)?;)*) => {
@@ -71,7 +72,9 @@ pub fn parse(text: &str) -> Result<Subfield, Error> {
         }
         None => (text, None),
     };
-    let field = field(name).ok_or_else(|| wrong(format!("unknown field {name:?}")))?;
+    let key_field = || field(name).map(AnyField::Key);
+    let field = TunField::from_name(name).map(AnyField::Tun).or_else(key_field);
+    let field = field.ok_or_else(|| wrong(format!("unknown field {name:?}")))?;
     let Some(bits) = bits else {
         return Ok(Subfield::whole(field));
     };
@@ -81,7 +84,7 @@ pub fn parse(text: &str) -> Result<Subfield, Error> {
     if first > last {
         return Err(wrong(format!("bit {first} is after bit {last}")));
     }
-    let width = field.info().bits;
+    let width = field.bits();
     Subfield::new(field, first, last - first + 1)
         .ok_or_else(|| wrong(format!("bit {last} is beyond the field, which has {width} bits")))
 }
@@ -89,16 +92,20 @@ pub fn parse(text: &str) -> Result<Subfield, Error> {
 /// Parses a subfield that an action writes.
 pub fn parse_writable(text: &str) -> Result<Subfield, Error> {
     let subfield = parse(text)?;
-    if !subfield.info().writable {
-        return Err(Error::argument(subfield.info().name, "this field is read-only"));
+    if !subfield.field.is_writable() {
+        return Err(Error::argument(&subfield.field.name(), "this field is read-only"));
     }
     Ok(subfield)
 }
 
 /// Formats a subfield by its NXM or OXM name: `NXM_NX_REG0[0..15]`.
 pub fn format(out: &mut String, subfield: &Subfield) {
-    let name = NAMES.iter().find(|row| row.0 == subfield.field).map_or(subfield.info().name, |row| row.1);
-    out.push_str(name);
+    match subfield.field {
+        AnyField::Key(field) => {
+            out.push_str(NAMES.iter().find(|row| row.0 == field).map_or(field.info().name, |row| row.1));
+        }
+        AnyField::Tun(field) => put!(out, "NXM_NX_TUN_METADATA{}", field.index),
+    }
     let last = u32::from(subfield.ofs) + u32::from(subfield.n_bits) - 1;
     if subfield.is_whole() {
         out.push_str("[]");

@@ -14,8 +14,9 @@ use super::*;
 use crate::action::*;
 use crate::flow_mod::FlowModCommand;
 use crate::instruction::{Instructions, WriteMetadata};
-use crate::matching::{Match, Subfield};
+use crate::matching::{AnyField, Match, Subfield};
 use crate::stats::FlowStats;
+use crate::tun_metadata::{Bits, TunField, TunValue};
 use crate::types::{Cookie, CookieFilter, EthAddr, FlowModFlags, GroupId, OfPort, PacketInReason, TableId};
 
 #[path = "verified.rs"]
@@ -309,8 +310,10 @@ fn deep_nesting_is_refused() {
 fn subfield() -> impl Strategy<Value = Subfield> {
     let fields: Vec<_> =
         FIELDS.iter().filter(|info| info.writable && info.field != Field::DlVlan).map(|info| info.field).collect();
-    (prop::sample::select(fields), any::<u16>(), any::<u16>()).prop_map(|(field, a, b)| {
-        let bits = u16::from(field.info().bits);
+    let in_key = prop::sample::select(fields).prop_map(AnyField::Key);
+    let tun = (0u8..64).prop_map(|n| TunField::new(n).unwrap().into());
+    (prop_oneof![9 => in_key, 1 => tun], any::<u16>(), any::<u16>()).prop_map(|(field, a, b)| {
+        let bits = field.bits();
         let (a, b) = (a % bits, b % bits);
         Subfield::new(field, a.min(b), a.abs_diff(b) + 1).unwrap()
     })
@@ -345,9 +348,14 @@ fn simple_action() -> impl Strategy<Value = Action> {
         (any::<u16>(), any::<u32>())
             .prop_map(|(port, queue)| Action::Enqueue { port: OfPort(port as u32 % 0xff00), queue }),
         set_field(),
-        (subfield(), any::<u64>()).prop_map(|(dst, value)| {
-            Action::RegLoad { dst, value: value & u64::try_from(dst.max()).unwrap_or(u64::MAX) }
+        (0u8..64, any::<u128>(), any::<u128>(), 0u16..800).prop_map(|(index, value, mask, ofs)| {
+            let (value, mask) =
+                (TunValue::part(index, ofs, 128, &value.into()), TunValue::part(index, ofs, 128, &mask.into()));
+            let value = TunValue::masked(index, &Bits::from_bytes(&value.value), &Bits::from_bytes(&mask.value));
+            Action::SetTunMetadata(Box::new(value))
         }),
+        (subfield(), any::<u64>())
+            .prop_map(|(dst, value)| { Action::load(dst, value & u64::try_from(dst.max()).unwrap_or(u64::MAX)) }),
         (register(), 0u16..16).prop_map(|(dst, reg)| {
             let src = FIELDS[Field::Reg0 as usize + reg as usize].field;
             Action::RegMove { src: Subfield::new(src, 0, dst.n_bits).unwrap(), dst }

@@ -276,8 +276,11 @@ block! {
         actset_output: U32,
         /// Conjunction id.
         conj_id: U32,
+        /// Which of tun_metadata0 to tun_metadata63 the packet has, one bit for each, in the OpenFlow tables. Their values are in the blocks
+        /// of tunnel metadata.
+        tun_metadata_present: U64,
         /// Always zero.
-        reserved: [u8; 48],
+        reserved: [u8; 40],
     }
 }
 

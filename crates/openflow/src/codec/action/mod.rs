@@ -10,6 +10,8 @@ use super::wire::Reader;
 use crate::action::Action;
 use crate::error::OfError::{self, *};
 use crate::instruction::WriteMetadata;
+use crate::matching::AnyField;
+use crate::tun_metadata::TunField;
 use crate::types::{OfPort, Version};
 
 pub(crate) use put::{put_actions, settled};
@@ -105,10 +107,15 @@ fn pull_item(r: &mut Reader, ctx: Context) -> Result<Item, OfError> {
 
 /// Which actions can be in which lists.
 fn check_place(action: &Action, within: Within) -> Result<(), OfError> {
-    let of_connection = |field: packet::Field| matches!(field, packet::Field::CtMark | packet::Field::CtLabel);
+    let of_connection =
+        |field: AnyField| matches!(field, AnyField::Key(packet::Field::CtMark | packet::Field::CtLabel));
     let written = match action {
-        Action::RegMove { dst, .. } | Action::StackPop(dst) | Action::CheckPktLarger { dst, .. } => Some(dst.field),
-        _ => action.field_write().map(|(field, ..)| field),
+        Action::RegMove { dst, .. }
+        | Action::StackPop(dst)
+        | Action::CheckPktLarger { dst, .. }
+        | Action::RegLoad { dst, .. } => Some(dst.field),
+        Action::SetTunMetadata(value) => TunField::new(value.index).map(AnyField::Tun),
+        _ => action.field_write().map(|(field, ..)| AnyField::Key(field)),
     };
     match (within, action, written) {
         (Within::Ct, Action::Nat(_), _) => Ok(()),
@@ -154,6 +161,8 @@ fn in_action_set(action: &Action) -> bool {
                 | Clone(_)
                 | Enqueue { .. }
                 | DeleteField(_)
+                | SetTunMetadata(_)
+                | RegLoad { .. }
         )
 }
 

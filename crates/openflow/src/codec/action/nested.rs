@@ -161,7 +161,7 @@ pub(super) fn pull_learn(r: &mut Reader, second: bool) -> Result<Action, OfError
         let ofs = r.u16()?;
         r.zeros(2, OFPBAC_BAD_ARGUMENT)?;
         if flags & learn_bits::WRITE_RESULT != 0 {
-            let dst = Subfield::new(subfield::pull_field(r)?, ofs, 1).ok_or(OFPBAC_BAD_SET_LEN)?;
+            let dst = subfield::plain(subfield::pull_field(r)?, ofs, 1)?;
             result_dst = Some(subfield::writable(dst)?);
         }
     }
@@ -200,7 +200,7 @@ fn pull_learn_specs(r: &mut Reader) -> Result<Vec<LearnSpec>, OfError> {
 fn pull_learn_spec(r: &mut Reader, header: u16) -> Result<LearnSpec, OfError> {
     let n_bits = header & learn_bits::N_BITS;
     let immediate = header & learn_bits::SRC_IMMEDIATE != 0;
-    if n_bits == 0 || n_bits > 128 || header & 0xc400 != 0 {
+    if n_bits == 0 || immediate && n_bits > 128 || header & 0xc400 != 0 {
         return Err(OFPBAC_BAD_ARGUMENT);
     }
     let range = |r: &mut Reader| -> Result<Subfield, OfError> {

@@ -13,6 +13,7 @@ use crate::action::*;
 use crate::error::OfError::{self, *};
 use crate::instruction::WriteMetadata;
 use crate::matching::Subfield;
+use crate::tun_metadata::TunField;
 use crate::types::{OfPort, PacketInReason, TableId, Version};
 
 /// Reads the argument of a Nicira action.
@@ -138,13 +139,12 @@ fn pull_reg_load(r: &mut Reader) -> Result<Action, OfError> {
     let field = subfield::pull_field(&mut r.sub(4)?)?;
     let dst = subfield::writable(subfield::from_wire(field, ofs, n_bits)?)?;
     let value = subfield::value_from_wire(&dst, n_bits, r.u64()?).ok_or(OFPBAC_BAD_ARGUMENT)?;
-    Ok(Action::RegLoad { dst, value })
+    Ok(Action::load(dst, value))
 }
 
 /// The entry follows the subtype without padding.
 fn pull_reg_load2(r: &mut Reader) -> Result<Action, OfError> {
-    let (field, value, mask, _) = standard::pull_set(r)?;
-    Ok(Action::SetField { field, value, mask })
+    standard::pull_set(r).map(|(action, _)| action)
 }
 
 fn pull_stack(r: &mut Reader) -> Result<Subfield, OfError> {
@@ -330,16 +330,14 @@ fn pull_check_pkt_larger(r: &mut Reader) -> Result<Action, OfError> {
     let (pkt_len, ofs) = (r.u16()?, r.u16()?);
     let field = subfield::pull_field(r)?;
     r.rest_zeros(NXBAC_MUST_BE_ZERO)?;
-    let dst = subfield::writable(Subfield::new(field, ofs, 1).ok_or(OFPBAC_BAD_SET_LEN)?)?;
+    let dst = subfield::writable(subfield::plain(field, ofs, 1)?)?;
     Ok(Action::CheckPktLarger { pkt_len, dst })
 }
 
-/// The field is a tun_metadata: NXM_NX_TUN_METADATA0 to 63 are numbers 40 to 103.
+/// No other fields but tun_metadata can be deleted.
 fn pull_delete_field(r: &mut Reader) -> Result<Action, OfError> {
     let header = oxm::pull_header(r)?;
     r.rest_zeros(NXBAC_MUST_BE_ZERO)?;
-    match (header.oxm.class, header.oxm.field) {
-        (1, n @ 40..=103) => Ok(Action::DeleteField(n - 40)),
-        _ => Err(OFPBAC_BAD_ARGUMENT),
-    }
+    let field = TunField::from_oxm(header.oxm).ok_or(OFPBAC_BAD_ARGUMENT)?;
+    Ok(Action::DeleteField(field.index))
 }

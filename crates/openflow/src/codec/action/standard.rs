@@ -9,6 +9,7 @@ use super::super::wire::Reader;
 use super::{Context, Within, check_output, pull_port16, pull_port32, subfield};
 use crate::action::Action;
 use crate::error::OfError::{self, *};
+use crate::tun_metadata::TunField;
 use crate::types::{EthAddr, GroupId, Version};
 
 /// Reads the argument of a standard action.
@@ -99,28 +100,36 @@ pub(super) fn pull_onf(subtype: u16, mut r: Reader) -> Result<Action, OfError> {
 
 /// Set-Field of OpenFlow 1.2 to 1.5 (section 7.2.5 of 1.3): only 1.5 knows masks.
 fn pull_set_field(r: &mut Reader, ctx: Context) -> Result<Action, OfError> {
-    let (field, value, mask, masked) = pull_set(r)?;
+    let (action, masked) = pull_set(r)?;
     if masked && ctx.version < Version::V1_5 {
         return Err(OFPBAC_BAD_SET_MASK);
     }
     let present = u128::from(packet::flow::VLAN_PRESENT);
-    if field == Field::InPortOxm || field == Field::VlanVid && value & mask & present == 0 {
-        return Err(OFPBAC_BAD_SET_ARGUMENT);
+    match action {
+        Action::SetField { field: Field::InPortOxm, .. } => Err(OFPBAC_BAD_SET_ARGUMENT),
+        Action::SetField { field: Field::VlanVid, value, mask } if value & mask & present == 0 => {
+            Err(OFPBAC_BAD_SET_ARGUMENT)
+        }
+        action => Ok(action),
     }
-    Ok(Action::SetField { field, value, mask })
 }
 
-/// An OXM entry and padding, as set-field and NXAST_REG_LOAD2 have them.
-pub(super) fn pull_set(r: &mut Reader) -> Result<(Field, u128, u128, bool), OfError> {
+/// An OXM entry and padding, as set-field and NXAST_REG_LOAD2 have them: the action, and whether the entry has a mask.
+pub(super) fn pull_set(r: &mut Reader) -> Result<(Action, bool), OfError> {
     let short = |e| if matches!(e, OFPBAC_BAD_LEN | OFPBMC_BAD_LEN) { OFPBAC_BAD_SET_LEN } else { e };
     let header = oxm::pull_header(r).map_err(short)?;
+    if let Some(tun) = TunField::from_oxm(header.oxm) {
+        let value = oxm::pull_tun(r, header, tun.index, FieldUse::Action).map_err(short)?;
+        r.rest_zeros(OFPBAC_BAD_SET_ARGUMENT)?;
+        return Ok((Action::SetTunMetadata(Box::new(value)), header.masked));
+    }
     let field = oxm::header_field(header, FieldUse::Action)?;
     let entry = oxm::pull_payload(r, header, field, FieldUse::Action).map_err(short)?;
     r.rest_zeros(OFPBAC_BAD_SET_ARGUMENT)?;
     if !field.info().writable || entry.mask == 0 {
         return Err(OFPBAC_BAD_SET_ARGUMENT);
     }
-    Ok((entry.field, entry.value, entry.mask, entry.masked))
+    Ok((Action::SetField { field: entry.field, value: entry.value, mask: entry.mask }, entry.masked))
 }
 
 /// Copy-Field (OpenFlow 1.5 section 7.2.4): widths and offsets, then two OXM ids.

@@ -86,8 +86,8 @@ fn parse_source(text: &str, dst: &Subfield, ports: &dyn PortNames) -> Result<Lea
     if let Ok(src) = subfield::parse(text) {
         return Ok(LearnSrc::Field(equally_wide(src, dst)?));
     }
-    if dst.is_whole() {
-        return Ok(LearnSrc::Immediate(text::parse_value(dst.field, text, ports)?));
+    if let Some(field) = dst.field.key().filter(|_| dst.is_whole()) {
+        return Ok(LearnSrc::Immediate(text::parse_value(field, text, ports)?));
     }
     let value = number::parse_int(text);
     let value = value.ok_or_else(|| Error::argument("learn", format!("{text:?} is neither a field nor a number")))?;
@@ -148,15 +148,17 @@ pub(super) fn format(out: &mut String, learn: &Learn, ports: &dyn PortNames) {
 
 fn format_spec(out: &mut String, spec: &LearnSpec, ports: &dyn PortNames) {
     match (&spec.src, &spec.dst) {
-        (LearnSrc::Immediate(value), LearnDst::Match(dst)) if dst.is_whole() => {
-            put!(out, "{}=", dst.info().name);
-            text::format(out, dst.field, *value, dst.info().max(), ports);
-        }
-        (LearnSrc::Immediate(value), LearnDst::Match(dst)) => {
-            subfield::format(out, dst);
-            out.push('=');
-            number::hex(out, *value);
-        }
+        (LearnSrc::Immediate(value), LearnDst::Match(dst)) => match dst.field.key().filter(|_| dst.is_whole()) {
+            Some(field) => {
+                put!(out, "{}=", field.info().name);
+                text::format(out, field, *value, field.info().max(), ports);
+            }
+            None => {
+                subfield::format(out, dst);
+                out.push('=');
+                number::hex(out, *value);
+            }
+        },
         (LearnSrc::Field(src), LearnDst::Match(dst)) => {
             subfield::format(out, dst);
             if (src.field, src.ofs) != (dst.field, dst.ofs) {

@@ -12,6 +12,7 @@ use super::{Error, MAX_DEPTH, arguments, integer, integer16, integer32, subfield
 use crate::action::Action;
 use crate::instruction::{Instructions, WriteMetadata};
 use crate::matching::Subfield;
+use crate::tun_metadata::{TunField, TunValue};
 use crate::types::{EthAddr, GroupId, OfPort, TableId};
 
 /// An action's entry in help and documentation.
@@ -305,6 +306,13 @@ fn split_arrow<'a>(action: &str, text: &'a str) -> Result<(&'a str, &'a str), Er
 
 fn parse_set_field(text: &str, ports: &dyn PortNames) -> Result<Action, Error> {
     let (value, name) = split_arrow("set_field", text)?;
+    if let Some(tun) = TunField::from_name(name) {
+        let value = TunValue::parse(tun.index, value).ok_or_else(|| {
+            let expected = "a number, decimal or with 0x, of at most 992 bits, and maybe a mask behind a slash";
+            text::Error::value(name, value, expected)
+        })?;
+        return Ok(Action::SetTunMetadata(Box::new(value)));
+    }
     let field = packet::Field::from_name(name)
         .ok_or_else(|| Error::argument("set_field", format!("{name:?} is not a field of ovs-fields(7)")))?;
     if !field.info().writable {
@@ -323,7 +331,7 @@ fn parse_load(text: &str) -> Result<Action, Error> {
     let number = number::parse_int(value);
     let number = number.ok_or_else(|| Error::argument("load", format!("{value:?} is not a number")))?;
     match u64::try_from(number) {
-        Ok(value) if number <= dst.max() => Ok(Action::RegLoad { dst, value }),
+        Ok(value) if number <= dst.max() => Ok(Action::load(dst, value)),
         _ => Err(Error::argument("load", format!("{value} does not fit into {} bits", dst.n_bits.min(64)))),
     }
 }
@@ -401,6 +409,11 @@ fn format_action(out: &mut String, action: &Action, ports: &dyn PortNames) {
             out.push_str("set_field:");
             text::format(out, *field, *value, *mask, ports);
             put!(out, "->{}", field.info().name);
+        }
+        Action::SetTunMetadata(value) => {
+            out.push_str("set_field:");
+            value.format(out);
+            put!(out, "->tun_metadata{}", value.index);
         }
         Action::RegLoad { dst, value } => {
             out.push_str("load:");

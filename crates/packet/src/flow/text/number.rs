@@ -25,6 +25,29 @@ fn unsigned(text: &str) -> Option<u128> {
     valid.then(|| u128::from_str_radix(digits, radix).ok())?
 }
 
+/// As [`parse_int`], into bytes in network byte order. Hexadecimal may have as many digits as there is room for.
+pub fn parse_bytes(text: &str, out: &mut [u8]) -> Option<()> {
+    out.fill(0);
+    let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).filter(|digits| digits.len() > 32)
+    else {
+        let value = parse_int(text)?.to_be_bytes();
+        let room = out.len().min(value.len());
+        let (high, low) = value.split_at(value.len() - room);
+        let at = out.len() - room;
+        out[at..].copy_from_slice(low);
+        return high.iter().all(|&byte| byte == 0).then_some(());
+    };
+    for (n, digit) in digits.bytes().rev().enumerate() {
+        let digit = char::from(digit).to_digit(16)? as u8;
+        match out.iter_mut().rev().nth(n / 2) {
+            Some(byte) => *byte |= digit << (n % 2 * 4),
+            None if digit == 0 => {}
+            None => return None,
+        }
+    }
+    Some(())
+}
+
 /// Six groups of one or two hexadecimal digits.
 pub fn parse_mac(text: &str) -> Option<u64> {
     let mut groups = 0;
@@ -86,6 +109,18 @@ fn prefix(text: &str, bits: u32) -> Option<u32> {
 /// `0` or hexadecimal with 0x.
 pub fn hex(out: &mut String, value: u128) {
     if value == 0 { out.push('0') } else { put!(out, "{value:#x}") }
+}
+
+/// A number in network byte order: `0` or hexadecimal with 0x, without leading zeros.
+pub fn hex_bytes(out: &mut String, bytes: &[u8]) {
+    let mut rest = bytes.iter().skip_while(|&&byte| byte == 0);
+    match rest.next() {
+        None => out.push('0'),
+        Some(first) => {
+            put!(out, "{first:#x}");
+            rest.for_each(|byte| put!(out, "{byte:02x}"));
+        }
+    }
 }
 
 /// Decimal up to nine, hexadecimal above.
@@ -182,6 +217,32 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(parse_int(text), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn numbers_as_bytes() {
+        let parse = |text: &str| {
+            let mut out = [7; 18];
+            parse_bytes(text, &mut out).map(|()| out)
+        };
+        let all = "0x000102030405060708090a0b0c0d0e0f1011";
+        assert_eq!(parse(all), Some(std::array::from_fn(|i| i as u8)));
+        assert_eq!(parse(&all.replace("0x", "0x0000")), parse(all));
+        assert_eq!(parse("0x1ff").map(|out| out[16..].to_vec()), Some(vec![1, 0xff]));
+        let wide = format!("0x1{}", "0".repeat(36));
+        for wrong in ["", "0x", "0xg", "x", &all.replace("10", "1g"), &wide] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+        let mut two = [0; 2];
+        assert_eq!((parse_bytes("65535", &mut two), two), (Some(()), [0xff; 2]));
+        assert_eq!(parse_bytes("65536", &mut two), None);
+        assert_eq!((parse_bytes("0", &mut []), parse_bytes("1", &mut [])), (Some(()), None));
+        let mut out = String::new();
+        [&[0, 0][..], &[0, 10, 11], &[]].into_iter().for_each(|bytes| {
+            hex_bytes(&mut out, bytes);
+            out.push(' ');
+        });
+        assert_eq!(out, "0 0xa0b 0 ");
     }
 
     #[test]

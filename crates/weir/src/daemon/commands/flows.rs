@@ -8,7 +8,7 @@ use datapath::{Datapath, FlowDump};
 use ofproto::Bridge;
 use ofproto::bridge::FlowWalk;
 use openflow::text::flow::{format_bridge_flow, format_flow_stats};
-use openflow::{CookieFilter, FlowStats, FlowStatsRequest, GroupId, Match, OfPort, TableId};
+use openflow::{FlowStats, TableId};
 use packet::Time;
 use packet::flow::text::{NoNames, PortNames};
 use serde::Serialize;
@@ -134,13 +134,7 @@ fn in_turn(parts: Vec<Pieces>) -> Pieces {
 
 /// The flows of one table or all, by table, the highest priority first.
 fn openflow_flows(bridge: &Bridge, table: Option<TableId>) -> FlowWalk {
-    bridge.walk_flows(&FlowStatsRequest {
-        matching: Match::any(),
-        table: table.unwrap_or(TableId::ALL),
-        out_port: OfPort::ANY,
-        out_group: GroupId::ANY,
-        cookie: CookieFilter::default(),
-    })
+    bridge.walk_table(table.unwrap_or(TableId::ALL))
 }
 
 /// `bridge/dump-flows`.

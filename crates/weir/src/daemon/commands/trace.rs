@@ -1,6 +1,7 @@
 //! `ofproto/trace`: what the tables do to a packet, explained.
 
 use ofproto::trace::{Request, Trace, parse_ct_state};
+use openflow::Match;
 use packet::flow::text::{Items, NoNames};
 use packet::flow::{VLAN_PRESENT, VlanLimit, compose, extract};
 use packet::{Field, Key};
@@ -134,7 +135,7 @@ fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String>
         (_, None) => Err(format!("syntax error at {text} (or the bridge name was omitted)")),
         (_, Some(name)) => {
             let bridge = context.engine.switch.bridge(name).ok_or_else(|| format!("{name}: unknown bridge"))?;
-            let key = bridge_flow(text, &Names::of_bridge(&bridge));
+            let key = bridge_flow(text, &Names::of_bridge(&bridge), |matching| bridge.place_known(matching));
             Ok((name.to_owned(), key.map_err(|error| format!("Bad openflow flow syntax: {error}"))?))
         }
     }
@@ -153,19 +154,23 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
     }
     let (bridge, port) = context.engine.switch.locate(&key).map_err(|error| error.to_string())?;
     key.common_mut().in_port = port.0.into();
+    if let Some(handle) = context.engine.switch.bridge(&bridge) {
+        handle.decode_options(&mut key).map_err(|_| "Failed to parse Geneve options")?;
+    }
     Ok((bridge, key))
 }
 
 /// A flow in ovs-ofctl's syntax, of which every field is given whole. Without a port the packet came
-/// from nowhere.
-fn bridge_flow(text: &str, names: &Names) -> Result<Key, String> {
+/// from nowhere. `place` puts the values of tun_metadata fields where the bridge has them.
+fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<Key, String> {
     for item in Items::new(text) {
         let item = item.map_err(|error| error.to_string())?;
         if item.value.contains('/') {
             return Err(format!("{}: {:?} has a mask, but a packet has whole values", item.key, item.value));
         }
     }
-    let matching = openflow::text::parse_match(text, names).map_err(|error| error.to_string())?;
+    let mut matching = openflow::text::parse_match(text, names).map_err(|error| error.to_string())?;
+    place(&mut matching);
     let mut key = *matching.key;
     if matching.mask.is_wild(Field::InPortOxm) {
         key.common_mut().in_port = openflow::OfPort::ANY.0.into();
@@ -238,12 +243,16 @@ mod tests {
     #[test]
     fn a_packet_has_whole_values_and_complete_tags() {
         let names = Names::default();
-        assert!(bridge_flow("ip,nw_src=10.0.0.0/8", &names).unwrap_err().contains("mask"));
-        let key = bridge_flow("dl_vlan=5", &names).unwrap();
+        assert!(bridge_flow("ip,nw_src=10.0.0.0/8", &names, |_| ()).unwrap_err().contains("mask"));
+        let key = bridge_flow("dl_vlan=5", &names, |_| ()).unwrap();
         assert_eq!(key.common().vlan[0].tpid.get(), 0x8100);
         assert_eq!(key.common().in_port.get(), openflow::OfPort::ANY.0);
         let frame = parse_hex(PACKET).unwrap();
-        let key = of_frame(&frame, &bridge_flow("in_port=2,pkt_mark=1,reg0=7", &names).unwrap(), VlanLimit::default());
+        let key = of_frame(
+            &frame,
+            &bridge_flow("in_port=2,pkt_mark=1,reg0=7", &names, |_| ()).unwrap(),
+            VlanLimit::default(),
+        );
         assert_eq!((key.get(Field::InPortOxm), key.get(Field::PktMark), key.get(Field::Reg0)), (2, 1, 7));
         assert_eq!(key.common().dl_type.get(), 0x0806);
     }

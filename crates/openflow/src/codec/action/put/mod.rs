@@ -7,7 +7,7 @@ mod set_field;
 
 use packet::Field;
 
-use self::set_field::{as_set_field, put_move, put_reg_load, put_set_field, unpushed};
+use self::set_field::{as_set_field, put_move, put_reg_load, put_set_field, put_set_tun, unpushed};
 use super::nested::{NEXT_PROTO, ct_flags, ed, learn_bits, nat_flags};
 use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
 use crate::action::*;
@@ -15,6 +15,7 @@ use crate::codec::prop;
 use crate::codec::wire::Put;
 use crate::error::vendor;
 use crate::matching::Subfield;
+use crate::tun_metadata::TunField;
 use crate::types::{EthAddr, FlowModFlags, OfPort, PacketInReason, TableId, Version};
 
 pub(crate) use set_field::settled;
@@ -116,6 +117,7 @@ fn put(out: &mut Vec<u8>, version: Version, action: &Action) {
         Group(id) => of_or_nx(out, v10, 22, 40, 2, |o| o.u32(id.0)),
         DecTtl => of_or_nx(out, v10, 24, 18, 0, |_| ()),
         SetField { field, value, mask } => put_set_field(out, version, *field, *value, *mask),
+        SetTunMetadata(value) => put_set_tun(out, version, value),
         RegLoad { dst, value } => put_reg_load(out, version, *dst, *value),
         RegMove { src, dst } => put_move(out, version, src, dst),
         other => put_nicira(out, version, other),
@@ -183,9 +185,9 @@ fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
             put_field(o, version, dst.field);
         }),
         DeleteField(n) => nx(out, 50, 24, |o| {
-            o.u16(1);
-            // tun_metadata0 is number 40, up to 124 bytes long.
-            o.put(&[(40 + (n & 63)) << 1, 124]);
+            if let Some(field) = TunField::new(*n) {
+                put_field(o, version, field);
+            }
         }),
         Encap(e) if version >= Version::V1_3 => put_encap(out, e),
         Decap(packet_type) if version >= Version::V1_3 => nx(out, 47, 16, |o| {

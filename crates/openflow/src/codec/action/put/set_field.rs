@@ -11,6 +11,7 @@ use crate::action::Action;
 use crate::codec::oxm;
 use crate::codec::wire::Put;
 use crate::matching::{Match, Subfield};
+use crate::tun_metadata::TunValue;
 use crate::types::{EthAddr, Version};
 
 /// The actions with what depends on the flow's match made plain, which OpenFlow 1.0 leaves open: which protocol's
@@ -96,11 +97,20 @@ pub(super) fn put_set_field(out: &mut Vec<u8>, version: Version, field: Field, v
         put(out, version, &action);
     } else if is_short(version, field) {
         for (ofs, n_bits) in runs(mask) {
-            let dst = Subfield { field, ofs, n_bits };
+            let dst = Subfield { field: field.into(), ofs, n_bits };
             put_reg_load(out, version, dst, (value >> ofs & dst.max()) as u64);
         }
     } else {
         nx(out, 33, 16, |o| oxm::put_entry(o, Version::V1_0, field, value, mask));
+    }
+}
+
+/// As [`put_set_field`]. The header of a tun_metadata field has a length that NXAST_REG_LOAD cannot say.
+pub(super) fn put_set_tun(out: &mut Vec<u8>, version: Version, value: &TunValue) {
+    if version >= Version::V1_5 || version >= Version::V1_2 && value.mask.is_none() {
+        of(out, 25, |o| oxm::put_tun(o, value));
+    } else {
+        nx(out, 33, 16, |o| oxm::put_tun(o, value));
     }
 }
 
@@ -140,7 +150,7 @@ fn legacy_set(version: Version, field: Field, value: u128) -> Option<Action> {
 
 /// NXAST_REG_LOAD; from OpenFlow 1.5, and for fields with a long header, as set-field with a mask.
 pub(super) fn put_reg_load(out: &mut Vec<u8>, version: Version, dst: Subfield, value: u64) {
-    if version >= Version::V1_5 || !is_short(version, dst.field) {
+    if let Some(dst) = dst.in_key().filter(|dst| version >= Version::V1_5 || !is_short(version, dst.field)) {
         return put_set_field(out, version, dst.field, u128::from(value) << dst.ofs, dst.mask());
     }
     nx(out, 7, 24, |o| {

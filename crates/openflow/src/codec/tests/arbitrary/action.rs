@@ -6,6 +6,7 @@ use ::packet::Field;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::matching::tun_value;
 use super::{out_port, port};
 use crate::action::*;
 use crate::*;
@@ -14,6 +15,14 @@ use crate::*;
 fn subfield() -> impl Strategy<Value = Subfield> {
     let field = select(vec![Field::Reg0, Field::Reg7, Field::NwSrc, Field::DlDst, Field::Metadata, Field::TunId]);
     (field, 0u16..32, 1u16..33).prop_filter_map("within", |(f, ofs, n)| Subfield::new(f, ofs, n))
+}
+
+/// A part of a tun_metadata field whose length is known.
+fn tun_part(n_bits: u16) -> impl Strategy<Value = Subfield> {
+    (0..64u8, 0u8..32, 0u16..992).prop_map(move |(index, words, ofs)| {
+        let field = TunField { index, len: words * 4 };
+        Subfield { field: field.into(), ofs: ofs.min(992 - n_bits), n_bits }
+    })
 }
 
 fn sixteen_bits() -> impl Strategy<Value = Subfield> {
@@ -56,6 +65,7 @@ fn headers() -> impl Strategy<Value = Action> {
         (any::<u32>(), 1u32..).prop_map(|(v, mask)| {
             Action::SetField { field: Field::Reg3, value: (v & mask).into(), mask: mask.into() }
         }),
+        tun_value().prop_map(|value| Action::SetTunMetadata(Box::new(value))),
         (any::<u128>(), 1u128..)
             .prop_map(|(v, mask)| { Action::SetField { field: Field::Ipv6Src, value: v & mask, mask } }),
         any::<u32>().prop_map(|v| Action::set_field(Field::ArpSpa, v.into())),
@@ -86,6 +96,16 @@ fn nicira() -> impl Strategy<Value = Action> {
         (0u16..17, 0u16..17, 1u16..16).prop_map(|(a, b, n)| Action::RegMove {
             src: Subfield::new(Field::Reg1, a, n).unwrap(),
             dst: Subfield::new(Field::NwDst, b, n).unwrap(),
+        }),
+        (tun_part(300), tun_part(300)).prop_map(|(src, dst)| Action::RegMove { src, dst }),
+        tun_part(900).prop_map(Action::StackPush),
+        tun_part(7).prop_map(Action::StackPop),
+        tun_part(16).prop_map(|src| Action::OutputReg { src, max_len: 7 }),
+        tun_part(1).prop_map(|dst| Action::CheckPktLarger { pkt_len: 9, dst }),
+        (tun_part(200), tun_part(200)).prop_map(|(src, dst)| {
+            let specs = [LearnDst::Match(dst), LearnDst::Load(dst)];
+            let spec = |dst| LearnSpec { n_bits: 200, src: LearnSrc::Field(src), dst };
+            Action::Learn(Box::new(plain_learn(specs.into_iter().map(spec).collect())))
         }),
         subfield().prop_map(Action::StackPush),
         subfield().prop_map(Action::StackPop),
@@ -183,6 +203,23 @@ fn learn() -> impl Strategy<Value = Learn> {
         )
 }
 
+fn plain_learn(specs: Vec<LearnSpec>) -> Learn {
+    Learn {
+        idle_timeout: 0,
+        hard_timeout: 0,
+        priority: 5,
+        cookie: Cookie(0),
+        flags: FlowModFlags::empty(),
+        delete_learned: false,
+        table: TableId(1),
+        fin_idle_timeout: 0,
+        fin_hard_timeout: 0,
+        limit: 0,
+        result_dst: None,
+        specs,
+    }
+}
+
 fn sample() -> impl Strategy<Value = Sample> {
     use SampleDirection as D;
     (1u16.., any::<[u32; 3]>(), select(vec![D::Default, D::Ingress, D::Egress]), prop::option::of(port())).prop_map(
@@ -244,6 +281,7 @@ fn canonical(version: Version, action: Action) -> Action {
         Action::Clone(actions) => Action::Clone(inner(actions)),
         Action::Ct(ct) => Action::Ct(Box::new(Ct { actions: inner(ct.actions), ..*ct })),
         Action::RegLoad { dst, value } if version >= Version::V1_5 => {
+            let dst = dst.in_key().unwrap();
             Action::SetField { field: dst.field, value: u128::from(value) << dst.ofs, mask: dst.mask() }
         }
         Action::SetField { field, value, mask } if version < Version::V1_5 && !experimenter(field) => {

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::port;
-use crate::{Dialect, Match, Version};
+use crate::tun_metadata::FIELDS;
+use crate::{Dialect, Match, TunMatch, TunValue, Version};
 
 type Layer = (&'static [(Field, u128)], &'static [Field]);
 
@@ -37,8 +38,24 @@ const LAYERS: &[Layer] = &[
     ),
 ];
 
+/// A value of a tun_metadata field.
+pub fn tun_value() -> impl Strategy<Value = TunValue> {
+    let byte = (any::<u8>(), any::<u8>());
+    (0..FIELDS, prop::collection::vec(byte, 0..=12), any::<bool>()).prop_map(|(index, bytes, masked)| {
+        let value = bytes.iter().map(|&(value, mask)| if masked { value & mask } else { value }).collect();
+        TunValue { index, value, mask: masked.then(|| bytes.iter().map(|&(_, mask)| mask).collect()) }
+    })
+}
+
 /// A match that OXM and NXM can say.
 pub fn matching() -> impl Strategy<Value = Match> {
+    (in_key(), prop::collection::vec(tun_value(), 0..4)).prop_map(|(mut m, values)| {
+        values.into_iter().for_each(|value| m.set_tun(TunMatch::Value(value)));
+        m
+    })
+}
+
+fn in_key() -> impl Strategy<Value = Match> {
     let value = (any::<u128>(), any::<u128>(), any::<bool>());
     let vlan = prop_oneof![
         Just((0u16, 0u16)),
