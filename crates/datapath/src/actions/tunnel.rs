@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use packet::flow::tun_flags;
+use packet::wire::ip_proto;
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete, complete_checksum};
@@ -230,8 +231,9 @@ impl Decapsulation {
         };
         received.set_options(carried.options);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
-        // What is behind a mirrored frame in a longer frame than the shortest is no padding. It is passed on, as in Open vSwitch.
-        if protocol != Protocol::Erspan || packet.len() <= SHORTEST {
+        // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
+        // passed on, as in Open vSwitch, which looks at no length of IP.
+        if protocol.ip_proto() == ip_proto::UDP || packet.len() <= SHORTEST {
             packet.truncate(end);
         }
         packet.pull_front(inner);

@@ -29,7 +29,7 @@ use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::tunnels::{TunnelPort, kind_number};
 use crate::model::underlay::{Hop, Route, Towards};
 use crate::slowpath::neighbours::Question;
-use crate::slowpath::record::FlowRecord;
+use crate::slowpath::record::{FlowRecord, Through};
 
 const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
@@ -88,7 +88,8 @@ impl<'a> Ctx<'a, '_> {
     /// Begins the translation of a packet that has left a tunnel. False where it is dropped.
     pub(super) fn receive_from_tunnel(&mut self, port: &'a PortState) -> bool {
         match_received(&mut self.wc, self.packet);
-        self.record.tunnels.push((port.patch.clone(), false));
+        let is_bare = self.packet.tunnel().tun_flags.get() & tun_flags::BARE != 0;
+        self.record.tunnels.push((port.patch.clone(), if is_bare { Through::Bare } else { Through::Received }));
         let outer = self.packet.tunnel().tun_tos & ecn::MASK;
         if outer != CONGESTED || !is_ip(&self.flow) {
             return true;
@@ -142,7 +143,7 @@ impl<'a> Ctx<'a, '_> {
         let Some(carrier) = self.forwarding.tunnels.carrier_of(config) else {
             return self.not_sent(DropReason::NoSuchPort);
         };
-        self.record.tunnels.push((state.patch.clone(), true));
+        self.record.tunnels.push((state.patch.clone(), Through::Sent));
         if let Some(mark) = config.egress_mark {
             self.flow.common_mut().pkt_mark = mark.into();
             self.wc.set_exact(Field::PktMark);
