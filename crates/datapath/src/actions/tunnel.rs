@@ -275,7 +275,8 @@ pub fn complete_outer(
     Ok(())
 }
 
-/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2).
+/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2). One that cannot hear it stays as
+/// it is, and translation drops it.
 #[cold]
 fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
     let mut at = 12;
@@ -283,10 +284,16 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         at += 4;
     }
     let l3 = at + 2;
+    // Whether such a packet is for a port of a tunnel at all, and counts there, only translation knows. It does not see through all tags.
+    let is_seen = at <= 16;
+    let told = |old: u8| match ecn::decapsulate(outer_tos, old) {
+        Err(Malformed::Congestion) if is_seen => Ok(old),
+        told => told.map_err(reason),
+    };
     match frame.get(at..at + 2) {
         Some([0x08, 0x00]) if frame.len() >= l3 + 20 => {
             let old = frame[l3 + 1];
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             if new != old {
                 frame[l3 + 1] = new;
                 let words = [u16::from_be_bytes([frame[l3], old]), u16::from_be_bytes([frame[l3], new])];
@@ -301,7 +308,7 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         }
         Some([0x86, 0xdd]) if frame.len() >= l3 + 40 => {
             let old = frame[l3] << 4 | frame[l3 + 1] >> 4;
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             frame[l3] = frame[l3] & 0xf0 | new >> 4;
             frame[l3 + 1] = new << 4 | frame[l3 + 1] & 0xf;
         }

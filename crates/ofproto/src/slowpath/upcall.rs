@@ -154,9 +154,11 @@ impl Switch {
                 break;
             }
         }
+        let neighbours = batch.take_neighbours();
         // Before other changes: the ports are still there.
         self.learn_macs(&forwarding, batch);
         drop(forwarding);
+        self.see_neighbours(&neighbours, now);
         self.learn_flows(&learnt, now);
         (done, !learnt.is_empty())
     }

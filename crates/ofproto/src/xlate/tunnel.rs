@@ -417,6 +417,13 @@ impl<'a> Ctx<'a, '_> {
         }
         let udp_port = self.flow.common().tp_dst.get();
         let Some(carrier) = tunnels.listener(proto, udp_port, is_v6) else { return false };
+        if let Some(batch) = self.learning {
+            let src = match is_v6 {
+                false => IpAddr::V4(self.flow.common().nw_src.get().into()),
+                true => IpAddr::from(self.flow.l3().ipv6_src),
+            };
+            batch.see_neighbour(self.bridge.id, src, self.flow.common().dl_src);
+        }
         let erspan = tunnels.erspan(is_v6).map(|erspan| erspan.dp_port);
         let pop = Decapsulation { port: carrier.dp_port, protocol: carrier.protocol, erspan };
         self.out.push(DpAction::TunnelPop(pop));
