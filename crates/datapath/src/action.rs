@@ -137,6 +137,8 @@ pub enum Punt {
         /// The recirculation id of the pipeline that goes on.
         continuation: u32,
     },
+    /// A packet that is to be translated by itself, as each of its flow is.
+    Slow,
     /// A frame that may tell the address of a neighbour.
     Neighbour {
         /// The upper layer's number of the bridge that it was for.

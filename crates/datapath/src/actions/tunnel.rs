@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use packet::flow::tun_flags;
+use packet::wire::ip_proto;
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete, complete_checksum};
@@ -230,8 +231,9 @@ impl Decapsulation {
         };
         received.set_options(carried.options);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
-        // What is behind a mirrored frame in a longer frame than the shortest is no padding. It is passed on, as in Open vSwitch.
-        if protocol != Protocol::Erspan || packet.len() <= SHORTEST {
+        // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
+        // passed on, as in Open vSwitch, which looks at no length of IP.
+        if protocol.ip_proto() == ip_proto::UDP || packet.len() <= SHORTEST {
             packet.truncate(end);
         }
         packet.pull_front(inner);
@@ -273,7 +275,8 @@ pub fn complete_outer(
     Ok(())
 }
 
-/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2).
+/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2). One that cannot hear it stays as
+/// it is, and translation drops it.
 #[cold]
 fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
     let mut at = 12;
@@ -281,10 +284,16 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         at += 4;
     }
     let l3 = at + 2;
+    // Whether such a packet is for a port of a tunnel at all, and counts there, only translation knows. It does not see through all tags.
+    let is_seen = at <= 16;
+    let told = |old: u8| match ecn::decapsulate(outer_tos, old) {
+        Err(Malformed::Congestion) if is_seen => Ok(old),
+        told => told.map_err(reason),
+    };
     match frame.get(at..at + 2) {
         Some([0x08, 0x00]) if frame.len() >= l3 + 20 => {
             let old = frame[l3 + 1];
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             if new != old {
                 frame[l3 + 1] = new;
                 let words = [u16::from_be_bytes([frame[l3], old]), u16::from_be_bytes([frame[l3], new])];
@@ -299,7 +308,7 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         }
         Some([0x86, 0xdd]) if frame.len() >= l3 + 40 => {
             let old = frame[l3] << 4 | frame[l3 + 1] >> 4;
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             frame[l3] = frame[l3] & 0xf0 | new >> 4;
             frame[l3 + 1] = new << 4 | frame[l3 + 1] & 0xf;
         }

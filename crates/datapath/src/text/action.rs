@@ -82,7 +82,9 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 format_controller(out, packet_in);
                 out.push(')');
             }
-            Punt::Unresolved { .. } | Punt::Neighbour { .. } => out.push_str("userspace(pid=0,slow_path(action))"),
+            Punt::Slow | Punt::Unresolved { .. } | Punt::Neighbour { .. } => {
+                out.push_str("userspace(pid=0,slow_path(action))")
+            }
         },
         Action::TunnelPush(push) => {
             if push.headers.skipped() != 0 {

@@ -431,6 +431,15 @@ fn with_parts(key: &Key, mask: &Key) -> Key {
     if parts.tun_tos == 0 {
         shown.tun_tos = 0;
     }
+    if (parts.tun_gbp_id.get(), parts.tun_gbp_flags) == (0, 0) {
+        (shown.tun_gbp_id, shown.tun_gbp_flags) = (0.into(), 0);
+    }
+    if parts.tun_erspan_ver == 0 {
+        (shown.tun_erspan_ver, shown.tun_erspan_idx, shown.tun_erspan_dir, shown.tun_erspan_hwid) = (0, 0.into(), 0, 0);
+    }
+    if (parts.tun_gtpu_flags, parts.tun_gtpu_msgtype) == (0, 0) {
+        (shown.tun_gtpu_flags, shown.tun_gtpu_msgtype) = (0, 0);
+    }
     for (address, bits) in [(parts.tun_src, &mut shown.tun_src), (parts.tun_dst, &mut shown.tun_dst)] {
         if address.get() == 0 {
             *bits = 0.into();

@@ -154,6 +154,26 @@ impl Switch {
         }
     }
 
+    /// Packets of tunnels have come from neighbours. Where one was heard of before, it has this address from now on, as in OVS.
+    pub(crate) fn see_neighbours(&self, seen: &[(BridgeId, IpAddr, Mac)], now: Time) {
+        if seen.is_empty() {
+            return;
+        }
+        let forwarding = self.forwarding.read();
+        let mut neighbours = self.underlay.netstate.neighbours.lock();
+        let before = neighbours.generation();
+        for (bridge, ip, mac) in seen {
+            if let Some(bridge) = forwarding.bridges.get(bridge) {
+                neighbours.see(&bridge.config.name, *ip, *mac, now);
+            }
+        }
+        let changed = neighbours.generation() != before;
+        drop((neighbours, forwarding));
+        if changed {
+            self.netstate_changed();
+        }
+    }
+
     fn knows(&self, question: &Question, now: Time) -> bool {
         let Question { name, device, neighbour, .. } = question;
         self.underlay.neighbour(Some(name), device, *neighbour, now).is_some()
