@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use packet::flow::tun_flags;
+use packet::flow::{block, tun_flags};
 use packet::wire::ip_proto;
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
@@ -23,9 +23,9 @@ use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
 
-use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::metadata::Tunnelled;
+use crate::pipeline::metadata::TunnelOptions;
+use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
 pub struct Encapsulation {
@@ -203,9 +203,14 @@ fn inner_hash(frame: &[u8]) -> u32 {
 
 impl Decapsulation {
     /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
-    /// `received`.
+    /// `block` and `options`.
     #[inline]
-    pub fn pop(&self, packet: &mut Packet, received: &mut Tunnelled) -> Result<PortNo, DropReason> {
+    pub fn pop(
+        &self,
+        packet: &mut Packet,
+        block: &mut block::Tunnel,
+        options: &mut TunnelOptions,
+    ) -> Result<PortNo, DropReason> {
         let offload = *packet.offload();
         // The frame that carries the tunnel has no tags: the underlay's bridge has removed them.
         let frame = packet.data();
@@ -223,13 +228,13 @@ impl Decapsulation {
         {
             (protocol, port) = (Protocol::Erspan, erspan);
         }
-        let carried = metadata::receive(&frame[start..], protocol, verify, &mut received.block).map_err(reason)?;
+        let carried = metadata::receive(&frame[start..], protocol, verify, block).map_err(reason)?;
         let bare = match carried.payload {
             Payload::Ethernet => None,
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
         };
-        received.set_options(carried.options);
+        options.set(carried.options);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
         // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
         // passed on, as in Open vSwitch, which looks at no length of IP.
@@ -243,18 +248,19 @@ impl Decapsulation {
             let Some(header) = packet.push_front(14).filter(|_| has_room) else { return Err(DropReason::NoBuffer) };
             header[..12].fill(0);
             header[12..].copy_from_slice(&number.to_be_bytes());
-            let flags = received.block.tun_flags.get();
-            received.block.tun_flags.set(flags | tun_flags::BARE);
+            block.tun_flags.set(block.tun_flags.get() | tun_flags::BARE);
         }
         if outer_tos & ecn::MASK != 0 {
             mark_congestion(packet.data_mut(), outer_tos)?;
         }
         let moved = inner - if bare.is_some() { 14 } else { 0 };
-        let rest = packet.offload_mut();
-        *rest = Offload::NONE;
-        // What is still to be done is about the inner packet, or was about the outer one.
-        if offload.needs_csum() && usize::from(offload.csum_start) >= inner {
-            *rest = Offload { csum_start: offload.csum_start - moved as u16, ..offload };
+        // What is still to be done is about the inner packet, or was about the outer one. Hardly ever there is anything.
+        if offload != Offload::NONE {
+            let is_of_inner = offload.needs_csum() && usize::from(offload.csum_start) >= inner;
+            *packet.offload_mut() = match is_of_inner {
+                true => Offload { csum_start: offload.csum_start - moved as u16, ..offload },
+                false => Offload::NONE,
+            };
         }
         Ok(port)
     }
