@@ -79,6 +79,9 @@ fn way(kind: &(Protocol, Header<'_>), v6: bool, checksum: bool, clone: bool) -> 
     let (dp, _, p) = by_hand(Config::default(), 4);
     let port = dp.add_port(TunnelPort::new("vxlan_sys_4789", "vxlan")).unwrap();
     assert_eq!(port, PortNo(4789));
+    // Other ports are numbered as if it were not there.
+    let next = dp.add_port(MemPort::new("next")).unwrap();
+    assert_eq!(next.0, p[3].0.0 + 1);
     let encapsulate = vec![push(&outer(v6, checksum, kind.0), kind), Action::Output(p[1].0)];
     let encapsulate = if clone { vec![Action::Clone(encapsulate), Action::Output(p[3].0)] } else { encapsulate };
     let pop = Decapsulation { port, protocol: kind.0, erspan: None };

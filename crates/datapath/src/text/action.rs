@@ -6,7 +6,8 @@ use packet::flow::text::{Item, Items, PortNames, number};
 use packet::flow::{Key, Mask, tun_flags};
 use packet::put;
 
-use super::key::{Parser, argument, format_section, format_vlan, integer, split_lse};
+use super::argument::{argument, integer};
+use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error, ct, tunnel};
 use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
