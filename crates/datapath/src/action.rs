@@ -76,6 +76,14 @@ pub enum Action {
         /// For the others.
         others: Vec<Action>,
     },
+    /// Give a packet without Ethernet a header of it. Here, packets that tunnels have carried without one have a made-up header, which gets
+    /// these addresses.
+    PushEthernet {
+        /// Source.
+        src: [u8; 6],
+        /// Destination.
+        dst: [u8; 6],
+    },
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
     /// Give the packet metadata by which the port of a tunnel puts the headers before it, as datapaths do that have such ports. Here

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use packet::flow::extract::Layers;
-use packet::{Key, Packet};
+use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
 
-use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, Punt};
+use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, Punt, Rewrite};
 use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
@@ -155,6 +155,13 @@ impl Program {
                     continue;
                 }
                 Action::Set(rewrite) => Step::Rewrite(Box::new(Rewriter::new(rewrite))),
+                Action::PushEthernet { src, dst } => {
+                    let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
+                    (rewrite.key.common_mut().dl_src, rewrite.key.common_mut().dl_dst) = (*src, *dst);
+                    rewrite.mask.set_exact(Field::DlSrc);
+                    rewrite.mask.set_exact(Field::DlDst);
+                    Step::Rewrite(Box::new(Rewriter::new(&rewrite)))
+                }
                 Action::PushVlan { tpid, tci } => {
                     Step::PushVlan { tpid: *tpid, tci: *tci & !packet::flow::VLAN_PRESENT }
                 }

@@ -87,6 +87,13 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 out.push_str("userspace(pid=0,slow_path(action))")
             }
         },
+        Action::PushEthernet { src, dst } => {
+            out.push_str("push_eth(src=");
+            number::mac(out, section::mac_number(src));
+            out.push_str(",dst=");
+            number::mac(out, section::mac_number(dst));
+            out.push(')');
+        }
         Action::TunnelPush(push) => {
             if push.headers.skipped() != 0 {
                 out.push_str("pop_eth,");

@@ -423,3 +423,8 @@ pub static NAMES: LazyLock<String> = LazyLock::new(|| {
     let names: Vec<_> = ALL.iter().map(|section| section.name).collect();
     format!("{}, packet_type, vlan, mpls, encap", names.join(", "))
 });
+
+/// An address of Ethernet as a number.
+pub(super) fn mac_number(mac: &[u8; 6]) -> u64 {
+    mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}

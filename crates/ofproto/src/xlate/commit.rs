@@ -45,6 +45,12 @@ pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions:
     if are_equal(flow, base) {
         return;
     }
+    if base.common().packet_type.get() != 0 && flow.common().packet_type.get() == 0 {
+        let (src, dst) = (flow.common().dl_src, flow.common().dl_dst);
+        actions.push(Action::PushEthernet { src, dst });
+        let base = base.common_mut();
+        (base.packet_type, base.dl_src, base.dl_dst) = (0.into(), src, dst);
+    }
     set_header(ETHERNET, flow, base, wc, actions);
     // L3 fields exist again once the labels are gone.
     let uncovered = is_mpls(base) && !is_mpls(flow);

@@ -26,6 +26,7 @@ use tunnel::send::{self, Inner, SourcePorts};
 use super::trace::Event;
 use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
+use crate::model::port::Device;
 use crate::model::tunnels::{TunnelPort, kind_number};
 use crate::model::underlay::{Hop, Question, Route, Towards};
 use crate::slowpath::record::{FlowRecord, Through};
@@ -89,6 +90,12 @@ impl<'a> Ctx<'a, '_> {
         match_received(&mut self.wc, self.packet);
         let is_bare = self.packet.tunnel().tun_flags.get() & tun_flags::BARE != 0;
         self.record.tunnels.push((port.patch.clone(), if is_bare { Through::Bare } else { Through::Received }));
+        if let Device::Tunnel(tunnel) = &port.device
+            && tunnel.config.packet_type == PacketType::LegacyL3
+        {
+            // A trace may be of a packet without Ethernet. Those of the datapath have a header that is made up.
+            self.flow.common_mut().packet_type = 0.into();
+        }
         let outer = self.packet.tunnel().tun_tos & ecn::MASK;
         if outer != CONGESTED || !is_ip(&self.flow) {
             return true;

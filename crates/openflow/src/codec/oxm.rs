@@ -113,6 +113,11 @@ pub(crate) struct DecodedField {
     pub masked: bool,
 }
 
+/// Fields of tunnels of which clients of OVS send the value where the mask belongs. OVS takes the value for the mask, too: of these fields,
+/// just the bits that are set can be matched under a mask.
+pub(crate) const HAS_VALUE_AS_MASK: [Field; 5] =
+    [Field::TunErspanVer, Field::TunErspanDir, Field::TunErspanHwid, Field::TunGtpuFlags, Field::TunGtpuMsgtype];
+
 /// Reads the payload of a known field.
 pub(crate) fn pull_payload(
     r: &mut Reader,
@@ -132,7 +137,10 @@ pub(crate) fn pull_payload(
     if value & !mask != 0 {
         return Err(bad_wildcards);
     }
-    let (field, value, bits) = from_wire(field, value, mask).ok_or(bad_value)?;
+    let (field, value, mut bits) = from_wire(field, value, mask).ok_or(bad_value)?;
+    if header.masked && place == FieldUse::Match && HAS_VALUE_AS_MASK.contains(&field) {
+        bits &= value;
+    }
     let max = field.info().max();
     if info.maskable == Maskable::No && bits != 0 && bits != max {
         return Err(bad_mask);

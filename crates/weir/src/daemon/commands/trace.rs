@@ -3,7 +3,7 @@
 use ofproto::trace::{Request, Trace, parse_ct_state};
 use openflow::Match;
 use packet::flow::text::{Items, NoNames};
-use packet::flow::{VLAN_PRESENT, VlanLimit, compose, extract};
+use packet::flow::{BlockId, VLAN_PRESENT, VlanLimit, compose, extract, tun_flags};
 use packet::{Field, Key};
 
 use super::Context;
@@ -152,6 +152,11 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
     if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
         common.dl_type = NO_ETHERNET_TYPE.into();
     }
+    if common.packet_type.get() >> 16 == 1 && common.recirc_id.get() == 0 && key.present().has(BlockId::Tunnel) {
+        // It has left a tunnel without Ethernet.
+        let flags = key.tunnel().tun_flags.get();
+        key.tunnel_mut().tun_flags = (flags | tun_flags::BARE).into();
+    }
     let (bridge, port) = context.engine.switch.locate(&key).map_err(|error| error.to_string())?;
     key.common_mut().in_port = port.0.into();
     if let Some(handle) = context.engine.switch.bridge(&bridge) {
@@ -185,7 +190,6 @@ fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<
 
 /// The key of a frame, with the metadata of `key`.
 fn of_frame(frame: &[u8], key: &Key, vlan_limit: VlanLimit) -> Key {
-    use packet::flow::BlockId;
     let mut out = Key::new();
     extract(frame, &mut out, vlan_limit);
     for field in [Field::InPortOxm, Field::PktMark, Field::SkbPriority, Field::RecircId, Field::DpHash] {
