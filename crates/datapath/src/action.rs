@@ -10,14 +10,11 @@ use packet::{Field, flow::Mask};
 
 pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
 use crate::drop::DropReason;
+pub use crate::port_no::PortNo;
 
 /// How deeply actions may be nested, which bounds the stack of workers. Actions that are nested deeper drop their
 /// copy of the packet.
 pub const MAX_NESTING: usize = 32;
-
-/// A datapath port number. Assigned by the datapath, never reused while the port exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortNo(pub u32);
 
 /// A datapath action.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,6 +134,8 @@ pub enum Punt {
         /// The recirculation id of the pipeline that goes on.
         continuation: u32,
     },
+    /// A packet that is to be translated by itself, as each of its flow is.
+    Slow,
     /// A frame that may tell the address of a neighbour.
     Neighbour {
         /// The upper layer's number of the bridge that it was for.

@@ -79,6 +79,9 @@ fn way(kind: &(Protocol, Header<'_>), v6: bool, checksum: bool, clone: bool) -> 
     let (dp, _, p) = by_hand(Config::default(), 4);
     let port = dp.add_port(TunnelPort::new("vxlan_sys_4789", "vxlan")).unwrap();
     assert_eq!(port, PortNo(4789));
+    // Other ports are numbered as if it were not there.
+    let next = dp.add_port(MemPort::new("next")).unwrap();
+    assert_eq!(next.0, p[3].0.0 + 1);
     let encapsulate = vec![push(&outer(v6, checksum, kind.0), kind), Action::Output(p[1].0)];
     let encapsulate = if clone { vec![Action::Clone(encapsulate), Action::Output(p[3].0)] } else { encapsulate };
     let pop = Decapsulation { port, protocol: kind.0, erspan: None };
@@ -298,13 +301,25 @@ fn packets_are_truncated_before_they_enter() {
     assert_eq!(way.ports[3].take(), [frame]);
 }
 
-/// Congestion that the outer packet has met is told to the inner one, where that can hear it (RFC 6040).
+/// Congestion that the outer packet has met is told to the inner one, where that can hear it (RFC 6040). Otherwise it is for the slow
+/// path to drop it, but for what has more tags than that may see.
 #[test]
 fn congestion_is_told() {
     let way = way(&kinds()[0], false, false, false);
-    for (inner_tos, result) in [(2, Some(3)), (1, Some(3)), (3, Some(3)), (0, None)] {
+    let tags = [(0x88a8, 5), (0x8100, 6)];
+    let rows = [
+        (2, 0, Some(3)),
+        (1, 1, Some(3)),
+        (3, 0, Some(3)),
+        (0, 0, Some(0)),
+        (0, 1, Some(0)),
+        (1, 2, Some(3)),
+        (0, 2, None),
+    ];
+    for (inner_tos, count, result) in rows {
         let header = build::Ipv4 { tos: inner_tos, proto: 17, ..Default::default() };
-        way.ports[0].give(&build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(1, 2, b"x"))));
+        let packet = header.packet(build::udp(1, 2, b"x"));
+        way.ports[0].give(&build::ethernet([2; 6], [4; 6], &tags[..count], 0x0800, &packet));
         way.poll();
         let mut frame = way.ports[1].take().pop().unwrap();
         // The same sum: what is added to TOS is taken from the identification, which is zero.
@@ -314,9 +329,10 @@ fn congestion_is_told() {
         way.ports[2].give(&frame);
         way.poll();
         let out = way.ports[3].take().pop();
-        assert_eq!(out.as_ref().map(|frame| frame[15]), result);
+        let l3 = 14 + 4 * count;
+        assert_eq!(out.as_ref().map(|frame| frame[l3 + 1]), result);
         if let Some(frame) = out {
-            assert_eq!(packet::wire::checksum::checksum(&frame[14..34]), 0);
+            assert_eq!(packet::wire::checksum::checksum(&frame[l3..l3 + 20]), 0);
         }
     }
     assert_eq!(way.drops(DropReason::Congestion), 1);

@@ -24,11 +24,16 @@ pub enum Event<'a> {
 pub struct Events {
     socket: Socket,
     buffer: Vec<u8>,
+    /// How many datagrams to take until all that waited at the last overflow is taken.
+    behind: usize,
 }
 
 /// Room for the changes of some thousand interfaces. Memory is taken as they wait; what does not fit is made up
 /// for by a dump.
 const EVENTS_BUFFER: usize = 8 << 20;
+
+/// More datagrams than there is room for: the kernel takes twice that memory, and some hundred bytes for each.
+const MOST: usize = 2 * EVENTS_BUFFER / 256;
 
 impl Events {
     /// A socket that is told of what these groups are about (`RTNLGRP_*`, at most 32).
@@ -40,7 +45,7 @@ impl Events {
         }
         // With an address of its own, which the kernel chooses: to a socket without, nothing is told.
         socket.bind(&SocketAddr::new(0, groups.iter().fold(0, |all, group| all | 1 << (group - 1))))?;
-        Ok(Events { socket, buffer: vec![0; BUFFER] })
+        Ok(Events { socket, buffer: vec![0; BUFFER], behind: 0 })
     }
 
     /// The same socket, for whoever waits for changes.
@@ -48,14 +53,25 @@ impl Events {
         self.socket.as_fd().try_clone_to_owned()
     }
 
+    /// Whether some of what waited at an overflow may wait still. Until it is taken, the kernel tells nothing, nor does it say so
+    /// (NETLINK_S_CONGESTED): whoever asks for all before that misses what changes between the answer and then.
+    pub fn is_behind(&self) -> bool {
+        self.behind > 0
+    }
+
     /// Calls `each` with the events of one datagram. `false`: none waits.
     pub fn next(&mut self, mut each: impl FnMut(Event<'_>)) -> bool {
+        self.behind = self.behind.saturating_sub(1);
         let len = match receive(&self.socket, &mut self.buffer, libc::MSG_DONTWAIT) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.behind = 0;
+                return false;
+            }
             Ok(len) if len <= self.buffer.len() => len,
             // ENOBUFS, or one that was too long, of which the kernel knows none.
             _ => {
                 OVERFLOWS.fetch_add(1, Relaxed);
+                self.behind = MOST;
                 each(Event::Overflow);
                 return true;
             }

@@ -131,6 +131,15 @@ impl Neighbours {
         true
     }
 
+    /// A packet of a neighbour has come from this address. Where it was heard of before, that is its address now; packets alone make
+    /// nobody known, and change nothing that the kernel or an operator has told.
+    pub fn see(&mut self, bridge: &str, ip: IpAddr, mac: Mac, now: Time) {
+        let heard = |known: &&Neighbour| known.told == Told::Heard && known.expires > now;
+        if self.known.get(&(bridge.into(), ip)).filter(heard).is_some() {
+            self.set(bridge, ip, mac, Told::Heard, now);
+        }
+    }
+
     /// The address of a neighbour.
     pub fn look(&self, bridge: &str, ip: IpAddr, now: Time) -> Option<Mac> {
         self.known.get(&(bridge.into(), ip)).filter(|known| known.expires > now).map(|known| known.mac)
@@ -238,6 +247,20 @@ mod tests {
         assert_eq!(all.iter(at(2699)).collect::<Vec<_>>(), [("br0", ip(1), [2; 6], true)]);
         all.expire(at(2699));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn packets_tell_of_those_that_were_heard_of() {
+        let mut all = Neighbours::new(10);
+        all.see("br0", ip(1), [1; 6], at(0));
+        assert!(all.is_empty());
+        all.set("br0", ip(1), [1; 6], Told::Heard, at(0));
+        all.set("br0", ip(2), [2; 6], Told::Kernel, at(0));
+        all.set("br0", ip(3), [3; 6], Told::Set, at(0));
+        (1..4).for_each(|last| all.see("br0", ip(last), [9; 6], at(10)));
+        assert_eq!([1, 2, 3].map(|last| all.look("br0", ip(last), at(909))), [Some([9; 6]), Some([2; 6]), None]);
+        all.see("br0", ip(1), [8; 6], at(910));
+        assert_eq!(all.look("br0", ip(1), at(911)), None, "its time was over");
     }
 
     #[test]

@@ -38,7 +38,7 @@ use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::mac_dependents::MacDependents;
-use crate::slowpath::neighbours::NeighbourWaits;
+use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
@@ -108,6 +108,8 @@ pub struct Switch {
     pub(crate) underlay: Arc<Underlay>,
     /// Packets that wait for neighbours.
     pub(crate) neighbour_waits: NeighbourWaits,
+    /// Packets that were to be translated one by one, and were dropped.
+    pub(crate) slow_drops: AtomicU64,
     /// One tunnel port is added at a time.
     pub(crate) adding_tunnel: Mutex<()>,
     /// Records of flows that were translated lately.
@@ -159,6 +161,7 @@ impl Switch {
             interners: Interners::default(),
             underlay,
             neighbour_waits: NeighbourWaits::default(),
+            slow_drops: AtomicU64::new(0),
             adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
             paused: Paused::default(),

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use packet::flow::tun_flags;
+use packet::flow::{block, tun_flags};
 use packet::wire::ip_proto;
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
@@ -23,9 +23,9 @@ use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
 
-use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::metadata::Tunnelled;
+use crate::pipeline::metadata::TunnelOptions;
+use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
 pub struct Encapsulation {
@@ -210,9 +210,14 @@ fn has_ports(proto: u8) -> bool {
 
 impl Decapsulation {
     /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
-    /// `received`.
+    /// `block` and `options`.
     #[inline]
-    pub fn pop(&self, packet: &mut Packet, received: &mut Tunnelled) -> Result<PortNo, DropReason> {
+    pub fn pop(
+        &self,
+        packet: &mut Packet,
+        block: &mut block::Tunnel,
+        options: &mut TunnelOptions,
+    ) -> Result<PortNo, DropReason> {
         let offload = *packet.offload();
         // The frame that carries the tunnel has no tags: the underlay's bridge has removed them.
         let frame = packet.data();
@@ -230,7 +235,7 @@ impl Decapsulation {
         {
             (protocol, port) = (Protocol::Erspan, erspan);
         }
-        let carried = metadata::receive(&frame[start..], protocol, verify, &mut received.block).map_err(reason)?;
+        let carried = metadata::receive(&frame[start..], protocol, verify, block).map_err(reason)?;
         let bare = match carried.payload {
             // No port receives less.
             Payload::Ethernet if carried.end - carried.start < 14 => return Err(DropReason::TunnelHeader),
@@ -238,10 +243,11 @@ impl Decapsulation {
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
         };
-        received.set_options(carried.options);
+        options.set(carried.options);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
-        // What is behind a mirrored frame in a longer frame than the shortest is no padding. It is passed on, as in Open vSwitch.
-        if protocol != Protocol::Erspan || packet.len() <= SHORTEST {
+        // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
+        // passed on, as in Open vSwitch, which looks at no length of IP.
+        if protocol.ip_proto() == ip_proto::UDP || packet.len() <= SHORTEST {
             packet.truncate(end);
         }
         packet.pull_front(inner);
@@ -251,23 +257,28 @@ impl Decapsulation {
             let Some(header) = packet.push_front(14).filter(|_| has_room) else { return Err(DropReason::NoBuffer) };
             header[..12].fill(0);
             header[12..].copy_from_slice(&number.to_be_bytes());
-            let flags = received.block.tun_flags.get();
-            received.block.tun_flags.set(flags | tun_flags::BARE);
+            block.tun_flags.set(block.tun_flags.get() | tun_flags::BARE);
         }
         if outer_tos & ecn::MASK != 0 {
             mark_congestion(packet.data_mut(), outer_tos)?;
         }
         let moved = inner - if bare.is_some() { 14 } else { 0 };
-        let rest = packet.offload_mut();
-        *rest = Offload::NONE;
-        // What is still to be done is about the inner packet, or was about the outer one.
-        if offload.needs_csum() && usize::from(offload.csum_start) >= inner {
+        // What is still to be done is about the inner packet, or was about the outer one. Hardly ever there is anything.
+        if offload != Offload::NONE {
+            let is_of_inner = offload.needs_csum() && usize::from(offload.csum_start) >= inner;
+            if offload.is_gso() && !is_of_inner {
+                // It would be cut within the tunnel's header.
+                return Err(DropReason::TunnelHeader);
+            }
             let by = moved as u16;
-            let (csum_start, hdr_len) = (offload.csum_start - by, offload.hdr_len.saturating_sub(by));
-            *rest = Offload { csum_start, hdr_len, ..offload };
-        } else if offload.is_gso() {
-            // It would be cut within the tunnel's header.
-            return Err(DropReason::TunnelHeader);
+            *packet.offload_mut() = match is_of_inner {
+                true => Offload {
+                    csum_start: offload.csum_start - by,
+                    hdr_len: offload.hdr_len.saturating_sub(by),
+                    ..offload
+                },
+                false => Offload::NONE,
+            };
         }
         Ok(port)
     }
@@ -288,7 +299,8 @@ pub fn complete_outer(
     Ok(())
 }
 
-/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2).
+/// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2). One that cannot hear it stays as
+/// it is, and translation drops it.
 #[cold]
 fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
     let mut at = 12;
@@ -296,10 +308,16 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         at += 4;
     }
     let l3 = at + 2;
+    // Whether such a packet is for a port of a tunnel at all, and counts there, only translation knows. It does not see through all tags.
+    let is_seen = at <= 16;
+    let told = |old: u8| match ecn::decapsulate(outer_tos, old) {
+        Err(Malformed::Congestion) if is_seen => Ok(old),
+        told => told.map_err(reason),
+    };
     match frame.get(at..at + 2) {
         Some([0x08, 0x00]) if frame.len() >= l3 + 20 => {
             let old = frame[l3 + 1];
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             if new != old {
                 frame[l3 + 1] = new;
                 let words = [u16::from_be_bytes([frame[l3], old]), u16::from_be_bytes([frame[l3], new])];
@@ -314,7 +332,7 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         }
         Some([0x86, 0xdd]) if frame.len() >= l3 + 40 => {
             let old = frame[l3] << 4 | frame[l3 + 1] >> 4;
-            let new = ecn::decapsulate(outer_tos, old).map_err(reason)?;
+            let new = told(old)?;
             frame[l3] = frame[l3] & 0xf0 | new >> 4;
             frame[l3 + 1] = new << 4 | frame[l3 + 1] & 0xf;
         }

@@ -82,7 +82,10 @@ impl PortTable {
         let dp_port = DpPort::new(number, port, max_workers);
         let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.ports.insert(number, managed);
-        self.last = number.0;
+        // The number of a tunnel's UDP port is far above those that are given in order.
+        if !dp_port.port.is_tunnel() {
+            self.last = number.0;
+        }
         let rx = self.add_rx_queues(&dp_port, dp_port.port.take_rx_queues(), workers);
         Ok(NewPort { dp_port, tx: workers.iter().copied().zip(queues).collect(), rx })
     }

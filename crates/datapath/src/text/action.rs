@@ -6,7 +6,8 @@ use packet::flow::text::{Item, Items, PortNames, number};
 use packet::flow::{Key, Mask, tun_flags};
 use packet::put;
 
-use super::key::{Parser, argument, format_section, format_vlan, integer, split_lse};
+use super::argument::{argument, integer};
+use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error, ct, tunnel};
 use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
@@ -82,7 +83,9 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 format_controller(out, packet_in);
                 out.push(')');
             }
-            Punt::Unresolved { .. } | Punt::Neighbour { .. } => out.push_str("userspace(pid=0,slow_path(action))"),
+            Punt::Slow | Punt::Unresolved { .. } | Punt::Neighbour { .. } => {
+                out.push_str("userspace(pid=0,slow_path(action))")
+            }
         },
         Action::TunnelPush(push) => {
             if push.headers.skipped() != 0 {

@@ -11,7 +11,7 @@ use packet::flow::text::{Item, Items, number};
 use packet::put;
 
 use super::Error;
-use super::key::{argument, integer};
+use super::argument::{argument, integer};
 
 const ARGUMENTS: &str = "commit, force_commit, zone=, mark=, label=, helper=ftp, helper=tftp, timeout=, nat(...)";
 const NAT_ARGUMENTS: &str = "src, dst, persistent, hash, random";

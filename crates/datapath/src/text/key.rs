@@ -4,6 +4,7 @@ use packet::flow::text::{Items, PortNames, flags, number};
 use packet::flow::{DL_TYPE_NONE, Key, Mask, VLAN_PRESENT, frag, tun_flags};
 use packet::{Field, put};
 
+use super::argument::{argument, small, small32};
 use super::section::{self, Section};
 use super::{Context, Error, options};
 
@@ -431,6 +432,15 @@ fn with_parts(key: &Key, mask: &Key) -> Key {
     if parts.tun_tos == 0 {
         shown.tun_tos = 0;
     }
+    if (parts.tun_gbp_id.get(), parts.tun_gbp_flags) == (0, 0) {
+        (shown.tun_gbp_id, shown.tun_gbp_flags) = (0.into(), 0);
+    }
+    if parts.tun_erspan_ver == 0 {
+        (shown.tun_erspan_ver, shown.tun_erspan_idx, shown.tun_erspan_dir, shown.tun_erspan_hwid) = (0, 0.into(), 0, 0);
+    }
+    if (parts.tun_gtpu_flags, parts.tun_gtpu_msgtype) == (0, 0) {
+        (shown.tun_gtpu_flags, shown.tun_gtpu_msgtype) = (0, 0);
+    }
     for (address, bits) in [(parts.tun_src, &mut shown.tun_src), (parts.tun_dst, &mut shown.tun_dst)] {
         if address.get() == 0 {
             *bits = 0.into();
@@ -445,43 +455,6 @@ fn with_parts(key: &Key, mask: &Key) -> Key {
     out
 }
 
-pub(super) fn small(name: &str, text: &str, max: u16) -> Result<(u16, u16), Error> {
-    small32(name, text, max.into()).map(|(value, mask)| (value as u16, mask as u16))
-}
-
-/// A number with an optional mask. The masks of `tc` and `bos` print without 0x, and read as they are.
-fn small32(name: &str, text: &str, max: u32) -> Result<(u32, u32), Error> {
-    let parse = || match text.split_once('/') {
-        Some((value, mask)) => number::parse_int(value).zip(number::parse_int(mask)),
-        None => number::parse_int(text).map(|value| (value, max.into())),
-    };
-    let expected = "a number, as 1 or 0x1, or 1/0x3 with a mask";
-    let (value, mask) = parse().ok_or_else(|| packet::flow::text::Error::value(name, text, expected))?;
-    let max = u128::from(max);
-    if value > max {
-        return Err(packet::flow::text::Error::TooLarge { name: name.into(), text: text.into(), max }.into());
-    }
-    let mask = mask & max;
-    Ok(((value & mask) as u32, mask as u32))
-}
-
 fn unknown_section(name: &str) -> Error {
     Error::Section { name: name.into(), valid: section::NAMES.clone() }
-}
-
-/// A number up to `max`.
-pub(super) fn integer(name: &str, text: &str, max: u32) -> Result<u32, Error> {
-    let value = number::parse_int(text);
-    let value = value.ok_or_else(|| packet::flow::text::Error::value(name, text, "a number"))?;
-    match u32::try_from(value) {
-        Ok(value) if value <= max => Ok(value),
-        _ => {
-            let (name, text) = (name.into(), text.into());
-            Err(packet::flow::text::Error::TooLarge { name, text, max: max.into() }.into())
-        }
-    }
-}
-
-pub(super) fn argument(section: &str, name: &str, valid: &str) -> Error {
-    Error::Argument { section: section.into(), name: name.into(), valid: valid.into() }
 }

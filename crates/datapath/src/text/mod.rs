@@ -4,6 +4,7 @@
 //! masks, [`action`] does so with actions, `ct` with the arguments of `ct`, `options` with options of Geneve.
 
 pub mod action;
+mod argument;
 mod ct;
 pub mod key;
 mod options;

@@ -7,7 +7,7 @@ use packet::put;
 use tunnel::options::{self, Options};
 
 use super::Error;
-use super::key::{argument, small};
+use super::argument::{argument, small};
 
 /// Bytes of the blocks that options lie in.
 const SPACE: usize = 256;
@@ -218,7 +218,8 @@ mod tests {
                 mask[at..at + 4].copy_from_slice(&[0xff, 0xff, 0xff, 0x1f]);
                 at += 4;
                 for (value, bits) in words {
-                    (key[at..at + 4].fill(value & bits), mask[at..at + 4].fill(bits));
+                    key[at..at + 4].fill(value & bits);
+                    mask[at..at + 4].fill(bits);
                     at += 4;
                 }
             }

@@ -69,7 +69,9 @@ pub fn format_header(out: &mut String, push: &Encapsulation) {
     };
     let after_udp = |out: &mut String| {
         // A checksum that is to be computed has all bits set.
-        let checksum = if push.headers.sums_payload() { 0xffff } else { 0 };
+        // That of GTP-U always is, which OVS does not say.
+        let is_said = push.kind != kinds::GTPU || be16(12) != 0x0800;
+        let checksum = if push.headers.sums_payload() && is_said { 0xffff } else { 0 };
         put!(out, "udp(src={},dst={},csum=0x{checksum:x}),", be16(l4), be16(l4 + 2));
         l4 + 8
     };

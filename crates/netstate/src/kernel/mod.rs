@@ -122,9 +122,11 @@ impl Follower {
         self.read_events();
         self.kernel.follow();
         let mut outcome = Ok(());
+        // After an overflow, first all has to be taken that waits: other rounds do that.
+        let is_behind = self.events.is_behind() || self.neighbour_events.as_ref().is_some_and(Events::is_behind);
         for _ in 0..DUMPS {
             let is_due = self.retry.is_none_or(|at| at <= Instant::now());
-            if !self.kernel.is_stale() || !is_due {
+            if !self.kernel.is_stale() || !is_due || is_behind {
                 break;
             }
             outcome = self.ask();

@@ -4,8 +4,10 @@
 //! tables learn all of it at the end: each of them is locked for writing once for a batch.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 
 use hashbrown::HashMap;
+use netstate::neighbours::Mac;
 use openflow::OfPort;
 use packet::Time;
 
@@ -31,6 +33,8 @@ struct BatchLog {
     learnt: Vec<LearntMac>,
     /// The latest place of each address.
     latest: HashMap<(BridgeId, MacKey), OfPort, foldhash::fast::RandomState>,
+    /// Bridge, IP address and MAC address of the neighbours below tunnels from which packets of tunnels have come.
+    neighbours: Vec<(BridgeId, IpAddr, Mac)>,
 }
 
 impl MacBatch {
@@ -56,6 +60,20 @@ impl MacBatch {
             log.latest.insert((bridge.id, key), port);
         }
         needed && changes
+    }
+
+    /// Notes that a packet of a tunnel has come from a neighbour.
+    pub fn see_neighbour(&self, bridge: BridgeId, ip: IpAddr, mac: Mac) {
+        let neighbours = &mut self.0.borrow_mut().neighbours;
+        let seen = (bridge, ip, mac);
+        if neighbours.last() != Some(&seen) {
+            neighbours.push(seen);
+        }
+    }
+
+    /// The neighbours from which packets of tunnels have come, in the order of the packets.
+    pub fn take_neighbours(&self) -> Vec<(BridgeId, IpAddr, Mac)> {
+        std::mem::take(&mut self.0.borrow_mut().neighbours)
     }
 
     fn learnt(&self, bridge: BridgeId, key: MacKey) -> Option<OfPort> {

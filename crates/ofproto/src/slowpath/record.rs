@@ -34,8 +34,8 @@ pub(crate) struct FlowRecord {
     pub tables: SmallVec<[(Arc<TableCounters>, bool); 1]>,
     /// The patch ports crossed: sending end, receiving end.
     pub patches: Vec<(Arc<PatchCounters>, Arc<PatchCounters>)>,
-    /// The tunnel ports that the packets pass, and whether they are sent.
-    pub tunnels: Vec<(Arc<PatchCounters>, bool)>,
+    /// The tunnel ports that the packets pass, and how.
+    pub tunnels: Vec<(Arc<PatchCounters>, Through)>,
     /// Which of those credited get the bytes of a tunnel's headers with each packet.
     pub below: Vec<Below>,
     /// How the ends of tunnels are reached.
@@ -56,6 +56,20 @@ pub(crate) struct FlowRecord {
     /// ([`BridgeState::groups_have_dependents`]).
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
+
+/// How packets pass a tunnel port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Through {
+    /// They enter the tunnel.
+    Sent,
+    /// They have left it.
+    Received,
+    /// They have left it, and their header of Ethernet is made up.
+    Bare,
+}
+
+/// Bytes of a header of Ethernet.
+const ETHERNET: u64 = 14;
 
 /// What the packets pass in the network below a tunnel, where they are longer by its headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -320,10 +334,14 @@ impl FlowRecord {
             count(&tx.tx_packets, &tx.tx_bytes);
             count(&rx.rx_packets, &rx.rx_bytes);
         }
-        for (counters, sent) in part(&self.tunnels, from[2], to[2]) {
-            match sent {
-                true => count(&counters.tx_packets, &counters.tx_bytes),
-                false => count(&counters.rx_packets, &counters.rx_bytes),
+        for (counters, through) in part(&self.tunnels, from[2], to[2]) {
+            match through {
+                Through::Sent => count(&counters.tx_packets, &counters.tx_bytes),
+                Through::Received => count(&counters.rx_packets, &counters.rx_bytes),
+                Through::Bare => {
+                    count(&counters.rx_packets, &counters.rx_bytes);
+                    counters.rx_bytes.fetch_sub(bytes.min(ETHERNET * packets), Relaxed);
+                }
             }
         }
         for group in part(&self.groups, from[3], to[3]) {

@@ -30,6 +30,7 @@ use crate::slowpath::control::Revalidation;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound, Purpose};
 use crate::slowpath::round::Round;
+use crate::slowpath::upcall::slow_path;
 use crate::switch::Switch;
 
 /// How often recirculation ids and punts that no flow uses are released.
@@ -340,11 +341,12 @@ impl Switch {
     /// Compares a flow with what it would be if it were installed now.
     pub(super) fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
         let Some(new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
-        if new.record.volatile || new.slow || !covers(&flow.mask, &new.mask) {
+        if new.record.volatile || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
         let record = self.records.share(forwarding, new.record);
-        if new.actions[..] == flow.actions[..] { Fate::Refresh(record) } else { Fate::Modify(new.actions, record) }
+        let actions = if new.slow { vec![slow_path()] } else { new.actions };
+        if actions[..] == flow.actions[..] { Fate::Refresh(record) } else { Fate::Modify(actions, record) }
     }
 
     /// Removes the flows that a round has found to be gone.

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::{Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict};
+use datapath::{
+    Action as DpAction, Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict,
+};
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
@@ -95,6 +97,7 @@ impl Upcall for Switch {
             &Punt::Unresolved { question, continuation } => {
                 self.unresolved(packet, key, question, continuation, now);
             }
+            Punt::Slow => self.translate_one(packet, key, now),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }
@@ -151,9 +154,11 @@ impl Switch {
                 break;
             }
         }
+        let neighbours = batch.take_neighbours();
         // Before other changes: the ports are still there.
         self.learn_macs(&forwarding, batch);
         drop(forwarding);
+        self.see_neighbours(&neighbours, now);
         self.learn_flows(&learnt, now);
         (done, !learnt.is_empty())
     }
@@ -177,10 +182,16 @@ impl Switch {
             return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         };
         let Translation { mask, decided_by, actions, record, learnt, error, slow, .. } = translation;
-        if slow || matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
+        if matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             credit(&record);
-            let verdict = if slow { Verdict::Execute(actions) } else { Verdict::Drop(DropReason::UpcallError) };
-            return (verdict, learnt);
+            return (Verdict::Drop(DropReason::UpcallError), learnt);
+        }
+        if slow {
+            // It comes up again, to be translated for itself: that teaches flows.
+            let mask = self.mask_of_flow(mask, key);
+            let outcome = self.records.share_outcome(forwarding, record, &mask, vec![slow_path()]);
+            credit(&outcome.record);
+            return (install(outcome), Vec::new());
         }
         let outcome = self.records.share_outcome(forwarding, record, &self.mask_of_flow(mask, key), actions);
         credit(&outcome.record);
@@ -202,6 +213,27 @@ impl Switch {
             }
             _ => Verdict::Execute(actions.to_vec()),
         }
+    }
+
+    /// Does with a packet of a flow that has no actions of its own what the tables say of it.
+    fn translate_one(&self, packet: &Packet, key: &Key, now: Time) {
+        let Some(datapath) = self.datapath.get() else { return };
+        if datapath.has_injected_enough() {
+            self.slow_drops.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let translation = self.translate_dp(&self.forwarding.read(), key, None, now);
+        let (actions, learnt) = match translation {
+            Some(translation) => (translation.actions, translation.learnt),
+            None => (vec![DpAction::Drop(DropReason::UpcallError)], Vec::new()),
+        };
+        datapath.execute(Packet::from_slice(packet.data()), key, &actions);
+        self.learn_flows(&learnt, now);
+    }
+
+    /// Packets of flows without actions of their own that were dropped because too many waited.
+    pub fn slow_drops(&self) -> u64 {
+        self.slow_drops.load(Ordering::Relaxed)
     }
 
     /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
@@ -247,6 +279,11 @@ impl Switch {
             }
         }
     }
+}
+
+/// What the flow does whose packets are translated one by one.
+pub(super) fn slow_path() -> DpAction {
+    DpAction::Punt(Arc::new(Punt::Slow))
 }
 
 /// The verdict that asks for a flow with this outcome.

@@ -3,7 +3,7 @@
 use openflow::FlowMod;
 use openflow::text::{PortNames, format_match};
 use packet::flow::text::flags;
-use packet::flow::{VLAN_PRESENT, frag};
+use packet::flow::{VLAN_PRESENT, frag, tun_flags};
 use packet::{Field, Key, Mask};
 use tunnel::fields::FieldTable;
 
@@ -41,7 +41,11 @@ pub fn describe_megaflow(
 
 /// All flags of a tunnel, where some are matched: OpenFlow knows just one of them. OVS shows numbers of tunnels without masks.
 fn with_tunnel_flags(text: String, (value, mask): (u16, u16)) -> String {
-    let mask = u128::from(mask) & flags::TUN.exact;
+    let mut mask = u128::from(mask) & flags::TUN.exact;
+    if value & tun_flags::OAM == 0 && mask != u128::from(tun_flags::OAM) {
+        // OVS does not look at it where packets go from tunnel to tunnel.
+        mask &= !u128::from(tun_flags::OAM);
+    }
     if mask == 0 {
         return text;
     }

@@ -149,7 +149,8 @@ impl Ctx<'_, '_> {
         self.commit();
         let explicit_miss = reason == PacketInReason::Action && self.table_miss;
         let reason = if explicit_miss { PacketInReason::NoMatch } else { reason };
-        let (metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());
+        let (mut metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());
+        forget_headers(&mut metadata);
         let context =
             PacketInContext { metadata, tlv, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
         self.send_up(context, self.packet_in_punt(reason, controller_id, max_len));
@@ -187,4 +188,18 @@ impl Ctx<'_, '_> {
     pub(super) fn too_many_labels(&mut self) {
         self.fail(XlateError::TooManyLabels, "more MPLS labels than the 3 supported");
     }
+}
+
+/// Leaves of a tunnel's headers what controllers are told, as in OVS: key, addresses and group. The rest is not matched, so that it differs
+/// among the packets of a flow.
+fn forget_headers(key: &mut Key) {
+    if !key.present().has(BlockId::Tunnel) {
+        return;
+    }
+    let all = *key.tunnel();
+    let told = key.tunnel_mut();
+    *told = Key::new().tunnel().to_owned();
+    (told.tun_id, told.tun_src, told.tun_dst) = (all.tun_id, all.tun_src, all.tun_dst);
+    (told.tun_ipv6_src, told.tun_ipv6_dst) = (all.tun_ipv6_src, all.tun_ipv6_dst);
+    (told.tun_gbp_id, told.tun_gbp_flags) = (all.tun_gbp_id, all.tun_gbp_flags);
 }

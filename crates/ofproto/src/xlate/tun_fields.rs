@@ -53,10 +53,12 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// Has the outcome depend on all fields that the packet has, and on which these are.
+    /// Has the outcome depend on all fields that the packet has. Which these are is matched of each packet that can have any
+    /// ([`encode_mask`](super::tunnel_metadata::encode_mask)).
     pub(super) fn look_at_tun_fields(&mut self) {
         let bridge = self.bridge;
-        for (index, option) in bridge.tlv.iter() {
+        let fields = present(self.packet);
+        for (index, option) in bridge.tlv.iter().filter(|(index, _)| fields >> index & 1 != 0) {
             add_bits(&mut self.wc.0, index as u8, option, &[0xff; MAX_LEN]);
         }
     }

@@ -27,9 +27,8 @@ use super::trace::Event;
 use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::tunnels::{TunnelPort, kind_number};
-use crate::model::underlay::{Hop, Route, Towards};
-use crate::slowpath::neighbours::Question;
-use crate::slowpath::record::FlowRecord;
+use crate::model::underlay::{Hop, Question, Route, Towards};
+use crate::slowpath::record::{FlowRecord, Through};
 
 const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
@@ -88,7 +87,8 @@ impl<'a> Ctx<'a, '_> {
     /// Begins the translation of a packet that has left a tunnel. False where it is dropped.
     pub(super) fn receive_from_tunnel(&mut self, port: &'a PortState) -> bool {
         match_received(&mut self.wc, self.packet);
-        self.record.tunnels.push((port.patch.clone(), false));
+        let is_bare = self.packet.tunnel().tun_flags.get() & tun_flags::BARE != 0;
+        self.record.tunnels.push((port.patch.clone(), if is_bare { Through::Bare } else { Through::Received }));
         let outer = self.packet.tunnel().tun_tos & ecn::MASK;
         if outer != CONGESTED || !is_ip(&self.flow) {
             return true;
@@ -142,7 +142,7 @@ impl<'a> Ctx<'a, '_> {
         let Some(carrier) = self.forwarding.tunnels.carrier_of(config) else {
             return self.not_sent(DropReason::NoSuchPort);
         };
-        self.record.tunnels.push((state.patch.clone(), true));
+        self.record.tunnels.push((state.patch.clone(), Through::Sent));
         if let Some(mark) = config.egress_mark {
             self.flow.common_mut().pkt_mark = mark.into();
             self.wc.set_exact(Field::PktMark);
@@ -190,14 +190,17 @@ impl<'a> Ctx<'a, '_> {
             self.wc.set_exact(Field::TunIpv6Dst);
         }
         if tunnel_dst(self.packet).is_some() {
-            for field in [Field::TunFlags, Field::TunGbpId, Field::TunGbpFlags] {
-                self.wc.set_exact(field);
-            }
-            if config.kind.is_erspan() {
-                for field in [Field::TunErspanVer, Field::TunErspanIdx, Field::TunErspanDir, Field::TunErspanHwid] {
-                    self.wc.set_exact(field);
+            let fields: &[Field] = match config.kind {
+                Kind::Vxlan if config.group_policy => &[Field::TunGbpId, Field::TunGbpFlags],
+                Kind::Vxlan if config.protocol_extension => &[Field::TunFlags],
+                Kind::Geneve => &[Field::TunFlags],
+                Kind::Erspan | Kind::Ip6erspan => {
+                    &[Field::TunErspanVer, Field::TunErspanIdx, Field::TunErspanDir, Field::TunErspanHwid]
                 }
-            }
+                Kind::Gtpu => &[Field::TunGtpuFlags, Field::TunGtpuMsgtype],
+                _ => &[],
+            };
+            fields.iter().for_each(|&field| self.wc.set_exact(field));
         }
         let mut metadata = Metadata::load(&self.flow);
         if config.kind == Kind::Geneve {
@@ -413,6 +416,13 @@ impl<'a> Ctx<'a, '_> {
         }
         let udp_port = self.flow.common().tp_dst.get();
         let Some(carrier) = tunnels.listener(proto, udp_port, is_v6) else { return false };
+        if let Some(batch) = self.learning {
+            let src = match is_v6 {
+                false => IpAddr::V4(self.flow.common().nw_src.get().into()),
+                true => IpAddr::from(self.flow.l3().ipv6_src),
+            };
+            batch.see_neighbour(self.bridge.id, src, self.flow.common().dl_src);
+        }
         let erspan = tunnels.erspan(is_v6).map(|erspan| erspan.dp_port);
         let pop = Decapsulation { port: carrier.dp_port, protocol: carrier.protocol, erspan };
         self.out.push(DpAction::TunnelPop(pop));

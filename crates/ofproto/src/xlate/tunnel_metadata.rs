@@ -122,7 +122,8 @@ pub(crate) fn translate_with_options(
 ) -> Translation {
     let original = input.key;
     // Only what has come through a tunnel has options.
-    let table = forwarding.bridges.get(&input.bridge).map(|bridge| &*bridge.tlv);
+    let bridge = input.frozen.map_or(input.bridge, |frozen| frozen.bridge);
+    let table = forwarding.bridges.get(&bridge).map(|bridge| &*bridge.tlv);
     let Some(table) = table.filter(|_| original.present().has(BlockId::Tunnel)) else {
         return translate(forwarding, interners, input, None);
     };

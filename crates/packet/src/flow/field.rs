@@ -144,9 +144,9 @@ mod class {
     pub const fn Nsh(field: u8) -> Oxm {
         oxm(0xffff, field, 0x005a_d650)
     }
-    /// ERICOXM_OF_*.
+    /// ERICOXM_OF_*: a class of its own.
     pub const fn Eric(field: u8) -> Oxm {
-        oxm(0xffff, field, 0x0000_1000)
+        oxm(0x1000, field, 0)
     }
 }
 

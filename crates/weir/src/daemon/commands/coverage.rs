@@ -112,6 +112,7 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
         ("drop_action_tunnel_neigh_cache_miss", context.engine.switch.neighbour_drops()),
+        ("ofproto_slow_path_overflow", context.engine.switch.slow_drops()),
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
@@ -124,7 +125,16 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
     ]);
     counters.extend(Counter::ALL.iter().map(|&counter| (counter.name(), conntrack.counters.get(counter))));
     for &reason in DropReason::ALL {
-        counters.push((drop_counter(reason), workers().map(|w| w.drops.get(reason)).sum()));
+        let dropped = |reason| workers().map(|w| w.drops.get(reason)).sum::<u64>();
+        // OVS has one counter for whatever is wrong with the headers of a tunnel.
+        let others: &[DropReason] = match reason {
+            DropReason::TunnelHeader => {
+                &[DropReason::TunnelChecksum, DropReason::TunnelFragment, DropReason::TunnelOption]
+            }
+            _ => &[],
+        };
+        let others: u64 = others.iter().map(|&reason| dropped(reason)).sum();
+        counters.push((drop_counter(reason), dropped(reason) + others));
     }
     counters
 }
