@@ -187,18 +187,25 @@ fn inner_hash(frame: &[u8]) -> u32 {
             let addresses = word(at + 14);
             // Fragments have no ports, but for the first one, and have to stay together.
             let is_fragment = matches!(frame.get(at + 8..at + 10), Some([a, b]) if a & 0x3f | b != 0);
-            let ports = if is_fragment { 0 } else { half(at + 22) };
-            mix(mix(addresses, u64::from(ports)), u64::from(frame.get(at + 11).copied().unwrap_or(0)))
+            let proto = frame.get(at + 11).copied().unwrap_or(0);
+            let ports = if has_ports(proto) && !is_fragment { half(at + 22) } else { 0 };
+            mix(mix(addresses, u64::from(ports)), u64::from(proto))
         }
         Some([0x86, 0xdd, version]) if version >> 4 == 6 => {
             let addresses = mix(mix(word(at + 10), word(at + 18)), mix(word(at + 26), word(at + 34)));
             let next = frame.get(at + 8).copied().unwrap_or(0);
-            let ports = if matches!(next, 6 | 17 | 132) { half(at + 42) } else { 0 };
+            let ports = if has_ports(next) { half(at + 42) } else { 0 };
             mix(mix(addresses, u64::from(ports)), u64::from(next))
         }
         _ => mix(word(0), u64::from(half(8))),
     };
     (mix(state, state >> 29) >> 32) as u32
+}
+
+/// Whether a header of this protocol begins with two ports. What ICMP has there differs from packet to packet.
+#[inline(always)]
+fn has_ports(proto: u8) -> bool {
+    matches!(proto, ip_proto::TCP | ip_proto::UDP | ip_proto::SCTP)
 }
 
 impl Decapsulation {
@@ -230,6 +237,8 @@ impl Decapsulation {
         }
         let carried = metadata::receive(&frame[start..], protocol, verify, block).map_err(reason)?;
         let bare = match carried.payload {
+            // No port receives less.
+            Payload::Ethernet if carried.end - carried.start < 14 => return Err(DropReason::TunnelHeader),
             Payload::Ethernet => None,
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
@@ -257,8 +266,17 @@ impl Decapsulation {
         // What is still to be done is about the inner packet, or was about the outer one. Hardly ever there is anything.
         if offload != Offload::NONE {
             let is_of_inner = offload.needs_csum() && usize::from(offload.csum_start) >= inner;
+            if offload.is_gso() && !is_of_inner {
+                // It would be cut within the tunnel's header.
+                return Err(DropReason::TunnelHeader);
+            }
+            let by = moved as u16;
             *packet.offload_mut() = match is_of_inner {
-                true => Offload { csum_start: offload.csum_start - moved as u16, ..offload },
+                true => Offload {
+                    csum_start: offload.csum_start - by,
+                    hdr_len: offload.hdr_len.saturating_sub(by),
+                    ..offload
+                },
                 false => Offload::NONE,
             };
         }

@@ -13,7 +13,8 @@ impl Executor {
     #[inline]
     pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
         self.tunnelled_from = in_port;
-        if packet.offload().is_gso() || packet.offload().needs_csum() && !is_of_inner(&packet) {
+        let rest = packet.offload();
+        if (rest.is_gso() || rest.needs_csum()) && !is_of_inner(&packet) {
             return self.pop_unfinished(pop, packet, in_port, next);
         }
         self.pop_finished(pop, packet, in_port, next);
@@ -95,8 +96,12 @@ impl Executor {
     }
 }
 
-/// Whether the checksum that is left to do is beyond the outer headers of UDP or GRE.
+/// Whether the work that is left to do is about what is beyond the outer headers of UDP or GRE. A super-frame of a stack that ends
+/// tunnels itself is cut by its inner headers: it leaves the tunnel whole.
 fn is_of_inner(packet: &Packet) -> bool {
+    if !packet.offload().needs_csum() {
+        return false;
+    }
     let above = match packet.data().get(12..15) {
         Some([0x08, 0x00, version]) => 14 + usize::from(version & 0xf) * 4,
         Some([0x86, 0xdd, _]) => 14 + 40,
