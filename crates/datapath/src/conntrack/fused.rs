@@ -18,8 +18,10 @@ use super::trail::Trail;
 use super::{Conntrack, verify};
 use crate::actions::program::{Program, Way};
 use crate::classify::bits;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated, in_words};
 use crate::classify::cache::headers::Found;
+use crate::classify::cpu::simd::Simd;
+use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::plan::Origin;
 use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
 use crate::classify::table::flow_counters::FlowCounters;
@@ -31,7 +33,7 @@ use crate::sync::rcu::Guard;
 
 /// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
 /// result of their first flow. Afterwards no result is a fused connection.
-#[inline(never)]
+#[inline(always)]
 pub fn resolve(
     conntrack: &Conntrack,
     fused: &FusedTable,
@@ -40,86 +42,105 @@ pub fn resolve(
     meta: &mut BatchMeta,
     now: Time,
 ) {
-    let table = &conntrack.tracker.table;
-    let mut those = bits(meta.starts()).fold(0, |those, i| those | u32::from(meta.found[i].action.is_fused()) << i);
-    if those == 0 {
-        return;
-    }
-    if !conntrack.is_fusing() {
-        return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
-    }
-    // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-    let (mut tcp, mut lost) = (0u32, 0u32);
-    let mut connections = [fused.get(0); BATCH_SIZE];
-    let mut places = [None; BATCH_SIZE];
-    for i in bits(those) {
-        let Some(number) = meta.found[i].action.fused() else { continue };
-        connections[i] = fused.get(number);
-        places[i] = table.prefetch_slot(&connections[i].remembered);
-        lost |= u32::from(places[i].is_none()) << i;
-        tcp |= u32::from(connections[i].is_tcp) << i;
-    }
-    // 2. Count the packets for the flows of the first pass, whichever way they go.
-    let count = packets.len();
-    for i in bits(those & !meta.counted()) {
-        let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
-        counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
-    }
-    // 3. Each packet of a run may go another way.
-    let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
-    for i in bits(runs) {
-        let run = i..meta.end_of_run(i, count);
-        meta.split_run(i, &packets[run.clone()]);
-        for at in run {
-            (connections[at], places[at]) = (connections[i], places[i]);
-            those |= 1 << at;
-            lost |= (lost >> i & 1) << at;
-            tcp |= (tcp >> i & 1) << at;
+    at_best(Resolve { conntrack, fused, counters, packets, meta, now });
+}
+
+/// The arguments of [`resolve`], which is compiled for each level of the processor: what is read of connections is many parts of
+/// words, which take half of the instructions where shifts need no particular register.
+struct Resolve<'a> {
+    conntrack: &'a Conntrack,
+    fused: &'a FusedTable,
+    counters: FlowCounters<'a>,
+    packets: &'a mut [Packet],
+    meta: &'a mut BatchMeta,
+    now: Time,
+}
+
+impl Leveled for Resolve<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Resolve { conntrack, fused, counters, packets, meta, now } = self;
+        let table = &conntrack.tracker.table;
+        let is_fused = |those: u32, i: usize| those | u32::from(meta.found[i].action.is_fused()) << i;
+        let mut those = bits(meta.starts()).fold(0, is_fused);
+        if those == 0 {
+            return;
         }
-    }
-    // 4. Verify the packets. Protocols one after the other, since each is read by other code.
-    let mut segments = [Segment::default(); BATCH_SIZE];
-    let mut right = 0u32;
-    for i in bits(those & !lost & !tcp) {
-        right |= u32::from(verify::is_right_udp(&packets[i], connections[i].ip.into())) << i;
-    }
-    for i in bits(those & !lost & tcp) {
-        if let Some(segment) = verify::tcp_segment(&packets[i], connections[i].ip.into()) {
-            segments[i] = segment;
-            right |= 1 << i;
+        if !conntrack.is_fusing() {
+            return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         }
-    }
-    // 5. Look the connections over.
-    let batch = Fusable { those, right, connections, places, segments };
-    let deadlines = Deadlines::new(Moment::of(now));
-    let mut work = ShortWay {
-        table,
-        liberal: conntrack.tracker.is_liberal(),
-        now: deadlines,
-        counters,
-        time: now,
-        sum: Sum::NONE,
-    };
-    let passed = work.look_over::<false>(&batch, !tcp, meta) | work.look_over::<true>(&batch, tcp, meta);
-    work.flush();
-    // 6. Translate, and give those packets their result that do not go the long way.
-    for i in bits(those & !passed) {
-        meta.found[i].action = FastAction::PROGRAM;
-    }
-    for i in bits(passed) {
-        let connection = batch.connections[i];
-        match connection.translated {
-            Translated::No => {}
-            Translated::Short => {
-                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
-                let (ip, transport) = (connection.ip.into(), connection.transport.into());
-                connection.translation.apply(packets[i].data_mut(), ip, transport, connection.is_tcp, partial);
+        // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
+        let (mut tcp, mut lost) = (0u32, 0u32);
+        let mut connections = [fused.get(0); BATCH_SIZE];
+        let mut places = [None; BATCH_SIZE];
+        for i in bits(those) {
+            let Some(number) = meta.found[i].action.fused() else { continue };
+            connections[i] = fused.get(number);
+            places[i] = table.prefetch_slot(&connections[i].remembered);
+            lost |= u32::from(places[i].is_none()) << i;
+            tcp |= u32::from(connections[i].is_tcp) << i;
+        }
+        // 2. Count the packets for the flows of the first pass, whichever way they go.
+        let count = packets.len();
+        for i in bits(those & !meta.counted()) {
+            let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
+            counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
+        }
+        // 3. Each packet of a run may go another way.
+        let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
+        for i in bits(runs) {
+            let run = i..meta.end_of_run(i, count);
+            meta.split_run(i, &packets[run.clone()]);
+            for at in run {
+                (connections[at], places[at]) = (connections[i], places[i]);
+                those |= 1 << at;
+                lost |= (lost >> i & 1) << at;
+                tcp |= (tcp >> i & 1) << at;
             }
-            Translated::Long => translate(fused, connection, meta.found[i].action, &mut packets[i]),
         }
-        meta.found[i] = connection.result();
+        // 4. Verify the packets. Protocols one after the other, since each is read by other code.
+        let mut segments = [Segment::default(); BATCH_SIZE];
+        let mut right = 0u32;
+        for i in bits(those & !lost & !tcp) {
+            right |= u32::from(verify::is_right_udp(&packets[i], connections[i].ip.into())) << i;
+        }
+        for i in bits(those & !lost & tcp) {
+            right |= u32::from(verify::read_tcp(&packets[i], connections[i].ip.into(), &mut segments[i])) << i;
+        }
+        // 5. Look the connections over.
+        let batch = Fusable { those, right, connections: &connections, places: &places, segments: &segments };
+        let deadlines = Deadlines::new(Moment::of(now));
+        let mut work = ShortWay {
+            table,
+            liberal: conntrack.tracker.is_liberal(),
+            now: deadlines,
+            counters,
+            time: now,
+            sum: Sum::NONE,
+        };
+        let passed = work.look_over::<false>(&batch, !tcp, meta) | work.look_over::<true>(&batch, tcp, meta);
+        work.flush();
+        // 6. Translate, and give those packets their result that do not go the long way.
+        for i in bits(those & !passed) {
+            meta.found[i].action = FastAction::PROGRAM;
+        }
+        for i in bits(passed) {
+            let connection = batch.connections[i];
+            match connection.translated {
+                Translated::No => {}
+                Translated::Short => {
+                    let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
+                    let (ip, transport) = (connection.ip.into(), connection.transport.into());
+                    connection.translation.apply(packets[i].data_mut(), ip, transport, connection.is_tcp, partial);
+                }
+                Translated::Long => translate(fused, connection, meta.found[i].action, &mut packets[i]),
+            }
+            meta.found[i] = connection.result();
+        }
+        meta.add_counted(those);
     }
-    meta.add_counted(those);
 }
 
 /// Translates a packet by the translation of its own that its connection has.
@@ -135,10 +156,10 @@ struct Fusable<'a> {
     those: u32,
     /// Those that are as they should be.
     right: u32,
-    connections: [&'a Fused; BATCH_SIZE],
-    places: [Option<Place<'a>>; BATCH_SIZE],
+    connections: &'a [&'a Fused; BATCH_SIZE],
+    places: &'a [Option<Place<'a>>; BATCH_SIZE],
     /// Those of TCP.
-    segments: [Segment; BATCH_SIZE],
+    segments: &'a [Segment; BATCH_SIZE],
 }
 
 impl Fusable<'_> {
@@ -153,13 +174,14 @@ impl Fusable<'_> {
 /// Packets that are counted together: consecutive ones with the same later flows.
 struct Sum {
     flows: [FlowAt; LATER],
+    flows_in_words: [u64; LATER],
     packets: u16,
     bytes: u32,
     flags: u16,
 }
 
 impl Sum {
-    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], packets: 0, bytes: 0, flags: 0 };
+    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], flows_in_words: [0; LATER], packets: 0, bytes: 0, flags: 0 };
 }
 
 /// What the short way needs.
@@ -185,14 +207,13 @@ impl ShortWay<'_> {
     /// Whether the flows of the way are what they were. Afterwards, the sum is for them.
     #[inline(always)]
     fn holds(&mut self, later: &[FlowAt; LATER]) -> bool {
-        let key = |flows: &[FlowAt; LATER]| flows.map(|at| at.key());
-        if key(&self.sum.flows) == key(later) {
+        if self.sum.flows_in_words == in_words(later) {
             return true;
         }
         let holds = later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch);
         if holds {
             self.flush();
-            self.sum.flows = *later;
+            (self.sum.flows, self.sum.flows_in_words) = (*later, in_words(later));
         }
         holds
     }
@@ -200,7 +221,7 @@ impl ShortWay<'_> {
     /// Counts the packets of the sum.
     #[inline(always)]
     fn flush(&mut self) {
-        let Sum { flows, packets, bytes, flags } = std::mem::replace(&mut self.sum, Sum::NONE);
+        let Sum { flows, packets, bytes, flags, .. } = std::mem::replace(&mut self.sum, Sum::NONE);
         for later in flows.iter().filter(|later| later.flow != FlowRef::NONE && packets > 0) {
             self.counters.add(later.flow, packets, bytes, flags, self.time);
         }
@@ -215,16 +236,18 @@ impl ShortWay<'_> {
         let (mut passed, mut long) = (0u32, those & !batch.right);
         for i in bits(those & batch.right) {
             let connection = batch.connections[i];
-            let passes = (long == 0 || !batch.is_behind(i, long))
-                && self.holds(&connection.later)
-                && batch.places[i].is_some_and(|place| {
+            // Not in a closure, which would not be compiled for the processor's level.
+            let passes = match batch.places[i] {
+                Some(place) if (long == 0 || !batch.is_behind(i, long)) && self.holds(&connection.later) => {
                     let (table, remembered) = (self.table, &connection.remembered);
                     if TCP {
                         table.pass_tcp_at(place, remembered, &batch.segments[i], self.liberal, &mut self.now)
                     } else {
                         table.pass_simple_at(place, remembered, &mut self.now)
                     }
-                });
+                }
+                _ => false,
+            };
             if passes {
                 let Sum { packets, bytes, flags, .. } = &mut self.sum;
                 *packets += 1;

@@ -275,7 +275,14 @@ impl BatchMeta {
     pub fn add_counted(&mut self, counted: u32) {
         self.counted |= counted;
         let first = self.found[0].action;
-        let differ = bits(self.starts).fold(0, |differ, at| differ | self.found[at].action.differs(first));
+        let differs = |differ, found: &Found| differ | found.action.differs(first);
+        let count = self.starts.trailing_ones() as usize;
+        let differ = if self.starts == all(count) {
+            // Without runs, several at once.
+            self.found[..count].iter().fold(0, differs)
+        } else {
+            bits(self.starts).fold(0, |differ, at| differs(differ, &self.found[at]))
+        };
         self.uniform = differ == 0 && self.are_all_counted();
     }
 }
