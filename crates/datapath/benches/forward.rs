@@ -83,6 +83,7 @@ fn forward(c: &mut Criterion) {
         ("translated, 10000 flows", 10_000, Some(Rules::Before(Before::Translate, true))),
         ("translated, 100000 flows", 100_000, Some(Rules::Before(Before::Translate, true))),
         ("segments, 1 connection", 2, Some(Rules::Before(Before::Connect, true))),
+        ("segments, 1000 connections", 2_000, Some(Rules::Before(Before::Connect, true))),
         ("segments, 10000 connections", 20_000, Some(Rules::Before(Before::Connect, true))),
         ("segments, 100000 connections", 200_000, Some(Rules::Before(Before::Connect, true))),
         ("metadata, 1 flow", 1, Some(Rules::Before(Before::Mark, false))),

@@ -63,24 +63,28 @@ impl Leveled for Resolve<'_> {
     fn run<S: Simd>(self, _: S) {
         let Resolve { conntrack, fused, counters, packets, meta, now } = self;
         let table = &conntrack.tracker.table;
-        let is_fused = |those: u32, i: usize| those | u32::from(meta.found[i].action.is_fused()) << i;
-        let mut those = bits(meta.starts()).fold(0, is_fused);
-        if those == 0 {
+        if !conntrack.is_fusing() {
+            for i in bits(meta.starts()) {
+                let action = &mut meta.found[i].action;
+                if action.is_fused() {
+                    *action = FastAction::PROGRAM;
+                }
+            }
             return;
         }
-        if !conntrack.is_fusing() {
-            return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
-        }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-        let (mut tcp, mut lost) = (0u32, 0u32);
+        let (mut those, mut tcp) = (0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
-        for i in bits(those) {
+        for i in bits(meta.starts()) {
             let Some(number) = meta.found[i].action.fused() else { continue };
             connections[i] = fused.get(number);
             places[i] = table.prefetch_slot(&connections[i].remembered);
-            lost |= u32::from(places[i].is_none()) << i;
+            those |= 1 << i;
             tcp |= u32::from(connections[i].is_tcp) << i;
+        }
+        if those == 0 {
+            return;
         }
         // 2. Count the packets for the flows of the first pass, whichever way they go.
         let count = packets.len();
@@ -96,49 +100,24 @@ impl Leveled for Resolve<'_> {
             for at in run {
                 (connections[at], places[at]) = (connections[i], places[i]);
                 those |= 1 << at;
-                lost |= (lost >> i & 1) << at;
                 tcp |= (tcp >> i & 1) << at;
             }
         }
-        // 4. Verify the packets. Protocols one after the other, since each is read by other code.
-        let mut segments = [Segment::default(); BATCH_SIZE];
-        let mut right = 0u32;
-        for i in bits(those & !lost & !tcp) {
-            right |= u32::from(verify::is_right_udp(&packets[i], connections[i].ip.into())) << i;
-        }
-        for i in bits(those & !lost & tcp) {
-            right |= u32::from(verify::read_tcp(&packets[i], connections[i].ip.into(), &mut segments[i])) << i;
-        }
-        // 5. Look the connections over.
-        let batch = Fusable { those, right, connections: &connections, places: &places, segments: &segments };
-        let deadlines = Deadlines::new(Moment::of(now));
+        // 4. Take the packets. Protocols one after the other, since each is read by other code.
+        let connections = Connections { connections: &connections, places: &places };
         let mut work = ShortWay {
             table,
+            fused,
             liberal: conntrack.tracker.is_liberal(),
-            now: deadlines,
+            now: Deadlines::new(Moment::of(now)),
             counters,
             time: now,
             sum: Sum::NONE,
         };
-        let passed = work.look_over::<false>(&batch, !tcp, meta) | work.look_over::<true>(&batch, tcp, meta);
+        let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
+            | work.take::<true>(&connections, those & tcp, packets, meta);
         work.flush();
-        // 6. Translate, and give those packets their result that do not go the long way.
-        for i in bits(those & !passed) {
-            meta.found[i].action = FastAction::PROGRAM;
-        }
-        for i in bits(passed) {
-            let connection = batch.connections[i];
-            match connection.translated {
-                Translated::No => {}
-                Translated::Short => {
-                    let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
-                    let (ip, transport) = (connection.ip.into(), connection.transport.into());
-                    connection.translation.apply(packets[i].data_mut(), ip, transport, connection.is_tcp, partial);
-                }
-                Translated::Long => translate(fused, connection, meta.found[i].action, &mut packets[i]),
-            }
-            meta.found[i] = connection.result();
-        }
+        bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
     }
 }
@@ -151,23 +130,18 @@ fn translate(fused: &FusedTable, connection: &Fused, action: FastAction, packet:
     fused.translation(number).apply(packet.data_mut(), &place);
 }
 
-/// Packets whose entries are fused.
-struct Fusable<'a> {
-    those: u32,
-    /// Those that are as they should be.
-    right: u32,
+/// The connections of those packets whose entries are fused, and where they are.
+struct Connections<'a> {
     connections: &'a [&'a Fused; BATCH_SIZE],
     places: &'a [Option<Place<'a>>; BATCH_SIZE],
-    /// Those of TCP.
-    segments: &'a [Segment; BATCH_SIZE],
 }
 
-impl Fusable<'_> {
-    /// Whether one of these packets is of the same direction of a connection as packet `i`, and came before it.
+impl Connections<'_> {
+    /// Whether one of these packets is of the same direction of a connection as packet `i`.
     #[cold]
-    fn is_behind(&self, i: usize, those: u32) -> bool {
+    fn has_one_of(&self, i: usize, those: u32) -> bool {
         let own = &self.connections[i].remembered;
-        bits(those & ((1 << i) - 1)).any(|earlier| self.connections[earlier].remembered == *own)
+        bits(those).any(|other| self.connections[other].remembered == *own)
     }
 }
 
@@ -187,6 +161,7 @@ impl Sum {
 /// What the short way needs.
 struct ShortWay<'a> {
     table: &'a Table,
+    fused: &'a FusedTable,
     liberal: bool,
     now: Deadlines,
     counters: FlowCounters<'a>,
@@ -227,36 +202,58 @@ impl ShortWay<'_> {
         }
     }
 
-    /// Takes packets through their connections, and counts them for the later flows, all of TCP or all of UDP. Returns those that
-    /// have passed; with the others, nothing was done. Packets must not overtake an earlier one of their connection that
-    /// goes the long way.
+    /// Takes those packets the short way, all of TCP or all of UDP: verifies them, looks their connections over, counts them for the
+    /// later flows, translates them, and gives them their result. Returns those that have passed; with the others, nothing
+    /// was done. Packets must not overtake an earlier one of their connection that goes the long way.
     #[inline(always)]
-    fn look_over<const TCP: bool>(&mut self, batch: &Fusable<'_>, protocol: u32, meta: &BatchMeta) -> u32 {
-        let those = batch.those & protocol;
-        let (mut passed, mut long) = (0u32, those & !batch.right);
-        for i in bits(those & batch.right) {
-            let connection = batch.connections[i];
-            // Not in a closure, which would not be compiled for the processor's level.
-            let passes = match batch.places[i] {
-                Some(place) if (long == 0 || !batch.is_behind(i, long)) && self.holds(&connection.later) => {
+    fn take<const TCP: bool>(
+        &mut self,
+        connections: &Connections<'_>,
+        those: u32,
+        packets: &mut [Packet],
+        meta: &mut BatchMeta,
+    ) -> u32 {
+        let (mut passed, mut long) = (0u32, 0u32);
+        for i in bits(those) {
+            let connection = connections.connections[i];
+            let (ip, transport) = (connection.ip.into(), connection.transport.into());
+            let segment = if TCP {
+                verify::tcp_segment(&packets[i], ip)
+            } else {
+                verify::is_right_udp(&packets[i], ip).then(Segment::default)
+            };
+            // Not in closures, which would not be compiled for the processor's level.
+            let passes = match (connections.places[i], segment) {
+                (Some(place), Some(segment))
+                    if (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later) =>
+                {
                     let (table, remembered) = (self.table, &connection.remembered);
                     if TCP {
-                        table.pass_tcp_at(place, remembered, &batch.segments[i], self.liberal, &mut self.now)
+                        table.pass_tcp_at(place, remembered, &segment, self.liberal, &mut self.now)
                     } else {
                         table.pass_simple_at(place, remembered, &mut self.now)
                     }
                 }
                 _ => false,
             };
-            if passes {
-                let Sum { packets, bytes, flags, .. } = &mut self.sum;
-                *packets += 1;
-                *bytes += meta.headers.bytes[i];
-                *flags |= meta.headers.flags[i];
-                passed |= 1 << i;
-            } else {
+            if !passes {
                 long |= 1 << i;
+                continue;
             }
+            passed |= 1 << i;
+            let Sum { packets: sum, bytes, flags, .. } = &mut self.sum;
+            *sum += 1;
+            *bytes += meta.headers.bytes[i];
+            *flags |= meta.headers.flags[i];
+            match connection.translated {
+                Translated::No => {}
+                Translated::Short => {
+                    let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
+                    connection.translation.apply(packets[i].data_mut(), ip, transport, TCP, partial);
+                }
+                Translated::Long => translate(self.fused, connection, meta.found[i].action, &mut packets[i]),
+            }
+            meta.found[i] = connection.result();
         }
         passed
     }

@@ -55,47 +55,48 @@ fn is_right_udp_over_ipv6(packet: &Packet, packet_bytes: &[u8]) -> bool {
         && (!to_verify(packet.offload()).transport || is_right_above_ipv6(head, ip_proto::UDP, all))
 }
 
-/// Reads the TCP segment of a packet whose IP header begins at `ip`, without options or extensions; `false` where a length or
-/// a checksum is wrong.
-///
-/// It writes the segment where it is wanted, field by field: one that is returned and copied as a whole would wait until the
-/// fields are stored.
+/// The TCP segment of a packet whose IP header begins at `ip`, without options or extensions; `None` where a length or a
+/// checksum is wrong.
 #[inline(always)]
-pub fn read_tcp(packet: &Packet, ip: usize, segment: &mut Segment) -> bool {
-    let Some(packet_bytes) = packet.data().get(ip..) else { return false };
+pub fn tcp_segment(packet: &Packet, ip: usize) -> Option<Segment> {
+    let packet_bytes = packet.data().get(ip..)?;
     if let Some(head) = packet_bytes.first_chunk::<{ IPV4 + TCP }>()
         && head[0] >> 4 == 4
     {
-        let Some(all) = packet_bytes.get(..usize::from(word(head, 2))).filter(|all| all.len() >= IPV4 + TCP) else {
-            return false;
-        };
+        let all = packet_bytes.get(..usize::from(word(head, 2)))?;
         let verify = to_verify(packet.offload());
-        let right = (!verify.ip || is_right_header(head))
-            && (!verify.transport || is_right_above_ipv4(head, ip_proto::TCP, all));
-        return right && read_segment(&head[IPV4..], all.len() - IPV4, segment);
+        if all.len() < IPV4 + TCP
+            || verify.ip && !is_right_header(head)
+            || verify.transport && !is_right_above_ipv4(head, ip_proto::TCP, all)
+        {
+            return None;
+        }
+        return segment(head[IPV4..].first_chunk()?, all.len() - IPV4);
     }
-    read_tcp_over_ipv6(packet, packet_bytes, segment)
+    tcp_segment_over_ipv6(packet, packet_bytes)
 }
 
 #[inline(never)]
-fn read_tcp_over_ipv6(packet: &Packet, packet_bytes: &[u8], segment: &mut Segment) -> bool {
-    let Some((head, all)) = ipv6(packet_bytes) else { return false };
-    all.len() >= IPV6 + TCP
-        && (!to_verify(packet.offload()).transport || is_right_above_ipv6(head, ip_proto::TCP, all))
-        && read_segment(&all[IPV6..], all.len() - IPV6, segment)
+fn tcp_segment_over_ipv6(packet: &Packet, packet_bytes: &[u8]) -> Option<Segment> {
+    let (head, all) = ipv6(packet_bytes)?;
+    let tcp = all[IPV6..].first_chunk::<TCP>()?;
+    if to_verify(packet.offload()).transport && !is_right_above_ipv6(head, ip_proto::TCP, all) {
+        return None;
+    }
+    segment(tcp, all.len() - IPV6)
 }
 
-/// Reads the segment with this header, and so many bytes with it.
+/// The segment with this header, and so many bytes with it.
 #[inline(always)]
-fn read_segment(head: &[u8], all: usize, segment: &mut Segment) -> bool {
+fn segment(head: &[u8; TCP], all: usize) -> Option<Segment> {
     let long = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let data = usize::from(head[12] >> 4) * 4;
-    segment.seq = long(4);
-    segment.ack = long(8);
-    segment.flags = u16::from(head[13] & 0x3f);
-    segment.window = word(head, 14);
-    segment.len = all.wrapping_sub(data) as u32;
-    (TCP..=all).contains(&data)
+    if data < TCP {
+        return None;
+    }
+    let len = all.checked_sub(data)? as u32;
+    let flags = u16::from(head[13] & 0x3f);
+    Some(Segment { seq: long(4), ack: long(8), flags, window: word(head, 14), len, scale: None })
 }
 
 /// The header of an IPv6 packet, and the packet, without padding of the frame.
@@ -115,15 +116,21 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 /// 0xffff then, and zero only where all is zero, which no pseudo header is.
 #[inline(always)]
 fn is_right_above_ipv4<const HEADERS: usize>(head: &[u8; HEADERS], proto: u8, all: &[u8]) -> bool {
-    let pseudo = pseudo(proto, all.len() - IPV4);
-    let headers = add(sum(&head[12..IPV4]), sum(&head[IPV4..]));
-    add(add(headers, sum_from::<HEADERS>(all)), pseudo).is_multiple_of(0xffff)
+    let Some((words, last)) = behind::<HEADERS>(all) else { return false };
+    let addresses = long(head, 12);
+    let rest = pseudo(proto, all.len() - IPV4);
+    let sum = match HEADERS - IPV4 {
+        UDP => chain([addresses, long(head, 20), words, last, rest]),
+        _ => chain([addresses, long(head, 20), long(head, 28), half(head, 36), words, last, rest]),
+    };
+    sum.is_multiple_of(0xffff)
 }
 
 /// The same over IPv6.
 fn is_right_above_ipv6(head: &[u8; IPV6], proto: u8, all: &[u8]) -> bool {
-    let pseudo = pseudo(proto, all.len() - IPV6);
-    add(add(sum(&head[8..]), sum_from::<IPV6>(all)), pseudo).is_multiple_of(0xffff)
+    let Some((words, last)) = behind::<IPV6>(all) else { return false };
+    let rest = pseudo(proto, all.len() - IPV6);
+    chain([long(head, 8), long(head, 16), long(head, 24), long(head, 32), words, last, rest]).is_multiple_of(0xffff)
 }
 
 /// The sum of what a pseudo header has beside the addresses.
@@ -135,34 +142,47 @@ fn pseudo(proto: u8, len: usize) -> u64 {
 /// Whether the checksum of an IPv4 header without options is right. A sum is zero only where all is zero, which no header
 /// is.
 #[inline(always)]
-fn is_right_header(head: &[u8]) -> bool {
-    sum(&head[..IPV4]).is_multiple_of(0xffff)
+fn is_right_header<const HEADERS: usize>(head: &[u8; HEADERS]) -> bool {
+    chain([long(head, 0), long(head, 8), half(head, 16)]).is_multiple_of(0xffff)
 }
 
-/// The sum of 16-bit words, each with its bytes the other way round: their order does not matter to whether it is a multiple of
-/// 0xffff. For a number of bytes that the compiler knows, a multiple of four.
+/// Eight bytes of a header. All words have the bytes of 16 bits the other way round: to whether their sum is a multiple of 0xffff,
+/// that does not matter.
 #[inline(always)]
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let sum = words.iter().fold(0, |sum, word| add(sum, u64::from_le_bytes(*word)));
-    let (halves, rest) = rest.as_chunks::<4>();
-    debug_assert!(rest.is_empty());
-    halves.iter().fold(sum, |sum, half| add(sum, u64::from(u32::from_le_bytes(*half))))
+fn long<const LEN: usize>(head: &[u8; LEN], at: usize) -> u64 {
+    head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The same, of a packet from behind its headers on, which are at least eight bytes.
+/// Four bytes of a header.
 #[inline(always)]
-fn sum_from<const HEADERS: usize>(all: &[u8]) -> u64 {
+fn half<const LEN: usize>(head: &[u8; LEN], at: usize) -> u64 {
+    head[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes).into())
+}
+
+/// One's complement sum, in one chain of additions with carry; it keeps the remainder by 0xffff, since that divides 2^64 - 1. The
+/// last word is less than 2^63, so that no carry is left.
+#[inline(always)]
+fn chain<const WORDS: usize>(words: [u64; WORDS]) -> u64 {
+    debug_assert!(words[WORDS - 1] < 1 << 63);
+    let (mut sum, mut carry) = (0u64, false);
+    for word in words {
+        (sum, carry) = sum.carrying_add(word, carry);
+    }
+    sum + u64::from(carry)
+}
+
+/// What is behind the headers of a packet, which are at least eight bytes: the sum of the words, and the rest.
+#[inline(always)]
+fn behind<const HEADERS: usize>(all: &[u8]) -> Option<(u64, u64)> {
     const { assert!(HEADERS >= 8 && HEADERS.is_multiple_of(2)) };
-    let (Some(data), Some(last)) = (all.get(HEADERS..), all.last_chunk::<8>()) else { return 0 };
-    let (words, rest) = data.as_chunks::<8>();
+    let (words, rest) = all.get(HEADERS..)?.as_chunks::<8>();
     let sum = match words.len() {
         ..MANY => words.iter().fold(0, |sum, word| add(sum, u64::from_le_bytes(*word))),
         _ => sum_of_many(words),
     };
     // The rest without a branch for each length: the last eight bytes, without those before the rest.
     let before = 4 * (8 - rest.len());
-    add(sum, u64::from_le_bytes(*last) >> before >> before)
+    Some((sum, u64::from_le_bytes(*all.last_chunk()?) >> before >> before))
 }
 
 /// From so many words on, [`sum_of_many`] is faster.
@@ -183,8 +203,7 @@ fn sum_of_many(words: &[[u8; 8]]) -> u64 {
     lanes.into_iter().chain(rest).fold(0, add)
 }
 
-/// One's complement addition of 64 bits, which keeps the remainder by 0xffff, since that divides 2^64 - 1. A chain of these is a
-/// chain of additions with carry; wider registers do not pay for frames as short as most.
+/// One's complement addition of 64 bits.
 #[inline(always)]
 fn add(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
@@ -216,9 +235,13 @@ mod tests {
         }
     }
 
-    fn is_right(bytes: &[u8], proto: u8, segment: &mut Segment) -> bool {
+    /// The segment, or one of no bytes for UDP, if the packet is right.
+    fn read(bytes: &[u8], proto: u8) -> Option<Segment> {
         let packet = Packet::from_slice(bytes);
-        if proto == ip_proto::TCP { read_tcp(&packet, 0, segment) } else { is_right_udp(&packet, 0) }
+        match proto {
+            ip_proto::TCP => tcp_segment(&packet, 0),
+            _ => is_right_udp(&packet, 0).then(Segment::default),
+        }
     }
 
     /// Whatever the length, behind or without padding; and not when a single bit has changed that the checksums cover.
@@ -229,13 +252,11 @@ mod tests {
                 let mut bytes = packet(v6, proto, len);
                 let whole = bytes.len();
                 bytes.extend([0xee; 9]);
-                let mut segment = Segment::default();
-                assert!(is_right(&bytes, proto, &mut segment), "{v6} {proto} {len}");
-                assert!(is_right(&bytes[..whole], proto, &mut segment));
-                assert!(!is_right(&bytes[..whole - 1], proto, &mut segment));
-                if proto == ip_proto::TCP {
-                    assert_eq!(segment.len, len as u32);
+                let data = if proto == ip_proto::TCP { len as u32 } else { 0 };
+                for part in [&bytes[..], &bytes[..whole]] {
+                    assert_eq!(read(part, proto).map(|segment| segment.len), Some(data), "{v6} {proto} {len}");
                 }
+                assert_eq!(read(&bytes[..whole - 1], proto), None);
                 let header = if v6 { IPV6 } else { IPV4 };
                 let covered = if v6 { 8 } else { 0 }..whole;
                 for at in covered.step_by(if len < 40 { 1 } else { 13 }) {
@@ -244,7 +265,7 @@ mod tests {
                         continue;
                     }
                     bytes[at] ^= 1 << (at % 8);
-                    assert!(!is_right(&bytes, proto, &mut segment), "{v6} {proto} {len} {at}");
+                    assert_eq!(read(&bytes, proto), None, "{v6} {proto} {len} {at}");
                     bytes[at] ^= 1 << (at % 8);
                 }
             }
@@ -253,18 +274,17 @@ mod tests {
 
     #[test]
     fn lengths_that_are_wrong() {
-        let mut segment = Segment::default();
         for v6 in [false, true] {
             let header = if v6 { IPV6 } else { IPV4 };
             let tcp = packet(v6, 6, 0);
-            assert!((0..tcp.len()).all(|len| !is_right(&tcp[..len], 6, &mut Segment::default())));
+            assert!((0..tcp.len()).all(|len| read(&tcp[..len], 6).is_none()));
             // An offset of the data before the end of the header, and behind that of the packet; the checksum is made right.
             for offset in [0x40, 0x60] {
                 let mut bytes = tcp.clone();
                 bytes[header + 12] = offset;
                 let sum = checksum::update16(word(&bytes, header + 16), 0x5018, u16::from_be_bytes([offset, 0x18]));
                 bytes[header + 16..header + 18].copy_from_slice(&sum.to_be_bytes());
-                assert!(!is_right(&bytes, 6, &mut segment), "{offset}");
+                assert_eq!(read(&bytes, 6), None, "{offset}");
             }
         }
     }
