@@ -23,6 +23,7 @@ use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::plan::Origin;
+use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
@@ -116,7 +117,7 @@ impl Leveled for Resolve<'_> {
         };
         let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
             | work.take::<true>(&connections, those & tcp, packets, meta);
-        work.flush();
+        work.flush(&meta.headers);
         bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
     }
@@ -149,13 +150,11 @@ impl Connections<'_> {
 struct Sum {
     flows: [FlowAt; LATER],
     flows_in_words: [u64; LATER],
-    packets: u16,
-    bytes: u32,
-    flags: u16,
+    packets: u32,
 }
 
 impl Sum {
-    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], flows_in_words: [0; LATER], packets: 0, bytes: 0, flags: 0 };
+    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], flows_in_words: [0; LATER], packets: 0 };
 }
 
 /// What the short way needs.
@@ -181,13 +180,13 @@ impl Fused {
 impl ShortWay<'_> {
     /// Whether the flows of the way are what they were. Afterwards, the sum is for them.
     #[inline(always)]
-    fn holds(&mut self, later: &[FlowAt; LATER]) -> bool {
+    fn holds(&mut self, later: &[FlowAt; LATER], headers: &MaskedHeaders) -> bool {
         if self.sum.flows_in_words == in_words(later) {
             return true;
         }
         let holds = later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch);
         if holds {
-            self.flush();
+            self.flush(headers);
             (self.sum.flows, self.sum.flows_in_words) = (*later, in_words(later));
         }
         holds
@@ -195,10 +194,14 @@ impl ShortWay<'_> {
 
     /// Counts the packets of the sum.
     #[inline(always)]
-    fn flush(&mut self) {
-        let Sum { flows, packets, bytes, flags, .. } = std::mem::replace(&mut self.sum, Sum::NONE);
-        for later in flows.iter().filter(|later| later.flow != FlowRef::NONE && packets > 0) {
-            self.counters.add(later.flow, packets, bytes, flags, self.time);
+    fn flush(&mut self, headers: &MaskedHeaders) {
+        let Sum { flows, packets, .. } = std::mem::replace(&mut self.sum, Sum::NONE);
+        if packets == 0 {
+            return;
+        }
+        let (bytes, flags) = headers.sums(packets);
+        for later in flows.iter().filter(|later| later.flow != FlowRef::NONE) {
+            self.counters.add(later.flow, packets.count_ones() as u16, bytes, flags, self.time);
         }
     }
 
@@ -216,7 +219,7 @@ impl ShortWay<'_> {
         let (mut passed, mut long) = (0u32, 0u32);
         for i in bits(those) {
             let connection = connections.connections[i];
-            let (ip, transport) = (connection.ip.into(), connection.transport.into());
+            let ip = connection.ip.into();
             let segment = if TCP {
                 verify::tcp_segment(&packets[i], ip)
             } else {
@@ -225,7 +228,8 @@ impl ShortWay<'_> {
             // Not in closures, which would not be compiled for the processor's level.
             let passes = match (connections.places[i], segment) {
                 (Some(place), Some(segment))
-                    if (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later) =>
+                    if (long == 0 || !connections.has_one_of(i, long))
+                        && self.holds(&connection.later, &meta.headers) =>
                 {
                     let (table, remembered) = (self.table, &connection.remembered);
                     if TCP {
@@ -241,17 +245,12 @@ impl ShortWay<'_> {
                 continue;
             }
             passed |= 1 << i;
-            let Sum { packets: sum, bytes, flags, .. } = &mut self.sum;
-            *sum += 1;
-            *bytes += meta.headers.bytes[i];
-            *flags |= meta.headers.flags[i];
-            match connection.translated {
-                Translated::No => {}
-                Translated::Short => {
-                    let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
-                    connection.translation.apply(packets[i].data_mut(), ip, transport, TCP, partial);
-                }
-                Translated::Long => translate(self.fused, connection, meta.found[i].action, &mut packets[i]),
+            self.sum.packets |= 1 << i;
+            if connection.translated == Translated::Short {
+                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
+                connection.translation.apply(packets[i].data_mut(), ip, connection.transport.into(), TCP, partial);
+            } else if connection.translated == Translated::Long {
+                translate(self.fused, connection, meta.found[i].action, &mut packets[i]);
             }
             meta.found[i] = connection.result();
         }
