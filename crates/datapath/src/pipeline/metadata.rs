@@ -117,7 +117,7 @@ impl Metadata {
     /// [`finish_tunnelled`](Metadata::finish_tunnelled) has to follow.
     #[inline(always)]
     pub fn tunnel_mut(&mut self, i: usize) -> &mut block::Tunnel {
-        zerocopy::transmute_mut!(self.blocks.get_or_insert_with(no_blocks)[i][TUNNEL].words_mut())
+        zerocopy::transmute_mut!(&mut self.blocks.get_or_insert_with(no_blocks)[i][TUNNEL])
     }
 
     /// As [`take_tunnelled`](Metadata::take_tunnelled), where the tunnel's block is in place.
