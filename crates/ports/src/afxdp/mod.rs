@@ -62,7 +62,7 @@ mod ring;
 mod socket;
 mod syscall;
 mod umem;
-mod unfinished;
+pub(crate) mod unfinished;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
