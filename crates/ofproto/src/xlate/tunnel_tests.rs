@@ -216,7 +216,7 @@ fn packets_wait_for_a_neighbour_and_keep_their_order() {
     let first = host.send(&udp(1));
     // The management port of this test does what the worker's next turns do.
     host.bed.poll();
-    assert_eq!([first, host.eth0.take_sent()].concat(), [question.clone()]);
+    assert_eq!([first, host.eth0.take_sent()].concat(), std::slice::from_ref(&question));
     for port in 2..5 {
         assert_eq!(host.send(&udp(port)), Vec::<Vec<u8>>::new(), "it is asked for once");
     }
