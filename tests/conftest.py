@@ -3,6 +3,7 @@
     weir   a function that starts `weir run` with a configuration (`lib.daemon.Weir`)
     ovs    an ovsdb-server; `ovs.start()` runs `weir vswitchd` on it (`lib.daemon.Ovs`)
     net    network namespaces joined to the switch by veth pairs (`lib.net.Net`)
+    lab    sites in namespaces of their own, with tunnels between them (`lib.tunnel.Lab`)
 
 What a fixture started is stopped after the test, and checked (`Daemon.close`). Warnings and errors that all tests of a file
 cause are named by its `EXPECTED`, a list of patterns; those of one test by `Daemon.expect`.
@@ -17,6 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from lib.daemon import ROOT, WEIR, Ovs, Weir  # noqa: E402, F401
 from lib.net import Net  # noqa: E402
+from lib.tunnel import Lab  # noqa: E402
 from lib.wait import until  # noqa: E402, F401
 
 
@@ -68,3 +70,11 @@ def net():
     n = Net()
     yield n
     n.close()
+
+
+@pytest.fixture
+def lab(request, net, tmp_path):
+    """Sites that reach each other through tunnels (`lib.tunnel.Lab`)."""
+    lab = Lab(net, tmp_path, expected(request))
+    yield lab
+    lab.close()

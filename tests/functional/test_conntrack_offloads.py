@@ -6,6 +6,7 @@ import socket
 import pytest
 from conftest import until
 from lib.conntrack import EST_IN, EST_OUT, FIREWALL, INVALID, NEIGHBOURS, NEW_IN, OTHER, Lab, hears, udp
+from lib.exchange import checksum_errors
 
 SNAT = """
 table=0,priority=10,in_port=1,{ip},actions=ct(table=1,zone=1,nat)
@@ -25,11 +26,6 @@ def iperf3(lab, address, *options, seconds=2):
     said = json.loads(a.run("iperf3", "-J", "-c", address, "-t", seconds, *options).stdout)
     server.wait(10)
     return said["end"]["sum_received"]["bytes"]
-
-
-def checksum_errors(host):
-    lines = host.run("nstat", "-asz").stdout.splitlines()
-    return sum(int(line.split()[1]) for line in lines if "CsumErrors" in line)
 
 
 @pytest.mark.parametrize("offloads", [True, False], ids=["offloads", "none"])

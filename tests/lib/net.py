@@ -39,9 +39,9 @@ class Host:
         self.procs.append(p)
         return p
 
-    def sniff(self, *what):
+    def sniff(self, *what, device="eth0"):
         """tcpdump on `eth0`, which sees all that comes from now on; `what` are options and a filter."""
-        return Sniffer(self, *what)
+        return Sniffer(self, *what, device=device)
 
     def received(self):
         """Packets that have come to `eth0`."""
@@ -66,9 +66,9 @@ class Host:
 class Sniffer:
     """tcpdump, one line for each packet. It runs when this returns."""
 
-    def __init__(self, host, *what):
+    def __init__(self, host, *what, device="eth0"):
         self.out, self.err = (tempfile.TemporaryFile("w+") for _ in range(2))
-        self.proc = subprocess.Popen(host.cmd("tcpdump", "-l", "-U", "--immediate-mode", "-nei", "eth0", *what),
+        self.proc = subprocess.Popen(host.cmd("tcpdump", "-l", "-U", "--immediate-mode", "-nei", device, *what),
                                      stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, text=True)
         host.procs.append(self.proc)
         until(lambda: "listening on" in self.read(self.err) or self.proc.poll() is not None, what="tcpdump listening")

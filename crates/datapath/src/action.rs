@@ -10,14 +10,11 @@ use packet::{Field, flow::Mask};
 
 pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
 use crate::drop::DropReason;
+pub use crate::port_no::PortNo;
 
 /// How deeply actions may be nested, which bounds the stack of workers. Actions that are nested deeper drop their
 /// copy of the packet.
 pub const MAX_NESTING: usize = 32;
-
-/// A datapath port number. Assigned by the datapath, never reused while the port exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortNo(pub u32);
 
 /// A datapath action.
 #[derive(Clone, Debug, PartialEq)]

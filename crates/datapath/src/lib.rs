@@ -34,6 +34,7 @@ pub mod datapath;
 pub mod drop;
 pub mod error;
 pub mod pipeline;
+mod port_no;
 mod slowpath;
 pub mod stats;
 pub mod sync;

@@ -201,6 +201,83 @@ fn super_frames_are_cut() {
     }
 }
 
+/// What is too short for a header of Ethernet does not leave a tunnel: nothing behind it expects that.
+#[test]
+fn no_less_than_a_header_of_ethernet_leaves_a_tunnel() {
+    let way = way(&kinds()[4], false, false, false);
+    way.ports[0].give(&udp(1, 2, 3, 4));
+    way.poll();
+    let outer = way.ports[1].take().pop().unwrap();
+    for inner in [0, 13, 14] {
+        let mut frame = outer[..14 + 20 + 8 + inner].to_vec();
+        frame[16..18].copy_from_slice(&(28 + inner as u16).to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = packet::wire::checksum::checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        way.ports[2].give(&frame);
+        way.poll();
+    }
+    assert_eq!(
+        (way.drops(DropReason::TunnelHeader), way.ports[3].take().pop().map(|frame| frame.len())),
+        (2, Some(14))
+    );
+}
+
+/// Packets of a connection have one source port, so that no network reorders them; so have those of ICMP between two hosts.
+#[test]
+fn source_ports_are_those_of_connections() {
+    let way = way(&kinds()[0], false, false, false);
+    let port_of = |proto: u8, l4: Vec<u8>| {
+        let header = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto, ..Default::default() };
+        way.ports[0].give(&build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(l4)));
+        way.poll();
+        way.ports[1].take().pop().unwrap()[34..36].to_vec()
+    };
+    for proto in [1, 47] {
+        let ports = [[8, 0, 1, 1, 1, 1], [8, 0, 2, 2, 1, 2]].map(|l4| port_of(proto, l4.to_vec()));
+        assert_eq!(ports[0], ports[1], "protocol {proto}");
+    }
+    let udp =
+        [(1, "one"), (1, "other"), (2, "one")].map(|(port, body)| port_of(17, build::udp(port, 9, body.as_bytes())));
+    assert_eq!(udp[0], udp[1]);
+    assert_ne!(udp[0], udp[2]);
+}
+
+/// A stack that ends tunnels itself leaves the cutting of the inner segments to its device: such a frame leaves the tunnel whole.
+#[test]
+fn super_frames_of_inner_segments_leave_the_tunnel_whole() {
+    for v6 in [false, true] {
+        let way = way(&kinds()[0], v6, false, false);
+        let tcp = build::tcp(1000, 80, 0x10, &[7; 1300]);
+        let header = build::Ipv4 { proto: 6, ..Default::default() };
+        let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(tcp));
+        way.ports[0].give(&frame);
+        way.poll();
+        let outer = way.ports[1].take().pop().unwrap();
+        let headers = (outer.len() - frame.len()) as u16;
+        let rest = |moved: u16| Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso_type: Offload::GSO_TCPV4,
+            hdr_len: 54 + moved,
+            gso_size: 500,
+            csum_start: 34 + moved,
+            csum_offset: 16,
+        };
+        let receive = |offload: Offload| {
+            let mut packet = Packet::from_slice(&outer);
+            *packet.offload_mut() = offload;
+            way.ports[2].queues[0].lock().unwrap().push_back(packet);
+            way.poll();
+        };
+        receive(rest(headers));
+        let inner = way.ports[3].sent.lock().unwrap().pop().unwrap();
+        assert_eq!((inner.data(), *inner.offload()), (&frame[..], rest(0)));
+        // One that is to be cut within the tunnel's own header.
+        receive(Offload { csum_start: headers - 4, ..rest(headers) });
+        assert_eq!((way.ports[3].sent(), way.drops(DropReason::TunnelHeader)), (0, 1));
+    }
+}
+
 /// A packet is cut off before it enters.
 #[test]
 fn packets_are_truncated_before_they_enter() {

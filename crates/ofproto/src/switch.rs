@@ -38,7 +38,7 @@ use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::mac_dependents::MacDependents;
-use crate::slowpath::neighbours::NeighbourWaits;
+use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;

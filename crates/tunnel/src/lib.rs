@@ -28,7 +28,7 @@ pub mod metadata;
 pub mod options;
 pub mod outer;
 pub mod send;
-pub mod srv6;
+pub use header::srv6;
 
 /// Why a packet that came through a tunnel is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]

@@ -6,9 +6,10 @@ use packet::wire::checksum::{self, Sum};
 use packet::wire::{ethertype, ip_proto, ipv4, ipv6, udp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::Malformed;
 use crate::config::FlowLabel;
+use crate::header::srv6;
 use crate::header::{self, Below, Header, Patches, Payload, Protocol, Unwritable, Writer};
-use crate::{Malformed, srv6};
 
 /// Most bytes of all headers of a tunnel, that of Ethernet included.
 pub const MAX_HEADERS: usize = 256;

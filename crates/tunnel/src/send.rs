@@ -11,11 +11,11 @@ use packet::wire::ip_proto;
 
 use crate::config::{Config, Kind};
 use crate::ecn;
+use crate::header::srv6::Segments;
 use crate::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwritable};
 use crate::matching::{Address, Key};
 use crate::metadata::Metadata;
 use crate::outer::Outer;
-use crate::srv6::Segments;
 
 /// The IP header of the inner packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

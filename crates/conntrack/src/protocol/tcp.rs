@@ -278,25 +278,27 @@ impl Ends {
     }
 
     /// What a segment makes of its sender's [`sent_bits`](Ends::sent_bits), where both ends are established; the words are those of
-    /// [`state_bits`](Ends::state_bits) and `sent_bits`. `None` where the segment is not valid, or changes anything else: then
-    /// [`step`](Ends::step) says what it is.
+    /// [`state_bits`](Ends::state_bits) and `sent_bits`, the shifts those of [`shifts`](Ends::shifts). `None` where the segment is
+    /// not valid, or changes anything else: then [`step`](Ends::step) says what it is.
     #[inline(always)]
-    pub(crate) fn pass(state: u64, sent: [u64; 2], reply: bool, segment: &Segment, liberal: bool) -> Option<u64> {
+    pub(crate) fn pass(
+        state: u64,
+        sent: [u64; 2],
+        reply: bool,
+        shifts: Shifts,
+        segment: &Segment,
+        liberal: bool,
+    ) -> Option<u64> {
         if segment.flags & (SYN | FIN | RST | ACK) != ACK {
             return None;
         }
         // Where both ends are established, these are the rules of `Window`, on the words as they are.
-        let (src, dst) = (u32::from(reply), u32::from(!reply));
         let [own, other] = if reply { [sent[1], sent[0]] } else { sent };
         let ([src_sent, dst_sent], [src_limit, dst_limit]) =
             ([own, other].map(|word| (word >> 32) as u32), [other as u32, own as u32]);
-        let [src_window, dst_window] = [src, dst].map(|end| (state >> (16 * end)) as u16);
-        let [a, b] = [src, dst].map(|end| (state >> (32 + 6 * end)) as u32);
-        let shifts = match a & b & Scale::IS {
-            0 => [0, 0],
-            Scale::UNKNOWN => [MAX_SCALE.into(); 2],
-            _ => [a & 0xf, b & 0xf],
-        };
+        let windows = if reply { (state as u32).rotate_left(16) } else { state as u32 };
+        let [src_window, dst_window] = [windows as u16, (windows >> 16) as u16];
+        let shifts = shifts.both();
         let (seq, end) = match segment.len {
             0 => (src_sent, src_sent),
             len => (segment.seq, segment.seq.wrapping_add(len)),
@@ -304,8 +306,8 @@ impl Ends {
         let ack_lag = dst_sent.wrapping_sub(segment.ack) as i32;
         let is_inside = at_least(src_limit, end)
             & at_least(seq, src_sent.wrapping_sub(u32::from(dst_window) << shifts[1]))
-            & (ack_lag >= -ACK_SLACK)
-            & (ack_lag <= ACK_SLACK << shifts[0]);
+            // From one slack ahead to one, scaled, behind, in one comparison.
+            & (ack_lag.wrapping_add(ACK_SLACK) as u32 <= (ACK_SLACK + (ACK_SLACK << shifts[0])) as u32);
         if segment.window > src_window || !(is_inside | liberal) {
             return None;
         }
@@ -314,6 +316,13 @@ impl Ends {
         let opened = segment.ack.wrapping_add(offered);
         let limit = if at_least(opened, dst_limit) { opened.wrapping_add(u32::from(offered == 0)) } else { dst_limit };
         Some(u64::from(sent) << 32 | u64::from(limit))
+    }
+
+    /// The window scales that apply to the segments of a direction once neither is a SYN: of its sender, and of its receiver.
+    pub(crate) fn shifts(&self, reply: bool) -> Shifts {
+        let [src, dst] = if reply { [1, 0] } else { [0, 1] };
+        let [src, dst] = shifts(self.0[src].scale, self.0[dst].scale);
+        Shifts(src | dst << 4)
     }
 
     /// The state of both ends, and their windows and scales, in 52 bits: what changes seldom.
@@ -357,6 +366,26 @@ impl Ends {
     }
 }
 
+/// The scales that apply to segments, of the sender and the receiver, whose options were these.
+fn shifts(src: Scale, dst: Scale) -> [u8; 2] {
+    match (src, dst) {
+        (Scale::Known(a), Scale::Known(b)) => [a, b],
+        (Scale::Unknown, Scale::Unknown) => [MAX_SCALE; 2],
+        _ => [0, 0],
+    }
+}
+
+/// Two scales: that of the sender in the lower half, that of the receiver in the upper one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shifts(u8);
+
+impl Shifts {
+    #[inline(always)]
+    fn both(self) -> [u32; 2] {
+        [(self.0 & 0xf).into(), (self.0 >> 4).into()]
+    }
+}
+
 /// Where a segment lies.
 struct Window {
     seq: u32,
@@ -373,12 +402,7 @@ struct Window {
 impl Window {
     /// Also brings in what the first segment of an end tells about it.
     fn of(src: &mut End, dst: &mut End, segment: &Segment) -> Window {
-        let mut shifts = match (src.scale, dst.scale) {
-            _ if segment.has(SYN) => [0, 0],
-            (Scale::Known(a), Scale::Known(b)) => [a, b],
-            (Scale::Unknown, Scale::Unknown) => [MAX_SCALE; 2],
-            _ => [0, 0],
-        };
+        let mut shifts = if segment.has(SYN) { [0, 0] } else { shifts(src.scale, dst.scale) };
         let mut offered = segment.window;
         let (mut seq, mut end, mut ack) = (segment.seq, segment.end(), segment.ack);
         let mut check_ack = true;
@@ -633,7 +657,7 @@ mod tests {
                 segment.window |= 0xe000;
                 let (state, sent) = (ends.state_bits(), [false, true].map(|reply| ends.sent_bits(reply)));
                 let are_established = ends.are_established();
-                let passed = Ends::pass(state, sent, reply, &segment, liberal);
+                let passed = Ends::pass(state, sent, reply, ends.shifts(reply), &segment, liberal);
                 let update = ends.step(reply, &segment, liberal);
                 if !are_established {
                     break;

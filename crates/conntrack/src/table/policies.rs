@@ -17,9 +17,9 @@ type Policy = [AtomicU32; TIMEOUTS];
 
 /// The most policies that there can be.
 #[cfg(not(loom))]
-const POLICIES: usize = 1 << 12;
+pub(super) const POLICIES: usize = 1 << 12;
 #[cfg(loom)]
-const POLICIES: usize = 1;
+pub(super) const POLICIES: usize = 1;
 
 impl Policies {
     pub(super) fn new() -> Policies {

@@ -9,11 +9,12 @@
 
 use packet::Time;
 
+use super::policies::{POLICIES, Policies};
 use super::slot::{Protocol, Slot, flags};
 use super::{Found, Reference, TICK, Table};
 use crate::protocol::Update;
-use crate::protocol::tcp::{Ends, Segment};
-use crate::timeout::Timeout;
+use crate::protocol::tcp::{Ends, Segment, Shifts};
+use crate::timeout::{ALL, TIMEOUTS, Timeout};
 
 /// A direction of a connection in which packets may pass that change nothing: those of TCP while both ends are established, of
 /// other protocols as soon as another packet in this direction is what the last one was.
@@ -21,12 +22,27 @@ use crate::timeout::Timeout;
 pub struct Remembered {
     version: u64,
     slot: u32,
-    policy: u16,
-    timeout: Timeout,
+    /// The policy and the timeout: [`Remembered::timeout_of`].
+    timeout: u16,
+    /// The window scales of TCP, which a version stands for, too.
+    shifts: Shifts,
     reply: bool,
 }
 
 const _: () = assert!(size_of::<Remembered>() == 16);
+
+impl Remembered {
+    const TIMEOUT_BITS: u32 = 4;
+
+    /// A policy and a timeout in one word.
+    fn timeout_of(policy: u16, timeout: Timeout) -> u16 {
+        const { assert!(TIMEOUTS <= 1 << Remembered::TIMEOUT_BITS) };
+        const { assert!(POLICIES <= 1 << (u16::BITS - Remembered::TIMEOUT_BITS)) };
+        // One that does not exist is the default.
+        let policy = if usize::from(policy) < POLICIES { policy } else { 0 };
+        policy << Remembered::TIMEOUT_BITS | timeout as u16
+    }
+}
 
 /// A time, in the ticks of deadlines. Computed once for a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,15 +74,42 @@ pub struct Place<'a>(&'a Slot);
 /// The deadlines that packets of one batch put off to.
 pub struct Deadlines {
     moment: Moment,
-    /// The policy and the timeout that `deadline` is for: mostly those of all packets.
-    of: Option<(u16, Timeout)>,
+    /// The policy and the timeout that `deadline` is for: mostly those of all packets. One bit more where there is none yet.
+    of: u32,
     deadline: u32,
+    /// How many deadlines there are that pass, from the tick after this one on.
+    passing: u32,
 }
 
 impl Deadlines {
     /// For packets that come now.
     pub fn new(moment: Moment) -> Deadlines {
-        Deadlines { moment, of: None, deadline: 0 }
+        Deadlines { moment, of: u32::MAX, deadline: 0, passing: 0 }
+    }
+
+    /// Makes them those of packets of a remembered connection.
+    #[inline(always)]
+    fn set(&mut self, policies: &Policies, remembered: &Remembered) {
+        if self.of != remembered.timeout.into() {
+            self.change(policies, remembered.timeout);
+        }
+    }
+
+    #[inline(never)]
+    fn change(&mut self, policies: &Policies, timeout: u16) {
+        self.of = timeout.into();
+        let number = usize::from(timeout) & ((1 << Remembered::TIMEOUT_BITS) - 1);
+        let seconds = policies.seconds(timeout >> Remembered::TIMEOUT_BITS, ALL[number.min(TIMEOUTS - 1)]);
+        self.deadline = self.moment.deadline(seconds);
+        // Another thread's clock may be a tick ahead.
+        self.passing = self.deadline.saturating_add(1).saturating_sub(self.moment.tick);
+    }
+
+    /// Whether a connection with this deadline passes: its time is not over, and its policy has not got so much shorter that the
+    /// timer wheel has to know.
+    #[inline(always)]
+    fn lets_pass(&self, deadline: u32) -> bool {
+        deadline.wrapping_sub(self.moment.tick).wrapping_sub(1) < self.passing
     }
 }
 
@@ -82,14 +125,19 @@ impl Table {
         if contents.flags & (flags::FTP | flags::TFTP) != 0 {
             return None;
         }
+        let mut shifts = Shifts::default();
         let timeout = match contents.protocol {
-            Protocol::Tcp(ends) => ends.are_established().then_some(Timeout::TcpEstablished),
+            Protocol::Tcp(ends) => {
+                shifts = ends.shifts(reply);
+                ends.are_established().then_some(Timeout::TcpEstablished)
+            }
             Protocol::Simple(seen) => match seen.step(contents.orig.is_icmp(), reply) {
                 (after, Update::New { timeout } | Update::Established { timeout }) if after == seen => timeout,
                 _ => None,
             },
         }?;
-        Some(Remembered { version, slot: number, policy: contents.policy, timeout, reply })
+        let timeout = Remembered::timeout_of(contents.policy, timeout);
+        Some(Remembered { version, slot: number, timeout, shifts, reply })
     }
 
     /// Where the connection is. The line that its packets need is on the way into the cache.
@@ -112,11 +160,11 @@ impl Table {
     #[inline(always)]
     pub fn pass_simple_at(&self, Place(slot): Place<'_>, remembered: &Remembered, now: &mut Deadlines) -> bool {
         let Some(line) = slot.line(remembered.version) else { return false };
-        let Some(deadline) = self.put_off(remembered, line.class_deadline as u32, now) else { return false };
-        if deadline != line.class_deadline as u32 {
-            // Whoever was faster has stored a deadline as good as this, or that of another state.
-            slot.exchange_deadline(line.class_deadline, deadline);
+        now.set(&self.policies, remembered);
+        if !now.lets_pass(line.class_deadline as u32) {
+            return false;
         }
+        put_off(slot, line.class_deadline, now);
         true
     }
 
@@ -139,34 +187,26 @@ impl Table {
         now: &mut Deadlines,
     ) -> bool {
         let Some(line) = slot.line(remembered.version) else { return false };
-        let Some(deadline) = self.put_off(remembered, line.class_deadline as u32, now) else { return false };
-        let reply = remembered.reply;
-        let Some(sent) = Ends::pass(line.state, line.sent, reply, segment, liberal) else { return false };
+        now.set(&self.policies, remembered);
+        if !now.lets_pass(line.class_deadline as u32) {
+            return false;
+        }
+        let Remembered { reply, shifts, .. } = *remembered;
+        let Some(sent) = Ends::pass(line.state, line.sent, reply, shifts, segment, liberal) else { return false };
         if !slot.exchange_sent(reply, line.sent[usize::from(reply)], sent) {
             return false;
         }
-        if deadline != line.class_deadline as u32 {
-            // Whoever was faster has stored a deadline as good as this, or that of another state.
-            slot.exchange_deadline(line.class_deadline, deadline);
-        }
+        put_off(slot, line.class_deadline, now);
         true
     }
+}
 
-    /// The deadline after a packet. `None` where the connection's time is over, or its policy has got so much shorter that
-    /// the timer wheel has to know.
-    #[inline(always)]
-    fn put_off(&self, remembered: &Remembered, before: u32, now: &mut Deadlines) -> Option<u32> {
-        let wanted = (remembered.policy, remembered.timeout);
-        if now.of != Some(wanted) {
-            let seconds = self.policies.seconds(remembered.policy, remembered.timeout);
-            (now.of, now.deadline) = (Some(wanted), now.moment.deadline(seconds));
-        }
-        let after = now.deadline;
-        if before <= now.moment.tick || before > after.saturating_add(1) {
-            return None;
-        }
-        // Another thread's clock may be a tick ahead.
-        Some(after.max(before))
+/// Puts the end of a connection off, ten times a second at most.
+#[inline(always)]
+fn put_off(slot: &Slot, class_deadline: u64, now: &Deadlines) {
+    if now.deadline > class_deadline as u32 {
+        // Whoever was faster has stored a deadline as good as this, or that of another state.
+        slot.exchange_deadline(class_deadline, now.deadline);
     }
 }
 

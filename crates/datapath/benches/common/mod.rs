@@ -11,8 +11,10 @@ use conntrack::{CtState, Request};
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
+use packet::wire::{build, tcp};
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
+use zerocopy::FromBytes;
 
 /// Buffers that live as long as the process and are never given back.
 static STATIC: Memory = Memory { name: "static", release: |_| (), release_all: |_| (), allocate: |_, _, _| None };
@@ -57,6 +59,8 @@ pub enum Frames {
     /// In turn: IPv4 options, a first and a later fragment, ARP, ICMP, IPv6 with hop-by-hop options, an IPv6 fragment, two
     /// VLAN tags.
     Kinds,
+    /// Segments of TCP connections, in turn from either end, with six bytes of data.
+    Segments,
 }
 
 /// Networks behind as many next hops.
@@ -213,6 +217,7 @@ fn frame(flow: u32, frames: Frames) -> Vec<u8> {
             6 => ipv6(flow, 44, [17, 0, 0, 1, 0, 0, 0, 7]),
             _ => behind(&TWO_TAGS, &plain),
         },
+        Frames::Segments => segment(flow / 2, flow % 2 == 1),
     }
 }
 
@@ -258,6 +263,20 @@ fn datagram(flow: u32) -> Vec<u8> {
     bytes[..2].copy_from_slice(&((1024 + flow % 50_000) as u16).to_be_bytes());
     (bytes[3], bytes[5]) = (53, DATAGRAM as u8);
     bytes
+}
+
+/// A segment of a connection, with right checksums.
+fn segment(connection: u32, reply: bool) -> Vec<u8> {
+    let mut ends = [(0x0a00_0000 + connection, (1024 + connection % 50_000) as u16, 100), (0xc612_0001, 80, 200)];
+    if reply {
+        ends.reverse();
+    }
+    let [from, to] = ends;
+    let mut bytes = build::tcp(from.1, to.1, 0x18, &[0; 6]);
+    let (header, _) = tcp::Header::mut_from_prefix(&mut bytes).expect("a header");
+    (header.seq, header.ack, header.window) = (from.2.into(), to.2.into(), 65_000.into());
+    let ip = build::Ipv4 { src: from.0.into(), dst: to.0.into(), proto: 6, ..build::Ipv4::default() };
+    [&ADDRESSES[..], &[8, 0], &ip.packet(bytes)].concat()
 }
 
 /// UDP over IPv6, with an extension header that has this number.
@@ -320,6 +339,7 @@ impl Rules {
     fn frames(self) -> Frames {
         match self {
             Rules::Before(Before::PopMpls, _) => Frames::Labelled,
+            Rules::Before(Before::Connect, _) => Frames::Segments,
             Rules::NextHops => Frames::Networks,
             Rules::Pop(frames) | Rules::SourcesPop(frames) | Rules::Kinds(frames) => frames,
             _ => Frames::Plain,
@@ -354,6 +374,8 @@ pub enum Before {
     Track,
     /// The same, and they are translated.
     Translate,
+    /// They are tracked, and belong to connections of TCP, both directions of each.
+    Connect,
 }
 
 /// The recirculation id of the other stage.
@@ -365,7 +387,7 @@ impl Before {
             Before::Hash => Action::Hash { basis: 3 },
             Before::PopMpls => Action::PopMpls { ethertype: 0x0800 },
             Before::Mark => Action::Set(Arc::new(Rewrite::field(Field::TunId, 9))),
-            Before::Track => Action::Ct(Arc::default()),
+            Before::Track | Before::Connect => Action::Ct(Arc::default()),
             Before::Translate => Action::Ct(Arc::new(Request { nat: Some(Translate::AsBefore), ..Request::default() })),
         }
     }
@@ -375,7 +397,7 @@ impl Before {
         let addresses = Some(([203, 0, 113, 1].into(), [203, 0, 113, 9].into()));
         let nat = Nat { side: Side::Src, addresses, ports: None, choice: Choice::Hash, persistent: false };
         let nat = match self {
-            Before::Track => None,
+            Before::Track | Before::Connect => None,
             Before::Translate => Some(Translate::New(nat)),
             _ => return None,
         };
@@ -384,16 +406,31 @@ impl Before {
 
     /// The flows of the other stage.
     fn later(self, source: PortNo, sink: PortNo) -> Vec<FlowSpec> {
-        let buckets = if self == Before::Hash { 8 } else { 1 };
-        let spec = |bucket: u128| {
+        let flows = match self {
+            Before::Hash => 8,
+            Before::Connect => 2,
+            _ => 1,
+        };
+        let spec = |flow: u128| {
             let (mut key, mut mask) = (Key::new(), Mask::wildcard());
             key.set(Field::InPortOxm, source.0.into());
             key.set(Field::RecircId, STAGE.into());
-            prefix(&mut key, &mut mask);
+            let mut commit = self.commit();
+            if self == Before::Connect {
+                segments(&mut key, &mut mask);
+            } else {
+                prefix(&mut key, &mut mask);
+            }
             match self {
                 Before::Hash => {
-                    key.set(Field::DpHash, bucket);
+                    key.set(Field::DpHash, flow);
                     mask.add(Field::DpHash, 7);
+                }
+                Before::Connect => {
+                    let is = if flow == 0 { CtState::NEW } else { CtState::EST };
+                    key.set(Field::CtState, (CtState::TRK | is).0.into());
+                    mask.add(Field::CtState, (CtState::TRK | CtState::NEW | CtState::EST).0.into());
+                    commit = commit.filter(|_| flow == 0);
                 }
                 Before::PopMpls => {}
                 Before::Track | Before::Translate => {
@@ -408,11 +445,11 @@ impl Before {
             FlowSpec {
                 key: Box::new(key),
                 mask: Box::new(mask),
-                actions: self.commit().into_iter().chain([Action::Output(sink)]).collect(),
+                actions: commit.into_iter().chain([Action::Output(sink)]).collect(),
                 tag: Arc::new(()),
             }
         };
-        (0..buckets).map(spec).collect()
+        (0..flows).map(spec).collect()
     }
 }
 
@@ -424,6 +461,14 @@ fn prefix(key: &mut Key, mask: &mut Mask) {
         (Field::NwFrag, 0, 3),
         (Field::NwDst, 0xc612_0000, 0xfffe_0000),
     ] {
+        key.set(field, value);
+        mask.add(field, bits);
+    }
+}
+
+/// TCP over IPv4.
+fn segments(key: &mut Key, mask: &mut Mask) {
+    for (field, value, bits) in [(Field::DlType, 0x0800, 0xffff), (Field::NwProto, 6, 0xff), (Field::NwFrag, 0, 3)] {
         key.set(field, value);
         mask.add(field, bits);
     }
@@ -474,6 +519,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                 key.set(Field::DlType, 0x8847);
                 mask.set_exact(Field::DlType);
             }
+            Rules::Before(Before::Connect, _) => segments(&mut key, &mut mask),
             Rules::Before(..) => prefix(&mut key, &mut mask),
             Rules::Tuples => {
                 extract(&frame(flow as u32, Frames::Plain), &mut key, VlanLimit::default());

@@ -9,9 +9,8 @@ use packet::{Key, Offload, Packet, Time};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
-use crate::action::{Decapsulation, PortNo};
+use crate::action::PortNo;
 use crate::actions::program::{Disposition, Needs, Program, Step};
-use crate::actions::tunnel::complete_outer;
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{CARRIED_BLOCKS, Tunnelled};
@@ -309,7 +308,7 @@ impl Executor {
 
     /// Counts that a frame was cut into `parts` segments, and the rest of it if it could not be cut to its end: that
     /// is one more packet, which is dropped.
-    fn count_segments(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
+    pub(super) fn count_segments(&self, parts: u64, result: Result<(), OffloadError>, in_port: PortNo) {
         self.counters.copied.add((parts + u64::from(result.is_err())).saturating_sub(1));
         if let Err(error) = result {
             let out_of_buffers = error == OffloadError::NoBuffer;
@@ -407,41 +406,6 @@ impl Executor {
         self.count_segments(parts, result, view.in_port());
     }
 
-    /// Takes the headers of a tunnel away, and sends the packet round again.
-    #[inline]
-    pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
-        self.tunnelled_from = in_port;
-        if packet.offload().is_gso() || packet.offload().needs_csum() && !is_of_inner(&packet) {
-            return self.pop_unfinished(pop, packet, in_port, next);
-        }
-        self.pop_finished(pop, packet, in_port, next);
-    }
-
-    #[inline]
-    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass) {
-        if let Some(reason) = self.refuses(next) {
-            return self.outputs.retire_one(packet, reason, in_port);
-        }
-        match pop.pop(&mut packet, &mut self.tunnelled) {
-            Ok(port) => {
-                if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
-                    self.counters.joined.add(1);
-                }
-            }
-            Err(reason) => self.outputs.retire_one(packet, reason, in_port),
-        }
-    }
-
-    #[cold]
-    fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
-        let (memory, mut parts) = (packet.memory(), 0);
-        let result = complete_outer(packet, memory, &mut |part| {
-            parts += 1;
-            self.pop_finished(pop, part, in_port, next);
-        });
-        self.count_segments(parts, result, in_port);
-    }
-
     /// Runs a clone. Its changes to the key must not be visible to the steps behind it.
     fn run_clone(&mut self, program: &Program, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
         if program.needs() != Needs::Key && !program.writes_metadata() {
@@ -462,16 +426,6 @@ impl Executor {
         self.scratch.push(key);
         result
     }
-}
-
-/// Whether the checksum that is left to do is beyond the outer headers of UDP or GRE.
-fn is_of_inner(packet: &Packet) -> bool {
-    let above = match packet.data().get(12..15) {
-        Some([0x08, 0x00, version]) => 14 + usize::from(version & 0xf) * 4,
-        Some([0x86, 0xdd, _]) => 14 + 40,
-        _ => return false,
-    };
-    usize::from(packet.offload().csum_start) > above
 }
 
 /// Hash of the fields that all packets of a connection in one direction have in common.

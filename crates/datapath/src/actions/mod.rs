@@ -6,3 +6,4 @@ pub mod program;
 mod rewrite;
 pub mod runs;
 pub mod tunnel;
+mod tunnel_pop;

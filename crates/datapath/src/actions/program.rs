@@ -260,10 +260,13 @@ impl Program {
         self.pushes_tunnel
     }
 
-    /// Whether it takes the headers of a tunnel away, and does nothing else.
+    /// The tunnel whose headers it takes away, if it does nothing else.
     #[inline(always)]
-    pub fn only_pops_tunnel(&self) -> bool {
-        self.steps.is_empty() && matches!(self.end, Disposition::TunnelPop(_))
+    pub fn only_pops_tunnel(&self) -> Option<&Decapsulation> {
+        match &self.end {
+            Disposition::TunnelPop(pop) if self.steps.is_empty() => Some(pop),
+            _ => None,
+        }
     }
 
     /// How many copies of a packet it recirculates at most.

@@ -289,8 +289,7 @@ impl Executor {
                 self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
             Disposition::TunnelPop(pop) => {
-                packets.drain(..).for_each(|packet| self.pop_tunnel(pop, packet, view.in_port(), next));
-                self.recirculation.finish_joining();
+                self.pop_batch(pop, packets, view.in_port(), next);
             }
             Disposition::Run(program) => self.run_all(program, packets, view, next),
             Disposition::Recirc(id)

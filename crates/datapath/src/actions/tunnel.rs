@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use packet::flow::tun_flags;
+use packet::flow::{block, tun_flags};
 use packet::wire::ip_proto;
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
@@ -23,9 +23,9 @@ use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
 
-use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::pipeline::metadata::Tunnelled;
+use crate::pipeline::metadata::TunnelOptions;
+use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
 pub struct Encapsulation {
@@ -187,13 +187,14 @@ fn inner_hash(frame: &[u8]) -> u32 {
             let addresses = word(at + 14);
             // Fragments have no ports, but for the first one, and have to stay together.
             let is_fragment = matches!(frame.get(at + 8..at + 10), Some([a, b]) if a & 0x3f | b != 0);
-            let ports = if is_fragment { 0 } else { half(at + 22) };
-            mix(mix(addresses, u64::from(ports)), u64::from(frame.get(at + 11).copied().unwrap_or(0)))
+            let proto = frame.get(at + 11).copied().unwrap_or(0);
+            let ports = if has_ports(proto) && !is_fragment { half(at + 22) } else { 0 };
+            mix(mix(addresses, u64::from(ports)), u64::from(proto))
         }
         Some([0x86, 0xdd, version]) if version >> 4 == 6 => {
             let addresses = mix(mix(word(at + 10), word(at + 18)), mix(word(at + 26), word(at + 34)));
             let next = frame.get(at + 8).copied().unwrap_or(0);
-            let ports = if matches!(next, 6 | 17 | 132) { half(at + 42) } else { 0 };
+            let ports = if has_ports(next) { half(at + 42) } else { 0 };
             mix(mix(addresses, u64::from(ports)), u64::from(next))
         }
         _ => mix(word(0), u64::from(half(8))),
@@ -201,11 +202,22 @@ fn inner_hash(frame: &[u8]) -> u32 {
     (mix(state, state >> 29) >> 32) as u32
 }
 
+/// Whether a header of this protocol begins with two ports. What ICMP has there differs from packet to packet.
+#[inline(always)]
+fn has_ports(proto: u8) -> bool {
+    matches!(proto, ip_proto::TCP | ip_proto::UDP | ip_proto::SCTP)
+}
+
 impl Decapsulation {
     /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
-    /// `received`.
+    /// `block` and `options`.
     #[inline]
-    pub fn pop(&self, packet: &mut Packet, received: &mut Tunnelled) -> Result<PortNo, DropReason> {
+    pub fn pop(
+        &self,
+        packet: &mut Packet,
+        block: &mut block::Tunnel,
+        options: &mut TunnelOptions,
+    ) -> Result<PortNo, DropReason> {
         let offload = *packet.offload();
         // The frame that carries the tunnel has no tags: the underlay's bridge has removed them.
         let frame = packet.data();
@@ -223,13 +235,15 @@ impl Decapsulation {
         {
             (protocol, port) = (Protocol::Erspan, erspan);
         }
-        let carried = metadata::receive(&frame[start..], protocol, verify, &mut received.block).map_err(reason)?;
+        let carried = metadata::receive(&frame[start..], protocol, verify, block).map_err(reason)?;
         let bare = match carried.payload {
+            // No port receives less.
+            Payload::Ethernet if carried.end - carried.start < 14 => return Err(DropReason::TunnelHeader),
             Payload::Ethernet => None,
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
         };
-        received.set_options(carried.options);
+        options.set(carried.options);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
         // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
         // passed on, as in Open vSwitch, which looks at no length of IP.
@@ -243,18 +257,28 @@ impl Decapsulation {
             let Some(header) = packet.push_front(14).filter(|_| has_room) else { return Err(DropReason::NoBuffer) };
             header[..12].fill(0);
             header[12..].copy_from_slice(&number.to_be_bytes());
-            let flags = received.block.tun_flags.get();
-            received.block.tun_flags.set(flags | tun_flags::BARE);
+            block.tun_flags.set(block.tun_flags.get() | tun_flags::BARE);
         }
         if outer_tos & ecn::MASK != 0 {
             mark_congestion(packet.data_mut(), outer_tos)?;
         }
         let moved = inner - if bare.is_some() { 14 } else { 0 };
-        let rest = packet.offload_mut();
-        *rest = Offload::NONE;
-        // What is still to be done is about the inner packet, or was about the outer one.
-        if offload.needs_csum() && usize::from(offload.csum_start) >= inner {
-            *rest = Offload { csum_start: offload.csum_start - moved as u16, ..offload };
+        // What is still to be done is about the inner packet, or was about the outer one. Hardly ever there is anything.
+        if offload != Offload::NONE {
+            let is_of_inner = offload.needs_csum() && usize::from(offload.csum_start) >= inner;
+            if offload.is_gso() && !is_of_inner {
+                // It would be cut within the tunnel's header.
+                return Err(DropReason::TunnelHeader);
+            }
+            let by = moved as u16;
+            *packet.offload_mut() = match is_of_inner {
+                true => Offload {
+                    csum_start: offload.csum_start - by,
+                    hdr_len: offload.hdr_len.saturating_sub(by),
+                    ..offload
+                },
+                false => Offload::NONE,
+            };
         }
         Ok(port)
     }

@@ -22,7 +22,7 @@ use crate::classify::cpu::Leveled;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
-use crate::pipeline::batch::{KeyExtractor, all};
+use crate::pipeline::batch::{KeyExtractor, all, differences};
 
 /// What the last batches of a receive queue were like, from which those of the next ones are predicted.
 pub struct RunHistory {
@@ -404,7 +404,20 @@ fn look_up<S: Simd, const SAME_ORIGIN: bool>(
         // An epoch that differs from that of `FlowRef::NONE`, so that the packet counts as stale.
         (found[i], at[i]) = (Found::MISS, !flow_counters.of(FlowRef::NONE).epoch());
     }
-    // 4. Compare the epochs: count where the entry still holds.
+    // 4. Compare the epochs: count where the entry still holds. Mostly, all packets have the same flow, or all have others: of one
+    //    flow, they are counted once.
+    if let [first, .., last] = &found[..count]
+        && first.flow == last.flow
+        && let (0, actions_differ) = differences(&found[..count])
+    {
+        let flow = first.flow;
+        let epoch = flow_counters.of(flow).epoch();
+        if at[..count].iter().fold(0, |differ, at| differ | at ^ epoch) == 0 {
+            let (bytes, flags) = headers.sums(all(count));
+            flow_counters.add(flow, count as u16, bytes, flags, now);
+            return Mixed { known: all(count), unusual, uniform: actions_differ == 0 };
+        }
+    }
     let (mut stale, mut differ) = (0, 0);
     for i in 0..count {
         let counters = flow_counters.of(found[i].flow);

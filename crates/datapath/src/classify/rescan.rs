@@ -11,8 +11,8 @@ use packet::flow::template::{Template, WINDOW_WORDS};
 use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
-use super::prefetch;
 use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
+use super::{bits, prefetch};
 use crate::pipeline::metadata::Metadata;
 
 /// Finds runs and lines of a batch. Packets of `counted` are not in runs with packets that are not.
@@ -25,11 +25,10 @@ pub fn rescan(
     headers: &mut MaskedHeaders,
 ) -> Scan {
     let mut scan = Scan { leaders: 0, unusual: 0 };
-    // The line of the packet before, if it has a pattern, and the start of the present run.
-    let mut before = Aligned([0; 8]);
-    let mut first = 0;
+    let (mut usual, mut metadata_at) = (0u32, [0; BATCH_SIZE]);
     headers.longest = 0;
     let count = packets.len().min(BATCH_SIZE);
+    // 1. The headers.
     for i in 0..count {
         if i + AHEAD < count {
             prefetch(packets[i + AHEAD].data().as_ptr());
@@ -40,32 +39,54 @@ pub fn rescan(
         // Only Ethernet frames have a template.
         let template = Template::of(packet.data(), vlan_limit).filter(|_| metadata.is_ethernet(i));
         let pattern = template.and_then(|template| plan.pattern(template));
-        let Some((pattern, flags)) = pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) else {
-            scan.unusual |= 1 << i;
-            (headers.bytes[i], headers.flags[i]) = (length, 0);
-            before = Aligned([0; 8]);
-            continue;
-        };
-        let line = line(plan, pattern, packet, i, metadata);
-        if line.0 == before.0
-            && metadata.is_same(i, i - 1)
+        match pattern.and_then(|p| Some((p, fitting::<true>(&p.layout, packet)?))) {
+            Some((pattern, flags)) => {
+                usual |= 1 << i;
+                metadata_at[i] = pattern.metadata_at;
+                headers.lines[i] = line(pattern, packet);
+                (headers.bytes[i], headers.flags[i]) = (length, flags);
+            }
+            None => {
+                scan.unusual |= 1 << i;
+                (headers.bytes[i], headers.flags[i]) = (length, 0);
+            }
+        }
+    }
+    // 2. The metadata, of all packets one after the other: what is the same for all is done once, and no line is read soon after a
+    //    part of it was written, for which the processor would have to wait.
+    for part in &plan.metadata {
+        metadata.each_half_word(part.number.into(), bits(usual), |i, value| {
+            let line: &mut [u8; 64] = zerocopy::transmute_mut!(&mut headers.lines[i].0);
+            let at = usize::from(metadata_at[i]);
+            if let Some(place) = line[at..].first_chunk_mut::<4>() {
+                *place = (value & part.mask).to_ne_bytes();
+            }
+            metadata_at[i] += 4;
+        });
+    }
+    // 3. The runs. `first`: the start of the present one.
+    let mut first = 0;
+    for i in bits(usual) {
+        let follows = i > 0 && usual >> (i - 1) & 1 != 0;
+        if follows
+            && headers.lines[i].0 == headers.lines[first].0
+            && metadata.is_same(i, first)
             && counted >> (i - 1) & 3 != 1
             && counted >> (i - 1) & 3 != 2
         {
-            headers.bytes[first] += length;
-            headers.flags[first] |= flags;
+            headers.bytes[first] += headers.bytes[i];
+            headers.flags[first] |= headers.flags[i];
             continue;
         }
         scan.leaders |= 1 << i;
-        (first, before) = (i, line);
-        (headers.lines[i], headers.bytes[i], headers.flags[i]) = (line, length, flags);
+        first = i;
     }
     scan
 }
 
-/// The line of a packet. It is never all zeros, since its origin is not zero.
+/// The line of a packet, without metadata. It is never all zeros, since its origin is not zero.
 #[inline(always)]
-fn line(plan: &Plan, pattern: &Pattern, packet: &Packet, i: usize, metadata: &Metadata) -> Aligned {
+fn line(pattern: &Pattern, packet: &Packet) -> Aligned {
     let at = pattern.at as usize;
     let mut line = Aligned(pattern.salt.0);
     let own;
@@ -79,13 +100,6 @@ fn line(plan: &Plan, pattern: &Pattern, packet: &Packet, i: usize, metadata: &Me
     let (words, _) = bytes.as_chunks::<8>();
     for ((word, bytes), mask) in line.0.iter_mut().zip(words).zip(&pattern.mask.0).take(WINDOW_WORDS) {
         *word |= u64::from_ne_bytes(*bytes) & mask;
-    }
-    if !plan.metadata.is_empty() {
-        let bytes: &mut [u8; 64] = zerocopy::transmute_mut!(&mut line.0);
-        let (parts, _) = bytes[usize::from(pattern.metadata_at)..].as_chunks_mut::<4>();
-        for (part, bits) in parts.iter_mut().zip(&plan.metadata) {
-            *part = (metadata.half_word(i, bits.number.into()) & bits.mask).to_ne_bytes();
-        }
     }
     line
 }

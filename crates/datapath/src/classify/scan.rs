@@ -10,7 +10,7 @@ use packet::flow::template::{Layout, TAG, TAG_AT, Template};
 use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
-use super::prefetch;
+use super::{bits, prefetch};
 use crate::classify::cpu::simd::Simd;
 
 /// How many packets ahead the first cache line of a frame is prefetched.
@@ -37,6 +37,25 @@ impl Default for MaskedHeaders {
             flags: [0; BATCH_SIZE],
             longest: 0,
         }
+    }
+}
+
+impl MaskedHeaders {
+    /// Bytes and TCP flags of these packets, or runs, together.
+    #[inline(always)]
+    pub fn sums(&self, those: u32) -> (u32, u16) {
+        let count = those.trailing_ones() as usize;
+        let (mut bytes, mut flags) = (0, 0);
+        for (own, own_flags) in self.bytes[..count].iter().zip(&self.flags[..count]) {
+            bytes += own;
+            flags |= own_flags;
+        }
+        // What is left without the lowest ones.
+        for i in bits(those & those.wrapping_add(1)) {
+            bytes += self.bytes[i];
+            flags |= self.flags[i];
+        }
+        (bytes, flags)
     }
 }
 

@@ -18,9 +18,12 @@ use super::trail::Trail;
 use super::{Conntrack, verify};
 use crate::actions::program::{Program, Way};
 use crate::classify::bits;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated, in_words};
 use crate::classify::cache::headers::Found;
+use crate::classify::cpu::simd::Simd;
+use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::plan::Origin;
+use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
@@ -31,7 +34,7 @@ use crate::sync::rcu::Guard;
 
 /// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
 /// result of their first flow. Afterwards no result is a fused connection.
-#[inline(never)]
+#[inline(always)]
 pub fn resolve(
     conntrack: &Conntrack,
     fused: &FusedTable,
@@ -40,86 +43,84 @@ pub fn resolve(
     meta: &mut BatchMeta,
     now: Time,
 ) {
-    let table = &conntrack.tracker.table;
-    let mut those = bits(meta.starts()).fold(0, |those, i| those | u32::from(meta.found[i].action.is_fused()) << i);
-    if those == 0 {
-        return;
-    }
-    if !conntrack.is_fusing() {
-        return bits(those).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
-    }
-    // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-    let (mut tcp, mut lost) = (0u32, 0u32);
-    let mut connections = [fused.get(0); BATCH_SIZE];
-    let mut places = [None; BATCH_SIZE];
-    for i in bits(those) {
-        let Some(number) = meta.found[i].action.fused() else { continue };
-        connections[i] = fused.get(number);
-        places[i] = table.prefetch_slot(&connections[i].remembered);
-        lost |= u32::from(places[i].is_none()) << i;
-        tcp |= u32::from(connections[i].is_tcp) << i;
-    }
-    // 2. Count the packets for the flows of the first pass, whichever way they go.
-    let count = packets.len();
-    for i in bits(those & !meta.counted()) {
-        let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
-        counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
-    }
-    // 3. Each packet of a run may go another way.
-    let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
-    for i in bits(runs) {
-        let run = i..meta.end_of_run(i, count);
-        meta.split_run(i, &packets[run.clone()]);
-        for at in run {
-            (connections[at], places[at]) = (connections[i], places[i]);
-            those |= 1 << at;
-            lost |= (lost >> i & 1) << at;
-            tcp |= (tcp >> i & 1) << at;
-        }
-    }
-    // 4. Verify the packets. Protocols one after the other, since each is read by other code.
-    let mut segments = [Segment::default(); BATCH_SIZE];
-    let mut right = 0u32;
-    for i in bits(those & !lost & !tcp) {
-        right |= u32::from(verify::is_right_udp(&packets[i], connections[i].ip.into())) << i;
-    }
-    for i in bits(those & !lost & tcp) {
-        if let Some(segment) = verify::tcp_segment(&packets[i], connections[i].ip.into()) {
-            segments[i] = segment;
-            right |= 1 << i;
-        }
-    }
-    // 5. Look the connections over.
-    let batch = Fusable { those, right, connections, places, segments };
-    let deadlines = Deadlines::new(Moment::of(now));
-    let mut work = ShortWay {
-        table,
-        liberal: conntrack.tracker.is_liberal(),
-        now: deadlines,
-        counters,
-        time: now,
-        sum: Sum::NONE,
-    };
-    let passed = work.look_over::<false>(&batch, !tcp, meta) | work.look_over::<true>(&batch, tcp, meta);
-    work.flush();
-    // 6. Translate, and give those packets their result that do not go the long way.
-    for i in bits(those & !passed) {
-        meta.found[i].action = FastAction::PROGRAM;
-    }
-    for i in bits(passed) {
-        let connection = batch.connections[i];
-        match connection.translated {
-            Translated::No => {}
-            Translated::Short => {
-                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
-                let (ip, transport) = (connection.ip.into(), connection.transport.into());
-                connection.translation.apply(packets[i].data_mut(), ip, transport, connection.is_tcp, partial);
+    at_best(Resolve { conntrack, fused, counters, packets, meta, now });
+}
+
+/// The arguments of [`resolve`], which is compiled for each level of the processor: what is read of connections is many parts of
+/// words, which take half of the instructions where shifts need no particular register.
+struct Resolve<'a> {
+    conntrack: &'a Conntrack,
+    fused: &'a FusedTable,
+    counters: FlowCounters<'a>,
+    packets: &'a mut [Packet],
+    meta: &'a mut BatchMeta,
+    now: Time,
+}
+
+impl Leveled for Resolve<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Resolve { conntrack, fused, counters, packets, meta, now } = self;
+        let table = &conntrack.tracker.table;
+        if !conntrack.is_fusing() {
+            for i in bits(meta.starts()) {
+                let action = &mut meta.found[i].action;
+                if action.is_fused() {
+                    *action = FastAction::PROGRAM;
+                }
             }
-            Translated::Long => translate(fused, connection, meta.found[i].action, &mut packets[i]),
+            return;
         }
-        meta.found[i] = connection.result();
+        // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
+        let (mut those, mut tcp) = (0u32, 0u32);
+        let mut connections = [fused.get(0); BATCH_SIZE];
+        let mut places = [None; BATCH_SIZE];
+        for i in bits(meta.starts()) {
+            let Some(number) = meta.found[i].action.fused() else { continue };
+            connections[i] = fused.get(number);
+            places[i] = table.prefetch_slot(&connections[i].remembered);
+            those |= 1 << i;
+            tcp |= u32::from(connections[i].is_tcp) << i;
+        }
+        if those == 0 {
+            return;
+        }
+        // 2. Count the packets for the flows of the first pass, whichever way they go.
+        let count = packets.len();
+        for i in bits(those & !meta.counted()) {
+            let (bytes, flags) = (meta.headers.bytes[i], meta.headers.flags[i]);
+            counters.add(meta.found[i].flow, (meta.end_of_run(i, count) - i) as u16, bytes, flags, now);
+        }
+        // 3. Each packet of a run may go another way.
+        let runs = those & !(meta.starts() >> 1 | 1 << (count - 1));
+        for i in bits(runs) {
+            let run = i..meta.end_of_run(i, count);
+            meta.split_run(i, &packets[run.clone()]);
+            for at in run {
+                (connections[at], places[at]) = (connections[i], places[i]);
+                those |= 1 << at;
+                tcp |= (tcp >> i & 1) << at;
+            }
+        }
+        // 4. Take the packets. Protocols one after the other, since each is read by other code.
+        let connections = Connections { connections: &connections, places: &places };
+        let mut work = ShortWay {
+            table,
+            fused,
+            liberal: conntrack.tracker.is_liberal(),
+            now: Deadlines::new(Moment::of(now)),
+            counters,
+            time: now,
+            sum: Sum::NONE,
+        };
+        let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
+            | work.take::<true>(&connections, those & tcp, packets, meta);
+        work.flush(&meta.headers);
+        bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
+        meta.add_counted(those);
     }
-    meta.add_counted(those);
 }
 
 /// Translates a packet by the translation of its own that its connection has.
@@ -130,41 +131,36 @@ fn translate(fused: &FusedTable, connection: &Fused, action: FastAction, packet:
     fused.translation(number).apply(packet.data_mut(), &place);
 }
 
-/// Packets whose entries are fused.
-struct Fusable<'a> {
-    those: u32,
-    /// Those that are as they should be.
-    right: u32,
-    connections: [&'a Fused; BATCH_SIZE],
-    places: [Option<Place<'a>>; BATCH_SIZE],
-    /// Those of TCP.
-    segments: [Segment; BATCH_SIZE],
+/// The connections of those packets whose entries are fused, and where they are.
+struct Connections<'a> {
+    connections: &'a [&'a Fused; BATCH_SIZE],
+    places: &'a [Option<Place<'a>>; BATCH_SIZE],
 }
 
-impl Fusable<'_> {
-    /// Whether one of these packets is of the same direction of a connection as packet `i`, and came before it.
+impl Connections<'_> {
+    /// Whether one of these packets is of the same direction of a connection as packet `i`.
     #[cold]
-    fn is_behind(&self, i: usize, those: u32) -> bool {
+    fn has_one_of(&self, i: usize, those: u32) -> bool {
         let own = &self.connections[i].remembered;
-        bits(those & ((1 << i) - 1)).any(|earlier| self.connections[earlier].remembered == *own)
+        bits(those).any(|other| self.connections[other].remembered == *own)
     }
 }
 
 /// Packets that are counted together: consecutive ones with the same later flows.
 struct Sum {
     flows: [FlowAt; LATER],
-    packets: u16,
-    bytes: u32,
-    flags: u16,
+    flows_in_words: [u64; LATER],
+    packets: u32,
 }
 
 impl Sum {
-    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], packets: 0, bytes: 0, flags: 0 };
+    const NONE: Sum = Sum { flows: [FlowAt::NONE; LATER], flows_in_words: [0; LATER], packets: 0 };
 }
 
 /// What the short way needs.
 struct ShortWay<'a> {
     table: &'a Table,
+    fused: &'a FusedTable,
     liberal: bool,
     now: Deadlines,
     counters: FlowCounters<'a>,
@@ -184,56 +180,79 @@ impl Fused {
 impl ShortWay<'_> {
     /// Whether the flows of the way are what they were. Afterwards, the sum is for them.
     #[inline(always)]
-    fn holds(&mut self, later: &[FlowAt; LATER]) -> bool {
-        let key = |flows: &[FlowAt; LATER]| flows.map(|at| at.key());
-        if key(&self.sum.flows) == key(later) {
+    fn holds(&mut self, later: &[FlowAt; LATER], headers: &MaskedHeaders) -> bool {
+        if self.sum.flows_in_words == in_words(later) {
             return true;
         }
         let holds = later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch);
         if holds {
-            self.flush();
-            self.sum.flows = *later;
+            self.flush(headers);
+            (self.sum.flows, self.sum.flows_in_words) = (*later, in_words(later));
         }
         holds
     }
 
     /// Counts the packets of the sum.
     #[inline(always)]
-    fn flush(&mut self) {
-        let Sum { flows, packets, bytes, flags } = std::mem::replace(&mut self.sum, Sum::NONE);
-        for later in flows.iter().filter(|later| later.flow != FlowRef::NONE && packets > 0) {
-            self.counters.add(later.flow, packets, bytes, flags, self.time);
+    fn flush(&mut self, headers: &MaskedHeaders) {
+        let Sum { flows, packets, .. } = std::mem::replace(&mut self.sum, Sum::NONE);
+        if packets == 0 {
+            return;
+        }
+        let (bytes, flags) = headers.sums(packets);
+        for later in flows.iter().filter(|later| later.flow != FlowRef::NONE) {
+            self.counters.add(later.flow, packets.count_ones() as u16, bytes, flags, self.time);
         }
     }
 
-    /// Takes packets through their connections, and counts them for the later flows, all of TCP or all of UDP. Returns those that
-    /// have passed; with the others, nothing was done. Packets must not overtake an earlier one of their connection that
-    /// goes the long way.
+    /// Takes those packets the short way, all of TCP or all of UDP: verifies them, looks their connections over, counts them for the
+    /// later flows, translates them, and gives them their result. Returns those that have passed; with the others, nothing
+    /// was done. Packets must not overtake an earlier one of their connection that goes the long way.
     #[inline(always)]
-    fn look_over<const TCP: bool>(&mut self, batch: &Fusable<'_>, protocol: u32, meta: &BatchMeta) -> u32 {
-        let those = batch.those & protocol;
-        let (mut passed, mut long) = (0u32, those & !batch.right);
-        for i in bits(those & batch.right) {
-            let connection = batch.connections[i];
-            let passes = (long == 0 || !batch.is_behind(i, long))
-                && self.holds(&connection.later)
-                && batch.places[i].is_some_and(|place| {
+    fn take<const TCP: bool>(
+        &mut self,
+        connections: &Connections<'_>,
+        those: u32,
+        packets: &mut [Packet],
+        meta: &mut BatchMeta,
+    ) -> u32 {
+        let (mut passed, mut long) = (0u32, 0u32);
+        for i in bits(those) {
+            let connection = connections.connections[i];
+            let ip = connection.ip.into();
+            let segment = if TCP {
+                verify::tcp_segment(&packets[i], ip)
+            } else {
+                verify::is_right_udp(&packets[i], ip).then(Segment::default)
+            };
+            // Not in closures, which would not be compiled for the processor's level.
+            let passes = match (connections.places[i], segment) {
+                (Some(place), Some(segment))
+                    if (long == 0 || !connections.has_one_of(i, long))
+                        && self.holds(&connection.later, &meta.headers) =>
+                {
                     let (table, remembered) = (self.table, &connection.remembered);
                     if TCP {
-                        table.pass_tcp_at(place, remembered, &batch.segments[i], self.liberal, &mut self.now)
+                        table.pass_tcp_at(place, remembered, &segment, self.liberal, &mut self.now)
                     } else {
                         table.pass_simple_at(place, remembered, &mut self.now)
                     }
-                });
-            if passes {
-                let Sum { packets, bytes, flags, .. } = &mut self.sum;
-                *packets += 1;
-                *bytes += meta.headers.bytes[i];
-                *flags |= meta.headers.flags[i];
-                passed |= 1 << i;
-            } else {
+                }
+                _ => false,
+            };
+            if !passes {
                 long |= 1 << i;
+                continue;
             }
+            passed |= 1 << i;
+            self.sum.packets |= 1 << i;
+            if connection.translated == Translated::Short {
+                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
+                connection.translation.apply(packets[i].data_mut(), ip, connection.transport.into(), TCP, partial);
+            } else if connection.translated == Translated::Long {
+                translate(self.fused, connection, meta.found[i].action, &mut packets[i]);
+            }
+            meta.found[i] = connection.result();
         }
         passed
     }

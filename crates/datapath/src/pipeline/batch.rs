@@ -275,7 +275,12 @@ impl BatchMeta {
     pub fn add_counted(&mut self, counted: u32) {
         self.counted |= counted;
         let first = self.found[0].action;
-        let differ = bits(self.starts).fold(0, |differ, at| differ | self.found[at].action.differs(first));
+        let count = self.starts.trailing_ones() as usize;
+        let differ = if self.starts == all(count) {
+            differences(&self.found[..count]).1
+        } else {
+            bits(self.starts).fold(0, |differ, at| differ | self.found[at].action.differs(first))
+        };
         self.uniform = differ == 0 && self.are_all_counted();
     }
 }
@@ -382,6 +387,16 @@ impl BatchMeta {
         }
         self.starts = all(packets.len());
     }
+}
+
+/// The bits in which some result differs from the first one: of the flow, and of what is done.
+#[inline(always)]
+pub fn differences(found: &[Found]) -> (u32, u32) {
+    // As words, so that several are compared at once.
+    let words = found.iter().map(|found| -> u64 { zerocopy::transmute!(*found) });
+    let first = words.clone().next().unwrap_or(0);
+    let [flow, action]: [u32; 2] = zerocopy::transmute!(words.fold(0, |differ, word| differ | word ^ first));
+    (flow, action)
 }
 
 /// The result for a run.

@@ -188,6 +188,14 @@ impl Worker {
                         let longest = meta.headers.longest;
                         return executor.outputs.push_batch(rewrite.port(), packets, longest, in_port, executor.now);
                     }
+                    let first = meta.found[0];
+                    if action == FastAction::PROGRAM
+                        && bits(meta.starts()).all(|at| meta.found[at] == first)
+                        && let CompiledAction::Program(program) = table.arena.action(first.flow, guard)
+                        && let Some(pop) = program.only_pops_tunnel()
+                    {
+                        return executor.pop_batch(pop, packets, in_port, pass.of(program));
+                    }
                 }
                 FastActionKind::Miss => {}
             }
@@ -205,7 +213,7 @@ impl Worker {
             if action == FastAction::PROGRAM && is_followed(run.end) {
                 // Packets that leave a tunnel differ in nothing that this depends on.
                 let only_pops = match table.arena.action(flow, guard) {
-                    CompiledAction::Program(program) => program.only_pops_tunnel(),
+                    CompiledAction::Program(program) => program.only_pops_tunnel().is_some(),
                     _ => false,
                 };
                 while only_pops && is_followed(run.end) {

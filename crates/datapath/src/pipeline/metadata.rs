@@ -7,7 +7,7 @@
 use packet::flow::{Block, BlockId, Blocks, block};
 use packet::{BATCH_SIZE, Key};
 
-use crate::action::PortNo;
+use crate::port_no::PortNo;
 
 /// The blocks of a key that do not come from the frame.
 pub const CARRIED_BLOCKS: [BlockId; 6] =
@@ -36,36 +36,46 @@ type CarriedBlocks = [Block; CARRIED_BLOCKS.len()];
 pub struct Tunnelled {
     /// All but the options.
     pub block: block::Tunnel,
-    options: [u8; OPTIONS],
-    option_len: u8,
+    /// The options.
+    pub options: TunnelOptions,
+}
+
+/// The options of a packet that has left a tunnel.
+pub struct TunnelOptions {
+    bytes: [u8; OPTIONS],
+    len: u8,
 }
 
 /// Bytes of the blocks that options lie in: as they were on the wire, and their length in the last byte.
 const OPTIONS: usize = 256;
+/// The places of a tunnel's block, and of the first block of options.
+const TUNNEL: usize = 1;
+const FIRST_OPTIONS: usize = 2;
 
 impl Default for Tunnelled {
     fn default() -> Tunnelled {
-        Tunnelled { block: zerocopy::FromZeros::new_zeroed(), options: [0; OPTIONS], option_len: 0 }
+        let options = TunnelOptions { bytes: [0; OPTIONS], len: 0 };
+        Tunnelled { block: zerocopy::FromZeros::new_zeroed(), options }
     }
 }
 
-impl Tunnelled {
+impl TunnelOptions {
     /// Sets the options, of at most 252 bytes.
     #[inline(always)]
-    pub fn set_options(&mut self, options: &[u8]) {
-        self.option_len = 0;
+    pub fn set(&mut self, options: &[u8]) {
+        self.len = 0;
         if !options.is_empty() {
-            self.copy_options(options);
+            self.copy(options);
         }
     }
 
     #[inline(never)]
-    fn copy_options(&mut self, options: &[u8]) {
-        let Some(place) = self.options[..OPTIONS - 1].get_mut(..options.len()) else { return };
+    fn copy(&mut self, options: &[u8]) {
+        let Some(place) = self.bytes[..OPTIONS - 1].get_mut(..options.len()) else { return };
         place.copy_from_slice(options);
-        self.options[options.len()..].fill(0);
-        self.option_len = options.len() as u8;
-        self.options[OPTIONS - 1] = self.option_len;
+        self.bytes[options.len()..].fill(0);
+        self.len = options.len() as u8;
+        self.bytes[OPTIONS - 1] = self.len;
     }
 }
 
@@ -99,30 +109,49 @@ impl Metadata {
     /// As [`take`](Metadata::take), for a packet that has left a tunnel whose port receives it.
     #[inline(always)]
     pub fn take_tunnelled(&mut self, i: usize, in_port: PortNo, tunnelled: &Tunnelled) {
+        *self.tunnel_mut(i) = tunnelled.block;
+        self.finish_tunnelled(i, in_port, &tunnelled.options);
+    }
+
+    /// The place for what the headers of a tunnel said about a packet, all but the options.
+    /// [`finish_tunnelled`](Metadata::finish_tunnelled) has to follow.
+    #[inline(always)]
+    pub fn tunnel_mut(&mut self, i: usize) -> &mut block::Tunnel {
+        zerocopy::transmute_mut!(&mut self.blocks.get_or_insert_with(no_blocks)[i][TUNNEL])
+    }
+
+    /// As [`take_tunnelled`](Metadata::take_tunnelled), where the tunnel's block is in place.
+    #[inline(always)]
+    pub fn finish_tunnelled(&mut self, i: usize, in_port: PortNo, options: &TunnelOptions) {
         let [a, b, c, d] = in_port.0.to_be_bytes();
         self.common[i] = [0; COMMON_WORDS];
         self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
-        let blocks = self.blocks.get_or_insert_with(no_blocks);
-        blocks[i][1] = Block(zerocopy::transmute!(tunnelled.block));
         self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
-        if tunnelled.option_len != 0 {
-            for (at, bytes) in tunnelled.options.as_chunks::<64>().0.iter().enumerate() {
-                blocks[i][2 + at] = Block(*bytes);
-                self.present[i] = self.present[i].with(CARRIED_BLOCKS[2 + at]);
-            }
+        if options.len != 0 {
+            self.take_options(i, options);
+        }
+    }
+
+    #[inline(never)]
+    fn take_options(&mut self, i: usize, options: &TunnelOptions) {
+        let blocks = self.blocks.get_or_insert_with(no_blocks);
+        for (at, bytes) in options.bytes.as_chunks::<64>().0.iter().enumerate() {
+            blocks[i][FIRST_OPTIONS + at] = Block(*bytes);
+            self.present[i] = self.present[i].with(CARRIED_BLOCKS[FIRST_OPTIONS + at]);
         }
     }
 
     /// Whether a packet has left the tunnel with the same headers as this one.
     pub fn is_tunnelled_by(&self, i: usize, tunnelled: &Tunnelled) -> bool {
         let Some(blocks) = &self.blocks else { return false };
-        let has_options = self.present[i].has(CARRIED_BLOCKS[2]);
+        let has_options = self.present[i].has(CARRIED_BLOCKS[FIRST_OPTIONS]);
         let same_options = || {
-            tunnelled.options.as_chunks::<64>().0.iter().zip(&blocks[i][2..]).all(|(bytes, block)| block.0 == *bytes)
+            let options = tunnelled.options.bytes.as_chunks::<64>().0;
+            options.iter().zip(&blocks[i][FIRST_OPTIONS..]).all(|(bytes, block)| block.0 == *bytes)
         };
         self.present[i].has(BlockId::Tunnel)
-            && blocks[i][1] == Block(zerocopy::transmute!(tunnelled.block))
-            && has_options == (tunnelled.option_len != 0)
+            && blocks[i][TUNNEL] == Block(zerocopy::transmute!(tunnelled.block))
+            && has_options == (tunnelled.options.len != 0)
             && (!has_options || same_options())
     }
 
@@ -163,8 +192,19 @@ impl Metadata {
             && (self.present[i].0 == Blocks::COMMON.0 || self.has_same_blocks(i, j))
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn has_same_blocks(&self, i: usize, j: usize) -> bool {
+        match &self.blocks {
+            Some(blocks) if self.present[i].0 == Blocks::COMMON.with(BlockId::Tunnel).0 => {
+                let (a, b) = (blocks[i][TUNNEL].words(), blocks[j][TUNNEL].words());
+                a.iter().zip(b).fold(0, |differ, (a, b)| differ | a ^ b) == 0
+            }
+            _ => self.has_same_of_any(i, j),
+        }
+    }
+
+    #[inline(never)]
+    fn has_same_of_any(&self, i: usize, j: usize) -> bool {
         let has = |at: usize| self.present[i].has(CARRIED_BLOCKS[at]);
         let Some(blocks) = &self.blocks else { return true };
         (0..CARRIED_BLOCKS.len()).filter(|&at| has(at)).all(|at| blocks[i][at] == blocks[j][at])
@@ -174,6 +214,22 @@ impl Metadata {
     #[inline(always)]
     pub fn is_ethernet(&self, i: usize) -> bool {
         half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE) == 0
+    }
+
+    /// Calls `take` with a half word of each of some packets: as [`half_word`](Metadata::half_word), without what is the same for all.
+    #[inline(always)]
+    pub fn each_half_word(&self, number: usize, of: impl Iterator<Item = usize>, mut take: impl FnMut(usize, u32)) {
+        match (number.checked_sub(2 * COMMON_WORDS), &self.blocks) {
+            (None, _) => of.for_each(|i| take(i, half(self.common[i][number / 2], number))),
+            (Some(number), Some(blocks)) => {
+                let (block, word) = (number / BLOCK_HALF_WORDS, number % BLOCK_HALF_WORDS / 2);
+                of.for_each(|i| {
+                    let has = self.present[i].has(CARRIED_BLOCKS[block]);
+                    take(i, if has { half(blocks[i][block].words()[word], number) } else { 0 });
+                });
+            }
+            (Some(_), None) => of.for_each(|i| take(i, 0)),
+        }
     }
 
     /// Four bytes of a packet's metadata, in memory order. They are numbered from the input port in the common block
@@ -226,8 +282,9 @@ fn no_blocks() -> Box<[CarriedBlocks; BATCH_SIZE]> {
 /// The first or second half of a word, in memory order.
 #[inline(always)]
 fn half(word: u64, number: usize) -> u32 {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    u32::from_ne_bytes(if number.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
+    let is_first = number.is_multiple_of(2);
+    let is_low = is_first == cfg!(target_endian = "little");
+    if is_low { word as u32 } else { (word >> 32) as u32 }
 }
 
 /// The half words of a mask's metadata, numbered as those of packets. Left out are the input port and the

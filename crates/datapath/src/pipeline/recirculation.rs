@@ -188,7 +188,8 @@ impl Recirculation {
     #[inline(always)]
     pub fn push_tunnelled(&mut self, in_port: PortNo, pass: Pass, packet: Packet, tunnelled: &Tunnelled) -> bool {
         let stage = RecircStage { in_port, recirc_id: 0 };
-        if packet.offload().needs_csum() {
+        // A super-frame is whole already.
+        if packet.offload().needs_csum() && !packet.offload().is_gso() {
             return self.join_tunnelled(stage, pass, packet, tunnelled);
         }
         self.finish_joining();

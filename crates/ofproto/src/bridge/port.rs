@@ -184,9 +184,15 @@ impl Bridge {
         changed.flatten().ok_or_else(|| self.no_such_port(port))
     }
 
-    /// Changes the VLAN configuration of a port.
+    /// Changes the VLAN configuration of a port. What was learnt there is forgotten: a frame for an address that was learnt in another
+    /// VLAN would be sent to the port, whether or not it carries that VLAN now.
     pub fn set_port_vlan(&self, port: OfPort, vlan: PortVlan) -> Result<(), Error> {
-        self.with_port(port, |state| state.vlan = vlan)
+        let has_changed = self.with_port(port, |state| std::mem::replace(&mut state.vlan, vlan.clone()) != vlan)?;
+        if has_changed {
+            let now = self.now();
+            self.change_macs(|macs| macs.flush_learnt(port, now));
+        }
+        Ok(())
     }
 
     /// The port with this name.

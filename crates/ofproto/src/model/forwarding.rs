@@ -20,6 +20,8 @@ use packet::Time;
 use parking_lot::Mutex;
 use tunnel::fields::FieldTable;
 
+pub(crate) use crate::model::shared::{BridgeId, PatchCounters};
+
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::group::Group;
 use crate::model::mac::{MacLearning, MacUse};
@@ -34,10 +36,6 @@ use crate::table::Table;
 
 /// Tables that exist.
 pub(crate) const TABLES: usize = 255;
-
-/// Identity of a bridge, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BridgeId(pub u32);
 
 /// The state of all bridges.
 #[derive(Default)]
@@ -258,13 +256,4 @@ impl PortState {
             }
         }
     }
-}
-
-/// Counters of a patch port or a tunnel port.
-#[derive(Debug, Default)]
-pub(crate) struct PatchCounters {
-    pub rx_packets: AtomicU64,
-    pub rx_bytes: AtomicU64,
-    pub tx_packets: AtomicU64,
-    pub tx_bytes: AtomicU64,
 }

@@ -311,6 +311,11 @@ impl MacTable {
         self.remove_where(now, |entry| ports.contains(&entry.port));
     }
 
+    /// Forgets what was learnt of a port, whose VLANs are others now; static entries stay.
+    pub fn flush_learnt(&mut self, port: OfPort, now: Time) {
+        self.remove_where(now, |entry| !entry.fixed && entry.port == port);
+    }
+
     /// Forgets everything; for a table that replaces another.
     pub fn clear(&mut self, now: Time) {
         self.remove_where(now, |_| true);

@@ -19,7 +19,7 @@ use tunnel::config::{Config, Kind};
 use tunnel::header::Protocol;
 use tunnel::matching::{Ports, Received, SameConfig};
 
-use super::forwarding::{BridgeId, PatchCounters};
+use super::shared::{BridgeId, PatchCounters};
 
 /// A tunnel port, as OpenFlow and the database know it.
 #[derive(Debug)]

@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hashbrown::HashMap;
 use netstate::neighbours::Mac;
 use netstate::state::NetState;
+use openflow::OfPort;
 use packet::Time;
 use parking_lot::Mutex;
+
+use crate::model::shared::BridgeId;
 
 /// How many hops are kept. Flows with further ones are translated again whenever anything changes.
 const MAX_HOPS: usize = 65536;
@@ -68,6 +71,25 @@ impl Hop {
     pub fn note_use(&self, used: Time) {
         self.used.fetch_max(used.0, Ordering::Relaxed);
     }
+}
+
+/// A neighbour whose address is not known, and who asks for it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Question {
+    /// The bridge of the underlay.
+    pub bridge: BridgeId,
+    /// Its name.
+    pub name: Box<str>,
+    /// The device that has the route.
+    pub device: Box<str>,
+    /// That device as the bridge's port: the question comes from there.
+    pub port: OfPort,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Its IP address.
+    pub source: IpAddr,
+    /// The neighbour.
+    pub neighbour: IpAddr,
 }
 
 /// See the [module](self).

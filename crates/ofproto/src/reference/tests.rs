@@ -500,7 +500,9 @@ impl Pair {
 
     pub fn vlan(&mut self, port: u32, vlan: PortVlan) {
         if self.bed.bridge.set_port_vlan(OfPort(port), vlan.clone()).is_ok() {
-            self.reference.ports.insert(OfPort(port), vlan);
+            if self.reference.ports.insert(OfPort(port), vlan.clone()) != Some(vlan) {
+                self.reference.macs.retain(|_, learnt| *learnt != OfPort(port));
+            }
         }
     }
 

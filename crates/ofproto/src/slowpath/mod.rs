@@ -17,6 +17,7 @@
 //! | `control` | What operators have set, and what revalidation remembers between rounds |
 //! | `commands` | What operators ask: `upcall/...` and `revalidator/...` |
 //! | `intern` | Numbers for values that travel through the datapath |
+//! | `neighbour_waits` | The packets that wait for neighbours below tunnels |
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
 //! | `paused` | Pipelines that wait for a controller |
 
@@ -28,7 +29,8 @@ pub(crate) mod control;
 pub(crate) mod intern;
 mod mac_changes;
 pub(crate) mod mac_dependents;
-pub(crate) mod neighbours;
+pub(crate) mod neighbour_waits;
+mod neighbours;
 pub(crate) mod paused;
 pub(crate) mod record;
 pub(crate) mod record_table;

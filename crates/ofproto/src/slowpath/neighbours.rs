@@ -8,67 +8,20 @@
 //! [`Punt::Neighbour`]: datapath::Punt::Neighbour
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use datapath::Action as DpAction;
 use netstate::neighbours::{Mac, Told};
 use netstate::resolution;
-use netstate::waiting::{Pushed, Waiting};
+use netstate::waiting::Pushed;
 use openflow::{Action, OfPort};
 use packet::{Key, Packet, Time};
-use parking_lot::Mutex;
 
 use crate::model::forwarding::BridgeId;
+use crate::model::underlay::Question;
+use crate::slowpath::neighbour_waits::Waits;
 use crate::switch::Switch;
 use crate::xlate::Input;
-use crate::xlate::frozen::Frozen;
-
-/// Most packets that wait.
-const MAX_WAITING: usize = 1024;
-/// Most packets that wait for one neighbour.
-const MAX_WAITING_FOR_ONE: usize = 64;
-
-/// A neighbour whose address is not known, and who asks for it.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Question {
-    /// The bridge of the underlay.
-    pub bridge: BridgeId,
-    /// Its name.
-    pub name: Box<str>,
-    /// The device that has the route.
-    pub device: Box<str>,
-    /// That device as the bridge's port: the question comes from there.
-    pub port: OfPort,
-    /// Its MAC address.
-    pub mac: Mac,
-    /// Its IP address.
-    pub source: IpAddr,
-    /// The neighbour.
-    pub neighbour: IpAddr,
-}
-
-/// A packet that waits for a neighbour.
-struct Waits {
-    packet: Packet,
-    key: Box<Key>,
-    /// The recirculation id of the pipeline that goes on, and what keeps it.
-    continuation: (u32, Arc<Frozen>),
-    question: Arc<Question>,
-}
-
-/// The packets that wait.
-pub(crate) struct NeighbourWaits {
-    waiting: Mutex<Waiting<Waits>>,
-    dropped: AtomicU64,
-}
-
-impl Default for NeighbourWaits {
-    fn default() -> NeighbourWaits {
-        let waiting = Mutex::new(Waiting::new(MAX_WAITING, MAX_WAITING_FOR_ONE));
-        NeighbourWaits { waiting, dropped: AtomicU64::new(0) }
-    }
-}
 
 impl Switch {
     /// Says that routes or neighbours have changed. Flows that depend on what comes out otherwise are translated again, and packets that

@@ -86,8 +86,8 @@ use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::model::port::Device;
+use crate::model::underlay::Question;
 use crate::slowpath::intern::Interner;
-use crate::slowpath::neighbours::Question;
 use crate::slowpath::record::{FlowRecord, Parts};
 use crate::table::Rule;
 

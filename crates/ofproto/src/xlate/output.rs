@@ -185,8 +185,11 @@ impl<'a> Ctx<'a, '_> {
         (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         // What ends the pipeline over there does not end it here.
         self.exit = false;
-        if !matches!(self.error, Some(XlateError::TooManyResubmits | XlateError::TooMuchWork)) {
+        if let Some(error) = self.error
+            && !matches!(error, XlateError::TooManyResubmits | XlateError::TooMuchWork)
+        {
             self.error = None;
+            self.not_sent(error.drop_reason());
         }
     }
 

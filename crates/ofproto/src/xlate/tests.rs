@@ -6,6 +6,7 @@ use openflow::text::parse_flow_mod;
 use openflow::{Action, FlowModCommand, GroupId, Match, OfPort, PortConfig, PortMod};
 use packet::Field;
 use packet::flow::text::NoNames;
+use packet::wire::build;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -186,6 +187,31 @@ fn a_tunnel_keeps_both_tags_of_a_frame() {
             assert_eq!(cut(bed.receive(OfPort(2), &tagged(&with_service))), cut(back.into()), "{tags:x?}");
         }
     }
+}
+
+/// A machine whose port gets another VLAN is no longer reached by those of the old one, though its address was learnt there.
+#[test]
+fn addresses_are_forgotten_where_the_port_gets_another_vlan() {
+    let bed = Bed::new(3);
+    bed.add_flow(0, 1, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+    let from = |src: u8, dst: u8| build::ethernet([2, 0, 0, 0, 0, dst], [2, 0, 0, 0, 0, src], &[], 0x88b5, &[0; 46]);
+    let ports = |sent: Vec<(OfPort, Vec<u8>)>| sent.into_iter().map(|(port, _)| port.0).collect::<Vec<_>>();
+    assert_eq!(ports(bed.receive(OfPort(1), &from(1, 9))), [2, 3]);
+    assert_eq!(ports(bed.receive(OfPort(2), &from(2, 1))), [1]);
+    let access = PortVlan { mode: VlanMode::Access, tag: 5, ..PortVlan::default() };
+    bed.bridge.set_port_vlan(OfPort(1), access.clone()).unwrap();
+    bed.bridge.barrier();
+    assert_eq!(ports(bed.receive(OfPort(2), &from(2, 1))), [3]);
+    // What stays as it was is not forgotten.
+    bed.receive(OfPort(1), &from(1, 9));
+    let known = bed.bridge.mac_stats();
+    bed.bridge.set_port_vlan(OfPort(1), access).unwrap();
+    assert_eq!(bed.bridge.mac_stats(), known);
+    assert_eq!(ports(bed.receive(OfPort(3), &tagged_to(5, 1))), [1]);
+}
+
+fn tagged_to(vid: u16, dst: u8) -> Vec<u8> {
+    build::ethernet([2, 0, 0, 0, 0, dst], [2, 0, 0, 0, 0, 3], &[(0x8100, vid)], 0x88b5, &[0; 46])
 }
 
 /// OpenFlow's push_vlan does, too, and pop_vlan finds what it covered.

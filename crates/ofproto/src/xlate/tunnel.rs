@@ -28,8 +28,7 @@ use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
 use crate::model::port::Device;
 use crate::model::tunnels::{TunnelPort, kind_number};
-use crate::model::underlay::{Hop, Route, Towards};
-use crate::slowpath::neighbours::Question;
+use crate::model::underlay::{Hop, Question, Route, Towards};
 use crate::slowpath::record::{FlowRecord, Through};
 
 const ARP_REQUEST: u8 = 1;

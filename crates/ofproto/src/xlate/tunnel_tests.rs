@@ -304,6 +304,12 @@ fn a_tunnel_in_itself_ends() {
     host.send(&udp(1));
     let account = host.bed.datapath.account();
     assert_eq!(account.came(), account.went());
+    // Where it is sent nowhere else, that is the reason of its drop.
+    host.phy.remove_port(host.phy.port_by_name("eth0").unwrap()).unwrap();
+    host.bed.bridge.barrier();
+    let before = host.drops(DropReason::PipelineDepth);
+    host.bed.receive(OfPort(1), &udp(2));
+    assert_eq!(host.drops(DropReason::PipelineDepth), before + 1);
 }
 
 #[test]

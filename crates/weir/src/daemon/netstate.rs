@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netstate::kernel::{Follower, Scope};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Error;
 use super::engine::Engine;
@@ -15,9 +16,10 @@ use super::engine::Engine;
 /// The shortest time between two rounds: what the kernel tells within it is one change.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(20);
 
-/// After a round the thread rests for so many times as long as that took, so that it never takes more than a fifth of a core, whatever
-/// the kernel tells.
+/// After a round the thread rests for so many times as long as that took of a core, so that it takes no more than a fifth of one, whatever
+/// the kernel tells; but not for longer than [`LONGEST_REST`].
 const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_secs(2);
 
 /// The thread. Dropping it ends it.
 pub struct NetWatch {
@@ -54,7 +56,7 @@ fn follow(mut follower: Follower, engine: &Engine, stopped: &UnixStream) {
     let is_dummy = |name: &str| env.dummies.find(name).is_some();
     let mut problem = None;
     loop {
-        let began = Instant::now();
+        let began = time_on_core();
         let round = follower.round(switch.netstate(), clock.now(), is_dummy);
         if round.has_changed {
             switch.netstate_changed();
@@ -67,12 +69,19 @@ fn follow(mut follower: Follower, engine: &Engine, stopped: &UnixStream) {
             tracing::warn!("cannot ask for routes and neighbours of the kernel: {error}");
         }
         problem = failed;
-        if has_ended(stopped.as_fd(), None, Some(BETWEEN_ROUNDS.max(began.elapsed() * REST)))
+        let rest = (time_on_core().saturating_sub(began) * REST).clamp(BETWEEN_ROUNDS, LONGEST_REST);
+        if has_ended(stopped.as_fd(), None, Some(rest))
             || has_ended(stopped.as_fd(), Some(&follower), follower.patience())
         {
             return;
         }
     }
+}
+
+/// How long this thread has run.
+fn time_on_core() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Waits until the thread is to end, the kernel has told something, or the time is over. Whether the thread is to end.

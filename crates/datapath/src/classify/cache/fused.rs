@@ -11,6 +11,7 @@
 
 use conntrack::nat::{ShortTranslation, Translation};
 use conntrack::table::remembered::Remembered;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::classify::mem::region::{Region, Zero};
 use crate::classify::prefetch;
@@ -21,7 +22,7 @@ use crate::classify::table::flow_ref::FlowRef;
 pub const LATER: usize = 2;
 
 /// A flow, as it was when a packet went its way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct FlowAt {
     /// The flow.
@@ -33,12 +34,12 @@ pub struct FlowAt {
 impl FlowAt {
     /// No flow.
     pub const NONE: FlowAt = FlowAt { flow: FlowRef::NONE, epoch: 0 };
+}
 
-    /// Both in one word, for comparisons.
-    #[inline(always)]
-    pub fn key(self) -> u64 {
-        (self.flow.index() as u64) << 32 | u64::from(self.epoch)
-    }
+/// Flows in words, for comparisons.
+#[inline(always)]
+pub fn in_words(flows: &[FlowAt; LATER]) -> [u64; LATER] {
+    zerocopy::transmute!(*flows)
 }
 
 /// How packets of a fused connection are translated.

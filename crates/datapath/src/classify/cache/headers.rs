@@ -18,6 +18,7 @@
 use conntrack::nat::Translation;
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::classify::bits;
 use crate::classify::cache::fused::{FlowAt, Fused, FusedTable};
@@ -46,7 +47,7 @@ const INITIAL_ENTRIES: usize = 1 << 12;
 const GROWTH_SHARE: usize = 16;
 
 /// A flow, and its action.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Found {
     /// The flow.

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use packet::flow::{BLOCK_SIZE, BLOCKS, Block};
 use packet::{Key, Mask};
+use zerocopy::{Immutable, IntoBytes};
 
 use super::flow_ref::{CHUNK, CHUNK_BITS, FlowRef};
 use super::shape::Shape;
@@ -84,7 +85,7 @@ impl<'a> Live<'a> {
 }
 
 /// A fast action: what is done with a packet, in one word that caches store: see [`FastAction::kind`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct FastAction(u32);
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use zerocopy::{Immutable, IntoBytes};
+
 /// Bits of a flow number that are the index in a chunk. Few in Miri, which takes long to visit each counter of a chunk.
 pub const CHUNK_BITS: u32 = if cfg!(miri) { 4 } else { 14 };
 /// Entries in a chunk. With one block, a chunk is 2 MiB.
@@ -10,7 +12,7 @@ pub const CHUNK: usize = 1 << CHUNK_BITS;
 /// The number of an entry. [`FlowRef::NONE`] and any number that was ever handed out lead to an entry, live or dead,
 /// of the arena that handed it out. There is one arena for each datapath, and no number is passed from one datapath
 /// to another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct FlowRef(pub(super) u32);
 

@@ -9,7 +9,7 @@
 //! | GTP-U | UDP port 2152 | 3GPP TS 29.281 |
 //! | LISP | UDP port 4341 | RFC 6830 section 5, RFC 9300 section 5 |
 //! | bareudp, which has none | UDP | Linux, Documentation/networking/bareudp.rst |
-//! | SRv6 | IPv6, see [`crate::srv6`] | RFC 8754, RFC 8986 |
+//! | SRv6 | IPv6, see [`srv6`] | RFC 8754, RFC 8986 |
 //!
 //! What is reserved has to be zero, as in Open vSwitch, except where the protocol counts on that being ignored: in Geneve, LISP and SRv6.
 
@@ -17,7 +17,9 @@ use packet::wire::checksum::Sum;
 use packet::wire::{ethertype, ip_proto};
 
 use crate::config::{BarePayload, FlowLabel};
-use crate::srv6::{self, Segments};
+pub mod srv6;
+
+use self::srv6::Segments;
 use crate::{Malformed, options};
 
 /// A protocol, and what of it is switched on.
