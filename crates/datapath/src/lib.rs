@@ -51,4 +51,4 @@ pub use datapath::Datapath;
 pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
-pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, Miss, RemovedFlow, Upcall, Verdict};
+pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, Given, Miss, RemovedFlow, Upcall, Verdict};

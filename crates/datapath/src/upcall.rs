@@ -155,6 +155,10 @@ pub struct FlowDump {
     pub tag: FlowTag,
 }
 
+/// The tag of a flow that an operator has added: key and mask as they were given, with values also where they are not matched, and without
+/// what the datapath adds.
+pub struct Given(pub Key, pub Mask);
+
 /// A flow that is gone, with its final statistics.
 #[derive(Clone)]
 pub struct RemovedFlow {

@@ -338,6 +338,36 @@ fn congestion_is_told() {
     assert_eq!(way.drops(DropReason::Congestion), 1);
 }
 
+/// What follows a packet of GRE in a long frame is passed on; UDP has a length of its own, and short frames have padding.
+#[test]
+fn what_follows_a_packet_in_its_frame() {
+    let gre = kinds().into_iter().find(|(protocol, _)| *protocol == Protocol::Gre).unwrap();
+    for (kind, len, passed) in [(&gre, 80, 3), (&gre, 1, 0), (&kinds()[0], 80, 0)] {
+        let way = way(kind, false, false, false);
+        let inner = if len == 1 { vec![2; 14] } else { udp(1, 2, 3, len) };
+        way.ports[0].give(&inner);
+        way.poll();
+        let mut frame = way.ports[1].take().pop().unwrap();
+        frame.extend([7; 3]);
+        way.ports[2].give(&frame);
+        way.poll();
+        assert_eq!(way.ports[3].take().pop().unwrap().len(), inner.len() + passed);
+    }
+}
+
+/// Nothing can be sent to where packets come out of tunnels.
+#[test]
+fn a_carrier_cannot_be_sent_to() {
+    let way = way(&kinds()[0], false, false, false);
+    let id = way.dp.flows().find(|flow| flow.key.get(Field::InPortOxm) == way.ports_no(0)).unwrap().id;
+    way.dp.remove(id).unwrap();
+    way.dp.install(flow(PortNo(way.ports_no(0) as u32), 0, &[], vec![Action::Output(PortNo(4789))])).unwrap();
+    way.ports[0].give(&udp(1, 2, 3, 4));
+    way.poll();
+    assert_eq!(way.drops(DropReason::NoSuchPort), 1);
+    assert_eq!(way.dp.account().came(), way.dp.account().went());
+}
+
 /// A tunnel that leads into itself ends.
 #[test]
 fn a_tunnel_in_itself_ends() {

@@ -295,7 +295,8 @@ fn parse_set(text: &str, ports: &dyn PortNames) -> Result<Action, Error> {
         }
         parser.list(item.text, 0)?;
     }
-    Ok(Action::Set(Arc::new(Rewrite { key: parser.key, mask: Mask(parser.mask) })))
+    let mask = Mask(parser.mask);
+    Ok(Action::Set(Arc::new(Rewrite { key: parser.key.masked(&mask), mask })))
 }
 
 fn parse_push_vlan(text: &str) -> Result<Action, Error> {

@@ -98,6 +98,16 @@ impl Sections<'_> {
         self.out.push_str("tunnel(");
         let shown = with_parts(self.key, self.mask);
         section::TUNNEL.format_args(self.out, self.key, &shown, self.context.verbose, self.context.ports);
+        let (ports, bits) = (self.key.encap(), self.mask.encap());
+        for (name, value, mask) in
+            [("tp_src", ports.tun_tp_src, bits.tun_tp_src), ("tp_dst", ports.tun_tp_dst, bits.tun_tp_dst)]
+        {
+            if value.get() & mask.get() != 0 {
+                put!(self.out, "{name}=");
+                number::decimal_masked(self.out, value.get().into(), mask.get().into(), 0xffff);
+                self.out.push(',');
+            }
+        }
         options::format_key(self.out, self.key.tun_metadata(), self.mask.tun_metadata(), self.context.verbose);
         // The key flag says whether there is a tunnel key: it shows with the key itself.
         let keyed = key.tun_id.get() != 0 || key.tun_flags.get() & tun_flags::KEY != 0;
@@ -259,6 +269,12 @@ pub(super) fn format_vlan(out: &mut String, tci: u16, mask: u16, verbose: bool) 
 /// Parses a key and its mask. What is not mentioned is a wildcard; an Ethernet type without a VLAN tag
 /// matches untagged frames only, as in OVS. Identity and counters of a dump are skipped.
 pub fn parse_key(text: &str, ports: &dyn PortNames) -> Result<(Key, Mask), Error> {
+    let (given, mask) = parse_given(text, ports)?;
+    Ok((given.masked(&mask), mask))
+}
+
+/// The same, with the values of the key as they are given, also where they are not matched.
+pub fn parse_given(text: &str, ports: &dyn PortNames) -> Result<(Key, Mask), Error> {
     let mut parser = Parser { key: Key::new(), mask: Key::new(), tags: 0, untagged: false, ports };
     parser.list(text, 0)?;
     parser.finish();
@@ -412,6 +428,14 @@ impl<'a> Parser<'a> {
                 let (value, mask) = flags::TUN.parse("tunnel(flags)", item.value)?;
                 self.key.tunnel_mut().tun_flags.set(value as u16);
                 self.mask.tunnel_mut().tun_flags.set(mask as u16);
+            } else if item.key == "tp_src" {
+                let (value, mask) = small("tunnel(tp_src)", item.value, u16::MAX)?;
+                self.key.encap_mut().tun_tp_src.set(value);
+                self.mask.encap_mut().tun_tp_src.set(mask);
+            } else if item.key == "tp_dst" {
+                let (value, mask) = small("tunnel(tp_dst)", item.value, u16::MAX)?;
+                self.key.encap_mut().tun_tp_dst.set(value);
+                self.mask.encap_mut().tun_tp_dst.set(mask);
             } else if item.key == "geneve" {
                 options::parse(item.value, self.key.tun_metadata_mut(), self.mask.tun_metadata_mut())?;
             } else {

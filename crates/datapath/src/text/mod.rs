@@ -18,10 +18,10 @@ use packet::flow::{Key, Mask};
 use packet::{Time, put};
 
 use crate::action::Action;
-use crate::upcall::{FlowDump, FlowId, FlowStats};
+use crate::upcall::{FlowDump, FlowId, FlowStats, Given};
 
 pub use action::{format_actions, parse_actions};
-pub use key::{format_key, parse_key};
+pub use key::{format_key, parse_given, parse_key};
 
 /// What formatting needs beside the flow.
 #[derive(Clone, Copy)]
@@ -93,7 +93,9 @@ pub fn format_flow(out: &mut String, flow: &FlowDump, now: Time, context: &Conte
         format_ufid(out, flow.id);
         out.push_str(", ");
     }
-    format_key(out, &flow.key, &flow.mask, context);
+    let given = flow.tag.downcast_ref::<Given>();
+    let (key, mask) = given.map_or((&*flow.key, &*flow.mask), |Given(key, mask)| (key, mask));
+    format_key(out, key, mask, context);
     out.push_str(", ");
     format_stats(out, &flow.stats, now);
     out.push_str(", actions:");

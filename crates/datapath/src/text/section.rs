@@ -327,7 +327,7 @@ impl Arg {
             return Err(packet::flow::text::Error::TooLarge { name: name.into(), text, max }.into());
         }
         let bits = bits & max;
-        self.part.set(key, value & bits);
+        self.part.set(key, value);
         self.part.set(mask, bits);
         Ok(())
     }

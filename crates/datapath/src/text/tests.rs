@@ -92,6 +92,38 @@ fn keys_print_as_they_are_read() {
     }
 }
 
+/// As in OVS, a key shows of a tunnel what the packet has.
+#[test]
+fn tunnels_show_what_they_have() {
+    let text = |given: &str| {
+        let (key, mask) = super::parse_given(given, &NoNames).unwrap();
+        let mut out = String::new();
+        super::format_key(&mut out, &key, &mask, &Context::default());
+        out
+    };
+    let eth = ",in_port(1),eth(),eth_type(0x0800)";
+    let given = format!("tunnel(src=3.3.3.200/255.255.255.0,dst=1.1.1.1,ttl=64,tp_src=1,tp_dst=123){eth}");
+    assert_eq!(text(&given), given);
+    assert_eq!(
+        text(&format!("tunnel(tun_id=0,src=1.1.1.1,tos=0,tp_dst=0,flags(-df)){eth}")),
+        format!("tunnel(src=1.1.1.1,flags(-df)){eth}")
+    );
+    assert_eq!(
+        text(&format!("tunnel(tun_id=0,src=1.1.1.1,flags(key)){eth}")),
+        format!("tunnel(tun_id=0x0,src=1.1.1.1,flags(key)){eth}")
+    );
+    let (key, mask) = super::parse_key("tunnel(src=1.1.1.1,flags()),in_port(1)", &NoNames).unwrap();
+    assert_eq!((key.tunnel().tun_flags.get(), mask.0.tunnel().tun_flags.get()), (0, 0xf));
+}
+
+#[test]
+fn headers_of_ethernet_that_are_given() {
+    let mut out = String::new();
+    let push = Action::PushEthernet { src: [0; 6], dst: [2, 0, 0, 0, 0, 0x1f] };
+    super::format_actions(&mut out, &[push, Action::Output(PortNo(1))], &Key::new(), &Context::default());
+    assert_eq!(out, "push_eth(src=00:00:00:00:00:00,dst=02:00:00:00:00:1f),1");
+}
+
 #[test]
 fn sections_that_the_mask_hides() {
     let cases = [

@@ -341,7 +341,7 @@ impl Switch {
     /// Compares a flow with what it would be if it were installed now.
     pub(super) fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
         let Some(new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
-        if new.record.volatile || !covers(&flow.mask, &new.mask) {
+        if new.record.volatile || new.too_long || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
         }
         let record = self.records.share(forwarding, new.record);

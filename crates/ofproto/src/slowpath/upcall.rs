@@ -181,10 +181,14 @@ impl Switch {
         let Some(translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
             return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         };
-        let Translation { mask, decided_by, actions, record, learnt, error, slow, .. } = translation;
+        let Translation { mask, decided_by, actions, record, learnt, error, slow, too_long, .. } = translation;
         if matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             credit(&record);
             return (Verdict::Drop(DropReason::UpcallError), learnt);
+        }
+        if too_long {
+            credit(&record);
+            return (Verdict::Execute(actions), learnt);
         }
         if slow {
             // It comes up again, to be translated for itself: that teaches flows.
@@ -282,7 +286,7 @@ impl Switch {
 }
 
 /// What the flow does whose packets are translated one by one.
-pub(super) fn slow_path() -> DpAction {
+pub(crate) fn slow_path() -> DpAction {
     DpAction::Punt(Arc::new(Punt::Slow))
 }
 

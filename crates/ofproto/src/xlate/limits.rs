@@ -101,7 +101,7 @@ impl Ctx<'_, '_> {
         } else if self.produced() >= MAX_ACTIONS {
             // No flow may be that long, but its packets may be handled one by one.
             self.report("resubmits yielded over 64 kB of actions");
-            (self.exit, self.slow) = (true, true);
+            (self.exit, self.slow, self.too_long) = (true, true, true);
         } else {
             return true;
         }

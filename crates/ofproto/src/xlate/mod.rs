@@ -166,8 +166,10 @@ pub(crate) struct Translation {
     pub error: Option<XlateError>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
     pub looked_at_vlan: bool,
-    /// Every packet is translated anew: no flow may be installed.
+    /// Every packet is translated anew.
     pub slow: bool,
+    /// There are more actions than a flow may have: none is installed.
+    pub too_long: bool,
 }
 
 /// Translates.
@@ -204,6 +206,7 @@ pub(crate) fn translate(
         usage: limits::Usage::default(),
         exit: false,
         slow: false,
+        too_long: false,
         error: None,
         unsent: None,
         action_set: Vec::new(),
@@ -240,6 +243,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         error: Some(error),
         looked_at_vlan: false,
         slow: false,
+        too_long: false,
     }
 }
 
@@ -295,6 +299,7 @@ struct Ctx<'a, 's> {
     exit: bool,
     /// Every packet is to be translated anew.
     slow: bool,
+    too_long: bool,
     error: Option<XlateError>,
     /// Why the packet was not sent where the tables say, the first time: see [`Ctx::not_sent`].
     unsent: Option<DropReason>,
@@ -399,6 +404,7 @@ impl<'a> Ctx<'a, '_> {
             error: self.error,
             looked_at_vlan,
             slow: self.slow,
+            too_long: self.too_long,
         }
     }
 

@@ -332,3 +332,95 @@ fn tunnel_ports_come_and_go_with_their_carriers() {
     host.add_tunnel("vxlan remote_ip=192.0.2.3", 20).unwrap();
     assert_eq!(carriers(&host), [("vxlan_sys_4789".to_owned(), 1)]);
 }
+
+#[test]
+fn rules_below_a_tunnel_count_its_headers() {
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=10"]);
+    let inner = udp(1);
+    (0..3).for_each(|_| assert_eq!(host.send(&inner).len(), 1));
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
+    let bytes = |bridge: &crate::Bridge, port: u32| {
+        let flows = bridge.flow_stats(&crate::reference::tests::all_flows()).unwrap();
+        (flows.iter().map(|flow| flow.byte_count).max(), bridge.port_stats(OfPort(port)).unwrap()[0].tx_bytes)
+    };
+    let len = inner.len() as u64;
+    assert_eq!(bytes(&host.bed.bridge, 10), (Some(3 * len), 3 * len));
+    assert_eq!(bytes(&host.phy, 1), (Some(3 * (len + 50)), 3 * (len + 50)));
+}
+
+#[test]
+fn packets_tell_where_a_known_neighbour_is() {
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=10", "in_port=10,actions=1"]);
+    let known = || {
+        let now = host.bed.clock.now();
+        host.bed.switch.netstate().neighbours.lock().look("br-phy", ip(THEIRS), now)
+    };
+    let mut frame = host.frame(VXLAN, &vxlan(0), &udp(1));
+    frame[6..12].copy_from_slice(&[2; 6]);
+    host.receive(&frame);
+    assert_eq!(known(), Some(THEIR_MAC), "an operator has said so");
+    let now = host.bed.clock.now();
+    {
+        let mut neighbours = host.bed.switch.netstate().neighbours.lock();
+        neighbours.flush(None);
+        neighbours.set("br-phy", ip(THEIRS), THEIR_MAC, Told::Heard, now);
+    }
+    host.bed.switch.netstate_changed();
+    frame[6..12].copy_from_slice(&[4; 6]);
+    host.receive(&frame);
+    assert_eq!(known(), Some([4; 6]));
+    host.bed.switch.run(now);
+    assert_eq!(host.send(&udp(1))[0][..6], [4; 6]);
+}
+
+#[test]
+fn neighbours_go_with_their_port() {
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &[]);
+    let now = host.bed.clock.now();
+    let netstate = host.bed.switch.netstate();
+    netstate.neighbours.lock().set("eth0", ip(THEIRS), THEIR_MAC, Told::Heard, now);
+    host.phy.remove_port(OfPort(1)).unwrap();
+    assert_eq!(netstate.neighbours.lock().look("eth0", ip(THEIRS), now), None);
+    assert!(netstate.neighbours.lock().look("br-phy", ip(THEIRS), now).is_some());
+}
+
+#[test]
+fn packets_without_ethernet_count_without_it() {
+    let host = Host::new(&["gre remote_ip=192.0.2.2 packet_type=legacy_l3"], &["in_port=10,actions=1"]);
+    let inner = udp(1);
+    let header = Header::Gre { key: None, checksum: false, sequence: None, payload: Payload::Packet(0x0800) };
+    let received = host.receive(&host.frame(Protocol::Gre, &header, &inner[14..]));
+    assert_eq!(received.len(), 1);
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
+    let stats = &host.bed.bridge.port_stats(OfPort(10)).unwrap()[0];
+    assert_eq!((stats.rx_packets, stats.rx_bytes), (1, inner.len() as u64 - 14));
+}
+
+#[test]
+fn packets_that_are_translated_one_by_one_have_a_flow() {
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=debug_slow,10"]);
+    let inner = udp(1);
+    for _ in 0..3 {
+        assert_eq!(host.send(&inner).len(), 1);
+    }
+    let slow = [datapath::Action::Punt(std::sync::Arc::new(datapath::Punt::Slow))];
+    let mut flows = host.bed.datapath.flows();
+    assert!(flows.any(|flow| flow.actions[..] == slow && flow.stats.packets == 2));
+    host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
+    assert_eq!(host.bed.bridge.port_stats(OfPort(10)).unwrap()[0].tx_packets, 3);
+    host.add_flow("in_port=1,actions=drop");
+    assert_eq!(host.send(&inner), Vec::<Vec<u8>>::new());
+}
+
+/// Metadata goes to the tunnel's port of the datapath, as the text of OVS says it.
+#[test]
+fn tunnels_can_be_left_to_the_datapath() {
+    let host = Host::new(&["geneve remote_ip=192.0.2.2 key=7"], &["in_port=1,actions=10"]);
+    host.bed.switch.set_tunnel_push_pop(false);
+    assert_eq!(host.send(&udp(1)), Vec::<Vec<u8>>::new());
+    let mut text = String::new();
+    for flow in host.bed.datapath.flows() {
+        datapath::text::format_actions(&mut text, &flow.actions, &flow.key, &Default::default());
+    }
+    assert!(text.starts_with("set(tunnel(tun_id=0x7,dst=192.0.2.2,ttl=64,tp_dst=6081,flags(df|key))),"), "{text}");
+}

@@ -198,8 +198,12 @@ block! {
         nd_options_type: u8,
         /// Provider backbone bridge UCA bit.
         pbb_uca: u8,
+        /// UDP source port of a tunnel. Packets do not have it: it is for flows that are matched by it, which match none.
+        tun_tp_src: U16,
+        /// UDP destination port of a tunnel, likewise.
+        tun_tp_dst: U16,
         /// Always zero.
-        reserved: [u8; 16],
+        reserved: [u8; 12],
     }
 }
 

@@ -114,8 +114,8 @@ impl Injected {
 
 impl Dummy {
     fn open(spec: &PortSpec, options: &Options, env: &Env) -> Result<Arc<Dummy>, Error> {
-        // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n.
-        let n = env.dummies.number();
+        // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n. OVS gives zero to a port of the datapath itself.
+        let n = env.dummies.number() + 1;
         let mac = [0xaa, 0x55, 0xaa, 0x55, (n >> 8) as u8, n as u8];
         let rx: Vec<Arc<Injected>> = (0..options.number("n_rxq").unwrap_or(1))
             .map(|_| {
@@ -526,8 +526,8 @@ mod tests {
     fn addresses_count_up_as_in_ovs() {
         let env = Env::default();
         let macs: Vec<_> = (0..3).map(|i| open(&env, &format!("p{i}"), &[]).0.mac()).collect();
-        assert_eq!(macs[2], [0xaa, 0x55, 0xaa, 0x55, 0, 2]);
-        assert_eq!(macs[0][5], 0);
+        assert_eq!(macs[2], [0xaa, 0x55, 0xaa, 0x55, 0, 3]);
+        assert_eq!(macs[0][5], 1);
         assert!(env.dummies.names().is_empty(), "closed ports leave the directory");
     }
 

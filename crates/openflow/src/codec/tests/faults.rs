@@ -1,5 +1,7 @@
 //! Every fault has its error.
 
+use ::packet::Field;
+
 use super::super::*;
 use crate::OfPort;
 
@@ -98,6 +100,23 @@ fn matches() {
     assert_eq!(matched(&[0x80, 0, 6 << 1, 2, 0, 0, 0x80, 0, 7 << 1, 1, 3]), OFPBMC_BAD_PREREQ);
     // ECN bits in NXM_OF_IP_TOS.
     assert_eq!(matched(&[0x80, 0, 5 << 1, 2, 8, 0, 0, 0, 5 << 1, 1, 0x21]), OFPBMC_BAD_VALUE);
+}
+
+/// `tun_erspan_hwid=0xf/0x1`, as ovs-ofctl 3.1 sends it: value 1, and 0xf as the mask.
+#[test]
+fn of_some_fields_of_tunnels_the_value_is_the_mask() {
+    use crate::codec::oxm::{DecodedField, FieldUse, HAS_VALUE_AS_MASK, pull_header, pull_payload, put_entry};
+    for field in HAS_VALUE_AS_MASK.into_iter().chain([Field::TunErspanIdx]) {
+        let mut bytes = Vec::new();
+        let max = field.info().max();
+        let (value, mask) = (1, if max == 1 { 1 } else { max - 4 });
+        put_entry(&mut bytes, Version::V1_3, field, value, mask);
+        let mut r = Reader::new(&bytes, OFPBMC_BAD_LEN);
+        let header = pull_header(&mut r).unwrap();
+        let DecodedField { mask: decoded, .. } = pull_payload(&mut r, header, field, FieldUse::Match).unwrap();
+        let expected = if field == Field::TunErspanIdx { mask } else { 1 };
+        assert_eq!(decoded, expected, "{field:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
-use datapath::{Action, FlowDump, FlowSpec, PortNo};
+use datapath::{Action, FlowDump, FlowSpec, Given, PortNo};
 use ofproto::FlowRequest;
 use openflow::Match;
 use packet::flow::text::NoNames;
@@ -162,8 +162,9 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
         let problem = format!("parsing flow key (syntax error at {text}) (Argument list too long)");
         return Err(error(context, &problem));
     }
-    let (key, mask) = datapath::text::parse_key(text, &names)
+    let (given, mask) = datapath::text::parse_given(text, &names)
         .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
+    let key = given.masked(&mask);
     if change == FlowChange::Delete {
         let found = parse_ufid(text.trim_end_matches(',')).or_else(|| find_flow(context, &key, mask));
         return match found.is_some_and(|id| context.engine.switch.remove_datapath_flow(id)) {
@@ -184,7 +185,8 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
     match (change, find_flow(context, &key, mask.clone())) {
         (FlowChange::Add, Some(_)) => Err(refused("File exists")),
         (FlowChange::Add, None) => {
-            let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag: Arc::new(()) };
+            let tag = Arc::new(Given(given, mask.clone()));
+            let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag };
             datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
             Ok(String::new())
         }
