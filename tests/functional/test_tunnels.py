@@ -23,8 +23,8 @@ def test_streams_and_datagrams_go_both_ways(lab, six):
     weir.tunnel("vx", "vxlan", f"remote_ip={linux.outside(six)}", "key=7")
     linux.vxlan(weir, six=six)
     talk(weir, linux)
-    status = weir.vsctl("get", "interface", "vx", "status")
-    assert "tunnel_egress_iface=br-phy" in status and "tunnel_egress_iface_carrier=up" in status
+    until(lambda: weir.vsctl("get", "interface", "vx", "status") ==
+          "{tunnel_egress_iface=br-phy, tunnel_egress_iface_carrier=up}", what="the egress interface")
 
     def counted():
         return {way: int(n) for way, n in re.findall(r"([rt]x_bytes)=(\d+)", weir.get("interface", "vx", "statistics"))}

@@ -118,7 +118,9 @@ def test_each_has_its_reason(weir):
             pass
         after = drops(weir)
         rise = {counter: n - before.get(counter, 0) for counter, n in after.items() if n != before.get(counter, 0)}
-        if rise != {reason: 1}:
+        # As OVS does, one counter counts whatever is wrong with headers.
+        also = {POP: 1} if reason in (CHECKSUM, FRAGMENT, OPTION) else {}
+        if rise != {reason: 1} | also:
             wrong[name] = rise
     assert not wrong
     assert weir.vm.ping(weir.peer.in4, count=5) == 5
