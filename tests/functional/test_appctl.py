@@ -271,7 +271,7 @@ def test_what_goes_to_controllers_is_shown_as_such(switch):
 def test_flows_can_be_added_to_the_datapath_and_changed(switch):
     switch.expect("flow: in_port is not an exact match")
     key = "in_port(2),eth(),eth_type(0x1234)"
-    shown = "recirc_id(0),in_port(2),packet_type(ns=0,id=0),eth_type(0x1234), packets:0, bytes:0, used:never, actions:"
+    shown = "in_port(2),eth(),eth_type(0x1234), packets:0, bytes:0, used:never, actions:"
     switch.appctl("dpctl/add-flow", key, "1")
     assert dump(switch) == [shown + "1"]
     assert refused(switch, "dpctl/add-flow", key, "1") == "ovs-vswitchd: updating flow table (File exists)"

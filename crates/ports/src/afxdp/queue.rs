@@ -231,8 +231,6 @@ impl TxQueue for Sender {
             batch.clear();
             return 0;
         }
-        // The packet socket is for what goes whole: what has to be cut goes by the ring.
-        let can = Offloads { csum: self.offloads.csum, ..Offloads::default() };
         let mut taken = 0;
         for packet in batch.drain(..) {
             let todo = packet.offload();
@@ -245,6 +243,10 @@ impl TxQueue for Sender {
             }
             taken += self.send_whole(now);
             taken += usize::from(if todo.is_gso() || todo.needs_csum() {
+                // The packet socket is for what goes whole: what has to be cut goes by the ring. A receiver that has
+                // AF_XDP, too, is not told of checksums that are not finished.
+                let csum = self.offloads.csum && unfinished::can_be_told(packet.data(), *todo);
+                let can = Offloads { csum, ..Offloads::default() };
                 let mut whole = true;
                 let memory = self.shared.pool.memory();
                 let done = offload::complete(packet, can, memory, &mut |part| whole &= self.send(part));

@@ -9,8 +9,9 @@
 //!
 //! SCTP leaves zero. A CRC32c that is rightly zero is completed to zero.
 //!
-//! Not recognised are unfinished checksums inside of tunnels that a namespace ends itself; the stack
-//! completes the outer ones.
+//! Inside of VXLAN and Geneve, at their usual ports, checksums are recognised too: where a stack puts a
+//! frame into a tunnel, it completes the outer checksum only. Not recognised are unfinished checksums
+//! inside of other tunnels.
 
 use packet::Offload;
 
@@ -18,15 +19,28 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
+/// VXLAN (RFC 7348, and what Linux used before there was one) and Geneve (RFC 8926).
+const VXLAN_PORTS: [u16; 2] = [4789, 8472];
+const GENEVE_PORT: u16 = 6081;
+
 /// What is left to do to the checksum of `frame`.
 #[inline]
 pub fn recognise(frame: &[u8]) -> Offload {
-    unfinished(frame).unwrap_or(Offload::NONE)
+    unfinished(frame, 0).unwrap_or(Offload::NONE)
 }
 
+/// Whether [`recognise`] finds in `frame` just the checksum that `todo` leaves unfinished: whether a receiver that is
+/// told nothing beside the frame will know.
 #[inline]
-fn unfinished(frame: &[u8]) -> Option<Offload> {
-    let mut l3 = 14;
+pub fn can_be_told(frame: &[u8], todo: Offload) -> bool {
+    let found = recognise(frame);
+    found.needs_csum() && (found.csum_start, found.csum_offset) == (todo.csum_start, todo.csum_offset)
+}
+
+/// As [`recognise`], for the Ethernet header at `l2`.
+#[inline]
+fn unfinished(frame: &[u8], l2: usize) -> Option<Offload> {
+    let mut l3 = l2 + 14;
     while matches!(word(frame, l3 - 2)?, 0x8100 | 0x88a8) {
         l3 += 4;
     }
@@ -46,8 +60,22 @@ fn unfinished(frame: &[u8]) -> Option<Offload> {
         SCTP => field == 0 && word(frame, l4 + 10)? == 0,
         _ => field == pseudo_sum(addresses, protocol, len),
     };
+    if !is_unfinished && protocol == UDP && l2 == 0 {
+        return unfinished(frame, inner(frame, l4)?);
+    }
     let csum_start = u16::try_from(l4).ok()?;
     is_unfinished.then_some(Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset: offset, ..Offload::NONE })
+}
+
+/// The Ethernet header in the tunnel whose UDP header is at `l4`.
+#[inline]
+fn inner(frame: &[u8], l4: usize) -> Option<usize> {
+    let header = l4 + 8;
+    match word(frame, l4 + 2)? {
+        port if VXLAN_PORTS.contains(&port) => Some(header + 8),
+        GENEVE_PORT if word(frame, header + 2)? == 0x6558 => Some(header + 8 + usize::from(frame[header] & 0x3f) * 4),
+        _ => None,
+    }
 }
 
 /// L4 header, protocol, addresses, and bytes of L4.
@@ -188,6 +216,34 @@ mod tests {
             let mut other = f.clone();
             other[place] = value;
             assert!(!recognise(&other).needs_csum(), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_inside_of_a_tunnel_is_recognised() {
+        let (mut inner, start, at) = frame(false, false, 1, false, &[1; 9]);
+        let sum = pseudo_sum(&inner[30..38], TCP, inner.len() - start);
+        inner[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat();
+        let geneve = [&[1, 0, 0x65, 0x58, 0, 0, 7, 0, 0, 1, 2, 0][..], &inner].concat();
+        let other = [&[0, 0, 8, 0, 0, 0, 7, 0][..], &inner].concat();
+        for (port, payload, known) in [
+            (4789_u16, &vxlan, true),
+            (8472, &vxlan, true),
+            (4790, &vxlan, false),
+            (6081, &geneve, true),
+            (6081, &other, false),
+        ] {
+            let (mut outer, l4, _) = frame(false, true, 0, false, payload);
+            outer[l4 + 2..l4 + 4].copy_from_slice(&port.to_be_bytes());
+            let found = recognise(&outer);
+            assert_eq!(found.needs_csum(), known, "{port}");
+            if known {
+                let first = outer.len() - inner.len();
+                assert_eq!((usize::from(found.csum_start), found.csum_offset), (first + start, 16));
+                assert!(can_be_told(&outer, found));
+            }
+            assert!(!can_be_told(&outer, Offload { csum_start: l4 as u16, csum_offset: 6, ..found }));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -471,17 +472,28 @@ fn mac_of(datapath_id: u64) -> ports::Mac {
     mac
 }
 
-/// A locally administered address that is the same at every start, on this machine, for this name.
+/// A locally administered address that is the same at every start, on this machine and in this network namespace, for
+/// this name.
 fn stable_mac(name: &str) -> ports::Mac {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let namespace = other_namespace().map(|inode| inode.to_string()).unwrap_or_default();
     // FNV-1a: the address has to stay the same in every version of Weir.
     let hash = machine
         .bytes()
         .chain(name.bytes())
+        .chain(namespace.bytes())
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let mut mac = mac_of(hash ^ hash >> 48);
     mac[0] = mac[0] & 0xfc | 0x02;
     mac
+}
+
+/// The network namespace, where it is another than that of the machine's first process. Switches in two namespaces may
+/// meet on one segment, with bridges of one name.
+fn other_namespace() -> Option<u64> {
+    let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|found| found.ino());
+    let own = inode("self")?;
+    (own != inode("1")?).then_some(own)
 }
 
 fn port_vlan(vlans: &Vlans) -> PortVlan {
