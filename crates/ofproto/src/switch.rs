@@ -323,7 +323,7 @@ impl Switch {
             (None, None) => return None,
         };
         let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now };
-        let may_have_options = forwarding.tunnels.carrier(dp_port).is_some_and(|carrier| carrier.has_options());
+        let may_have_options = forwarding.tunnels.carrier(dp_port).is_none_or(|carrier| carrier.has_options());
         let mut out = tunnel_metadata::translate_with_options(forwarding, &self.interners, &input, may_have_options);
         if let Some(frozen) = frozen {
             // The packets that the flow is for carry this number.

@@ -76,7 +76,7 @@ fn expected(config: &Config, sent: &Metadata, source_port: u16) -> Metadata {
     let is_v6 = sent.dst.is_some_and(|dst| dst.is_ipv6());
     let mut all = Metadata { src: sent.src, dst: sent.dst, tos: sent.tos, ttl: sent.ttl, ..Metadata::EMPTY };
     let keep = |flags: u16| sent.flags & flags;
-    all.flags = if is_v6 { 0 } else { keep(tun_flags::DF) };
+    // Whether routers may fragment the outer packet is of no interest to who receives it.
     let is_udp = protocol(config).unwrap().ip_proto() == 17;
     if is_udp {
         all.ports = (source_port, config.dst_port);
