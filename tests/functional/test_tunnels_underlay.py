@@ -75,7 +75,7 @@ def test_a_gateway_lies_between(lab, net):
     weir.tunnel("vx", "vxlan", "remote_ip=172.30.0.2", "key=7")
     linux.vxlan(weir)
     weir.know(linux)
-    weir.direct("vx")
+    weir.direct("vx", "icmp")
     before = weir.counter(ROUTING)
     assert weir.vm.ping(linux.in4, count=2, wait=1) == 0
     assert weir.counter(ROUTING) == before + 2
@@ -89,7 +89,7 @@ def test_a_route_goes_and_comes_back(lab):
     weir.tunnel("vx", "vxlan", f"remote_ip={linux.out4}", "key=7")
     linux.vxlan(weir)
     weir.know(linux)
-    weir.direct("vx")
+    weir.direct("vx", "icmp")
     goes(weir, linux)
     before = weir.counter(ROUTING)
     weir.host.run("ip", "route", "del", "172.31.0.0/24", "dev", "br-phy")
@@ -107,7 +107,7 @@ def test_the_underlay_goes_and_comes_back(lab):
     weir.tunnel("vx", "vxlan", f"remote_ip={linux.out4}", "key=7")
     linux.vxlan(weir)
     weir.know(linux)
-    weir.direct("vx")
+    weir.direct("vx", "icmp")
     goes(weir, linux)
 
     def status(words):

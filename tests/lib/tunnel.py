@@ -159,10 +159,11 @@ class Switched(Site):
         run("ovs-ofctl", "-O", "OpenFlow13", "del-flows", bridge, env=self.env)
         run("ovs-ofctl", "-O", "OpenFlow13", "add-flows", bridge, "-", input="\n".join(flows), env=self.env)
 
-    def direct(self, name):
-        """What the machine sends goes into this tunnel, and what comes out of it to the machine: nothing is flooded."""
+    def direct(self, name, *match):
+        """What the machine sends (all, or what has this match) goes into this tunnel, and what comes out of it to the machine: nothing
+        is flooded."""
         vm, t = (self.vsctl("get", "interface", port, "ofport") for port in ("vm0", name))
-        self.flows(f"in_port={vm},actions={t}", f"in_port={t},actions={vm}")
+        self.flows(f"{','.join([f'in_port={vm}', *match])},actions={t}", f"in_port={t},actions={vm}")
 
     def hits(self, cookie, bridge="br-int"):
         """Packets that flows with this cookie have matched."""
