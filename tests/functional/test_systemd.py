@@ -188,7 +188,8 @@ def test_weir_with_a_file(machine):
     unit = "weir.service"
     assert m.state(unit) == "active", m.journal()
     assert m.program(unit) == "/usr/local/bin/weir"
-    assert "br0" in m.run("weir", "show").stdout
+    # The unit is active as soon as the program runs.
+    until(lambda: "br0" in m.run("weir", "show", check=False).stdout, what="the first bridge")
     m.run("sh", "-c", 'printf "[[bridge]]\\nname = \\"br1\\"\\nlocal = false\\n" >> /etc/weir/weir.toml')
     pid = m.main_pid(unit)
     m.run("systemctl", "reload", unit)
