@@ -1,5 +1,7 @@
 //! Entry for fuzzing: frames whose descriptions lie, as taps, packet sockets and guests can hand them over.
 
+use std::ops::Range;
+
 use packet::buffer::heap::HEAP;
 use packet::{Offload, Packet};
 
@@ -74,6 +76,9 @@ fn check_checksum(frame: &[u8], offload: Offload, out: &[Packet]) {
 /// Segments: each is a packet with lengths and checksums of its own, and together they have the payload.
 fn check_segments(frame: &[u8], offload: Offload, out: &[Packet]) {
     let whole = HeaderOffsets::find(frame).expect("headers of what was cut");
+    if offload.needs_csum() && usize::from(offload.csum_start) > whole.l4 {
+        return check_tunnel_segments(frame, &whole, offload, out);
+    }
     let mut payload = Vec::new();
     for (index, segment) in out.iter().enumerate() {
         let mut packet = Packet::from_slice(segment.data());
@@ -97,6 +102,34 @@ fn check_segments(frame: &[u8], offload: Offload, out: &[Packet]) {
         payload.extend_from_slice(part);
     }
     assert_eq!(payload, frame[whole.payload..whole.end], "payload");
+}
+
+/// Segments in a tunnel: each has a tunnel header with lengths and checksums of its own, and together they have the
+/// payload.
+fn check_tunnel_segments(frame: &[u8], whole: &HeaderOffsets, offload: Offload, out: &[Packet]) {
+    let l4 = usize::from(offload.csum_start);
+    let is_udp = offload.gso_type & !Offload::GSO_ECN == Offload::GSO_UDP_L4;
+    let payload = l4 + if is_udp { 8 } else { usize::from(frame[l4 + 12] / 16) * 4 };
+    let mut at = payload;
+    for (index, packet) in out.iter().enumerate() {
+        assert!(!packet.offload().needs_csum(), "left to a port that cannot know where");
+        let segment = packet.data();
+        let place = HeaderOffsets::find(segment).expect("headers of a segment");
+        assert_eq!((place.l3, place.l4), (whole.l3, whole.l4));
+        let addresses = place.check_ip(segment);
+        if place.protocol == 17 {
+            assert_eq!(word(segment, place.l4 + 4), segment.len() - place.l4, "UDP length");
+            assert_eq!(word(segment, place.l4 + 6) == 0, word(frame, place.l4 + 6) == 0, "checksum or none");
+            if word(segment, place.l4 + 6) != 0 {
+                place.check_l4(segment, addresses);
+            }
+        }
+        let part = &segment[payload..];
+        let size = usize::from(offload.gso_size);
+        assert!(part.len() == size || index + 1 == out.len() && part.len() < size, "{} of {size}", part.len());
+        assert_eq!(part, &frame[at..at + part.len()]);
+        at += part.len();
+    }
 }
 
 /// Where the headers of a TCP, UDP or SCTP packet are: a plain walk over them.
@@ -149,8 +182,20 @@ impl HeaderOffsets {
 
     /// Lengths and checksums of a finished packet.
     fn check(&self, frame: &[u8]) {
+        let addresses = self.check_ip(frame);
+        if self.protocol == 17 {
+            assert_eq!(word(frame, self.l4 + 4), frame.len() - self.l4, "UDP length");
+            if !self.ipv6 && word(frame, self.l4 + 6) == 0 {
+                return;
+            }
+        }
+        self.check_l4(frame, addresses);
+    }
+
+    /// Length and checksum of IP. Returns where the addresses are.
+    fn check_ip(&self, frame: &[u8]) -> Range<usize> {
         let HeaderOffsets { l3, l4, .. } = *self;
-        let addresses = match self.ipv6 {
+        match self.ipv6 {
             true => {
                 assert_eq!(word(frame, l3 + 4), frame.len() - l3 - 40, "IPv6 length");
                 l3 + 8..l3 + 40
@@ -160,15 +205,12 @@ impl HeaderOffsets {
                 assert_eq!(plain_sum(&frame[l3..l4]), 0xffff, "IPv4 checksum");
                 l3 + 12..l3 + 20
             }
-        };
-        if self.protocol == 17 {
-            assert_eq!(word(frame, l4 + 4), frame.len() - l4, "UDP length");
-            if !self.ipv6 && word(frame, l4 + 6) == 0 {
-                return;
-            }
         }
-        let length = ((frame.len() - l4) as u16).to_be_bytes();
-        let pseudo = [&frame[addresses], &[0, self.protocol], &length, &frame[l4..]].concat();
+    }
+
+    fn check_l4(&self, frame: &[u8], addresses: Range<usize>) {
+        let length = ((frame.len() - self.l4) as u16).to_be_bytes();
+        let pseudo = [&frame[addresses], &[0, self.protocol], &length, &frame[self.l4..]].concat();
         assert_eq!(plain_sum(&pseudo), 0xffff, "L4 checksum");
     }
 }

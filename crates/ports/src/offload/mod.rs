@@ -7,9 +7,10 @@
 //! checksums but does not cut gets segments whose checksums are left to it.
 //!
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
-//! knows no labels, so a labelled super-frame is always cut here.
+//! knows no labels and no tunnels, so a super-frame with labels or in a [tunnel](outer) is always cut here.
 
 pub mod fuzz;
+mod outer;
 
 use std::cell::Cell;
 
@@ -18,6 +19,7 @@ use packet::wire::crc32c::crc32c;
 use packet::{Memory, Offload, Packet};
 
 use crate::{Offloads, pools};
+use outer::Outer;
 
 /// Why a frame cannot be completed. Such a frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +92,9 @@ pub fn complete(
             return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
         // What is left to a port, which may be a device or another guest, is what could be cut here.
-        GsoHeaders::parse(&packet)?;
+        if GsoHeaders::parse(&packet)?.outer.is_some() {
+            return cut(&packet, memory, can.csum, emit).map(|_| ());
+        }
         check_csum_place(&packet)?;
     } else if offload.needs_csum() {
         // The kernel would complete SCTP's CRC as an internet checksum: the header has no word for it.
@@ -173,8 +177,9 @@ fn cut(
     if count > most {
         return Err(OffloadError::Segmentation("more segments than are allowed for one frame"));
     }
-    let fixed = if headers.ipv6 { 40 } else { 0 };
-    if head.len() - headers.l3 - fixed + size.min(payload.len()) > usize::from(u16::MAX) {
+    let (l3, ipv6) = headers.outer.as_ref().map_or((headers.l3, headers.ipv6), |outer| (outer.l3, outer.ipv6));
+    let fixed = if ipv6 { 40 } else { 0 };
+    if head.len() - l3 - fixed + size.min(payload.len()) > usize::from(u16::MAX) {
         return Err(OffloadError::Segmentation("a segment is longer than IP's length field can say"));
     }
     for index in 0..count {
@@ -185,12 +190,18 @@ fn cut(
         frame[head.len()..].copy_from_slice(part);
         headers.finish(frame, index, index * size, index + 1 == count);
         let sum = headers.pseudo_sum(frame);
-        if unfinished && headers.checksum {
+        let is_left = unfinished && headers.checksum && headers.outer.is_none();
+        if is_left {
             headers.store_checksum(frame, !fold(sum));
-            *segment.offload_mut() = headers.rest();
         } else if headers.checksum {
             let sum = nonzero(fold(sum + self::sum(&frame[headers.l4..])));
             headers.store_checksum(frame, sum);
+        }
+        if let Some(outer) = &headers.outer {
+            outer.finish(frame, index);
+        }
+        if is_left {
+            *segment.offload_mut() = headers.rest();
         }
         emit(segment);
     }
@@ -215,11 +226,21 @@ struct Headers {
     protocol: u8,
 }
 
+const SHORT: OffloadError = OffloadError::Segmentation("headers are cut short");
+
+fn be16(frame: &[u8], at: usize) -> Result<u16, OffloadError> {
+    frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or(SHORT)
+}
+
 impl Headers {
     fn parse(frame: &[u8]) -> Result<Headers, OffloadError> {
-        const SHORT: OffloadError = OffloadError::Segmentation("headers are cut short");
-        let be16 = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or(SHORT);
-        let mut l3 = 14;
+        Headers::behind_ethernet(frame, 0)
+    }
+
+    /// The headers behind the Ethernet header at `l2`.
+    fn behind_ethernet(frame: &[u8], l2: usize) -> Result<Headers, OffloadError> {
+        let be16 = |at| be16(frame, at);
+        let mut l3 = l2 + 14;
         while matches!(be16(l3 - 2)?, 0x8100 | 0x88a8) {
             l3 += 4;
         }
@@ -232,6 +253,12 @@ impl Headers {
             l3 += 4;
             ethertype = if frame.get(l3).ok_or(SHORT)? >> 4 == 6 { 0x86dd } else { 0x0800 };
         }
+        Headers::of_ip(frame, l3, ethertype)
+    }
+
+    /// The IP header at `l3` and what follows.
+    fn of_ip(frame: &[u8], l3: usize, ethertype: u16) -> Result<Headers, OffloadError> {
+        let be16 = |at| be16(frame, at);
         match ethertype {
             0x0800 => {
                 let ip = frame.get(l3..l3 + 20).ok_or(SHORT)?;
@@ -295,13 +322,21 @@ struct GsoHeaders {
     tcp: bool,
     /// Whether segments get an L4 checksum: always, but for UDP over IPv4 without one.
     checksum: bool,
+    /// The tunnel that the packet is in.
+    outer: Option<Outer>,
 }
 
 impl GsoHeaders {
     fn parse(packet: &Packet) -> Result<GsoHeaders, OffloadError> {
         let offload = packet.offload();
         let frame = packet.data();
-        let Headers { l3, l4, end, ipv6, protocol } = Headers::parse(frame)?;
+        let headers = Headers::parse(frame)?;
+        let in_tunnel = match offload.needs_csum() && usize::from(offload.csum_start) > headers.l4 {
+            true => Outer::find(packet, &headers),
+            false => None,
+        };
+        let (outer, headers) = in_tunnel.map_or((None, headers), |(outer, inner)| (Some(outer), inner));
+        let Headers { l3, l4, end, ipv6, protocol } = headers;
         let (tcp, wants_ipv6) = match offload.gso_type & !Offload::GSO_ECN {
             Offload::GSO_TCPV4 => (true, false),
             Offload::GSO_TCPV6 => (true, true),
@@ -324,25 +359,14 @@ impl GsoHeaders {
             return Err(OffloadError::Segmentation("malformed TCP header"));
         }
         let checksum = tcp || ipv6 || offload.needs_csum() || l4_header[6..8] != [0, 0];
-        Ok(GsoHeaders { l3, l4, payload: l4 + l4_len, end, ipv6, tcp, checksum })
+        Ok(GsoHeaders { l3, l4, payload: l4 + l4_len, end, ipv6, tcp, checksum, outer })
     }
 
     /// Makes the headers of segment `index`, whose payload begins `offset` bytes into the payload of
     /// the super-frame. `frame` holds the super-frame's headers and the segment's payload.
     fn finish(&self, frame: &mut [u8], index: usize, offset: usize, last: bool) {
         let (l3, l4) = (self.l3, self.l4);
-        if self.ipv6 {
-            let length = (frame.len() - l3 - 40) as u16;
-            frame[l3 + 4..l3 + 6].copy_from_slice(&length.to_be_bytes());
-        } else {
-            let length = (frame.len() - l3) as u16;
-            frame[l3 + 2..l3 + 4].copy_from_slice(&length.to_be_bytes());
-            let id = u16::from_be_bytes([frame[l3 + 4], frame[l3 + 5]]).wrapping_add(index as u16);
-            frame[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
-            frame[l3 + 10..l3 + 12].fill(0);
-            let sum = checksum(&frame[l3..l4]);
-            frame[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
-        }
+        finish_ip(frame, l3, l4, self.ipv6, index);
         if self.tcp {
             let seq = u32::from_be_bytes(frame[l4 + 4..l4 + 8].try_into().expect("four bytes"));
             frame[l4 + 4..l4 + 8].copy_from_slice(&seq.wrapping_add(offset as u32).to_be_bytes());
@@ -359,8 +383,7 @@ impl GsoHeaders {
 
     /// Sum of the pseudo header of a segment with finished lengths.
     fn pseudo_sum(&self, frame: &[u8]) -> u64 {
-        let addresses = if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
-        sum(&frame[addresses]) + if self.tcp { 6 } else { 17 } + (frame.len() - self.l4) as u64
+        pseudo_sum(frame, self.l3, self.l4, self.ipv6, if self.tcp { 6 } else { 17 })
     }
 
     fn store_checksum(&self, frame: &mut [u8], value: u16) {
@@ -381,6 +404,28 @@ impl GsoHeaders {
             ..Offload::NONE
         }
     }
+}
+
+/// Makes the IP header of segment `index` from the super-frame's.
+fn finish_ip(frame: &mut [u8], l3: usize, l4: usize, ipv6: bool, index: usize) {
+    if ipv6 {
+        let length = (frame.len() - l3 - 40) as u16;
+        frame[l3 + 4..l3 + 6].copy_from_slice(&length.to_be_bytes());
+    } else {
+        let length = (frame.len() - l3) as u16;
+        frame[l3 + 2..l3 + 4].copy_from_slice(&length.to_be_bytes());
+        let id = u16::from_be_bytes([frame[l3 + 4], frame[l3 + 5]]).wrapping_add(index as u16);
+        frame[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
+        frame[l3 + 10..l3 + 12].fill(0);
+        let sum = checksum(&frame[l3..l4]);
+        frame[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Sum of the pseudo header of a packet with finished lengths.
+fn pseudo_sum(frame: &[u8], l3: usize, l4: usize, ipv6: bool, protocol: u8) -> u64 {
+    let addresses = if ipv6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 };
+    sum(&frame[addresses]) + u64::from(protocol) + (frame.len() - l4) as u64
 }
 
 /// The internet checksum of `data` (RFC 1071); zero over data that holds its correct checksum.
