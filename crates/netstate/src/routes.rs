@@ -235,6 +235,11 @@ impl Routes {
         self.routes.get(&place_of(mark, prefix, origin))
     }
 
+    /// How many routes have this origin.
+    pub fn count(&self, origin: Origin) -> usize {
+        self.classes.iter().filter(|((_, (of, _)), _)| *of == origin).map(|(_, count)| count).sum()
+    }
+
     /// All routes, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.routes.values()
@@ -410,6 +415,8 @@ mod tests {
                 prop_assert_eq!(routes.find(mark, near(to)), best);
             }
             prop_assert_eq!((routes.iter().count(), routes.after(None).count()), (all.len(), all.len()));
+            let operators = all.iter().filter(|route| route.origin == Origin::User).count();
+            prop_assert_eq!(routes.count(Origin::User), operators);
         }
     }
 }

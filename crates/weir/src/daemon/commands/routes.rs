@@ -26,6 +26,9 @@ pub const COMMANDS: &[Command<Context>] = commands! {
 /// How many routes are listed at a time.
 const PORTION: usize = 128;
 
+/// Most routes that operators have added.
+const MAX_ADDED: usize = 65_536;
+
 const BAD_MARK: &str = "Invalid pkt_mark";
 
 fn add(context: &Context, args: &[String]) -> Outcome {
@@ -45,6 +48,9 @@ fn add(context: &Context, args: &[String]) -> Outcome {
     let mut routes = context.engine.switch.netstate().routes.write();
     // By the address that was given, though the route is for its whole network.
     let source = routes.source(device, address, gateway).ok_or("Error while inserting route.")?;
+    if routes.get(mark, prefix, Origin::User).is_none() && routes.count(Origin::User) >= MAX_ADDED {
+        return Err(format!("no more than {MAX_ADDED} routes can be added"));
+    }
     routes.insert(Route { mark, prefix, device: device.as_str().into(), gateway, source, origin: Origin::User });
     drop(routes);
     context.engine.switch.netstate_changed();
