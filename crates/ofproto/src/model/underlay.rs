@@ -92,12 +92,39 @@ pub(crate) struct Question {
     pub neighbour: IpAddr,
 }
 
+/// The hops that are kept.
+#[derive(Default)]
+struct Hops {
+    kept: HashMap<HopKey, Arc<Hop>>,
+    /// How many more are not kept before those are looked for again that no flow holds.
+    patience: usize,
+}
+
+impl Hops {
+    /// Whether one more can be kept. Those that no flow holds make room; where that gains little, it is not tried again
+    /// before as many have asked as it takes to pay for it.
+    fn has_room(&mut self) -> bool {
+        if self.kept.len() < MAX_HOPS {
+            return true;
+        }
+        if self.patience > 0 {
+            self.patience -= 1;
+            return false;
+        }
+        self.kept.retain(|_, hop| Arc::strong_count(hop) > 1);
+        if self.kept.len() > MAX_HOPS / 4 * 3 {
+            self.patience = MAX_HOPS / 4;
+        }
+        self.kept.len() < MAX_HOPS
+    }
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct Underlay {
     /// Routes and neighbours.
     pub netstate: Arc<NetState>,
-    hops: Mutex<HashMap<HopKey, Arc<Hop>>>,
+    hops: Mutex<Hops>,
     /// Routes or neighbours have changed since the last call of `refresh`.
     changed: AtomicBool,
     /// Until when uses of neighbours have been told.
@@ -111,18 +138,15 @@ impl Underlay {
         let bridge = device.and_then(|device| bridge_of(&device)).map(String::into_boxed_str);
         let mut hops = self.hops.lock();
         let key = (towards.clone(), bridge);
-        if let Some(hop) = hops.get(&key) {
+        if let Some(hop) = hops.kept.get(&key) {
             return hop.clone();
         }
-        if hops.len() >= MAX_HOPS {
-            hops.retain(|_, hop| Arc::strong_count(hop) > 1);
-        }
-        let is_kept = hops.len() < MAX_HOPS;
+        let is_kept = hops.has_room();
         let route = self.find_out(towards, key.1.as_deref(), now);
         let bridge = key.1.clone();
         let hop = Arc::new(Hop { route, bridge, stale: AtomicBool::new(!is_kept), used: AtomicU64::new(0) });
         if is_kept {
-            hops.insert(key, hop.clone());
+            hops.kept.insert(key, hop.clone());
         }
         hop
     }
@@ -168,8 +192,9 @@ impl Underlay {
             return None;
         }
         let mut hops = self.hops.lock();
-        let before = hops.len();
-        hops.retain(|(towards, bridge), hop| {
+        let before = hops.kept.len();
+        hops.patience = 0;
+        hops.kept.retain(|(towards, bridge), hop| {
             // Nobody else has it.
             if Arc::strong_count(hop) == 1 {
                 return false;
@@ -181,14 +206,14 @@ impl Underlay {
             }
             is_same
         });
-        Some(Refreshed { some_are_stale: hops.len() != before || before >= MAX_HOPS })
+        Some(Refreshed { some_are_stale: hops.kept.len() != before || before >= MAX_HOPS })
     }
 
     /// Lets the neighbours that packets went to lately be known for longer.
     pub fn keep_used(&self, now: Time) {
         let told = self.told.swap(now.0, Ordering::Relaxed);
         let hops = self.hops.lock();
-        for hop in hops.values() {
+        for hop in hops.kept.values() {
             if hop.used.load(Ordering::Relaxed) > told
                 && let Some(route) = &hop.route
             {
@@ -202,4 +227,30 @@ impl Underlay {
 pub(crate) struct Refreshed {
     /// Some have come out otherwise.
     pub some_are_stale: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn towards(number: u32) -> Towards {
+        Towards { mark: 0, from: None, to: IpAddr::V4(number.into()) }
+    }
+
+    #[test]
+    fn hops_that_flows_hold_are_not_looked_through_for_each_one_that_finds_no_room() {
+        let underlay = Underlay::default();
+        let hop = |number: usize| underlay.hop(&towards(number as u32), |_| None, Time(0));
+        let mut held: Vec<_> = (0..MAX_HOPS).map(hop).collect();
+        assert!(held.iter().all(|hop| !hop.is_stale()) && Arc::ptr_eq(&held[7], &hop(7)));
+        assert!(hop(MAX_HOPS).is_stale(), "no room: translated again after every change");
+        held.truncate(MAX_HOPS / 2);
+        // Now there would be room, for whoever looks.
+        for number in 1..=MAX_HOPS / 4 {
+            assert!(hop(MAX_HOPS + number).is_stale());
+        }
+        assert!(!hop(0).is_stale() && !hop(2 * MAX_HOPS).is_stale());
+        assert_eq!(underlay.hops.lock().kept.len(), MAX_HOPS / 2 + 1);
+        assert_eq!(underlay.hops.lock().patience, 0);
+    }
 }
