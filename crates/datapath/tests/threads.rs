@@ -110,6 +110,27 @@ fn ports_come_and_go_under_traffic() {
     assert!(dp.stats().workers.iter().all(|w| w.drops.total() == 0));
 }
 
+/// A worker that is at work sees the port only after its turn. What its turn receives could meet a flow to the port.
+#[test]
+fn a_port_is_there_for_each_worker_when_it_was_added() {
+    let dp = started(Config::default());
+    let (a, b) = (MemPort::new("a"), MemPort::new("b"));
+    dp.add_port(a.clone()).unwrap();
+    let turns = || dp.stats().workers[0].turns;
+    // The worker waits for this lock in the middle of a turn.
+    let receiving = a.queues[0].lock().unwrap();
+    let adder = std::thread::spawn({
+        let (dp, b) = (dp.clone(), b.clone());
+        move || dp.add_port(b).unwrap()
+    });
+    eventually("the port in the table", || dp.ports().len() == 2);
+    let before = turns();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!adder.is_finished() && turns() == before);
+    drop(receiving);
+    adder.join().unwrap();
+}
+
 #[test]
 fn settled_means_that_the_slow_path_is_through() {
     let dp = started(Config { workers: vec![0, 0], ..Config::default() });

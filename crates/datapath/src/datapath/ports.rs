@@ -15,7 +15,8 @@ use crate::worker::mailbox::{Command, GivenBack};
 
 impl Datapath {
     /// Adds a port and spreads its receive queues over the workers. Numbers start at 1, ascend, and are
-    /// not reused before all others were used once. Not to be called from an upcall.
+    /// not reused before all others were used once. When this returns, each worker can send to it. Not to be called from
+    /// an upcall.
     pub fn add_port(&self, port: Arc<dyn Port>) -> Result<PortNo, Error> {
         self.add_port_with(port, |_| ())
     }
@@ -32,13 +33,18 @@ impl Datapath {
         let number = new.dp_port.no;
         self.resources.table.set_tunnel(number, new.dp_port.port.is_tunnel());
         announce(number);
+        let (reply, added) = mpsc::channel();
         for (worker, mailbox) in self.pool.read().mailboxes() {
             if let Some(tx) = new.tx.remove(&worker) {
                 let rx = new.rx.remove(&worker).unwrap_or_default();
-                mailbox.post(Command::AddPort { port: new.dp_port.clone(), tx, rx });
+                mailbox.post(Command::AddPort { port: new.dp_port.clone(), tx, rx, reply: reply.clone() });
             }
         }
         control.serve();
+        drop(reply);
+        // Otherwise a flow that sends there could reach a worker before the port does. Ends when each worker has answered
+        // (or died).
+        added.iter().for_each(drop);
         Ok(number)
     }
 

@@ -37,9 +37,10 @@ impl Worker {
         let mut count = commands.len();
         for command in commands {
             match command {
-                Command::AddPort { port, tx, rx } => {
+                Command::AddPort { port, tx, rx, reply } => {
                     self.receive_from(rx);
                     self.executor.outputs.add(port, tx);
+                    let _ = reply.send(());
                 }
                 Command::TakeRx { rx } => self.receive_from(rx),
                 Command::GiveRx { port, queues, reply } => {

@@ -24,8 +24,8 @@ use crate::worker::waker::Waker;
 
 /// A command for a worker.
 pub enum Command {
-    /// Add a port, its transmit queue and receive queues.
-    AddPort { port: Arc<DpPort>, tx: Queue, rx: Vec<Rx> },
+    /// Add a port, its transmit queue and receive queues, and reply.
+    AddPort { port: Arc<DpPort>, tx: Queue, rx: Vec<Rx>, reply: Sender<()> },
     /// Add receive queues of a port that the worker has already.
     TakeRx { rx: Vec<Rx> },
     /// Give these receive queues of a port away, when none of its packets is outstanding in the slow path.
