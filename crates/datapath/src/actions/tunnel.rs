@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use packet::flow::{block, tun_flags};
-use packet::wire::ip_proto;
+use packet::wire::{ip_proto, ipv4, ipv6};
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete, complete_checksum};
@@ -22,8 +22,8 @@ use tunnel::header::{Payload, Protocol};
 use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
+use zerocopy::FromBytes;
 
-use crate::actions::rewrite::{set_ipv4_tos, set_ipv6_tos};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::TunnelOptions;
 use crate::port_no::PortNo;
@@ -317,13 +317,13 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
     };
     match frame.get(at..at + 2) {
         Some([0x08, 0x00]) => {
-            if let Some(header) = frame[l3..].first_chunk_mut::<20>() {
-                set_ipv4_tos(header, told(header[1])?);
+            if let Ok((header, _)) = ipv4::Header::mut_from_prefix(&mut frame[l3..]) {
+                header.set_tos(told(header.tos)?);
             }
         }
         Some([0x86, 0xdd]) => {
-            if let Some(header) = frame[l3..].first_chunk_mut::<40>() {
-                set_ipv6_tos(header, told(header[0] << 4 | header[1] >> 4)?);
+            if let Ok((header, _)) = ipv6::Header::mut_from_prefix(&mut frame[l3..]) {
+                header.set_traffic_class(told(header.traffic_class())?);
             }
         }
         // ECN is not known there.

@@ -45,28 +45,6 @@ pub fn ip_ttl_word(word: u32, value: u8, mask: u8) -> u32 {
     new | if old == new { checksum } else { updated } << 16
 }
 
-/// The traffic class of a header of IP, if it is whole.
-pub fn tos(header: &[u8]) -> Option<u8> {
-    match header {
-        [0x40..=0x4f, tos, ..] if header.len() >= 20 => Some(*tos),
-        [first @ 0x60..=0x6f, second, ..] if header.len() >= 40 => Some(first << 4 | second >> 4),
-        _ => None,
-    }
-}
-
-/// Writes the traffic class of an IPv4 header, and updates its checksum.
-pub fn set_ipv4_tos(header: &mut [u8; 20], tos: u8) {
-    let delta = store_word(header, 0, u32::from(tos) << 16, 0xff << 16);
-    let checksum = delta.apply(u16::from_be_bytes([header[10], header[11]]));
-    header[10..12].copy_from_slice(&checksum.to_be_bytes());
-}
-
-/// Writes the traffic class of an IPv6 header.
-pub fn set_ipv6_tos(header: &mut [u8; 40], tos: u8) {
-    header[0] = header[0] & 0xf0 | tos >> 4;
-    header[1] = tos << 4 | header[1] & 0xf;
-}
-
 /// Writes fields of the IPv6 header. Changes that matter for the pseudo header of the L4 checksum are added to `l4`.
 pub(super) fn set_ipv6(r: &Rewriter, frame: &mut [u8], layers: &Layers, l4: &mut Delta) {
     let at = layers.l3 as usize;

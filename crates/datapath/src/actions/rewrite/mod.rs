@@ -14,7 +14,7 @@ mod nsh;
 #[cfg(test)]
 mod tests;
 
-pub use ip::{ip_ttl, ip_ttl_word, set_ipv4_tos, set_ipv6_tos, tos};
+pub use ip::{ip_ttl, ip_ttl_word};
 pub use l2::{pop_mpls, pop_vlan, push_mpls, push_vlan, shift_offload};
 
 use packet::flow::block::{Common, Encap, L3, Tunnel};
