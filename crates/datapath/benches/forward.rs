@@ -33,6 +33,8 @@ fn forward(c: &mut Criterion) {
         ("floor, 1000000 flows", 1_000_000, None),
         ("floor, 4000000 flows", 4_000_000, None),
         ("port rule, 1 flow", 1, Some(Rules::Port)),
+        ("metered, 1 flow", 1, Some(Rules::Metered)),
+        ("metered, 10000 flows", 10_000, Some(Rules::Metered)),
         ("drop rule, 1 flow", 1, Some(Rules::Drop)),
         ("push_vlan, 1 flow", 1, Some(Rules::Push)),
         ("push_vlan, 1000 flows", 1_000, Some(Rules::SourcesPush)),

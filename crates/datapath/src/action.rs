@@ -10,6 +10,7 @@ use packet::{Field, flow::Mask};
 
 pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
 use crate::drop::DropReason;
+use crate::meter::Meter;
 pub use crate::port_no::PortNo;
 
 /// How deeply actions may be nested, which bounds the stack of workers. Actions that are nested deeper drop their
@@ -91,6 +92,8 @@ pub enum Action {
     TunnelSet(Arc<TunnelSet>),
     /// Take the headers of a tunnel away, and classify what it carried as received at the tunnel's port.
     TunnelPop(Decapsulation),
+    /// Drop the packet if it exceeds the rate of the meter, or raise its drop precedence.
+    Meter(Arc<Meter>),
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
     Drop(DropReason),
 }

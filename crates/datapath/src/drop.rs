@@ -102,6 +102,7 @@ reasons! {
         TunnelOption "tunnel_option" "A packet that came through a tunnel has an option that is not whole.";
         Congestion "congestion" "A packet has met congestion in a tunnel, and cannot say so (RFC 6040).";
         TunnelPush "tunnel_push" "No room for the headers of a tunnel, or the packet is too long for them.";
+        Meter "meter" "The packet exceeds the rate of a meter.";
         Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
     }
     Output {

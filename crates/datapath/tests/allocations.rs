@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use common::{by_hand, flow, udp};
+use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
 use datapath::{Action, Config, Rewrite};
 use packet::{Field, Key, Packet};
 
@@ -41,9 +42,12 @@ static ALLOCATOR: Counting = Counting;
 fn hits_do_not_allocate() {
     let (dp, _, p) = by_hand(Config::default(), 3);
     let set = Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)));
+    let band = MeterBand { rate: 1, burst: u32::MAX, kind: MeterBandKind::Drop };
+    let meter = Arc::<MeterNumbers>::default().add(MeterUnit::Packets, &[band], dp.now()).unwrap();
     // Tier 2 for one port, tiers 1 and 2 for the other, with rewriting and recirculation.
     dp.install(flow(p[0].0, 0, &[], vec![Action::Output(p[2].0)])).unwrap();
-    dp.install(flow(p[1].0, 0, &[(Field::NwDst, 1)], vec![set.clone(), Action::Recirc(1)])).unwrap();
+    dp.install(flow(p[1].0, 0, &[(Field::NwDst, 1)], vec![set.clone(), Action::Meter(meter), Action::Recirc(1)]))
+        .unwrap();
     dp.install(flow(p[1].0, 0, &[(Field::NwDst, 2), (Field::UdpDst, 4)], vec![Action::Output(p[2].0)])).unwrap();
     dp.install(flow(p[1].0, 1, &[(Field::UdpDst, 99)], vec![Action::Output(p[2].0)])).unwrap();
     let mut packets: Vec<Packet> = (0..128).map(|n| Packet::from_slice(&udp(n, 1 + n % 2, 3, 4))).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use common::{MemPort, by_hand, flow, udp};
+use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
 use datapath::{Action, Config, Datapath, DropReason, PortNo, Rewrite};
 use packet::{Field, Packet};
 use proptest::prelude::*;
@@ -260,5 +261,49 @@ fn floods_leave_in_order_with_other_flows() {
         assert_eq!(account.came(), account.went(), "{account}");
         let copies = account.sent + dp.stats().workers[0].drops.get(DropReason::PortDown);
         assert!(copies > expected.len() as u64 && (down.len() < 2) == (account.sent > expected.len() as u64));
+    }
+}
+
+/// A run is metered as a whole: what conforms goes on in order, with its checksum right where it was remarked.
+#[test]
+fn a_run_is_metered_as_its_packets_are_one_by_one() {
+    let band = |rate, burst, kind| MeterBand { rate, burst, kind };
+    let bands = [band(5, 5, MeterBandKind::Remark(1)), band(20, 20, MeterBandKind::Drop)];
+    let push = || Action::PushVlan { tpid: 0x8100, tci: 1 };
+    for (frames_at_once, tagged) in [(1, false), (32, false), (1, true), (32, true)] {
+        let (dp, _, ports) = by_hand(Config::default(), 2);
+        let numbers = Arc::<MeterNumbers>::default();
+        let meter = numbers.add(MeterUnit::Packets, &bands, dp.now()).unwrap();
+        let mut actions = vec![Action::Meter(meter.clone()), Action::Output(ports[1].0)];
+        if tagged {
+            actions.insert(0, push());
+        }
+        dp.install(flow(ports[0].0, 0, &[], actions)).unwrap();
+        // AF11.
+        let mut frame = udp(1, 2, 3, 4);
+        frame[15] = 10 << 2 | 1;
+        frame[24..26].copy_from_slice(&[0; 2]);
+        let sum = packet::wire::checksum::checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        for number in 0..32u8 {
+            frame[63] = number;
+            ports[0].1.give(&frame);
+            if (number + 1) % frames_at_once == 0 {
+                while dp.poll() > 0 {}
+            }
+        }
+        let sent = ports[1].1.take();
+        assert_eq!(sent.iter().map(|frame| *frame.last().unwrap()).collect::<Vec<_>>(), (0..20).collect::<Vec<u8>>());
+        let l3 = if tagged { 18 } else { 14 };
+        let tos: Vec<u8> = sent.iter().map(|frame| frame[l3 + 1]).collect();
+        assert_eq!(tos, [[10 << 2 | 1; 5].as_slice(), &[12 << 2 | 1; 15]].concat());
+        assert!(sent.iter().all(|frame| packet::wire::checksum::checksum(&frame[l3..l3 + 20]) == 0));
+        assert_eq!(dp.stats().workers[0].drops.get(DropReason::Meter), 12);
+        let counters = meter.counters(dp.now());
+        assert_eq!((counters.packets, counters.bands[0].packets, counters.bands[1].packets), (32, 15, 12));
+        let account = dp.account();
+        assert_eq!(account.came(), account.went(), "{account}");
+        // A meter outlives its flows' packets, and its number is free when they are gone.
+        assert_eq!((meter.number(), Arc::strong_count(&meter)), (0, 3));
     }
 }

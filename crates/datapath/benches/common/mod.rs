@@ -8,6 +8,7 @@ use conntrack::nat::{Choice, Nat};
 use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
+use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
 use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
@@ -308,6 +309,8 @@ pub enum Rules {
     Port,
     /// The input port only, and packets are dropped.
     Drop,
+    /// As the first, through a meter that lets all pass.
+    Metered,
     /// All packets, by protocol and a prefix of the destination.
     Prefix,
     /// The input port only, and packets get a VLAN tag.
@@ -479,7 +482,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
         let (mut key, mut mask) = (Key::new(), Mask::wildcard());
         key.set(Field::InPortOxm, source.0.into());
         match rules {
-            Rules::Port | Rules::Drop | Rules::Push | Rules::Readdress | Rules::Pop(_) => {}
+            Rules::Port | Rules::Drop | Rules::Metered | Rules::Push | Rules::Readdress | Rules::Pop(_) => {}
             Rules::NextHops => {
                 for (field, value, bits) in [
                     (Field::DlType, 0x0800, 0xffff),
@@ -542,6 +545,12 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
         }
         let actions = match rules {
             Rules::Drop => vec![],
+            Rules::Metered => {
+                let band = MeterBand { rate: u32::MAX, burst: u32::MAX, kind: MeterBandKind::Drop };
+                let meter =
+                    Arc::<MeterNumbers>::default().add(MeterUnit::Kilobits, &[band], Time(0)).expect("a number");
+                vec![Action::Meter(meter), Action::Output(sink)]
+            }
             Rules::Push | Rules::SourcesPush => {
                 vec![Action::PushVlan { tpid: 0x8100, tci: 100 }, Action::Output(sink)]
             }

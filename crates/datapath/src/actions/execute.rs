@@ -63,11 +63,12 @@ impl<'a> KeyView<'a> {
         let validity = match step {
             // Tracking says itself what it has changed.
             Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => return,
+            Step::Meter(meter) if !meter.remarks() => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
             // An extraction stops behind the last tag that it parses. After a pop, the headers behind that tag can be
             // seen.
             Step::PopVlan if self.layers.l3 == Layers::NONE => KeyValidity::Nothing,
-            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan => KeyValidity::Headers,
+            Step::Rewrite(_) | Step::PushVlan { .. } | Step::PopVlan | Step::Meter(_) => KeyValidity::Headers,
             Step::PushMpls { ethertype, .. } => {
                 self.key.common_mut().dl_type.set(*ethertype);
                 KeyValidity::Headers
@@ -176,6 +177,8 @@ pub enum Stepped {
     Unfinished,
     /// The headers of the tunnel were not put before it.
     NotPushed,
+    /// It exceeds the rate of a meter.
+    Exceeds,
 }
 
 impl Stepped {
@@ -206,6 +209,7 @@ impl Executor {
                 Stepped::Done => view.follow(step),
                 Stepped::NoBuffer => return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port()),
                 Stepped::NotPushed => return self.outputs.retire_one(packet, DropReason::TunnelPush, view.in_port()),
+                Stepped::Exceeds => return self.outputs.retire_one(packet, DropReason::Meter, view.in_port()),
                 Stepped::Unfinished => return self.run_finished(rest, end, packet, view, next),
                 Stepped::Fragment => match self.track_fragment(rest, end, packet, view, next) {
                     Some(alone) => packet = alone,
@@ -255,6 +259,7 @@ impl Executor {
                 let _ = self.track(request, packet, view);
             }
             Step::CtClear => metadata::clear(view.key),
+            Step::Meter(meter) => return self.meter(meter, packet, view),
             Step::Hash { basis } if view.validity == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);

@@ -2,6 +2,7 @@
 
 pub mod compact;
 pub mod execute;
+mod meter;
 pub mod program;
 mod rewrite;
 pub mod runs;

@@ -14,6 +14,7 @@ use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, P
 use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
+use crate::meter::Meter;
 
 /// What a program needs to know of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -95,6 +96,8 @@ pub enum Step {
     CtClear,
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
+    /// Drop the packet if it exceeds a rate, or raise its drop precedence.
+    Meter(Arc<Meter>),
 }
 
 /// The disposition of a packet: an operation that consumes it.
@@ -183,6 +186,7 @@ impl Program {
                 Action::CheckLength { size, longer, others } => {
                     Step::Copy(Disposition::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
                 }
+                Action::Meter(meter) => Step::Meter(meter.clone()),
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
@@ -195,8 +199,8 @@ impl Program {
         while let Some(step) = steps.pop() {
             match step {
                 Step::Copy(last) => end = last,
-                // The connection outlives the packet.
-                Step::Ct(_) => steps.push(step),
+                // The connection outlives the packet, and so does what the meter has counted.
+                Step::Ct(_) | Step::Meter(_) => steps.push(step),
                 _ => continue,
             }
             break;
@@ -280,8 +284,8 @@ impl Program {
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
             Disposition::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
-                let copies = self.steps.iter().any(|step| matches!(step, Step::Copy(_)));
-                (!copies).then_some(port)
+                let more = self.steps.iter().any(|step| matches!(step, Step::Copy(_) | Step::Meter(_)));
+                (!more).then_some(port)
             }
             _ => None,
         }
@@ -339,7 +343,8 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             | Step::Hash { .. }
             | Step::Ct(_)
             | Step::CtClear
-            | Step::TunnelPush(_) => return None,
+            | Step::TunnelPush(_)
+            | Step::Meter(_) => return None,
         }
     }
     Some(compact)
@@ -354,7 +359,10 @@ impl Step {
             Step::Rewrite(rewriter) if rewriter.is_of_key() => Needs::Key,
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
             Step::Rewrite(_) => Needs::Headers,
-            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) => Needs::Nothing,
+            Step::Meter(meter) if meter.remarks() => Needs::Headers,
+            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) | Step::Meter(_) => {
+                Needs::Nothing
+            }
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
         }
     }
@@ -368,7 +376,8 @@ impl Step {
             | Step::PopVlan
             | Step::PushMpls { .. }
             | Step::PopMpls { .. }
-            | Step::TunnelPush(_) => false,
+            | Step::TunnelPush(_)
+            | Step::Meter(_) => false,
         }
     }
 
@@ -388,7 +397,7 @@ impl Step {
             Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
             Step::TunnelPush(headers) => return headers.push(packet),
-            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => {}
+            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Meter(_) => {}
         }
         true
     }

@@ -270,6 +270,14 @@ impl Executor {
             return packets.drain(..).for_each(|packet| self.run(program, packet, &mut view.for_next(), next));
         }
         for step in &program.steps {
+            if let Step::Meter(meter) = step {
+                self.meter_all(meter, packets, view);
+                if packets.is_empty() {
+                    return;
+                }
+                view.follow(step);
+                continue;
+            }
             let mut lost = 0u32;
             for (at, packet) in packets.iter_mut().enumerate() {
                 lost |= u32::from(self.step(step, packet, view, next) != Stepped::Done) << at;
@@ -304,7 +312,7 @@ impl Executor {
 
     /// Drops the packets whose bits are set in `which`.
     #[cold]
-    fn drop_those(&mut self, which: u32, packets: &mut Batch, reason: DropReason, in_port: PortNo) {
+    pub(super) fn drop_those(&mut self, which: u32, packets: &mut Batch, reason: DropReason, in_port: PortNo) {
         let (mut lost, mut left) = (Batch::new(), Batch::new());
         for (at, packet) in packets.drain(..).enumerate() {
             if which >> at & 1 == 0 { left.push(packet) } else { lost.push(packet) }

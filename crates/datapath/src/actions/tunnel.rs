@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use packet::flow::{block, tun_flags};
-use packet::wire::ip_proto;
+use packet::wire::{ip_proto, ipv4, ipv6};
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete, complete_checksum};
@@ -22,6 +22,7 @@ use tunnel::header::{Payload, Protocol};
 use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata};
+use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
 use crate::pipeline::metadata::TunnelOptions;
@@ -315,26 +316,15 @@ fn mark_congestion(frame: &mut [u8], outer_tos: u8) -> Result<(), DropReason> {
         told => told.map_err(reason),
     };
     match frame.get(at..at + 2) {
-        Some([0x08, 0x00]) if frame.len() >= l3 + 20 => {
-            let old = frame[l3 + 1];
-            let new = told(old)?;
-            if new != old {
-                frame[l3 + 1] = new;
-                let words = [u16::from_be_bytes([frame[l3], old]), u16::from_be_bytes([frame[l3], new])];
-                let sum = u16::from_be_bytes([frame[l3 + 10], frame[l3 + 11]]);
-                // RFC 1624: one word has changed.
-                let mut all = u32::from(!sum) + u32::from(!words[0]) + u32::from(words[1]);
-                while all >> 16 != 0 {
-                    all = (all & 0xffff) + (all >> 16);
-                }
-                frame[l3 + 10..l3 + 12].copy_from_slice(&(!(all as u16)).to_be_bytes());
+        Some([0x08, 0x00]) => {
+            if let Ok((header, _)) = ipv4::Header::mut_from_prefix(&mut frame[l3..]) {
+                header.set_tos(told(header.tos)?);
             }
         }
-        Some([0x86, 0xdd]) if frame.len() >= l3 + 40 => {
-            let old = frame[l3] << 4 | frame[l3 + 1] >> 4;
-            let new = told(old)?;
-            frame[l3] = frame[l3] & 0xf0 | new >> 4;
-            frame[l3 + 1] = new << 4 | frame[l3 + 1] & 0xf;
+        Some([0x86, 0xdd]) => {
+            if let Ok((header, _)) = ipv6::Header::mut_from_prefix(&mut frame[l3..]) {
+                header.set_traffic_class(told(header.traffic_class())?);
+            }
         }
         // ECN is not known there.
         _ => {}

@@ -117,6 +117,11 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push(')');
         }
         Action::Truncate { max_len } => put!(out, "trunc({max_len})"),
+        Action::Clone(actions) if let [Action::Meter(_), Action::Punt(_)] = &actions[..] => {
+            out.push_str("sample(sample=100.0%,actions(");
+            format_actions(out, actions, flow, context);
+            out.push_str("))");
+        }
         Action::Clone(actions) => {
             out.push_str("clone(");
             format_actions(out, actions, flow, context);
@@ -129,6 +134,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             format_actions(out, others, flow, context);
             out.push_str("))");
         }
+        Action::Meter(meter) => put!(out, "meter({})", meter.number()),
         Action::Drop(_) => out.push_str("drop"),
     }
 }
@@ -246,7 +252,7 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
         ("check_pkt_len", Some('(')) => parse_check_length(value, ports, depth)?,
-        ("tnl_push" | "tnl_pop", Some('(')) => {
+        ("tnl_push" | "tnl_pop" | "meter" | "sample", Some('(')) => {
             return Err(argument(item.key, value, "made by the OpenFlow tables alone; a flow cannot be added with it"));
         }
         ("drop", None) => Action::Drop(DropReason::Rule),

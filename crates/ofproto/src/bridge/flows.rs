@@ -94,6 +94,7 @@ impl Switch {
         let tlv = bridge.tlv.clone();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
+        let affects_everything = transaction.affects_everything;
         let affects_flows = match result {
             Ok(()) => {
                 let (removed, affects_flows) = transaction.commit();
@@ -108,6 +109,9 @@ impl Switch {
         };
         if affects_flows {
             forwarding.note_affecting(generation);
+        }
+        if affects_everything {
+            forwarding.touch();
         }
         drop(forwarding);
         self.notify();

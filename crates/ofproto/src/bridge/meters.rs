@@ -1,6 +1,7 @@
 //! Changes of meters, and what they hold.
 
-use openflow::meter::{BandKind, MeterCommand, MeterFlags, meter_id};
+use datapath::meter::{MAX_BANDS, MAX_METERS};
+use openflow::meter::{MeterCommand, MeterFlags, meter_id};
 use openflow::stats::MeterFeatures;
 use openflow::{FlowRemovedReason, MeterConfig, MeterMod, MeterStats, OfError};
 
@@ -9,11 +10,6 @@ use crate::model::forwarding::BridgeState;
 use crate::model::meter::Meter;
 use crate::model::transaction::Transaction;
 use crate::model::users::Used;
-
-/// Most meters of a bridge.
-const MAX_METERS: u32 = 1 << 18;
-/// Most bands of a meter.
-const MAX_BANDS: usize = 8;
 
 impl Bridge {
     /// Changes the meters.
@@ -51,13 +47,14 @@ impl Bridge {
         let now = self.switch.clock.now();
         self.each_meter(ids, |bridge, meter| {
             let id = meter.config.meter;
+            let counters = meter.limit.counters(now);
             MeterStats {
                 meter: id,
                 flow_count: bridge.users.rule_count(Used::Meter(id)),
-                packet_in_count: 0,
-                byte_in_count: 0,
+                packet_in_count: counters.packets,
+                byte_in_count: counters.bytes,
                 duration: now.since(meter.created),
-                bands: meter.config.bands.iter().map(|_| (0, 0)).collect(),
+                bands: counters.bands.iter().map(|band| (band.packets, band.bytes)).collect(),
             }
         })
     }
@@ -66,8 +63,8 @@ impl Bridge {
     pub fn meter_features(&self) -> MeterFeatures {
         MeterFeatures {
             max_meters: MAX_METERS,
-            // OFPMBT13_DROP is number one.
-            band_types: 1 << 1,
+            // OFPMBT13_DROP and OFPMBT13_DSCP_REMARK.
+            band_types: 1 << 1 | 1 << 2,
             capabilities: MeterFlags::all().bits().into(),
             max_bands: MAX_BANDS as u8,
             max_color: 0,
@@ -82,8 +79,8 @@ impl Bridge {
 }
 
 fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError> {
-    let (id, created) = (change.config.meter, transaction.now);
-    let meters = &mut transaction.bridge.meters;
+    let (id, now) = (change.config.meter, transaction.now);
+    let (meters, numbers) = (&mut transaction.bridge.meters, &transaction.bridge.meter_numbers);
     match change.command {
         MeterCommand::Delete => {
             delete(transaction, id);
@@ -93,11 +90,16 @@ fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError
         MeterCommand::Modify if !meters.contains_key(&id) => Err(OfError::OFPMMFC_UNKNOWN_METER),
         MeterCommand::Add | MeterCommand::Modify => {
             check(&change.config)?;
-            if meters.len() >= MAX_METERS as usize && !meters.contains_key(&id) {
-                return Err(OfError::OFPMMFC_OUT_OF_METERS);
-            }
-            let created = meters.get(&id).map_or(created, |meter| meter.created);
-            meters.insert(id, Meter { config: change.config.clone(), created });
+            let config = change.config.clone();
+            let retranslates = match meters.get_mut(&id) {
+                Some(meter) => meter.configure(config, numbers, now).ok_or(OfError::OFPMMFC_OUT_OF_METERS)?,
+                None => {
+                    let meter = Meter::new(config, now, numbers, now).ok_or(OfError::OFPMMFC_OUT_OF_METERS)?;
+                    meters.insert(id, meter);
+                    is_implicit(id)
+                }
+            };
+            transaction.affects_everything |= retranslates;
             Ok(())
         }
     }
@@ -108,10 +110,12 @@ pub(crate) fn check(config: &MeterConfig) -> Result<(), OfError> {
     if config.bands.len() > MAX_BANDS {
         return Err(OfError::OFPMMFC_OUT_OF_BANDS);
     }
-    if config.bands.iter().any(|band| band.kind != BandKind::Drop) {
-        return Err(OfError::OFPMMFC_BAD_BAND);
-    }
     Ok(())
+}
+
+/// Whether a meter limits packets whose flows do not name it.
+fn is_implicit(id: u32) -> bool {
+    matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER)
 }
 
 /// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5).
@@ -123,6 +127,7 @@ fn delete(transaction: &mut Transaction, wanted: u32) {
     for id in gone {
         let users: Vec<_> = transaction.bridge.users.rules(Used::Meter(id)).cloned().collect();
         users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
-        transaction.bridge.meters.remove(&id);
+        let was_there = transaction.bridge.meters.remove(&id).is_some();
+        transaction.affects_everything |= was_there && is_implicit(id);
     }
 }

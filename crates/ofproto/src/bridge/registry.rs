@@ -21,7 +21,8 @@ impl Switch {
         if forwarding.bridges.values().any(|bridge| bridge.config.name == config.name) {
             return Err(Error::BridgeExists(config.name));
         }
-        forwarding.bridges.insert(id, BridgeState::new(id, config));
+        let meter_numbers = forwarding.meter_numbers.clone();
+        forwarding.bridges.insert(id, BridgeState::new(id, config, meter_numbers));
         forwarding.touch();
         drop(forwarding);
         let bridge = Bridge::new(self.clone(), id, name);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::PortNo;
+use datapath::meter::MeterNumbers;
 use hashbrown::HashMap;
 use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
@@ -53,6 +54,8 @@ pub(crate) struct Forwarding {
     pub hops_changed: u64,
     /// What is sent to a tunnel port goes to its carrier as it is, with the metadata of the tunnel (`ofproto/tnl-push-pop off`).
     pub without_push_pop: bool,
+    /// The numbers of the meters of all bridges.
+    pub meter_numbers: Arc<MeterNumbers>,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.
@@ -127,6 +130,8 @@ pub(crate) struct BridgeState {
     /// Held by the records of the flows that depend on the groups.
     pub group_dependents: Arc<()>,
     pub meters: BTreeMap<u32, Meter>,
+    /// The numbers of all bridges' meters in the datapath.
+    pub meter_numbers: Arc<MeterNumbers>,
     /// Who uses the groups and meters.
     pub users: Users,
     /// How many `learn(delete_learned)` actions there are for each kind of flow that they learn.
@@ -139,7 +144,7 @@ pub(crate) struct BridgeState {
 }
 
 impl BridgeState {
-    pub fn new(id: BridgeId, config: BridgeConfig) -> BridgeState {
+    pub fn new(id: BridgeId, config: BridgeConfig, meter_numbers: Arc<MeterNumbers>) -> BridgeState {
         let mut bridge = BridgeState {
             id,
             mirrors: Vec::new(),
@@ -152,6 +157,7 @@ impl BridgeState {
             groups_changed: 0,
             group_dependents: Arc::default(),
             meters: BTreeMap::new(),
+            meter_numbers,
             users: Users::default(),
             learners: HashMap::new(),
             orphaned: Vec::new(),

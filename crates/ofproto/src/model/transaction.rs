@@ -29,6 +29,8 @@ pub(crate) struct Transaction<'a> {
     pub now: Time,
     /// Whether a datapath flow may depend on one of the changes.
     affects_flows: bool,
+    /// Whether every datapath flow has to be looked at.
+    pub affects_everything: bool,
     rule_changes: Vec<RuleChange>,
     /// Each group that has changed, as it was before the change, in order.
     group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
@@ -41,6 +43,7 @@ impl<'a> Transaction<'a> {
             generation,
             now,
             affects_flows: false,
+            affects_everything: false,
             rule_changes: Vec::new(),
             group_changes: Vec::new(),
         }

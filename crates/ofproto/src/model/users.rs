@@ -129,6 +129,7 @@ fn collect(actions: &[Action], used: &mut Vec<Used>) {
         match action {
             Action::Group(id) => used.push(Used::Group(*id)),
             Action::Meter(id) => used.push(Used::Meter(*id)),
+            Action::Controller(controller) => used.extend(controller.meter.map(Used::Meter)),
             Action::Clone(inner) => collect(inner, used),
             _ => {}
         }

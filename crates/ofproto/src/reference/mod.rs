@@ -27,7 +27,7 @@ use ct::{Connections, Tracked};
 use frame::Frame;
 use openflow::group::{Bucket, GroupSpec, GroupType};
 use openflow::{Action, GroupId, Instructions, Match, OfPort};
-use packet::{Field, Key};
+use packet::{Field, Key, Time};
 
 use crate::model::mirror::{Mirror, MirrorOutput};
 use crate::model::vlan::PortVlan;
@@ -51,6 +51,31 @@ pub struct Reference {
     pub mirrors: Vec<Mirror>,
     pub groups: BTreeMap<GroupId, GroupSpec>,
     pub connections: Connections,
+    pub meters: BTreeMap<u32, RefMeter>,
+}
+
+/// A bucket of tokens, one for each packet.
+pub struct RefMeter {
+    /// Packets per second.
+    pub rate: u64,
+    pub burst: u64,
+    /// In billionths of a packet.
+    pub tokens: u64,
+    pub filled: Time,
+}
+
+impl RefMeter {
+    /// Whether a packet gets a token.
+    fn conforms(&mut self, now: Time) -> bool {
+        let flowed = self.rate * now.since(self.filled).as_nanos() as u64;
+        self.tokens = (self.tokens + flowed).min(self.burst * 1_000_000_000);
+        self.filled = now;
+        let conforms = self.tokens >= 1_000_000_000;
+        if conforms {
+            self.tokens -= 1_000_000_000;
+        }
+        conforms
+    }
 }
 
 /// A packet under way.
@@ -64,6 +89,8 @@ struct PacketInFlight {
     set: Vec<Action>,
     tracked: Tracked,
     exit: bool,
+    /// A meter has dropped it. Tables that come later see it all the same.
+    gone: bool,
     len: u64,
     /// Where mirrors have sent copies.
     mirrored: Vec<MirrorOutput>,
@@ -82,6 +109,7 @@ impl Reference {
             set: Vec::new(),
             tracked: Tracked::default(),
             exit: false,
+            gone: false,
             len: frame.len() as u64,
             mirrored: Vec::new(),
         };
@@ -136,6 +164,9 @@ impl Reference {
         rule.packets += 1;
         rule.bytes += in_flight.len;
         let instructions = rule.instructions.clone();
+        if let Some(meter) = instructions.meter {
+            self.meter(in_flight, meter);
+        }
         let outer = std::mem::replace(&mut in_flight.table, table);
         if self.actions(in_flight, &instructions.apply, sent) && !in_flight.exit {
             if instructions.clear {
@@ -198,6 +229,8 @@ impl Reference {
                     in_flight.mirrored = copy.mirrored;
                 }
                 Action::Group(id) => self.group(in_flight, *id, sent),
+                Action::Meter(id) => self.meter(in_flight, *id),
+                Action::DebugRecirc if in_flight.gone => in_flight.exit = true,
                 Action::DebugRecirc => {
                     in_flight.frame = in_flight.frame.come_again();
                     in_flight.len = in_flight.frame.bytes.len() as u64;
@@ -209,7 +242,16 @@ impl Reference {
         !in_flight.exit
     }
 
+    fn meter(&mut self, in_flight: &mut PacketInFlight, id: u32) {
+        let now = self.connections.now;
+        if let Some(meter) = self.meters.get_mut(&id).filter(|_| !in_flight.gone) {
+            in_flight.gone = !meter.conforms(now);
+        }
+    }
+
     fn output(&mut self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
+        let mut nowhere = Sent::new();
+        let sent = if in_flight.gone { &mut nowhere } else { sent };
         match port {
             OfPort::IN_PORT => self.send(in_flight, in_flight.in_port, sent),
             OfPort::NORMAL => self.normal(in_flight, sent),

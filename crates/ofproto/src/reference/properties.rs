@@ -43,6 +43,29 @@ fn acl_rule() -> impl Strategy<Value = RuleSpec> {
 const SOURCE: u32 = 0x0a09_0909;
 const TARGET: u32 = 0xc612_0001;
 
+const METERS: u32 = 2;
+
+/// A rule, most often with a meter: as its instruction, among its actions, or among those on a copy.
+fn metered() -> impl Strategy<Value = RuleSpec> {
+    (rule(), 0u32..8, 1..=METERS, any::<Index>()).prop_map(|(mut rule, place, meter, at)| {
+        let apply = &mut rule.instructions.apply;
+        let at = at.index(apply.len() + 1);
+        match place {
+            0..3 => rule.instructions.meter = Some(meter),
+            3..6 => apply.insert(at, Action::Meter(meter)),
+            6 => {
+                let copies = apply.iter_mut().filter_map(|action| match action {
+                    Action::Clone(inner) => Some(inner),
+                    _ => None,
+                });
+                copies.for_each(|inner| inner.insert(0, Action::Meter(meter)));
+            }
+            _ => {}
+        }
+        rule
+    })
+}
+
 /// Packets that differ from what the access list names in one bit of each field: each makes a mask of its own.
 fn crafted() -> impl Strategy<Value = (u32, Vec<u8>)> {
     (1u32..3, 0u32..34, 0u32..34, 0u16..18, 0u16..18).prop_map(|(port, a, b, c, d)| {
@@ -110,6 +133,33 @@ proptest! {
                 pair.packet(*port, frame)?;
                 // As a run, on which a flow's program runs as a whole.
                 pair.packets(&vec![(*port, frame.clone()); 3])?;
+            }
+        }
+        pair.check_counters()?;
+    }
+
+    /// Meters drop what they drop in the reference, wherever rules and groups have them, and nothing else.
+    #[test]
+    fn metered_switch_equals_reference(
+        mirrors in mirrors(),
+        groups in groups(),
+        meters in proptest::collection::vec((1u32..4, 1u32..6), METERS as usize),
+        rules in proptest::collection::vec(metered(), 1..10),
+        frames in proptest::collection::vec((1..=PORTS, frame()), 2..6),
+        rounds in proptest::collection::vec((change(), proptest::collection::vec(any::<Index>(), 1..12)), 1..8),
+    ) {
+        let mut pair = Pair::new(&vec![PortVlan::default(); PORTS as usize], Config::default());
+        pair.mirrors(&mirrors);
+        pair.groups(&groups);
+        pair.meters(&meters);
+        for rule in &rules {
+            pair.add(rule);
+        }
+        for (change, packets) in &rounds {
+            pair.change(change);
+            for index in packets {
+                let (port, frame) = index.get(&frames);
+                pair.packet(*port, frame)?;
             }
         }
         pair.check_counters()?;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use datapath::sync::clock::ManualClock;
 use datapath::{Config, Datapath};
 use openflow::group::{Bucket, GroupSpec, GroupType, Selection};
+use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowStatsRequest, GroupId, Instructions, Match, OfPort, Subfield, TableId,
-    WriteMetadata,
+    Action, FlowMod, FlowModCommand, FlowStatsRequest, GroupId, Instructions, Match, MeterConfig, MeterMod, OfPort,
+    Subfield, TableId, WriteMetadata,
 };
 use packet::flow::VLAN_PRESENT;
 use packet::{Clock, Field, Time};
@@ -18,7 +19,7 @@ use ports::registry::{self, Env};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::{RefRule, Reference};
+use super::{RefMeter, RefRule, Reference};
 use crate::bridge::Bridge;
 use crate::model::config::{BridgeConfig, FailMode};
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
@@ -496,6 +497,18 @@ impl Pair {
             pair.vlan(n, vlan.clone());
         }
         pair
+    }
+
+    /// Meters with these rates and bursts in packets, from number 1 on.
+    pub fn meters(&mut self, meters: &[(u32, u32)]) {
+        for (id, &(rate, burst)) in (1..).zip(meters) {
+            let flags = MeterFlags::PKTPS | MeterFlags::BURST;
+            let config = MeterConfig { meter: id, flags, bands: vec![Band { kind: BandKind::Drop, rate, burst }] };
+            self.bed.bridge.meter_mod(&MeterMod { command: MeterCommand::Add, config }).unwrap();
+            let (rate, burst) = (rate.into(), burst.into());
+            let meter = RefMeter { rate, burst, tokens: burst * 1_000_000_000, filled: self.bed.clock.now() };
+            self.reference.meters.insert(id, meter);
+        }
     }
 
     pub fn vlan(&mut self, port: u32, vlan: PortVlan) {

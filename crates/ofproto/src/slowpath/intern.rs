@@ -53,7 +53,7 @@ impl<T: Eq + Hash> Interner<T> {
     pub fn collect(&self) {
         let table = &mut *self.table.lock();
         table.by_id.retain(|_, (value, idle)| {
-            // Two references are those of this table.
+            // Two references are those of this table, or one, of a retired value.
             if Arc::strong_count(value) > 2 {
                 *idle = false;
                 return true;
@@ -62,9 +62,18 @@ impl<T: Eq + Hash> Interner<T> {
                 *idle = true;
                 return true;
             }
-            table.by_value.remove(value);
+            if table.by_value.get_key_value(value).is_some_and(|(present, _)| Arc::ptr_eq(present, value)) {
+                table.by_value.remove(value);
+            }
             false
         });
+    }
+
+    /// Has values that nobody holds get another number when they come again. Packets that still carry the number of one
+    /// find it until it is [collected](Interner::collect).
+    pub fn retire_idle(&self) {
+        let table = &mut *self.table.lock();
+        table.by_value.retain(|value, _| Arc::strong_count(value) > 2);
     }
 
     /// Number of values.
@@ -93,5 +102,19 @@ mod tests {
         interner.collect();
         interner.collect();
         assert_eq!(interner.len(), 0);
+    }
+
+    #[test]
+    fn a_retired_value_has_another_number_when_it_comes_again() {
+        let interner = Interner::default();
+        let ((a, held), (b, _)) = (interner.intern("a".to_owned()), interner.intern("b".to_owned()));
+        interner.retire_idle();
+        assert_eq!(interner.intern("a".to_owned()).0, a);
+        let (again, kept) = interner.intern("b".to_owned());
+        assert!(again != b && interner.get(b) == Some("b".to_owned().into()));
+        (0..2).for_each(|_| interner.collect());
+        assert_eq!((interner.get(b), interner.get(again)), (None, Some(kept.clone())));
+        assert_eq!(interner.intern("b".to_owned()).0, again);
+        drop(held);
     }
 }

@@ -171,6 +171,10 @@ impl Switch {
         let idle_since = if purge { Some(Time(u64::MAX)) } else { now.0.checked_sub(max_idle).map(Time) };
         let (findings, by_thread, interrupted) = self.go_round(datapath, Purpose::Statistics(idle_since), now);
         self.remove(datapath, &findings);
+        if purge {
+            self.records.clear();
+            self.interners.packet_ins.retire_idle();
+        }
         // Some flows were evicted before the round came to them, or since. Their packets came before its end, too.
         datapath.hand_over_evicted();
         let took = self.clock.now().since(began).saturating_sub(interrupted);
@@ -345,7 +349,7 @@ impl Switch {
             return Fate::Remove;
         }
         let record = self.records.share(forwarding, new.record);
-        let actions = if new.slow { vec![slow_path()] } else { new.actions };
+        let actions = if new.slow { vec![slow_path(forwarding, &flow.key)] } else { new.actions };
         if actions[..] == flow.actions[..] { Fate::Refresh(record) } else { Fate::Modify(actions, record) }
     }
 

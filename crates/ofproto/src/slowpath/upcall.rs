@@ -19,7 +19,7 @@ use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::ways::Outcome;
 use crate::switch::Switch;
-use crate::xlate::{LearntFlow, Translation, XlateError};
+use crate::xlate::{LearntFlow, Translation, XlateError, meter};
 
 /// The switch, as the datapath knows it. The switch owns the datapath. Were it owned in return, neither would ever be
 /// freed.
@@ -193,7 +193,7 @@ impl Switch {
         if slow {
             // It comes up again, to be translated for itself: that teaches flows.
             let mask = self.mask_of_flow(mask, key);
-            let outcome = self.records.share_outcome(forwarding, record, &mask, vec![slow_path()]);
+            let outcome = self.records.share_outcome(forwarding, record, &mask, vec![slow_path(forwarding, key)]);
             credit(&outcome.record);
             return (install(outcome), Vec::new());
         }
@@ -286,8 +286,13 @@ impl Switch {
 }
 
 /// What the flow does whose packets are translated one by one.
-pub(crate) fn slow_path() -> DpAction {
-    DpAction::Punt(Arc::new(Punt::Slow))
+pub(crate) fn slow_path(forwarding: &Forwarding, key: &Key) -> DpAction {
+    let punt = DpAction::Punt(Arc::new(Punt::Slow));
+    let bridge = forwarding.by_dp_port.get(&datapath::upcall::in_port(key)).map(|(bridge, _)| bridge);
+    match bridge.and_then(|bridge| forwarding.bridges.get(bridge)) {
+        Some(bridge) => meter::to_slow_path(bridge, punt),
+        None => punt,
+    }
 }
 
 /// The verdict that asks for a flow with this outcome.

@@ -113,10 +113,15 @@ impl CapturedBridge {
         if !self.tlv.is_empty() {
             put(Section::Tlv(tlv::maps(&self.tlv)), &String::new)?;
         }
-        for Meter { config, created } in self.meters {
+        for Meter { config, created, limit } in self.meters {
             let number = config.meter;
             let meter = MeterSection { age: now.since(created), config };
             put(Section::Meter(meter), &|| format!("meter {number}"))?;
+            let counters = limit.counters(now);
+            // A meter that no packet has met needs none.
+            if counters.packets > 0 {
+                put(Section::MeterCounters(number, counters), &String::new)?;
+            }
         }
         for group in self.groups {
             put(Section::Group(describe_group(&group, now)), &|| format!("group {}", group.id.0))?;

@@ -186,8 +186,16 @@ impl Restoration<'_> {
                 Section::Meter(meter) => {
                     meters::check(&meter.config).map_err(refused)?;
                     let created = self.ago(meter.age);
-                    let id = meter.config.meter;
-                    self.transaction.bridge.meters.insert(id, Meter { config: meter.config, created });
+                    let (id, bridge) = (meter.config.meter, &mut *self.transaction.bridge);
+                    let now = self.transaction.now;
+                    let restored = Meter::new(meter.config, created, &bridge.meter_numbers, now)
+                        .ok_or_else(|| refused(OfError::OFPMMFC_OUT_OF_METERS))?;
+                    bridge.meters.insert(id, restored);
+                }
+                Section::MeterCounters(id, counters) => {
+                    if let Some(meter) = self.transaction.bridge.meters.get(&id) {
+                        meter.limit.restore(&counters, self.transaction.now);
+                    }
                 }
                 Section::Group(group) => self.group(group).map_err(refused)?,
                 Section::Flow(flow) => self.flow(*flow).map_err(refused)?,

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use datapath::meter::{BandCounters, MAX_BANDS, MeterCounters};
 use openflow::codec::{DecodeOptions, HEADER_LEN, decode, encode, frame_len};
 use openflow::group::{GroupCommand, Selection, bucket_id};
 use openflow::meter::MeterCommand;
@@ -29,6 +30,8 @@ pub(super) enum Section {
     /// What the tun_metadata fields stand for.
     Tlv(Vec<TlvMap>),
     Meter(MeterSection),
+    /// Of the meter with this number, which has come before.
+    MeterCounters(u32, MeterCounters),
     Group(GroupSection),
     Flow(Box<FlowSection>),
     Mac(MacSection),
@@ -164,6 +167,16 @@ impl Section {
                 put_message(&mut out, MessageBody::MeterMod(change))?;
                 kind::METER
             }
+            Section::MeterCounters(meter, counters) => {
+                put32(&mut out, *meter);
+                put64(&mut out, counters.packets);
+                put64(&mut out, counters.bytes);
+                put32(&mut out, u32::try_from(counters.bands.len()).ok()?);
+                for band in &counters.bands {
+                    [band.packets, band.bytes, band.full_in].into_iter().for_each(|number| put64(&mut out, number));
+                }
+                kind::METER_COUNTERS
+            }
             Section::Group(group) => {
                 put_age(&mut out, group.age);
                 put64(&mut out, group.counters.0);
@@ -214,6 +227,7 @@ impl Section {
             }),
             kind::TLV => Section::Tlv(read_tlv(&mut body)?),
             kind::METER => Section::Meter(read_meter(&mut body)?),
+            kind::METER_COUNTERS => read_meter_counters(&mut body)?,
             kind::GROUP => Section::Group(read_group(&mut body)?),
             kind::FLOW => Section::Flow(Box::new(read_flow(&mut body)?)),
             kind::MAC => Section::Mac(read_mac(&mut body)?),
@@ -274,6 +288,16 @@ fn read_meter(body: &mut Body<'_>) -> Result<MeterSection, SnapshotError> {
         MessageBody::MeterMod(MeterMod { command: MeterCommand::Add, config }) => Ok(MeterSection { age, config }),
         _ => Err(SnapshotError::Corrupt { at, what: "not the message of a meter" }),
     }
+}
+
+fn read_meter_counters(body: &mut Body<'_>) -> Result<Section, SnapshotError> {
+    let (meter, packets, bytes, count) = (body.u32()?, body.u64()?, body.u64()?, body.u32()?);
+    if count > MAX_BANDS as u32 {
+        return Err(body.corrupt("more bands than a meter has"));
+    }
+    let mut band = || Ok(BandCounters { packets: body.u64()?, bytes: body.u64()?, full_in: body.u64()? });
+    let bands = (0..count).map(|_| band()).collect::<Result<_, SnapshotError>>()?;
+    Ok(Section::MeterCounters(meter, MeterCounters { packets, bytes, bands }))
 }
 
 fn read_mac(body: &mut Body<'_>) -> Result<MacSection, SnapshotError> {

@@ -183,6 +183,7 @@ impl Sink for Collector<'_> {
                 let metadata = Some(WriteMetadata { value, mask });
                 self.instructions(Instructions { metadata, ..Default::default() });
             }
+            Event::Meter(id) => self.instructions(Instructions { meter: Some(id), ..Default::default() }),
             Event::Goto(table) => self.instructions(Instructions { goto: Some(table), ..Default::default() }),
             Event::ActionSetWas(set) => self.action_set("was", set),
             Event::ActionSetIs(set) => self.action_set("is", set),

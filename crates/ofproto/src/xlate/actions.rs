@@ -50,6 +50,7 @@ impl Ctx<'_, '_> {
     fn step(&mut self, step: PipelineStep<'_>) -> bool {
         match step {
             PipelineStep::Act(action) => return self.action(action),
+            PipelineStep::Meter(id) => self.meter(id),
             PipelineStep::Clear => {
                 let set = std::mem::take(&mut self.action_set);
                 self.event(|| Event::ActionSetWas(&set));
@@ -110,7 +111,7 @@ impl Ctx<'_, '_> {
             Action::OutputReg { src, max_len } => self.output_reg(src, *max_len),
             Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len),
             Action::Controller(c) if c.pause => self.pause(c),
-            Action::Controller(c) => self.punt(c.reason, c.id, Some(c.max_len), &c.userdata, false),
+            Action::Controller(c) => self.punt_by(c.meter, c.reason, c.id, Some(c.max_len), &c.userdata, false),
             Action::Enqueue { port, queue } => self.enqueue(*port, *queue),
             Action::SetVlanVid { vid, push } => self.set_vlan(0xfff, *vid, *push),
             Action::SetVlanPcp { pcp, push } => self.set_vlan(0xe000, u16::from(*pcp) << 13, *push),
@@ -155,6 +156,7 @@ impl Ctx<'_, '_> {
             Action::Clone(actions) => self.clone_actions(actions),
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.ct_clear(),
+            Action::Meter(id) => self.meter(*id),
             Action::Note(_) => {}
             Action::SetTunMetadata(value) => self.set_tun(value),
             Action::DeleteField(index) => self.delete_field(*index),
@@ -341,7 +343,7 @@ impl Ctx<'_, '_> {
 /// Whether a step looks at headers behind the labels that were popped, so that the packet has to be
 /// parsed again before it.
 fn needs_l3(step: &PipelineStep<'_>) -> bool {
-    let PipelineStep::Act(action) = step else { return true };
+    let PipelineStep::Act(action) = step else { return !matches!(step, PipelineStep::Meter(_)) };
     match action {
         Action::Output { port, .. } => matches!(*port, OfPort::NORMAL | OfPort::TABLE | OfPort::CONTROLLER),
         Action::OutputTrunc { .. } | Action::Enqueue { .. } | Action::OutputReg { .. } | Action::Group(_) => false,

@@ -22,7 +22,7 @@ use packet::flow::{BlockId, Blocks};
 use packet::{Field, Key};
 
 use super::trace::Event;
-use super::{Ctx, is_ip, limits};
+use super::{Ctx, is_ip, limits, meter};
 
 /// The bits of ct_state that say that a packet has been tracked.
 const TRACKED: u32 = conntrack::CtState::TRK.0 as u32;
@@ -217,7 +217,8 @@ pub(super) fn tracks(actions: &[Action]) -> bool {
 
 /// A list that ends with a copy has no need for it: nothing comes after.
 pub(super) fn without_last_copy(mut actions: Vec<DpAction>) -> Vec<DpAction> {
-    if let Some(DpAction::Clone(_)) = actions.last()
+    if let Some(DpAction::Clone(inner)) = actions.last()
+        && !meter::is_metered_punt(inner)
         && let Some(DpAction::Clone(inner)) = actions.pop()
     {
         actions.extend(inner);

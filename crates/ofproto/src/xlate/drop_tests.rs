@@ -2,8 +2,11 @@
 
 use datapath::pipeline::ingress::{Filter, Ingress};
 use datapath::{Config, DropReason};
+use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
-use openflow::{FlowModCommand, FragHandling, OfPort, PortConfig, PortFeatures, PortMod, SwitchConfig};
+use openflow::{
+    FlowModCommand, FragHandling, MeterConfig, MeterMod, OfPort, PortConfig, PortFeatures, PortMod, SwitchConfig,
+};
 use packet::flow::text::NoNames;
 use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig, Time};
@@ -209,6 +212,17 @@ fn raise(reason: DropReason) -> Bed {
             bed.datapath.execute(Packet::from_slice(&udp()), &packet::Key::new(), &round);
             bed.poll();
             bed
+        }
+        DropReason::Meter => {
+            let bed = bed(&[]);
+            let flags = MeterFlags::PKTPS;
+            let config = MeterConfig { meter: 1, flags, bands: vec![Band { kind: BandKind::Drop, rate: 1, burst: 1 }] };
+            bed.bridge.meter_mod(&MeterMod { command: MeterCommand::Add, config }).unwrap();
+            bed.bridge
+                .flow_mod(&parse_flow_mod(FlowModCommand::Add, "actions=meter:1,output:2", &NoNames).unwrap())
+                .unwrap();
+            assert_eq!(bed.receive(OfPort(1), &udp()).len(), 1);
+            ends(bed, &udp())
         }
         DropReason::NoBuffer => {
             let bed = bed(&["actions=output:2,output:3"]);

@@ -11,7 +11,7 @@ use packet::flow::BlockId;
 use super::frozen::{Frozen, PacketInContext, metadata};
 use super::steps::{FrozenStep, PipelineStep};
 use super::trace::Event;
-use super::{Ctx, XlateError, limits};
+use super::{Ctx, XlateError, limits, meter as meters};
 use crate::model::tlv::forget_bytes;
 
 /// The packet-in of a pipeline that freezes until the controller answers.
@@ -145,6 +145,19 @@ impl Ctx<'_, '_> {
         userdata: &[u8],
         implicit_miss: bool,
     ) {
+        self.punt_by(None, reason, controller_id, max_len, userdata, implicit_miss);
+    }
+
+    /// The same, limited by a meter that is named rather than by that of all controllers.
+    pub(super) fn punt_by(
+        &mut self,
+        meter: Option<u32>,
+        reason: PacketInReason,
+        controller_id: u16,
+        max_len: Option<u16>,
+        userdata: &[u8],
+        implicit_miss: bool,
+    ) {
         self.keep_copies();
         self.commit();
         let explicit_miss = reason == PacketInReason::Action && self.table_miss;
@@ -154,6 +167,9 @@ impl Ctx<'_, '_> {
         let context =
             PacketInContext { metadata, tlv, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
         self.send_up(context, self.packet_in_punt(reason, controller_id, max_len));
+        if let Some(punt @ DpAction::Punt(_)) = self.out.last_mut() {
+            *punt = meters::to_controller(self.bridge, meter, punt.clone());
+        }
     }
 
     fn packet_in_context(&self, userdata: &[u8]) -> PacketInContext {

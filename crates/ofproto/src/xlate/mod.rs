@@ -50,6 +50,7 @@ mod length;
 #[cfg(test)]
 mod limit_tests;
 mod limits;
+pub(crate) mod meter;
 mod mirror;
 mod normal;
 mod output;

@@ -7,6 +7,8 @@ use openflow::{Action, Cookie, Instructions, TableId, WriteMetadata};
 pub enum PipelineStep<'a> {
     /// An action of Apply-Actions.
     Act(&'a Action),
+    /// Meter.
+    Meter(u32),
     /// Clear-Actions.
     Clear,
     /// Write-Actions.
@@ -28,6 +30,7 @@ pub enum PipelineStep<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FrozenStep {
     Act(Action),
+    Meter(u32),
     Clear,
     Write(Vec<Action>),
     Metadata(WriteMetadata),
@@ -39,6 +42,7 @@ impl FrozenStep {
     pub fn as_step(&self) -> PipelineStep<'_> {
         match self {
             FrozenStep::Act(action) => PipelineStep::Act(action),
+            FrozenStep::Meter(id) => PipelineStep::Meter(*id),
             FrozenStep::Clear => PipelineStep::Clear,
             FrozenStep::Write(actions) => PipelineStep::Write(actions),
             FrozenStep::Metadata(write) => PipelineStep::Metadata(*write),
@@ -52,6 +56,7 @@ impl PipelineStep<'_> {
     pub(crate) fn to_frozen(self) -> FrozenStep {
         match self {
             PipelineStep::Act(action) => FrozenStep::Act(action.clone()),
+            PipelineStep::Meter(id) => FrozenStep::Meter(id),
             PipelineStep::Clear => FrozenStep::Clear,
             PipelineStep::Write(actions) => FrozenStep::Write(actions.to_vec()),
             PipelineStep::Metadata(write) => FrozenStep::Metadata(write),
@@ -65,7 +70,10 @@ impl PipelineStep<'_> {
 pub(crate) fn of_instructions(instructions: &Instructions) -> impl Iterator<Item = PipelineStep<'_>> + Clone {
     let write = (!instructions.write.is_empty()).then_some(PipelineStep::Write(&instructions.write));
     let applied = instructions.apply.iter().map(PipelineStep::Act);
-    applied
+    let metered = instructions.meter.map(PipelineStep::Meter);
+    metered
+        .into_iter()
+        .chain(applied)
         .chain(instructions.clear.then_some(PipelineStep::Clear))
         .chain(write)
         .chain(instructions.metadata.map(PipelineStep::Metadata))

@@ -55,6 +55,8 @@ pub enum Event<'a> {
     },
     /// An action is executed.
     Action(&'a Action),
+    /// The meter instruction.
+    Meter(u32),
     /// Clear-Actions.
     ClearActions,
     /// The action set before it is cleared.
@@ -116,6 +118,7 @@ impl<'a> From<PipelineStep<'a>> for Event<'a> {
     fn from(step: PipelineStep<'a>) -> Event<'a> {
         match step {
             PipelineStep::Act(action) => Event::Action(action),
+            PipelineStep::Meter(id) => Event::Meter(id),
             PipelineStep::Clear => Event::ClearActions,
             PipelineStep::Write(actions) => Event::WriteActions(actions),
             PipelineStep::Metadata(write) => Event::WriteMetadata(write.value, write.mask),

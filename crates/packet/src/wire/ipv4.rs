@@ -39,6 +39,19 @@ pub struct Header {
     pub dst: [u8; 4],
 }
 
+impl Header {
+    /// Writes DSCP and ECN, and brings the checksum up to date.
+    pub fn set_tos(&mut self, tos: u8) {
+        if tos == self.tos {
+            // A checksum without a change keeps its form of zero.
+            return;
+        }
+        let word = |tos: u8| u16::from_be_bytes([self.version_ihl, tos]);
+        let checksum = checksum::update16(self.checksum.get(), word(self.tos), word(tos));
+        (self.tos, self.checksum) = (tos, checksum.into());
+    }
+}
+
 /// A packet whose lengths are consistent.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {

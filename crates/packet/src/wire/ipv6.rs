@@ -26,6 +26,19 @@ pub struct Header {
     pub dst: [u8; 16],
 }
 
+impl Header {
+    /// DSCP and ECN.
+    pub fn traffic_class(&self) -> u8 {
+        (self.version_class_label.get() >> 20) as u8
+    }
+
+    /// Writes DSCP and ECN.
+    pub fn set_traffic_class(&mut self, class: u8) {
+        let others = self.version_class_label.get() & !(0xff << 20);
+        self.version_class_label.set(others | u32::from(class) << 20);
+    }
+}
+
 /// The fragment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -57,7 +70,7 @@ impl<'a> Packet<'a> {
 
     /// DSCP and ECN.
     pub fn traffic_class(&self) -> u8 {
-        (self.header.version_class_label.get() >> 20) as u8
+        self.header.traffic_class()
     }
 
     /// Flow label.

@@ -158,6 +158,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::TunnelOption => "datapath_drop_tunnel_option",
         DropReason::Congestion => "drop_action_congestion",
         DropReason::TunnelPush => "datapath_drop_tunnel_push_error",
+        DropReason::Meter => "datapath_drop_meter",
         DropReason::Malformed => "datapath_drop_malformed",
         DropReason::FragmentOverlap => "datapath_drop_fragment_overlap",
         DropReason::FragmentExpired => "datapath_drop_fragment_expired",

@@ -1,0 +1,105 @@
+"""Meters limit real traffic, count it, and can be changed while it flows."""
+
+import re
+
+import pytest
+from conftest import until
+from lib.conntrack import NEIGHBOURS, Lab, udp
+
+TO_B = "table=0,in_port=1,udp,actions=meter:1,2"
+
+
+@pytest.fixture
+def lab(ovs, net):
+    return Lab(ovs, net)
+
+
+def stats(lab, meter="1"):
+    """Packets that came to a meter, and packets of each of its bands."""
+    text = lab.ovs.ofctl("meter-stats", "br0", f"meter={meter}", version=13)
+    bands = [int(count) for count in re.findall(r"\d+: packet_count:(\d+)", text)]
+    return int(re.search(r"packet_in_count:(\d+)", text)[1]), bands
+
+
+def send(lab, count, tos=0):
+    """Datagrams from the first host to the second one; how many of them came there."""
+    a, b = lab.hosts
+    with udp(b, "10.0.0.2", 7000) as server, udp(a, "10.0.0.1") as client:
+        client.setsockopt(0, 1, tos)  # IPPROTO_IP, IP_TOS
+        before = stats(lab)[0]
+        for number in range(count):
+            client.sendto(b"%d" % number, ("10.0.0.2", 7000))
+        until(lambda: stats(lab)[0] == before + count, what="the packets at the meter")
+        came = 0
+        server.settimeout(0.3)
+        while True:
+            try:
+                server.recv(100)
+                came += 1
+            except TimeoutError:
+                return came
+
+
+def test_packets_above_the_rate_are_dropped_and_counted(lab):
+    lab.ovs.ofctl("add-meter", "br0", "meter=1,pktps,burst,stats,bands=type=drop,rate=1,burst_size=5", version=13)
+    lab.flows(NEIGHBOURS, TO_B)
+    came = send(lab, 40)
+    packets, [dropped] = stats(lab)
+    # A few more than the burst, if it takes seconds.
+    assert packets == 40 and 5 <= came < 35 and came + dropped == 40
+    assert lab.ovs.appctl("coverage/read-counter", "datapath_drop_meter").strip() == str(dropped)
+    assert "meter(" in lab.ovs.appctl("dpctl/dump-flows")
+    # Another rate is in force at once, with full buckets, and counts anew.
+    lab.ovs.ofctl("mod-meter", "br0", "meter=1,pktps,burst,stats,bands=type=drop,rate=100000,burst_size=1000", version=13)
+    assert stats(lab) == (0, [0])
+    assert send(lab, 40) == 40 and stats(lab) == (40, [0])
+    # Bytes: none of these fits into the burst of one kilobit.
+    lab.ovs.ofctl("mod-meter", "br0", "meter=1,kbps,stats,bands=type=drop,rate=1", version=13)
+    a, b = lab.hosts
+    with udp(a, "10.0.0.1") as client:
+        client.sendto(bytes(1000), ("10.0.0.2", 7000))
+        until(lambda: stats(lab) == (1, [1]), what="the datagram that is too long")
+    # It goes with the flows that use it.
+    lab.ovs.ofctl("del-meter", "br0", "meter=1", version=13)
+    assert "meter" not in lab.ovs.ofctl("dump-flows", "br0", version=13)
+    until(lambda: "meter(" not in lab.ovs.appctl("dpctl/dump-flows"), what="no datapath flow with the meter")
+
+
+def test_drop_precedence_is_raised(lab):
+    lab.ovs.ofctl("add-meter", "br0", "meter=1,pktps,burst,bands=type=dscp_remark,rate=1,burst_size=2,prec_level=1",
+                  version=13)
+    lab.flows(NEIGHBOURS, TO_B)
+    sniffer = lab.hosts[1].sniff("-vv", "udp", "and", "port", "7000")
+    assert send(lab, 20, tos=0x28) == 20
+    packets, [remarked] = stats(lab)
+    assert packets == 20 and 10 < remarked <= 18
+    until(lambda: sniffer.seen().count("tos 0x") == 20, what="20 datagrams")
+    seen = sniffer.seen()
+    # AF11 became AF12.
+    assert seen.count("tos 0x30") == remarked and seen.count("tos 0x28") == 20 - remarked
+    assert "bad cksum" not in seen
+    # Another kind of band: datapath flows follow.
+    lab.ovs.ofctl("mod-meter", "br0", "meter=1,pktps,burst,bands=type=drop,rate=1,burst_size=2", version=13)
+    assert send(lab, 20, tos=0x28) < 20 and "tos 0x30" not in sniffer.seen()[len(seen):]
+
+
+def test_packets_to_controllers_are_limited(lab):
+    lab.flows(NEIGHBOURS, "table=0,in_port=1,udp,actions=controller,2")
+    lab.ovs.ofctl("add-meter", "br0", "meter=controller,pktps,burst,stats,bands=type=drop,rate=1,burst_size=3", version=13)
+    a, b = lab.hosts
+    with udp(b, "10.0.0.2", 7000) as server, udp(a, "10.0.0.1") as client:
+        server.settimeout(5)
+        for number in range(20):
+            client.sendto(b"%d" % number, ("10.0.0.2", 7000))
+            # The packet itself goes on, whatever becomes of the copy.
+            assert server.recv(100) == b"%d" % number
+    until(lambda: stats(lab, "controller")[0] == 20, what="the packets at the meter")
+    packets, [dropped] = stats(lab, "controller")
+    assert 3 <= packets - dropped < 20 and dropped > 0
+    lab.ovs.ofctl("del-meter", "br0", "meter=controller", version=13)
+    until(lambda: "meter(" not in lab.ovs.appctl("dpctl/dump-flows"), what="no datapath flow with the meter")
+
+
+def test_meters_say_what_they_can(lab):
+    text = lab.ovs.ofctl("meter-features", "br0", version=13)
+    assert "max_meter:262144" in text and "max_bands:8" in text and "drop dscp_remark" in text
