@@ -66,6 +66,27 @@ def test_a_core_that_is_not_there_is_named(ovs):
     assert len(shown(ovs)) == 1
 
 
+def test_there_is_one_implementation_of_each_function(ovs):
+    ovs.expect("implementation|miniflow extract parser not changed")
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1")
+    one = ovs.appctl("dpif-netdev/dpif-impl-set", "dpif_scalar")
+    assert one == "DPIF implementation set to dpif_scalar.\n"
+    assert ovs.appctl("dpif-netdev/dpif-impl-get").endswith("  dpif_scalar (pmds: 0)\n")
+    assert "  scalar (available: True pmds: 0)\n" in ovs.appctl("dpif-netdev/miniflow-parser-get")
+    ovs.appctl("dpif-netdev/subtable-lookup-prio-set", "generic", "7")
+    assert "generic (Use count: 0, Priority: 7)" in ovs.appctl("dpif-netdev/subtable-lookup-prio-get")
+    assert "scalar (available: Yes, active: Yes)" in ovs.appctl("odp-execute/action-impl-show")
+    for refused, why in [
+        (("dpif-netdev/dpif-impl-set", "dpif_avx512"), "Unknown DPIF implementation dpif_avx512"),
+        (("dpif-netdev/miniflow-parser-set", "-pmd", "9", "scalar"), "PMD thread 9 not in use"),
+        (("dpif-netdev/miniflow-parser-set", "study"), "unknown miniflow extract implementation study"),
+        (("dpif-netdev/subtable-lookup-prio-set", "generic", "256"), "use integer in range 0-255"),
+        (("odp-execute/action-impl-set", "avx512"), "unknown action implementation, avx512, specified!"),
+    ]:
+        assert why in ovs.refusal("appctl", *refused), refused
+
+
 def test_a_dummy_local_port_has_options(ovs):
     ovs.start("--enable-dummy")
     dummy_bridge(ovs, "p1")
@@ -75,3 +96,19 @@ def test_a_dummy_local_port_has_options(ovs):
     assert local().endswith("(dummy-internal: ifindex=1010)")
     ovs.vsctl("clear", "Interface", "br0", "options")
     assert local().endswith("(dummy-internal)")
+
+
+def test_flows_are_logged_whole_or_by_identifier(ovs):
+    ovs.start("--enable-dummy", "-vdpif:dbg")
+    dummy_bridge(ovs, "p1")
+    ovs.appctl("netdev-dummy/receive", "p1", FRAME)
+    ovs.appctl("revalidator/wait")
+    said(ovs, "flow_dump ufid:")
+    assert "ufid enabled : true" in ovs.appctl("upcall/show")
+    assert ovs.appctl("upcall/disable-ufid") == "Datapath dumping tersely using UFID disabled\n"
+    assert "ufid enabled : false" in ovs.appctl("upcall/show")
+    at = len(ovs.log())
+    ovs.appctl("netdev-dummy/receive", "p1", FRAME)
+    said(ovs, "flow_dump skb_priority(0/0)", at)
+    ovs.appctl("upcall/enable-ufid")
+    assert "ufid enabled : true" in ovs.appctl("upcall/show")

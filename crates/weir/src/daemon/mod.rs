@@ -231,6 +231,7 @@ impl<S: ConfigSource> Daemon<S> {
             exit: outside.exit.clone(),
             log: settings.log,
             coverage: commands::coverage::History::default(),
+            chosen: Default::default(),
             reloader,
             location: source.location().to_owned(),
             version: settings.version,
