@@ -82,4 +82,15 @@ mod tests {
         }
         assert!(Topology::made_up(&vec!["127"; MAX_MADE_UP].join(",")).is_ok());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_accepted_has_its_nodes(text in "[0-9, ]{0,16}|\\PC{0,16}", nodes in proptest::collection::vec(0usize..128, 1..16)) {
+            let _ = Topology::made_up(&text);
+            let text = nodes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let topology = Topology::made_up(&text).unwrap();
+            let got: Vec<usize> = topology.cores().into_iter().map(|core| topology.node_of(Some(core))).collect();
+            proptest::prop_assert_eq!(got, nodes);
+        }
+    }
 }
