@@ -67,6 +67,10 @@ pub fn cores(desired: &Desired, origins: &Origins) -> Vec<ConfigError> {
 /// Those of these cores that do not exist, or that this process may not use.
 pub fn missing_cores(cores: &BTreeSet<u32>, topology: &Topology) -> BTreeSet<u32> {
     let there_are = topology.cores();
+    // What is not known may be there.
+    if there_are.is_empty() {
+        return BTreeSet::new();
+    }
     cores.iter().copied().filter(|&core| !there_are.contains(&(core as usize))).collect()
 }
 
