@@ -348,6 +348,9 @@ def test_queues_are_assigned_as_told(ovs):  # noqa: F811
     assign(isolate="false")
     cores, isolated = shown()
     assert cores[2] == 1 and sorted(cores) == [0, 0, 1, 1] and isolated == []
+    ovs.expect("pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group")
+    assign(assign="cycles")
+    assert shown() == ([0, 0, 1, 0], [1]), "the other policies isolate, as in OVS"
 
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="needs two cores")

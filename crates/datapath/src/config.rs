@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use packet::flow::VlanLimit;
 
+use crate::topology::Topology;
+
 /// Settings of a [`Datapath`](crate::Datapath) at its start. Those for which it has a setter can change
 /// while packets flow.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Core of each worker. Empty: one worker that may run on any core.
     pub workers: Vec<usize>,
+    /// The cores that there are, with their NUMA nodes.
+    pub topology: Topology,
     /// Most workers that there can be at a time, those included that are about to end while others take
     /// over. Each costs some memory for each port and mask, even before it exists.
     pub max_workers: usize,
@@ -60,6 +64,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             workers: Vec::new(),
+            topology: Topology::default(),
             max_workers: 16,
             handlers: 1,
             max_sleep: Duration::from_micros(100),

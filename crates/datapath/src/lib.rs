@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`datapath`] | [`Datapath`], the interface for the rest of the switch |
 //! | [`config`] | Settings of a datapath at its start |
+//! | [`topology`] | Which cores there are, and at which NUMA node each is |
 //! | [`error`] | Why a request to the datapath is refused |
 //! | [`action`] | Actions of a flow, in the datapath's own terms |
 //! | [`upcall`] | The contract between fast path and slow path |
@@ -40,6 +41,7 @@ mod slowpath;
 pub mod stats;
 pub mod sync;
 pub mod text;
+pub mod topology;
 pub mod upcall;
 mod worker;
 
@@ -53,4 +55,5 @@ pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use meter::Meter;
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
+pub use topology::Topology;
 pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, Given, Miss, RemovedFlow, Upcall, Verdict};

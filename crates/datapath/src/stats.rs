@@ -52,6 +52,8 @@ pub struct WorkerStats {
     pub number: usize,
     /// Core that the worker is pinned to.
     pub core: Option<usize>,
+    /// The NUMA node of that.
+    pub node: usize,
     /// Packets received from ports.
     pub received: u64,
     /// Packets injected by the management ([`Datapath::execute`](crate::Datapath::execute)).

@@ -158,6 +158,22 @@ pub trait Port: Send + Sync {
         None
     }
 
+    /// The NUMA node at which the device is, where that is known: workers there have the shortest way to it.
+    fn numa_node(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether its receive queues are scheduled and shown as those of OVS's poll mode ports are. Others are polled, too, but
+    /// change nothing for these.
+    fn is_pmd(&self) -> bool {
+        true
+    }
+
+    /// The settings in force, as `dpif/show` has them.
+    fn shown_options(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Transmission queues by number, as controllers can choose them.
     fn queues(&self) -> Vec<u32> {
         Vec::new()

@@ -5,14 +5,13 @@
 //! of the queues is computed. If it would lower the variance of the workers' loads by the improvement threshold, it
 //! is applied. [`Balancer::decide`] says so, from its inputs alone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use packet::Time;
 
+use crate::control::schedule_log::TARGET;
 use crate::control::scheduler::{self, Assignment, EligibleWorker, QueueLoad, RxPolicy, Scheduling};
-
-/// OVS's module of such lines.
-const TARGET: &str = "dpif_netdev";
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -176,7 +175,9 @@ impl Balancer {
 impl Layout {
     fn of(inputs: &Inputs) -> Layout {
         let isolated = inputs.scheduling.isolated(&inputs.assignments);
-        let queues_of = |number| inputs.assignments.iter().filter(|assignment| assignment.worker == number).count();
+        let counted = inputs.assignments.iter().zip(&inputs.queues).filter(|(_, load)| !load.comes_last);
+        let counted: Vec<usize> = counted.map(|(assignment, _)| assignment.worker).collect();
+        let queues_of = |number| counted.iter().filter(|&&worker| worker == number).count();
         let open = inputs.workers.iter().map(|(worker, _)| worker.number).filter(|n| !isolated.contains(n));
         Layout { scheduling: inputs.scheduling, workers: open.map(|number| (number, queues_of(number))).collect() }
     }
@@ -187,24 +188,36 @@ fn dry_run(inputs: &Inputs, threshold: u8) -> bool {
     tracing::debug!(target: TARGET, "PMD auto load balance performing dry run.");
     let workers: Vec<EligibleWorker> = inputs.workers.iter().map(|&(worker, _)| worker).collect();
     let planned = scheduler::assign(inputs.scheduling, &inputs.queues, &workers);
+    let nodes: BTreeSet<usize> = workers.iter().map(|worker| worker.node).collect();
+    let mut queues = inputs.queues.iter().zip(&planned);
+    if nodes.len() > 1 && queues.any(|(load, assignment)| scheduler::crosses(load, assignment, &workers)) {
+        tracing::debug!(
+            target: TARGET,
+            "PMD auto load balance detected cross-numa polling with multiple numa nodes. Unable to accurately estimate."
+        );
+        return false;
+    }
     let isolated = inputs.scheduling.isolated(&inputs.assignments);
-    let open: Vec<usize> = workers.iter().map(|worker| worker.number).filter(|n| !isolated.contains(n)).collect();
     let elapsed = inputs.elapsed.max(1);
-    let variance_of = |assignments: &[Assignment]| {
-        let busy = |&worker: &usize| {
-            let own = assignments.iter().zip(&inputs.queues).filter(|(assignment, _)| assignment.worker == worker);
+    let variance_of = |node: usize, assignments: &[Assignment]| {
+        let busy = |worker: &EligibleWorker| {
+            let own = assignments.iter().zip(&inputs.queues).filter(|(at, _)| at.worker == worker.number);
             own.map(|(_, load)| load.cycles).sum::<u64>() * 100 / elapsed
         };
-        variance(&open.iter().map(busy).collect::<Vec<_>>())
+        let open = workers.iter().filter(|worker| worker.node == node && !isolated.contains(&worker.number));
+        variance(&open.map(busy).collect::<Vec<_>>())
     };
-    let (current, estimated) = (variance_of(&inputs.assignments), variance_of(&planned));
-    let improvement = if estimated < current { (current - estimated) * 100 / current } else { 0 };
-    tracing::debug!(
-        target: TARGET,
-        "Numa node 0. Current variance {current} Estimated variance {estimated}. \
-         Variance improvement {improvement}%."
-    );
-    let met = improvement >= threshold.into();
+    let mut met = false;
+    for node in nodes {
+        let (current, estimated) = (variance_of(node, &inputs.assignments), variance_of(node, &planned));
+        let improvement = if estimated < current { (current - estimated) * 100 / current } else { 0 };
+        tracing::debug!(
+            target: TARGET,
+            "Numa node {node}. Current variance {current} Estimated variance {estimated}. \
+             Variance improvement {improvement}%."
+        );
+        met |= improvement >= threshold.into();
+    }
     let word = if met { "met" } else { "not met" };
     tracing::debug!(target: TARGET, "PMD load variance improvement threshold {threshold}% is {word}.");
     met
@@ -252,11 +265,11 @@ mod tests {
 
     /// Two workers, of which the first has both busy queues.
     fn overloaded() -> Inputs {
-        let worker = |number, busy| (EligibleWorker { number, core: Some(number) }, Some(busy));
+        let worker = |number, busy| (EligibleWorker { number, core: Some(number), node: 0 }, Some(busy));
         Inputs {
             now: Time(0),
             scheduling: Scheduling::default(),
-            queues: vec![QueueLoad { cycles: 48, core: None }; 2],
+            queues: vec![QueueLoad { cycles: 48, ..QueueLoad::default() }; 2],
             assignments: vec![Assignment { worker: 0, pinned: false }; 2],
             workers: vec![worker(0, 96), worker(1, 0)],
             elapsed: 100,
@@ -281,10 +294,36 @@ mod tests {
         let spread = Inputs { assignments: vec![one, other], ..overloaded() };
         assert!(!decides(on, spread), "no assignment is better");
         let pinned = Assignment { worker: 0, pinned: true };
-        let queues = vec![QueueLoad { cycles: 48, core: Some(0) }; 2];
+        let queues = vec![QueueLoad { cycles: 48, core: Some(0), ..QueueLoad::default() }; 2];
         assert!(
             !decides(on, Inputs { assignments: vec![pinned; 2], queues, ..overloaded() }),
             "they stay where they are"
         );
+    }
+
+    /// The first worker, at node 0, has both queues; the other one is at node 1, as are the queues' ports.
+    fn across_nodes(queue: QueueLoad) -> Inputs {
+        let worker = |number, busy| (EligibleWorker { number, core: Some(number), node: number }, Some(busy));
+        Inputs { queues: vec![queue; 2], workers: vec![worker(0, 96), worker(1, 0)], ..overloaded() }
+    }
+
+    #[test]
+    fn what_would_be_polled_from_another_node_is_not_moved() {
+        let on = AutoBalance { enabled: true, improvement: 0, ..AutoBalance::default() };
+        let at = |node| QueueLoad { cycles: 48, node: Some(node), ..QueueLoad::default() };
+        assert!(decides(on, across_nodes(at(1))), "both have a place at their node");
+        assert!(!decides(on, across_nodes(at(7))), "no worker is at their node: loads cannot be compared");
+    }
+
+    #[test]
+    fn queues_that_come_last_are_not_counted() {
+        let on = AutoBalance { enabled: true, ..AutoBalance::default() };
+        let mut inputs = overloaded();
+        inputs.queues.push(QueueLoad { comes_last: true, ..QueueLoad::default() });
+        inputs.assignments.push(Assignment { worker: 0, pinned: false });
+        assert!(decides(on, inputs));
+        let mut inputs = overloaded();
+        inputs.queues[1].comes_last = true;
+        assert!(!decides(on, inputs), "one queue alone is not worth a look");
     }
 }

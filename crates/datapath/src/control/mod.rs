@@ -7,6 +7,7 @@
 //! - `scheduler`: which worker is to poll which receive queue, and `balance`: when a change is worth it; both only
 //!   compute;
 //! - `ports`: the ports and which workers have their queues; knows nothing of threads;
+//! - `schedule_log`: what the log says of that;
 //! - `pool`: the workers; knows nothing of ports;
 //! - `handlers`: the threads of the slow path and whose channels they serve;
 //! - `maintenance`: periodic work;
@@ -36,6 +37,7 @@ pub mod ports;
 pub mod queues;
 pub mod resources;
 pub mod runtime;
+pub mod schedule_log;
 pub mod scheduler;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The control plane: changes workers, handlers, and which worker polls and transmits by which queue, one change at a
 //! time.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 
 use parking_lot::{Mutex, RwLock};
@@ -15,6 +16,7 @@ use crate::control::ports::PortTable;
 use crate::control::queues;
 use crate::control::resources::Resources;
 use crate::control::runtime::{Inline, Runtime, Threads};
+use crate::control::schedule_log::{self, Lines, Unpinnable, shown_core};
 use crate::control::scheduler::{self, Scheduling};
 use crate::drop::DropReason;
 use crate::error::Error;
@@ -38,6 +40,7 @@ pub struct ControlPlane {
     /// When receive queues move by themselves.
     pub balancer: Balancer,
     scheduling: Scheduling,
+    unpinnable: Unpinnable,
     runtime: Box<dyn Runtime>,
     handlers: HandlerPool,
     ports: Arc<Mutex<PortTable>>,
@@ -62,6 +65,7 @@ impl ControlPlane {
             config,
             balancer: Balancer::default(),
             scheduling: Scheduling::default(),
+            unpinnable: Unpinnable::default(),
             runtime: Box::new(Inline::default()),
             handlers: HandlerPool::new(readers),
             ports,
@@ -84,7 +88,7 @@ impl ControlPlane {
         // What can fail comes before anything is given to a thread, so that a failure changes nothing.
         let mut threads = Threads::new(self.maintenance.clone());
         let prepare = |(number, worker): (usize, &WorkerHandle)| {
-            threads.prepare_worker(number, worker.core, &worker.mailbox.waker)
+            threads.prepare_worker(number, self.pinning(worker.core), &worker.mailbox.waker)
         };
         let worker_seats = self.pool.read().iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
         let prepare = |(number, handler): (usize, &HandlerHandle)| threads.prepare_handler(number, &handler.notifier);
@@ -93,7 +97,27 @@ impl ControlPlane {
         workers.into_iter().zip(worker_seats).for_each(|(worker, seat)| threads.add_worker(worker, seat));
         handlers.into_iter().zip(handler_seats).for_each(|(handler, seat)| threads.add_handler(handler, seat));
         self.runtime = Box::new(threads);
+        for (_, worker) in self.pool.read().iter() {
+            log_thread(worker, "created");
+        }
+        self.log_workers();
         Ok(())
+    }
+
+    /// The core to which the thread of a worker on `core` is pinned.
+    fn pinning(&self, core: Option<usize>) -> Option<usize> {
+        core.filter(|_| !self.config.topology.is_made_up())
+    }
+
+    /// Says in the log how many workers there are at each NUMA node.
+    fn log_workers(&self) {
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for worker in self.pool.read().eligible() {
+            *counts.entry(worker.node).or_default() += 1;
+        }
+        for (node, count) in counts {
+            tracing::info!(target: schedule_log::TARGET, "There are {count} pmd threads on numa node {node}");
+        }
     }
 
     /// See [`Datapath::stop`](crate::Datapath::stop).
@@ -172,6 +196,13 @@ impl ControlPlane {
             }
         }
         ending.iter().for_each(|&number| self.pool.write().end(number));
+        if !(added.is_empty() && ending.is_empty()) {
+            let pool = self.pool.read();
+            ending.iter().filter_map(|&number| pool.get(number)).for_each(|worker| log_thread(worker, "destroyed"));
+            added.iter().filter_map(|&number| pool.get(number)).for_each(|worker| log_thread(worker, "created"));
+            drop(pool);
+            self.log_workers();
+        }
         self.schedule();
         ending.into_iter().for_each(|number| self.remove_worker(number));
         self.config.workers = cores.to_vec();
@@ -183,20 +214,22 @@ impl ControlPlane {
         // What can fail comes before anything changes.
         let number = self.pool.read().next_number()?;
         let waker = Arc::new(Waker::default());
-        let seat = self.runtime.prepare_worker(number, core, &waker)?;
+        let pinned_to = self.pinning(core);
+        let seat = self.runtime.prepare_worker(number, pinned_to, &waker)?;
         let reader = self.pool.write().take_place(number)?;
 
         let Resources { table, clock, conntrack, .. } = &self.resources;
         table.add_worker(number);
         let channels = Channel::all(&waker);
         let serving = self.handlers.serving(number);
-        let dedicated = core.is_some();
+        let dedicated = pinned_to.is_some();
         let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
         let mut worker = Worker::new(setup, &self.config, table, clock, conntrack);
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }
-        let handle = WorkerHandle::new(&worker, channels, core, clock.now());
+        let at = (core, self.config.topology.node_of(core));
+        let handle = WorkerHandle::new(&worker, channels, at, clock.now());
         {
             let mut ports = self.ports.lock();
             queues::connect(&mut ports, &self.pool.read(), &mut *self.runtime, &mut worker);
@@ -294,20 +327,32 @@ impl ControlPlane {
 impl ControlPlane {
     /// See [`Datapath::set_rx_policy`](crate::Datapath::set_rx_policy).
     pub fn set_scheduling(&mut self, scheduling: Scheduling) {
-        if self.scheduling != scheduling {
-            self.scheduling = scheduling;
+        let old = std::mem::replace(&mut self.scheduling, scheduling);
+        if old.policy != scheduling.policy {
+            let policy = scheduling.policy.name();
+            tracing::info!(target: schedule_log::TARGET, "Rxq to PMD assignment mode changed to: '{policy}'.");
+        }
+        if old.isolate != scheduling.isolate {
+            let isolates = if scheduling.isolate { "isolates" } else { "does not isolate" };
+            tracing::info!(target: schedule_log::TARGET, "pmd-rxq-affinity {isolates} PMD core");
+        }
+        if old != scheduling {
             self.schedule();
         }
     }
 
     /// Assigns the receive queues to the workers by the policy in force. When this returns, every queue has changed hands.
     pub fn schedule(&mut self) {
-        let (moves, mailboxes) = {
+        let (moves, mailboxes, lines) = {
             let mut ports = self.ports.lock();
             let pool = self.pool.read();
-            let assignments = scheduler::assign(self.scheduling, &ports.loads(), &pool.eligible());
-            (ports.reassign(assignments), pool.mailboxes())
+            let (before, workers) = (ports.assignments(), pool.eligible());
+            let assignments = scheduler::assign(self.scheduling, &ports.loads(), &workers);
+            let moves = ports.reassign(assignments);
+            let lines = Lines::new(self.scheduling, &ports, &before, &workers, &mut self.unpinnable);
+            (moves, pool.mailboxes(), lines)
         };
+        lines.write();
         queues::hand_over(moves, &mailboxes, &mut *self.runtime);
     }
 
@@ -330,4 +375,9 @@ impl ControlPlane {
             self.schedule();
         }
     }
+}
+
+fn log_thread(worker: &WorkerHandle, event: &str) {
+    let (core, node) = (shown_core(worker.core), worker.node);
+    tracing::info!(target: schedule_log::TARGET, "PMD thread on numa_id: {node}, core id: {core:2} {event}.");
 }

@@ -41,6 +41,8 @@ pub struct WorkerPool {
 pub struct WorkerHandle {
     /// The core that it is pinned to.
     pub core: Option<usize>,
+    /// The NUMA node of that.
+    pub node: usize,
     /// Where commands for it go.
     pub mailbox: Arc<Mailbox>,
     /// Its ways to the slow path.
@@ -59,9 +61,10 @@ pub struct WorkerHandle {
 
 impl WorkerHandle {
     /// The handle of a new worker.
-    pub fn new(worker: &Worker, channels: Channels, core: Option<usize>, now: Time) -> WorkerHandle {
+    pub fn new(worker: &Worker, channels: Channels, (core, node): (Option<usize>, usize), now: Time) -> WorkerHandle {
         WorkerHandle {
             core,
+            node,
             mailbox: worker.mailbox.clone(),
             channels,
             counters: worker.executor.counters.clone(),
@@ -74,7 +77,7 @@ impl WorkerHandle {
 
     fn stats(&self, number: usize, now: Time) -> WorkerStats {
         let counted_for = now.since(self.since);
-        WorkerStats { number, core: self.core, counted_for, ..self.counters.read().since(&self.base) }
+        WorkerStats { number, core: self.core, node: self.node, counted_for, ..self.counters.read().since(&self.base) }
     }
 }
 
@@ -169,7 +172,7 @@ impl WorkerPool {
     /// The workers that receive queues can be given to.
     pub fn eligible(&self) -> Vec<EligibleWorker> {
         let staying = self.iter().filter(|(_, worker)| !worker.ending);
-        staying.map(|(number, worker)| EligibleWorker { number, core: worker.core }).collect()
+        staying.map(|(number, worker)| EligibleWorker { number, core: worker.core, node: worker.node }).collect()
     }
 
     /// Has a worker drop fragments that were held to be tracked.

@@ -9,7 +9,7 @@ use ports::{Port, RxQueue, TxQueue};
 use crate::action::PortNo;
 use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
-use crate::control::scheduler::{Assignment, QueueLoad};
+use crate::control::scheduler::{Assignment, EligibleWorker, QueueLoad};
 use crate::error::Error;
 use crate::pipeline::ingress::IngressSource;
 use crate::pipeline::port::{DpPort, Queue};
@@ -25,6 +25,8 @@ pub struct PortTable {
     last: u32,
     /// Drops when they were reset.
     drops_base: BTreeMap<PortNo, Drops>,
+    /// Whole steps of the load histories since the receive queues were last assigned; `None` until one has begun.
+    steps_since: Option<usize>,
     /// Makes the optional stages of new receive queues.
     ingress_source: Option<IngressSource>,
 }
@@ -73,12 +75,18 @@ pub struct RxMove {
 /// Ports come and go.
 impl PortTable {
     /// Adds a port, with a transmit queue for each of `workers`, among which its receive queues are spread.
-    pub fn add(&mut self, port: Arc<dyn Port>, workers: &[usize], max_workers: usize) -> Result<NewPort, Error> {
+    pub fn add(
+        &mut self,
+        port: Arc<dyn Port>,
+        workers: &[EligibleWorker],
+        max_workers: usize,
+    ) -> Result<NewPort, Error> {
         if self.ports.values().any(|other| other.dp_port.port.name() == port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
         let number = self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
-        let (tx, queues) = TxQueues::make(&*port, workers)?;
+        let numbers: Vec<usize> = workers.iter().map(|worker| worker.number).collect();
+        let (tx, queues) = TxQueues::make(&*port, &numbers)?;
         let dp_port = DpPort::new(number, port, max_workers);
         let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.ports.insert(number, managed);
@@ -87,19 +95,20 @@ impl PortTable {
             self.last = number.0;
         }
         let rx = self.add_rx_queues(&dp_port, dp_port.port.take_rx_queues(), workers);
-        Ok(NewPort { dp_port, tx: workers.iter().copied().zip(queues).collect(), rx })
+        Ok(NewPort { dp_port, tx: numbers.into_iter().zip(queues).collect(), rx })
     }
 
-    /// Adds receive queues of a port, each for the worker with the fewest. None where the port has gone.
+    /// Adds receive queues of a port, each for the worker with the fewest, if there is one at the port's NUMA node for one of
+    /// those. None where the port has gone.
     pub fn add_rx_queues(
         &mut self,
         dp_port: &Arc<DpPort>,
         queues: Vec<Box<dyn RxQueue>>,
-        workers: &[usize],
+        workers: &[EligibleWorker],
     ) -> BTreeMap<usize, Vec<Rx>> {
         let mut added: BTreeMap<usize, Vec<Rx>> = BTreeMap::new();
         for queue in queues {
-            let worker = self.least_loaded(workers);
+            let worker = self.least_loaded(&*dp_port.port, workers);
             // A port that was removed may have been added again as another.
             let same = |port: &&mut ManagedPort| Arc::ptr_eq(&port.dp_port, dp_port);
             let Some(port) = self.ports.get_mut(&dp_port.no).filter(same) else { break };
@@ -152,15 +161,21 @@ impl PortTable {
         numbers.map(PortNo).find(|no| !self.ports.contains_key(no))
     }
 
-    /// The worker with the fewest receive queues; the first of them.
-    fn least_loaded(&self, workers: &[usize]) -> usize {
-        let queues = |worker: &usize| {
-            let all = self.ports.values().flat_map(|port| &port.rx).map(|rx| rx.assignment);
+    /// The worker with the fewest receive queues, for another one of `port`; the one on the first core of them.
+    fn least_loaded(&self, port: &dyn Port, workers: &[EligibleWorker]) -> usize {
+        let (node, is_pmd) = (port.numa_node(), port.is_pmd());
+        let queues = |worker: &&EligibleWorker| {
+            // Queues of ports that are not in poll mode do not change where those go that are.
+            let counted = self.ports.values().filter(|other| !is_pmd || other.dp_port.port.is_pmd());
+            let all = counted.flat_map(|port| &port.rx).map(|rx| rx.assignment);
             // A worker with a pinned queue gets no others, if there is another worker.
-            all.filter(|assignment| assignment.worker == *worker)
-                .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1))
+            let (pinned, count) = all
+                .filter(|assignment| assignment.worker == worker.number)
+                .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1));
+            let is_foreign = node.is_some_and(|node| node != worker.node);
+            (pinned, is_foreign, count, worker.core, worker.number)
         };
-        workers.iter().copied().min_by_key(queues).unwrap_or(0)
+        workers.iter().min_by_key(queues).map_or(0, |worker| worker.number)
     }
 }
 
@@ -205,9 +220,13 @@ impl PortTable {
     /// What the receive queues have cost in the last minute, and where they are wanted.
     pub fn loads(&self) -> Vec<QueueLoad> {
         let of_port = |port: &ManagedPort| {
+            let device = &port.dp_port.port;
+            let (node, comes_last) = (device.numa_node(), !device.is_pmd());
             let load = |(index, rx): (usize, &ManagedRxQueue)| QueueLoad {
                 cycles: rx.load.sum(),
                 core: port.affinity.get(&index).copied(),
+                node,
+                comes_last,
             };
             port.rx.iter().enumerate().map(load).collect::<Vec<_>>()
         };
@@ -221,6 +240,7 @@ impl PortTable {
 
     /// Records which worker polls each of them from now on. Returns the queues that have to move.
     pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
+        self.steps_since = None;
         let mut assignments = assignments.into_iter();
         let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();
         for (&number, port) in &mut self.ports {
@@ -253,9 +273,15 @@ impl PortTable {
 
     /// Ends a step of the load histories.
     pub fn end_step(&mut self) {
+        self.steps_since = Some(self.steps_since.map_or(0, |steps| steps.saturating_add(1)));
         for rx in self.ports.values_mut().flat_map(|port| &mut port.rx) {
             rx.load.step(rx.cycles.get());
         }
+    }
+
+    /// Over how many steps loads can be compared: since queues went to other workers, as in OVS.
+    pub fn comparable_steps(&self) -> usize {
+        self.steps_since.unwrap_or(0)
     }
 
     /// What the packets of each queue have cost in the last `steps` steps, in percent of what has `elapsed`.

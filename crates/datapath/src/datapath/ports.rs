@@ -28,7 +28,7 @@ impl Datapath {
         let mut new = {
             let mut ports = self.ports.lock();
             let pool = self.pool.read();
-            ports.add(port, &pool.numbers(), pool.max_workers())?
+            ports.add(port, &pool.eligible(), pool.max_workers())?
         };
         let number = new.dp_port.no;
         self.resources.table.set_tunnel(number, new.dp_port.port.is_tunnel());
@@ -65,7 +65,7 @@ impl Datapath {
         let pinned = {
             let mut ports = self.ports.lock();
             let pool = self.pool.read();
-            for (worker, rx) in ports.add_rx_queues(dp_port, queues, &pool.numbers()) {
+            for (worker, rx) in ports.add_rx_queues(dp_port, queues, &pool.eligible()) {
                 if let Some(worker) = pool.get(worker) {
                     worker.mailbox.post(Command::TakeRx { rx });
                 }

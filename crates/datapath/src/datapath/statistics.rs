@@ -30,10 +30,11 @@ impl Datapath {
     }
 
     /// How busy queues and workers were in the last `seconds`, of which the last minute is known, in steps
-    /// of five seconds.
+    /// of five seconds; since queues were last assigned to workers.
     pub fn usage(&self, seconds: u64) -> Usage {
         let steps = seconds.div_ceil(load_history::STEP.as_secs()) as usize;
         let (ports, pool) = (self.ports.lock(), self.pool.read());
+        let steps = steps.min(ports.comparable_steps());
         Usage { queues: ports.usage(pool.elapsed(), steps), workers: pool.usage(steps) }
     }
 

@@ -64,6 +64,7 @@ macro_rules! counters {
                     drops: self.drops.read(),
                     number: 0,
                     core: None,
+                    node: 0,
                     counted_for: Duration::ZERO,
                 }
             }

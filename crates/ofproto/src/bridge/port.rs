@@ -314,7 +314,8 @@ fn info(state: &PortState, forwarding: &Forwarding) -> PortInfo {
     };
     let options = match &state.device {
         Device::Tunnel(tunnel) => tunnel.config.options(),
-        _ => Vec::new(),
+        Device::Datapath(device) => device.shown_options(),
+        Device::Patch { .. } => Vec::new(),
     };
     PortInfo {
         options,

@@ -79,7 +79,7 @@ pub struct PortInfo {
     pub kind: &'static str,
     /// The other end of a patch port.
     pub peer: Option<String>,
-    /// The options of a tunnel port that are not the default.
+    /// The options of a tunnel port that are not the default; what a device shows of its settings.
     pub options: Vec<(&'static str, String)>,
     /// VLANs.
     pub vlan: PortVlan,

@@ -41,6 +41,16 @@ impl Switch {
         self.control.exact.store(!enabled, Ordering::Relaxed);
     }
 
+    /// Sets whether the datapath's flows are logged whole, where they are logged, rather than by their identifiers.
+    pub fn set_whole_dumps(&self, whole: bool) {
+        self.control.dumps_whole.store(whole, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub fn has_whole_dumps(&self) -> bool {
+        self.control.dumps_whole.load(Ordering::Relaxed)
+    }
+
     /// Stops or resumes the rounds over the datapath's flows that nobody asks for. While they are stopped, no flow is
     /// brought up to date, and none expires.
     pub fn set_paused(&self, paused: bool) {

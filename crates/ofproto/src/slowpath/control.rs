@@ -14,6 +14,8 @@ pub(crate) struct Control {
     pub exact: AtomicBool,
     /// The datapath's flows are left as they are.
     pub paused: AtomicBool,
+    /// Flows are logged whole.
+    pub dumps_whole: AtomicBool,
 }
 
 /// Statistics of the rounds over the datapath's flows.

@@ -9,6 +9,7 @@
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `change_set` | What has changed, and which flows it can be about |
+//! | `flow_dump_log` | Log lines for the flows that a round finds |
 //! | `revalidate` | The rounds over the flows: for changes, for statistics |
 //! | `waiting` | Who waits for changes to be in force |
 //! | `round` | How threads share a round, chunk by chunk |
@@ -26,6 +27,7 @@ mod change_set;
 mod change_tests;
 mod commands;
 pub(crate) mod control;
+mod flow_dump_log;
 pub(crate) mod intern;
 mod mac_changes;
 pub(crate) mod mac_dependents;

@@ -27,6 +27,7 @@ use crate::events::Waker;
 use crate::model::forwarding::{BridgeId, Forwarding};
 use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::control::Revalidation;
+use crate::slowpath::flow_dump_log;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::revalidators::{Findings, FlowRound, Purpose};
 use crate::slowpath::round::Round;
@@ -169,6 +170,7 @@ impl Switch {
         let began = self.clock.now();
         let max_idle = self.settings().max_idle.as_nanos() as u64;
         let idle_since = if purge { Some(Time(u64::MAX)) } else { now.0.checked_sub(max_idle).map(Time) };
+        flow_dump_log::log(datapath, now, !self.has_whole_dumps());
         let (findings, by_thread, interrupted) = self.go_round(datapath, Purpose::Statistics(idle_since), now);
         self.remove(datapath, &findings);
         if purge {

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
@@ -38,6 +38,16 @@ pub const KIND: Kind = Kind {
     doc: "Frames in and out from tests and the command line.",
     options: &[
         OptionDef { name: "n_rxq", form: Form::Number(1, 1024), doc: "Receive queues, 1 by default." },
+        OptionDef {
+            name: "n_txq",
+            form: Form::Number(1, 1024),
+            doc: "Most transmit queues, by default one for each worker.",
+        },
+        OptionDef {
+            name: "numa_id",
+            form: Form::Number(0, 127),
+            doc: "NUMA node at which a dummy-pmd port is, 0 by default.",
+        },
         OptionDef { name: "ifindex", form: Form::Number(1, i32::MAX as u64), doc: "Interface index to report." },
         OptionDef { name: "pcap", form: Form::Path, doc: "Capture file to which frames in both directions are added." },
         OptionDef { name: "rxq_pcap", form: Form::Path, doc: "Capture file to which received frames are added." },
@@ -79,6 +89,9 @@ pub struct Dummy {
     state: VirtualPort,
     kind: &'static str,
     ifindex: Option<u32>,
+    numa_node: usize,
+    /// Most transmit queues, and how many have been made.
+    tx_queues: (usize, AtomicUsize),
     counters: PortCounters,
     rx: Vec<Arc<Injected>>,
     rx_taken: Mutex<bool>,
@@ -145,6 +158,8 @@ impl Dummy {
             state: VirtualPort::new(spec, mac),
             kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"dummy"),
             ifindex: options.number("ifindex").map(|n| n as u32),
+            numa_node: options.number("numa_id").unwrap_or(0) as usize,
+            tx_queues: (options.number("n_txq").map_or(usize::MAX, |n| n as usize), AtomicUsize::new(0)),
             counters: PortCounters::default(),
             rx,
             rx_taken: Mutex::new(false),
@@ -312,6 +327,29 @@ impl Port for Dummy {
         self.ifindex
     }
 
+    /// Only one in poll mode has a NUMA node.
+    fn numa_node(&self) -> Option<usize> {
+        self.is_pmd().then_some(self.numa_node)
+    }
+
+    /// The others stand for devices that OVS's main thread polls.
+    fn is_pmd(&self) -> bool {
+        self.kind == "dummy-pmd"
+    }
+
+    fn shown_options(&self) -> Vec<(&'static str, String)> {
+        let (rx, tx) = (self.rx.len(), self.tx_queues.1.load(Relaxed));
+        let queues = |name, count: usize| self.is_pmd().then(|| (name, count.to_string()));
+        let options = [
+            queues("configured_rx_queues", rx),
+            queues("configured_tx_queues", tx),
+            self.ifindex.map(|ifindex| ("ifindex", ifindex.to_string())),
+            queues("requested_rx_queues", rx),
+            queues("requested_tx_queues", tx),
+        ];
+        options.into_iter().flatten().collect()
+    }
+
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         if std::mem::replace(&mut *self.rx_taken.lock(), true) {
             return Vec::new();
@@ -325,11 +363,12 @@ impl Port for Dummy {
     }
 
     fn max_tx_queues(&self) -> usize {
-        usize::MAX
+        self.tx_queues.0
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
         let port = self.myself.upgrade().expect("borrowed from an Arc");
+        self.tx_queues.1.fetch_max(index + 1, Relaxed);
         Ok(Box::new(DummyTx { counters: self.counters.tx(index), port }))
     }
 }

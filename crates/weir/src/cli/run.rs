@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use netstate::kernel::Scope;
 
-use crate::daemon::{self, Error, Settings};
+use crate::daemon::{self, Error, Settings, topology};
 use crate::rundir::{self, Pidfile, Rundir};
 use crate::source::toml::TomlSource;
 use crate::timer::Timer;
@@ -27,6 +27,7 @@ pub fn run(config: PathBuf, rundir: Rundir, log: &str) -> Result<(), Error> {
         rundir,
         log,
         timer: Timer::system(),
+        topology: topology::of_machine(),
         netstate: Scope::All,
         ready: Box::new(|| {}),
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use datapath::Topology;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -64,10 +65,13 @@ pub fn cores(desired: &Desired, origins: &Origins) -> Vec<ConfigError> {
 }
 
 /// Those of these cores that do not exist, or that this process may not use.
-pub fn missing_cores(cores: &BTreeSet<u32>) -> BTreeSet<u32> {
-    let Ok(allowed) = sched_getaffinity(None) else { return BTreeSet::new() };
-    let usable = |core: u32| (core as usize) < CpuSet::MAX_CPU && allowed.is_set(core as usize);
-    cores.iter().copied().filter(|&core| !usable(core)).collect()
+pub fn missing_cores(cores: &BTreeSet<u32>, topology: &Topology) -> BTreeSet<u32> {
+    let there_are = topology.cores();
+    // What is not known may be there.
+    if there_are.is_empty() {
+        return BTreeSet::new();
+    }
+    cores.iter().copied().filter(|&core| !there_are.contains(&(core as usize))).collect()
 }
 
 fn interface_problem(name: &str, interface: &Interface) -> Option<String> {

@@ -177,6 +177,8 @@ pub struct BridgeSettings {
     pub local: bool,
     /// What the LOCAL port is.
     pub local_kind: LocalKind,
+    /// Options of the LOCAL port, where that is a dummy port.
+    pub local_options: BTreeMap<String, String>,
     /// MTU of the LOCAL port; by default the smallest of the other ports.
     pub local_mtu: Option<u32>,
     /// VLANs of the LOCAL port.
@@ -212,6 +214,7 @@ impl Default for BridgeSettings {
         BridgeSettings {
             local: true,
             local_kind: LocalKind::Tap,
+            local_options: BTreeMap::new(),
             local_mtu: None,
             local_vlans: Vlans::default(),
             local_ingress_filter: None,

@@ -12,7 +12,7 @@ use packet::flow::VlanLimit;
 use ports::registry;
 use tunnel::config::{Config, Kind, text_of};
 
-use super::engine::{Engine, cores, exact_entries, flow_memory, switch_settings};
+use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
 use super::ingress::Configured;
 use super::missing::Seen;
 use super::openflow::SocketRequests;
@@ -141,6 +141,7 @@ impl LiveSwitch {
         }
         if workers.sleep_max != have.sleep_max {
             datapath.set_max_sleep(workers.sleep_max);
+            log_max_sleep(workers.sleep_max);
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
@@ -260,6 +261,7 @@ impl LiveSwitch {
     fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
         let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
         spec.mac = Some(bridge_mac(bridge, settings));
+        spec.options = settings.local_options.clone();
         registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use datapath::Datapath;
+use datapath::{Datapath, Topology};
 use ofproto::{Switch, SwitchSettings};
 use packet::Clock;
 use packet::flow::VlanLimit;
@@ -16,7 +16,7 @@ use super::ingress::IngressFilters;
 use super::links::Links;
 use super::mtu::LocalMtus;
 use super::process::{exit, limits};
-use super::{Error, aging};
+use super::{Error, aging, topology};
 use crate::config::desired::{self, Workers};
 use crate::features;
 use crate::timer::Timer;
@@ -49,12 +49,19 @@ pub struct Engine {
 
 impl Engine {
     /// Makes the switch and starts its workers.
-    pub fn start(workers: &Workers, caches: &desired::Datapath, timer: Timer) -> Result<Engine, Error> {
+    pub fn start(
+        workers: &Workers,
+        caches: &desired::Datapath,
+        topology: Topology,
+        timer: Timer,
+    ) -> Result<Engine, Error> {
         limits::raise_open_files();
+        topology::log(&topology);
         let clock = timer.clock();
         let config = datapath::Config {
             workers: cores(workers),
-            max_workers: max_workers(),
+            max_workers: max_workers(&topology),
+            topology,
             max_sleep: workers.sleep_max,
             tx_flush_interval: workers.tx_flush_interval,
             max_flows: caches.flow_limit as usize,
@@ -69,6 +76,7 @@ impl Engine {
         let datapath = Datapath::new(config, clock.clone());
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
+        log_max_sleep(workers.sleep_max);
         let switch = Switch::new(switch_settings(caches), clock.clone());
         switch.attach(datapath.clone());
         datapath.start()?;
@@ -148,9 +156,15 @@ pub fn cores(workers: &Workers) -> Vec<usize> {
 
 /// One worker on each core that this process may use, and one that is not pinned: while one set of workers replaces
 /// another, all of them exist at once.
-fn max_workers() -> usize {
-    let cores = rustix::thread::sched_getaffinity(None).map_or(0, |cores| cores.count() as usize);
-    cores.max(1) + 1
+fn max_workers(topology: &Topology) -> usize {
+    topology.cores().len().max(1) + 1
+}
+
+/// Says in the log how long idle workers may sleep, as OVS does.
+pub fn log_max_sleep(sleep: Duration) {
+    let are = if sleep.is_zero() { "disabled" } else { "enabled" };
+    tracing::info!(target: "dpif_netdev", "PMD max sleep request is {} usecs.", sleep.as_micros());
+    tracing::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
 /// A secret for the hash functions, so that no peer can construct collisions.

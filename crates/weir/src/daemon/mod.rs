@@ -31,6 +31,7 @@
 //! - `openflow`: the OpenFlow sockets
 //! - `process`: the daemon as a process of the system
 //! - `reload`: asks for the configuration to be read again
+//! - `topology`: the machine's cores and NUMA nodes
 //! - `watch`: the thread that watches the ports' devices
 
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::netstate::kernel::Scope;
+use datapath::Topology;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -69,6 +71,7 @@ mod offload;
 mod openflow;
 pub mod process;
 mod reload;
+pub mod topology;
 mod watch;
 
 use apply::LiveSwitch;
@@ -92,6 +95,8 @@ pub struct Settings {
     pub log: Arc<Logger>,
     /// The clock.
     pub timer: Timer,
+    /// The cores that there are.
+    pub topology: Topology,
     /// What of the kernel's routes and neighbours is followed.
     pub netstate: Scope,
     /// Called when the first state is in force.
@@ -195,7 +200,8 @@ impl<S: ConfigSource> Daemon<S> {
             outcome = self.outside.end() => return outcome,
         };
         let Loaded { desired, .. } = &first;
-        let engine = Engine::start(&desired.workers, &desired.datapath, self.settings.timer.clone())?;
+        let (topology, timer) = (self.settings.topology.clone(), self.settings.timer.clone());
+        let engine = Engine::start(&desired.workers, &desired.datapath, topology, timer)?;
         let outcome = self.run_switch(&engine, first).await;
         engine.end();
         outcome
@@ -225,6 +231,7 @@ impl<S: ConfigSource> Daemon<S> {
             exit: outside.exit.clone(),
             log: settings.log,
             coverage: commands::coverage::History::default(),
+            chosen: Default::default(),
             reloader,
             location: source.location().to_owned(),
             version: settings.version,

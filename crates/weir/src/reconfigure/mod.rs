@@ -132,7 +132,7 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
             steps.push(ReconfigureStep::RemovePort { bridge: bridge(), port: port.clone(), interfaces });
         }
     }
-    if old.settings.local && new.is_none_or(|n| !n.settings.local || n.settings.local_kind != old.settings.local_kind) {
+    if old.settings.local && new.is_none_or(|new| !keeps_local(&old.settings, &new.settings)) {
         steps.push(ReconfigureStep::RemoveLocal { bridge: bridge() });
     }
     if new.is_none() {
@@ -141,6 +141,12 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
         }
         steps.push(ReconfigureStep::RemoveBridge { bridge: bridge() });
     }
+}
+
+/// Whether the device of a LOCAL port can stay.
+fn keeps_local(old: &BridgeSettings, new: &BridgeSettings) -> bool {
+    let is = |of: &BridgeSettings| (of.local, of.local_kind, of.local_options.clone());
+    old.local && is(old) == is(new)
 }
 
 fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numbers, steps: &mut Vec<ReconfigureStep>) {
@@ -152,7 +158,7 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         }
         Some(_) => {}
     }
-    if new.settings.local && old.is_none_or(|o| !o.settings.local || o.settings.local_kind != new.settings.local_kind) {
+    if new.settings.local && old.is_none_or(|old| !keeps_local(&old.settings, &new.settings)) {
         steps.push(ReconfigureStep::AddLocal { bridge: bridge(), settings: new.settings.clone() });
     } else if let Some(old) = old.filter(|_| new.settings.local)
         && old.settings.local_ingress_filter != new.settings.local_ingress_filter

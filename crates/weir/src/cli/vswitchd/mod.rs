@@ -12,7 +12,7 @@ use ovsdb::Remote;
 use ovsdb::transport::TlsFiles;
 
 use crate::daemon::process::{detach, user};
-use crate::daemon::{self, Error, Settings};
+use crate::daemon::{self, Error, Settings, topology};
 use crate::rundir::{Pidfile, Rundir};
 use crate::source::ovsdb::files::Files;
 use crate::source::ovsdb::read::Rules;
@@ -100,13 +100,16 @@ fn run(mut options: Options) -> Result<(), Error> {
         tracing::info!("{option} is accepted and has no effect");
     }
     let timer = if options.warpable { Timer::warpable() } else { Timer::system() };
-    let rules = Rules { dummy: options.dummy, files: Files::new(rundir.path(), options.warpable) };
+    let topology = options.topology.clone().unwrap_or_else(topology::of_machine);
+    let files = Files::new(rundir.path(), options.warpable);
+    let rules = Rules { dummy: options.dummy, files, topology: topology.clone() };
     let settings = Settings {
         version: options::version().trim_end().to_owned(),
         rundir,
         control_socket: options.control_socket(std::process::id()),
         log,
         timer: timer.clone(),
+        topology,
         netstate: if options.system_routes { Scope::All } else { Scope::Addresses },
         ready: ready(&options),
     };

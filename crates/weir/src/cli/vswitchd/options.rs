@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use datapath::Topology;
+
 use crate::source::ovsdb::OVS_VERSION;
 use crate::source::ovsdb::read::Dummy;
 use crate::vlog::LogChange;
@@ -53,6 +55,8 @@ pub struct Options {
     pub dummy: Dummy,
     /// Whether tests may stop and warp the clock: `--enable-dummy` is given.
     pub warpable: bool,
+    /// Cores and NUMA nodes in the place of the machine's.
+    pub topology: Option<Topology>,
     /// Whether tunnels use the kernel's routes and neighbours.
     pub system_routes: bool,
     /// Files for TLS to the database.
@@ -130,6 +134,7 @@ const DEFS: &[Def] = &[
         Optional,
         "for tests: interfaces are dummy ports (override: all, system), files anywhere",
     ),
+    def("dummy-numa", None, Needed, "for tests: cores that do not exist, by their NUMA nodes: NODE[,NODE]..."),
     def("disable-system", None, No, "accepted: there is no kernel datapath"),
     def("disable-system-route", None, No, "tunnels do not use the kernel's routes and neighbours"),
     def("private-key", Some('p'), Needed, "private key for TLS"),
@@ -185,6 +190,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Invocation, String> {
         mlockall: false,
         dummy: Dummy::Explicit,
         warpable: false,
+        topology: None,
         system_routes: true,
         tls: Tls::default(),
         ignored: Vec::new(),
@@ -281,6 +287,10 @@ impl Options {
                     Some(other) => return Err(format!("--enable-dummy={other}: override or system")),
                 }
             }
+            "dummy-numa" => {
+                let topology = Topology::made_up(value.unwrap_or_default());
+                self.topology = Some(topology.map_err(|problem| format!("--dummy-numa: {problem}"))?);
+            }
             "disable-system-route" => self.system_routes = false,
             "private-key" => self.tls.private_key = path(),
             "certificate" => self.tls.certificate = path(),
@@ -356,6 +366,7 @@ mod tests {
             (&["--detach=yes"], "no value"),
             (&["--unixctl"], "needs a value"),
             (&["--enable-dummy=all"], "override or system"),
+            (&["--dummy-numa=0,x"], "--dummy-numa: \"x\" is not a NUMA node"),
             (&["--no-"], "ambiguous"),
             (&["-x"], "-x"),
             (&["a", "b"], "at most one"),

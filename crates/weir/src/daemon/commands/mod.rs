@@ -8,6 +8,8 @@
 //! - `dummy`: `netdev-dummy/...`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
+//! - `implementations`: `dpif-netdev/dpif-impl-...`, `dpif-netdev/subtable-lookup-...`, `dpif-netdev/miniflow-parser-...`,
+//!   `odp-execute/...`
 //! - `ingress`: `ingress/...`
 //! - `neighbours`: `tnl/neigh/...`, `tnl/arp/...`, `tnl/egress_port_range`
 //! - `pmd`: `dpif-netdev/pmd-...`
@@ -64,6 +66,7 @@ mod dpdk;
 mod dummy;
 mod features;
 mod flows;
+pub mod implementations;
 mod ingress;
 mod neighbours;
 mod pmd;
@@ -97,6 +100,8 @@ pub struct Context {
     pub location: String,
     /// What it answers to who asks for its version.
     pub version: String,
+    /// Which implementations of functions were chosen.
+    pub chosen: implementations::Chosen,
     /// When the daemon started.
     pub started: Instant,
 }
@@ -131,6 +136,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     features::COMMANDS,
     coverage::COMMANDS,
     dpdk::COMMANDS,
+    implementations::COMMANDS,
     ingress::COMMANDS,
     neighbours::COMMANDS,
     routes::COMMANDS,

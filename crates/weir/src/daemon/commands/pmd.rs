@@ -39,7 +39,10 @@ impl PmdArguments {
             };
             match arg.as_str() {
                 "-pmd" => out.core = Some(number()? as usize),
-                "-secs" if seconds => out.seconds = Some(number()?),
+                // Less than nothing counts as nothing, which stands for the longest time.
+                "-secs" if seconds => {
+                    out.seconds = Some(seconds_of(args.next().ok_or_else(|| format!("{arg} needs a number"))?)?)
+                }
                 other if others.contains(&other) => drop(number()?),
                 other if flags.contains(&other) => {}
                 datapath => super::ports::check_datapath(context, Some(&datapath.to_owned()))?,
@@ -50,15 +53,26 @@ impl PmdArguments {
 
     /// The workers that are asked for, by core.
     fn workers(&self, context: &Context) -> Vec<WorkerStats> {
-        let mut workers = context.engine.datapath.stats().workers;
+        let mut workers = workers(context);
         workers.retain(|w| self.core.is_none_or(|core| core == core_of(w)));
-        workers.sort_by_key(|w| (w.core, w.number));
         workers
     }
 }
 
+/// All workers, by core.
+pub(super) fn workers(context: &Context) -> Vec<WorkerStats> {
+    let mut workers = context.engine.datapath.stats().workers;
+    workers.sort_by_key(|w| (w.core, w.number));
+    workers
+}
+
+fn seconds_of(text: &str) -> Result<u64, String> {
+    let seconds: i64 = text.parse().map_err(|_| format!("-secs {text}: not a number"))?;
+    Ok(u64::try_from(seconds).unwrap_or(0))
+}
+
 /// A worker that is on no particular core is shown as the first core's.
-fn core_of(worker: &WorkerStats) -> usize {
+pub(super) fn core_of(worker: &WorkerStats) -> usize {
     worker.core.unwrap_or(0)
 }
 
@@ -75,7 +89,7 @@ pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
         let mut line = |args: std::fmt::Arguments| {
             let _ = writeln!(text, "{args}");
         };
-        line(format_args!("pmd thread numa_id 0 core_id {}:", core_of(&w)));
+        line(format_args!("pmd thread numa_id {} core_id {}:", w.node, core_of(&w)));
         line(format_args!("  packets received: {}", w.received));
         line(format_args!("  packet recirculations: {}", w.recirculated));
         line(format_args!("  avg. datapath passes per packet: {:.2}", per(passes, w.received)));
@@ -125,12 +139,13 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
     let name = |port| ports.get(&port).map_or("?", |port| port.name());
     let enabled = |rx: &RxAssignment| ports.get(&rx.port).is_some_and(|port| port.rx_enabled(rx.queue));
     let mut queues = datapath.rx_assignments();
+    queues.retain(|rx| ports.get(&rx.port).is_some_and(|port| port.is_pmd()));
     queues.sort_by(|a, b| (name(a.port), a.queue).cmp(&(name(b.port), b.queue)));
     let mut text = format!("Displaying last {seconds} seconds pmd usage %\n");
     for w in arguments.workers(context) {
         let own: Vec<_> = queues.iter().filter(|queue| queue.worker == w.number).collect();
         let isolated = isolate && own.iter().any(|queue| queue.pinned);
-        let _ = writeln!(text, "pmd thread numa_id 0 core_id {}:\n  isolated : {isolated}", core_of(&w));
+        let _ = writeln!(text, "pmd thread numa_id {} core_id {}:\n  isolated : {isolated}", w.node, core_of(&w));
         let percent = |share: Option<u8>| share.map_or("NOT AVAIL".into(), |share| format!("{share:>2} %"));
         let mut for_packets = 0;
         for queue in &own {
@@ -168,9 +183,10 @@ pub fn perf_show(context: &Context, args: &[String]) -> Outcome {
     for w in arguments.workers(context) {
         let _ = writeln!(
             text,
-            "\nTime: {}\nMeasurement duration: {:.3} s\n\npmd thread numa_id 0 core_id {}:\n",
+            "\nTime: {}\nMeasurement duration: {:.3} s\n\npmd thread numa_id {} core_id {}:\n",
             time_of_day(),
             w.counted_for.as_secs_f64(),
+            w.node,
             core_of(&w)
         );
         perf(&mut text, &w, frequency);

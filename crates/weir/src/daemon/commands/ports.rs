@@ -94,20 +94,21 @@ pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
                 let dp_port = port.dp_port.map_or("none".into(), |n| n.0.to_string());
                 let _ = match &port.peer {
                     Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
-                    None if port.options.is_empty() => {
-                        writeln!(text, "    {} {number}/{dp_port}: ({})", port.name, port.kind)
-                    }
                     None => {
-                        let options: Vec<_> =
-                            port.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                        let options = options.join(", ");
-                        writeln!(text, "    {} {number}/{dp_port}: ({}: {options})", port.name, port.kind)
+                        let options = options_text(&port.options);
+                        writeln!(text, "    {} {number}/{dp_port}: ({}{options})", port.name, port.kind)
                     }
                 };
             }
         }
     }
     Ok(text)
+}
+
+/// What follows the type of a port: nothing where there are no options.
+fn options_text(options: &[(&'static str, String)]) -> String {
+    let options: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if options.is_empty() { String::new() } else { format!(": {}", options.join(", ")) }
 }
 
 /// `dpctl/show`.
@@ -136,7 +137,9 @@ fn show_datapath(context: &Context, kind: DatapathType, statistics: bool) -> Str
     for (number, port) in context.engine.datapath.ports() {
         // As its bridge calls it: the port of the bridge itself has a kind of its own.
         let kind = kinds.get(&Some(number)).copied().unwrap_or_else(|| port.kind());
-        let options = if port.is_tunnel() { ": packet_type=ptap" } else { "" };
+        let mut options = port.shown_options();
+        options.extend(port.is_tunnel().then(|| ("packet_type", "ptap".to_owned())));
+        let options = options_text(&options);
         let _ = writeln!(text, "  port {}: {} ({kind}{options})", number.0, port.name());
         if statistics {
             show_statistics(&mut text, &port.stats());

@@ -18,6 +18,8 @@ pub const COMMANDS: &[Command<Context>] = commands! {
         "Makes a flow of its own for each connection; for tests.";
     "upcall/enable-megaflows" "" (0, 0) |context, _| set_megaflows(context, true),
         "Makes flows that many connections share.";
+    "upcall/disable-ufid" "" (0, 0) now!(disable_ufid), "Has flows shown whole where they are logged; for tests.";
+    "upcall/enable-ufid" "" (0, 0) now!(enable_ufid), "Has them shown by their identifiers.";
     "upcall/set-flow-limit" "flow-limit-number" (1, 1) now!(set_flow_limit),
         "Sets the most flows that the datapath may have.";
     "revalidator/wait" "" (0, 0) |context, _| when_done(context, FlowRequest::Revalidate, String::new),
@@ -36,12 +38,13 @@ fn show(context: &Context, _: &[String]) -> Outcome {
         let _ = write!(
             text,
             "{}:\n  flows         : (current {current}) (avg {}) (max {}) (limit {})\n  \
-             dump duration : {}ms\n  ufid enabled : true\n\n",
+             dump duration : {}ms\n  ufid enabled : {}\n\n",
             kind.datapath_name(),
             stats.average_flows,
             stats.most_flows,
             datapath.max_flows(),
             stats.duration.as_millis(),
+            !context.engine.switch.has_whole_dumps(),
             current = datapath.flow_count(),
         );
         for (keys, number) in keys(&stats, datapath.flow_count()).into_iter().zip(1..) {
@@ -73,6 +76,16 @@ pub(super) fn when_done(
     // The client may have gone.
     context.engine.switch.request(request, Box::new(move || drop(reply.send(Ok(answer())))));
     Reply::Later(outcome)
+}
+
+fn disable_ufid(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_whole_dumps(true);
+    Ok("Datapath dumping tersely using UFID disabled".into())
+}
+
+fn enable_ufid(context: &Context, _: &[String]) -> Outcome {
+    context.engine.switch.set_whole_dumps(false);
+    Ok("Datapath dumping tersely using UFID enabled for supported datapaths".into())
 }
 
 fn set_flow_limit(context: &Context, args: &[String]) -> Outcome {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use datapath::AutoBalance;
+use datapath::{AutoBalance, RxPolicy, Topology};
 use openflow::{Version, Versions};
 use ovsdb::{Replica, Row};
 use ports::registry;
@@ -23,6 +23,9 @@ use crate::config::desired::{
     NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
+
+/// The longest sleep of an idle worker that can be asked for, in microseconds; more counts as this, as in OVS.
+const MAX_SLEEP: u64 = 10_000;
 
 /// What the database says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub struct Rules {
     pub dummy: Dummy,
     /// The files that it may name.
     pub files: Files,
+    /// The cores that there are.
+    pub topology: Topology,
 }
 
 /// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
@@ -68,7 +73,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     let Some(root) = replica.rows("Open_vSwitch").next() else { return DatabaseState::default() };
     let mut state = DatabaseState { next_cfg: root.integer("next_cfg").unwrap_or(0), ..DatabaseState::default() };
     state.notes = unsupported::notes(replica);
-    state.desired.workers = state.workers(root);
+    state.desired.workers = state.workers(root, &rules.topology);
     state.desired.datapath = state.datapath(root);
     state.desired.conntrack = state.conntrack(replica, root);
     state.desired.dpdk = dpdk(root);
@@ -119,7 +124,7 @@ impl DatabaseState {
         found
     }
 
-    fn workers(&mut self, root: &Row) -> Workers {
+    fn workers(&mut self, root: &Row, topology: &Topology) -> Workers {
         let default = Workers::default();
         let cores = root.map_string("other_config", "pmd-cpu-mask").map(|mask| {
             cores_of(mask).unwrap_or_else(|| {
@@ -128,30 +133,39 @@ impl DatabaseState {
             })
         });
         let cores = cores.unwrap_or_default();
-        let missing = check::missing_cores(&cores);
+        let missing = check::missing_cores(&cores, topology);
         if !missing.is_empty() {
             self.warn(format!(
                 "other_config:pmd-cpu-mask: cores {missing:?} do not exist, or may not be used; left out"
             ));
         }
-        let sleep = self.number(root, "other_config", "pmd-sleep-max");
+        let sleep: Option<u64> = self.number(root, "other_config", "pmd-sleep-max");
         // The name that it had in 3.1.
         let sleep = sleep.or_else(|| self.number(root, "other_config", "pmd-maxsleep"));
         let flush = self.number(root, "other_config", "tx-flush-interval");
+        let rx_assign = self.choice(root, "pmd-rxq-assign", &POLICIES).unwrap_or(default.rx_assign);
+        let mut rx_isolate = root.map_string("other_config", "pmd-rxq-isolate") != Some("false");
+        if !rx_isolate && rx_assign != RxPolicy::Group {
+            self.warn("pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group".into());
+            rx_isolate = true;
+        }
         Workers {
             cores: &cores - &missing,
-            sleep_max: sleep.map_or(default.sleep_max, Duration::from_micros),
+            sleep_max: sleep.map_or(default.sleep_max, |micros| Duration::from_micros(micros.min(MAX_SLEEP))),
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
-            rx_assign: self.choice(root, "pmd-rxq-assign", &POLICIES).unwrap_or(default.rx_assign),
-            rx_isolate: root.map_string("other_config", "pmd-rxq-isolate") != Some("false"),
+            rx_assign,
+            rx_isolate,
             auto_balance: self.auto_balance(root),
         }
     }
 
-    /// Values that are too large count as none, as in OVS.
+    /// Values that are negative or too large count as none, as in OVS.
     fn auto_balance(&mut self, root: &Row) -> AutoBalance {
         let default = AutoBalance::default();
-        let mut number = |key: &str, most: u32| self.number(root, "other_config", key).filter(|&n: &u32| n <= most);
+        let mut number = |key: &str, most: u32| {
+            let number: Option<i64> = self.number(root, "other_config", key);
+            number.and_then(|number| u32::try_from(number).ok()).filter(|&number| number <= most)
+        };
         let percent = |n: Option<u32>, default: u8| n.map_or(default, |n| n as u8);
         AutoBalance {
             load: percent(number("pmd-auto-lb-load-threshold", 100), default.load),
@@ -230,6 +244,10 @@ impl DatabaseState {
                 bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
                 bridge.settings.local_ingress_filter = ingress_filter(interface);
+                if dummies {
+                    let options = self.options(interface, name, LocalKind::DummyInternal.name(), rules);
+                    bridge.settings.local_options = self.or_warn(Some(options)).unwrap_or_default();
+                }
                 continue;
             }
             let Some(port_name) = port.string("name") else { continue };
@@ -319,17 +337,7 @@ impl DatabaseState {
     /// What an interface is to be, or why it cannot be had.
     fn interface(&mut self, row: &Row, name: &str, dummies: bool, rules: &Rules) -> Result<Interface, String> {
         let kind = device_kind(row.string("type").unwrap_or_default(), dummies, rules.dummy);
-        let known = registry::kind(kind).map(|kind| kind.options);
-        let mut options = BTreeMap::new();
-        for (key, value) in row.string_pairs("options") {
-            // A type's options that Weir does not have are no reason to be without the port.
-            if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
-                rules.files.option(kind, key, value)?;
-                options.insert(key.to_owned(), value.to_owned());
-            } else {
-                self.notes.insert(format!("interface {name}: options:{key} has no effect"));
-            }
-        }
+        let options = self.options(row, name, kind, rules)?;
         let other = |key| row.map_string("other_config", key);
         if other("ingress-ebpf-program").is_some() && other("ingress-ebpf").is_none() {
             self.notes.insert(format!("interface {name}: other_config: {}", desired::NO_PROGRAM));
@@ -348,6 +356,28 @@ impl DatabaseState {
             }),
             ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
         })
+    }
+
+    /// The options of a device of this kind, or why it cannot be had with one of them.
+    fn options(
+        &mut self,
+        row: &Row,
+        name: &str,
+        kind: &str,
+        rules: &Rules,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let known = registry::kind(kind).map(|kind| kind.options);
+        let mut options = BTreeMap::new();
+        for (key, value) in row.string_pairs("options") {
+            // A type's options that Weir does not have are no reason to be without the port.
+            if known.is_none_or(|known| known.iter().any(|option| option.name == key)) {
+                rules.files.option(kind, key, value)?;
+                options.insert(key.to_owned(), value.to_owned());
+            } else {
+                self.notes.insert(format!("interface {name}: options:{key} has no effect"));
+            }
+        }
+        Ok(options)
     }
 
     /// `other_config:pmd-rxq-affinity`: `QUEUE:CORE,...`.
