@@ -63,6 +63,21 @@ pub struct FlowMonitorRequest {
     pub matching: Match,
 }
 
+impl FlowMonitorRequest {
+    /// The removal of a monitor.
+    pub fn removal(id: u32) -> FlowMonitorRequest {
+        FlowMonitorRequest {
+            id,
+            command: FlowMonitorCommand::Delete,
+            flags: FlowMonitorFlags::empty(),
+            out_port: OfPort::ANY,
+            out_group: GroupId::ANY,
+            table: TableId::ALL,
+            matching: Match::any(),
+        }
+    }
+}
+
 /// What became of a flow (`enum ofp_flow_update_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowEvent {

@@ -18,7 +18,7 @@ const MAX_BANDS: usize = 8;
 impl Bridge {
     /// Changes the meters.
     pub fn meter_mod(&self, change: &MeterMod) -> Result<(), OfError> {
-        self.switch.transact(self.id, |transaction| apply(transaction, change))
+        self.transact(|transaction| apply(transaction, change))
     }
 
     /// Configuration of a meter, or of all, by number.

@@ -17,6 +17,8 @@
 //! | `reply` | Long answers, made piece by piece |
 //! | `features` | The answer about table features |
 //! | `flush` | Ending connections |
+//! | `flow_monitors` | Flow monitors, and what they are told |
+//! | `monitor_requests` | Requests about them |
 //! | `bundles` | Bundles that are not committed yet |
 //! | `mailbox` | Events that wait for the peer |
 //! | `packet_ins` | Those of them that are packets |
@@ -28,8 +30,10 @@ pub(crate) mod budget;
 mod bundles;
 pub(crate) mod event_memory;
 mod features;
+mod flow_monitors;
 mod flush;
 mod mailbox;
+mod monitor_requests;
 mod packet_ins;
 mod reply;
 mod requests;
@@ -167,6 +171,7 @@ pub struct Session {
     controller_id: u16,
     async_config: AsyncConfig,
     bundles: Bundles,
+    has_monitors: bool,
     /// The beginning of a request about tables, and its transaction id.
     pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
@@ -209,6 +214,7 @@ impl Session {
             controller_id: 0,
             async_config: AsyncConfig::default(),
             bundles,
+            has_monitors: false,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -362,6 +368,10 @@ impl Session {
                 None => self.greet(&bytes),
                 Some(version) => self.handle(version, &bytes),
             }
+            if self.has_monitors {
+                // What a request has changed is told before the answer to a later one.
+                self.send_events(now);
+            }
             self.go_on(&mut steps);
         }
         if self.input.is_empty() {
@@ -474,6 +484,7 @@ impl Session {
             }
             Event::FlowRemoved(removed) => Body::FlowRemoved(Box::new(removed)),
             Event::PortStatus(status) => Body::PortStatus(status),
+            Event::Message(message) => return self.output.extend_from_slice(&message),
         };
         self.send(&Message { version, xid: 0, dialect, body });
     }
@@ -516,6 +527,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.has_monitors {
+            self.bridge.unwatch_flows(self.subscription);
+        }
         self.bridge.unsubscribe(self.subscription);
         self.roles.leave(self.member);
     }

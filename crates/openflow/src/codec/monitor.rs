@@ -8,7 +8,7 @@ use crate::error::OfError::{self, *};
 use crate::flow_mod::FlowRemovedReason;
 use crate::matching::Match;
 use crate::monitor::*;
-use crate::types::{Cookie, CookieFilter, GroupId, OfPort, TableId, Version};
+use crate::types::{Cookie, CookieFilter, GroupId, TableId, Version};
 
 /// The encodings.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,25 +65,12 @@ pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<FlowMonit
             let (table, command) = (TableId(r.u8()?), pull_command(r.u8()?)?);
             if command == FlowMonitorCommand::Delete {
                 pull_match(r, version, false)?;
-                return Ok(removal(id));
+                return Ok(FlowMonitorRequest::removal(id));
             }
             let (flags, out_port) = (pull_flags(&mut flags, form)?, pull_port32(&mut port)?);
             let matching = pull_match(r, version, false)?;
             Ok(FlowMonitorRequest { id, command, flags, out_port, out_group, table, matching })
         }
-    }
-}
-
-/// The removal of a monitor, of which nothing but the number counts.
-fn removal(id: u32) -> FlowMonitorRequest {
-    FlowMonitorRequest {
-        id,
-        command: FlowMonitorCommand::Delete,
-        flags: FlowMonitorFlags::empty(),
-        out_port: OfPort::ANY,
-        out_group: GroupId::ANY,
-        table: TableId::ALL,
-        matching: Match::any(),
     }
 }
 

@@ -23,15 +23,7 @@ fn request(v: Version) -> impl Strategy<Value = FlowMonitorRequest> {
     let parts = (select(commands), any::<u32>(), any::<u16>(), port(), any::<u32>(), any::<u8>(), monitored_match(v));
     parts.prop_map(move |(command, id, flags, out_port, group, table, matching)| {
         if command == Delete {
-            return FlowMonitorRequest {
-                id,
-                command,
-                flags: FlowMonitorFlags::empty(),
-                out_port: OfPort::ANY,
-                out_group: GroupId::ANY,
-                table: TableId::ALL,
-                matching: Match::any(),
-            };
+            return FlowMonitorRequest::removal(id);
         }
         let known = if v >= Version::V1_4 { u16::MAX } else { !FlowMonitorFlags::ONLY_OWN.bits() };
         let flags = FlowMonitorFlags::from_bits_truncate(flags & known) | FlowMonitorFlags::ADD;
