@@ -140,6 +140,9 @@ struct Barrier {
     changes: u64,
 }
 
+/// Is given each message that goes or comes after the hellos.
+pub type Snoop = Box<dyn Fn(&[u8]) + Send>;
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -172,6 +175,7 @@ pub struct Session {
     async_config: AsyncConfig,
     bundles: Bundles,
     has_monitors: bool,
+    snoop: Option<Snoop>,
     /// The beginning of a request about tables, and its transaction id.
     pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
@@ -215,6 +219,7 @@ impl Session {
             async_config: AsyncConfig::default(),
             bundles,
             has_monitors: false,
+            snoop: None,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -227,6 +232,17 @@ impl Session {
     /// Calls `waker` when there is something to [`poll`](Session::poll) for.
     pub fn set_waker(&self, waker: Waker) {
         self.mailbox.set_waker(waker);
+    }
+
+    /// Gives each message that goes or comes to `snoop` from now on.
+    pub fn set_snoop(&mut self, snoop: Snoop) {
+        self.snoop = Some(snoop);
+    }
+
+    fn copy(&self, message: &[u8]) {
+        if let Some(snoop) = &self.snoop {
+            snoop(message);
+        }
     }
 
     /// Takes what was received, and answers.
@@ -366,7 +382,10 @@ impl Session {
             self.probing = false;
             match self.version {
                 None => self.greet(&bytes),
-                Some(version) => self.handle(version, &bytes),
+                Some(version) => {
+                    self.copy(&bytes);
+                    self.handle(version, &bytes);
+                }
             }
             if self.has_monitors {
                 // What a request has changed is told before the answer to a later one.
@@ -484,7 +503,7 @@ impl Session {
             }
             Event::FlowRemoved(removed) => Body::FlowRemoved(Box::new(removed)),
             Event::PortStatus(status) => Body::PortStatus(status),
-            Event::Message(message) => return self.output.extend_from_slice(&message),
+            Event::Message(message) => return self.put(&message),
         };
         self.send(&Message { version, xid: 0, dialect, body });
     }
@@ -493,9 +512,15 @@ impl Session {
     /// almost 64 kB) is left out.
     fn send(&mut self, message: &Message) {
         match encode_all(message, self.options) {
-            Ok(parts) => parts.iter().for_each(|part| self.output.extend_from_slice(part)),
+            Ok(parts) => parts.iter().for_each(|part| self.put(part)),
             Err(e) => tracing::warn!("bridge {}: cannot send: {e}", self.bridge.name()),
         }
+    }
+
+    /// Appends an encoded message to the output.
+    fn put(&mut self, message: &[u8]) {
+        self.copy(message);
+        self.output.extend_from_slice(message);
     }
 
     fn xid(&mut self) -> u32 {
