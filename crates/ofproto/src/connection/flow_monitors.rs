@@ -110,7 +110,9 @@ pub(super) fn update(event: FlowEvent, rule: &Rule, tlv: &FieldTable, with_instr
 /// The changes of a transaction that are to be told.
 struct Notes {
     tlv: Arc<FieldTable>,
-    changes: Vec<Note>,
+    changes: std::vec::IntoIter<Note>,
+    /// The connection has been told that the transaction is its own.
+    has_abbreviated: bool,
 }
 
 /// A change of a rule that some monitor covers.
@@ -209,7 +211,8 @@ impl FlowMonitors {
     pub fn note(&mut self, changes: &FlowChanges<'_>) {
         let noted: Vec<Note> = changes.changes.iter().filter_map(|change| self.note_one(change, changes.own)).collect();
         if !noted.is_empty() {
-            self.notes.push_back(Notes { tlv: changes.tlv.clone(), changes: noted });
+            let (tlv, changes) = (changes.tlv.clone(), noted.into_iter());
+            self.notes.push_back(Notes { tlv, changes, has_abbreviated: false });
         }
     }
 
@@ -246,23 +249,26 @@ impl FlowMonitors {
         })
     }
 
-    /// Makes messages of the notes, and tells whether there are any. `number` gives each its number.
-    pub fn settle(&mut self, number: &mut impl FnMut() -> u64) -> bool {
-        let before = self.queue.len();
-        while let Some(Notes { tlv, changes }) = self.notes.pop_front() {
-            self.tlv = tlv;
-            let (mut updates, mut has_abbreviated) = (Vec::new(), false);
-            for note in changes {
-                updates.extend(self.tell(note, &mut has_abbreviated));
-                if updates.len() == AT_ONCE {
-                    self.send_updates(std::mem::take(&mut updates), number);
-                }
-            }
-            if !updates.is_empty() {
-                self.send_updates(updates, number);
-            }
+    /// Makes a message of the next notes of a transaction. False where there are none. `number` gives it its number.
+    pub fn settle_some(&mut self, number: &mut impl FnMut() -> u64) -> bool {
+        let Some(mut notes) = self.notes.pop_front() else { return false };
+        self.tlv = notes.tlv.clone();
+        let mut updates = Vec::new();
+        for note in notes.changes.by_ref().take(AT_ONCE) {
+            updates.extend(self.tell(note, &mut notes.has_abbreviated));
         }
-        self.queue.len() > before
+        if !updates.is_empty() {
+            self.send_updates(updates, number);
+        }
+        if notes.changes.len() > 0 {
+            self.notes.push_front(notes);
+        }
+        true
+    }
+
+    /// Whether messages wait.
+    pub fn has_messages(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// The update that a change makes, if it is to be told at once.

@@ -13,7 +13,7 @@ use openflow::{
     AsyncConfig, FlowMonitorRequest, FlowRemoved, OfError, PacketIn, PacketInReason, PortStatus, Role, Version,
 };
 use packet::Time;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::event_memory::{EventMemory, Holder};
 use super::flow_monitors::FlowMonitors;
@@ -203,10 +203,16 @@ impl FlowWatcher for Mailbox {
 
     fn settle(&self) {
         let mut queue = self.queue.lock();
-        let EventQueue { monitors, next_number, .. } = &mut *queue;
-        let has_messages = monitors.settle(&mut || next(next_number));
+        loop {
+            let EventQueue { monitors, next_number, .. } = &mut *queue;
+            if !monitors.settle_some(&mut || next(next_number)) {
+                break;
+            }
+            // Who takes note of other changes waits with the tables locked.
+            MutexGuard::bump(&mut queue);
+        }
         queue.tell(&self.memory);
-        let waker = queue.waker.clone().filter(|_| has_messages);
+        let waker = queue.waker.clone().filter(|_| queue.monitors.has_messages());
         drop(queue);
         self.memory.enforce();
         if let Some(wake) = waker {
