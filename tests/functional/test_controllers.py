@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import subprocess
 
 import pytest
 from conftest import until
@@ -91,3 +92,31 @@ def test_a_controller_that_speaks_nothing_known(weir, tmp_path):
     assert kind == 1 and body[:4] == bytes(4), "OFPT_ERROR, OFPET_HELLO_FAILED, OFPHFC_INCOMPATIBLE"
     assert b"version" in body[4:].lower()
     assert "(p1)" in w.ofctl("show", "br0")
+
+
+def test_messages_of_a_controller_can_be_snooped(weir, tmp_path):
+    """By ovs-ofctl, beside a snooper that reads nothing. It ends when the controller is removed."""
+    target = f"punix:{tmp_path}/of.sock"
+    w = weir(CONFIG.format(target=target, fail_mode="secure"))
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.connect(str(w.dir / "br0.snoop"))
+    deaf.sendall(struct.pack("!BBHI", 1, 0, 8, 1))
+    log = tmp_path / "snoop.log"
+    with open(log, "w") as out:
+        snoop = subprocess.Popen(["ovs-ofctl", "snoop", "br0"], env=w.env, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        def seen():
+            run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", f"unix:{tmp_path}/of.sock", "in_port=1,actions=2", env=w.env)
+            text = log.read_text()
+            return "OFPT_FLOW_MOD (OF1.3)" in text and "OFPT_BARRIER_REPLY (OF1.3)" in text
+        until(seen, what="messages of both sides")
+        # Those of tools that manage the switch are not.
+        w.ofctl("add-flow", "br0", "in_port=7,actions=2")
+        assert "in_port=7" not in log.read_text()
+        w.configure(CONFIG.format(target=target, fail_mode="secure").replace(f'"{target}"', ""))
+        w.cli("reload")
+        snoop.wait(timeout=10)
+    finally:
+        snoop.kill()
+        snoop.wait()
+        deaf.close()

@@ -16,6 +16,7 @@
 //! | [`matching`] | Matches, and parts of fields |
 //! | [`message`] | A message: version, transaction, body |
 //! | [`meter`] | Meters |
+//! | [`monitor`] | Flow monitors |
 //! | [`packet_msg`] | Packet-in and packet-out |
 //! | [`port`] | Ports: description, changes, statistics |
 //! | [`queue`] | Queues of ports |
@@ -39,6 +40,7 @@ pub mod instruction;
 pub mod matching;
 pub mod message;
 pub mod meter;
+pub mod monitor;
 pub mod packet_msg;
 pub mod port;
 pub mod queue;
@@ -61,6 +63,7 @@ pub use instruction::{Instructions, WriteMetadata};
 pub use matching::{AnyField, KeyPart, Match, Subfield};
 pub use message::{Body, Dialect, Message};
 pub use meter::{MeterConfig, MeterMod, MeterStats};
+pub use monitor::{FlowMonitorRequest, FlowUpdate};
 pub use packet_msg::{PacketIn, PacketInFormat, PacketOut};
 pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStats, PortStatus};
 pub use queue::QueueConfig;

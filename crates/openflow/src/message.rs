@@ -152,4 +152,10 @@ pub enum Body {
     SetPacketInFormat(PacketInFormat),
     /// NXT_SET_CONTROLLER_ID.
     SetControllerId(u16),
+    /// NXT_FLOW_MONITOR_CANCEL (OpenFlow 1.0 to 1.2), ONFT_FLOW_MONITOR_CANCEL (1.3).
+    FlowMonitorCancel(u32),
+    /// NXT_FLOW_MONITOR_PAUSED and ONFT_FLOW_MONITOR_PAUSED; OpenFlow 1.4 has [`FlowUpdate::Paused`](crate::FlowUpdate).
+    FlowMonitorPaused,
+    /// NXT_FLOW_MONITOR_RESUMED and ONFT_FLOW_MONITOR_RESUMED.
+    FlowMonitorResumed,
 }

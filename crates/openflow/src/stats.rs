@@ -8,6 +8,7 @@ use crate::group::{GroupDesc, GroupStats};
 use crate::instruction::Instructions;
 use crate::matching::Match;
 use crate::meter::{MeterConfig, MeterStats};
+use crate::monitor::{FlowMonitorRequest, FlowUpdate};
 use crate::port::{PortDesc, PortStats, QueueStats};
 use crate::queue::QueueConfig;
 use crate::table::{TableDesc, TableMiss};
@@ -58,6 +59,8 @@ pub enum MultipartRequest {
         /// Queue; [`QueueConfig::ALL`] for all.
         queue: u32,
     },
+    /// Changes of flow monitors (OpenFlow 1.4, and extensions).
+    FlowMonitor(Vec<FlowMonitorRequest>),
 }
 
 /// A multipart reply, or one of several with the same xid.
@@ -95,6 +98,8 @@ pub enum MultipartReply {
     Meter(Vec<MeterStats>),
     /// Configuration of meters.
     MeterConfig(Vec<MeterConfig>),
+    /// What flow monitors are told, also unasked (OpenFlow 1.4, and extensions).
+    FlowMonitor(Vec<FlowUpdate>),
 }
 
 /// Description of the switch.

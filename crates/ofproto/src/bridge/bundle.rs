@@ -44,7 +44,7 @@ impl Bridge {
         read: impl Fn(&M) -> Result<Bundled, OfError>,
     ) -> Result<(), (usize, OfError)> {
         let mut later = Vec::new();
-        self.switch.transact(self.id, |transaction| {
+        self.transact(|transaction| {
             for (i, message) in messages.iter().enumerate() {
                 let apply = |message| match message {
                     Bundled::Flow(change) => flows::apply(transaction, &change),

@@ -3,15 +3,19 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use openflow::monitor::FlowEvent;
 use openflow::{
     Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, Instructions, Match, OfError, OfPort,
     TableId,
 };
 use packet::Time;
+use tunnel::fields::FieldTable;
 
 use super::Bridge;
 use super::check::{Known, check_instructions};
+use crate::events::SubscriptionId;
 use crate::model::config::{FailMode, N_TABLES};
+use crate::model::flow_changes::{FlowChanges, FlowWatcher, Requester, RuleChange};
 use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
 use crate::model::group::{outputs_to, uses_group};
 use crate::model::tlv;
@@ -24,16 +28,23 @@ impl Bridge {
     /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier).
     /// A buffer id is ignored: Weir buffers no packets.
     pub fn flow_mod(&self, change: &FlowMod) -> Result<(), OfError> {
-        self.switch.change_flows(self.id, change, self.switch.clock.now())
+        self.transact(|transaction| apply(transaction, change))
+    }
+
+    /// Makes changes that take effect together, or where one fails not at all.
+    pub(super) fn transact<E>(&self, change: impl FnOnce(&mut Transaction) -> Result<(), E>) -> Result<(), E> {
+        self.switch.transact_at(self.id, self.now(), self.requester, change)
     }
 
     /// Removes all flows, groups and meters, without flow-removed messages, and adds the NORMAL flow of a standalone
-    /// bridge without controllers.
+    /// bridge without controllers. Flow monitors are told.
     pub fn flush_flows(&self) {
         let now = self.switch.clock.now();
         let mut forwarding = self.switch.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return };
+        let tlv = bridge.tlv.clone();
+        let mut changes = if bridge.watchers.is_empty() { Vec::new() } else { removal_of_all(bridge) };
         for table in bridge.tables.iter_mut().filter(|table| !table.rules.is_empty()) {
             table.clear(generation);
         }
@@ -47,25 +58,24 @@ impl Bridge {
             let any = Match::any();
             let pattern = table.rules.pattern(&any.key, &any.mask);
             let normal = Instructions::apply(vec![Action::output(OfPort::NORMAL)]);
-            table.insert(Arc::new(Rule::new(TableId(0), 0, pattern, normal, now)), generation);
+            let normal = Arc::new(Rule::new(TableId(0), 0, pattern, normal, now));
+            table.insert(normal.clone(), generation);
+            changes.push(RuleChange { old: None, new: Some(normal), event: Some(FlowEvent::Added) });
         }
+        let watchers = tell_watchers(bridge, &changes, &tlv, None);
         forwarding.note_affecting(generation);
         drop(forwarding);
+        watchers.iter().for_each(|watcher| watcher.settle());
         self.switch.notify();
     }
 }
 
 impl Switch {
-    /// Applies a flow-mod.
-    pub(crate) fn change_flows(&self, id: BridgeId, change: &FlowMod, now: Time) -> Result<(), OfError> {
-        self.transact_at(id, now, |transaction| apply(transaction, change))
-    }
-
     /// Adds a flow that was learnt, or modifies the one that is there.
     ///
     /// The translation has looked at the limit, but others may have learnt since.
     pub(crate) fn learn_flow(&self, learnt: &LearntFlow, now: Time) -> Result<(), OfError> {
-        self.transact_at(learnt.bridge, now, |transaction| {
+        self.transact_at(learnt.bridge, now, None, |transaction| {
             if !learnt.is_within_limit(transaction.bridge, 0) {
                 return Ok(());
             }
@@ -79,28 +89,31 @@ impl Switch {
         id: BridgeId,
         change: impl FnOnce(&mut Transaction) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.transact_at(id, self.clock.now(), change)
+        self.transact_at(id, self.clock.now(), None, change)
     }
 
     fn transact_at<E>(
         &self,
         id: BridgeId,
         now: Time,
+        requester: Option<Requester>,
         change: impl FnOnce(&mut Transaction) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
         let tlv = bridge.tlv.clone();
+        let mut watchers = Vec::new();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
         let affects_everything = transaction.affects_everything;
         let affects_flows = match result {
             Ok(()) => {
-                let (removed, affects_flows) = transaction.commit();
+                let (changes, affects_flows) = transaction.commit();
+                watchers = tell_watchers(bridge, &changes, &tlv, requester);
                 // Their counters are final when the change is in force.
                 let final_at = if affects_flows { generation } else { 0 };
-                for (rule, reason) in removed {
+                for (rule, reason) in changes.into_iter().filter_map(RuleChange::removed) {
                     self.rule_removed((id, &tlv), rule, reason, now, final_at);
                 }
                 affects_flows
@@ -114,9 +127,35 @@ impl Switch {
             forwarding.touch();
         }
         drop(forwarding);
+        watchers.iter().for_each(|watcher| watcher.settle());
         self.notify();
         result
     }
+}
+
+/// What those who watch a bridge's flows are told where all are removed.
+fn removal_of_all(bridge: &BridgeState) -> Vec<RuleChange> {
+    let event = Some(FlowEvent::Removed(FlowRemovedReason::Delete));
+    let rules = bridge.tables.iter().flat_map(|table| table.rules.iter());
+    rules.map(|rule| RuleChange { old: Some(rule.clone()), new: None, event }).collect()
+}
+
+/// Has those who watch a bridge's flows take note of changes. They are to settle when the tables are not locked any more.
+fn tell_watchers(
+    bridge: &BridgeState,
+    changes: &[RuleChange],
+    tlv: &Arc<FieldTable>,
+    requester: Option<Requester>,
+) -> Vec<Arc<dyn FlowWatcher>> {
+    if changes.is_empty() {
+        return Vec::new();
+    }
+    let tell = |(subscription, watcher): &(SubscriptionId, Arc<dyn FlowWatcher>)| {
+        let own = requester.filter(|requester| requester.subscription == *subscription);
+        watcher.note(&FlowChanges { changes, tlv, own: own.map(|requester| requester.xid) });
+        watcher.clone()
+    };
+    bridge.watchers.iter().map(tell).collect()
 }
 
 /// Applies a flow-mod.
@@ -137,17 +176,26 @@ pub(super) fn apply(transaction: &mut Transaction, change: &FlowMod) -> Result<(
 }
 
 /// Which flows a delete or a request is about, apart from match and cookie.
-pub(super) struct Filter {
+pub(crate) struct Filter {
     pub out_port: OfPort,
     pub out_group: GroupId,
 }
 
 impl Filter {
     pub fn accepts(&self, rule: &Rule) -> bool {
-        let i = &rule.instructions;
-        let (port, group) = (self.out_port, self.out_group);
-        (port == OfPort::ANY || outputs_to(&i.apply, port) || outputs_to(&i.write, port))
-            && (group == GroupId::ANY || uses_group(&i.apply, group) || uses_group(&i.write, group))
+        self.accepts_port_of(rule) && self.accepts_group_of(rule)
+    }
+
+    /// Whether a rule outputs to the port.
+    pub fn accepts_port_of(&self, rule: &Rule) -> bool {
+        let (i, port) = (&rule.instructions, self.out_port);
+        port == OfPort::ANY || outputs_to(&i.apply, port) || outputs_to(&i.write, port)
+    }
+
+    /// Whether a rule uses the group.
+    pub fn accepts_group_of(&self, rule: &Rule) -> bool {
+        let (i, group) = (&rule.instructions, self.out_group);
+        group == GroupId::ANY || uses_group(&i.apply, group) || uses_group(&i.write, group)
     }
 }
 
@@ -241,7 +289,7 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
             // The old counters stay with the old rule, which a rollback may restore.
             new.stats = Arc::new(RuleStats::new(rule.stats.used()));
         }
-        transaction.insert(new);
+        transaction.replace(new);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const CAPABILITIES: u32 = 0b111;
 impl Bridge {
     /// Changes the groups. Packets may see the old ones until a [`barrier`](Bridge::barrier).
     pub fn group_mod(&self, change: &GroupMod) -> Result<(), OfError> {
-        self.switch.transact(self.id, |transaction| apply(transaction, change))
+        self.transact(|transaction| apply(transaction, change))
     }
 
     /// Descriptions of a group, or of all for ALL, by number.

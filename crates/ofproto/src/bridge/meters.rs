@@ -14,7 +14,7 @@ use crate::model::users::Used;
 impl Bridge {
     /// Changes the meters.
     pub fn meter_mod(&self, change: &MeterMod) -> Result<(), OfError> {
-        self.switch.transact(self.id, |transaction| apply(transaction, change))
+        self.transact(|transaction| apply(transaction, change))
     }
 
     /// Configuration of a meter, or of all, by number.

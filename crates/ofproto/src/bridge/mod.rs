@@ -43,6 +43,7 @@ use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
 use crate::events::{Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
+use crate::model::flow_changes::{FlowWatcher, Requester};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
 use crate::model::mirror::MirrorCounters;
@@ -51,6 +52,7 @@ use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
 
 pub use bundle::Bundled;
+pub(crate) use flows::Filter;
 pub use walk::FlowWalk;
 
 /// A handle to a bridge. Cheap to clone; a call on a bridge that has been removed does nothing and
@@ -60,11 +62,13 @@ pub struct Bridge {
     pub(crate) switch: Arc<Switch>,
     id: BridgeId,
     name: Arc<str>,
+    /// Who asks for the changes that are made through this handle.
+    requester: Option<Requester>,
 }
 
 impl Bridge {
     pub(crate) fn new(switch: Arc<Switch>, id: BridgeId, name: Arc<str>) -> Bridge {
-        Bridge { switch, id, name }
+        Bridge { switch, id, name, requester: None }
     }
 
     pub(crate) fn id(&self) -> BridgeId {
@@ -122,6 +126,28 @@ impl Bridge {
     /// Sends the bridge's events to `subscriber` from now on.
     pub fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> SubscriptionId {
         self.switch.subscribe(self.id, subscriber)
+    }
+
+    /// Says who asks for the changes that are made through this handle from now on.
+    pub(crate) fn set_requester(&mut self, requester: Requester) {
+        self.requester = Some(requester);
+    }
+
+    /// Has `watcher` told of all changes of flows from now on, where it is not yet.
+    pub(crate) fn watch_flows(&self, id: SubscriptionId, watcher: Arc<dyn FlowWatcher>) {
+        let mut forwarding = self.switch.forwarding.write();
+        let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return };
+        if bridge.watchers.iter().all(|(known, _)| *known != id) {
+            bridge.watchers.push((id, watcher));
+        }
+    }
+
+    /// Ends that.
+    pub(crate) fn unwatch_flows(&self, id: SubscriptionId) {
+        let mut forwarding = self.switch.forwarding.write();
+        if let Some(bridge) = forwarding.bridges.get_mut(&self.id) {
+            bridge.watchers.retain(|(watcher, _)| *watcher != id);
+        }
     }
 
     /// Ends a subscription. Events that are on their way may still arrive.

@@ -103,7 +103,7 @@ impl Bridge {
 
     /// Brings the tables' configuration into force. Flows above a limit are evicted, where they may be.
     pub(super) fn configure_tables(&self) {
-        let _: Result<(), OfError> = self.switch.transact(self.id, |transaction| {
+        let _: Result<(), OfError> = self.transact(|transaction| {
             transaction.bridge.configure_tables();
             for id in 0..transaction.bridge.tables.len() {
                 let table = &transaction.bridge.tables[id];

@@ -42,6 +42,11 @@ impl Bridge {
         }
     }
 
+    /// Puts the values of tun_metadata fields that a match has into its key. All of them have to stand for something.
+    pub(crate) fn place(&self, matching: &mut Match) -> Result<(), OfError> {
+        self.read(|bridge| tlv::place(matching, &bridge.tlv)).unwrap_or(Ok(()))
+    }
+
     /// Turns the options of a datapath's key into values of tun_metadata fields, where the bridge's tables look for them.
     pub fn decode_options(&self, key: &mut Key) -> Result<(), Malformed> {
         self.read(|bridge| tunnel_metadata::decode(&bridge.tlv, key)).unwrap_or(Ok(()))

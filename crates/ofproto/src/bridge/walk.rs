@@ -46,6 +46,13 @@ impl Bridge {
         Ok(self.walk(request))
     }
 
+    /// Begins a walk over the rules that a request is about, whose match has been placed. Their counters are as they stand.
+    pub(crate) fn walk_rules(&self, request: FlowStatsRequest) -> FlowWalk {
+        let within = Within::new(&request.matching.key, &request.matching.mask);
+        let tables = self.read(|state| tables_to_walk(state, &request, &within)).unwrap_or_default();
+        FlowWalk { bridge: self.clone(), request, within, tables, after: None }
+    }
+
     /// Begins a walk over all flows of a table, or of all tables.
     pub fn walk_table(&self, table: TableId) -> FlowWalk {
         let (out_port, out_group) = (OfPort::ANY, GroupId::ANY);
@@ -66,8 +73,7 @@ impl Bridge {
         if self.read(counts_later) == Some(true) {
             self.switch.refresh_statistics();
         }
-        let tables = self.read(|state| tables_to_walk(state, &request, &within)).unwrap_or_default();
-        FlowWalk { bridge: self.clone(), request, within, tables, after: None }
+        self.walk_rules(request)
     }
 
     /// Every rule.
@@ -104,7 +110,7 @@ impl FlowWalk {
     }
 
     /// The next rules, and what the tun_metadata fields stand for. They are described without the tables' lock.
-    fn next_rules(&mut self, most: usize) -> Option<(Vec<Arc<Rule>>, Arc<FieldTable>)> {
+    pub(crate) fn next_rules(&mut self, most: usize) -> Option<(Vec<Arc<Rule>>, Arc<FieldTable>)> {
         if self.tables.is_empty() {
             return None;
         }

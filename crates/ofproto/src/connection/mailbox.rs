@@ -9,14 +9,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use openflow::{AsyncConfig, FlowRemoved, PacketIn, PacketInReason, PortStatus, Role};
+use openflow::{
+    AsyncConfig, FlowMonitorRequest, FlowRemoved, OfError, PacketIn, PacketInReason, PortStatus, Role, Version,
+};
 use packet::Time;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::event_memory::{EventMemory, Holder};
+use super::flow_monitors::FlowMonitors;
 use super::packet_ins::{PacketInLimit, PacketIns};
 use super::roles::{Member, Roles};
 use crate::events::{PacketInEvent, Subscriber, Waker};
+use crate::model::flow_changes::{FlowChanges, FlowWatcher};
 
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
@@ -27,6 +31,8 @@ pub(super) enum Event {
     PacketIn(Box<PacketIn>),
     FlowRemoved(FlowRemoved),
     PortStatus(PortStatus),
+    /// A whole message.
+    Message(Vec<u8>),
 }
 
 /// What a connection wants to hear.
@@ -63,6 +69,7 @@ struct EventQueue {
     packet_ins: [PacketIns; 2],
     /// The other events, each with its number.
     others: VecDeque<(u64, Event)>,
+    monitors: FlowMonitors,
     /// The number of the next event.
     next_number: u64,
     dropped: Dropped,
@@ -88,6 +95,7 @@ impl Mailbox {
             interest,
             packet_ins: [PacketIns::new(limit), PacketIns::new(limit)],
             others: VecDeque::new(),
+            monitors: FlowMonitors::default(),
             next_number: 0,
             dropped: Dropped::default(),
             waker: None,
@@ -130,12 +138,26 @@ impl Mailbox {
         let grows = {
             let mut queue = self.queue.lock();
             let before = std::mem::replace(&mut queue.output, bytes);
+            queue.monitors.set_output(bytes);
             queue.tell(&self.memory);
             bytes > before
         };
         if grows {
             self.memory.enforce();
         }
+    }
+
+    /// Changes the connection's flow monitors: all that is asked, or nothing.
+    pub fn change_monitors(&self, version: Version, requests: &[FlowMonitorRequest]) -> Result<(), OfError> {
+        let mut queue = self.queue.lock();
+        let changed = queue.monitors.change(version, requests);
+        queue.tell(&self.memory);
+        changed
+    }
+
+    /// Whether there are flow monitors.
+    pub fn has_monitors(&self) -> bool {
+        !self.queue.lock().monitors.is_empty()
     }
 
     /// Whether the connection is to be closed, since too much is kept for all.
@@ -171,6 +193,34 @@ impl Mailbox {
     }
 }
 
+impl FlowWatcher for Mailbox {
+    fn note(&self, changes: &FlowChanges<'_>) {
+        let mut queue = self.queue.lock();
+        if !queue.overflown {
+            queue.monitors.note(changes);
+        }
+    }
+
+    fn settle(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            let EventQueue { monitors, next_number, .. } = &mut *queue;
+            if !monitors.settle_some(&mut || next(next_number)) {
+                break;
+            }
+            // Who takes note of other changes waits with the tables locked.
+            MutexGuard::bump(&mut queue);
+        }
+        queue.tell(&self.memory);
+        let waker = queue.waker.clone().filter(|_| queue.monitors.has_messages());
+        drop(queue);
+        self.memory.enforce();
+        if let Some(wake) = waker {
+            wake();
+        }
+    }
+}
+
 impl Holder for Mailbox {
     fn held(&self) -> usize {
         self.queue.lock().held
@@ -182,6 +232,7 @@ impl Holder for Mailbox {
             let is_first = !std::mem::replace(&mut queue.overflown, true);
             queue.packet_ins.iter_mut().for_each(PacketIns::clear);
             queue.others = VecDeque::new();
+            queue.monitors.clear();
             // The connection drops it as soon as it is woken.
             queue.output = 0;
             queue.tell(&self.memory);
@@ -204,13 +255,13 @@ impl EventQueue {
     /// Tells the memory what is kept by now.
     fn tell(&mut self, memory: &EventMemory) {
         let packet_ins: usize = self.packet_ins.iter().map(PacketIns::memory).sum();
-        let held = packet_ins + self.others.len() * size_of::<(u64, Event)>() + self.output;
+        let others = self.others.len() * size_of::<(u64, Event)>() + self.monitors.memory();
+        let held = packet_ins + others + self.output;
         memory.change(std::mem::replace(&mut self.held, held), held);
     }
 
     fn push(&mut self, event: Event) {
-        let number = self.next_number;
-        self.next_number += 1;
+        let number = next(&mut self.next_number);
         match event {
             Event::PacketIn(packet_in) => {
                 let missed = matches!(packet_in.reason, PacketInReason::NoMatch | PacketInReason::ImplicitMiss);
@@ -224,14 +275,24 @@ impl EventQueue {
     fn take(&mut self, now: Time) -> Option<Event> {
         let [missed, asked] = &mut self.packet_ins;
         let other = self.others.front().map(|&(number, _)| number);
-        let next = [missed.next(now), asked.next(now), other];
+        let monitors = self.monitors.next(&mut || next(&mut self.next_number));
+        let next = [missed.next(now), asked.next(now), other, monitors];
         let first = next.iter().flatten().min().copied()?;
+        if monitors == Some(first) {
+            return self.monitors.take().map(Event::Message);
+        }
         if other == Some(first) {
             return self.others.pop_front().map(|(_, event)| event);
         }
         let packet_ins = if next[0] == Some(first) { missed } else { asked };
         packet_ins.take().map(Event::PacketIn)
     }
+}
+
+/// The next number.
+fn next(number: &mut u64) -> u64 {
+    *number += 1;
+    *number - 1
 }
 
 impl Subscriber for Mailbox {

@@ -17,6 +17,8 @@
 //! | `reply` | Long answers, made piece by piece |
 //! | `features` | The answer about table features |
 //! | `flush` | Ending connections |
+//! | `flow_monitors` | Flow monitors, and what they are told |
+//! | `monitor_requests` | Requests about them |
 //! | `bundles` | Bundles that are not committed yet |
 //! | `mailbox` | Events that wait for the peer |
 //! | `packet_ins` | Those of them that are packets |
@@ -28,8 +30,10 @@ pub(crate) mod budget;
 mod bundles;
 pub(crate) mod event_memory;
 mod features;
+mod flow_monitors;
 mod flush;
 mod mailbox;
+mod monitor_requests;
 mod packet_ins;
 mod reply;
 mod requests;
@@ -136,6 +140,9 @@ struct Barrier {
     changes: u64,
 }
 
+/// Is given each message that goes or comes after the hellos.
+pub type Snoop = Box<dyn Fn(&[u8]) + Send>;
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -167,6 +174,8 @@ pub struct Session {
     controller_id: u16,
     async_config: AsyncConfig,
     bundles: Bundles,
+    has_monitors: bool,
+    snoop: Option<Snoop>,
     /// The beginning of a request about tables, and its transaction id.
     pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
@@ -209,6 +218,8 @@ impl Session {
             controller_id: 0,
             async_config: AsyncConfig::default(),
             bundles,
+            has_monitors: false,
+            snoop: None,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -221,6 +232,17 @@ impl Session {
     /// Calls `waker` when there is something to [`poll`](Session::poll) for.
     pub fn set_waker(&self, waker: Waker) {
         self.mailbox.set_waker(waker);
+    }
+
+    /// Gives each message that goes or comes to `snoop` from now on.
+    pub fn set_snoop(&mut self, snoop: Snoop) {
+        self.snoop = Some(snoop);
+    }
+
+    fn copy(&self, message: &[u8]) {
+        if let Some(snoop) = &self.snoop {
+            snoop(message);
+        }
     }
 
     /// Takes what was received, and answers.
@@ -360,7 +382,14 @@ impl Session {
             self.probing = false;
             match self.version {
                 None => self.greet(&bytes),
-                Some(version) => self.handle(version, &bytes),
+                Some(version) => {
+                    self.copy(&bytes);
+                    self.handle(version, &bytes);
+                }
+            }
+            if self.has_monitors {
+                // What a request has changed is told before the answer to a later one.
+                self.send_events(now);
             }
             self.go_on(&mut steps);
         }
@@ -474,6 +503,7 @@ impl Session {
             }
             Event::FlowRemoved(removed) => Body::FlowRemoved(Box::new(removed)),
             Event::PortStatus(status) => Body::PortStatus(status),
+            Event::Message(message) => return self.put(&message),
         };
         self.send(&Message { version, xid: 0, dialect, body });
     }
@@ -482,9 +512,15 @@ impl Session {
     /// almost 64 kB) is left out.
     fn send(&mut self, message: &Message) {
         match encode_all(message, self.options) {
-            Ok(parts) => parts.iter().for_each(|part| self.output.extend_from_slice(part)),
+            Ok(parts) => parts.iter().for_each(|part| self.put(part)),
             Err(e) => tracing::warn!("bridge {}: cannot send: {e}", self.bridge.name()),
         }
+    }
+
+    /// Appends an encoded message to the output.
+    fn put(&mut self, message: &[u8]) {
+        self.copy(message);
+        self.output.extend_from_slice(message);
     }
 
     fn xid(&mut self) -> u32 {
@@ -516,6 +552,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.has_monitors {
+            self.bridge.unwatch_flows(self.subscription);
+        }
         self.bridge.unsubscribe(self.subscription);
         self.roles.leave(self.member);
     }

@@ -11,7 +11,7 @@ use openflow::{Dialect, GroupId, MultipartReply, OfError, Version};
 use crate::bridge::{Bridge, FlowWalk};
 
 /// Most entries of a piece. It goes out as one message, or as several where it does not fit.
-const PIECE: usize = 128;
+pub(super) const PIECE: usize = 128;
 
 /// What a step of work on an answer has come to.
 pub(super) enum Step {

@@ -12,6 +12,7 @@ use super::flush::flush_connections;
 use super::reply::{Reply, aggregate, flows, groups, meters, whole};
 use super::{Barrier, Session, features};
 use crate::model::config::N_TABLES;
+use crate::model::flow_changes::Requester;
 
 /// Reason bit of packets with an invalid TTL.
 const INVALID_TTL: u32 = 1 << 2;
@@ -22,6 +23,7 @@ impl Session {
         if changes_switch(&message.body) && self.role() == Role::Secondary {
             return Err(OfError::OFPBRC_IS_SECONDARY);
         }
+        self.bridge.set_requester(Requester { subscription: self.subscription, xid: message.xid });
         let before = self.bridge.latest_change();
         let answer = self.answer_to(message);
         let after = self.bridge.latest_change();
@@ -83,6 +85,7 @@ impl Session {
             Body::GroupMod(change) => self.bridge.group_mod(&change)?,
             Body::MeterMod(change) => self.bridge.meter_mod(&change)?,
             Body::BundleAdd(add) => self.add_to_bundle(version, add)?,
+            Body::FlowMonitorCancel(id) => self.cancel_monitor(version, id)?,
             Body::SetConfig(config) => self.set_config(config)?,
             Body::SetAsync(change) | Body::SetAsync2(change) => {
                 self.async_config = change.applied(&self.async_config);
@@ -221,6 +224,7 @@ impl Session {
             Ask::PortDesc(port) => whole(Answer::PortDesc(bridge.port_descs(port)?)),
             Ask::Queue { port, queue } => whole(Answer::Queue(bridge.queue_stats(port, queue)?)),
             Ask::QueueDesc { port, queue } => whole(Answer::QueueDesc(bridge.queue_configs(port, queue)?)),
+            Ask::FlowMonitor(requests) => self.monitor_flows(version, requests)?,
             Ask::TableDesc => whole(Answer::TableDesc(bridge.table_descs())),
             Ask::TableFeatures(wanted) => {
                 self.change_tables(&wanted)?;

@@ -23,7 +23,9 @@ use tunnel::fields::FieldTable;
 
 pub(crate) use crate::model::shared::{BridgeId, PatchCounters};
 
+use crate::events::SubscriptionId;
 use crate::model::config::{BridgeConfig, Controllers};
+use crate::model::flow_changes::FlowWatcher;
 use crate::model::group::Group;
 use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
@@ -141,6 +143,8 @@ pub(crate) struct BridgeState {
     pub mirrors: Vec<MirrorState>,
     /// What the tun_metadata fields stand for.
     pub tlv: Arc<FieldTable>,
+    /// Who is told of changes of flows.
+    pub watchers: Vec<(SubscriptionId, Arc<dyn FlowWatcher>)>,
 }
 
 impl BridgeState {
@@ -161,6 +165,7 @@ impl BridgeState {
             users: Users::default(),
             learners: HashMap::new(),
             orphaned: Vec::new(),
+            watchers: Vec::new(),
             tlv: Arc::default(),
             config,
         };

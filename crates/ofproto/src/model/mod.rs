@@ -8,6 +8,7 @@
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
+//! | `flow_changes` | Changes of flows, for whoever is told of them |
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
@@ -19,6 +20,7 @@
 //! | `users` | Which flows and groups use a group, a meter or a tun_metadata field |
 
 pub mod config;
+pub(crate) mod flow_changes;
 pub(crate) mod forwarding;
 pub mod group;
 pub mod mac;

@@ -7,20 +7,14 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use openflow::action::Action;
+use openflow::monitor::FlowEvent;
 use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
 use packet::Time;
 
+use crate::model::flow_changes::RuleChange;
 use crate::model::forwarding::{BridgeState, Learned};
 use crate::model::group::Group;
 use crate::table::Rule;
-
-/// A rule that was added, one that was removed, or one that replaced another.
-struct RuleChange {
-    old: Option<Arc<Rule>>,
-    new: Option<Arc<Rule>>,
-    /// Why the old one was removed. `None` where the new one replaced it.
-    reason: Option<FlowRemovedReason>,
-}
 
 /// Changes to a bridge. See the [module](self).
 pub(crate) struct Transaction<'a> {
@@ -51,15 +45,24 @@ impl<'a> Transaction<'a> {
 
     /// Adds a rule, in place of one with equal match and priority.
     pub fn insert(&mut self, rule: Rule) {
+        self.change(rule, FlowEvent::Added);
+    }
+
+    /// Puts a modified rule in the place of the one that it was made of.
+    pub fn replace(&mut self, rule: Rule) {
+        self.change(rule, FlowEvent::Modified);
+    }
+
+    fn change(&mut self, rule: Rule, event: FlowEvent) {
         let new = Arc::new(rule);
         let old = self.put(new.clone());
-        self.rule_changes.push(RuleChange { old, new: Some(new), reason: None });
+        self.rule_changes.push(RuleChange { old, new: Some(new), event: Some(event) });
     }
 
     /// Removes a rule, unless another has replaced it.
     pub fn remove(&mut self, rule: &Arc<Rule>, reason: FlowRemovedReason) {
         if let Some(old) = self.take(rule) {
-            self.rule_changes.push(RuleChange { old: Some(old), new: None, reason: Some(reason) });
+            self.rule_changes.push(RuleChange { old: Some(old), new: None, event: Some(FlowEvent::Removed(reason)) });
         }
     }
 
@@ -68,7 +71,7 @@ impl<'a> Transaction<'a> {
         let rules: Vec<_> = self.bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect();
         for rule in rules {
             if let Some(old) = self.take(&rule) {
-                self.rule_changes.push(RuleChange { old: Some(old), new: None, reason: None });
+                self.rule_changes.push(RuleChange { old: Some(old), new: None, event: None });
             }
         }
         let groups: Vec<_> = self.bridge.groups.keys().copied().collect();
@@ -133,11 +136,10 @@ impl<'a> Transaction<'a> {
     }
 
     /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the
-    /// removed rules, for flow-removed messages, and whether a datapath flow may depend on the changes.
-    pub fn commit(mut self) -> (Vec<(Arc<Rule>, FlowRemovedReason)>, bool) {
+    /// changes of rules, for those who are told, and whether a datapath flow may depend on the changes.
+    pub fn commit(mut self) -> (Vec<RuleChange>, bool) {
         self.remove_orphans();
-        let changes = self.rule_changes.into_iter();
-        (changes.filter_map(|change| Some((change.old?, change.reason?))).collect(), self.affects_flows)
+        (self.rule_changes, self.affects_flows)
     }
 
     /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.

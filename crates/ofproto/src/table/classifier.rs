@@ -83,6 +83,7 @@ impl Pattern {
 }
 
 /// Tells which patterns match only packets that a key under a mask matches, too.
+#[derive(Clone)]
 pub struct Within {
     mask: Mask,
     criteria: Pattern,

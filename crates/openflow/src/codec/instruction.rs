@@ -19,8 +19,7 @@ const METER: u16 = 6;
 pub(crate) fn pull(mut r: Reader, version: Version) -> Result<Instructions, OfError> {
     let mut out = Instructions::default();
     if version == Version::V1_0 {
-        (out.apply, out.metadata) = action::pull_flow_actions(r, version)?;
-        return Ok(out);
+        return pull_as_actions(r, version);
     }
     r = r.with(OFPBIC_BAD_LEN);
     let mut seen = 0u16;
@@ -47,6 +46,12 @@ pub(crate) fn pull(mut r: Reader, version: Version) -> Result<Instructions, OfEr
         out.apply.remove(0);
     }
     Ok(out)
+}
+
+/// Reads all of `r`: actions that stand for instructions.
+pub(crate) fn pull_as_actions(r: Reader, version: Version) -> Result<Instructions, OfError> {
+    let (apply, metadata) = action::pull_flow_actions(r, version)?;
+    Ok(Instructions { apply, metadata, ..Instructions::default() })
 }
 
 fn pull_one(kind: u16, body: &mut Reader, version: Version, out: &mut Instructions) -> Result<(), OfError> {
@@ -83,7 +88,7 @@ fn pull_one(kind: u16, body: &mut Reader, version: Version, out: &mut Instructio
 /// resubmit; it has nothing for the others.
 pub(crate) fn put(out: &mut Vec<u8>, version: Version, i: &Instructions, matching: &Match) {
     if version == Version::V1_0 {
-        return put10(out, i);
+        return put_as_actions(out, version, i, matching);
     }
     let as_action = version >= Version::V1_5;
     if let Some(meter) = i.meter.filter(|_| version >= Version::V1_3 && !as_action) {
@@ -126,8 +131,13 @@ fn one(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     out.close(start, 2);
 }
 
-fn put10(out: &mut Vec<u8>, i: &Instructions) {
-    action::put_actions(out, Version::V1_0, &i.apply);
+/// Writes the actions that stand for instructions, as [`put`] does for OpenFlow 1.0.
+pub(crate) fn put_as_actions(out: &mut Vec<u8>, version: Version, i: &Instructions, matching: &Match) {
+    if version == Version::V1_0 {
+        action::put_actions(out, version, &i.apply);
+    } else {
+        action::put_actions(out, version, &action::settled(&i.apply, version, matching));
+    }
     if let Some(m) = i.metadata {
         out.u16(0xffff);
         out.u16(32);
@@ -139,6 +149,6 @@ fn put10(out: &mut Vec<u8>, i: &Instructions) {
     }
     if let Some(table) = i.goto {
         let resubmit = Action::Resubmit { in_port: OfPort::IN_PORT, table, with_ct: false };
-        action::put_actions(out, Version::V1_0, &[resubmit]);
+        action::put_actions(out, version, &[resubmit]);
     }
 }

@@ -16,6 +16,7 @@ mod instruction;
 mod match10;
 mod match11;
 mod meter;
+mod monitor;
 mod oxm;
 mod oxs;
 mod packet;
@@ -143,6 +144,9 @@ mod kind {
 
 /// Types of ONF's messages for OpenFlow 1.3.
 mod onft {
+    pub const FLOW_MONITOR_CANCEL: u32 = 1870;
+    pub const FLOW_MONITOR_PAUSED: u32 = 1871;
+    pub const FLOW_MONITOR_RESUMED: u32 = 1872;
     pub const ROLE_STATUS: u32 = 1911;
     pub const BUNDLE_CONTROL: u32 = 2300;
     pub const BUNDLE_ADD: u32 = 2301;
@@ -166,6 +170,9 @@ mod nxt {
     pub const PACKET_IN: u32 = 17;
     pub const SET_ASYNC_CONFIG: u32 = 19;
     pub const SET_CONTROLLER_ID: u32 = 20;
+    pub const FLOW_MONITOR_CANCEL: u32 = 21;
+    pub const FLOW_MONITOR_PAUSED: u32 = 22;
+    pub const FLOW_MONITOR_RESUMED: u32 = 23;
     pub const TLV_TABLE_MOD: u32 = 24;
     pub const TLV_TABLE_REQUEST: u32 = 25;
     pub const TLV_TABLE_REPLY: u32 = 26;
@@ -298,6 +305,9 @@ fn pull_experimenter(r: &mut Reader, head: &Head) -> Result<(Dialect, Body), OfE
 fn pull_onf(r: &mut Reader, subtype: u32, head: &Head) -> Result<Body, OfError> {
     Ok(match subtype {
         _ if head.version != Version::V1_3 => return Err(OFPBRC_BAD_SUBTYPE),
+        onft::FLOW_MONITOR_CANCEL => Body::FlowMonitorCancel(r.u32()?),
+        onft::FLOW_MONITOR_PAUSED => Body::FlowMonitorPaused,
+        onft::FLOW_MONITOR_RESUMED => Body::FlowMonitorResumed,
         onft::ROLE_STATUS => Body::RoleStatus(switch::pull_role_status(r)?),
         onft::BUNDLE_CONTROL => Body::BundleControl(bundle::pull_control(r)?),
         onft::BUNDLE_ADD => Body::BundleAdd(bundle::pull_add(r, head.version.wire(), head.xid)?),
@@ -330,6 +340,9 @@ fn pull_nicira(r: &mut Reader, version: Version, subtype: u32) -> Result<Body, O
         }
         nxt::SET_ASYNC_CONFIG2 if version < Version::V1_4 => Body::SetAsync2(switch::pull_async(r, true)?),
         nxt::GROUP_MOD if version == Version::V1_0 => Body::GroupMod(Box::new(group::pull_mod(r, version)?)),
+        nxt::FLOW_MONITOR_CANCEL if version < Version::V1_3 => Body::FlowMonitorCancel(r.u32()?),
+        nxt::FLOW_MONITOR_PAUSED if version < Version::V1_3 => Body::FlowMonitorPaused,
+        nxt::FLOW_MONITOR_RESUMED if version < Version::V1_3 => Body::FlowMonitorResumed,
         nxt::TLV_TABLE_MOD => Body::TlvTableMod(tlv::pull_mod(r)?),
         nxt::TLV_TABLE_REQUEST => Body::TlvTableRequest,
         nxt::TLV_TABLE_REPLY => Body::TlvTableReply(tlv::pull_reply(r)?),
@@ -432,6 +445,9 @@ fn message_kind(message: &Message) -> u8 {
         | Body::SetPacketInFormat(_)
         | Body::Resume(_)
         | Body::SetControllerId(_)
+        | Body::FlowMonitorCancel(_)
+        | Body::FlowMonitorPaused
+        | Body::FlowMonitorResumed
         | Body::SetAsync2(_)
         | Body::TlvTableMod(_)
         | Body::TlvTableRequest
@@ -449,6 +465,10 @@ fn subtype(message: &Message) -> Option<(u32, u32)> {
         Body::BundleControl(_) => Some(onft::BUNDLE_CONTROL),
         Body::BundleAdd(_) => Some(onft::BUNDLE_ADD),
         Body::RoleStatus(_) => Some(onft::ROLE_STATUS),
+        _ if message.version < Version::V1_3 => None,
+        Body::FlowMonitorCancel(_) => Some(onft::FLOW_MONITOR_CANCEL),
+        Body::FlowMonitorPaused => Some(onft::FLOW_MONITOR_PAUSED),
+        Body::FlowMonitorResumed => Some(onft::FLOW_MONITOR_RESUMED),
         _ => None,
     };
     onf.map(|subtype| (vendor::ONF, subtype)).or_else(|| nicira_subtype(message).map(|subtype| (vendor::NX, subtype)))
@@ -478,6 +498,9 @@ fn nicira_subtype(message: &Message) -> Option<u32> {
         Body::SetPacketInFormat(_) => Some(nxt::SET_PACKET_IN_FORMAT),
         Body::Resume(_) => Some(nxt::RESUME),
         Body::SetControllerId(_) => Some(nxt::SET_CONTROLLER_ID),
+        Body::FlowMonitorCancel(_) => Some(nxt::FLOW_MONITOR_CANCEL),
+        Body::FlowMonitorPaused => Some(nxt::FLOW_MONITOR_PAUSED),
+        Body::FlowMonitorResumed => Some(nxt::FLOW_MONITOR_RESUMED),
         _ => None,
     }
 }
@@ -530,6 +553,7 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
             out.u16(*number);
         }
         Body::CtFlush(flush) => ct::put_flush(out, flush),
+        Body::FlowMonitorCancel(id) => out.u32(*id),
         // Only a header; multipart replies are written by the callers.
         Body::FeaturesRequest
         | Body::GetConfigRequest
@@ -537,6 +561,8 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
         | Body::BarrierReply
         | Body::GetAsyncRequest
         | Body::TlvTableRequest
+        | Body::FlowMonitorPaused
+        | Body::FlowMonitorResumed
         | Body::MultipartReply { .. } => {}
     }
 }

@@ -1,6 +1,7 @@
 //! Peers that speak bytes, and Debian's ovs-ofctl where it is installed.
 
 mod memory;
+mod monitors;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ mod flow;
 
 use super::flow::{port16, pull_port16, pull_port32};
 use super::wire::{Put, Reader};
-use super::{group, meter, port, queue, table, table_features};
+use super::{group, meter, monitor, port, queue, table, table_features};
 use crate::error::OfError::{self, *};
 use crate::error::vendor;
 use crate::message::Dialect;
@@ -30,6 +30,7 @@ mod kind {
     pub const PORT_DESC: u16 = 13;
     pub const TABLE_DESC: u16 = 14;
     pub const QUEUE_DESC: u16 = 15;
+    pub const FLOW_MONITOR: u16 = 16;
     pub const EXPERIMENTER: u16 = 0xffff;
 }
 
@@ -37,9 +38,23 @@ mod kind {
 mod nx_kind {
     pub const FLOW: u32 = 0;
     pub const AGGREGATE: u32 = 1;
+    pub const FLOW_MONITOR: u32 = 2;
     pub const GROUP: u32 = 7;
     pub const GROUP_DESC: u32 = 8;
     pub const GROUP_FEATURES: u32 = 9;
+}
+
+/// Subtypes of ONF's multiparts, which OpenFlow 1.3 has.
+mod onf_kind {
+    pub const FLOW_MONITOR: u32 = 1870;
+}
+
+/// Experimenter and subtype of a multipart that is written as an extension.
+fn extension(version: Version, dialect: Dialect, kind: u16) -> Option<(u32, u32)> {
+    match kind {
+        kind::FLOW_MONITOR if version == Version::V1_3 => Some((vendor::ONF, onf_kind::FLOW_MONITOR)),
+        _ => nicira_kind(version, dialect, kind).map(|subtype| (vendor::NX, subtype)),
+    }
 }
 
 /// The subtype of a multipart that a version has only as Nicira's, or in Nicira's dialect as well.
@@ -51,6 +66,7 @@ fn nicira_kind(version: Version, dialect: Dialect, kind: u16) -> Option<u32> {
         kind::GROUP if v10 => Some(nx_kind::GROUP),
         kind::GROUP_DESC if v10 => Some(nx_kind::GROUP_DESC),
         kind::GROUP_FEATURES if version < Version::V1_2 => Some(nx_kind::GROUP_FEATURES),
+        kind::FLOW_MONITOR if version < Version::V1_3 => Some(nx_kind::FLOW_MONITOR),
         _ => None,
     }
 }
@@ -60,6 +76,8 @@ struct Head {
     kind: u16,
     more: bool,
     dialect: Dialect,
+    /// It comes as an extension, of Nicira or of another experimenter.
+    is_extension: bool,
 }
 
 fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
@@ -69,35 +87,39 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
     }
     let more = flags & 1 != 0;
     if kind != kind::EXPERIMENTER {
-        return Ok(Head { kind, more, dialect: Dialect::Standard });
+        return Ok(Head { kind, more, dialect: Dialect::Standard, is_extension: false });
     }
     let (experimenter, subtype) = (r.u32()?, r.u32()?);
     if version == Version::V1_0 {
         r.skip(4)?;
     }
-    if experimenter != vendor::NX {
-        return Err(OFPBRC_BAD_VENDOR);
-    }
     let kind = match subtype {
+        onf_kind::FLOW_MONITOR if experimenter == vendor::ONF && version == Version::V1_3 => {
+            let kind = kind::FLOW_MONITOR;
+            return Ok(Head { kind, more, dialect: Dialect::Standard, is_extension: true });
+        }
+        _ if experimenter == vendor::ONF => return Err(OFPBRC_BAD_SUBTYPE),
+        _ if experimenter != vendor::NX => return Err(OFPBRC_BAD_VENDOR),
         nx_kind::FLOW if version == Version::V1_0 => kind::FLOW,
         nx_kind::AGGREGATE if version == Version::V1_0 => kind::AGGREGATE,
         nx_kind::GROUP if version == Version::V1_0 => kind::GROUP,
         nx_kind::GROUP_DESC if version == Version::V1_0 => kind::GROUP_DESC,
         nx_kind::GROUP_FEATURES if version < Version::V1_2 => kind::GROUP_FEATURES,
+        nx_kind::FLOW_MONITOR if version < Version::V1_3 => kind::FLOW_MONITOR,
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     };
-    Ok(Head { kind, more, dialect: Dialect::Nicira })
+    Ok(Head { kind, more, dialect: Dialect::Nicira, is_extension: true })
 }
 
 fn put_head(out: &mut Vec<u8>, version: Version, dialect: Dialect, kind: u16, more: bool) {
-    let nicira = nicira_kind(version, dialect, kind);
-    out.u16(if nicira.is_some() { kind::EXPERIMENTER } else { kind });
+    let extension = extension(version, dialect, kind);
+    out.u16(if extension.is_some() { kind::EXPERIMENTER } else { kind });
     out.u16(more.into());
     if version > Version::V1_0 {
         out.zeros(4);
     }
-    if let Some(subtype) = nicira {
-        out.u32(vendor::NX);
+    if let Some((experimenter, subtype)) = extension {
+        out.u32(experimenter);
         out.u32(subtype);
         if version == Version::V1_0 {
             out.zeros(4);
@@ -108,9 +130,9 @@ fn put_head(out: &mut Vec<u8>, version: Version, dialect: Dialect, kind: u16, mo
 /// Reads the body of a request: more, dialect, request.
 pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Dialect, MultipartRequest), OfError> {
     use MultipartRequest::*;
-    let Head { kind, more, dialect } = pull_head(r, version)?;
-    // What comes as Nicira's has been found to be there.
-    let since = |v: Version| version >= v || dialect == Dialect::Nicira;
+    let Head { kind, more, dialect, is_extension } = pull_head(r, version)?;
+    // What comes as an extension has been found to be there.
+    let since = |v: Version| version >= v || is_extension;
     let new_groups = version >= Version::V1_5 || version == Version::V1_0;
     let request = match kind {
         kind::DESC => Desc,
@@ -134,6 +156,7 @@ pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Di
         kind::PORT_DESC => PortDesc(OfPort::ANY),
         kind::TABLE_DESC if since(Version::V1_4) => TableDesc,
         kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc { port: pull_port32(r)?, queue: r.u32()? },
+        kind::FLOW_MONITOR if since(Version::V1_4) => FlowMonitor(all(r, |r| monitor::pull_request(r, version))?),
         _ => return Err(OFPBRC_BAD_STAT),
     };
     Ok((more, dialect, request))
@@ -217,6 +240,10 @@ pub(super) fn put_request(out: &mut Vec<u8>, version: Version, dialect: Dialect,
             out.u32(port.0);
             out.u32(*queue);
         }
+        FlowMonitor(requests) => {
+            head(out, kind::FLOW_MONITOR);
+            requests.iter().for_each(|request| monitor::put_request(out, version, request));
+        }
         PortDesc(port) => {
             head(out, kind::PORT_DESC);
             if version >= Version::V1_5 {
@@ -238,8 +265,8 @@ fn all<T>(r: &mut Reader, mut one: impl FnMut(&mut Reader) -> Result<T, OfError>
 /// Reads the body of a reply: more, dialect, reply.
 pub(super) fn pull_reply(r: &mut Reader, version: Version) -> Result<(bool, Dialect, MultipartReply), OfError> {
     use MultipartReply::*;
-    let Head { kind, more, dialect } = pull_head(r, version)?;
-    let since = |v: Version| version >= v || dialect == Dialect::Nicira;
+    let Head { kind, more, dialect, is_extension } = pull_head(r, version)?;
+    let since = |v: Version| version >= v || is_extension;
     let reply = match kind {
         kind::DESC => Desc(Box::new(pull_desc(r)?)),
         kind::FLOW => Flow(all(r, |r| pull_flow(r, version, dialect))?),
@@ -254,6 +281,7 @@ pub(super) fn pull_reply(r: &mut Reader, version: Version) -> Result<(bool, Dial
         kind::METER_CONFIG if since(Version::V1_3) => MeterConfig(all(r, meter::pull_config)?),
         kind::TABLE_DESC if since(Version::V1_4) => TableDesc(all(r, table::pull_desc)?),
         kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc(all(r, queue::pull_desc)?),
+        kind::FLOW_MONITOR if since(Version::V1_4) => FlowMonitor(all(r, |r| monitor::pull_update(r, version))?),
         kind::GROUP_FEATURES if since(Version::V1_2) => {
             let mut four = || -> Result<[u32; 4], OfError> { Ok([r.u32()?, r.u32()?, r.u32()?, r.u32()?]) };
             let [types, capabilities, a, b] = four()?;
@@ -347,6 +375,7 @@ pub(super) fn put_reply(
         Meter(meters) => cut.each(kind::METER, meters, meter::put_stats),
         MeterConfig(meters) => cut.each(kind::METER_CONFIG, meters, meter::put_config),
         TableFeatures(tables) => cut.each(kind::TABLE_FEATURES, tables, table_features::put),
+        FlowMonitor(updates) => cut.each(kind::FLOW_MONITOR, updates, |o, u| monitor::put_update(o, version, u)),
     }
     cut.finish(more)
 }

@@ -281,3 +281,49 @@ fn inputs_that_fuzzing_found() {
         super::super::fuzz(input);
     }
 }
+
+/// A request of a monitor with these bytes behind its number; an update with these.
+fn monitored(version: u8, is_reply: bool, body: &[u8]) -> OfError {
+    let mut bytes = match version {
+        1 => vec![0xff, 0xff, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 2, 0, 0, 0, 0],
+        4 => vec![0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x4f, 0x4e, 0x46, 0, 0, 0, 0x07, 0x4e],
+        _ => vec![0, 16, 0, 0, 0, 0, 0, 0],
+    };
+    if !is_reply {
+        bytes.extend_from_slice(&[0, 0, 0, 9]);
+    }
+    bytes.extend_from_slice(body);
+    let request = if version == 1 { 16 } else { 18 };
+    error(version, request + u8::from(is_reply), &bytes)
+}
+
+#[test]
+fn flow_monitors() {
+    let any = [0, 1, 0, 4, 0, 0, 0, 0];
+    // Nothing to be told of; flags that there are not in this version, or at all.
+    assert_eq!(monitored(1, false, &[0, 1, 0xff, 0xff, 0, 0, 0xff, 0, 0, 0, 0, 0]), OFPMOFC_BAD_FLAGS);
+    assert_eq!(monitored(1, false, &[0, 0x42, 0xff, 0xff, 0, 0, 0xff, 0, 0, 0, 0, 0]), OFPMOFC_BAD_FLAGS);
+    assert_eq!(monitored(4, false, &[[0, 0x42, 0, 0, 255, 255, 255, 255], any].concat()), OFPMOFC_BAD_FLAGS);
+    assert_eq!(
+        monitored(5, false, &[[255, 255, 255, 255, 255, 255, 255, 255], [0, 0x82, 0xff, 0, 0, 0, 0, 0]].concat()),
+        OFPMOFC_BAD_FLAGS
+    );
+    // Padding; a command; a length; a port.
+    assert_eq!(monitored(1, false, &[0, 2, 0xff, 0xff, 0, 0, 0xff, 0, 0, 0, 0, 1]), NXBRC_MUST_BE_ZERO);
+    assert_eq!(monitored(4, false, &[0, 2, 0, 0, 255, 255, 255, 255, 0xff, 0, 1, 0]), NXBRC_MUST_BE_ZERO);
+    assert_eq!(monitored(5, false, &[255, 255, 255, 255, 255, 255, 255, 255, 0, 2, 0xff, 3]), OFPMOFC_BAD_COMMAND);
+    assert_eq!(monitored(5, false, &[0; 4]), OFPBRC_BAD_LEN);
+    assert_eq!(
+        monitored(5, false, &[[0, 1, 0, 0, 255, 255, 255, 255], [0, 2, 0xff, 0, 0, 0, 0, 0]].concat()),
+        OFPBRC_BAD_PORT
+    );
+    // Events, and their lengths.
+    assert_eq!(monitored(1, true, &[0, 8, 0, 4, 0, 0, 0, 0]), NXBRC_FM_BAD_EVENT);
+    assert_eq!(monitored(5, true, &[0, 8, 0, 7, 0, 0, 0, 0]), NXBRC_FM_BAD_EVENT);
+    assert_eq!(monitored(5, true, &[0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), OFPBRC_BAD_LEN);
+    assert_eq!(monitored(5, true, &[0, 4, 0, 4]), OFPBRC_BAD_LEN);
+    // In each version its own.
+    assert_eq!(error(4, 18, &[0, 16, 0, 0, 0, 0, 0, 0]), OFPBRC_BAD_STAT);
+    assert_eq!(error(4, 18, &[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 2]), OFPBRC_BAD_SUBTYPE);
+    assert_eq!(error(3, 18, &[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x4f, 0x4e, 0x46, 0, 0, 0, 7, 0x4e]), OFPBRC_BAD_SUBTYPE);
+}

@@ -56,6 +56,11 @@ proptest! {
     }
 
     #[test]
+    fn flow_monitors_survive(m in arbitrary::monitor()) {
+        round_trip(&m);
+    }
+
+    #[test]
     fn arbitrary_bytes_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 8..300), v in 1u8..7, kind in 0u8..36) {
         // A header that lets the body be looked at.
         let len = bytes.len() as u16;

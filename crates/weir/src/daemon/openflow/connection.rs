@@ -47,10 +47,14 @@ pub async fn run(
         packet_in_limit: controller.packet_in_limit(),
         desc: description(peers.bridge.name()),
     };
-    let session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());
+    let mut session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());
     let wake = Arc::new(Notify::new());
     let waker = wake.clone();
     session.set_waker(Arc::new(move || waker.notify_one()));
+    if kind == ConnectionKind::Controller {
+        let point = state.snoop_point.clone();
+        session.set_snoop(Box::new(move |message| point.copy(message)));
+    }
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
     let ended = pump(stream, session, &wake, &peers.timer, &mut counted, slot).await;

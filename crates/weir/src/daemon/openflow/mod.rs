@@ -10,6 +10,7 @@
 //! - `connection`: one OpenFlow connection
 //! - `controller`: controllers that Weir connects to
 //! - `listener`: listening sockets
+//! - `snoop`: copies of a controller's messages, for who asks for them
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,10 +28,12 @@ use crate::config::desired::Controller;
 use crate::rundir::Rundir;
 use crate::source::ControllerStatus;
 use crate::timer::Timer;
+use snoop::SnoopPoint;
 
 mod connection;
 mod controller;
 mod listener;
+mod snoop;
 
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
 /// management thread itself.
@@ -92,6 +95,7 @@ struct BridgeSockets {
     peers: Rc<Peers>,
     controllers: BTreeMap<Target, ControllerTask>,
     _management: Task,
+    _snoop: Task,
 }
 
 struct ControllerTask {
@@ -102,16 +106,20 @@ struct ControllerTask {
 
 /// What is known of a controller. Its tasks write, reports read.
 #[derive(Debug, Default)]
-pub struct ControllerState(RefCell<ControllerStatus>);
+pub struct ControllerState {
+    status: RefCell<ControllerStatus>,
+    /// Copies its messages.
+    snoop_point: Arc<SnoopPoint>,
+}
 
 impl ControllerState {
     /// A copy.
     fn status(&self) -> ControllerStatus {
-        self.0.borrow().clone()
+        self.status.borrow().clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut ControllerStatus)) {
-        change(&mut self.0.borrow_mut());
+        change(&mut self.status.borrow_mut());
     }
 }
 
@@ -144,8 +152,9 @@ impl Manager {
         let path = self.rundir.file(&format!("{name}.mgmt"));
         let peers = Rc::new(Peers::new(bridge, self.timer.clone()));
         let management = listener::management(&path, peers.clone())?;
+        let snoop = snoop::listen(&self.rundir.file(&format!("{name}.snoop")), peers.clone())?;
         let rundir = self.rundir.path().into();
-        Ok(BridgeSockets { rundir, peers, controllers: BTreeMap::new(), _management: management })
+        Ok(BridgeSockets { rundir, peers, controllers: BTreeMap::new(), _management: management, _snoop: snoop })
     }
 
     /// The controllers of a bridge and what is known about them.
@@ -194,7 +203,7 @@ fn no_bridge(name: &str) -> String {
 impl BridgeSockets {
     fn add_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
         // A controller whose settings changed is connected anew.
-        self.controllers.remove(&target);
+        self.end_controller(&target);
         let state = Rc::new(ControllerState::default());
         let settings = controller.clone();
         let task = match &target {
@@ -210,14 +219,22 @@ impl BridgeSockets {
             }
             Target::Tcp(..) => controller::connect(target.clone(), controller, self.peers.clone(), state.clone()),
         };
+        self.peers.controllers.borrow_mut().push(state.clone());
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
         self.peers.configured(!self.controllers.is_empty());
         Ok(())
     }
 
     fn remove_controller(&mut self, target: &Target) {
-        self.controllers.remove(target);
+        self.end_controller(target);
         self.peers.configured(!self.controllers.is_empty());
+    }
+
+    fn end_controller(&mut self, target: &Target) {
+        if let Some(ControllerTask { state, .. }) = self.controllers.remove(target) {
+            state.snoop_point.close();
+            self.peers.controllers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &state));
+        }
     }
 }
 
@@ -234,6 +251,8 @@ pub struct Peers {
     fail_open: Cell<bool>,
     /// Connections of OpenFlow 1.0 to 1.2, which get packets that miss.
     want_misses: Cell<usize>,
+    /// The controllers that are configured.
+    controllers: RefCell<Vec<Rc<ControllerState>>>,
 }
 
 impl Peers {
@@ -246,6 +265,7 @@ impl Peers {
             connected: Cell::default(),
             fail_open: Cell::default(),
             want_misses: Cell::default(),
+            controllers: RefCell::default(),
         }
     }
 
@@ -267,6 +287,13 @@ impl Peers {
             self.fail_open.set(false);
         }
         self.tell();
+    }
+
+    /// Where the messages of the controller are to be had that is most interesting.
+    fn best_snoop_point(&self) -> Option<Arc<SnoopPoint>> {
+        let controllers = self.controllers.borrow();
+        let best = controllers.iter().max_by_key(|state| snoop::preference(&state.status()))?;
+        Some(best.snoop_point.clone())
     }
 
     /// A controller has not been connected for too long.

@@ -5,6 +5,7 @@ mod action;
 mod flow;
 mod group;
 mod matching;
+mod monitor;
 mod stats;
 mod switch;
 
@@ -17,6 +18,7 @@ use crate::*;
 
 pub use flow::{flow_mod, packet};
 pub use group::group;
+pub use monitor::monitor;
 pub use stats::{reply, request};
 pub use switch::small;
 
@@ -63,5 +65,5 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
 }
 
 pub fn any_message() -> impl Strategy<Value = Message> {
-    prop_oneof![flow_mod(), packet(), small(), request(), reply(), group()]
+    prop_oneof![flow_mod(), packet(), small(), request(), reply(), group(), monitor()]
 }
