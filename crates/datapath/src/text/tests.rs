@@ -8,7 +8,7 @@ use packet::flow::{Key, Mask};
 use proptest::prelude::*;
 
 use super::*;
-use crate::action::{PacketInPunt, PortNo, Punt, Rewrite};
+use crate::action::{HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 fn round_key(text: &str) -> String {
@@ -323,7 +323,10 @@ fn action() -> impl Strategy<Value = Action> {
         any::<u32>().prop_map(|lse| Action::PushMpls { ethertype: 0x8848, lse }),
         any::<u16>().prop_map(|ethertype| Action::PopMpls { ethertype }),
         any::<u32>().prop_map(Action::Recirc),
-        any::<u32>().prop_map(|basis| Action::Hash { basis }),
+        (any::<bool>(), any::<u32>()).prop_map(|(symmetric, basis)| {
+            let algorithm = if symmetric { HashAlgorithm::SymmetricL4 } else { HashAlgorithm::L4 };
+            Action::Hash { algorithm, basis }
+        }),
         packet_in_punt(),
         tracking(),
         Just(Action::CtClear),
