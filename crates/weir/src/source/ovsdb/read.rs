@@ -207,8 +207,8 @@ impl DatabaseState {
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
-            // Zero is for as many as can be.
-            vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
+            // As OVS's. Zero is for as many as can be.
+            vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default
         }
     }
