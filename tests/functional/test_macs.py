@@ -138,3 +138,24 @@ def test_addresses_that_two_ports_send_from(switch):
     known, counted = table(switch), stats(switch)
     assert sorted(known["v1"]) == VICTIMS and len(known.get("a", []) + known.get("b", [])) == 20
     assert counted["entries"] == 27 and counted["learned"] == 27
+
+
+def test_what_a_static_address_replaces_is_said(switch):
+    add = ["fdb/add", "br0", "v2", "0", "02:00:00:00:00:01"]
+    assert switch.appctl(*add) == "Overriding already existing dynamic entry on 1\n"
+    assert switch.appctl(*add) == ""
+    assert switch.appctl("fdb/add", "br0", "v1", "0", "02:00:00:00:00:01") == \
+        "Overriding already existing static entry on 2\n"
+    switch.appctl("netdev-dummy/receive", "v2", frame(VICTIMS[0]).hex())
+    assert int(switch.appctl("coverage/read-counter", "mac_learning_static_none_move")) == 1
+
+
+def test_addresses_of_a_port_that_goes_are_forgotten_everywhere(switch):
+    switch.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy", "--",
+                 "add-port", "br1", "w1", "--", "set", "interface", "w1", "type=dummy")
+    for mac in (VICTIMS[0], "020000000201"):
+        switch.appctl("netdev-dummy/receive", "w1", frame(mac).hex())
+    assert "02:00:00:00:00:01" in switch.appctl("fdb/show", "br1")
+    switch.vsctl("del-port", "v1")
+    left = switch.appctl("fdb/show", "br1")
+    assert "02:00:00:00:00:01" not in left and "02:00:00:00:02:01" in left

@@ -57,13 +57,17 @@ def test_vlan_limit(ovs):  # noqa: F811
         ovs.appctl("netdev-dummy/receive", "p1", tagged_twice)
         return int(re.search(r"n_packets=(\d+).*priority=9", ovs.ofctl("dump-flows", "br0"))[1])
 
-    assert matched() == 0, "two tags are parsed"
-    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=1")
-    assert matched() == 1
+    def traced():
+        flow = "in_port(1),eth_type(0x8100),vlan(vid=100,pcp=0),encap(eth_type(0x8100),vlan(vid=200,pcp=0)," \
+               "encap(eth_type(0x0800),ipv4(frag=no)))"
+        return "priority 9" in ovs.appctl("ofproto/trace", "ovs-dummy", flow)
+
+    assert matched() == 1 and traced(), "one is the default, as in OVS"
     assert "vlan(vid=100,pcp=0)" in ovs.appctl("dpctl/dump-flows")
-    # And back: two tags are parsed again.
     ovs.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=2")
-    assert matched() == 1
+    assert matched() == 1 and not traced(), "two tags are parsed"
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:vlan-limit=1")
+    assert matched() == 2 and traced()
 
 
 def test_workers_are_shown_and_queues_spread_anew(ovs):  # noqa: F811

@@ -49,8 +49,10 @@ pub enum Action {
     },
     /// Classify again, with this recirculation id.
     Recirc(u32),
-    /// Compute a hash of the headers into dp_hash.
+    /// Compute a hash of the headers into dp_hash. It is never zero, which stands for none.
     Hash {
+        /// Which headers.
+        algorithm: HashAlgorithm,
         /// Seed.
         basis: u32,
     },
@@ -96,6 +98,16 @@ pub enum Action {
     Meter(Arc<Meter>),
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
     Drop(DropReason),
+}
+
+/// The headers of which [`Action::Hash`] makes a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HashAlgorithm {
+    /// Addresses, protocol and ports; those of Ethernet where there is no IP.
+    L4,
+    /// The same, and equal for both directions of a connection. Of ports those of TCP and SCTP, so that fragments of
+    /// a datagram stay together.
+    SymmetricL4,
 }
 
 /// What [`Action::TunnelSet`] says.

@@ -46,7 +46,9 @@ pub mod upcall;
 mod worker;
 
 pub use account::Account;
-pub use action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet};
+pub use action::{
+    Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet,
+};
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, LazyLock};
 
 use common::{ToPort, by_hand, flow, packet_in, udp};
-use datapath::{Action, Config, DropReason, PortNo, Rewrite};
+use datapath::{Action, Config, DropReason, HashAlgorithm, PortNo, Rewrite};
 use packet::{Field, Key, Offload, Packet, Pool, PoolConfig};
 use ports::{Env, PortSpec, registry};
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Action::Set(Arc::new(Rewrite::field(Field::NwTtl, 3)))),
         1 => Just(Action::Set(Arc::new(Rewrite::field(Field::UdpDst, 99)))),
         1 => (0..3u32).prop_map(Action::Recirc),
-        1 => Just(Action::Hash { basis: 1 }),
+        1 => Just(Action::Hash { algorithm: HashAlgorithm::L4, basis: 1 }),
         1 => Just(packet_in(1)),
         1 => (14..200u32).prop_map(|max_len| Action::Truncate { max_len }),
         1 => reason.prop_map(Action::Drop),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{by_hand, flow, udp};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Config, Rewrite};
+use datapath::{Action, Config, HashAlgorithm, Rewrite};
 use packet::{Field, Key, Packet};
 
 struct Counting;
@@ -77,7 +77,7 @@ fn packets_with_metadata_go_round_without_allocations() {
     let set = |field, value: u128| Action::Set(Arc::new(Rewrite::field(field, value)));
     let written = [(Field::PktMark, 7), (Field::TunId, 8), (Field::TunDst, 9), (Field::TunIpv6Src, 10)];
     let mut actions: Vec<Action> = written.iter().map(|&(field, value)| set(field, value)).collect();
-    actions.extend([Action::Hash { basis: 1 }, Action::Recirc(1)]);
+    actions.extend([Action::Hash { algorithm: HashAlgorithm::L4, basis: 1 }, Action::Recirc(1)]);
     dp.install(flow(p[0].0, 0, &[], actions)).unwrap();
     // By the header cache; and by keys, for what the line has no room for.
     dp.install(flow(p[0].0, 1, &written[..2], vec![set(Field::TunId, 9), Action::Recirc(2)])).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{ToPort, by_hand, flow, packet_in, udp};
-use datapath::{Action, Config, DropReason, FlowSpec, Rewrite};
+use datapath::{Action, Config, DropReason, FlowSpec, HashAlgorithm, Rewrite};
 use packet::flow::VlanLimit;
 use packet::{Field, Packet, Pool, PoolConfig};
 
@@ -413,8 +413,11 @@ fn what_lies_behind_many_tags_is_rewritten() {
     let push = Action::PushVlan { tpid: 0x8100, tci: 0x1007 };
     let rewrite = Action::Set(Arc::new(Rewrite::field(Field::NwSrc, 9)));
     let punt = packet_in(1);
-    for between in [vec![punt.clone()], vec![Action::Hash { basis: 1 }], vec![Action::Clone(vec![push.clone(), punt])]]
-    {
+    for between in [
+        vec![punt.clone()],
+        vec![Action::Hash { algorithm: HashAlgorithm::L4, basis: 1 }],
+        vec![Action::Clone(vec![push.clone(), punt])],
+    ] {
         let (dp, _, p) = by_hand(Config::default(), 2);
         dp.set_upcall(ToPort::new(p[1].0, Field::NwDst, false));
         let actions = [vec![push.clone()], between, vec![rewrite.clone(), Action::Output(p[1].0)]].concat();

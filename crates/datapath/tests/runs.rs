@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use common::{MemPort, by_hand, flow, udp};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Config, Datapath, DropReason, PortNo, Rewrite};
+use datapath::{Action, Config, Datapath, DropReason, HashAlgorithm, PortNo, Rewrite};
 use packet::{Field, Packet};
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn actions(ports: Vec<PortNo>) -> impl Strategy<Value = Vec<Action>> {
         1 => set(Field::PktMark, vec![0, 9]),
         1 => Just(Action::PushMpls { ethertype: 0x8847, lse: 0x1140 }),
         1 => Just(Action::PopMpls { ethertype: 0x0800 }),
-        1 => Just(Action::Hash { basis: 3 }),
+        1 => Just(Action::Hash { algorithm: HashAlgorithm::L4, basis: 3 }),
         1 => Just(Action::Recirc(1)),
         1 => prop::sample::select(vec![20u32, 62, 200]).prop_map(|max_len| Action::Truncate { max_len }),
         1 => Just(Action::Drop(DropReason::Rule)),

@@ -151,6 +151,9 @@ fn a_hard_timeout_does_not_ask_for_use() {
     assert!(recorder.removed.lock().is_empty());
     bed.clock.advance(Duration::from_secs(1));
     bed.switch.run(bed.clock.now());
+    assert!(recorder.removed.lock().is_empty(), "all of its time has passed, and no more");
+    bed.clock.advance(Duration::from_millis(500));
+    bed.switch.run(bed.clock.now());
     assert_eq!(recorder.removed.lock()[0].reason, FlowRemovedReason::HardTimeout);
 }
 

@@ -189,6 +189,8 @@ impl Client {
                 }
                 return None;
             }
+            // A server that is restarted is nothing to be warned of.
+            Event::Disconnected(reason @ Reason::Closed) => info!("database: {reason}"),
             Event::Disconnected(reason) => warn!("database: {reason}"),
             Event::Synced(_) => {
                 let schema = self.session.schema();
@@ -198,7 +200,7 @@ impl Client {
                 }
             }
             Event::LockGained => info!("database: lock acquired"),
-            Event::LockLost => warn!("database: lock lost"),
+            Event::LockLost => info!("database: lock lost"),
             Event::Changed(changes) => debug!("database: {} rows changed", changes.len()),
         }
         Some(event)

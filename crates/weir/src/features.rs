@@ -39,7 +39,7 @@ pub const FEATURES: &[Feature] = &[
     // There are no events of connections.
     feature("ct_eventmask", "Conntrack eventmask", Flag(false)),
     feature("ct_clear", "Conntrack clear", Flag(true)),
-    feature("max_hash_alg", "Max dp_hash algorithm", Number(0)),
+    feature("max_hash_alg", "Max dp_hash algorithm", Number(1)),
     feature("check_pkt_len", "Check pkt length action", Flag(true)),
     feature("ct_timeout", "Conntrack timeout policy", Flag(true)),
     feature("explicit_drop_action", "Explicit Drop action", Flag(false)),

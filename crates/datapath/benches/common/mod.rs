@@ -9,7 +9,7 @@ use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Config, Datapath, FlowSpec, PortNo, Rewrite};
+use datapath::{Action, Config, Datapath, FlowSpec, HashAlgorithm, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
 use packet::wire::{build, tcp};
@@ -387,7 +387,7 @@ const STAGE: u32 = 7;
 impl Before {
     fn action(self) -> Action {
         match self {
-            Before::Hash => Action::Hash { basis: 3 },
+            Before::Hash => Action::Hash { algorithm: HashAlgorithm::L4, basis: 3 },
             Before::PopMpls => Action::PopMpls { ethertype: 0x0800 },
             Before::Mark => Action::Set(Arc::new(Rewrite::field(Field::TunId, 9))),
             Before::Track | Before::Connect => Action::Ct(Arc::default()),

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use packet::flow::Blocks;
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::flow::hash::Hasher;
-use packet::flow::{Block, BlockId, Blocks};
 use packet::{Key, Offload, Packet, Time};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
+use crate::actions::flow_hash::{connection_hash, flow_hash};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
@@ -260,14 +261,14 @@ impl Executor {
             }
             Step::CtClear => metadata::clear(view.key),
             Step::Meter(meter) => return self.meter(meter, packet, view),
-            Step::Hash { basis } if view.validity == KeyValidity::All => {
-                let hash = flow_hash(&self.hasher, view.key, *basis);
+            Step::Hash { algorithm, basis } if view.validity == KeyValidity::All => {
+                let hash = flow_hash(&self.hasher, *algorithm, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
-            Step::Hash { basis } => {
+            Step::Hash { algorithm, basis } => {
                 let hash = self.with_key_copy(view, |executor, view| {
                     view.refresh(packet.data(), true, executor.vlan_limit);
-                    flow_hash(&executor.hasher, view.key, *basis)
+                    flow_hash(&executor.hasher, *algorithm, view.key, *basis)
                 });
                 view.key.common_mut().dp_hash.set(hash);
             }
@@ -431,32 +432,4 @@ impl Executor {
         self.scratch.push(key);
         result
     }
-}
-
-/// Hash of the fields that all packets of a connection in one direction have in common.
-pub fn connection_hash(hasher: &Hasher, key: &Key) -> u32 {
-    flow_hash(hasher, key, 0)
-}
-
-/// Hash of the addresses and ports of a packet, for spreading flows over links.
-fn flow_hash(hasher: &Hasher, key: &Key, basis: u32) -> u32 {
-    let common = key.common();
-    let mut block = Block::ZERO;
-    let words = block.words_mut();
-    words[0] = u64::from(common.nw_src.get()) << 32 | u64::from(common.nw_dst.get());
-    let l4 = u64::from(common.tp_src.get()) << 16 | u64::from(common.tp_dst.get());
-    words[1] = u64::from(basis) << 32 | l4;
-    words[2] = u64::from(common.nw_proto) << 48 | u64::from(common.dl_type.get()) << 32;
-    if !matches!(common.dl_type.get(), 0x0800 | 0x86dd) {
-        let mac = |m: [u8; 6]| m.iter().fold(0, |n, &b| n << 8 | u64::from(b));
-        (words[3], words[4]) = (mac(common.dl_src), mac(common.dl_dst));
-    }
-    let mut state = hasher.block(block.words());
-    if key.present().has(BlockId::L3) {
-        let mut addresses = *key.block(BlockId::L3);
-        // Only the two IPv6 addresses.
-        addresses.words_mut()[4..].fill(0);
-        state = hasher.add_block(state, BlockId::L3, addresses.words());
-    }
-    hasher.finish(state) as u32
 }

@@ -2,6 +2,7 @@
 
 pub mod compact;
 pub mod execute;
+pub mod flow_hash;
 mod meter;
 pub mod program;
 mod rewrite;

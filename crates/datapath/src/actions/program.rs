@@ -10,7 +10,7 @@ use packet::flow::extract::Layers;
 use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
 
-use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, Punt, Rewrite};
+use crate::action::{Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PortNo, Punt, Rewrite};
 use crate::actions::compact::CompactRewrite;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
@@ -87,6 +87,8 @@ pub enum Step {
     },
     /// Compute dp_hash.
     Hash {
+        /// Of which headers.
+        algorithm: HashAlgorithm,
         /// Seed.
         basis: u32,
     },
@@ -172,7 +174,7 @@ impl Program {
                 Action::PushMpls { ethertype, lse } => Step::PushMpls { ethertype: *ethertype, lse: *lse },
                 Action::PopMpls { ethertype } => Step::PopMpls { ethertype: *ethertype },
                 Action::Recirc(id) => Step::Copy(Disposition::Recirc(*id)),
-                Action::Hash { basis } => Step::Hash { basis: *basis },
+                Action::Hash { algorithm, basis } => Step::Hash { algorithm: *algorithm, basis: *basis },
                 Action::Ct(request) => Step::Ct(request.clone()),
                 Action::CtClear => Step::CtClear,
                 Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
@@ -491,7 +493,7 @@ mod tests {
         let key = [
             Action::PushMpls { ethertype: 0x8847, lse: 0 },
             Action::PopMpls { ethertype: 0x0800 },
-            Action::Hash { basis: 0 },
+            Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 },
             punt.clone(),
         ];
         let of = |needs, list: &[Action]| list.iter().map(|a| (needs, a.clone())).collect::<Vec<_>>();

@@ -6,7 +6,8 @@
 use packet::{BATCH_SIZE, Batch, Packet};
 
 use crate::action::PortNo;
-use crate::actions::execute::{Executor, connection_hash};
+use crate::actions::execute::Executor;
+use crate::actions::flow_hash::connection_hash;
 use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;

@@ -10,7 +10,7 @@ use super::argument::{argument, integer};
 use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error, ct, tunnel};
-use crate::action::{Action, PacketInPunt, PortNo, Punt, Rewrite};
+use crate::action::{Action, HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 /// How deeply `clone` may nest in text.
@@ -25,7 +25,7 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("push_mpls", "push_mpls(label=L,tc=C,ttl=T,bos=B,eth_type=TYPE): push an MPLS label stack entry"),
     ("pop_mpls", "pop_mpls(eth_type=TYPE): remove the outermost MPLS label stack entry"),
     ("recirc", "recirc(ID): classify again"),
-    ("hash", "hash(l4(BASIS)): compute dp_hash"),
+    ("hash", "hash(l4(BASIS)), hash(sym_l4(BASIS)): compute dp_hash"),
     ("ct", "ct([commit|force_commit][,zone=N][,mark=M/MASK][,label=L/MASK][,helper=H][,timeout=N][,nat(...)]): track"),
     ("ct_clear", "ct_clear: make the packet an untracked one"),
     ("userspace", "userspace(pid=PID,...): hand a copy to the slow path"),
@@ -74,7 +74,8 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             number::hex(out, (*id).into());
             out.push(')');
         }
-        Action::Hash { basis } => put!(out, "hash(l4({basis}))"),
+        Action::Hash { algorithm: HashAlgorithm::L4, basis } => put!(out, "hash(l4({basis}))"),
+        Action::Hash { algorithm: HashAlgorithm::SymmetricL4, basis } => put!(out, "hash(sym_l4({basis}))"),
         Action::Ct(request) => ct::format(out, request),
         Action::CtClear => out.push_str("ct_clear"),
         Action::Punt(punt) => match &**punt {
@@ -229,6 +230,17 @@ fn parse_list(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Vec<Act
     Items::new(text).map(|item| parse_action(&item?, ports, depth)).collect()
 }
 
+fn parse_hash(text: &str) -> Result<Action, Error> {
+    let item = Items::new(text).next().transpose()?.filter(|item| item.text == text && item.delimiter == Some('('));
+    let algorithm = match item.map(|item| item.key) {
+        Some("l4") => HashAlgorithm::L4,
+        Some("sym_l4") => HashAlgorithm::SymmetricL4,
+        _ => return Err(argument("hash", text, "l4(BASIS), sym_l4(BASIS)")),
+    };
+    let basis = item.map_or("", |item| item.value);
+    Ok(Action::Hash { algorithm, basis: integer("hash", basis, u32::MAX)? })
+}
+
 fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<Action, Error> {
     let value = item.value;
     Ok(match (item.key, item.delimiter) {
@@ -241,10 +253,7 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
             Action::PopMpls { ethertype: integer("pop_mpls(eth_type)", ethertype, 0xffff)? as u16 }
         }
         ("recirc", Some('(')) => Action::Recirc(integer("recirc", value, u32::MAX)?),
-        ("hash", Some('(')) => match value.strip_prefix("l4(").and_then(|rest| rest.strip_suffix(')')) {
-            Some(basis) => Action::Hash { basis: integer("hash(l4)", basis, u32::MAX)? },
-            None => return Err(argument("hash", value, "l4(BASIS)")),
-        },
+        ("hash", Some('(')) => parse_hash(value)?,
         ("ct", Some('(')) => Action::Ct(Arc::new(ct::parse(value)?)),
         ("ct", None) => Action::Ct(Arc::default()),
         ("ct_clear", None) => Action::CtClear,

@@ -252,7 +252,10 @@ pub(super) fn format_vlan(out: &mut String, tci: u16, mask: u16, verbose: bool) 
     let mut part = |name: &str, value: u16, mask: u16, exact: u16| {
         if verbose || value != 0 || mask != 0 {
             put!(out, "{name}=");
-            number::decimal_masked(out, value.into(), mask.into(), exact.into());
+            put!(out, "{value}");
+            if mask != exact {
+                put!(out, "/{mask:#x}");
+            }
             out.push(',');
         }
     };
@@ -275,7 +278,7 @@ pub fn parse_key(text: &str, ports: &dyn PortNames) -> Result<(Key, Mask), Error
 
 /// The same, with the values of the key as they are given, also where they are not matched.
 pub fn parse_given(text: &str, ports: &dyn PortNames) -> Result<(Key, Mask), Error> {
-    let mut parser = Parser { key: Key::new(), mask: Key::new(), tags: 0, untagged: false, ports };
+    let mut parser = Parser::new(ports);
     parser.list(text, 0)?;
     parser.finish();
     Ok((parser.key, Mask(parser.mask)))
@@ -288,12 +291,14 @@ pub(super) struct Parser<'a> {
     tags: usize,
     /// An Ethernet type was given.
     untagged: bool,
+    /// The Ethernet type that goes with the network header that was given.
+    implied: Option<u16>,
     ports: &'a dyn PortNames,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(ports: &'a dyn PortNames) -> Parser<'a> {
-        Parser { key: Key::new(), mask: Key::new(), tags: 0, untagged: false, ports }
+        Parser { key: Key::new(), mask: Key::new(), tags: 0, untagged: false, implied: None, ports }
     }
 
     pub(super) fn list(&mut self, text: &str, depth: usize) -> Result<(), Error> {
@@ -322,6 +327,9 @@ impl<'a> Parser<'a> {
             "packet_type" => return self.packet_type(text),
             "eth_type" => return self.eth_type(text),
             "tunnel" => return self.tunnel(text),
+            "ipv4" => self.implied = Some(ETH_IPV4),
+            "ipv6" => self.implied = Some(ETH_IPV6),
+            "arp" => self.implied = Some(ETH_ARP),
             _ => {}
         }
         let section = section::ALL.iter().find(|section| section.name == name);
@@ -330,6 +338,11 @@ impl<'a> Parser<'a> {
     }
 
     fn finish(&mut self) {
+        if let Some(implied) = self.implied.filter(|_| !self.untagged) {
+            self.key.common_mut().dl_type.set(implied);
+            self.mask.common_mut().dl_type.set(u16::MAX);
+            self.untagged = true;
+        }
         if self.untagged && self.tags < 2 {
             self.mask.common_mut().vlan[self.tags].tci.set(u16::MAX);
         }

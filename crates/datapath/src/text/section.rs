@@ -292,7 +292,7 @@ impl Section {
         if let [arg @ Arg { name: "", .. }] = self.args {
             return arg.parse(self.name, text, key, mask, ports);
         }
-        for item in packet::flow::text::Items::new(text) {
+        for item in packet::flow::text::Items::loose(text) {
             let item = item?;
             let arg = self.args.iter().find(|arg| arg.name == item.key || alias(arg.name) == item.key);
             match arg.ok_or_else(|| self.unknown(&item))? {
@@ -320,7 +320,7 @@ fn alias(name: &str) -> &str {
 
 impl Arg {
     fn parse(&self, name: &str, text: &str, key: &mut Key, mask: &mut Key, ports: &dyn PortNames) -> Result<(), Error> {
-        let (value, bits) = self.form.parse(name, text, ports)?;
+        let (value, bits) = self.form.parse(name, text.trim(), ports)?;
         let max = self.part.max();
         if value > max {
             let text = text.into();
@@ -369,7 +369,8 @@ impl Form {
             },
             Form::Port => number::decimal_masked(out, value, mask, U32),
             Form::TcpFlags => flags::TCP.format_masked(out, value, mask),
-            Form::CtState => flags::CT_STATE.format_masked(out, value, mask),
+            // Of its 32 bits, as many as have names can be matched: the mask is never exact.
+            Form::CtState => flags::CT_STATE.format_signed(out, value, mask),
             Form::Nested => {}
         }
     }

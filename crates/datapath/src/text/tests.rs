@@ -8,7 +8,7 @@ use packet::flow::{Key, Mask};
 use proptest::prelude::*;
 
 use super::*;
-use crate::action::{PacketInPunt, PortNo, Punt, Rewrite};
+use crate::action::{HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 fn round_key(text: &str) -> String {
@@ -323,7 +323,10 @@ fn action() -> impl Strategy<Value = Action> {
         any::<u32>().prop_map(|lse| Action::PushMpls { ethertype: 0x8848, lse }),
         any::<u16>().prop_map(|ethertype| Action::PopMpls { ethertype }),
         any::<u32>().prop_map(Action::Recirc),
-        any::<u32>().prop_map(|basis| Action::Hash { basis }),
+        (any::<bool>(), any::<u32>()).prop_map(|(symmetric, basis)| {
+            let algorithm = if symmetric { HashAlgorithm::SymmetricL4 } else { HashAlgorithm::L4 };
+            Action::Hash { algorithm, basis }
+        }),
         packet_in_punt(),
         tracking(),
         Just(Action::CtClear),
@@ -435,4 +438,39 @@ proptest! {
         fuzz(&text);
         fuzz(&format!("{text} actions:{text}"));
     }
+}
+
+#[test]
+fn white_space_before_values() {
+    let (spaced, _) = parse_key("eth_type(0x0800),ipv4(proto=\n1,tos= 4)", &NoNames).unwrap();
+    assert_eq!((spaced.common().nw_proto, spaced.common().nw_tos), (1, 4));
+}
+
+#[test]
+fn a_network_header_implies_its_ethernet_type() {
+    for (text, whole) in [
+        ("eth(),ipv4(proto=1),icmp(type=8)", "eth(),eth_type(0x0800),ipv4(proto=1),icmp(type=8)"),
+        ("eth(),ipv6(proto=6)", "eth(),eth_type(0x86dd),ipv6(proto=6)"),
+        ("eth(),arp(op=1)", "eth(),eth_type(0x0806),arp(op=1)"),
+    ] {
+        assert_eq!(parse_key(text, &NoNames), parse_key(whole, &NoNames), "{text}");
+    }
+    // What is given counts.
+    let (key, _) = parse_key("eth_type(0x1234),ipv4(proto=1)", &NoNames).unwrap();
+    assert_eq!(key.common().dl_type.get(), 0x1234);
+}
+
+/// A mask of ct_state is of 32 bits, of which eight have names: it never looks exact. Wildcarded bits of a tag have a mask.
+#[test]
+fn masks_that_look_exact_and_do_not() {
+    let text = "ct_state(-new+est-rel-rpl-inv+trk-snat-dnat),recirc_id(0),in_port(1),eth()";
+    assert_eq!(round_key(text), text);
+    assert_eq!(round_key(&text.replace("-new+est-rel-rpl-inv+trk-snat-dnat", "est|trk")), text);
+    let (mut key, mut mask) =
+        parse_key("eth(),eth_type(0x8100),vlan(vid=5,pcp=3),encap(eth_type(0x1234))", &NoNames).unwrap();
+    mask.0.common_mut().vlan[0].tci.set(0x1fff);
+    key.common_mut().vlan[0].tci.set(0x7005);
+    let mut out = String::new();
+    format_key(&mut out, &key, &mask, &Context::default());
+    assert!(out.contains("vlan(vid=5,pcp=3/0x0)"), "{out}");
 }

@@ -20,6 +20,8 @@ pub struct MemPort {
     pub mtu: AtomicU32,
     pub up: AtomicBool,
     pub queues: Vec<Arc<Mutex<VecDeque<Packet>>>>,
+    /// How often a worker has begun to receive, from any of the queues.
+    pub receptions: Arc<AtomicUsize>,
     pub sent: Arc<Mutex<Vec<Packet>>>,
     pub bursts: Arc<AtomicUsize>,
     pub max_tx: usize,
@@ -38,6 +40,7 @@ impl MemPort {
             mtu: AtomicU32::new(1500),
             up: AtomicBool::new(true),
             queues: (0..rx).map(|_| Arc::default()).collect(),
+            receptions: Arc::default(),
             sent: Arc::default(),
             bursts: Arc::default(),
             max_tx,
@@ -66,10 +69,11 @@ impl MemPort {
     }
 }
 
-struct Rx(Arc<Mutex<VecDeque<Packet>>>, Option<Arc<std::os::fd::OwnedFd>>);
+struct Rx(Arc<Mutex<VecDeque<Packet>>>, Option<Arc<std::os::fd::OwnedFd>>, Arc<AtomicUsize>);
 
 impl RxQueue for Rx {
     fn receive(&mut self, batch: &mut Batch, _: Time) -> usize {
+        self.2.fetch_add(1, Ordering::SeqCst);
         let mut queue = self.0.lock().unwrap();
         let count = queue.len().min(batch.remaining_capacity());
         batch.extend(queue.drain(..count));
@@ -125,7 +129,10 @@ impl Port for MemPort {
         Features::default()
     }
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
-        self.queues.iter().map(|q| Box::new(Rx(q.clone(), self.event.clone())) as Box<dyn RxQueue>).collect()
+        self.queues
+            .iter()
+            .map(|q| Box::new(Rx(q.clone(), self.event.clone(), self.receptions.clone())) as Box<dyn RxQueue>)
+            .collect()
     }
     fn max_tx_queues(&self) -> usize {
         self.max_tx

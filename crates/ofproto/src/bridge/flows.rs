@@ -254,11 +254,12 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
     rule.cookie = change.new_cookie.unwrap_or_default();
     (rule.idle_timeout, rule.hard_timeout) = (change.idle_timeout, change.hard_timeout);
     (rule.importance, rule.flags) = (change.importance, change.flags);
-    if let Some(old) = old
-        && !change.flags.contains(FlowModFlags::RESET_COUNTS)
-    {
-        rule.stats = old.stats.clone();
-        rule.stats.add(0, 0, now);
+    if let Some(old) = old {
+        // When packets were last seen is known of either: an idle age goes on.
+        rule.stats = match change.flags.contains(FlowModFlags::RESET_COUNTS) {
+            true => Arc::new(RuleStats::new(old.stats.used())),
+            false => old.stats.clone(),
+        };
     }
     transaction.insert(rule);
     Ok(())

@@ -309,6 +309,11 @@ impl Bridge {
         self.read(|bridge| bridge.macs.read().stats()).unwrap_or_default()
     }
 
+    /// How many packets from static addresses have missed on other ports than theirs.
+    pub fn static_macs_elsewhere(&self) -> u64 {
+        self.read(|bridge| bridge.macs.elsewhere()).unwrap_or_default()
+    }
+
     /// Sets the counters of the MAC table to zero.
     pub fn clear_mac_stats(&self) {
         self.change_macs(MacTable::clear_stats);
@@ -320,13 +325,17 @@ impl Bridge {
         self.change_macs(|macs| macs.flush(now));
     }
 
-    /// Adds a static entry.
-    pub fn add_static_mac(&self, key: MacKey, port: OfPort) -> Result<(), Error> {
+    /// Adds a static entry. Returns the entry whose place it takes.
+    pub fn add_static_mac(&self, key: MacKey, port: OfPort) -> Result<Option<MacEntry>, Error> {
         if self.read(|bridge| bridge.ports.contains_key(&port)) != Some(true) {
             return Err(self.no_such_port(port));
         }
-        self.change_macs(|macs| macs.add_static(key, port));
-        Ok(())
+        let replaced = self.change_macs(|macs| {
+            let replaced = macs.entry(key);
+            macs.add_static(key, port);
+            replaced
+        });
+        Ok(replaced.flatten())
     }
 
     /// Removes an entry of either kind; false where there was none.

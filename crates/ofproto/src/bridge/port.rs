@@ -113,8 +113,13 @@ impl Bridge {
             let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return Ok(()) };
             // Every flow is looked at for a change of ports.
             let now = self.switch.clock.now();
-            drop(bridge.macs.change(|macs| macs.flush_ports(going, now)));
-            going.iter().filter_map(|port| bridge.ports.remove(port)).collect()
+            let ((), gone) = bridge.macs.change(|macs| macs.flush_ports(going, now));
+            let states = going.iter().filter_map(|port| bridge.ports.remove(port)).collect();
+            // What has moved to another port, as a virtual machine does, may have been learnt elsewhere on the way here.
+            for (_, other) in forwarding.bridges.iter().filter(|(id, _)| **id != self.id) {
+                drop(other.macs.change(|macs| gone.iter().for_each(|gone| macs.remove_learnt(gone.key, now))));
+            }
+            states
         };
         for state in &states {
             forwarding.by_name.remove(&state.name);

@@ -146,6 +146,26 @@ fn a_modify_that_is_undone_leaves_the_counters() {
 }
 
 #[test]
+fn an_idle_age_goes_on_when_a_flow_is_added_again() {
+    let bridge = bridge();
+    let rule = || bridge.read(|state| state.tables[0].rules.iter().next().unwrap().clone()).unwrap();
+    bridge.flow_mod(&FlowMod { idle_timeout: 5, ..add(1, output(11)) }).unwrap();
+    rule().stats.add(3, 300, Time(1));
+    let used = rule().stats.used();
+    bridge.flow_mod(&add(1, output(11))).unwrap();
+    assert_eq!((rule().stats.used(), rule().stats.packets()), (used, 3));
+    let mut reset = FlowMod { idle_timeout: 5, ..add(1, output(11)) };
+    reset.flags = FlowModFlags::RESET_COUNTS;
+    bridge.flow_mod(&reset).unwrap();
+    assert_eq!((rule().stats.used(), rule().stats.packets()), (used, 0));
+    // Its time begins anew all the same.
+    let added = rule().created;
+    rule().stats.restore(0, 0, Time(0));
+    let secs = |n| std::time::Duration::from_secs(n);
+    assert_eq!((rule().expired(added + secs(5)), rule().expired(added + secs(6)).is_some()), (None, true));
+}
+
+#[test]
 fn a_full_table_refuses_or_evicts() {
     let bridge = bridge();
     limit(&bridge, TableSettings { max_flows: Some(2), ..TableSettings::default() });

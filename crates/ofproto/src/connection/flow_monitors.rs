@@ -306,7 +306,8 @@ impl FlowMonitors {
         let Some(version) = self.version else { return };
         let message = Message { version, xid: 0, dialect: Dialect::Standard, body };
         // An update that is too long for a message is left out of them.
-        for part in encode_all(&message, DecodeOptions::default()).unwrap_or_default() {
+        let encoded = encode_all(&message, DecodeOptions::default());
+        for part in encoded.map(|encoded| encoded.messages).unwrap_or_default() {
             self.queued += part.len();
             self.queue.push_back((number(), part));
         }

@@ -45,12 +45,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use openflow::codec::{self, DecodeOptions, encode_all, error_message};
+use openflow::codec::{self, DecodeOptions, Encoded, encode_all, error_message};
 use openflow::stats::{SwitchDesc, TableFeatures};
 use openflow::switch::RoleMsg;
 use openflow::{
-    AsyncConfig, Body, Dialect, ErrorCode, ErrorMsg, FlowFormat, Hello, Message, OfError, PacketInFormat, Role,
-    Version, Versions,
+    AsyncConfig, Body, Dialect, ErrorCode, ErrorMsg, FlowFormat, Hello, Message, MultipartReply, OfError,
+    PacketInFormat, Role, Version, Versions,
 };
 use packet::Time;
 
@@ -512,7 +512,17 @@ impl Session {
     /// almost 64 kB) is left out.
     fn send(&mut self, message: &Message) {
         match encode_all(message, self.options) {
-            Ok(parts) => parts.iter().for_each(|part| self.put(part)),
+            Ok(Encoded { messages, left_out }) => {
+                messages.iter().for_each(|part| self.put(part));
+                if left_out > 0 && matches!(message.body, Body::MultipartReply { reply: MultipartReply::Flow(_), .. }) {
+                    tracing::warn!(
+                        target: "ofp_flow",
+                        "Flow exceeded the maximum flow statistics reply size and was excluded from the response set"
+                    );
+                } else if left_out > 0 {
+                    tracing::warn!("bridge {}: {left_out} entries of a reply fit into no message", self.bridge.name());
+                }
+            }
             Err(e) => tracing::warn!("bridge {}: cannot send: {e}", self.bridge.name()),
         }
     }

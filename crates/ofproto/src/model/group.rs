@@ -8,6 +8,8 @@ use openflow::group::GroupSpec;
 use openflow::{GroupId, OfPort};
 use packet::Time;
 
+use super::selector::Selector;
+
 /// A group. It never changes but for its counters: a modification replaces it.
 #[derive(Debug)]
 pub struct Group {
@@ -15,6 +17,8 @@ pub struct Group {
     pub id: GroupId,
     /// What it is.
     pub spec: GroupSpec,
+    /// How it chooses, if it is a select group.
+    pub selector: Selector,
     /// When it was added.
     pub created: Time,
     /// Counters of the group.
@@ -47,7 +51,8 @@ impl Group {
     /// A group with counters at zero.
     pub fn new(id: GroupId, spec: GroupSpec, created: Time) -> Group {
         let buckets = spec.buckets.iter().map(|_| Arc::default()).collect();
-        Group { id, spec, created, stats: Arc::default(), buckets }
+        let selector = Selector::of(id, &spec);
+        Group { id, spec, selector, created, stats: Arc::default(), buckets }
     }
 }
 

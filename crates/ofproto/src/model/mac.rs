@@ -12,6 +12,8 @@
 //! places: when more of them are in use than the table holds, they don't take turns.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
@@ -67,22 +69,36 @@ pub struct MacStats {
 
 /// The MAC table of a bridge and its lock. Translations read it, and tell afterwards what they have learnt.
 #[derive(Default)]
-pub struct MacLearning(RwLock<MacTable>);
+pub struct MacLearning {
+    table: RwLock<MacTable>,
+    /// How often a packet from a static address has come in elsewhere; counted while the table is shared.
+    elsewhere: AtomicU64,
+}
 
 impl MacLearning {
     /// An empty table.
     pub fn new(settings: MacSettings) -> MacLearning {
-        MacLearning(RwLock::new(MacTable::new(settings)))
+        MacLearning { table: RwLock::new(MacTable::new(settings)), elsewhere: AtomicU64::new(0) }
     }
 
     /// The table, shared.
     pub fn read(&self) -> RwLockReadGuard<'_, MacTable> {
-        self.0.read()
+        self.table.read()
+    }
+
+    /// Counts a packet from a static address that came in on another port ([`MacTable::is_elsewhere`]).
+    pub fn count_elsewhere(&self) {
+        self.elsewhere.fetch_add(1, Relaxed);
+    }
+
+    /// How many were counted.
+    pub fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Relaxed)
     }
 
     /// Changes the table. The flows that depend on what has changed are to be looked at.
     pub fn change<T>(&self, change: impl FnOnce(&mut MacTable) -> T) -> (T, MacChanges) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         let result = change(&mut table);
         (result, MacChanges(std::mem::take(&mut table.changes)))
     }
@@ -138,6 +154,13 @@ struct MacSlot {
     /// Neighbours in the list of its port.
     older: u32,
     newer: u32,
+}
+
+impl MacSlot {
+    /// As listings show it.
+    fn entry(&self) -> MacEntry {
+        MacEntry { key: self.key, port: self.port, used: (!self.fixed).then_some(self.used) }
+    }
 }
 
 /// Entries of a port from the least to the most recently used, without the static ones.
@@ -209,6 +232,11 @@ impl MacTable {
     pub fn would_change(&self, key: MacKey, port: OfPort) -> bool {
         let room = self.len() < self.settings.max_entries;
         !is_multicast(key.mac) && self.slot(key).map_or(room, |entry| !entry.fixed && entry.port != port)
+    }
+
+    /// Whether a packet from a static address came in on another port than its own.
+    pub fn is_elsewhere(&self, key: MacKey, port: OfPort) -> bool {
+        self.slot(key).is_some_and(|entry| entry.fixed && entry.port != port)
     }
 
     /// Whether [`learn`](MacTable::learn) would do anything at all.
@@ -300,6 +328,13 @@ impl MacTable {
         found
     }
 
+    /// Forgets where an address was learnt, if it was.
+    pub fn remove_learnt(&mut self, key: MacKey, now: Time) {
+        if self.slot(key).is_some_and(|entry| !entry.fixed) {
+            self.remove(key, now);
+        }
+    }
+
     /// Forgets every learnt address; static entries stay.
     pub fn flush(&mut self, now: Time) {
         self.remove_where(now, |entry| !entry.fixed);
@@ -350,10 +385,7 @@ impl MacTable {
 
     /// Every entry, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = MacEntry> {
-        self.by_key.values().map(|&slot| {
-            let entry = &self.slots[slot as usize];
-            MacEntry { key: entry.key, port: entry.port, used: (!entry.fixed).then_some(entry.used) }
-        })
+        self.by_key.values().map(|&slot| self.slots[slot as usize].entry())
     }
 
     /// Number of entries.
@@ -393,6 +425,11 @@ impl MacTable {
             self.remove(key, now);
         }
         keys.len()
+    }
+
+    /// The entry of an address.
+    pub fn entry(&self, key: MacKey) -> Option<MacEntry> {
+        self.slot(key).map(MacSlot::entry)
     }
 
     /// The entry to be evicted next: the least recently used one of the port with most entries.
@@ -552,6 +589,19 @@ mod tests {
         assert_eq!((table.stats().expired, table.stats().evicted), (34, 0));
         assert!(table.learn(key(60), OfPort(3), at(50)) && table.lookup(key(34)).is_none());
         assert_eq!((table.len(), table.stats().evicted), (12, 1));
+    }
+
+    #[test]
+    fn static_addresses_stay_where_they_are() {
+        let mut table = MacTable::new(MacSettings::default());
+        table.add_static(key(1), OfPort(1));
+        table.learn(key(2), OfPort(1), at(0));
+        assert!(table.is_elsewhere(key(1), OfPort(2)) && !table.is_elsewhere(key(1), OfPort(1)));
+        assert!(!table.is_elsewhere(key(2), OfPort(2)), "it moves");
+        assert_eq!(table.entry(key(1)), Some(MacEntry { key: key(1), port: OfPort(1), used: None }));
+        table.remove_learnt(key(1), at(1));
+        table.remove_learnt(key(2), at(1));
+        assert_eq!((table.lookup(key(1)), table.lookup(key(2))), (Some(OfPort(1)), None));
     }
 
     #[test]

@@ -51,6 +51,9 @@ impl MacBatch {
             Some(learnt) => (learnt != port, learnt != port),
             None => {
                 let table = bridge.macs.read();
+                if table.is_elsewhere(key, port) {
+                    bridge.macs.count_elsewhere();
+                }
                 (table.needs_learning(key, port, at), table.lookup(key) != Some(port))
             }
         };

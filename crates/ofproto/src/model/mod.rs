@@ -12,6 +12,7 @@
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
+//! | `selector` | How a select group chooses among its buckets |
 //! | `shared` | What the state of bridges and that of their ports both have |
 //! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
 //! | `underlay` | Routes and neighbours, as flows depend on them |
@@ -28,6 +29,7 @@ pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
+pub mod selector;
 pub(crate) mod shared;
 pub(crate) mod tlv;
 pub(crate) mod transaction;

@@ -171,13 +171,13 @@ impl Rule {
         self.priority == 0 && self.pattern.is_any()
     }
 
-    /// Why the rule has expired at `now`, if it has.
+    /// Why the rule has expired at `now`, if it has: when more than its time has passed, as in OVS.
     pub fn expired(&self, now: Time) -> Option<FlowRemovedReason> {
-        let over = |since: Time, secs: u16| secs != 0 && now.since(since) >= Duration::from_secs(secs.into());
+        let over = |since: Time, secs: u16| secs != 0 && now.since(since) > Duration::from_secs(secs.into());
         let (idle_timeout, hard_timeout) = self.timeouts();
         if over(self.modified, hard_timeout) {
             Some(FlowRemovedReason::HardTimeout)
-        } else if over(self.stats.used(), idle_timeout) {
+        } else if over(self.stats.used().max(self.created), idle_timeout) {
             Some(FlowRemovedReason::IdleTimeout)
         } else {
             None

@@ -30,6 +30,12 @@ impl Ctx<'_, '_> {
             if self.was_mpls && !self.exit && (needs_l3(&step) || self.selects(&step)) {
                 self.freeze();
             }
+            if !self.exit
+                && let Some(hash) = self.wants_hash(&step)
+            {
+                self.hashing = Some(hash);
+                self.freeze();
+            }
             if self.exit {
                 if self.freezing {
                     self.freeze_steps(here);

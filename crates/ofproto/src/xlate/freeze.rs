@@ -47,7 +47,7 @@ impl Ctx<'_, '_> {
         let (action_set, steps) = (std::mem::take(&mut self.action_set), std::mem::take(&mut self.frozen_steps));
         let id = self.keep_pipeline(0, action_set, steps);
         match self.pausing.take() {
-            None => self.out.push(DpAction::Recirc(id)),
+            None => self.out.extend(self.hashing.take().into_iter().chain([DpAction::Recirc(id)])),
             Some(pausing) => {
                 let conntracked = self.conntracked;
                 let (metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());

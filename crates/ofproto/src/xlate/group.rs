@@ -2,17 +2,20 @@
 
 use std::hash::{BuildHasher, Hasher};
 
+use datapath::Action as DpAction;
 use foldhash::quality::FixedState;
 use hashbrown::HashSet;
 use openflow::action::{Action, HashFields};
 use openflow::group::{Bucket, GroupType};
 use openflow::{GroupId, OfPort};
+use packet::Field;
 
 use super::choose::{hash_fields, match_hashed, second_hash};
 use super::steps::{PipelineStep, of_action_set};
 use super::trace::Event;
 use super::{Ctx, limits};
 use crate::model::group::Group;
+use crate::model::selector::{DpHash, Selector};
 
 impl<'a> Ctx<'a, '_> {
     /// The group action.
@@ -53,6 +56,22 @@ impl<'a> Ctx<'a, '_> {
         self.bridge.groups.get(id).is_some_and(|group| group.spec.kind == GroupType::Select)
     }
 
+    /// What the datapath has to hash before a step can choose.
+    pub(super) fn wants_hash(&mut self, step: &PipelineStep<'_>) -> Option<DpAction> {
+        let PipelineStep::Act(Action::Group(id)) = step else { return None };
+        let bridge = self.bridge;
+        let Selector::DpHash(places) = &bridge.groups.get(id)?.selector else { return None };
+        if self.flow.common().dp_hash.get() != 0 {
+            return None;
+        }
+        self.record.depends_on_groups(bridge);
+        // A packet has no hash when it comes in. Later it may have one, from another way to the same pipeline.
+        if self.flow.common().recirc_id.get() != 0 {
+            self.wc.set_exact(Field::DpHash);
+        }
+        Some(DpAction::Hash { algorithm: places.algorithm, basis: places.basis })
+    }
+
     /// Executes a bucket on a copy of the packet.
     fn bucket(&mut self, bucket: &Bucket) {
         if !self.charge(limits::size(&bucket.actions)) {
@@ -81,6 +100,9 @@ impl<'a> Ctx<'a, '_> {
         if group.spec.kind == GroupType::FastFailover {
             return group.spec.buckets.iter().position(|bucket| self.is_live_bucket(group, bucket, &mut dead));
         }
+        if let Selector::DpHash(places) = &group.selector {
+            return self.choose_by_dp_hash(group, places);
+        }
         let hash = self.select_hash(group);
         // Highest random weight: when a bucket is removed, only its own packets get another one.
         let score = |bucket: &Bucket| {
@@ -92,10 +114,26 @@ impl<'a> Ctx<'a, '_> {
         candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(n, _)| n)
     }
 
+    fn choose_by_dp_hash(&mut self, group: &Group, places: &DpHash) -> Option<usize> {
+        let common = self.wc.0.common_mut();
+        common.dp_hash = (common.dp_hash.get() | places.mask()).into();
+        let (mut dead, mut dead_buckets) = (HashSet::new(), HashSet::new());
+        for n in places.buckets(self.flow.common().dp_hash.get()) {
+            if dead_buckets.contains(&n) {
+                continue;
+            }
+            if self.is_live_bucket(group, &group.spec.buckets[n], &mut dead) {
+                return Some(n);
+            }
+            dead_buckets.insert(n);
+        }
+        None
+    }
+
     /// The hash that decides, over the fields that the group names or those of connections.
     fn select_hash(&mut self, group: &Group) -> u64 {
         let selection = &group.spec.selection;
-        if selection.method != "hash" || selection.fields.is_empty() {
+        if !matches!(group.selector, Selector::Fields) {
             match_hashed(&self.flow, HashFields::SymmetricL4, &mut self.wc);
             return hash_fields(&self.flow, HashFields::SymmetricL4, 0);
         }

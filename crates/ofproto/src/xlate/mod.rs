@@ -222,6 +222,7 @@ pub(crate) fn translate(
         mirror_max_len: mirror::WHOLE,
         freezing: false,
         pausing: None,
+        hashing: None,
         frozen_steps: Vec::new(),
         length: known_length::KnownLength::UNKNOWN,
         priority: input.key.common().skb_priority.get(),
@@ -324,6 +325,8 @@ struct Ctx<'a, 's> {
     freezing: bool,
     /// The packet-in of a pipeline that freezes until the controller answers.
     pausing: Option<Box<freeze::Pausing>>,
+    /// What the datapath hashes before it recirculates a pipeline that freezes.
+    hashing: Option<DpAction>,
     frozen_steps: Vec<FrozenStep>,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,

@@ -68,8 +68,12 @@ fn ipv6_packets_with_addresses_took_the_flow_of_one_that_is_cut_short() {
     }
 }
 
-const SELECTIONS: &[(&str, &[(Field, u128)])] =
-    &[("", &[]), ("hash", &[(Field::NwDst, 0xff)]), ("hash", &[(Field::DlSrc, 3), (Field::UdpDst, 0xffff)])];
+const SELECTIONS: &[(&str, &[(Field, u128)])] = &[
+    ("", &[]),
+    ("dp_hash", &[]),
+    ("hash", &[(Field::NwDst, 0xff)]),
+    ("hash", &[(Field::DlSrc, 3), (Field::UdpDst, 0xffff)]),
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
@@ -95,6 +99,51 @@ proptest! {
         bed.add_flow(0, 1, Match::any(), vec![Action::Group(GroupId(1))]);
         check(&bed, &frames)?;
     }
+}
+
+/// The datapath hashes; however many connections there are, its flows are as many as there are places.
+#[test]
+fn a_select_group_takes_few_flows() {
+    let bed = bed(&[]);
+    let bucket = |(id, weight): (u32, u16)| Bucket {
+        id,
+        weight,
+        watch_port: OfPort(3 + id),
+        watch_group: GroupId::ANY,
+        actions: vec![Action::output(OfPort(3 + id))],
+    };
+    let buckets = (0..).zip([1, 3]).map(bucket).collect();
+    bed.put_group(1, &GroupSpec { kind: GroupType::Select, buckets, selection: Selection::default() });
+    let mut ip = Match::any();
+    ip.set(Field::DlType, 0x0800);
+    let rewrite = Action::set_field(Field::DlSrc, 0x0200_0000_0009);
+    bed.add_flow(0, 1, ip, vec![rewrite, Action::Group(GroupId(1)), Action::output(OfPort(2))]);
+    let send = || {
+        let mut sent = [0; 5];
+        for n in 0..=255 {
+            let ip = build::Ipv4 {
+                src: [10, 0, 0, n].into(),
+                dst: [10, 0, 1, 1].into(),
+                proto: 17,
+                ..build::Ipv4::default()
+            };
+            let packet = ip.packet(build::udp(1, 2, b"x"));
+            let frame = build::ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], &[], 0x0800, &packet);
+            for (port, sent_frame) in bed.receive(OfPort(1), &frame) {
+                assert_eq!(sent_frame[6..12], [2, 0, 0, 0, 0, 9]);
+                sent[port.0 as usize] += 1;
+            }
+        }
+        sent
+    };
+    let sent = send();
+    assert_eq!((sent[2], sent[3] + sent[4]), (256, 256));
+    assert!((24..=104).contains(&sent[3]), "a quarter of them, more or less: {sent:?}");
+    assert_eq!(send(), sent, "the same flows go the same ways");
+    let hashing = |flow: &datapath::FlowDump| flow.actions.iter().any(|a| matches!(a, datapath::Action::Hash { .. }));
+    assert_eq!(bed.datapath.flows().filter(hashing).count(), 1);
+    let flows = bed.datapath.flows().count();
+    assert!(flows <= 17, "{flows}");
 }
 
 /// A bundle uses another member once the first is down, also for packets that are cached.

@@ -363,7 +363,7 @@ pub fn encode(message: &Message, options: DecodeOptions) -> Result<Vec<u8>, TooL
     let mut out = start(message);
     match &message.body {
         Body::MultipartReply { more, reply } => {
-            let bodies = stats::put_reply(message.version, message.dialect, *more, reply, usize::MAX);
+            let bodies = stats::put_reply(message.version, message.dialect, *more, reply, usize::MAX).bodies;
             bodies.iter().for_each(|body| out.put(body));
         }
         _ => put_body(&mut out, message, options),
@@ -371,20 +371,29 @@ pub fn encode(message: &Message, options: DecodeOptions) -> Result<Vec<u8>, TooL
     close(out)
 }
 
-/// Writes a message, cutting a multipart reply into as many as it needs. An entry that no message has room
-/// for is left out.
-pub fn encode_all(message: &Message, options: DecodeOptions) -> Result<Vec<Vec<u8>>, TooLong> {
+/// A message as it is sent: as several, where it is a long multipart reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// The bytes of each.
+    pub messages: Vec<Vec<u8>>,
+    /// How many entries of the reply are in none, since no message has room for one: as for a flow that was added by a later
+    /// version, with shorter actions.
+    pub left_out: usize,
+}
+
+/// Writes a message, cutting a multipart reply into as many as it needs.
+pub fn encode_all(message: &Message, options: DecodeOptions) -> Result<Encoded, TooLong> {
     let Body::MultipartReply { more, reply } = &message.body else {
-        return Ok(vec![encode(message, options)?]);
+        return Ok(Encoded { messages: vec![encode(message, options)?], left_out: 0 });
     };
-    stats::put_reply(message.version, message.dialect, *more, reply, MAX_LEN - HEADER_LEN)
-        .into_iter()
-        .map(|body| {
-            let mut out = start(message);
-            out.put(&body);
-            close(out)
-        })
-        .collect()
+    let reply = stats::put_reply(message.version, message.dialect, *more, reply, MAX_LEN - HEADER_LEN);
+    let whole = |body: Vec<u8>| {
+        let mut out = start(message);
+        out.put(&body);
+        close(out)
+    };
+    let messages = reply.bodies.into_iter().map(whole).collect::<Result<_, _>>()?;
+    Ok(Encoded { messages, left_out: reply.left_out })
 }
 
 /// The header, with a length that [`close`] fills in.

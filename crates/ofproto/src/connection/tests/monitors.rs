@@ -155,7 +155,9 @@ fn a_connections_own_changes_are_abbreviated_and_come_before_later_answers() {
         (23, Body::FlowMod(Box::new(delete(1)))),
         (24, Body::BarrierRequest),
     ] {
-        stream.extend(encode_all(&Message::new(Version::V1_0, xid, body), DecodeOptions::default()).unwrap().concat());
+        stream.extend(
+            encode_all(&Message::new(Version::V1_0, xid, body), DecodeOptions::default()).unwrap().messages.concat(),
+        );
     }
     s.receive(&stream, START);
     bridge.flow_mod(&add_flow(2)).unwrap();

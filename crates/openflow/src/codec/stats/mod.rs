@@ -325,21 +325,15 @@ fn pull_desc(r: &mut Reader) -> Result<SwitchDesc, OfError> {
 
 /// The bodies of the messages that carry a reply: one, or as many as its length needs, all but the last
 /// with the "more" flag. `room` is what a body can be long.
-pub(super) fn put_reply(
-    version: Version,
-    dialect: Dialect,
-    more: bool,
-    reply: &MultipartReply,
-    room: usize,
-) -> Vec<Vec<u8>> {
+pub(super) fn put_reply(version: Version, dialect: Dialect, more: bool, reply: &MultipartReply, room: usize) -> Bodies {
     use MultipartReply::*;
     let single = |kind, body: &dyn Fn(&mut Vec<u8>)| {
         let mut out = Vec::new();
         put_head(&mut out, version, dialect, kind, more);
         body(&mut out);
-        vec![out]
+        Bodies { bodies: vec![out], left_out: 0 }
     };
-    let mut cut = Cutter { version, dialect, kind: kind::FLOW, room, done: Vec::new(), now: Vec::new() };
+    let mut cut = Cutter { version, dialect, kind: kind::FLOW, room, done: Vec::new(), now: Vec::new(), left_out: 0 };
     match reply {
         Desc(d) => {
             return single(kind::DESC, &|o| {
@@ -388,6 +382,14 @@ struct Cutter {
     room: usize,
     done: Vec<Vec<u8>>,
     now: Vec<u8>,
+    left_out: usize,
+}
+
+/// The bodies of a reply.
+pub(super) struct Bodies {
+    pub bodies: Vec<Vec<u8>>,
+    /// Entries for which there is no room in any.
+    pub left_out: usize,
 }
 
 impl Cutter {
@@ -411,16 +413,17 @@ impl Cutter {
                 self.done.push(std::mem::replace(&mut self.now, next));
             } else {
                 self.now.truncate(at);
+                self.left_out += 1;
             }
         }
     }
 
-    fn finish(mut self, more: bool) -> Vec<Vec<u8>> {
+    fn finish(mut self, more: bool) -> Bodies {
         self.done.push(self.now);
         let last = self.done.len() - 1;
         for (i, body) in self.done.iter_mut().enumerate() {
             body.set_u16(2, (more || i < last).into());
         }
-        self.done
+        Bodies { bodies: self.done, left_out: self.left_out }
     }
 }

@@ -6,7 +6,7 @@ mod vectors;
 
 use proptest::prelude::*;
 
-use super::{Body, DecodeOptions, FrameError, Message, Version, decode, encode, encode_all, frame_len, fuzz};
+use super::{Body, DecodeOptions, Encoded, FrameError, Message, Version, decode, encode, encode_all, frame_len, fuzz};
 
 fn round_trip(message: &Message) {
     let options = DecodeOptions { flow_mod_table_id: message.version == Version::V1_0 };
@@ -100,8 +100,8 @@ fn a_long_reply_is_cut_with_more_flags() {
     let reply = crate::MultipartReply::PortDesc(ports.clone());
     let message = Message::new(Version::V1_3, 7, Body::MultipartReply { more: false, reply });
     assert!(encode(&message, DecodeOptions::default()).is_err());
-    let parts = encode_all(&message, DecodeOptions::default()).unwrap();
-    assert_eq!(parts.len(), 3);
+    let Encoded { messages: parts, left_out } = encode_all(&message, DecodeOptions::default()).unwrap();
+    assert_eq!((parts.len(), left_out), (3, 0));
     let mut all = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let m = decode(part, DecodeOptions::default()).unwrap();
@@ -117,7 +117,36 @@ fn a_long_reply_is_cut_with_more_flags() {
 fn an_empty_reply_is_one_message() {
     let reply = crate::MultipartReply::Flow(Vec::new());
     let message = Message::new(Version::V1_0, 1, Body::MultipartReply { more: false, reply });
-    assert_eq!(encode_all(&message, DecodeOptions::default()).unwrap(), [vec![1, 17, 0, 12, 0, 0, 0, 1, 0, 1, 0, 0]]);
+    let encoded = encode_all(&message, DecodeOptions::default()).unwrap();
+    assert_eq!(encoded.messages, [vec![1, 17, 0, 12, 0, 0, 0, 1, 0, 1, 0, 0]]);
+}
+
+/// A later version can add a flow for which an earlier one has no room. The others are sent, and it is counted.
+#[test]
+fn an_entry_without_room_is_counted() {
+    let flow = |actions| crate::FlowStats {
+        matching: crate::Match::any(),
+        cookie: crate::Cookie(0),
+        table: crate::TableId(0),
+        priority: 1,
+        idle_timeout: 0,
+        hard_timeout: 0,
+        duration: std::time::Duration::ZERO,
+        idle_age: None,
+        hard_age: None,
+        packet_count: 0,
+        byte_count: 0,
+        flags: crate::FlowModFlags::empty(),
+        importance: 0,
+        instructions: crate::Instructions::apply(vec![crate::Action::DecTtl; actions]),
+    };
+    let reply = crate::MultipartReply::Flow(vec![flow(1), flow(5000), flow(2)]);
+    let message = Message::new(Version::V1_0, 7, Body::MultipartReply { more: false, reply });
+    let Encoded { messages, left_out } = encode_all(&message, DecodeOptions::default()).unwrap();
+    assert_eq!((messages.len(), left_out), (1, 1));
+    let decoded = decode(&messages[0], DecodeOptions::default()).unwrap();
+    let Body::MultipartReply { reply: crate::MultipartReply::Flow(flows), .. } = decoded.body else { panic!() };
+    assert_eq!(flows.len(), 2);
 }
 
 #[test]

@@ -100,9 +100,14 @@ impl Flags {
 
     /// `a|b` where the mask is exact, else `+a-b`, `0/0` for none.
     pub fn format_masked(&self, out: &mut String, value: u128, mask: u128) {
-        if mask & self.exact == self.exact {
-            return self.format(out, value);
+        match mask & self.exact == self.exact {
+            true => self.format(out, value),
+            false => self.format_signed(out, value, mask),
         }
+    }
+
+    /// `+a-b` whatever the mask, `0/0` for none.
+    pub fn format_signed(&self, out: &mut String, value: u128, mask: u128) {
         if mask == 0 {
             return out.push_str("0/0");
         }

@@ -10,6 +10,8 @@ const SEPARATORS: [char; 5] = [',', ' ', '\t', '\r', '\n'];
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     rest: &'a str,
+    /// White space may stand before a value.
+    loose: bool,
 }
 
 /// An item of a list.
@@ -30,7 +32,12 @@ pub struct Item<'a> {
 impl<'a> Items<'a> {
     /// The items of `text`.
     pub fn new(text: &'a str) -> Items<'a> {
-        Items { rest: text }
+        Items { rest: text, loose: false }
+    }
+
+    /// The items of `text`, where white space may stand between `key=` and its value, as in a key of the datapath.
+    pub fn loose(text: &'a str) -> Items<'a> {
+        Items { rest: text, loose: true }
     }
 
     /// What has not been read yet.
@@ -47,7 +54,10 @@ impl<'a> Items<'a> {
         let (len, closing) = match delimiter {
             None => (0, 0),
             Some('(') => (value_len(value, |c| c == ')'), 1),
-            Some(_) => (value_len(value, |c| SEPARATORS.contains(&c)), 0),
+            Some(_) => {
+                let space = if self.loose { value.len() - value.trim_start().len() } else { 0 };
+                (space + value_len(&value[space..], |c| SEPARATORS.contains(&c)), 0)
+            }
         };
         if len + closing > value.len() {
             self.rest = "";
@@ -112,10 +122,19 @@ mod tests {
         assert_eq!(Items::new("a(b").next().unwrap().unwrap_err().to_string(), "\"a(b\": missing ')'");
     }
 
+    #[test]
+    fn white_space_before_a_value() {
+        let values = |items: Items<'static>| items.map(|item| item.unwrap().value).collect::<Vec<_>>();
+        let text = "a=\n1,b= 2 ,c=";
+        assert_eq!(values(Items::loose(text)), ["\n1", " 2", ""]);
+        assert_eq!(values(Items::new(text)), ["", "", "", "", ""]);
+    }
+
     proptest! {
         #[test]
-        fn any_text_ends(text in "[a-z(),=: é]{0,60}") {
+        fn any_text_ends(text in "[a-z(),=: \n\u{3000}é]{0,60}") {
             prop_assert!(Items::new(&text).count() <= text.len());
+            prop_assert!(Items::loose(&text).count() <= text.len());
         }
     }
 }

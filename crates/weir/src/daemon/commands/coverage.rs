@@ -105,12 +105,14 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("unixctl_received", RECEIVED.load(std::sync::atomic::Ordering::Relaxed)),
         ("unixctl_replied", REPLIED.load(std::sync::atomic::Ordering::Relaxed)),
     ];
-    let macs: Vec<_> = context.engine.switch.bridges().iter().map(|bridge| bridge.mac_stats()).collect();
+    let bridges = context.engine.switch.bridges();
+    let macs: Vec<_> = bridges.iter().map(|bridge| bridge.mac_stats()).collect();
     counters.extend([
         ("mac_learning_learned", macs.iter().map(|m| m.learned).sum()),
         ("mac_learning_expired", macs.iter().map(|m| m.expired).sum()),
         ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
         ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
+        ("mac_learning_static_none_move", bridges.iter().map(|bridge| bridge.static_macs_elsewhere()).sum()),
         ("drop_action_tunnel_neigh_cache_miss", context.engine.switch.neighbour_drops()),
         ("ofproto_slow_path_overflow", context.engine.switch.slow_drops()),
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),

@@ -249,8 +249,13 @@ pub fn fdb_flush(context: &Context, args: &[String]) -> Outcome {
 pub fn fdb_add(context: &Context, args: &[String]) -> Outcome {
     let bridge = context.bridge(&args[0])?;
     let port = bridge_port(&bridge, &args[1])?;
-    bridge.add_static_mac(mac_key(&args[2], &args[3])?, port.port).map_err(|e| e.to_string())?;
-    Ok(String::new())
+    let replaced = bridge.add_static_mac(mac_key(&args[2], &args[3])?, port.port).map_err(|e| e.to_string())?;
+    let kind = |entry: &MacEntry| if entry.used.is_none() { "static" } else { "dynamic" };
+    // The same once more is no news.
+    let replaced = replaced.filter(|old| old.used.is_some() || old.port != port.port);
+    Ok(replaced.map_or_else(String::new, |old| {
+        format!("Overriding already existing {} entry on {}\n", kind(&old), port_name(old.port))
+    }))
 }
 
 /// `fdb/del`.

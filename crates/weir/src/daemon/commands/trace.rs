@@ -39,14 +39,15 @@ pub fn report(context: &Context, args: &[String]) -> Outcome {
 fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result<Trace, String> {
     let arguments = TraceArguments::parse(args)?;
     let (bridge, mut key) = find_flow(context, &arguments.words)?;
+    let limit = context.engine.switch.settings().vlan_limit;
     let frame = match (arguments.generate, arguments.frame) {
         (true, _) => Some(compose(&key, &arguments.payload)),
-        (false, Some(frame)) => {
-            key = of_frame(&frame, &key, context.engine.switch.settings().vlan_limit);
-            Some(frame)
-        }
-        (false, None) => None,
+        (false, frame) => frame.inspect(|frame| key = of_frame(frame, &key, limit)),
     };
+    // What the text says of headers behind more tags than are parsed, a packet would not show.
+    if key.common().vlan.iter().filter(|tag| tag.tci.get() & VLAN_PRESENT != 0).count() > limit.tags() {
+        key = of_frame(&compose(&key, &[]), &key, limit);
+    }
     let no_bridge = || format!("{bridge}: unknown bridge");
     let handle = context.engine.switch.bridge(&bridge).ok_or_else(no_bridge)?;
     let (ports, datapath_ports) = (Names::of_bridge(&handle), Names::of_datapath(&context.engine.datapath));

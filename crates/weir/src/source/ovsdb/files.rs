@@ -43,11 +43,11 @@ impl Files {
         let otherwise = format!("{rundir}/{bridge}.mgmt is always there for local clients");
         match target {
             Target::Unix(path) if self.within(path).is_none() => Err(format!(
-                "bridge {bridge}: not connecting to the controller {target:?}: its socket could be any in the \
-                 system; only those below {rundir} are allowed ({otherwise})"
+                "bridge {bridge}: Not connecting to socket controller \"{target}\": it could be any in the system; only \
+                 those below {rundir} are allowed ({otherwise})"
             )),
             Target::PassiveUnix(path) if !self.belongs_to(bridge, path) => Err(format!(
-                "bridge {bridge}: not listening for the controller {target:?}: its socket could take the place of any \
+                "bridge {bridge}: Not adding Unix domain socket controller \"{target}\": it could take the place of any \
                  file; only {rundir}/{bridge}.* is allowed ({otherwise})"
             )),
             _ => Ok(()),

@@ -104,13 +104,16 @@ impl OvsdbSource {
 
     /// Gives a state to the daemon. What is wrong with it is logged once.
     fn give(&mut self, state: DatabaseState) -> Loaded {
+        for refusal in state.refusals.difference(&self.told) {
+            tracing::error!("{refusal}");
+        }
         for warning in state.warnings.difference(&self.told) {
             tracing::warn!("{warning}");
         }
         for note in state.notes.difference(&self.told) {
             tracing::info!("{note}");
         }
-        self.told = &state.warnings | &state.notes;
+        self.told = &(&state.refusals | &state.warnings) | &state.notes;
         let loaded = Loaded { desired: state.desired.clone(), origins: Origins::named("Open_vSwitch") };
         self.given = Some(state);
         loaded

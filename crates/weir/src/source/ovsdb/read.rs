@@ -38,6 +38,8 @@ pub struct DatabaseState {
     pub notes: BTreeSet<String>,
     /// Other things that are wrong, in words.
     pub warnings: BTreeSet<String>,
+    /// What is refused because it would harm others.
+    pub refusals: BTreeSet<String>,
     /// The number of the configuration (`next_cfg`).
     pub next_cfg: i64,
 }
@@ -93,6 +95,24 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
         state.desired.bridges.insert(name.to_owned(), bridge);
     }
     state
+}
+
+/// Whether a name is kept for devices of the datapath itself, or of its kind of tunnels, as in OVS.
+fn is_reserved(name: &str) -> bool {
+    const TUNNELS: [&str; 10] = [
+        "erspan_sys",
+        "genev_sys",
+        "gre_sys",
+        "gtpu_sys",
+        "ip6erspan_sys",
+        "ip6gre_sys",
+        "lisp_sys",
+        "stt_sys",
+        "udp_sys",
+        "vxlan_sys",
+    ];
+    let datapath = name.strip_prefix("ovs-").is_some_and(|kind| matches!(kind, "dummy" | "netdev" | "system"));
+    datapath || TUNNELS.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl DatabaseState {
@@ -201,8 +221,8 @@ impl DatabaseState {
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
-            // Zero is for as many as can be.
-            vlan_limit: if vlans == Some(1) { 1 } else { default.vlan_limit },
+            // As OVS's. Zero is for as many as can be.
+            vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default
         }
     }
@@ -263,10 +283,10 @@ impl DatabaseState {
         }
         bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
-            if let Some((target, settings)) = self.controller(controller, name)
-                && self.or_warn(Some(rules.files.controller(name, &target))).is_some()
-            {
-                bridge.controllers.insert(target, settings);
+            let Some((target, settings)) = self.controller(controller, name) else { continue };
+            match rules.files.controller(name, &target) {
+                Ok(()) => drop(bridge.controllers.insert(target, settings)),
+                Err(refusal) => drop(self.refusals.insert(refusal)),
             }
         }
         bridge
@@ -336,6 +356,11 @@ impl DatabaseState {
 
     /// What an interface is to be, or why it cannot be had.
     fn interface(&mut self, row: &Row, name: &str, dummies: bool, rules: &Rules) -> Result<Interface, String> {
+        if is_reserved(name) {
+            // As in OVS, the reason is in the log alone.
+            self.warn(format!("could not create interface {name}, name is reserved"));
+            return Err(String::new());
+        }
         let kind = device_kind(row.string("type").unwrap_or_default(), dummies, rules.dummy);
         let options = self.options(row, name, kind, rules)?;
         let other = |key| row.map_string("other_config", key);

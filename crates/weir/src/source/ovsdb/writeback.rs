@@ -196,7 +196,7 @@ impl Writer<'_> {
         let empty = Datum::default;
         let columns = [
             ("ofport", OFPORT_NONE.into()),
-            ("error", reason.into()),
+            ("error", optional(Some(reason).filter(|reason| !reason.is_empty()))),
             ("mac_in_use", empty()),
             ("mtu", empty()),
             ("link_state", empty()),
