@@ -44,6 +44,7 @@ mod worker;
 
 pub use account::Account;
 pub use action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet};
+pub use actions::encap::{MADE_UP, made_up_header};
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

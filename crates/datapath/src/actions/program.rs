@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use packet::flow::extract::Layers;
+use packet::wire::ethertype;
 use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
 
 use crate::action::{Action, Decapsulation, Encapsulation, MAX_NESTING, PortNo, Punt, Rewrite};
 use crate::actions::compact::CompactRewrite;
+use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 
@@ -84,6 +86,14 @@ pub enum Step {
         /// Ethernet type of what is left.
         ethertype: u16,
     },
+    /// Make the frame a packet without Ethernet.
+    PopEthernet,
+    /// Say that the packet has Ethernet.
+    HasEthernet,
+    /// Put a header before the whole packet.
+    PushHeader(Box<PushedHeader>),
+    /// Take away a network service header.
+    PopNsh,
     /// Compute dp_hash.
     Hash {
         /// Seed.
@@ -95,6 +105,15 @@ pub enum Step {
     CtClear,
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
+}
+
+/// What [`Step::PushHeader`] puts before packets.
+#[derive(Debug)]
+pub struct PushedHeader {
+    /// The header.
+    pub bytes: Vec<u8>,
+    /// Its Ethernet type.
+    pub ethertype: u16,
 }
 
 /// The disposition of a packet: an operation that consumes it.
@@ -160,7 +179,17 @@ impl Program {
                     (rewrite.key.common_mut().dl_src, rewrite.key.common_mut().dl_dst) = (*src, *dst);
                     rewrite.mask.set_exact(Field::DlSrc);
                     rewrite.mask.set_exact(Field::DlDst);
-                    Step::Rewrite(Box::new(Rewriter::new(&rewrite)))
+                    steps.push(Step::Rewrite(Box::new(Rewriter::new(&rewrite))));
+                    Step::HasEthernet
+                }
+                Action::PopEthernet => Step::PopEthernet,
+                Action::PushNsh(header) => {
+                    Step::PushHeader(Box::new(PushedHeader { bytes: header.to_bytes(), ethertype: ethertype::NSH }))
+                }
+                Action::PopNsh => Step::PopNsh,
+                Action::AddMpls { ethertype, lse } => {
+                    let bytes = lse.to_be_bytes().to_vec();
+                    Step::PushHeader(Box::new(PushedHeader { bytes, ethertype: *ethertype }))
                 }
                 Action::PushVlan { tpid, tci } => {
                     Step::PushVlan { tpid: *tpid, tci: *tci & !packet::flow::VLAN_PRESENT }
@@ -186,7 +215,15 @@ impl Program {
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
+            let frames = matches!(&step, Step::TunnelPush(push) if push.headers.skipped() != 0);
+            if frames && matches!(steps.last(), Some(Step::PopEthernet)) {
+                // The headers of the tunnel take the place of that of Ethernet.
+                steps.pop();
+            }
             steps.push(step);
+            if frames {
+                steps.push(Step::HasEthernet);
+            }
             if ends {
                 break;
             }
@@ -206,6 +243,7 @@ impl Program {
             steps.extend(program.steps);
             end = program.end;
         }
+        leave_out_unread_types(&mut steps, &end);
         let mut needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
         let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(_)));
         if needs != Needs::Nothing && pushes_tunnel {
@@ -292,6 +330,7 @@ impl Program {
         let of_step = |step: &Step| match step {
             Step::PushVlan { .. } => 4,
             Step::TunnelPush(headers) => headers.headers.len() as u32,
+            Step::PushHeader(header) => (MADE_UP + header.bytes.len()) as u32,
             _ => 0,
         };
         self.steps.iter().map(of_step).sum()
@@ -323,6 +362,21 @@ impl Program {
     }
 }
 
+/// Leaves out the steps that note a packet's type where nothing reads it: most packets are only sent after they have got
+/// their header of Ethernet.
+fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
+    if !steps.iter().any(|step| matches!(step, Step::HasEthernet)) {
+        return;
+    }
+    let mut is_read = end.reads_type();
+    for at in (0..steps.len()).rev() {
+        match &steps[at] {
+            Step::HasEthernet if !is_read => drop(steps.remove(at)),
+            step => is_read |= step.reads_type(),
+        }
+    }
+}
+
 /// The compact form of a program with these steps, if it has one.
 fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
     let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
@@ -336,6 +390,10 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             Step::Copy(_)
             | Step::PushMpls { .. }
             | Step::PopMpls { .. }
+            | Step::PopEthernet
+            | Step::HasEthernet
+            | Step::PushHeader(_)
+            | Step::PopNsh
             | Step::Hash { .. }
             | Step::Ct(_)
             | Step::CtClear
@@ -356,6 +414,7 @@ impl Step {
             Step::Rewrite(_) => Needs::Headers,
             Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) => Needs::Nothing,
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => Needs::Key,
         }
     }
 
@@ -364,11 +423,18 @@ impl Step {
             Step::Copy(copy) => copy.writes_metadata(),
             Step::Rewrite(rewriter) => rewriter.is_of_key(),
             Step::Hash { .. } | Step::Ct(_) | Step::CtClear => true,
-            Step::PushVlan { .. }
-            | Step::PopVlan
-            | Step::PushMpls { .. }
-            | Step::PopMpls { .. }
-            | Step::TunnelPush(_) => false,
+            // The packet type.
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
+            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::TunnelPush(_) => false,
+        }
+    }
+
+    /// Whether it depends on the packet's type, or hands it on.
+    fn reads_type(&self) -> bool {
+        match self {
+            Step::Copy(copy) => copy.reads_type(),
+            Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
+            _ => false,
         }
     }
 
@@ -389,6 +455,7 @@ impl Step {
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
             Step::TunnelPush(headers) => return headers.push(packet),
             Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => {}
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => {}
         }
         true
     }
@@ -418,6 +485,10 @@ impl Disposition {
             | Disposition::Punt(_)
             | Disposition::Drop(_) => false,
         }
+    }
+
+    fn reads_type(&self) -> bool {
+        !matches!(self, Disposition::Output { .. } | Disposition::TunnelPop(_) | Disposition::Drop(_))
     }
 
     fn recirculations(&self) -> u16 {
@@ -467,6 +538,21 @@ mod tests {
     }
 
     #[test]
+    fn the_type_of_a_packet_is_noted_where_something_reads_it() {
+        let push = Action::PushEthernet { src: [1; 6], dst: [2; 6] };
+        let sent = Program::compile(&[push.clone(), output(1)]);
+        assert!(matches!(sent.steps[..], [Step::Rewrite(_)]));
+        assert!(sent.needs() == Needs::Nothing && sent.rewrites_to() == Some(PortNo(1)));
+        let again = Program::compile(&[push.clone(), output(1), Action::Recirc(1)]);
+        assert!(matches!(again.steps[..], [Step::Rewrite(_), Step::HasEthernet, Step::Copy(_)]));
+        assert!(again.needs() == Needs::Key && again.writes_metadata());
+        let header = Action::AddMpls { ethertype: 0x8847, lse: 0x140 };
+        let labelled = Program::compile(&[push, header, output(1)]);
+        assert!(matches!(labelled.steps[..], [Step::Rewrite(_), Step::HasEthernet, Step::PushHeader(_)]));
+        assert_eq!(labelled.growth(), 18);
+    }
+
+    #[test]
     fn what_programs_need_to_know() {
         use crate::action::{PacketInPunt, Punt, Rewrite};
         use packet::Field;
@@ -498,7 +584,8 @@ mod tests {
             assert_eq!(alone.needs(), needs, "{action:?}");
             let copies = matches!(action, Action::Recirc(_) | Action::Punt(_));
             let is_metadata = metadata.contains(&action);
-            assert_eq!(alone.writes_metadata(), is_metadata || matches!(action, Action::Hash { .. }), "{action:?}");
+            let writes = is_metadata || matches!(action, Action::Hash { .. } | Action::PopMpls { .. });
+            assert_eq!(alone.writes_metadata(), writes, "{action:?}");
             let rewrites = (needs != Needs::Key && !copies && !is_metadata).then_some(PortNo(1));
             assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
             // Also in a nested program, and beside steps that need less.

@@ -19,6 +19,7 @@ use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
 use parking_lot::Mutex;
 use tunnel::fields::FieldTable;
+use tunnel::matching::PacketType;
 
 pub(crate) use crate::model::shared::{BridgeId, PatchCounters};
 
@@ -53,6 +54,8 @@ pub(crate) struct Forwarding {
     pub hops_changed: u64,
     /// What is sent to a tunnel port goes to its carrier as it is, with the metadata of the tunnel (`ofproto/tnl-push-pop off`).
     pub without_push_pop: bool,
+    /// Packets that get labels before all of their headers are translated one by one: an operator may say so.
+    pub without_add_mpls: bool,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.
@@ -245,6 +248,15 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
+    /// Whether packets without Ethernet can be sent here.
+    pub fn takes_bare(&self) -> bool {
+        match &self.device {
+            Device::Patch { .. } => true,
+            Device::Tunnel(tunnel) => tunnel.config.packet_type != PacketType::LegacyL2,
+            Device::Datapath(_) => false,
+        }
+    }
+
     /// Whether what is sent here can arrive: the port is enabled and has a carrier.
     pub fn is_live(&self) -> bool {
         match &self.device {
