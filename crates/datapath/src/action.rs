@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use packet::Key;
+use packet::wire::nsh;
 use packet::{Field, flow::Mask};
 
 pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
@@ -79,13 +80,26 @@ pub enum Action {
         /// For the others.
         others: Vec<Action>,
     },
-    /// Give a packet without Ethernet a header of it. Here, packets that tunnels have carried without one have a made-up header, which gets
+    /// Give a packet without Ethernet a header of it. Here, such packets have a made-up header (see `actions/encap.rs`), which gets
     /// these addresses.
     PushEthernet {
         /// Source.
         src: [u8; 6],
         /// Destination.
         dst: [u8; 6],
+    },
+    /// Make a frame without VLAN tags a packet without Ethernet.
+    PopEthernet,
+    /// Put a network service header before the whole packet.
+    PushNsh(Arc<nsh::Repr>),
+    /// Take away the network service header that a packet without Ethernet begins with.
+    PopNsh,
+    /// Put an MPLS label stack entry before the whole packet, its header of Ethernet included.
+    AddMpls {
+        /// Ethernet type: 0x8847 or 0x8848.
+        ethertype: u16,
+        /// The whole entry.
+        lse: u32,
     },
     /// Put the headers of a tunnel before the packet.
     TunnelPush(Arc<Encapsulation>),
@@ -115,8 +129,6 @@ pub enum HashAlgorithm {
 pub struct TunnelSet {
     /// The outer headers, and that of the tunnel.
     pub metadata: tunnel::metadata::Metadata,
-    /// Whether the tunnel carries packets without Ethernet.
-    pub is_bare: bool,
 }
 
 /// The values and mask of [`Action::Set`].

@@ -84,6 +84,7 @@ reasons! {
         TooManyResubmits "too_many_resubmits" "The OpenFlow tables resubmit too often.";
         StackTooDeep "stack_too_deep" "The OpenFlow tables push too much on the stack.";
         TooManyLabels "too_many_labels" "More MPLS labels or VLAN tags than can be handled.";
+        UnsupportedPacketType "unsupported_packet_type" "A header cannot be put before such a packet, or not be taken away from it.";
         TunnelPort "tunnel_port" "No tunnel port takes packets from this address with this key.";
         TunnelRoute "tunnel_route" "No route leads to the other end of the tunnel, or none by a port of a bridge.";
         TunnelBuild "tunnel_build" "The tunnel has no headers for such a packet.";

@@ -49,6 +49,7 @@ pub use account::Account;
 pub use action::{
     Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet,
 };
+pub use actions::encap::{MADE_UP, made_up_header};
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

@@ -10,6 +10,7 @@ use packet::flow::{Mask, extract::Layers};
 use packet::{Key, Packet, Time};
 
 use crate::action::{Action, PortNo, Punt};
+use crate::actions::encap::MADE_UP;
 use crate::drop::DropReason;
 
 /// The slow path.
@@ -122,6 +123,21 @@ impl FlowStats {
         self.bytes += other.bytes;
         self.used = self.used.max(other.used);
         self.tcp_flags |= other.tcp_flags;
+    }
+
+    /// The counters as they are shown: the made-up header of Ethernet of packets without one is no part of them.
+    #[must_use]
+    pub(crate) fn without_made_up(self, is_bare: bool) -> FlowStats {
+        let made_up = if is_bare { self.packets * MADE_UP as u64 } else { 0 };
+        FlowStats { bytes: self.bytes.saturating_sub(made_up), ..self }
+    }
+}
+
+impl Miss {
+    /// Bytes of the packet, without a header of Ethernet that is made up.
+    pub fn bytes(&self) -> u64 {
+        let made_up = if self.key.common().packet_type.get() == 0 { 0 } else { MADE_UP };
+        self.packet.len().saturating_sub(made_up) as u64
     }
 }
 

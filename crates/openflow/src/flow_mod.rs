@@ -55,6 +55,8 @@ pub struct FlowMod {
     pub matching: Match,
     /// Instructions.
     pub instructions: Instructions,
+    /// Actions that take away or look at a header need not have a match that guarantees it (OpenFlow 1.0).
+    pub lenient: bool,
 }
 
 impl FlowMod {
@@ -79,6 +81,7 @@ impl FlowMod {
             buffer_id: None,
             matching,
             instructions,
+            lenient: false,
         }
     }
 }

@@ -28,6 +28,9 @@ const fn feature(name: &'static str, title: &'static str, value: FeatureValue) -
 /// The one that can be turned off.
 pub const TUNNEL_PUSH_POP: &str = "tnl_push_pop";
 
+/// MPLS label stack entries before whole packets. Can be turned off: then packets that get one are translated one by one.
+pub const ADD_MPLS: &str = "add_mpls";
+
 /// In the order in which OVS lists them.
 pub const FEATURES: &[Feature] = &[
     feature("masked_set_action", "Masked set action", Flag(true)),
@@ -45,7 +48,7 @@ pub const FEATURES: &[Feature] = &[
     feature("explicit_drop_action", "Explicit Drop action", Flag(false)),
     feature("lb_output_action", "Optimized Balance TCP mode", Flag(false)),
     feature("ct_zero_snat", "Conntrack all-zero IP SNAT", Flag(true)),
-    feature("add_mpls", "MPLS Label add", Flag(false)),
+    feature(ADD_MPLS, "MPLS Label add", Flag(true)),
     feature("max_vlan_headers", "Max VLAN headers", Number(2)),
     feature("max_mpls_depth", "Max MPLS depth", Number(3)),
     feature("recirc", "Recirc", Flag(true)),

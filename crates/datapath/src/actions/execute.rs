@@ -10,6 +10,7 @@ use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
 use crate::action::PortNo;
+use crate::actions::encap;
 use crate::actions::flow_hash::{connection_hash, flow_hash};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::conntrack::{Conntrack, metadata};
@@ -74,7 +75,10 @@ impl<'a> KeyView<'a> {
                 self.key.common_mut().dl_type.set(*ethertype);
                 KeyValidity::Headers
             }
+            Step::HasEthernet => return,
+            Step::PopEthernet => KeyValidity::Headers,
             Step::PopMpls { .. } | Step::TunnelPush(_) => KeyValidity::Nothing,
+            Step::PushHeader(_) | Step::PopNsh => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
         if self.validity != KeyValidity::Nothing {
@@ -180,12 +184,18 @@ pub enum Stepped {
     NotPushed,
     /// It exceeds the rate of a meter.
     Exceeds,
+    /// It does not have the header that was to be taken away.
+    Malformed,
 }
 
 impl Stepped {
     #[inline(always)]
     fn done(has_buffer: bool) -> Stepped {
         if has_buffer { Stepped::Done } else { Stepped::NoBuffer }
+    }
+
+    fn found(has_header: bool) -> Stepped {
+        if has_header { Stepped::Done } else { Stepped::Malformed }
     }
 }
 
@@ -211,6 +221,7 @@ impl Executor {
                 Stepped::NoBuffer => return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port()),
                 Stepped::NotPushed => return self.outputs.retire_one(packet, DropReason::TunnelPush, view.in_port()),
                 Stepped::Exceeds => return self.outputs.retire_one(packet, DropReason::Meter, view.in_port()),
+                Stepped::Malformed => return self.outputs.retire_one(packet, DropReason::Malformed, view.in_port()),
                 Stepped::Unfinished => return self.run_finished(rest, end, packet, view, next),
                 Stepped::Fragment => match self.track_fragment(rest, end, packet, view, next) {
                     Some(alone) => packet = alone,
@@ -240,6 +251,17 @@ impl Executor {
                 if let Some(copy) = self.copy(packet, view.in_port()) {
                     self.dispose_of_copy(what, copy, view, next);
                 }
+            }
+            Step::PopMpls { ethertype } if encap::is_bare_mpls(view.key) => {
+                return Stepped::found(encap::pop_bare_mpls(packet, view.key, *ethertype));
+            }
+            Step::PopEthernet => encap::pop_ethernet(packet, view.key),
+            Step::HasEthernet => view.key.common_mut().packet_type.set(0),
+            Step::PopNsh => return Stepped::found(encap::pop_nsh(packet, view.key)),
+            // No device knows of what it would have to look at behind the header.
+            Step::PushHeader(_) if *packet.offload() != Offload::NONE => return Stepped::Unfinished,
+            Step::PushHeader(header) => {
+                return Stepped::done(encap::push_header(packet, view.key, &header.bytes, header.ethertype));
             }
             Step::Rewrite(_) | Step::PushMpls { .. } | Step::PopMpls { .. } => {
                 view.refresh(packet.data(), false, self.vlan_limit);
@@ -393,11 +415,13 @@ impl Executor {
         self.count_segments(parts, result, view.in_port());
     }
 
-    /// Does what is left to do for a packet before it enters a tunnel, and goes on with the steps, the first of which puts
-    /// the tunnel's headers before each packet that it has become.
+    /// Does what is left to do for a packet before it gets other headers, and goes on with the steps, the first of which puts
+    /// these before each packet that it has become.
     #[cold]
     fn run_finished(&mut self, steps: &[Step], end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
-        let Some((Step::TunnelPush(headers), later)) = steps.split_first() else { return };
+        let Some((Step::TunnelPush(headers), later)) = steps.split_first() else {
+            return self.run_completed(steps, end, packet, view, next);
+        };
         let (memory, mut parts) = (packet.memory(), 0);
         let result = headers.push_completed(packet, memory, &mut |part, pushed| {
             parts += 1;
@@ -408,6 +432,19 @@ impl Executor {
                 view.follow(&steps[0]);
                 executor.run_rest(later, end, part, view, next);
             });
+        });
+        self.count_segments(parts, result, view.in_port());
+    }
+
+    /// Completes all offloads of a packet, and goes on with the steps for each packet that it has become.
+    #[cold]
+    fn run_completed(&mut self, steps: &[Step], end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
+        let (memory, mut parts) = (packet.memory(), 0);
+        let result = complete(packet, Offloads::default(), memory, &mut |mut part| {
+            parts += 1;
+            // What was found out about the frame is not about the packet with its new header.
+            *part.offload_mut() = Offload::NONE;
+            self.with_key_copy(view, |executor, view| executor.run_rest(steps, end, part, view, next));
         });
         self.count_segments(parts, result, view.in_port());
     }

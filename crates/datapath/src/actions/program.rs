@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use packet::flow::extract::Layers;
+use packet::wire::ethertype;
 use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
 
 use crate::action::{Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PortNo, Punt, Rewrite};
 use crate::actions::compact::CompactRewrite;
+use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::drop::DropReason;
 use crate::meter::Meter;
@@ -85,6 +87,14 @@ pub enum Step {
         /// Ethernet type of what is left.
         ethertype: u16,
     },
+    /// Make the frame a packet without Ethernet.
+    PopEthernet,
+    /// Say that the packet has Ethernet.
+    HasEthernet,
+    /// Put a header before the whole packet.
+    PushHeader(Box<PushedHeader>),
+    /// Take away a network service header.
+    PopNsh,
     /// Compute dp_hash.
     Hash {
         /// Of which headers.
@@ -100,6 +110,15 @@ pub enum Step {
     TunnelPush(Arc<Encapsulation>),
     /// Drop the packet if it exceeds a rate, or raise its drop precedence.
     Meter(Arc<Meter>),
+}
+
+/// What [`Step::PushHeader`] puts before packets.
+#[derive(Debug)]
+pub struct PushedHeader {
+    /// The header.
+    pub bytes: Vec<u8>,
+    /// Its Ethernet type.
+    pub ethertype: u16,
 }
 
 /// The disposition of a packet: an operation that consumes it.
@@ -165,7 +184,17 @@ impl Program {
                     (rewrite.key.common_mut().dl_src, rewrite.key.common_mut().dl_dst) = (*src, *dst);
                     rewrite.mask.set_exact(Field::DlSrc);
                     rewrite.mask.set_exact(Field::DlDst);
-                    Step::Rewrite(Box::new(Rewriter::new(&rewrite)))
+                    steps.push(Step::Rewrite(Box::new(Rewriter::new(&rewrite))));
+                    Step::HasEthernet
+                }
+                Action::PopEthernet => Step::PopEthernet,
+                Action::PushNsh(header) => {
+                    Step::PushHeader(Box::new(PushedHeader { bytes: header.to_bytes(), ethertype: ethertype::NSH }))
+                }
+                Action::PopNsh => Step::PopNsh,
+                Action::AddMpls { ethertype, lse } => {
+                    let bytes = lse.to_be_bytes().to_vec();
+                    Step::PushHeader(Box::new(PushedHeader { bytes, ethertype: *ethertype }))
                 }
                 Action::PushVlan { tpid, tci } => {
                     Step::PushVlan { tpid: *tpid, tci: *tci & !packet::flow::VLAN_PRESENT }
@@ -192,7 +221,15 @@ impl Program {
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
+            let frames = matches!(&step, Step::TunnelPush(push) if push.headers.skipped() != 0);
+            if frames && matches!(steps.last(), Some(Step::PopEthernet)) {
+                // The headers of the tunnel take the place of that of Ethernet.
+                steps.pop();
+            }
             steps.push(step);
+            if frames {
+                steps.push(Step::HasEthernet);
+            }
             if ends {
                 break;
             }
@@ -212,6 +249,7 @@ impl Program {
             steps.extend(program.steps);
             end = program.end;
         }
+        leave_out_unread_types(&mut steps, &end);
         let mut needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
         let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(_)));
         if needs != Needs::Nothing && pushes_tunnel {
@@ -298,6 +336,7 @@ impl Program {
         let of_step = |step: &Step| match step {
             Step::PushVlan { .. } => 4,
             Step::TunnelPush(headers) => headers.headers.len() as u32,
+            Step::PushHeader(header) => (MADE_UP + header.bytes.len()) as u32,
             _ => 0,
         };
         self.steps.iter().map(of_step).sum()
@@ -329,6 +368,21 @@ impl Program {
     }
 }
 
+/// Leaves out the steps that note a packet's type where nothing reads it: most packets are only sent after they have got
+/// their header of Ethernet.
+fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
+    if !steps.iter().any(|step| matches!(step, Step::HasEthernet)) {
+        return;
+    }
+    let mut is_read = end.reads_type();
+    for at in (0..steps.len()).rev() {
+        match &steps[at] {
+            Step::HasEthernet if !is_read => drop(steps.remove(at)),
+            step => is_read |= step.reads_type(),
+        }
+    }
+}
+
 /// The compact form of a program with these steps, if it has one.
 fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
     let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
@@ -342,6 +396,10 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             Step::Copy(_)
             | Step::PushMpls { .. }
             | Step::PopMpls { .. }
+            | Step::PopEthernet
+            | Step::HasEthernet
+            | Step::PushHeader(_)
+            | Step::PopNsh
             | Step::Hash { .. }
             | Step::Ct(_)
             | Step::CtClear
@@ -366,6 +424,7 @@ impl Step {
                 Needs::Nothing
             }
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => Needs::Key,
         }
     }
 
@@ -374,12 +433,20 @@ impl Step {
             Step::Copy(copy) => copy.writes_metadata(),
             Step::Rewrite(rewriter) => rewriter.is_of_key(),
             Step::Hash { .. } | Step::Ct(_) | Step::CtClear => true,
-            Step::PushVlan { .. }
-            | Step::PopVlan
-            | Step::PushMpls { .. }
-            | Step::PopMpls { .. }
-            | Step::TunnelPush(_)
-            | Step::Meter(_) => false,
+            // The packet type.
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
+            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::TunnelPush(_) | Step::Meter(_) => {
+                false
+            }
+        }
+    }
+
+    /// Whether it depends on the packet's type, or hands it on.
+    fn reads_type(&self) -> bool {
+        match self {
+            Step::Copy(copy) => copy.reads_type(),
+            Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
+            _ => false,
         }
     }
 
@@ -400,6 +467,7 @@ impl Step {
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
             Step::TunnelPush(headers) => return headers.push(packet),
             Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Meter(_) => {}
+            Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => {}
         }
         true
     }
@@ -429,6 +497,10 @@ impl Disposition {
             | Disposition::Punt(_)
             | Disposition::Drop(_) => false,
         }
+    }
+
+    fn reads_type(&self) -> bool {
+        !matches!(self, Disposition::Output { .. } | Disposition::TunnelPop(_) | Disposition::Drop(_))
     }
 
     fn recirculations(&self) -> u16 {
@@ -478,6 +550,21 @@ mod tests {
     }
 
     #[test]
+    fn the_type_of_a_packet_is_noted_where_something_reads_it() {
+        let push = Action::PushEthernet { src: [1; 6], dst: [2; 6] };
+        let sent = Program::compile(&[push.clone(), output(1)]);
+        assert!(matches!(sent.steps[..], [Step::Rewrite(_)]));
+        assert!(sent.needs() == Needs::Nothing && sent.rewrites_to() == Some(PortNo(1)));
+        let again = Program::compile(&[push.clone(), output(1), Action::Recirc(1)]);
+        assert!(matches!(again.steps[..], [Step::Rewrite(_), Step::HasEthernet, Step::Copy(_)]));
+        assert!(again.needs() == Needs::Key && again.writes_metadata());
+        let header = Action::AddMpls { ethertype: 0x8847, lse: 0x140 };
+        let labelled = Program::compile(&[push, header, output(1)]);
+        assert!(matches!(labelled.steps[..], [Step::Rewrite(_), Step::HasEthernet, Step::PushHeader(_)]));
+        assert_eq!(labelled.growth(), 18);
+    }
+
+    #[test]
     fn what_programs_need_to_know() {
         use crate::action::{PacketInPunt, Punt, Rewrite};
         use packet::Field;
@@ -509,7 +596,8 @@ mod tests {
             assert_eq!(alone.needs(), needs, "{action:?}");
             let copies = matches!(action, Action::Recirc(_) | Action::Punt(_));
             let is_metadata = metadata.contains(&action);
-            assert_eq!(alone.writes_metadata(), is_metadata || matches!(action, Action::Hash { .. }), "{action:?}");
+            let writes = is_metadata || matches!(action, Action::Hash { .. } | Action::PopMpls { .. });
+            assert_eq!(alone.writes_metadata(), writes, "{action:?}");
             let rewrites = (needs != Needs::Key && !copies && !is_metadata).then_some(PortNo(1));
             assert_eq!(alone.rewrites_to(), rewrites, "{action:?}");
             // Also in a nested program, and beside steps that need less.

@@ -25,7 +25,7 @@ use tunnel::{ecn, metadata};
 use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
-use crate::pipeline::metadata::TunnelOptions;
+use crate::pipeline::metadata::TunnelledRest;
 use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
@@ -211,13 +211,13 @@ fn has_ports(proto: u8) -> bool {
 
 impl Decapsulation {
     /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
-    /// `block` and `options`.
+    /// `block` and `rest`.
     #[inline]
     pub fn pop(
         &self,
         packet: &mut Packet,
         block: &mut block::Tunnel,
-        options: &mut TunnelOptions,
+        rest: &mut TunnelledRest,
     ) -> Result<PortNo, DropReason> {
         let offload = *packet.offload();
         // The frame that carries the tunnel has no tags: the underlay's bridge has removed them.
@@ -244,7 +244,8 @@ impl Decapsulation {
             Payload::Packet(number) => Some(number),
             Payload::Message => return Err(DropReason::TunnelHeader),
         };
-        options.set(carried.options);
+        rest.options.set(carried.options);
+        rest.packet_type = bare.map_or(0, packet::flow::packet_type);
         let (outer_tos, inner, end) = (carried.tos, start + carried.start, start + carried.end);
         // UDP has a length of its own. Otherwise, what is behind the packet in a longer frame than the shortest is no padding. It is
         // passed on, as in Open vSwitch, which looks at no length of IP.

@@ -36,9 +36,9 @@ impl Executor {
         for (at, packet) in packets.iter_mut().enumerate() {
             // Packets stay where they are, and what is known of them is written where it belongs: nothing is read soon that was just
             // written in other pieces.
-            match pop.pop(packet, batch.metadata.tunnel_mut(left), &mut self.tunnelled.options) {
+            match pop.pop(packet, batch.metadata.tunnel_mut(left), &mut self.tunnelled.rest) {
                 Ok(_) => {
-                    batch.metadata.finish_tunnelled(left, pop.port, &self.tunnelled.options);
+                    batch.metadata.finish_tunnelled(left, pop.port, &self.tunnelled.rest);
                     left += 1;
                 }
                 Err(reason) => {
@@ -75,7 +75,7 @@ impl Executor {
         if let Some(reason) = self.refuses(next) {
             return self.outputs.retire_one(packet, reason, in_port);
         }
-        match pop.pop(&mut packet, &mut self.tunnelled.block, &mut self.tunnelled.options) {
+        match pop.pop(&mut packet, &mut self.tunnelled.block, &mut self.tunnelled.rest) {
             Ok(port) => {
                 if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
                     self.counters.joined.add(1);

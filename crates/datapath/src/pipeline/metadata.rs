@@ -36,8 +36,16 @@ type CarriedBlocks = [Block; CARRIED_BLOCKS.len()];
 pub struct Tunnelled {
     /// All but the options.
     pub block: block::Tunnel,
+    /// The rest.
+    pub rest: TunnelledRest,
+}
+
+/// What of [`Tunnelled`] has no place in the tunnel's block.
+pub struct TunnelledRest {
     /// The options.
     pub options: TunnelOptions,
+    /// The packet type of what was carried.
+    pub packet_type: u32,
 }
 
 /// The options of a packet that has left a tunnel.
@@ -55,7 +63,7 @@ const FIRST_OPTIONS: usize = 2;
 impl Default for Tunnelled {
     fn default() -> Tunnelled {
         let options = TunnelOptions { bytes: [0; OPTIONS], len: 0 };
-        Tunnelled { block: zerocopy::FromZeros::new_zeroed(), options }
+        Tunnelled { block: zerocopy::FromZeros::new_zeroed(), rest: TunnelledRest { options, packet_type: 0 } }
     }
 }
 
@@ -110,7 +118,7 @@ impl Metadata {
     #[inline(always)]
     pub fn take_tunnelled(&mut self, i: usize, in_port: PortNo, tunnelled: &Tunnelled) {
         *self.tunnel_mut(i) = tunnelled.block;
-        self.finish_tunnelled(i, in_port, &tunnelled.options);
+        self.finish_tunnelled(i, in_port, &tunnelled.rest);
     }
 
     /// The place for what the headers of a tunnel said about a packet, all but the options.
@@ -122,13 +130,15 @@ impl Metadata {
 
     /// As [`take_tunnelled`](Metadata::take_tunnelled), where the tunnel's block is in place.
     #[inline(always)]
-    pub fn finish_tunnelled(&mut self, i: usize, in_port: PortNo, options: &TunnelOptions) {
+    pub fn finish_tunnelled(&mut self, i: usize, in_port: PortNo, rest: &TunnelledRest) {
         let [a, b, c, d] = in_port.0.to_be_bytes();
         self.common[i] = [0; COMMON_WORDS];
         self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        let [a, b, c, d] = rest.packet_type.to_be_bytes();
+        self.common[i][PACKET_TYPE / 2] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
         self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
-        if options.len != 0 {
-            self.take_options(i, options);
+        if rest.options.len != 0 {
+            self.take_options(i, &rest.options);
         }
     }
 
@@ -146,12 +156,13 @@ impl Metadata {
         let Some(blocks) = &self.blocks else { return false };
         let has_options = self.present[i].has(CARRIED_BLOCKS[FIRST_OPTIONS]);
         let same_options = || {
-            let options = tunnelled.options.bytes.as_chunks::<64>().0;
+            let options = tunnelled.rest.options.bytes.as_chunks::<64>().0;
             options.iter().zip(&blocks[i][FIRST_OPTIONS..]).all(|(bytes, block)| block.0 == *bytes)
         };
         self.present[i].has(BlockId::Tunnel)
             && blocks[i][TUNNEL] == Block(zerocopy::transmute!(tunnelled.block))
-            && has_options == (tunnelled.options.len != 0)
+            && self.packet_type(i) == tunnelled.rest.packet_type
+            && has_options == (tunnelled.rest.options.len != 0)
             && (!has_options || same_options())
     }
 
@@ -213,7 +224,12 @@ impl Metadata {
     /// Whether a packet is an Ethernet frame (packet type zero).
     #[inline(always)]
     pub fn is_ethernet(&self, i: usize) -> bool {
-        half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE) == 0
+        self.packet_type(i) == 0
+    }
+
+    #[inline(always)]
+    fn packet_type(&self, i: usize) -> u32 {
+        u32::from_be(half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE))
     }
 
     /// Calls `take` with a half word of each of some packets: as [`half_word`](Metadata::half_word), without what is the same for all.

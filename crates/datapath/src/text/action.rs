@@ -9,7 +9,7 @@ use packet::put;
 use super::argument::{argument, integer};
 use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
-use super::{Context, Error, ct, tunnel};
+use super::{Context, Error, ct, nsh, tunnel};
 use crate::action::{Action, HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
@@ -24,6 +24,11 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("pop_vlan", "pop_vlan: remove the outermost VLAN tag"),
     ("push_mpls", "push_mpls(label=L,tc=C,ttl=T,bos=B,eth_type=TYPE): push an MPLS label stack entry"),
     ("pop_mpls", "pop_mpls(eth_type=TYPE): remove the outermost MPLS label stack entry"),
+    ("add_mpls", "add_mpls(label=L,tc=C,ttl=T,bos=B,eth_type=TYPE): put an MPLS entry before the whole packet"),
+    ("push_eth", "push_eth(src=MAC,dst=MAC): give a packet without Ethernet a header of it"),
+    ("pop_eth", "pop_eth: make a frame a packet without Ethernet"),
+    ("push_nsh", "push_nsh(flags=F,ttl=T,mdtype=N,np=N,spi=N,si=N,c1=N..c4=N|md2=HEX): push a network service header"),
+    ("pop_nsh", "pop_nsh(): remove the network service header"),
     ("recirc", "recirc(ID): classify again"),
     ("hash", "hash(l4(BASIS)), hash(sym_l4(BASIS)): compute dp_hash"),
     ("ct", "ct([commit|force_commit][,zone=N][,mark=M/MASK][,label=L/MASK][,helper=H][,timeout=N][,nat(...)]): track"),
@@ -68,6 +73,10 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             let [label, tc, bos, ttl] = split_lse(*lse);
             put!(out, "push_mpls(label={label},tc={tc},ttl={ttl},bos={bos},eth_type={ethertype:#x})");
         }
+        Action::AddMpls { ethertype, lse } => {
+            let [label, tc, bos, ttl] = split_lse(*lse);
+            put!(out, "add_mpls(label={label},tc={tc},ttl={ttl},bos={bos},eth_type={ethertype:#x})");
+        }
         Action::PopMpls { ethertype } => put!(out, "pop_mpls(eth_type={ethertype:#x})"),
         Action::Recirc(id) => {
             out.push_str("recirc(");
@@ -95,10 +104,10 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             number::mac(out, section::mac_number(dst));
             out.push(')');
         }
+        Action::PopEthernet => out.push_str("pop_eth"),
+        Action::PushNsh(header) => nsh::format(out, header),
+        Action::PopNsh => out.push_str("pop_nsh()"),
         Action::TunnelPush(push) => {
-            if push.headers.skipped() != 0 {
-                out.push_str("pop_eth,");
-            }
             out.push_str("tnl_push(tnl_port(");
             format_port(out, push.tunnel_port, context);
             out.push_str("),");
@@ -110,7 +119,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
         Action::TunnelSet(set) => {
             out.push_str("set(tunnel(");
             tunnel::format_metadata(out, &set.metadata);
-            out.push_str(if set.is_bare { ")),pop_eth" } else { "))" });
+            out.push_str("))");
         }
         Action::TunnelPop(pop) => {
             out.push_str("tnl_pop(");
@@ -247,7 +256,18 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("set", Some('(')) => parse_set(value, ports)?,
         ("push_vlan", Some('(')) => parse_push_vlan(value)?,
         ("pop_vlan", None) => Action::PopVlan,
-        ("push_mpls", Some('(')) => parse_push_mpls(value)?,
+        ("push_mpls", Some('(')) => {
+            let (ethertype, lse) = parse_label("push_mpls", value)?;
+            Action::PushMpls { ethertype, lse }
+        }
+        ("add_mpls", Some('(')) => {
+            let (ethertype, lse) = parse_label("add_mpls", value)?;
+            Action::AddMpls { ethertype, lse }
+        }
+        ("push_eth", Some('(')) => parse_push_eth(value)?,
+        ("pop_eth", None) => Action::PopEthernet,
+        ("push_nsh", Some('(')) => Action::PushNsh(Arc::new(nsh::parse(value)?)),
+        ("pop_nsh", None | Some('(')) => Action::PopNsh,
         ("pop_mpls", Some('(')) => {
             let ethertype = value.strip_prefix("eth_type=").unwrap_or(value);
             Action::PopMpls { ethertype: integer("pop_mpls(eth_type)", ethertype, 0xffff)? as u16 }
@@ -331,21 +351,39 @@ fn parse_push_vlan(text: &str) -> Result<Action, Error> {
     Ok(Action::PushVlan { tpid, tci })
 }
 
-fn parse_push_mpls(text: &str) -> Result<Action, Error> {
+fn parse_push_eth(text: &str) -> Result<Action, Error> {
+    let (mut src, mut dst) = ([0; 6], [0; 6]);
+    for item in Items::new(text) {
+        let item = item?;
+        let mac = || match number::parse_mac(item.value).map(u64::to_be_bytes) {
+            Some([_, _, mac @ ..]) => Ok(mac),
+            None => Err(argument("push_eth", item.value, "an Ethernet address")),
+        };
+        match item.key {
+            "src" => src = mac()?,
+            "dst" => dst = mac()?,
+            other => return Err(argument("push_eth", other, "src, dst")),
+        }
+    }
+    Ok(Action::PushEthernet { src, dst })
+}
+
+/// Ethernet type and label stack entry of `action`.
+fn parse_label(action: &str, text: &str) -> Result<(u16, u32), Error> {
     let (mut ethertype, mut lse) = (0x8847, 0);
     for item in Items::new(text) {
         let item = item?;
-        let name = format!("push_mpls({})", item.key);
+        let name = format!("{action}({})", item.key);
         match item.key {
             "label" => lse |= integer(&name, item.value, 0xf_ffff)? << 12,
             "tc" => lse |= integer(&name, item.value, 7)? << 9,
             "bos" => lse |= integer(&name, item.value, 1)? << 8,
             "ttl" => lse |= integer(&name, item.value, 0xff)?,
             "eth_type" => ethertype = integer(&name, item.value, 0xffff)? as u16,
-            other => return Err(argument("push_mpls", other, "label, tc, ttl, bos, eth_type")),
+            other => return Err(argument(action, other, "label, tc, ttl, bos, eth_type")),
         }
     }
-    Ok(Action::PushMpls { ethertype, lse })
+    Ok((ethertype, lse))
 }
 
 /// `pid=PID,controller(...)`. The pid of a netlink socket is ignored.

@@ -7,6 +7,7 @@ pub mod action;
 mod argument;
 mod ct;
 pub mod key;
+mod nsh;
 mod options;
 pub mod section;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use packet::Field;
 use packet::flow::text::{NoNames, PortNames};
 use packet::flow::{Key, Mask};
+use packet::wire::nsh::{Metadata, Repr};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,6 +29,14 @@ fn round_actions(text: &str, flow: &Key) -> String {
 /// The key that a flow's text says.
 fn flow(text: &str) -> Key {
     parse_key(text, &NoNames).unwrap().0
+}
+
+fn push_nsh() -> impl Strategy<Value = Action> {
+    let words = prop::collection::vec(any::<[u8; 4]>(), 0..=61).prop_map(|words| Metadata::Options(words.concat()));
+    let metadata = prop_oneof![any::<[u32; 4]>().prop_map(Metadata::Fixed), words];
+    (0..4u8, 0..64u8, any::<u8>(), any::<u32>(), metadata).prop_map(|(flags, ttl, next, path, metadata)| {
+        Action::PushNsh(Arc::new(Repr { flags, ttl, next, path, metadata }))
+    })
 }
 
 #[test]
@@ -322,6 +331,11 @@ fn action() -> impl Strategy<Value = Action> {
         Just(Action::PopVlan),
         any::<u32>().prop_map(|lse| Action::PushMpls { ethertype: 0x8848, lse }),
         any::<u16>().prop_map(|ethertype| Action::PopMpls { ethertype }),
+        any::<u32>().prop_map(|lse| Action::AddMpls { ethertype: 0x8847, lse }),
+        any::<([u8; 6], [u8; 6])>().prop_map(|(src, dst)| Action::PushEthernet { src, dst }),
+        Just(Action::PopEthernet),
+        Just(Action::PopNsh),
+        push_nsh(),
         any::<u32>().prop_map(Action::Recirc),
         (any::<bool>(), any::<u32>()).prop_map(|(symmetric, basis)| {
             let algorithm = if symmetric { HashAlgorithm::SymmetricL4 } else { HashAlgorithm::L4 };

@@ -5,6 +5,7 @@ use openflow::action::{Ct, CtZone, Learn, LearnDst, LearnSrc, Nat, NatAddrs};
 use openflow::{Action, AnyField, GroupId, Instructions, Match, OfError, OfPort, TableId};
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
+use packet::flow::field::Prereq;
 
 use crate::model::forwarding::{BridgeState, TABLES};
 
@@ -13,19 +14,29 @@ const IPV4: u128 = 0x0800;
 const IPV6: u128 = 0x86dd;
 
 /// What actions can refer to.
-pub(crate) struct Known<'a>(&'a BridgeState);
+pub(crate) struct Known<'a> {
+    bridge: &'a BridgeState,
+    /// A match need not say that packets have the header that an action takes away: the action does nothing to others.
+    lenient: bool,
+}
 
 impl<'a> Known<'a> {
     pub fn of(bridge: &'a BridgeState) -> Known<'a> {
-        Known(bridge)
+        Known { bridge, lenient: false }
+    }
+
+    /// As [`of`](Known::of), for a message of OpenFlow 1.0, which has no error for actions that do not fit the match, or for
+    /// what was accepted before.
+    pub fn leniently(bridge: &'a BridgeState, lenient: bool) -> Known<'a> {
+        Known { bridge, lenient }
     }
 
     fn group(&self, id: GroupId) -> Result<(), OfError> {
-        if self.0.groups.contains_key(&id) { Ok(()) } else { Err(OfError::OFPBAC_BAD_OUT_GROUP) }
+        if self.bridge.groups.contains_key(&id) { Ok(()) } else { Err(OfError::OFPBAC_BAD_OUT_GROUP) }
     }
 
     fn meter(&self, id: u32) -> Result<(), OfError> {
-        if self.0.meters.contains_key(&id) { Ok(()) } else { Err(OfError::OFPMMFC_INVALID_METER) }
+        if self.bridge.meters.contains_key(&id) { Ok(()) } else { Err(OfError::OFPMMFC_INVALID_METER) }
     }
 }
 
@@ -88,7 +99,7 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         Action::Meter(id) => known.meter(*id),
         Action::Controller(controller) => controller.meter.map_or(Ok(()), |id| known.meter(id)),
         Action::Learn(learn) if usize::from(learn.table.0) >= TABLES => Err(OfError::OFPBAC_BAD_ARGUMENT),
-        Action::Learn(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
+        Action::Learn(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching, known)),
         Action::Clone(actions) => match matching {
             Some(matching) => check_list(actions, &mut matching.clone(), known),
             None => check_actions(actions, known),
@@ -100,7 +111,7 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
                     return Err(OfError::OFPBAC_BAD_OUT_PORT);
                 }
             }
-            matching.map_or(Ok(()), |matching| check_fields(action, matching))
+            matching.map_or(Ok(()), |matching| check_fields(action, matching, known))
         }
         Action::PushVlan(tpid) if !matches!(tpid, 0x8100 | 0x88a8) => Err(OfError::OFPBAC_BAD_ARGUMENT),
         Action::PushMpls(ethertype) if !matches!(ethertype, 0x8847 | 0x8848) => Err(OfError::OFPBAC_BAD_ARGUMENT),
@@ -114,11 +125,14 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         | Action::SetVlanVid { .. }
         | Action::SetVlanPcp { .. }
         | Action::Multipath(_)
-        | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching)),
+        | Action::CheckPktLarger { .. } => matching.map_or(Ok(()), |matching| check_fields(action, matching, known)),
         Action::Ct(ct) => check_ct(ct, matching, known),
         Action::Nat(_) => Err(OfError::OFPBAC_BAD_SET_ARGUMENT),
-        // Not made yet: other headers, flow samples.
-        Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl | Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
+        Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
+            matching.map_or(Ok(()), |matching| check_headers(action, matching, known))
+        }
+        // Not made yet: flow samples.
+        Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
         _ => Ok(()),
     }
 }
@@ -178,7 +192,7 @@ fn check_port(port: OfPort) -> Result<(), OfError> {
 }
 
 /// Whether the match guarantees the fields that the action needs, and what it guarantees afterwards.
-fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
+fn check_fields(action: &Action, matching: &mut Match, known: &Known) -> Result<(), OfError> {
     let has = |matching: &Match, field: AnyField| field.prereq().check(&matching.key, &matching.mask);
     let inconsistent = Err(OfError::OFPBAC_MATCH_INCONSISTENT);
     match action {
@@ -211,10 +225,44 @@ fn check_fields(action: &Action, matching: &mut Match) -> Result<(), OfError> {
         Action::StripVlan => matching.set_masked(Field::VlanTci, 0, 0),
         Action::PushMpls(ethertype) => matching.set(Field::DlType, (*ethertype).into()),
         Action::PopMpls(ethertype) => {
-            if !matches!(matching.exact(Field::DlType), Some(0x8847 | 0x8848)) {
+            if !matches!(matching.exact(Field::DlType), Some(0x8847 | 0x8848)) && !known.lenient {
                 return inconsistent;
             }
             matching.set(Field::DlType, (*ethertype).into());
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Packet type of what only a packet shows. No field of a packet's headers can be written behind it.
+const UNKNOWN_TYPE: u128 = u32::MAX as u128;
+/// An Ethernet type that no packet has.
+const NO_TYPE: u128 = 0xffff;
+
+/// Follows what a match guarantees over actions that change the packet's type.
+fn check_headers(action: &Action, matching: &mut Match, known: &Known) -> Result<(), OfError> {
+    let is_ethernet = matches!(matching.get(Field::PacketType), (0, _));
+    match action {
+        Action::Encap(encap) => {
+            matching.set(Field::PacketType, encap.packet_type.into());
+            if encap.packet_type != 0 {
+                matching.set(Field::DlType, (encap.packet_type & 0xffff).into());
+            }
+        }
+        Action::Decap(_) if is_ethernet => {
+            let (dl_type, mask) = matching.get(Field::DlType);
+            matching.set_masked(Field::PacketType, 1 << 16 | dl_type & mask, u32::MAX.into());
+        }
+        Action::Decap(_) => {
+            matching.set(Field::PacketType, UNKNOWN_TYPE);
+            matching.set(Field::DlType, NO_TYPE);
+        }
+        Action::DecNshTtl => {
+            let is_nsh = Prereq::Nsh.check(&matching.key, &matching.mask);
+            if !is_nsh && !known.lenient {
+                return Err(OfError::OFPBAC_MATCH_INCONSISTENT);
+            }
         }
         _ => {}
     }

@@ -235,7 +235,8 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
     if id == TableId::ALL {
         return Err(OfError::OFPFMFC_BAD_TABLE_ID);
     }
-    check_instructions(&change.instructions, &change.matching, Some(id), &Known::of(transaction.bridge))?;
+    let known = Known::leniently(transaction.bridge, change.lenient);
+    check_instructions(&change.instructions, &change.matching, Some(id), &known)?;
     let table = &transaction.bridge.tables[usize::from(id.0)];
     let pattern = table.rules.pattern(&change.matching.key, &change.matching.mask);
     let old = table.rules.find(&pattern, change.priority).cloned();
@@ -268,7 +269,8 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
 fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
     let now = transaction.now;
     let table = change.table.filter(|table| *table != TableId::ALL);
-    check_instructions(&change.instructions, &change.matching, table, &Known::of(transaction.bridge))?;
+    let known = Known::leniently(transaction.bridge, change.lenient);
+    check_instructions(&change.instructions, &change.matching, table, &known)?;
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(transaction.bridge, change).cloned().collect()
     } else {

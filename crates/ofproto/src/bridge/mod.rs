@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 use datapath::Datapath;
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
 use packet::flow::BlockId;
-use packet::{Key, Packet};
+use packet::{Field, Key, Packet};
 
 use crate::connection::budget::Charge;
 use crate::connection::event_memory::EventMemory;
@@ -166,9 +166,7 @@ impl Bridge {
         }
         let checked = self.read(|bridge| check::check_actions(&message.actions, &check::Known::of(bridge)));
         checked.unwrap_or(Ok(()))?;
-        let packet = Packet::from_slice(&message.data);
-        let mut key = Key::new();
-        packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
+        let (packet, mut key) = self.parsed(&message.data, &message.metadata);
         let mut metadata = message.metadata.clone();
         self.place_known(&mut metadata);
         add_metadata(&mut key, &metadata);
@@ -195,9 +193,7 @@ impl Bridge {
         if !self.switch.forwarding.read().bridges.contains_key(&frozen.bridge) {
             return Err(OfError::NXR_STALE);
         }
-        let packet = Packet::from_slice(&message.data);
-        let mut key = Key::new();
-        packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
+        let (packet, mut key) = self.parsed(&message.data, &message.metadata);
         let (metadata, tlv) = self.switch.place_in(frozen.bridge, &message.metadata)?;
         add_metadata(&mut key, &metadata);
         key.common_mut().pkt_mark = metadata.key.common().pkt_mark;
@@ -209,6 +205,19 @@ impl Bridge {
         let input = Input { bridge: frozen.bridge, frozen: Some(&frozen), ..self.input(&key) };
         self.switch.execute(packet, &input);
         Ok(())
+    }
+
+    /// The packet that a controller sends, and its key. One without Ethernet gets a header that is made up.
+    fn parsed(&self, data: &[u8], metadata: &Match) -> (Packet, Key) {
+        let kind = metadata.exact(Field::PacketType).filter(|kind| kind >> 16 == 1).unwrap_or(0) as u32;
+        let mut key = Key::new();
+        key.common_mut().packet_type = kind.into();
+        let packet = match kind {
+            0 => Packet::from_slice(data),
+            kind => Packet::from_slice(&[&datapath::made_up_header(kind as u16)[..], data].concat()),
+        };
+        packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
+        (packet, key)
     }
 
     /// A packet that a controller sends.

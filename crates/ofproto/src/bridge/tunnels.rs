@@ -79,6 +79,22 @@ impl Switch {
         !self.forwarding.read().without_push_pop
     }
 
+    /// Sets whether flows put MPLS labels before whole packets. Otherwise packets that get one are translated one by one.
+    pub fn set_add_mpls(&self, enabled: bool) {
+        let mut forwarding = self.forwarding.write();
+        if forwarding.without_add_mpls == enabled {
+            forwarding.without_add_mpls = !enabled;
+            forwarding.touch();
+            drop(forwarding);
+            self.notify();
+        }
+    }
+
+    /// Whether flows put MPLS labels before whole packets.
+    pub fn has_add_mpls(&self) -> bool {
+        !self.forwarding.read().without_add_mpls
+    }
+
     /// The tunnel ports, a line each as `ofproto/list-tunnels` prints them.
     pub fn tunnels(&self) -> Vec<String> {
         let forwarding = self.forwarding.read();

@@ -20,6 +20,7 @@ use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
 use packet::Time;
 use parking_lot::Mutex;
 use tunnel::fields::FieldTable;
+use tunnel::matching::PacketType;
 
 pub(crate) use crate::model::shared::{BridgeId, PatchCounters};
 
@@ -58,6 +59,8 @@ pub(crate) struct Forwarding {
     pub without_push_pop: bool,
     /// The numbers of the meters of all bridges.
     pub meter_numbers: Arc<MeterNumbers>,
+    /// Packets that get labels before all of their headers are translated one by one: an operator may say so.
+    pub without_add_mpls: bool,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.
@@ -256,6 +259,15 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
+    /// Whether packets without Ethernet can be sent here.
+    pub fn takes_bare(&self) -> bool {
+        match &self.device {
+            Device::Patch { .. } => true,
+            Device::Tunnel(tunnel) => tunnel.config.packet_type != PacketType::LegacyL2,
+            Device::Datapath(_) => false,
+        }
+    }
+
     /// Whether what is sent here can arrive: the port is enabled and has a carrier.
     pub fn is_live(&self) -> bool {
         match &self.device {

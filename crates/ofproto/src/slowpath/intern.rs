@@ -14,6 +14,9 @@ pub(crate) struct Interner<T> {
     table: Mutex<ValueTable<T>>,
 }
 
+/// References to a value that are those of the table.
+const REFERENCES: usize = 2;
+
 struct ValueTable<T> {
     by_id: HashMap<u32, (Arc<T>, bool)>,
     by_value: HashMap<Arc<T>, u32>,
@@ -26,22 +29,45 @@ impl<T: Eq + Hash> Default for Interner<T> {
     }
 }
 
+impl<T> ValueTable<T> {
+    /// Gives a value a number of its own.
+    fn number(&mut self, value: T) -> (u32, Arc<T>) {
+        let mut id = self.next;
+        while id == 0 || self.by_id.contains_key(&id) {
+            id = id.wrapping_add(1);
+        }
+        self.next = id.wrapping_add(1);
+        let shared = Arc::new(value);
+        self.by_id.insert(id, (shared.clone(), false));
+        (id, shared)
+    }
+}
+
 impl<T: Eq + Hash> Interner<T> {
     /// The number of `value`, and the shared value, which has to be held to keep the number.
     pub fn intern(&self, value: T) -> (u32, Arc<T>) {
         let mut table = self.table.lock();
         if let Some((shared, &id)) = table.by_value.get_key_value(&value) {
-            return (id, shared.clone());
+            let is_idle = table.by_id.get(&id).is_some_and(|(_, idle)| *idle);
+            if !is_idle || Arc::strong_count(shared) > REFERENCES {
+                return (id, shared.clone());
+            }
+            // Its number is left to packets on their way, as OVS leaves it.
+            table.by_value.remove(&value);
         }
-        let mut id = table.next;
-        while id == 0 || table.by_id.contains_key(&id) {
-            id = id.wrapping_add(1);
-        }
-        table.next = id.wrapping_add(1);
-        let shared = Arc::new(value);
-        table.by_id.insert(id, (shared.clone(), false));
+        let (id, shared) = table.number(value);
         table.by_value.insert(shared.clone(), id);
         (id, shared)
+    }
+
+    /// As [`intern`](Interner::intern), for who only wants to see what would happen: a number that no record holds is not
+    /// used, and the new one is left to nobody else.
+    pub fn intern_to_show(&self, value: T) -> (u32, Arc<T>) {
+        let mut table = self.table.lock();
+        match table.by_value.get_key_value(&value) {
+            Some((shared, &id)) if Arc::strong_count(shared) > REFERENCES => (id, shared.clone()),
+            _ => table.number(value),
+        }
     }
 
     /// The value with this number.
@@ -52,9 +78,8 @@ impl<T: Eq + Hash> Interner<T> {
     /// Removes the values that nobody has held since the last call.
     pub fn collect(&self) {
         let table = &mut *self.table.lock();
-        table.by_id.retain(|_, (value, idle)| {
-            // Two references are those of this table, or one, of a retired value.
-            if Arc::strong_count(value) > 2 {
+        table.by_id.retain(|id, (value, idle)| {
+            if Arc::strong_count(value) > REFERENCES {
                 *idle = false;
                 return true;
             }
@@ -62,7 +87,7 @@ impl<T: Eq + Hash> Interner<T> {
                 *idle = true;
                 return true;
             }
-            if table.by_value.get_key_value(value).is_some_and(|(present, _)| Arc::ptr_eq(present, value)) {
+            if table.by_value.get(value) == Some(id) {
                 table.by_value.remove(value);
             }
             false
@@ -73,7 +98,7 @@ impl<T: Eq + Hash> Interner<T> {
     /// find it until it is [collected](Interner::collect).
     pub fn retire_idle(&self) {
         let table = &mut *self.table.lock();
-        table.by_value.retain(|value, _| Arc::strong_count(value) > 2);
+        table.by_value.retain(|value, _| Arc::strong_count(value) > REFERENCES);
     }
 
     /// Number of values.
@@ -86,6 +111,37 @@ impl<T: Eq + Hash> Interner<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_idle_gets_another_number() {
+        let interner = Interner::default();
+        let (old, held) = interner.intern("a".to_owned());
+        interner.collect();
+        assert_eq!(interner.intern("a".to_owned()).0, old, "it is held");
+        drop(held);
+        assert_eq!(interner.intern("a".to_owned()).0, old, "it was, a moment ago");
+        interner.collect();
+        let (new, held) = interner.intern("a".to_owned());
+        assert!(new != old && interner.get(old).is_some());
+        interner.collect();
+        interner.collect();
+        assert_eq!((interner.get(old), interner.get(new)), (None, Some(held)));
+    }
+
+    #[test]
+    fn what_is_only_shown_leaves_no_number() {
+        let interner = Interner::default();
+        let (shown, _) = interner.intern_to_show("a".to_owned());
+        let (again, _) = interner.intern_to_show("a".to_owned());
+        let (real, held) = interner.intern("a".to_owned());
+        assert!(shown != again && again != real && shown != real);
+        assert_eq!(interner.intern_to_show("a".to_owned()).0, real, "a flow has it");
+        interner.collect();
+        interner.collect();
+        assert_eq!((interner.get(shown), interner.len()), (None, 1));
+        assert_eq!(interner.intern("a".to_owned()).0, real);
+        drop(held);
+    }
 
     #[test]
     fn values_live_while_held() {

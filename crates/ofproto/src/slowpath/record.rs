@@ -64,12 +64,7 @@ pub(crate) enum Through {
     Sent,
     /// They have left it.
     Received,
-    /// They have left it, and their header of Ethernet is made up.
-    Bare,
 }
-
-/// Bytes of a header of Ethernet.
-const ETHERNET: u64 = 14;
 
 /// What the packets pass in the network below a tunnel, where they are longer by its headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -338,10 +333,6 @@ impl FlowRecord {
             match through {
                 Through::Sent => count(&counters.tx_packets, &counters.tx_bytes),
                 Through::Received => count(&counters.rx_packets, &counters.rx_bytes),
-                Through::Bare => {
-                    count(&counters.rx_packets, &counters.rx_bytes);
-                    counters.rx_bytes.fetch_sub(bytes.min(ETHERNET * packets), Relaxed);
-                }
             }
         }
         for group in part(&self.groups, from[3], to[3]) {

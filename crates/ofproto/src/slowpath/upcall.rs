@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use datapath::{
-    Action as DpAction, Datapath, DropReason, FlowId, FlowTag, Miss, PacketInPunt, Punt, RemovedFlow, Upcall, Verdict,
+    Action as DpAction, Datapath, DropReason, FlowId, FlowTag, MADE_UP, Miss, PacketInPunt, Punt, RemovedFlow, Upcall,
+    Verdict,
 };
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
@@ -169,7 +170,7 @@ impl Switch {
         let key = &*miss.key;
         let credit = |record: &FlowRecord| {
             if !miss.counted {
-                record.credit(1, miss.packet.len() as u64, now, key.common().tcp_flags.get());
+                record.credit(1, miss.bytes(), now, key.common().tcp_flags.get());
             }
         };
         // What a way's mask is finished by, all packets on it have in common. That of an exact flow is not.
@@ -251,17 +252,22 @@ impl Switch {
         if context.conntracked {
             add_conntrack(&mut metadata, key);
         }
+        let kind = key.common().packet_type.get();
+        let data = if kind == 0 { packet.data() } else { packet.data().get(MADE_UP..).unwrap_or_default() };
+        if kind != 0 {
+            metadata.set(Field::PacketType, kind.into());
+        }
         let paused = punt.continuation.and_then(|id| Some((id, self.interners.frozen.get(id)?)));
         let event = PacketInEvent {
             packet_in: PacketIn {
                 format: PacketInFormat::Standard,
                 buffer_id: None,
-                total_len: packet.len() as u32,
+                total_len: data.len() as u32,
                 reason: reason(punt.reason),
                 table: context.table,
                 cookie: Some(punt.rule_cookie).filter(|&cookie| cookie != u64::MAX).map(Cookie),
                 metadata,
-                data: packet.data().to_vec(),
+                data: data.to_vec(),
                 userdata: context.userdata.clone(),
                 continuation: paused.map_or_else(Vec::new, |(id, pipeline)| self.paused.keep(id, pipeline)),
             },

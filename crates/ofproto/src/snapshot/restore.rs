@@ -234,7 +234,7 @@ impl Restoration<'_> {
         let Some(table) = bridge.tables.get(usize::from(section.table.0)) else {
             return Err(OfError::OFPFMFC_BAD_TABLE_ID);
         };
-        check_instructions(&spec.instructions, &spec.matching, Some(section.table), &Known::of(bridge))?;
+        check_instructions(&spec.instructions, &spec.matching, Some(section.table), &Known::leniently(bridge, true))?;
         let pattern = table.rules.pattern(&spec.matching.key, &spec.matching.mask);
         let [created, modified, used] = section.ages.map(|age| self.ago(age));
         let mut rule = Rule::new(section.table, spec.priority, pattern, spec.instructions, created);

@@ -173,7 +173,9 @@ fn packet_mask(key: &Key, tlv: &FieldTable) -> Mask {
         }
         0x894f => {
             show(&[Field::NshFlags, Field::NshTtl, Field::NshMdtype, Field::NshNp, Field::NshSpi, Field::NshSi]);
-            show(&[Field::NshC1, Field::NshC2, Field::NshC3, Field::NshC4]);
+            if key.encap().nsh_mdtype == 1 {
+                show(&[Field::NshC1, Field::NshC2, Field::NshC3, Field::NshC4]);
+            }
             // OVS takes them for those of any L3 header.
             show(&[Field::NwProto, Field::NwTos, Field::NwEcn, Field::NwTtl, Field::NwFrag]);
             return mask;

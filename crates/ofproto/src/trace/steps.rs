@@ -19,6 +19,8 @@ pub enum StepKind {
     Bridge,
     /// A table and its rule, or the action set.
     Table,
+    /// A bucket of a group.
+    Bucket,
     /// Return from recirculation.
     Thaw,
     /// An action.
@@ -39,7 +41,7 @@ const MAX_DEPTH: usize = 60;
 pub(super) const MAX_FORKS: usize = 64;
 
 impl StepKind {
-    /// Whether steps of this kind have others inside.
+    /// Whether what is inside is indented also where nothing follows.
     fn is_leaf(self) -> bool {
         !matches!(self, StepKind::Bridge | StepKind::Table | StepKind::Thaw)
     }
@@ -166,6 +168,7 @@ impl Sink for Collector<'_> {
                 self.leaf(StepKind::Action, "drop");
                 self.leave();
             }
+            Event::Bucket(id) => self.enter(StepKind::Bucket, format!("bucket {id}")),
             Event::ActionSet => self.enter(StepKind::Table, "--. Executing action set:"),
             Event::Thaw { table } => {
                 self.enter(StepKind::Thaw, "thaw");

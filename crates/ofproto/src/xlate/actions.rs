@@ -146,6 +146,15 @@ impl Ctx<'_, '_> {
             Action::DecMplsTtl => return self.dec_mpls_ttl(),
             Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
             Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
+            Action::Encap(encap) => {
+                self.encap(encap);
+                return self.error.is_none();
+            }
+            Action::Decap(left) => {
+                self.decap(*left);
+                return self.error.is_none();
+            }
+            Action::DecNshTtl => return self.dec_nsh_ttl(),
             Action::SetQueue(queue) => self.set_queue(*queue),
             Action::PopQueue => {
                 self.wc.set_exact(Field::SkbPriority);

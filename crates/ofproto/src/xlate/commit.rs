@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use datapath::{Action, Rewrite};
 use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
+use packet::wire::nsh;
 use packet::{Field, Key, Mask};
 
-use super::headers::{Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
+use super::headers::{self, Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
+use super::packet_type;
 
 /// Fields that are written by one `set` action. The inner slices are units: where one member differs,
 /// all of them are written.
@@ -40,30 +42,88 @@ const NSH: Header = &[&[
 const PRIORITY: Header = &[&[Field::SkbPriority]];
 const MARK: Header = &[&[Field::PktMark]];
 
-/// Appends to `actions` what makes a packet with the key `base` one with the key `flow`.
-pub(super) fn commit(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Action>) {
-    if are_equal(flow, base) {
-        return;
+/// The header that the next commit adds or takes away.
+#[derive(Clone, Default)]
+pub(super) enum Pending {
+    /// None.
+    #[default]
+    Nothing,
+    /// The outermost of the flow is added. With the options of a network service header.
+    Encap(Vec<u8>),
+    /// The outermost of the base is taken away.
+    Decap,
+}
+
+/// Appends to `actions` what makes a packet with the key `base` one with the key `flow`. `pending` is a header that is to be
+/// added or taken away before. Returns whether the packet has become one of another type.
+pub(super) fn commit(
+    flow: &Headers,
+    base: &mut Headers,
+    pending: Pending,
+    wc: &mut Mask,
+    actions: &mut Vec<Action>,
+) -> bool {
+    if matches!(pending, Pending::Nothing) && are_equal(flow, base) {
+        return false;
     }
-    if base.common().packet_type.get() != 0 && flow.common().packet_type.get() == 0 {
-        let (src, dst) = (flow.common().dl_src, flow.common().dl_dst);
-        actions.push(Action::PushEthernet { src, dst });
-        let base = base.common_mut();
-        (base.packet_type, base.dl_src, base.dl_dst) = (0.into(), src, dst);
-    }
+    let retyped = commit_type(flow, base, pending, actions);
     set_header(ETHERNET, flow, base, wc, actions);
     // L3 fields exist again once the labels are gone.
     let uncovered = is_mpls(base) && !is_mpls(flow);
     if uncovered {
-        mpls(flow, base, actions);
+        mpls(flow, base, false, actions);
     }
     l3(flow, base, wc, actions);
     if !uncovered {
-        mpls(flow, base, actions);
+        mpls(flow, base, false, actions);
     }
     vlan(flow, base, wc, actions);
     set_header(PRIORITY, flow, base, wc, actions);
     set_header(MARK, flow, base, wc, actions);
+    retyped
+}
+
+/// The network service header that a key has.
+fn nsh_of(key: &Key, options: Vec<u8>) -> nsh::Repr {
+    let header = key.encap();
+    let metadata = match header.nsh_mdtype {
+        2 => nsh::Metadata::Options(options),
+        _ => nsh::Metadata::Fixed(header.nsh_c.map(|word| word.get())),
+    };
+    let (flags, ttl, next) = (header.nsh_flags, header.nsh_ttl, header.nsh_np);
+    nsh::Repr { flags, ttl, next, path: header.nsh_path.get(), metadata }
+}
+
+/// Appends the action for the header that waits. Returns whether there is one.
+fn commit_type(flow: &Headers, base: &mut Headers, pending: Pending, actions: &mut Vec<Action>) -> bool {
+    let before = actions.len();
+    match (pending, packet_type::of(base), packet_type::of(flow)) {
+        (Pending::Encap(options), _, packet_type::NSH) => {
+            actions.push(Action::PushNsh(Arc::new(nsh_of(flow, options))));
+            headers::copy_packet(flow, base);
+        }
+        (Pending::Encap(_), _, packet_type::MPLS | packet_type::MPLS_MULTICAST) => {
+            mpls(flow, base, true, actions);
+            base.set_tags([]);
+            let common = base.common_mut();
+            (common.dl_src, common.dl_dst) = ([0; 6], [0; 6]);
+        }
+        (Pending::Decap, packet_type::NSH, _) => actions.push(Action::PopNsh),
+        (Pending::Decap, packet_type::MPLS | packet_type::MPLS_MULTICAST, _) => mpls(flow, base, false, actions),
+        // Also the header that a port gives to packets without one, which waits for nothing.
+        (_, from, packet_type::ETHERNET) if from != packet_type::ETHERNET => {
+            let (src, dst) = (flow.common().dl_src, flow.common().dl_dst);
+            actions.push(Action::PushEthernet { src, dst });
+            (base.common_mut().dl_src, base.common_mut().dl_dst) = (src, dst);
+        }
+        (_, packet_type::ETHERNET, to) if to != packet_type::ETHERNET => {
+            actions.push(Action::PopEthernet);
+            (base.common_mut().dl_src, base.common_mut().dl_dst) = ([0; 6], [0; 6]);
+        }
+        _ => {}
+    }
+    base.common_mut().packet_type = flow.common().packet_type;
+    actions.len() > before
 }
 
 /// Whether nothing differs but the pipeline's own fields, what only connection tracking writes, and what is about tunnels.
@@ -78,6 +138,10 @@ fn are_equal(flow: &Headers, base: &Headers) -> bool {
 fn l3(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
     let (dl_type, proto) = (base.common().dl_type.get(), base.common().nw_proto);
     if flow.common().dl_type.get() != dl_type {
+        return;
+    }
+    if matches!(dl_type, 0x0800 | 0x86dd) && flow.common().nw_proto != proto {
+        // Labels that were pushed and popped again have left nothing that is known of what is behind them.
         return;
     }
     match (dl_type, proto) {
@@ -142,8 +206,9 @@ fn vlan(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Act
     base.set_tags(flow_tags);
 }
 
-/// Pops, rewrites and pushes labels. The translation has matched what this depends on.
-fn mpls(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
+/// Pops, rewrites and pushes labels: between Ethernet and what it carries, or `before` the whole packet. The translation
+/// has matched what this depends on.
+pub(super) fn mpls(flow: &Key, base: &mut Key, before: bool, actions: &mut Vec<Action>) {
     let (mut base_n, flow_n) = (label_count(base), label_count(flow));
     let (mut base_lse, flow_lse) = (labels(base), labels(flow));
     let same = |base_lse: &[u32; MAX_LABELS], base_n: usize| {
@@ -170,7 +235,10 @@ fn mpls(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
     }
     while base_n < flow_n {
         let lse = flow_lse[flow_n - base_n - 1];
-        actions.push(Action::PushMpls { ethertype: flow_type, lse });
+        actions.push(match before {
+            true => Action::AddMpls { ethertype: flow_type, lse },
+            false => Action::PushMpls { ethertype: flow_type, lse },
+        });
         base_lse.copy_within(..MAX_LABELS - 1, 1);
         base_lse[0] = lse;
         base_n += 1;

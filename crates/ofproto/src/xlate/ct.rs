@@ -162,6 +162,7 @@ impl Ctx<'_, '_> {
     pub(super) fn on_copy(&mut self, execute: impl FnOnce(&mut Self)) {
         let (from, base, conntracked) = (self.out.len(), Box::new(self.base.clone()), self.conntracked);
         let (undoable, copies) = (std::mem::replace(&mut self.undoable, true), std::mem::take(&mut self.usage.copies));
+        let pending = self.pending.clone();
         execute(self);
         if !self.undoable {
             let inner = self.out.split_off(from);
@@ -177,7 +178,7 @@ impl Ctx<'_, '_> {
             self.base = *base;
         }
         self.usage.copies = self.usage.copies.max(copies);
-        (self.undoable, self.conntracked) = (undoable, conntracked);
+        (self.undoable, self.conntracked, self.pending) = (undoable, conntracked, pending);
     }
 }
 

@@ -196,6 +196,7 @@ fn raise(reason: DropReason) -> Bed {
             let pushes = format!("{},resubmit(,1)", repeat("push:NXM_NX_REG0[]", 4096));
             ends(bed(&[&pushes, "table=1,actions=output:2"]), &udp())
         }
+        DropReason::UnsupportedPacketType => ends(bed(&["actions=encap(ethernet),output:2"]), &udp()),
         DropReason::TooManyLabels => ends(bed(&[&format!("{},output:2", repeat("push_mpls:0x8847", 4))]), &udp()),
         DropReason::TooMuchWork => ends(bed(&[&repeat("output:2,output:3,IN_PORT", 11_000)]), &udp()),
         DropReason::RecursionTooDeep => {

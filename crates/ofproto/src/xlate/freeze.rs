@@ -88,7 +88,8 @@ impl Ctx<'_, '_> {
             mirrored: self.mirrored,
             conntracked: self.conntracked,
         };
-        let (id, held) = self.interners.frozen.intern(frozen);
+        let interner = &self.interners.frozen;
+        let (id, held) = if self.sink.is_some() { interner.intern_to_show(frozen) } else { interner.intern(frozen) };
         self.hold(held);
         id
     }

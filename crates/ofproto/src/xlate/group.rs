@@ -80,12 +80,14 @@ impl<'a> Ctx<'a, '_> {
         let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);
         let actions = of_action_set(&bucket.actions);
         self.usage.depth += 1;
+        self.event(|| Event::Bucket(bucket.id));
         self.on_copy(|ctx| {
             ctx.steps(actions.iter().map(PipelineStep::Act));
             if ctx.freezing {
                 ctx.finish_freezing();
             }
         });
+        self.leave();
         self.usage.depth -= 1;
         (self.flow, self.was_mpls) = (*flow, was_mpls);
         // What ends a bucket does not end the actions after it, unless a limit was reached.

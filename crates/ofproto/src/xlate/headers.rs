@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use packet::flow::block::Vlan;
 use packet::flow::extract::MAX_VLANS;
-use packet::flow::{BlockId, VLAN_PRESENT};
+use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
 use packet::{Field, Key, Mask};
 use smallvec::SmallVec;
 
@@ -16,6 +16,10 @@ const MAX_COVERED: usize = 16;
 
 /// Bottom of stack.
 const BOS: u32 = 0x100;
+
+/// The words of a key's common block that come from the packet, and its other blocks that do.
+const PACKET_WORDS: usize = std::mem::offset_of!(packet::flow::block::Common, in_port) / 8;
+const PACKET_BLOCKS: [BlockId; 2] = [BlockId::L3, BlockId::Encap];
 
 /// A key during translation, with the VLAN tags that it has no room for.
 ///
@@ -158,6 +162,44 @@ pub(super) fn label_count_wc(key: &Key, wc: &mut Mask) -> usize {
 fn match_labels(wc: &mut Mask, range: std::ops::Range<usize>) {
     if !range.is_empty() {
         wc.0.encap_mut().mpls_lse[range].fill(u32::MAX.into());
+    }
+}
+
+/// As [`push_mpls`], for a label that comes before a whole packet: of what it carries, only the version of IP counts.
+pub(super) fn put_label(key: &mut Key, n: usize, ethertype: u16, wc: &mut Mask) {
+    if n == 0 {
+        (key.common_mut().nw_tos, key.common_mut().nw_ttl) = (0, 0);
+        let mut unread = Mask::wildcard();
+        return push_mpls(key, n, ethertype, &mut unread);
+    }
+    push_mpls(key, n, ethertype, wc);
+}
+
+/// Forgets all headers of the packet.
+pub(super) fn clear_packet(headers: &mut Headers) {
+    headers.common_words_mut()[..PACKET_WORDS].fill(0);
+    headers.covered.clear();
+    let present = headers.present();
+    for block in PACKET_BLOCKS.into_iter().filter(|&block| present.has(block)) {
+        headers.key.block_mut(block).0.fill(0);
+    }
+}
+
+/// Forgets the network service header.
+pub(super) fn clear_nsh(key: &mut Key) {
+    let header = key.encap_mut();
+    (header.nsh_flags, header.nsh_ttl, header.nsh_mdtype, header.nsh_np) = (0, 0, 0, 0);
+    header.nsh_path = 0.into();
+    header.nsh_c.fill(0.into());
+}
+
+/// Copies all headers of the packet.
+pub(super) fn copy_packet(from: &Headers, to: &mut Headers) {
+    to.common_words_mut()[..PACKET_WORDS].copy_from_slice(&from.common_words()[..PACKET_WORDS]);
+    to.covered.clone_from(&from.covered);
+    let present = Blocks(from.present().0 | to.present().0);
+    for block in PACKET_BLOCKS.into_iter().filter(|&block| present.has(block)) {
+        *to.key.block_mut(block) = *from.block(block);
     }
 }
 

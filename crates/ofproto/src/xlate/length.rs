@@ -3,6 +3,7 @@
 use datapath::Action as DpAction;
 use openflow::{Action, Subfield};
 
+use super::commit::Pending;
 use super::steps::PipelineStep;
 use super::{Ctx, limits};
 
@@ -31,7 +32,7 @@ impl Ctx<'_, '_> {
             None => self.both_branches(size, dst, set, rest),
         };
         (self.flow, self.stack) = (*flow, stack);
-        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
+        (self.was_mpls, self.conntracked, self.pending) = (was_mpls, conntracked, Pending::Nothing);
         self.action_set = Vec::new();
     }
 
@@ -60,7 +61,7 @@ impl Ctx<'_, '_> {
         self.usage.set_aside += longer.len();
 
         (self.flow, self.base, self.stack) = (*flow, (*base).clone(), stack);
-        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
+        (self.was_mpls, self.conntracked, self.pending) = (was_mpls, conntracked, Pending::Nothing);
         self.length = length.with(size, false);
         let exit = self.branch(false, dst, set, rest);
         let others = self.end_of_branch(outer);

@@ -80,6 +80,7 @@ impl XlateError {
             XlateError::StackTooDeep => DropReason::StackTooDeep,
             XlateError::TooMuchWork => DropReason::TooMuchWork,
             XlateError::TooManyLabels | XlateError::TooManyTags => DropReason::TooManyLabels,
+            XlateError::UnsupportedPacketType => DropReason::UnsupportedPacketType,
             XlateError::TunnelMetadata => DropReason::TunnelOption,
             XlateError::TooDeep | XlateError::NoBridge | XlateError::NoContext => DropReason::PipelineDepth,
         }
@@ -153,7 +154,9 @@ impl Ctx<'_, '_> {
         let new = &self.out[before..];
         let resizes = |action: &DpAction| {
             use DpAction::*;
-            matches!(action, PushVlan { .. } | PopVlan | PushMpls { .. } | PopMpls { .. })
+            let labels = matches!(action, PushMpls { .. } | PopMpls { .. } | AddMpls { .. });
+            labels
+                || matches!(action, PushVlan { .. } | PopVlan | PushEthernet { .. } | PopEthernet | PushNsh(_) | PopNsh)
         };
         if new.iter().any(resizes) {
             self.length = KnownLength::UNKNOWN;
@@ -214,6 +217,7 @@ fn size_of_action(action: &Action) -> usize {
         Action::Controller(controller) => controller.userdata.len() / 64,
         Action::Bundle(bundle) => bundle.members.len() / 8,
         Action::Learn(learn) => learn.specs.len(),
+        Action::Encap(encap) => encap.props.len(),
         _ => 0,
     }
 }

@@ -23,8 +23,10 @@
 //! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
 //! | `frozen` | What is kept of a pipeline that has stopped |
 //! | `commit` | Datapath actions for header changes |
+//! | `encap` | Headers that change the packet's type: Ethernet, NSH, MPLS before the whole packet |
 //! | `copies` | Parts of the packet that were copied to registers |
 //! | `ct` | Connection tracking |
+//! | `packet_type` | Packet types |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `tun_fields` | Fields for options of tunnels |
 //! | `tunnel_metadata` | These options, before and after a translation |
@@ -40,6 +42,9 @@ mod ct;
 mod ct_tests;
 #[cfg(test)]
 mod drop_tests;
+mod encap;
+#[cfg(test)]
+mod encap_tests;
 mod freeze;
 pub(crate) mod frozen;
 mod group;
@@ -54,6 +59,7 @@ pub(crate) mod meter;
 mod mirror;
 mod normal;
 mod output;
+mod packet_type;
 pub mod steps;
 #[cfg(test)]
 mod tests;
@@ -137,6 +143,9 @@ pub(crate) enum XlateError {
     /// A VLAN tag too many.
     #[error("Too many VLAN tags")]
     TooManyTags,
+    /// A header that cannot be added to the packet, or not be taken away.
+    #[error("Unsupported packet type")]
+    UnsupportedPacketType,
     /// The bridge was removed.
     #[error("Bridge not found")]
     NoBridge,
@@ -216,6 +225,7 @@ pub(crate) fn translate(
         in_packet_out: input.packet_out.is_some(),
         stack: Vec::new(),
         was_mpls: false,
+        pending: commit::Pending::Nothing,
         conntracked: input.frozen.is_none() && ct::is_tracked(input.key),
         undoable: true,
         mirrored: 0,
@@ -314,6 +324,8 @@ struct Ctx<'a, 's> {
     stack: Vec<(Bits, u16)>,
     /// The L3 header of the packet is not known: labels were popped.
     was_mpls: bool,
+    /// The header that the next commit adds or takes away.
+    pending: commit::Pending,
     /// The pipeline sees the metadata of a packet that the datapath has tracked.
     conntracked: bool,
     /// Nothing was done to the datapath's packet that cannot be undone, since [`Ctx::on_copy`].
@@ -519,7 +531,7 @@ impl<'a> Ctx<'a, '_> {
         let bridge = self.bridge;
         let table = &bridge.tables[usize::from(self.table)];
         let common = self.flow.common();
-        let (real_port, ports) = (common.in_port, (common.tp_src, common.tp_dst));
+        let (real_port, ports, dl_type) = (common.in_port, (common.tp_src, common.tp_dst), common.dl_type);
         if common.nw_frag & frag::ANY != 0 && self.bridge.frag != FragHandling::NxMatch {
             if self.bridge.frag == FragHandling::Drop {
                 self.record.tables.push((table.counters.clone(), true));
@@ -528,7 +540,12 @@ impl<'a> Ctx<'a, '_> {
             let common = self.flow.common_mut();
             (common.tp_src, common.tp_dst) = (0.into(), 0.into());
         }
-        self.flow.common_mut().in_port = in_port.0.into();
+        let common = self.flow.common_mut();
+        common.in_port = in_port.0.into();
+        if common.packet_type.get() != packet_type::ETHERNET {
+            // What matches the type of an Ethernet frame matches no packet without Ethernet: that has a packet type instead.
+            common.dl_type = 0.into();
+        }
         let rule = if let (0, true) = (self.table, bridge.controllers.fail_open) {
             None
         } else {
@@ -539,7 +556,7 @@ impl<'a> Ctx<'a, '_> {
             self.keep_copies();
         }
         let common = self.flow.common_mut();
-        common.in_port = real_port;
+        (common.in_port, common.dl_type) = (real_port, dl_type);
         (common.tp_src, common.tp_dst) = ports;
         self.record.depends_on_table(bridge.id, self.table, overwritten);
         self.record.tables.push((table.counters.clone(), rule.is_some()));
@@ -593,7 +610,10 @@ impl<'a> Ctx<'a, '_> {
 
     fn commit(&mut self) {
         let before = self.out.len();
-        commit::commit(&self.flow, &mut self.base, &mut self.wc, &mut self.out);
+        let pending = std::mem::take(&mut self.pending);
+        if commit::commit(&self.flow, &mut self.base, pending, &mut self.wc, &mut self.out) {
+            self.undoable = false;
+        }
         self.committed(before);
     }
 
@@ -652,6 +672,9 @@ fn finish_mask(wc: &mut Mask, original: &Key) -> bool {
     }
     if !headers::is_mpls(original) && wc.0.present().has(BlockId::Encap) {
         wc.0.encap_mut().mpls_lse.fill(0.into());
+    }
+    if common.dl_type.get() != packet::wire::ethertype::NSH && wc.0.present().has(BlockId::Encap) {
+        headers::clear_nsh(&mut wc.0);
     }
     let tunnel = original.tunnel();
     let tunnelled = tunnel.tun_dst.get() != 0 || tunnel.tun_ipv6_dst != [0; 16];

@@ -5,6 +5,7 @@ use openflow::{OfPort, PacketInReason, PortConfig, Subfield};
 use packet::Field;
 use packet::flow::BlockId;
 
+use super::packet_type;
 use super::trace::Event;
 use super::{Ctx, XlateError};
 use crate::model::forwarding::{BridgeState, PortState};
@@ -115,6 +116,11 @@ impl<'a> Ctx<'a, '_> {
         if state.config.contains(PortConfig::NO_FWD) {
             self.not_sent(DropReason::PortDown);
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
+        }
+        if packet_type::of(&self.flow) != packet_type::ETHERNET && !state.takes_bare() {
+            self.not_sent(DropReason::UnsupportedPacketType);
+            return self
+                .event(|| Event::Warning("the port sends Ethernet only, skipping output of a packet without it"));
         }
         match (&state.device, state.dp_port) {
             (Device::Patch { .. }, _) if self.mirror_max_len != super::mirror::WHOLE => {

@@ -84,13 +84,16 @@ pub(crate) fn of_instructions(instructions: &Instructions) -> impl Iterator<Item
 /// for its own actions): of most kinds the last one written counts. Empty without an output.
 pub(crate) fn of_action_set(set: &[Action]) -> Vec<Action> {
     let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
-    let once: [fn(&Action) -> bool; 6] = [
+    let once: [fn(&Action) -> bool; 9] = [
         |a| matches!(a, Action::StripVlan),
         |a| matches!(a, Action::PopMpls(_)),
+        |a| matches!(a, Action::Decap(_)),
+        |a| matches!(a, Action::Encap(_)),
         |a| matches!(a, Action::PushMpls(_)),
         |a| matches!(a, Action::PushVlan(_)),
         |a| matches!(a, Action::DecTtl | Action::DecTtlCntIds(_)),
         |a| matches!(a, Action::DecMplsTtl),
+        |a| matches!(a, Action::DecNshTtl),
     ];
     let Some(output) = last(|a| matches!(a, Action::Group(_)))
         .or_else(|| last(|a| matches!(a, Action::Output { .. })))

@@ -41,6 +41,8 @@ pub enum Event<'a> {
     },
     /// The action set is executed. Has others inside.
     ActionSet,
+    /// A bucket of a group is executed. Has others inside.
+    Bucket(u32),
     /// The pipeline goes on after recirculation. Has nothing inside.
     Thaw {
         /// In this table.

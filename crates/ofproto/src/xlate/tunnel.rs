@@ -23,6 +23,8 @@ use tunnel::metadata::{Metadata, RawOptions};
 use tunnel::outer::{Outer, Prepared};
 use tunnel::send::{self, Inner, SourcePorts};
 
+use super::commit::Pending;
+use super::packet_type;
 use super::trace::Event;
 use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
@@ -89,12 +91,11 @@ impl<'a> Ctx<'a, '_> {
     /// Begins the translation of a packet that has left a tunnel. False where it is dropped.
     pub(super) fn receive_from_tunnel(&mut self, port: &'a PortState) -> bool {
         match_received(&mut self.wc, self.packet);
-        let is_bare = self.packet.tunnel().tun_flags.get() & tun_flags::BARE != 0;
-        self.record.tunnels.push((port.patch.clone(), if is_bare { Through::Bare } else { Through::Received }));
+        self.record.tunnels.push((port.patch.clone(), Through::Received));
         if let Device::Tunnel(tunnel) = &port.device
             && tunnel.config.packet_type == PacketType::LegacyL3
         {
-            // A trace may be of a packet without Ethernet. Those of the datapath have a header that is made up.
+            // The tables of a bridge that knows no packet types see a frame.
             self.flow.common_mut().packet_type = 0.into();
         }
         let outer = self.packet.tunnel().tun_tos & ecn::MASK;
@@ -127,8 +128,14 @@ impl<'a> Ctx<'a, '_> {
             headers::vlan_count_wc(&self.flow, &mut self.wc);
             self.flow.set_tags([]);
         }
+        let kind = self.flow.common().packet_type;
+        if tunnel.config.packet_type == PacketType::LegacyL3 && packet_type::of(&self.base) != packet_type::ETHERNET {
+            // A header that the packet has not got yet, it need not get.
+            self.pending = Pending::Nothing;
+            self.flow.common_mut().packet_type = self.base.common().packet_type;
+        }
         self.enter_tunnel(state, tunnel);
-        self.flow.common_mut().pkt_mark = mark;
+        (self.flow.common_mut().pkt_mark, self.flow.common_mut().packet_type) = (mark, kind);
         self.flow.set_tags(tags);
     }
 
@@ -157,9 +164,13 @@ impl<'a> Ctx<'a, '_> {
         }
         if self.forwarding.without_push_pop {
             self.detail(|| "output to kernel tunnel".into());
-            let is_bare = config.packet_type == PacketType::LegacyL3;
-            self.out.push(DpAction::TunnelSet(Arc::new(TunnelSet { metadata: only_of(config, &metadata), is_bare })));
+            self.out.push(DpAction::TunnelSet(Arc::new(TunnelSet { metadata: only_of(config, &metadata) })));
             self.commit();
+            let to_bare =
+                config.packet_type == PacketType::LegacyL3 && packet_type::of(&self.flow) == packet_type::ETHERNET;
+            if to_bare {
+                self.out.push(DpAction::PopEthernet);
+            }
             self.truncate_for_mirror();
             self.out.push(DpAction::Output(carrier));
         } else {
@@ -262,10 +273,12 @@ impl<'a> Ctx<'a, '_> {
             return self.event(|| Event::Warning("native tunnel header build failed"));
         };
         let ethernet = ethernet(mac, own, outer.dst);
-        let payload = match tunnel.config.packet_type {
-            PacketType::LegacyL3 => Payload::Packet(self.flow.common().dl_type.get()),
-            PacketType::LegacyL2 | PacketType::Aware => Payload::Ethernet,
+        let payload = match (packet_type::of(&self.flow), tunnel.config.packet_type) {
+            (packet_type::ETHERNET, PacketType::LegacyL2 | PacketType::Aware) => Payload::Ethernet,
+            (packet_type::ETHERNET, PacketType::LegacyL3) => Payload::Packet(self.flow.common().dl_type.get()),
+            (kind, _) => Payload::Packet(kind as u16),
         };
+        let has_ethernet = packet_type::of(&self.flow) == packet_type::ETHERNET && payload != Payload::Ethernet;
         let headers = send::header(&tunnel.config, metadata, payload).and_then(|header| {
             let protocol = send::protocol(&tunnel.config).ok_or(tunnel::header::Unwritable::Payload)?;
             Prepared::new(&ethernet, &outer, protocol, &header)
@@ -278,7 +291,8 @@ impl<'a> Ctx<'a, '_> {
         let (kind, ports) = (kind_number(tunnel.config.kind, outer.dst.is_ipv6()), SourcePorts::new(min, max));
         let sequence = tunnel.is_numbered().then(|| tunnel.sequence.clone());
         let push = Encapsulation::new(carrier, dp_port, kind, headers, ports, sequence);
-        self.enter_underlay(push, bridge, device, mac, own, &outer);
+        let pop = has_ethernet.then_some(DpAction::PopEthernet);
+        self.enter_underlay((pop, push), bridge, device, mac, own, &outer);
     }
 
     fn depend_on_hop(&mut self, hop: &Arc<Hop>) {
@@ -290,7 +304,7 @@ impl<'a> Ctx<'a, '_> {
     /// Translates the packet in the bridge of the underlay, with its new headers.
     fn enter_underlay(
         &mut self,
-        push: Encapsulation,
+        (pop, push): (Option<DpAction>, Encapsulation),
         bridge: &'a BridgeState,
         device: &'a PortState,
         dst: ports::Mac,
@@ -309,7 +323,9 @@ impl<'a> Ctx<'a, '_> {
         let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
         self.length = super::known_length::KnownLength::UNKNOWN;
         let frame = outer_key(&self.flow, dst, src, outer, push.headers.bytes());
-        let (longer, passed) = (push.headers.len() - push.headers.skipped(), self.record.passed());
+        // The bytes of a packet without Ethernet are counted without a header of it.
+        let lost = if pop.is_some() { push.headers.skipped() } else { 0 };
+        let (longer, passed) = (push.headers.len() - lost, self.record.passed());
         self.in_bridge(bridge, device, |ctx| {
             ctx.flow = Headers::new(frame);
             ctx.flow.common_mut().in_port = device.port.0.into();
@@ -318,7 +334,7 @@ impl<'a> Ctx<'a, '_> {
             ctx.on_copy(|ctx| {
                 ctx.base = ctx.flow.clone();
                 let before = ctx.out.len();
-                ctx.out.extend(truncate);
+                ctx.out.extend(truncate.into_iter().chain(pop));
                 ctx.out.push(DpAction::TunnelPush(Arc::new(push)));
                 let pushed = ctx.out.len();
                 ctx.undoable = false;

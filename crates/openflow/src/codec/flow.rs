@@ -132,6 +132,7 @@ fn pull10(r: &mut Reader, dialect: Dialect, options: DecodeOptions) -> Result<Fl
         buffer_id,
         matching,
         instructions,
+        lenient: true,
     })
 }
 
@@ -174,6 +175,7 @@ fn pull11(r: &mut Reader, version: Version) -> Result<FlowMod, OfError> {
         buffer_id,
         matching,
         instructions,
+        lenient: false,
     })
 }
 

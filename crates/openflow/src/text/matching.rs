@@ -461,11 +461,25 @@ impl Writer<'_> {
 
     fn nsh(&mut self) {
         for info in FIELDS.iter().filter(|info| info.prereq == Prereq::Nsh) {
-            if info.format == Format::Hex {
+            if matches!(info.field, Field::NshC1 | Field::NshC2 | Field::NshC3 | Field::NshC4) {
+                self.context(info.name, info.field);
+            } else if info.format == Format::Hex {
                 self.field(info.name, info.field);
             } else {
                 self.number(info.name, info.field, 2);
             }
+        }
+    }
+
+    /// A context word, with `0x` also where it is zero.
+    fn context(&mut self, name: &str, field: Field) {
+        let (value, mask) = self.m.get(field);
+        if mask != 0 {
+            put!(self.out, "{name}={value:#x}");
+            if mask != u128::from(u32::MAX) {
+                put!(self.out, "/{mask:#x}");
+            }
+            self.out.push(',');
         }
     }
 

@@ -83,3 +83,9 @@ pub const VLAN_PRESENT: u16 = 0x1000;
 
 /// dl_type of an 802.3 frame without an Ethernet type (ovs-fields(7), eth_type).
 pub const DL_TYPE_NONE: u16 = 0x05ff;
+
+/// The type of a packet without Ethernet that begins with a header of this Ethernet type: namespace 1 of OpenFlow
+/// (1.5 section 7.2.3.11).
+pub const fn packet_type(ethertype: u16) -> u32 {
+    1 << 16 | ethertype as u32
+}

@@ -53,6 +53,11 @@ impl<'a> Packet<'a> {
         (self.header.version_ttl_len.get() >> 6) as u8 & 0x3f
     }
 
+    /// Bytes of the whole header.
+    pub fn header_len(&self) -> usize {
+        size_of::<Header>() + self.context.len()
+    }
+
     /// Metadata type.
     pub fn md_type(&self) -> u8 {
         self.header.md_type
@@ -75,9 +80,106 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Values of the next protocol field (RFC 8300 section 2.2).
+pub mod next {
+    /// IPv4.
+    pub const IPV4: u8 = 1;
+    /// IPv6.
+    pub const IPV6: u8 = 2;
+    /// A frame of Ethernet.
+    pub const ETHERNET: u8 = 3;
+    /// Another NSH.
+    pub const NSH: u8 = 4;
+    /// MPLS.
+    pub const MPLS: u8 = 5;
+}
+
+/// A header to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Repr {
+    /// OAM bit and the unassigned bit.
+    pub flags: u8,
+    /// Time to live, 6 bits.
+    pub ttl: u8,
+    /// Next protocol: see [`next`].
+    pub next: u8,
+    /// Service path identifier and service index.
+    pub path: u32,
+    /// What follows.
+    pub metadata: Metadata,
+}
+
+/// The metadata of a [`Repr`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Metadata {
+    /// Type 1: four context words.
+    Fixed([u32; 4]),
+    /// Type 2: options, each padded to whole words.
+    Options(Vec<u8>),
+}
+
+impl Metadata {
+    /// Most bytes of options: the length field counts at most 63 words.
+    pub const MAX_OPTIONS: usize = 63 * 4 - size_of::<Header>();
+
+    /// The number of the type.
+    pub fn md_type(&self) -> u8 {
+        match self {
+            Metadata::Fixed(_) => 1,
+            Metadata::Options(_) => 2,
+        }
+    }
+}
+
+impl Repr {
+    /// The bytes. Options that are longer than [`MAX_OPTIONS`](Metadata::MAX_OPTIONS) are left out, and those that are no
+    /// whole words are padded.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut metadata = match &self.metadata {
+            Metadata::Fixed(words) => words.iter().flat_map(|word| word.to_be_bytes()).collect(),
+            Metadata::Options(options) if options.len() > Metadata::MAX_OPTIONS => Vec::new(),
+            Metadata::Options(options) => options.clone(),
+        };
+        metadata.resize(metadata.len().next_multiple_of(4), 0);
+        let words = (size_of::<Header>() + metadata.len()) / 4;
+        let word = u16::from(self.flags & 3) << 12 | u16::from(self.ttl & 0x3f) << 6 | words as u16;
+        let header = Header {
+            version_ttl_len: word.into(),
+            md_type: self.metadata.md_type(),
+            next: self.next,
+            path: self.path.into(),
+        };
+        [header.as_bytes(), &metadata].concat()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let fixed = Metadata::Fixed([1, 2, 3, 0xffff_ffff]);
+        let options = Metadata::Options(vec![0x10, 0, 10, 4, 1, 2, 3, 4]);
+        for metadata in [fixed, options, Metadata::Options(Vec::new())] {
+            let repr = Repr { flags: 2, ttl: 63, next: next::ETHERNET, path: 0x1234ff, metadata };
+            let bytes = repr.to_bytes();
+            let packet = Packet::new_checked(&bytes).unwrap();
+            assert_eq!((packet.flags(), packet.ttl(), packet.next(), packet.path()), (2, 63, 3, 0x1234ff));
+            assert_eq!((packet.md_type(), packet.header_len()), (repr.metadata.md_type(), bytes.len()));
+            let read = match packet.context() {
+                Some(words) => Metadata::Fixed(words),
+                None => Metadata::Options(bytes[size_of::<Header>()..].to_vec()),
+            };
+            assert_eq!(read, repr.metadata);
+        }
+        // Too many options leave a header that is valid, and odd ones are padded.
+        for (len, whole) in [(Metadata::MAX_OPTIONS, 252), (Metadata::MAX_OPTIONS + 1, 8), (5, 16)] {
+            let metadata = Metadata::Options(vec![1; len]);
+            let bytes = Repr { flags: 0, ttl: 1, next: 1, path: 0, metadata }.to_bytes();
+            assert_eq!(Packet::new_checked(&bytes).unwrap().header_len(), whole);
+        }
+    }
 
     #[test]
     fn reads_metadata_type_1() {

@@ -16,7 +16,7 @@ fn colour(kind: Option<StepKind>, text: &str) -> String {
         None => "1",
         Some(StepKind::Bridge) => "1;34",
         Some(StepKind::Table) => "36",
-        Some(StepKind::Thaw) => "35",
+        Some(StepKind::Bucket | StepKind::Thaw) => "35",
         Some(StepKind::Action) => return text.to_owned(),
         Some(StepKind::Detail) => "2",
         Some(StepKind::Warning) => "33",

@@ -131,14 +131,7 @@ impl Table {
     /// Has an unlinked flow wait until this epoch has passed.
     fn let_wait(&self, writer: &mut Writer, detached: Detached, epoch: u64) {
         let Detached { flow, record, taken, .. } = detached;
-        writer.unlinked.push_back(UnlinkedFlow {
-            epoch,
-            flow,
-            id: self.arena.id(flow),
-            tag: record.tag,
-            slow_path_stats: record.slow_path_stats,
-            taken,
-        });
+        writer.unlinked.push_back(UnlinkedFlow { epoch, flow, id: self.arena.id(flow), record, taken });
         writer.evictions += 1;
     }
 
@@ -152,14 +145,10 @@ impl Table {
             has
         };
         while writer.unlinked.front().is_some_and(|unlinked| has_passed(unlinked.epoch)) {
-            let UnlinkedFlow { flow, id, tag, slow_path_stats, mut taken, .. } =
-                writer.unlinked.pop_front().expect("there is one");
-            let mut stats = self.arena.stats(flow);
-            if let Some(slow_path_stats) = slow_path_stats {
-                stats.add(&slow_path_stats);
-            }
+            let UnlinkedFlow { flow, id, record, mut taken, .. } = writer.unlinked.pop_front().expect("there is one");
+            let stats = self.stats_of(flow, &record);
             self.arena.free(&mut writer.free, flow);
-            writer.evicted.push(RemovedFlow { id, rest: taken.take(&stats), stats, tag });
+            writer.evicted.push(RemovedFlow { id, rest: taken.take(&stats), stats, tag: record.tag });
         }
     }
 

@@ -218,6 +218,7 @@ impl Table {
             requested,
             list,
             managed: requester == Requester::Management,
+            is_bare: key.common().packet_type.get() != 0,
         };
         writer.records.insert(flow, record);
         writer.indexes.insert(flow, &subtable, key, &self.hasher);

@@ -117,8 +117,7 @@ pub(in crate::classify) struct UnlinkedFlow {
     pub epoch: u64,
     pub flow: FlowRef,
     pub id: FlowId,
-    pub tag: FlowTag,
-    pub slow_path_stats: Option<Box<FlowStats>>,
+    pub record: Record,
     pub taken: Taken,
 }
 
@@ -373,7 +372,7 @@ impl Table {
             for &id in ids {
                 if let Some(flow) = self.arena.find(id) {
                     let (record, taken) = self.unlink(&mut writer, flow);
-                    unlinked.push((flow, id, record.tag, record.slow_path_stats, taken));
+                    unlinked.push((flow, id, record, taken));
                 }
             }
         }
@@ -384,13 +383,10 @@ impl Table {
         self.domain.synchronize();
         // 3. Free their entries.
         let mut writer = self.writer.lock();
-        let gone = unlinked.into_iter().map(|(flow, id, tag, slow_path_stats, mut taken)| {
-            let mut stats = self.arena.stats(flow);
-            if let Some(slow_path_stats) = slow_path_stats {
-                stats.add(&slow_path_stats);
-            }
+        let gone = unlinked.into_iter().map(|(flow, id, record, mut taken)| {
+            let stats = self.stats_of(flow, &record);
             self.arena.free(&mut writer.free, flow);
-            RemovedFlow { id, rest: taken.take(&stats), stats, tag }
+            RemovedFlow { id, rest: taken.take(&stats), stats, tag: record.tag }
         });
         gone.collect()
     }
@@ -606,7 +602,7 @@ impl Table {
         if let Some(slow_path_stats) = &record.slow_path_stats {
             stats.add(slow_path_stats);
         }
-        stats
+        stats.without_made_up(record.is_bare)
     }
 
     /// A flow.

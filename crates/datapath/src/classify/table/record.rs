@@ -34,6 +34,8 @@ pub(in crate::classify) struct Record {
     pub list: u16,
     /// Whether it was installed by the management, and is never evicted.
     pub managed: bool,
+    /// Whether its packets have no Ethernet.
+    pub is_bare: bool,
 }
 
 const _: () = assert!(size_of::<Option<Record>>() <= 80);

@@ -173,6 +173,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::TooManyResubmits => "drop_action_too_many_resubmit",
         DropReason::StackTooDeep => "drop_action_stack_too_deep",
         DropReason::TooManyLabels => "drop_action_too_many_mpls_labels",
+        DropReason::UnsupportedPacketType => "drop_action_unsupported_packet_type",
         DropReason::TooMuchWork => "drop_action_too_much_work",
         DropReason::RecirculationStorm => "datapath_drop_recirculation_storm",
         DropReason::VlanNotAllowed => "datapath_drop_vlan_not_allowed",

@@ -1,11 +1,11 @@
 //! `dpif/show-dp-features` and `dpif/set-dp-features`: what the datapath can do. Weir's can always do the
-//! same, and translation has no second way that would leave something out, but for tunnels.
+//! same, and translation has no second way that would leave something out, but for tunnels and labels.
 
 use std::fmt::Write as _;
 
 use super::Context;
 use crate::features::FeatureValue::{Flag, Number};
-use crate::features::{FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
+use crate::features::{ADD_MPLS, FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
 use crate::unixctl::Command;
 use crate::unixctl::command::Outcome;
 
@@ -39,18 +39,20 @@ fn set(context: &Context, args: &[String]) -> Outcome {
     let switch = &context.engine.switch;
     let now = |feature: &Feature| match feature.name {
         TUNNEL_PUSH_POP => Flag(switch.has_tunnel_push_pop()),
+        ADD_MPLS => Flag(switch.has_add_mpls()),
         _ => feature.value,
     };
     match &args[1..] {
         [] => Ok(FEATURES.iter().map(|feature| line(feature, now(feature))).collect()),
         [name] => find(name).map(|feature| line(feature, now(feature))),
-        [name, value, ..] => match accept(find(name)?, value)? {
-            Some(enabled) => {
-                switch.set_tunnel_push_pop(enabled);
-                Ok(String::new())
+        [name, value, ..] => {
+            match accept(find(name)?, value)? {
+                Some(enabled) if name == ADD_MPLS => switch.set_add_mpls(enabled),
+                Some(enabled) => switch.set_tunnel_push_pop(enabled),
+                None => {}
             }
-            None => Ok(String::new()),
-        },
+            Ok(String::new())
+        }
     }
 }
 
@@ -67,7 +69,7 @@ fn line(Feature { name, title, value }: &Feature, now: FeatureValue) -> String {
     format!("{name} ({title}) : [run time]:{}, [boot time]:{}\n", text(now), text(*value))
 }
 
-/// Whether a feature can be set to this. What the one that changes is to be.
+/// Whether a feature can be set to this. What one that can change is to be.
 fn accept(feature: &Feature, text: &str) -> Result<Option<bool>, String> {
     let same = match feature.value {
         Flag(value) => match text.to_ascii_lowercase().as_str() {
@@ -83,7 +85,7 @@ fn accept(feature: &Feature, text: &str) -> Result<Option<bool>, String> {
         },
     };
     match (same, feature.value) {
-        (same, _) if feature.name == TUNNEL_PUSH_POP => Ok(Some(same)),
+        (same, _) if matches!(feature.name, TUNNEL_PUSH_POP | ADD_MPLS) => Ok(Some(same)),
         (true, _) => Ok(None),
         (false, Flag(false)) => Err("Can not enable features not supported by the datapth".into()),
         (false, _) => Err(format!("{} cannot be turned off: translation always uses it", feature.name)),
@@ -121,6 +123,8 @@ mod tests {
 
     #[test]
     fn tunnels_can_be_left_to_others() {
+        let labels = find(ADD_MPLS).unwrap();
+        assert_eq!([accept(labels, "false"), accept(labels, "true")], [Ok(Some(false)), Ok(Some(true))]);
         let feature = find(TUNNEL_PUSH_POP).unwrap();
         assert_eq!([accept(feature, "false"), accept(feature, "true")], [Ok(Some(false)), Ok(Some(true))]);
         let shown = line(feature, Flag(false));

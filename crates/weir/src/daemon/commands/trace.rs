@@ -181,7 +181,12 @@ fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<
     if matching.mask.is_wild(Field::InPortOxm) {
         key.common_mut().in_port = openflow::OfPort::ANY.0.into();
     }
-    for tag in &mut key.common_mut().vlan {
+    let common = key.common_mut();
+    if common.packet_type.get() >> 16 == 1 {
+        // It begins with a header of this type.
+        common.dl_type = (common.packet_type.get() as u16).into();
+    }
+    for tag in &mut common.vlan {
         if tag.tci.get() & VLAN_PRESENT != 0 && tag.tpid.get() == 0 {
             tag.tpid = 0x8100.into();
         }

@@ -46,6 +46,7 @@ pub fn flow_mod() -> impl Strategy<Value = Message> {
                 buffer_id,
                 matching,
                 instructions,
+                lenient: v10,
             }))
         })
     })
