@@ -63,6 +63,8 @@ pub struct SwitchSettings {
     /// Most bytes of events and answers that are kept for all OpenFlow peers together. Beyond them, the peer that has most is
     /// disconnected.
     pub controller_memory: usize,
+    /// A bundle that a connection has not used for this long is discarded.
+    pub bundle_idle: Duration,
     /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
     pub vlan_limit: VlanLimit,
 }
@@ -75,6 +77,7 @@ impl Default for SwitchSettings {
             hold_misses: false,
             revalidators: 1,
             controller_memory: 256 << 20,
+            bundle_idle: Duration::from_secs(10),
             vlan_limit: VlanLimit::default(),
         }
     }
@@ -368,14 +371,20 @@ impl Switch {
 
     /// The subscribers of a bridge.
     pub(crate) fn subscribers(&self, bridge: BridgeId) -> Vec<Arc<dyn Subscriber>> {
+        self.subscribers_but(bridge, None)
+    }
+
+    /// The subscribers of a bridge but for one.
+    pub(crate) fn subscribers_but(&self, bridge: BridgeId, but: Option<SubscriptionId>) -> Vec<Arc<dyn Subscriber>> {
         let subscribers = self.subscribers.read();
-        subscribers.values().filter(|(id, _)| *id == bridge).map(|(_, subscriber)| subscriber.clone()).collect()
+        let wanted = subscribers.iter().filter(|(id, (of, _))| *of == bridge && Some(**id) != but);
+        wanted.map(|(_, (_, subscriber))| subscriber.clone()).collect()
     }
 
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
         let status = PortStatus { reason, desc: describe(port.port, &port.name, port.config, &port.device) };
         for subscriber in self.subscribers(bridge) {
-            subscriber.port_status(&status);
+            subscriber.port_status(&status, false);
         }
     }
 

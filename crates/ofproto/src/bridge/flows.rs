@@ -94,6 +94,7 @@ impl Switch {
         let tlv = bridge.tlv.clone();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
+        let mut statuses = Vec::new();
         let affects_flows = match result {
             Ok(()) => {
                 let (removed, affects_flows) = transaction.commit();
@@ -101,6 +102,9 @@ impl Switch {
                 let final_at = if affects_flows { generation } else { 0 };
                 for (rule, reason) in removed {
                     self.rule_removed((id, &tlv), rule, reason, now, final_at);
+                }
+                if let Some(bridge) = forwarding.bridges.get_mut(&id) {
+                    statuses = bridge.vacancy_events();
                 }
                 affects_flows
             }
@@ -110,6 +114,10 @@ impl Switch {
             forwarding.note_affecting(generation);
         }
         drop(forwarding);
+        if !statuses.is_empty() {
+            let subscribers = self.subscribers(id);
+            statuses.iter().for_each(|status| subscribers.iter().for_each(|each| each.table_status(status)));
+        }
         self.notify();
         result
     }

@@ -32,6 +32,7 @@ mod walk;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use datapath::Datapath;
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
@@ -41,7 +42,7 @@ use packet::{Key, Packet};
 use crate::connection::budget::Charge;
 use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
-use crate::events::{Subscriber, SubscriptionId, Waker};
+use crate::events::{ForwardedRequest, Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
@@ -117,6 +118,17 @@ impl Bridge {
         if old.is_some_and(|old| old.configured != controllers.configured) {
             self.flush_flows();
         }
+    }
+
+    /// Tells all subscribers but the one who sent it of a message that has changed groups or meters.
+    pub(crate) fn forward_request(&self, sender: SubscriptionId, request: &ForwardedRequest) {
+        let others = self.switch.subscribers_but(self.id, Some(sender));
+        others.iter().for_each(|subscriber| subscriber.request_forward(request));
+    }
+
+    /// A bundle that a connection has not used for this long is discarded.
+    pub(crate) fn bundle_idle(&self) -> Duration {
+        self.switch.settings.lock().bundle_idle
     }
 
     /// Sends the bridge's events to `subscriber` from now on.
