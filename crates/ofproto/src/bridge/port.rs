@@ -71,10 +71,7 @@ impl Bridge {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),
         };
-        bridge.ports.insert(
-            port,
-            PortState { port, name, device, dp_port, config, vlan, created, told: Default::default(), patch },
-        );
+        bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, told: None, patch });
         Ok(())
     }
 
@@ -326,35 +323,44 @@ impl Bridge {
             forwarding.touch();
             let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| bridge.ports.get_mut(&port));
             let told = state.zip(desc).map(|(state, desc)| {
-                let before = std::mem::replace(&mut state.told, (desc.config, desc.state));
-                in_steps(reason, before, desc)
+                let before = state.told.replace(Box::new(desc.clone()));
+                in_steps(reason, before.as_deref(), desc)
             });
             told.unwrap_or_default()
         };
-        for subscriber in self.switch.subscribers_but(self.id, but) {
-            statuses.iter().for_each(|(status, only_live)| subscriber.port_status(status, *only_live));
+        if !statuses.is_empty() {
+            for subscriber in self.switch.subscribers_but(self.id, but) {
+                statuses.iter().for_each(|(status, only_live)| subscriber.port_status(status, *only_live));
+            }
         }
         self.switch.notify();
     }
 }
 
 /// What is told of a port, and whether nothing else has changed than that it is live. As in OVS, a port is not yet live when it
-/// is added, and its configuration is told before the state that this leads to: controllers may wait for either.
-fn in_steps(reason: PortReason, before: (PortConfig, OfPortState), desc: PortDesc) -> Vec<(PortStatus, bool)> {
-    let (old_config, old_state) = before;
-    let first_state = match reason {
-        PortReason::Add => desc.state - OfPortState::LIVE,
-        _ if old_config != desc.config && old_state != desc.state => old_state - OfPortState::LIVE,
-        _ => desc.state,
-    };
-    let is_live_only = |from, reason| reason == PortReason::Modify && from ^ desc.state == OfPortState::LIVE;
-    if first_state == desc.state {
-        let only_live = is_live_only(old_state, reason) && old_config == desc.config;
-        return vec![(PortStatus { reason, desc }, only_live)];
+/// is added, and its configuration is told before the state that this leads to: controllers may wait for either. Of what
+/// has been told already nothing is said.
+fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Vec<(PortStatus, bool)> {
+    let not_live = |state: OfPortState| state - OfPortState::LIVE;
+    let mut steps = Vec::new();
+    let mut last = before.cloned();
+    match before {
+        _ if reason == PortReason::Add => {
+            last = Some(PortDesc { state: not_live(desc.state), ..desc.clone() });
+            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
+        }
+        Some(before) if before.config != desc.config && before.state != desc.state => {
+            last = Some(PortDesc { state: not_live(before.state), ..desc.clone() });
+            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
+        }
+        _ => {}
     }
-    let only_live = is_live_only(first_state, PortReason::Modify);
-    let first = PortDesc { state: first_state, ..desc.clone() };
-    vec![(PortStatus { reason, desc: first }, false), (PortStatus { reason: PortReason::Modify, desc }, only_live)]
+    if last.as_ref() != Some(&desc) {
+        let without = |desc: &PortDesc| PortDesc { state: not_live(desc.state), ..desc.clone() };
+        let only_live = last.as_ref().is_some_and(|last| without(last) == without(&desc));
+        steps.push((PortStatus { reason: PortReason::Modify, desc }, only_live));
+    }
+    steps
 }
 
 fn info(state: &PortState, forwarding: &Forwarding) -> PortInfo {

@@ -72,6 +72,9 @@ const REPLY_LIMIT: usize = 64 << 10;
 /// with many connections serves each of them soon.
 const STEPS: usize = 8;
 
+/// Bytes of a packet that misses which a controller gets, unless it says otherwise.
+const DEFAULT_MISS_SEND_LEN: u16 = 128;
+
 /// Bytes of output that wait before no more events are taken out of the mailbox.
 const EVENT_LIMIT: usize = 64 << 10;
 
@@ -187,7 +190,7 @@ impl Session {
         let mailbox = Mailbox::new(memory, roles.clone(), member, interest, settings.packet_in_limit);
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
-        let miss_send_len = if settings.kind == ConnectionKind::Controller { 128 } else { 0 };
+        let miss_send_len = if settings.kind == ConnectionKind::Controller { DEFAULT_MISS_SEND_LEN } else { 0 };
         let bundles = Bundles::new(bridge.bundle_memory());
         let mut session = Session {
             bridge,

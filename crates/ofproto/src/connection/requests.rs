@@ -10,7 +10,7 @@ use openflow::{
 
 use super::flush::flush_connections;
 use super::reply::{Reply, aggregate, flows, groups, meters, whole};
-use super::{Barrier, Session, features};
+use super::{Barrier, DEFAULT_MISS_SEND_LEN, Session, features};
 use crate::model::config::N_TABLES;
 
 /// Reason bit of packets with an invalid TTL.
@@ -89,6 +89,10 @@ impl Session {
             Body::SetConfig(config) => self.set_config(config)?,
             Body::SetAsync(change) | Body::SetAsync2(change) => {
                 self.async_config = refined_async(version, change.applied(&self.async_config));
+                // Who says what it wants wants it.
+                if self.miss_send_len == 0 {
+                    self.miss_send_len = DEFAULT_MISS_SEND_LEN;
+                }
                 self.update_interest();
             }
             Body::SetFlowFormat(format) => self.flow_format = format,

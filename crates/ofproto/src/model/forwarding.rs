@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::PortNo;
 use hashbrown::HashMap;
-use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
+use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, PortDesc, TableId};
 use packet::Time;
 use parking_lot::Mutex;
 use tunnel::fields::FieldTable;
@@ -246,8 +246,8 @@ pub(crate) struct PortState {
     pub config: PortConfig,
     pub vlan: PortVlan,
     pub created: Time,
-    /// What controllers were told last of its configuration and state.
-    pub told: (PortConfig, openflow::PortState),
+    /// What controllers were told last.
+    pub told: Option<Box<PortDesc>>,
     /// Counters of a patch port or a tunnel port; other ports have their device's.
     pub patch: Arc<PatchCounters>,
 }
