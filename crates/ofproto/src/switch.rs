@@ -337,25 +337,47 @@ impl Switch {
 
     /// Translates a packet that did not come from a port of the datapath, and has the datapath do with it what comes out.
     pub(crate) fn execute(&self, packet: Packet, input: &Input<'_>) {
-        let (now, key) = (input.now, input.key);
         let forwarding = self.forwarding.read();
+        let mut decided = self.decide_sent(&forwarding, packet, input);
+        self.account(&forwarding, &mut decided);
+        drop(forwarding);
+        self.carry_out(decided);
+    }
+
+    /// Decides what becomes of such a packet.
+    pub(crate) fn decide_sent(&self, forwarding: &Forwarding, packet: Packet, input: &Input<'_>) -> Decided {
+        let key = input.key;
         let batch = MacBatch::default();
-        let out = translate(&forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
-        self.learn_macs(&forwarding, batch);
-        out.record.credit(1, packet.len() as u64, now, key.common().tcp_flags.get());
-        let port = forwarding
-            .bridges
-            .get(&input.bridge)
-            .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
+        let translation = translate(forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
+        let bridge = forwarding.bridges.get(&input.bridge);
+        let port = bridge.and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
-        if let Some(bridge) = forwarding.bridges.get(&input.bridge) {
+        if let Some(bridge) = bridge {
             tunnel_metadata::encode(&bridge.tlv, &mut metadata);
         }
-        drop(forwarding);
-        self.learn_flows(&out.learnt, now);
+        Decided {
+            packet,
+            metadata: Box::new(metadata),
+            translation: Box::new(translation),
+            learnt: batch,
+            now: input.now,
+        }
+    }
+
+    /// Counts the packet, and learns its address.
+    pub(crate) fn account(&self, forwarding: &Forwarding, decided: &mut Decided) {
+        self.learn_macs(forwarding, std::mem::take(&mut decided.learnt));
+        let tcp_flags = decided.metadata.common().tcp_flags.get();
+        decided.translation.record.credit(1, decided.packet.len() as u64, decided.now, tcp_flags);
+    }
+
+    /// Has the datapath do what was decided. Called without the lock of what decided it.
+    pub(crate) fn carry_out(&self, decided: Decided) {
+        let Decided { packet, metadata, translation, now, .. } = decided;
+        self.learn_flows(&translation.learnt, now);
         if let Some(datapath) = self.datapath.get() {
-            datapath.execute(packet, &metadata, &out.actions);
+            datapath.execute(packet, &metadata, &translation.actions);
         }
     }
 
@@ -425,6 +447,22 @@ impl Switch {
                 subscriber.flow_removed(&message);
             }
         }
+    }
+}
+
+/// What is to become of a packet that did not come from a port of the datapath.
+pub(crate) struct Decided {
+    packet: Packet,
+    metadata: Box<Key>,
+    translation: Box<Translation>,
+    learnt: MacBatch,
+    now: Time,
+}
+
+impl Decided {
+    /// How many actions the datapath is to carry out.
+    pub fn actions(&self) -> usize {
+        self.translation.actions.len()
     }
 }
 

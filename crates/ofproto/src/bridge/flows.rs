@@ -8,14 +8,15 @@ use openflow::{
     TableId,
 };
 use packet::Time;
+use parking_lot::RwLockWriteGuard;
 
 use super::Bridge;
 use super::check::{Known, check_instructions};
 use crate::model::config::{FailMode, N_TABLES};
-use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, TABLES};
 use crate::model::group::{outputs_to, uses_group};
 use crate::model::tlv;
-use crate::model::transaction::Transaction;
+use crate::model::transaction::{Changes, Transaction};
 use crate::switch::Switch;
 use crate::table::{Rule, RuleStats};
 use crate::xlate::LearntFlow;
@@ -91,24 +92,38 @@ impl Switch {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
-        let tlv = bridge.tlv.clone();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
+        let changes = transaction.suspend();
+        self.end_transaction(forwarding, id, generation, now, changes, result.is_ok());
+        result
+    }
+
+    /// Brings the changes of a transaction into force, or undoes them, and tells those who want to know.
+    pub(super) fn end_transaction(
+        &self,
+        mut forwarding: RwLockWriteGuard<'_, Forwarding>,
+        id: BridgeId,
+        generation: u64,
+        now: Time,
+        changes: Changes,
+        succeeded: bool,
+    ) {
+        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return };
+        let tlv = bridge.tlv.clone();
+        let transaction = Transaction::resume(bridge, generation, now, changes);
         let mut statuses = Vec::new();
-        let affects_flows = match result {
-            Ok(()) => {
-                let (removed, affects_flows) = transaction.commit();
-                // Their counters are final when the change is in force.
-                let final_at = if affects_flows { generation } else { 0 };
-                for (rule, reason) in removed {
-                    self.rule_removed((id, &tlv), rule, reason, now, final_at);
-                }
-                if let Some(bridge) = forwarding.bridges.get_mut(&id) {
-                    statuses = bridge.vacancy_events();
-                }
-                affects_flows
+        let affects_flows = if succeeded {
+            let (removed, affects_flows) = transaction.commit();
+            // Their counters are final when the change is in force.
+            let final_at = if affects_flows { generation } else { 0 };
+            for (rule, reason) in removed {
+                self.rule_removed((id, &tlv), rule, reason, now, final_at);
             }
-            Err(_) => transaction.rollback(),
+            statuses = forwarding.bridges.get_mut(&id).map(BridgeState::vacancy_events).unwrap_or_default();
+            affects_flows
+        } else {
+            transaction.rollback()
         };
         if affects_flows {
             forwarding.note_affecting(generation);
@@ -119,7 +134,6 @@ impl Switch {
             statuses.iter().for_each(|status| subscribers.iter().for_each(|each| each.table_status(status)));
         }
         self.notify();
-        result
     }
 }
 

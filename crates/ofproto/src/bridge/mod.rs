@@ -44,10 +44,10 @@ use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
 use crate::events::{ForwardedRequest, Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
-use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
 use crate::model::mirror::MirrorCounters;
-use crate::switch::Switch;
+use crate::switch::{Decided, Switch};
 use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
 
@@ -143,6 +143,16 @@ impl Bridge {
 
     /// Sends a packet. Its data must be present: Weir buffers no packets.
     pub fn packet_out(&self, message: &PacketOut) -> Result<(), OfError> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(mut decided) = self.decide(&forwarding, message)? else { return Ok(()) };
+        self.switch.account(&forwarding, &mut decided);
+        drop(forwarding);
+        self.switch.carry_out(decided);
+        Ok(())
+    }
+
+    /// Decides what becomes of the packet of a packet-out. `None` where the bridge has gone.
+    fn decide(&self, forwarding: &Forwarding, message: &PacketOut) -> Result<Option<Decided>, OfError> {
         if message.buffer_id.is_some() && message.data.is_empty() {
             return Err(OfError::OFPBRC_BUFFER_UNKNOWN);
         }
@@ -150,18 +160,17 @@ impl Bridge {
         if in_port.is_reserved() && !matches!(in_port, OfPort::LOCAL | OfPort::ANY | OfPort::CONTROLLER) {
             return Err(OfError::OFPBRC_BAD_PORT);
         }
-        let checked = self.read(|bridge| check::check_actions(&message.actions, &check::Known::of(bridge)));
-        checked.unwrap_or(Ok(()))?;
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(None) };
+        check::check_actions(&message.actions, &check::Known::of(bridge))?;
         let packet = Packet::from_slice(&message.data);
         let mut key = Key::new();
         packet::flow::extract(packet.data(), &mut key, self.switch.settings().vlan_limit);
         let mut metadata = message.metadata.clone();
-        self.place_known(&mut metadata);
+        crate::model::tlv::place_known(&mut metadata, &bridge.tlv);
         add_metadata(&mut key, &metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
-        self.switch.execute(packet, &input);
-        Ok(())
+        Ok(Some(self.switch.decide_sent(forwarding, packet, &input)))
     }
 
     /// The datapath that the bridge's packets pass.

@@ -190,7 +190,9 @@ fn pull_properties(r: &mut Reader) -> Result<Selection, OfError> {
         }
         match [v.u32()?, v.u32()?] {
             SELECTION_METHOD | OLD_SELECTION_METHOD => selection = pull_selection(&mut v)?,
-            [experimenter, _] if ![SELECTION_METHOD[0], OLD_SELECTION_METHOD[0]].contains(&experimenter) => return Err(OFPBPC_BAD_EXPERIMENTER),
+            [experimenter, _] if ![SELECTION_METHOD[0], OLD_SELECTION_METHOD[0]].contains(&experimenter) => {
+                return Err(OFPBPC_BAD_EXPERIMENTER);
+            }
             _ => return Err(OFPBPC_BAD_EXP_TYPE),
         }
     }
