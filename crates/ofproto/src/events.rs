@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use openflow::{FlowRemoved, PacketIn, PortStatus};
+use openflow::{FlowRemoved, PacketIn, PortStatus, TableStatus};
 
 /// Wakes whoever drives a connection. Called from the bridge's threads; must not block.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
@@ -19,8 +19,27 @@ pub trait Subscriber: Send + Sync {
     /// A flow with SEND_FLOW_REM was removed.
     fn flow_removed(&self, removed: &FlowRemoved);
 
-    /// A port was added, removed or changed.
-    fn port_status(&self, status: &PortStatus);
+    /// A port was added, removed or changed. `only_live`: nothing but whether it is live, which OpenFlow 1.0 does not tell.
+    fn port_status(&self, status: &PortStatus, only_live: bool);
+
+    /// A table has become full, or no longer is.
+    fn table_status(&self, status: &TableStatus) {
+        let _ = status;
+    }
+
+    /// Another connection's message has changed the switch.
+    fn request_forward(&self, request: &ForwardedRequest) {
+        let _ = request;
+    }
+}
+
+/// A message that has changed groups or meters. It is kept as it came: a message can take many times its length in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardedRequest {
+    /// What it changes (`enum ofp14_requestforward_reason`): zero for groups, one for meters.
+    pub reason: u32,
+    /// The whole message.
+    pub bytes: Arc<[u8]>,
 }
 
 /// A packet for the controllers with one id.

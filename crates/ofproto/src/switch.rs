@@ -63,6 +63,8 @@ pub struct SwitchSettings {
     /// Most bytes of events and answers that are kept for all OpenFlow peers together. Beyond them, the peer that has most is
     /// disconnected.
     pub controller_memory: usize,
+    /// A bundle that a connection has not used for this long is discarded.
+    pub bundle_idle: Duration,
     /// How many VLAN tags are parsed of a packet that a controller sends: as many as the datapath does.
     pub vlan_limit: VlanLimit,
 }
@@ -75,6 +77,7 @@ impl Default for SwitchSettings {
             hold_misses: false,
             revalidators: 1,
             controller_memory: 256 << 20,
+            bundle_idle: Duration::from_secs(10),
             vlan_limit: VlanLimit::default(),
         }
     }
@@ -334,25 +337,47 @@ impl Switch {
 
     /// Translates a packet that did not come from a port of the datapath, and has the datapath do with it what comes out.
     pub(crate) fn execute(&self, packet: Packet, input: &Input<'_>) {
-        let (now, key) = (input.now, input.key);
         let forwarding = self.forwarding.read();
+        let mut decided = self.decide_sent(&forwarding, packet, input);
+        self.account(&forwarding, &mut decided);
+        drop(forwarding);
+        self.carry_out(decided);
+    }
+
+    /// Decides what becomes of such a packet.
+    pub(crate) fn decide_sent(&self, forwarding: &Forwarding, packet: Packet, input: &Input<'_>) -> Decided {
+        let key = input.key;
         let batch = MacBatch::default();
-        let out = translate(&forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
-        self.learn_macs(&forwarding, batch);
-        out.record.credit(1, packet.len() as u64, now, key.common().tcp_flags.get());
-        let port = forwarding
-            .bridges
-            .get(&input.bridge)
-            .and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
+        let translation = translate(forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
+        let bridge = forwarding.bridges.get(&input.bridge);
+        let port = bridge.and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
         metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
-        if let Some(bridge) = forwarding.bridges.get(&input.bridge) {
+        if let Some(bridge) = bridge {
             tunnel_metadata::encode(&bridge.tlv, &mut metadata);
         }
-        drop(forwarding);
-        self.learn_flows(&out.learnt, now);
+        Decided {
+            packet,
+            metadata: Box::new(metadata),
+            translation: Box::new(translation),
+            learnt: batch,
+            now: input.now,
+        }
+    }
+
+    /// Counts the packet, and learns its address.
+    pub(crate) fn account(&self, forwarding: &Forwarding, decided: &mut Decided) {
+        self.learn_macs(forwarding, std::mem::take(&mut decided.learnt));
+        let tcp_flags = decided.metadata.common().tcp_flags.get();
+        decided.translation.record.credit(1, decided.packet.len() as u64, decided.now, tcp_flags);
+    }
+
+    /// Has the datapath do what was decided. Called without the lock of what decided it.
+    pub(crate) fn carry_out(&self, decided: Decided) {
+        let Decided { packet, metadata, translation, now, .. } = decided;
+        self.learn_flows(&translation.learnt, now);
         if let Some(datapath) = self.datapath.get() {
-            datapath.execute(packet, &metadata, &out.actions);
+            datapath.execute(packet, &metadata, &translation.actions);
         }
     }
 
@@ -368,14 +393,20 @@ impl Switch {
 
     /// The subscribers of a bridge.
     pub(crate) fn subscribers(&self, bridge: BridgeId) -> Vec<Arc<dyn Subscriber>> {
+        self.subscribers_but(bridge, None)
+    }
+
+    /// The subscribers of a bridge but for one.
+    pub(crate) fn subscribers_but(&self, bridge: BridgeId, but: Option<SubscriptionId>) -> Vec<Arc<dyn Subscriber>> {
         let subscribers = self.subscribers.read();
-        subscribers.values().filter(|(id, _)| *id == bridge).map(|(_, subscriber)| subscriber.clone()).collect()
+        let wanted = subscribers.iter().filter(|(id, (of, _))| *of == bridge && Some(**id) != but);
+        wanted.map(|(_, (_, subscriber))| subscriber.clone()).collect()
     }
 
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
         let status = PortStatus { reason, desc: describe(port.port, &port.name, port.config, &port.device) };
         for subscriber in self.subscribers(bridge) {
-            subscriber.port_status(&status);
+            subscriber.port_status(&status, false);
         }
     }
 
@@ -416,6 +447,27 @@ impl Switch {
                 subscriber.flow_removed(&message);
             }
         }
+    }
+}
+
+/// What is to become of a packet that did not come from a port of the datapath.
+pub(crate) struct Decided {
+    packet: Packet,
+    metadata: Box<Key>,
+    translation: Box<Translation>,
+    learnt: MacBatch,
+    now: Time,
+}
+
+impl Decided {
+    /// How much work it was to decide it, in steps.
+    pub fn work(&self) -> usize {
+        self.translation.work
+    }
+
+    /// How many actions the datapath is to carry out.
+    pub fn actions(&self) -> usize {
+        self.translation.actions.len()
     }
 }
 

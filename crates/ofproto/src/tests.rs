@@ -38,7 +38,7 @@ impl Subscriber for Recorder {
     fn flow_removed(&self, removed: &FlowRemoved) {
         self.removed.lock().push(removed.clone());
     }
-    fn port_status(&self, status: &PortStatus) {
+    fn port_status(&self, status: &PortStatus, _: bool) {
         self.ports.lock().push(status.clone());
     }
 }

@@ -61,7 +61,7 @@ pub use flow_mod::{FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason};
 pub use group::{GroupDesc, GroupMod, GroupSpec, GroupStats, GroupType};
 pub use instruction::{Instructions, WriteMetadata};
 pub use matching::{AnyField, KeyPart, Match, Subfield};
-pub use message::{Body, Dialect, Message};
+pub use message::{Body, Dialect, Message, RequestForward};
 pub use meter::{MeterConfig, MeterMod, MeterStats};
 pub use monitor::{FlowMonitorRequest, FlowUpdate};
 pub use packet_msg::{PacketIn, PacketInFormat, PacketOut};
@@ -69,7 +69,7 @@ pub use port::{PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortStat
 pub use queue::QueueConfig;
 pub use stats::{FlowStats, FlowStatsRequest, MultipartReply, MultipartRequest};
 pub use switch::{AsyncChange, AsyncConfig, FlowFormat, FragHandling, Hello, Role, SwitchConfig, SwitchFeatures};
-pub use table::{TableDesc, TableMiss, TableMod};
+pub use table::{TableDesc, TableMiss, TableMod, TableReason, TableStatus};
 pub use tlv::{TlvCommand, TlvMap, TlvTable, TlvTableMod};
 pub use tun_metadata::{Bits, TunField, TunMatch, TunValue};
 pub use tun_use::{TunUse, TunUseMut, tun_fields};

@@ -11,7 +11,7 @@ use crate::port::{PortMod, PortStatus};
 use crate::queue::QueueConfig;
 use crate::stats::{MultipartReply, MultipartRequest};
 use crate::switch::{AsyncChange, AsyncConfig, FlowFormat, Hello, RoleMsg, RoleStatus, SwitchConfig, SwitchFeatures};
-use crate::table::TableMod;
+use crate::table::{TableMod, TableStatus};
 use crate::tlv::{TlvTable, TlvTableMod};
 use crate::types::{OfPort, Version};
 
@@ -103,6 +103,10 @@ pub enum Body {
     BundleAdd(BundleAdd),
     /// OFPT_ROLE_STATUS (OpenFlow 1.4), ONF's extension of 1.3.
     RoleStatus(RoleStatus),
+    /// OFPT_TABLE_STATUS (OpenFlow 1.4).
+    TableStatus(TableStatus),
+    /// OFPT_REQUESTFORWARD (OpenFlow 1.4), ONF's extension of 1.3, NXT_REQUESTFORWARD (1.0 to 1.2).
+    RequestForward(RequestForward),
     /// NXT_TLV_TABLE_MOD.
     TlvTableMod(TlvTableMod),
     /// NXT_TLV_TABLE_REQUEST.
@@ -158,4 +162,13 @@ pub enum Body {
     FlowMonitorPaused,
     /// NXT_FLOW_MONITOR_RESUMED and ONFT_FLOW_MONITOR_RESUMED.
     FlowMonitorResumed,
+}
+
+/// A request of another controller that changed the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestForward {
+    /// A change of groups.
+    Group(Box<GroupMod>),
+    /// A change of meters (OpenFlow 1.3).
+    Meter(MeterMod),
 }

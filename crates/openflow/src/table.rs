@@ -71,6 +71,25 @@ impl TableMod {
     }
 }
 
+/// Why a table's status is told (`enum ofp14_table_reason`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum TableReason {
+    /// Less is free than the vacancy's lower threshold.
+    VacancyDown = 3,
+    /// More is free than its upper threshold.
+    VacancyUp = 4,
+}
+
+/// Tells that a table has become full, or no longer is (OpenFlow 1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableStatus {
+    /// Why.
+    pub reason: TableReason,
+    /// The table as it is now.
+    pub desc: TableDesc,
+}
+
 /// Description of a table (OpenFlow 1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableDesc {

@@ -1,10 +1,21 @@
 //! Messages that take effect together.
 
-use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, OfPort, PacketOut, PortMod, TableId};
+use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, PacketOut, PortMod, TableId};
 
 use super::{Bridge, flows, groups};
 use crate::model::config::N_TABLES;
-use crate::model::forwarding::BridgeState;
+use crate::model::forwarding::{BridgeState, Forwarding};
+use crate::model::transaction::{Changes, Transaction};
+use crate::switch::Decided;
+
+/// Most packets of a bundle, and most actions that the datapath carries out for them: they are kept until all else has
+/// succeeded.
+pub(super) const MAX_PACKETS: usize = 1024;
+const MAX_ACTIONS: usize = 1 << 18;
+
+/// Most steps of deciding what becomes of them. Nobody else can read the tables meanwhile: it is no more than one packet may take,
+/// which is some tens of milliseconds, and what the last one takes.
+const MAX_WORK: usize = 1 << 18;
 
 /// A message that can be in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +44,9 @@ impl Bundled {
 }
 
 impl Bridge {
-    /// Makes all changes, or none. Then the error says which one failed, and why. No packet sees some of the changes
-    /// of flows and groups without the others. Ports are changed and packets sent after these, in order.
+    /// Makes all changes, or none. Then the error says which one failed, and why. No packet from a port sees some of the changes
+    /// of flows and groups without the others; what becomes of the packets of packet-outs is decided in between, each at its
+    /// place. They are sent, and ports changed, after all changes.
     ///
     /// `read` makes a message out of what stands for it: many messages are kept in a form that takes less room, and
     /// are never there all at once.
@@ -43,47 +55,74 @@ impl Bridge {
         messages: &[M],
         read: impl Fn(&M) -> Result<Bundled, OfError>,
     ) -> Result<(), (usize, OfError)> {
-        let mut later = Vec::new();
-        self.transact(|transaction| {
-            for (i, message) in messages.iter().enumerate() {
-                let apply = |message| match message {
-                    Bundled::Flow(change) => flows::apply(transaction, &change),
-                    Bundled::Group(change) => groups::apply(transaction, &change),
-                    Bundled::Port(change) => {
-                        later.push(i);
-                        check_port_mod(transaction.bridge, &change)
-                    }
-                    Bundled::Packet(packet) => {
-                        later.push(i);
-                        check_packet_out(transaction.bridge, &packet)
-                    }
-                };
-                read(message).and_then(apply).map_err(|error| (i, error))?;
-            }
-            Ok(())
-        })?;
-        for i in later {
-            let act = |message| match message {
-                Bundled::Port(change) => self.port_mod(&change),
-                Bundled::Packet(packet) => self.packet_out(&packet),
-                Bundled::Flow(_) | Bundled::Group(_) => Ok(()),
+        let (mut port_mods, mut packets) = (Vec::new(), Packets::default());
+        let now = self.now();
+        let mut forwarding = self.switch.forwarding.write();
+        let generation = forwarding.next_generation();
+        let mut changes = Changes::default();
+        let mut apply = |forwarding: &mut Forwarding, i, message| {
+            let message = match message {
+                Bundled::Packet(packet) => return packets.add(self.decide(forwarding, &packet)?),
+                other => other,
             };
-            read(&messages[i]).and_then(act).map_err(|error| (i, error))?;
+            let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return Ok(()) };
+            let mut transaction = Transaction::resume(bridge, generation, now, std::mem::take(&mut changes));
+            let applied = match message {
+                Bundled::Flow(change) => flows::apply(&mut transaction, &change),
+                Bundled::Group(change) => groups::apply(&mut transaction, &change),
+                Bundled::Port(change) => {
+                    port_mods.push(i);
+                    check_port_mod(transaction.bridge, &change)
+                }
+                Bundled::Packet(_) => Ok(()),
+            };
+            changes = transaction.suspend();
+            applied
+        };
+        let mut outcome = Ok(());
+        for (i, message) in messages.iter().enumerate() {
+            outcome = read(message).and_then(|message| apply(&mut forwarding, i, message)).map_err(|error| (i, error));
+            if outcome.is_err() {
+                break;
+            }
         }
+        if outcome.is_ok() {
+            packets.decided.iter_mut().for_each(|decided| self.switch.account(&forwarding, decided));
+        }
+        self.switch.end_transaction(forwarding, self.id, (generation, now), changes, self.requester, outcome.is_ok());
+        outcome?;
+        packets.decided.into_iter().for_each(|decided| self.switch.carry_out(decided));
+        for i in port_mods {
+            if let Bundled::Port(change) = read(&messages[i]).map_err(|error| (i, error))? {
+                self.port_mod(&change).map_err(|error| (i, error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The packets of a bundle, of which it is decided what becomes of them.
+#[derive(Default)]
+struct Packets {
+    decided: Vec<Decided>,
+    /// How many actions they take together.
+    actions: usize,
+    /// How much work it was to decide.
+    work: usize,
+}
+
+impl Packets {
+    fn add(&mut self, decided: Option<Decided>) -> Result<(), OfError> {
+        self.actions += decided.as_ref().map_or(0, Decided::actions);
+        self.work += decided.as_ref().map_or(0, Decided::work);
+        if self.decided.len() >= MAX_PACKETS || self.actions > MAX_ACTIONS || self.work > MAX_WORK {
+            return Err(OfError::OFPBFC_MSG_TOO_MANY);
+        }
+        self.decided.extend(decided);
         Ok(())
     }
 }
 
 fn check_port_mod(bridge: &BridgeState, change: &PortMod) -> Result<(), OfError> {
     if bridge.ports.contains_key(&change.port) { Ok(()) } else { Err(OfError::OFPPMFC_BAD_PORT) }
-}
-
-fn check_packet_out(bridge: &BridgeState, packet: &PacketOut) -> Result<(), OfError> {
-    if packet.buffer_id.is_some() {
-        return Err(OfError::OFPBRC_BUFFER_UNKNOWN);
-    }
-    if packet.in_port.is_reserved() && packet.in_port != OfPort::LOCAL {
-        return Ok(());
-    }
-    super::check::check_actions(&packet.actions, &super::check::Known::of(bridge))
 }

@@ -9,6 +9,7 @@ use openflow::{
     TableId,
 };
 use packet::Time;
+use parking_lot::RwLockWriteGuard;
 use tunnel::fields::FieldTable;
 
 use super::Bridge;
@@ -16,10 +17,10 @@ use super::check::{Known, check_instructions};
 use crate::events::SubscriptionId;
 use crate::model::config::{FailMode, N_TABLES};
 use crate::model::flow_changes::{FlowChanges, FlowWatcher, Requester, RuleChange};
-use crate::model::forwarding::{BridgeId, BridgeState, TABLES};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, TABLES};
 use crate::model::group::{outputs_to, uses_group};
 use crate::model::tlv;
-use crate::model::transaction::Transaction;
+use crate::model::transaction::{Changes, Transaction};
 use crate::switch::Switch;
 use crate::table::{Rule, RuleStats};
 use crate::xlate::LearntFlow;
@@ -102,23 +103,44 @@ impl Switch {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
         let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
-        let tlv = bridge.tlv.clone();
-        let mut watchers = Vec::new();
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
+        let changes = transaction.suspend();
+        self.end_transaction(forwarding, id, (generation, now), changes, requester, result.is_ok());
+        result
+    }
+
+    /// Brings the changes of a transaction into force, or undoes them, and tells those who want to know.
+    pub(super) fn end_transaction(
+        &self,
+        mut forwarding: RwLockWriteGuard<'_, Forwarding>,
+        id: BridgeId,
+        (generation, now): (u64, Time),
+        changes: Changes,
+        requester: Option<Requester>,
+        succeeded: bool,
+    ) {
+        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return };
+        let tlv = bridge.tlv.clone();
+        let transaction = Transaction::resume(bridge, generation, now, changes);
         let affects_everything = transaction.affects_everything;
-        let affects_flows = match result {
-            Ok(()) => {
-                let (changes, affects_flows) = transaction.commit();
-                watchers = tell_watchers(bridge, &changes, &tlv, requester);
-                // Their counters are final when the change is in force.
-                let final_at = if affects_flows { generation } else { 0 };
-                for (rule, reason) in changes.into_iter().filter_map(RuleChange::removed) {
-                    self.rule_removed((id, &tlv), rule, reason, now, final_at);
-                }
-                affects_flows
+        let (mut watchers, mut statuses) = (Vec::new(), Vec::new());
+        let affects_flows = if succeeded {
+            let (changes, affects_flows) = transaction.commit();
+            watchers = forwarding
+                .bridges
+                .get(&id)
+                .map(|bridge| tell_watchers(bridge, &changes, &tlv, requester))
+                .unwrap_or_default();
+            // Their counters are final when the change is in force.
+            let final_at = if affects_flows { generation } else { 0 };
+            for (rule, reason) in changes.into_iter().filter_map(RuleChange::removed) {
+                self.rule_removed((id, &tlv), rule, reason, now, final_at);
             }
-            Err(_) => transaction.rollback(),
+            statuses = forwarding.bridges.get_mut(&id).map(BridgeState::vacancy_events).unwrap_or_default();
+            affects_flows
+        } else {
+            transaction.rollback()
         };
         if affects_flows {
             forwarding.note_affecting(generation);
@@ -128,8 +150,11 @@ impl Switch {
         }
         drop(forwarding);
         watchers.iter().for_each(|watcher| watcher.settle());
+        if !statuses.is_empty() {
+            let subscribers = self.subscribers(id);
+            statuses.iter().for_each(|status| subscribers.iter().for_each(|each| each.table_status(status)));
+        }
         self.notify();
-        result
     }
 }
 

@@ -32,6 +32,7 @@ mod walk;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use datapath::Datapath;
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
@@ -41,13 +42,13 @@ use packet::{Field, Key, Packet};
 use crate::connection::budget::Charge;
 use crate::connection::event_memory::EventMemory;
 use crate::error::Error;
-use crate::events::{Subscriber, SubscriptionId, Waker};
+use crate::events::{ForwardedRequest, Subscriber, SubscriptionId, Waker};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::flow_changes::{FlowWatcher, Requester};
-use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
 use crate::model::mirror::MirrorCounters;
-use crate::switch::Switch;
+use crate::switch::{Decided, Switch};
 use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
 
@@ -123,6 +124,17 @@ impl Bridge {
         }
     }
 
+    /// Tells all subscribers but the one who sent it of a message that has changed groups or meters.
+    pub(crate) fn forward_request(&self, sender: SubscriptionId, request: &ForwardedRequest) {
+        let others = self.switch.subscribers_but(self.id, Some(sender));
+        others.iter().for_each(|subscriber| subscriber.request_forward(request));
+    }
+
+    /// A bundle that a connection has not used for this long is discarded.
+    pub(crate) fn bundle_idle(&self) -> Duration {
+        self.switch.settings.lock().bundle_idle
+    }
+
     /// Sends the bridge's events to `subscriber` from now on.
     pub fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> SubscriptionId {
         self.switch.subscribe(self.id, subscriber)
@@ -157,6 +169,16 @@ impl Bridge {
 
     /// Sends a packet. Its data must be present: Weir buffers no packets.
     pub fn packet_out(&self, message: &PacketOut) -> Result<(), OfError> {
+        let forwarding = self.switch.forwarding.read();
+        let Some(mut decided) = self.decide(&forwarding, message)? else { return Ok(()) };
+        self.switch.account(&forwarding, &mut decided);
+        drop(forwarding);
+        self.switch.carry_out(decided);
+        Ok(())
+    }
+
+    /// Decides what becomes of the packet of a packet-out. `None` where the bridge has gone.
+    fn decide(&self, forwarding: &Forwarding, message: &PacketOut) -> Result<Option<Decided>, OfError> {
         if message.buffer_id.is_some() && message.data.is_empty() {
             return Err(OfError::OFPBRC_BUFFER_UNKNOWN);
         }
@@ -164,16 +186,15 @@ impl Bridge {
         if in_port.is_reserved() && !matches!(in_port, OfPort::LOCAL | OfPort::ANY | OfPort::CONTROLLER) {
             return Err(OfError::OFPBRC_BAD_PORT);
         }
-        let checked = self.read(|bridge| check::check_actions(&message.actions, &check::Known::of(bridge)));
-        checked.unwrap_or(Ok(()))?;
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(None) };
+        check::check_actions(&message.actions, &check::Known::of(bridge))?;
         let (packet, mut key) = self.parsed(&message.data, &message.metadata);
         let mut metadata = message.metadata.clone();
-        self.place_known(&mut metadata);
+        crate::model::tlv::place_known(&mut metadata, &bridge.tlv);
         add_metadata(&mut key, &metadata);
         key.common_mut().in_port = in_port.0.into();
         let input = Input { packet_out: Some(&message.actions), ..self.input(&key) };
-        self.switch.execute(packet, &input);
-        Ok(())
+        Ok(Some(self.switch.decide_sent(forwarding, packet, &input)))
     }
 
     /// The datapath that the bridge's packets pass.

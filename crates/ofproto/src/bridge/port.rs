@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use hashbrown::HashSet;
-use openflow::{OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortStats};
+use openflow::{
+    OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortState as OfPortState, PortStats, PortStatus,
+};
 use ports::Port;
 
 use super::Bridge;
 use crate::error::Error;
+use crate::events::SubscriptionId;
 use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
 use crate::model::port::{Device, PortInfo, PortSpec, describe};
 use crate::model::vlan::PortVlan;
@@ -48,7 +51,7 @@ impl Bridge {
             self.switch.forwarding.write().by_name.remove(&name);
             return Err(error);
         }
-        self.port_changed(port, PortReason::Add);
+        self.tell_port(port, PortReason::Add, None);
         Ok(port)
     }
 
@@ -68,7 +71,7 @@ impl Bridge {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),
         };
-        bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, patch });
+        bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, told: None, patch });
         Ok(())
     }
 
@@ -85,9 +88,17 @@ impl Bridge {
         let port = if spec.name == *self.name {
             OfPort::LOCAL
         } else {
-            let wanted = spec.request.filter(|&port| port != OfPort::LOCAL && !taken(port));
-            let free = || (1..OfPort::MAX).map(OfPort).find(|&port| !taken(port));
-            wanted.or_else(free).ok_or_else(|| Error::NoPortNumber(self.name.to_string()))?
+            let no_number = || Error::NoPortNumber(self.name.to_string());
+            let now = self.switch.clock.now();
+            let numbers = forwarding.bridges.get_mut(&self.id).map(|bridge| &mut bridge.port_numbers);
+            let numbers = numbers.ok_or_else(no_number)?;
+            match spec.request.filter(|&port| port != OfPort::LOCAL && !taken(port)) {
+                Some(wanted) => {
+                    numbers.requested(wanted);
+                    wanted
+                }
+                None => numbers.allocate(taken, now).ok_or_else(no_number)?,
+            }
         };
         forwarding.by_name.insert(spec.name.clone(), (self.id, port));
         Ok(port)
@@ -114,6 +125,7 @@ impl Bridge {
             // Every flow is looked at for a change of ports.
             let now = self.switch.clock.now();
             let ((), gone) = bridge.macs.change(|macs| macs.flush_ports(going, now));
+            going.iter().for_each(|&port| bridge.port_numbers.free(port, now));
             let states = going.iter().filter_map(|port| bridge.ports.remove(port)).collect();
             // What has moved to another port, as a virtual machine does, may have been learnt elsewhere on the way here.
             for (_, other) in forwarding.bridges.iter().filter(|(id, _)| **id != self.id) {
@@ -270,6 +282,11 @@ impl Bridge {
 
     /// Changes the OpenFlow configuration of a port.
     pub fn port_mod(&self, change: &PortMod) -> Result<(), OfError> {
+        self.port_mod_but(change, None)
+    }
+
+    /// As [`port_mod`](Bridge::port_mod), of which one subscriber is not told.
+    pub(crate) fn port_mod_but(&self, change: &PortMod, but: Option<SubscriptionId>) -> Result<(), OfError> {
         let descs = self.port_descs(change.port).map_err(|_| OfError::OFPPMFC_BAD_PORT)?;
         let [desc] = &descs[..] else { return Err(OfError::OFPPMFC_BAD_PORT) };
         if desc.hw_addr != change.hw_addr {
@@ -293,22 +310,62 @@ impl Bridge {
                 let _ = datapath.refresh_port(port);
             }
         }
-        self.port_changed(change.port, PortReason::Modify);
+        self.tell_port(change.port, PortReason::Modify, but);
         Ok(())
     }
 
     /// Tells the subscribers that a port is new or has changed: its link state, for instance, which
     /// whoever watches the device notices.
     pub fn port_changed(&self, port: OfPort, reason: PortReason) {
-        // What the port can do now, bundles and groups may depend on.
-        self.switch.forwarding.write().touch();
+        self.tell_port(port, reason, None);
+    }
+
+    fn tell_port(&self, port: OfPort, reason: PortReason, but: Option<SubscriptionId>) {
         let desc = self.port_descs(port).ok().and_then(|descs| descs.into_iter().next());
-        if let Some(desc) = desc {
-            let status = openflow::PortStatus { reason, desc };
-            self.switch.subscribers(self.id).iter().for_each(|subscriber| subscriber.port_status(&status));
+        let statuses = {
+            let mut forwarding = self.switch.forwarding.write();
+            // What the port can do now, bundles and groups may depend on.
+            forwarding.touch();
+            let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| bridge.ports.get_mut(&port));
+            let told = state.zip(desc).map(|(state, desc)| {
+                let before = state.told.replace(Box::new(desc.clone()));
+                in_steps(reason, before.as_deref(), desc)
+            });
+            told.unwrap_or_default()
+        };
+        if !statuses.is_empty() {
+            for subscriber in self.switch.subscribers_but(self.id, but) {
+                statuses.iter().for_each(|(status, only_live)| subscriber.port_status(status, *only_live));
+            }
         }
         self.switch.notify();
     }
+}
+
+/// What is told of a port, and whether nothing else has changed than that it is live. As in OVS, a port is not yet live when it
+/// is added, and its configuration is told before the state that this leads to: controllers may wait for either. Of what
+/// has been told already nothing is said.
+fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Vec<(PortStatus, bool)> {
+    let not_live = |state: OfPortState| state - OfPortState::LIVE;
+    let mut steps = Vec::new();
+    let mut last = before.cloned();
+    match before {
+        _ if reason == PortReason::Add => {
+            last = Some(PortDesc { state: not_live(desc.state), ..desc.clone() });
+            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
+        }
+        Some(before) if before.config != desc.config && before.state != desc.state => {
+            last = Some(PortDesc { state: not_live(before.state), ..desc.clone() });
+            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
+        }
+        _ => {}
+    }
+    if last.as_ref() != Some(&desc) {
+        let without = |desc: &PortDesc| PortDesc { state: not_live(desc.state), ..desc.clone() };
+        let only_live = last.as_ref().is_some_and(|last| without(last) == without(&desc));
+        steps.push((PortStatus { reason: PortReason::Modify, desc }, only_live));
+    }
+    steps
 }
 
 fn info(state: &PortState, forwarding: &Forwarding) -> PortInfo {

@@ -2,7 +2,7 @@
 
 use openflow::stats::TableStats;
 use openflow::table::{EvictionFlags, TableDesc};
-use openflow::{FlowRemovedReason, OfError, TableId, TableMiss, TableMod};
+use openflow::{FlowRemovedReason, OfError, TableId, TableMiss, TableMod, TableStatus};
 
 use super::Bridge;
 use crate::model::config::N_TABLES;
@@ -33,15 +33,7 @@ impl Bridge {
 
     /// Descriptions of the announced tables.
     pub fn table_descs(&self) -> Vec<TableDesc> {
-        self.each_table(|id, table| TableDesc {
-            table: id,
-            eviction: table.state.evict,
-            eviction_flags: Some(EvictionFlags::all()),
-            vacancy: table.state.vacancy.map(|mut vacancy| {
-                vacancy.now = table.free_percent();
-                vacancy
-            }),
-        })
+        self.each_table(describe)
     }
 
     /// What becomes of packets that miss, for each announced table.
@@ -74,6 +66,7 @@ impl Bridge {
                     table.changed = generation;
                 }
             }
+            bridge.watch_vacancies();
         });
         Ok(())
     }
@@ -122,12 +115,46 @@ impl BridgeState {
         self.tables.iter().map(|table| table.rules.len()).sum()
     }
 
+    /// Watches the tables of which controllers want to know whether they are full.
+    pub(crate) fn watch_vacancies(&mut self) {
+        self.watched_tables.clear();
+        for (id, table) in self.tables.iter_mut().enumerate() {
+            table.watch_vacancy();
+            if table.state.vacancy.is_some() {
+                self.watched_tables.insert(TableId(id as u8));
+            }
+        }
+    }
+
+    /// What is to be told of the watched tables after a change of flows.
+    pub(crate) fn vacancy_events(&mut self) -> Vec<TableStatus> {
+        let mut due = Vec::new();
+        for &id in &self.watched_tables {
+            let table = &mut self.tables[usize::from(id.0)];
+            let event = table.vacancy_event();
+            due.extend(event.map(|reason| TableStatus { reason, desc: describe(id, table) }));
+        }
+        due
+    }
+
     /// Gives each table its settings.
     pub(crate) fn configure_tables(&mut self) {
         for (id, table) in self.tables.iter_mut().enumerate() {
             table.settings = self.config.tables.get(&TableId(id as u8)).cloned().unwrap_or_default();
             table.rules.use_prefixes(table.settings.prefixes.as_deref());
         }
+    }
+}
+
+fn describe(id: TableId, table: &Table) -> TableDesc {
+    TableDesc {
+        table: id,
+        eviction: table.state.evict,
+        eviction_flags: Some(EvictionFlags::all()),
+        vacancy: table.state.vacancy.map(|mut vacancy| {
+            vacancy.now = table.free_percent();
+            vacancy
+        }),
     }
 }
 

@@ -10,7 +10,7 @@ use openflow::meter::{MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, GroupMod, Instructions, Match,
-    MeterConfig, MeterMod, OfError, OfPort, Subfield, TableId, TableMod,
+    MeterConfig, MeterMod, OfError, OfPort, PacketOut, Subfield, TableId, TableMod,
 };
 use packet::flow::text::NoNames;
 use packet::{Clock, Field, Time};
@@ -127,6 +127,53 @@ fn a_bundle_that_fails_leaves_everything_as_it_was() {
     assert_eq!(commit(&bridge, &bundle[..5]), Ok(()));
     assert_eq!(flows(&bridge), [(3, output(23))]);
     assert_eq!(bridge.group_descs(GroupId::ALL)[0].group, GroupId(2));
+}
+
+/// A packet-out that goes through the tables.
+fn packet_out(in_port: u32) -> Bundled {
+    Bundled::Packet(PacketOut {
+        buffer_id: None,
+        in_port: OfPort(in_port),
+        metadata: Match::any(),
+        actions: vec![Action::output(OfPort::TABLE)],
+        data: vec![0; 60],
+    })
+}
+
+/// Packets that the flow of an input port has had.
+fn packets(bridge: &Bridge, in_port: u32) -> u64 {
+    let request = openflow::FlowStatsRequest {
+        matching: flow(FlowModCommand::Add, in_port, Vec::new()).matching,
+        table: TableId(0),
+        out_port: OfPort::ANY,
+        out_group: GroupId::ANY,
+        cookie: Default::default(),
+    };
+    bridge.flow_stats(&request).unwrap().iter().map(|flow| flow.packet_count).sum()
+}
+
+#[test]
+fn a_packet_in_a_bundle_meets_the_changes_before_it_and_not_those_after() {
+    let bridge = bridge();
+    let change = |flow| Bundled::Flow(Box::new(flow));
+    // The packet is the first flow's, which the bundle replaces afterwards.
+    let replaced = [change(add(6, output(1))), packet_out(6), change(everything()), change(add(6, output(2)))];
+    assert_eq!(commit(&bridge, &replaced), Ok(()));
+    assert_eq!((flows(&bridge), packets(&bridge, 6)), (vec![(6, output(2))], 0));
+    assert_eq!(commit(&bridge, &[packet_out(6), change(add(7, output(1))), packet_out(7)]), Ok(()));
+    assert_eq!((packets(&bridge, 6), packets(&bridge, 7)), (1, 1));
+    // Of a bundle that fails, nothing is sent.
+    let failing = [packet_out(6), change(FlowMod { table: Some(TableId(254)), ..add(9, output(1)) })];
+    assert_eq!(commit(&bridge, &failing), Err((1, OfError::OFPBRC_EPERM)));
+    assert_eq!(packets(&bridge, 6), 1);
+}
+
+#[test]
+fn a_bundle_has_a_bounded_number_of_packets() {
+    let bridge = bridge();
+    let many = vec![packet_out(6); super::bundle::MAX_PACKETS + 1];
+    assert_eq!(commit(&bridge, &many), Err((super::bundle::MAX_PACKETS, OfError::OFPBFC_MSG_TOO_MANY)));
+    assert_eq!(commit(&bridge, &many[1..]), Ok(()));
 }
 
 #[test]

@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use openflow::bundle::{BundleControlKind, BundleFlags};
 use openflow::codec::{self, DecodeOptions, error_message};
-use openflow::{Body, BundleAdd, BundleControl, OfError, Version};
+use openflow::{Body, BundleAdd, BundleControl, Message, OfError, Version};
 use packet::Time;
 
-use super::Session;
+use super::{GROUP_MOD, Session};
 use crate::bridge::Bundled;
 use crate::connection::budget::Charge;
-
-/// A bundle that nothing has been added to for this long is discarded.
-const IDLE: Duration = Duration::from_secs(10);
 
 /// Bytes that the bundles of a connection can hold. All connections together have a limit of their own
 /// ([`Switch`](crate::Switch)).
@@ -24,6 +21,9 @@ const MAX_BUNDLES: usize = 256;
 
 /// What a bundle takes beside its messages, about.
 const BUNDLE_BYTES: usize = 256;
+
+/// How much is kept of the message that has opened a bundle.
+const QUOTED: usize = 64;
 
 /// What a message takes beside its bytes, about: its place in the list that the commit goes through.
 const MESSAGE_BYTES: usize = 32;
@@ -45,6 +45,8 @@ struct Bundle {
     flags: BundleFlags,
     closed: bool,
     used: Time,
+    /// The beginning of the message that has opened it.
+    opened_by: Vec<u8>,
     /// The messages as they came, one behind the other. Many small allocations that stay, among those that decoding
     /// makes and frees, would leave the heap in pieces several times their size.
     chunks: Vec<Vec<u8>>,
@@ -96,18 +98,37 @@ impl Bundles {
         Some(bundle)
     }
 
-    /// Discards bundles that nothing has been added to for long.
-    pub fn expire(&mut self, now: Time) {
-        let idle: Vec<u32> = self.open.iter().filter(|(_, b)| now.since(b.used) >= IDLE).map(|(&id, _)| id).collect();
-        idle.into_iter().for_each(|id| drop(self.remove(id)));
+    /// Discards bundles that have not been used for long. Returns the beginnings of the messages that had opened them.
+    fn expire(&mut self, now: Time, idle: Duration) -> Vec<Vec<u8>> {
+        let idle = self.open.iter().filter(|(_, bundle)| now.since(bundle.used) >= idle);
+        let idle: Vec<u32> = idle.map(|(&id, _)| id).collect();
+        idle.into_iter().filter_map(|id| self.remove(id)).map(|bundle| bundle.opened_by).collect()
+    }
+
+    /// When the next one expires that is not used until then.
+    pub fn next_expiry(&self, idle: Duration) -> Option<Time> {
+        self.open.values().map(|bundle| bundle.used + idle).min()
     }
 
     /// The bundle with this number, which is opened if it is not there.
-    fn begin(&mut self, id: u32, flags: BundleFlags, now: Time) -> Result<&mut Bundle, OfError> {
+    fn begin(
+        &mut self,
+        id: u32,
+        flags: BundleFlags,
+        now: Time,
+        opened_by: impl FnOnce() -> Vec<u8>,
+    ) -> Result<&mut Bundle, OfError> {
         if !self.open.contains_key(&id) && (self.open.len() >= MAX_BUNDLES || !self.grow(BUNDLE_BYTES)) {
             return Err(OfError::OFPBFC_OUT_OF_BUNDLES);
         }
-        Ok(self.open.entry(id).or_insert(Bundle { flags, closed: false, used: now, chunks: Vec::new(), charged: 0 }))
+        Ok(self.open.entry(id).or_insert_with(|| Bundle {
+            flags,
+            closed: false,
+            used: now,
+            opened_by: opened_by(),
+            chunks: Vec::new(),
+            charged: 0,
+        }))
     }
 
     /// Takes so many bytes for a bundle, if this connection and all together may have them.
@@ -128,7 +149,12 @@ impl Bundles {
 
 impl Session {
     /// A bundle control message, and its answer.
-    pub(super) fn control_bundle(&mut self, control: BundleControl) -> Result<Body, OfError> {
+    pub(super) fn control_bundle(
+        &mut self,
+        version: Version,
+        xid: u32,
+        control: BundleControl,
+    ) -> Result<Body, OfError> {
         use BundleControlKind::*;
         let now = self.last_heard;
         let kind = match control.kind {
@@ -136,7 +162,8 @@ impl Session {
                 if self.bundles.remove(control.bundle).is_some() {
                     return Err(OfError::OFPBFC_BAD_ID);
                 }
-                self.bundles.begin(control.bundle, control.flags, now)?;
+                self.bundles
+                    .begin(control.bundle, control.flags, now, || quote(version, xid, Body::BundleControl(control)))?;
                 OpenReply
             }
             CloseRequest => {
@@ -145,7 +172,7 @@ impl Session {
                     self.bundles.remove(control.bundle);
                     return Err(OfError::OFPBFC_BUNDLE_CLOSED);
                 }
-                bundle.closed = true;
+                (bundle.closed, bundle.used) = (true, now);
                 CloseReply
             }
             CommitRequest => {
@@ -163,12 +190,22 @@ impl Session {
         Ok(Body::BundleControl(BundleControl { kind, flags: BundleFlags::empty(), ..control }))
     }
 
+    /// Discards bundles that have not been used for long, and tells the peer.
+    pub(super) fn expire_bundles(&mut self, now: Time) {
+        let version = self.version.unwrap_or(Version::V1_4);
+        for opened_by in self.bundles.expire(now, self.bridge.bundle_idle()) {
+            self.send(&error_message(version, codec::xid(&opened_by), OfError::OFPBFC_TIMEOUT, &opened_by));
+        }
+    }
+
     /// A message for a bundle, which is opened if it is not there.
     pub(super) fn add_to_bundle(&mut self, version: Version, add: BundleAdd) -> Result<(), OfError> {
         let now = self.last_heard;
         decode(&add.message, self.options)?.check()?;
         debug_assert_eq!(add.message.first(), Some(&version.wire()));
-        let bundle = self.bundles.begin(add.bundle, add.flags, now)?;
+        let xid = codec::xid(&add.message);
+        let quoted = || quote(version, xid, Body::BundleAdd(add.clone()));
+        let bundle = self.bundles.begin(add.bundle, add.flags, now, quoted)?;
         let problem = match () {
             () if bundle.closed => Some(OfError::OFPBFC_BUNDLE_CLOSED),
             () if bundle.flags != add.flags => Some(OfError::OFPBFC_BAD_FLAGS),
@@ -188,18 +225,37 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the other connections of the changes of groups that have been committed.
+    fn forward_bundled(&self, messages: &[&[u8]]) {
+        for bytes in messages {
+            if codec::is_group_mod(bytes) {
+                self.forward(Some(GROUP_MOD), bytes);
+            }
+        }
+    }
+
     fn commit_bundle(&mut self, id: u32) -> Result<(), OfError> {
         let Some(bundle) = self.bundles.remove(id) else { return Err(OfError::OFPBFC_BAD_ID) };
         let options = self.options;
         let messages = bundle.messages();
         let committed = self.bridge.commit(&messages, |message| decode(message, options));
-        let Err((failed, error)) = committed else { return Ok(()) };
+        let Err((failed, error)) = committed else {
+            self.forward_bundled(&messages);
+            return Ok(());
+        };
         let bytes = messages[failed];
-        let xid = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let xid = codec::xid(bytes);
         let version = self.version.unwrap_or(Version::V1_4);
         self.send(&error_message(version, xid, error, bytes));
         Err(OfError::OFPBFC_MSG_FAILED)
     }
+}
+
+/// The beginning of a message, which an error about it quotes.
+fn quote(version: Version, xid: u32, body: Body) -> Vec<u8> {
+    let mut bytes = codec::encode(&Message::new(version, xid, body), DecodeOptions::default()).unwrap_or_default();
+    bytes.truncate(QUOTED);
+    bytes
 }
 
 fn decode(bytes: &[u8], options: DecodeOptions) -> Result<Bundled, OfError> {

@@ -9,8 +9,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use openflow::switch::RoleStatus;
 use openflow::{
-    AsyncConfig, FlowMonitorRequest, FlowRemoved, OfError, PacketIn, PacketInReason, PortStatus, Role, Version,
+    AsyncConfig, FlowMonitorRequest, FlowRemoved, OfError, PacketIn, PacketInReason, PortStatus, Role, TableStatus,
+    Version,
 };
 use packet::Time;
 use parking_lot::{Mutex, MutexGuard};
@@ -18,12 +20,15 @@ use parking_lot::{Mutex, MutexGuard};
 use super::event_memory::{EventMemory, Holder};
 use super::flow_monitors::FlowMonitors;
 use super::packet_ins::{PacketInLimit, PacketIns};
-use super::roles::{Member, Roles};
-use crate::events::{PacketInEvent, Subscriber, Waker};
+use super::roles::{Member, RoleListener, Roles};
+use crate::events::{ForwardedRequest, PacketInEvent, Subscriber, Waker};
 use crate::model::flow_changes::{FlowChanges, FlowWatcher};
 
 /// Most other events that wait.
 pub(super) const MAX_OTHERS: usize = 16_384;
+
+/// Most bytes of forwarded requests that wait.
+pub(super) const MAX_FORWARDED: usize = 4 << 20;
 
 /// An event on its way.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +38,20 @@ pub(super) enum Event {
     PortStatus(PortStatus),
     /// A whole message.
     Message(Vec<u8>),
+    RoleStatus(RoleStatus),
+    TableStatus(TableStatus),
+    /// A request of another connection, as it came.
+    RequestForward(Arc<[u8]>),
+}
+
+impl Event {
+    /// Bytes of a forwarded request.
+    fn forwarded(&self) -> usize {
+        match self {
+            Event::RequestForward(bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// What a connection wants to hear.
@@ -40,6 +59,8 @@ pub(super) enum Event {
 pub(super) struct Interest {
     /// Anything at all: negotiated, and for a service connection asked for.
     pub listening: bool,
+    /// `None` until the hellos have been exchanged.
+    pub version: Option<Version>,
     pub config: AsyncConfig,
     pub controller_id: u16,
     /// Packets that miss in a table without a table-miss flow: OpenFlow 1.0 to 1.2.
@@ -70,6 +91,8 @@ struct EventQueue {
     /// The other events, each with its number.
     others: VecDeque<(u64, Event)>,
     monitors: FlowMonitors,
+    /// Bytes of the forwarded requests among them.
+    forwarded: usize,
     /// The number of the next event.
     next_number: u64,
     dropped: Dropped,
@@ -96,6 +119,7 @@ impl Mailbox {
             packet_ins: [PacketIns::new(limit), PacketIns::new(limit)],
             others: VecDeque::new(),
             monitors: FlowMonitors::default(),
+            forwarded: 0,
             next_number: 0,
             dropped: Dropped::default(),
             waker: None,
@@ -106,6 +130,8 @@ impl Mailbox {
         let mailbox = Arc::new(Mailbox { memory: memory.clone(), roles, member, queue: Mutex::new(queue) });
         let holder: Arc<dyn Holder> = mailbox.clone();
         memory.join(Arc::downgrade(&holder));
+        let listener: Arc<dyn RoleListener> = mailbox.clone();
+        mailbox.roles.listen(member, Arc::downgrade(&listener));
         mailbox
     }
 
@@ -177,8 +203,13 @@ impl Mailbox {
 
     /// Puts an event in that `wanted` accepts. `make` is called only then.
     fn post(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
+        self.post_to_all(|interest| interest.listening && wanted(interest), make);
+    }
+
+    /// As `post`, also to a connection that has not asked for events.
+    fn post_to_all(&self, wanted: impl FnOnce(&Interest) -> bool, make: impl FnOnce(&Interest) -> Event) {
         let mut queue = self.queue.lock();
-        if queue.overflown || !queue.interest.listening || !wanted(&queue.interest) {
+        if queue.overflown || !wanted(&queue.interest) {
             return;
         }
         let event = make(&queue.interest);
@@ -231,7 +262,7 @@ impl Holder for Mailbox {
             let mut queue = self.queue.lock();
             let is_first = !std::mem::replace(&mut queue.overflown, true);
             queue.packet_ins.iter_mut().for_each(PacketIns::clear);
-            queue.others = VecDeque::new();
+            (queue.others, queue.forwarded) = (VecDeque::new(), 0);
             queue.monitors.clear();
             // The connection drops it as soon as it is woken.
             queue.output = 0;
@@ -256,7 +287,7 @@ impl EventQueue {
     fn tell(&mut self, memory: &EventMemory) {
         let packet_ins: usize = self.packet_ins.iter().map(PacketIns::memory).sum();
         let others = self.others.len() * size_of::<(u64, Event)>() + self.monitors.memory();
-        let held = packet_ins + others + self.output;
+        let held = packet_ins + others + self.forwarded + self.output;
         memory.change(std::mem::replace(&mut self.held, held), held);
     }
 
@@ -267,8 +298,13 @@ impl EventQueue {
                 let missed = matches!(packet_in.reason, PacketInReason::NoMatch | PacketInReason::ImplicitMiss);
                 self.dropped.packet_ins += self.packet_ins[usize::from(!missed)].push(number, packet_in) as u64;
             }
-            _ if self.others.len() == MAX_OTHERS => self.dropped.others += 1,
-            other => self.others.push_back((number, other)),
+            other if self.others.len() == MAX_OTHERS || self.forwarded + other.forwarded() > MAX_FORWARDED => {
+                self.dropped.others += 1;
+            }
+            other => {
+                self.forwarded += other.forwarded();
+                self.others.push_back((number, other));
+            }
         }
     }
 
@@ -282,7 +318,9 @@ impl EventQueue {
             return self.monitors.take().map(Event::Message);
         }
         if other == Some(first) {
-            return self.others.pop_front().map(|(_, event)| event);
+            let (_, event) = self.others.pop_front()?;
+            self.forwarded -= event.forwarded();
+            return Some(event);
         }
         let packet_ins = if next[0] == Some(first) { missed } else { asked };
         packet_ins.take().map(Event::PacketIn)
@@ -319,9 +357,32 @@ impl Subscriber for Mailbox {
         self.post(wanted, |_| Event::FlowRemoved(removed.clone()));
     }
 
-    fn port_status(&self, status: &PortStatus) {
+    fn port_status(&self, status: &PortStatus, only_live: bool) {
         let side = self.side();
-        let wanted = |i: &Interest| i.config.port_status[side] >> status.reason as u32 & 1 != 0;
+        let says_nothing = |i: &Interest| only_live && i.version == Some(Version::V1_0);
+        let wanted = |i: &Interest| i.config.port_status[side] >> status.reason as u32 & 1 != 0 && !says_nothing(i);
         self.post(wanted, |_| Event::PortStatus(status.clone()));
+    }
+
+    fn table_status(&self, status: &TableStatus) {
+        let side = self.side();
+        let knows = |i: &Interest| i.version >= Some(Version::V1_4);
+        let wanted = |i: &Interest| i.config.table_status[side] >> status.reason as u32 & 1 != 0 && knows(i);
+        self.post(wanted, |_| Event::TableStatus(*status));
+    }
+
+    fn request_forward(&self, request: &ForwardedRequest) {
+        let side = self.side();
+        // Meters came with OpenFlow 1.3.
+        let knows = |i: &Interest| request.reason == 0 || i.version >= Some(Version::V1_3);
+        let wanted = |i: &Interest| i.config.requestforward[side] >> request.reason & 1 != 0 && knows(i);
+        self.post(wanted, |_| Event::RequestForward(request.bytes.clone()));
+    }
+}
+
+impl RoleListener for Mailbox {
+    /// As in OVS, it is told whether or not it has asked for it: it could not know otherwise that it is to change nothing any more.
+    fn role_changed(&self, status: RoleStatus) {
+        self.post_to_all(|i| i.version >= Some(Version::V1_3), |_| Event::RoleStatus(status));
     }
 }

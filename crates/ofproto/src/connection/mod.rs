@@ -50,12 +50,12 @@ use openflow::stats::{SwitchDesc, TableFeatures};
 use openflow::switch::RoleMsg;
 use openflow::{
     AsyncConfig, Body, Dialect, ErrorCode, ErrorMsg, FlowFormat, Hello, Message, MultipartReply, OfError,
-    PacketInFormat, Role, Version, Versions,
+    PacketInFormat, RequestForward, Role, Version, Versions,
 };
 use packet::Time;
 
 use crate::bridge::Bridge;
-use crate::events::SubscriptionId;
+use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
 use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
@@ -75,6 +75,9 @@ const REPLY_LIMIT: usize = 64 << 10;
 /// Most steps on long answers that one call takes. With the limit above, they take a millisecond or two, so that a thread
 /// with many connections serves each of them soon.
 const STEPS: usize = 8;
+
+/// Bytes of a packet that misses which a controller gets, unless it says otherwise.
+const DEFAULT_MISS_SEND_LEN: u16 = 128;
 
 /// Bytes of output that wait before no more events are taken out of the mailbox.
 const EVENT_LIMIT: usize = 64 << 10;
@@ -185,13 +188,18 @@ impl Session {
     pub fn new(bridge: Bridge, mut settings: Settings, roles: Arc<Roles>, now: Time) -> Session {
         settings.versions = Versions(settings.versions.0 & codec::SUPPORTED.0);
         let member = roles.join();
-        let interest =
-            Interest { listening: false, config: AsyncConfig::default(), controller_id: 0, implicit_misses: false };
+        let interest = Interest {
+            listening: false,
+            version: None,
+            config: AsyncConfig::default(),
+            controller_id: 0,
+            implicit_misses: false,
+        };
         let memory = bridge.event_memory();
         let mailbox = Mailbox::new(memory, roles.clone(), member, interest, settings.packet_in_limit);
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
-        let miss_send_len = if settings.kind == ConnectionKind::Controller { 128 } else { 0 };
+        let miss_send_len = if settings.kind == ConnectionKind::Controller { DEFAULT_MISS_SEND_LEN } else { 0 };
         let bundles = Bundles::new(bridge.bundle_memory());
         let mut session = Session {
             bridge,
@@ -264,7 +272,7 @@ impl Session {
         }
         if self.closed.is_none() {
             self.process(now);
-            self.bundles.expire(now);
+            self.expire_bundles(now);
             self.send_events(now);
         }
         self.mailbox.set_output(self.output.len());
@@ -293,7 +301,8 @@ impl Session {
         let probe = interval.map(|interval| self.last_heard + if probed { 2 * interval } else { interval });
         // Nobody tells when the workers have caught up.
         let behind = self.bridge.has_packet_outs_enough().then_some(self.last_heard);
-        due.into_iter().chain(probe).chain(behind).min()
+        let bundle = self.bundles.next_expiry(self.bridge.bundle_idle()).filter(|_| self.closed.is_none());
+        due.into_iter().chain(probe).chain(behind).chain(bundle).min()
     }
 
     fn has_room_for_events(&self) -> bool {
@@ -457,6 +466,8 @@ impl Session {
     fn handle(&mut self, version: Version, bytes: &[u8]) {
         let xid = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         if bytes[0] != version.wire() && bytes[1] != 0 {
+            // In the version of the message, as OVS does: its sender may know no other.
+            let version = Version::from_wire(bytes[0]).unwrap_or(version);
             return self.send(&error_message(version, xid, OfError::OFPBRC_BAD_VERSION, bytes));
         }
         let message = match codec::decode(bytes, self.options) {
@@ -464,10 +475,18 @@ impl Session {
             Err(e) => return self.send(&e.reply(version, bytes)),
         };
         let dialect = message.dialect;
+        let forwarded = forwarded_reason(&message.body);
         match self.answer(message) {
             Ok(Some(body)) => self.send(&Message { version, xid, dialect, body }),
-            Ok(None) => {}
+            Ok(None) => self.forward(forwarded, bytes),
             Err(error) => self.send(&error_message(version, xid, error, bytes)),
+        }
+    }
+
+    /// Tells the other connections of a message that has changed groups or meters.
+    fn forward(&self, reason: Option<u32>, bytes: &[u8]) {
+        if let Some(reason) = reason {
+            self.bridge.forward_request(self.subscription, &ForwardedRequest { reason, bytes: bytes.into() });
         }
     }
 
@@ -504,6 +523,13 @@ impl Session {
             Event::FlowRemoved(removed) => Body::FlowRemoved(Box::new(removed)),
             Event::PortStatus(status) => Body::PortStatus(status),
             Event::Message(message) => return self.put(&message),
+            Event::RoleStatus(status) => Body::RoleStatus(status),
+            Event::TableStatus(status) => Body::TableStatus(status),
+            Event::RequestForward(bytes) => match codec::decode(&bytes, self.options).map(|message| message.body) {
+                Ok(Body::GroupMod(change)) => Body::RequestForward(RequestForward::Group(change)),
+                Ok(Body::MeterMod(change)) => Body::RequestForward(RequestForward::Meter(change)),
+                _ => return,
+            },
         };
         self.send(&Message { version, xid: 0, dialect, body });
     }
@@ -542,6 +568,7 @@ impl Session {
         let asked = self.settings.kind == ConnectionKind::Controller || self.miss_send_len != 0;
         Interest {
             listening: asked && self.version.is_some(),
+            version: self.version,
             config: self.async_config,
             controller_id: self.controller_id,
             implicit_misses: self.version.is_some_and(|v| v < Version::V1_3),
@@ -567,6 +594,19 @@ impl Drop for Session {
         }
         self.bridge.unsubscribe(self.subscription);
         self.roles.leave(self.member);
+    }
+}
+
+/// OFPRFR_GROUP_MOD, OFPRFR_METER_MOD.
+const GROUP_MOD: u32 = 0;
+const METER_MOD: u32 = 1;
+
+/// The reason for which a message is forwarded to other connections once it has been obeyed.
+fn forwarded_reason(body: &Body) -> Option<u32> {
+    match body {
+        Body::GroupMod(_) => Some(GROUP_MOD),
+        Body::MeterMod(_) => Some(METER_MOD),
+        _ => None,
     }
 }
 

@@ -4,13 +4,13 @@ use openflow::codec::OFPFW_ALL;
 use openflow::stats::{TableFeatures, TableFeaturesSet, TableStats};
 use openflow::switch::Capabilities;
 use openflow::{
-    Body, CtFlush, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError, OfPort,
-    QueueConfig, Role, SwitchConfig, SwitchFeatures, TableId, Version,
+    AsyncConfig, Body, CtFlush, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError,
+    OfPort, PacketInReason, QueueConfig, Role, SwitchConfig, SwitchFeatures, TableId, Version,
 };
 
 use super::flush::flush_connections;
 use super::reply::{Reply, aggregate, flows, groups, meters, whole};
-use super::{Barrier, Session, features};
+use super::{Barrier, DEFAULT_MISS_SEND_LEN, Session, features};
 use crate::model::config::N_TABLES;
 use crate::model::flow_changes::Requester;
 
@@ -50,7 +50,7 @@ impl Session {
             }
             Body::RoleRequest(request) => self.change_role(request, dialect)?,
             Body::TlvTableRequest => Body::TlvTableReply(self.bridge.tlv_table()),
-            Body::GetAsyncRequest => Body::GetAsyncReply(self.async_config),
+            Body::GetAsyncRequest => Body::GetAsyncReply(told_async(version, self.async_config)),
             Body::MultipartRequest { more, request } => {
                 let Some(request) = self.gather(message.xid, more, request)? else { return Ok(None) };
                 self.reply = Some(self.multipart(version, message.xid, dialect, request)?);
@@ -69,7 +69,7 @@ impl Session {
                 self.reply = self.end_connections(&flush, message.xid, version);
                 return Ok(None);
             }
-            Body::BundleControl(control) => self.control_bundle(control)?,
+            Body::BundleControl(control) => self.control_bundle(version, message.xid, control)?,
             other => return self.obey(other, version).map(|()| None),
         }))
     }
@@ -79,7 +79,10 @@ impl Session {
         match body {
             Body::FlowMod(change) => self.flow_mod(&change)?,
             Body::PacketOut(out) => self.bridge.packet_out(&out)?,
-            Body::PortMod(change) => self.bridge.port_mod(&change)?,
+            // Before OpenFlow 1.5, who changes a port is not told of it.
+            Body::PortMod(change) => {
+                self.bridge.port_mod_but(&change, Some(self.subscription).filter(|_| version < Version::V1_5))?;
+            }
             Body::TableMod(change) => self.bridge.table_mod(&change)?,
             Body::TlvTableMod(change) => self.bridge.tlv_table_mod(&change)?,
             Body::GroupMod(change) => self.bridge.group_mod(&change)?,
@@ -88,7 +91,11 @@ impl Session {
             Body::FlowMonitorCancel(id) => self.cancel_monitor(version, id)?,
             Body::SetConfig(config) => self.set_config(config)?,
             Body::SetAsync(change) | Body::SetAsync2(change) => {
-                self.async_config = change.applied(&self.async_config);
+                self.async_config = refined_async(version, change.applied(&self.async_config));
+                // Who says what it wants wants it.
+                if self.miss_send_len == 0 {
+                    self.miss_send_len = DEFAULT_MISS_SEND_LEN;
+                }
                 self.update_interest();
             }
             Body::SetFlowFormat(format) => self.flow_format = format,
@@ -277,6 +284,27 @@ fn essence(table: TableFeatures) -> TableFeatures {
         wildcards: Vec::new(),
         ..table
     }
+}
+
+/// Reasons of packet-ins that OpenFlow 1.4 tells apart: what comes of an action set, a group or a packet-out. Before, they are an action's.
+const OF14_ACTIONS: u32 = 0b11_1000;
+
+/// The bits that a controller has set, with those that they stand for in its version.
+fn refined_async(version: Version, mut config: AsyncConfig) -> AsyncConfig {
+    if version < Version::V1_4 {
+        for mask in config.packet_in.iter_mut().filter(|mask| **mask >> PacketInReason::Action as u32 & 1 != 0) {
+            *mask |= OF14_ACTIONS;
+        }
+    }
+    config
+}
+
+/// The bits of which the version knows.
+fn told_async(version: Version, mut config: AsyncConfig) -> AsyncConfig {
+    if version < Version::V1_4 {
+        config.packet_in = config.packet_in.map(|mask| mask & 0b111);
+    }
+    config
 }
 
 /// Whether a message changes the switch or makes it send, which a secondary controller may not

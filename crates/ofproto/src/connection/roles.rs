@@ -1,7 +1,9 @@
 //! The roles of a bridge's controllers: at most one is primary (OpenFlow 1.3.5 section 6.3.5).
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
+use openflow::switch::{RoleReason, RoleStatus};
 use openflow::{OfError, Role};
 use parking_lot::Mutex;
 
@@ -16,8 +18,16 @@ pub struct Roles {
 struct RoleTable {
     next: u64,
     roles: BTreeMap<u64, Role>,
+    /// Who is told when another one's request changes a role.
+    listeners: BTreeMap<u64, Weak<dyn RoleListener>>,
     /// The largest generation id that a primary or secondary has given.
     generation: Option<u64>,
+}
+
+/// Is told of roles that another one's request changes.
+pub(super) trait RoleListener: Send + Sync {
+    /// The connection has another role now. Called with no lock of the roles held.
+    fn role_changed(&self, status: RoleStatus);
 }
 
 /// Names a connection among its bridge's.
@@ -34,8 +44,15 @@ impl Roles {
         Member(id)
     }
 
+    /// Tells `listener` when the connection loses its role to another.
+    pub(super) fn listen(&self, member: Member, listener: Weak<dyn RoleListener>) {
+        self.table.lock().listeners.insert(member.0, listener);
+    }
+
     pub(super) fn leave(&self, member: Member) {
-        self.table.lock().roles.remove(&member.0);
+        let mut table = self.table.lock();
+        table.roles.remove(&member.0);
+        table.listeners.remove(&member.0);
     }
 
     pub(super) fn role(&self, member: Member) -> Role {
@@ -59,12 +76,21 @@ impl Roles {
             }
             table.generation = Some(new);
         }
+        let mut demoted: Vec<Arc<dyn RoleListener>> = Vec::new();
         if role == Role::Primary {
-            table.roles.values_mut().filter(|r| **r == Role::Primary).for_each(|r| *r = Role::Secondary);
+            let RoleTable { roles, listeners, .. } = &mut *table;
+            for (id, old) in roles.iter_mut().filter(|(id, old)| **id != member.0 && **old == Role::Primary) {
+                *old = Role::Secondary;
+                demoted.extend(listeners.get(id).and_then(Weak::upgrade));
+            }
         }
         if role != Role::NoChange {
             table.roles.insert(member.0, role);
         }
+        let generation_id = table.generation;
+        drop(table);
+        let status = RoleStatus { role: Role::Secondary, reason: RoleReason::PrimaryRequest, generation_id };
+        demoted.iter().for_each(|listener| listener.role_changed(status));
         Ok(())
     }
 }

@@ -9,14 +9,14 @@
 //! was changed. A translation keeps the number that it began with. Its result is out of date when
 //! something that it depends on has a later one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::PortNo;
 use datapath::meter::MeterNumbers;
 use hashbrown::HashMap;
-use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, TableId};
+use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, PortDesc, TableId};
 use packet::Time;
 use parking_lot::Mutex;
 use tunnel::fields::FieldTable;
@@ -32,6 +32,7 @@ use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
+use crate::model::port_numbers::PortNumbers;
 use crate::model::tunnels::Tunnels;
 use crate::model::underlay::Underlay;
 use crate::model::users::Users;
@@ -127,7 +128,10 @@ pub(crate) struct BridgeState {
     pub controllers: Controllers,
     pub frag: FragHandling,
     pub tables: Vec<Table>,
+    /// The tables whose vacancy is told.
+    pub watched_tables: BTreeSet<TableId>,
     pub ports: BTreeMap<OfPort, PortState>,
+    pub port_numbers: PortNumbers,
     pub macs: MacLearning,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
@@ -159,7 +163,9 @@ impl BridgeState {
             controllers: Controllers::default(),
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),
+            watched_tables: BTreeSet::new(),
             ports: BTreeMap::new(),
+            port_numbers: PortNumbers::default(),
             groups: BTreeMap::new(),
             groups_changed: 0,
             group_dependents: Arc::default(),
@@ -254,6 +260,8 @@ pub(crate) struct PortState {
     pub config: PortConfig,
     pub vlan: PortVlan,
     pub created: Time,
+    /// What controllers were told last.
+    pub told: Option<Box<PortDesc>>,
     /// Counters of a patch port or a tunnel port; other ports have their device's.
     pub patch: Arc<PatchCounters>,
 }

@@ -5,6 +5,7 @@
 //! | `forwarding` | All that a translation reads, behind one lock |
 //! | [`config`] | The configuration of a bridge |
 //! | `port` | Ports: how they are declared, shown and described |
+//! | `port_numbers` | Which numbers ports get |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
@@ -29,6 +30,7 @@ pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
+pub(crate) mod port_numbers;
 pub mod selector;
 pub(crate) mod shared;
 pub(crate) mod tlv;

@@ -30,17 +30,30 @@ pub(crate) struct Transaction<'a> {
     group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
 }
 
+/// The changes of a transaction while nobody makes further ones.
+#[derive(Default)]
+pub(crate) struct Changes {
+    affects_flows: bool,
+    affects_everything: bool,
+    rule_changes: Vec<RuleChange>,
+    group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
+}
+
 impl<'a> Transaction<'a> {
+    /// Goes on with a transaction of the same bridge and generation.
+    pub fn resume(bridge: &'a mut BridgeState, generation: u64, now: Time, changes: Changes) -> Transaction<'a> {
+        let Changes { affects_flows, affects_everything, rule_changes, group_changes } = changes;
+        Transaction { bridge, generation, now, affects_flows, affects_everything, rule_changes, group_changes }
+    }
+
+    /// Leaves the bridge to others for a while, who see the changes.
+    pub fn suspend(self) -> Changes {
+        let Transaction { affects_flows, affects_everything, rule_changes, group_changes, .. } = self;
+        Changes { affects_flows, affects_everything, rule_changes, group_changes }
+    }
+
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
-        Transaction {
-            bridge,
-            generation,
-            now,
-            affects_flows: false,
-            affects_everything: false,
-            rule_changes: Vec::new(),
-            group_changes: Vec::new(),
-        }
+        Transaction::resume(bridge, generation, now, Changes::default())
     }
 
     /// Adds a rule, in place of one with equal match and priority.

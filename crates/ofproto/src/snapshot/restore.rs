@@ -273,6 +273,7 @@ impl Restoration<'_> {
                 table.counters.restore(matched, missed);
             }
         }
+        bridge.watch_vacancies();
         for port in ports.values() {
             if let Some(state) = bridge.ports.get_mut(&port.port).filter(|state| state.name == port.name) {
                 state.config = port.config;

@@ -23,12 +23,13 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod trie;
+mod vacancy;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use openflow::Cookie;
+use openflow::{Cookie, TableReason};
 
 pub use changes::RuleChanges;
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
@@ -60,6 +61,8 @@ pub struct Table {
     pub settings: TableSettings,
     /// What controllers say of it.
     pub state: TableState,
+    /// The event about its vacancy that comes next; `None` for none.
+    awaited: Option<TableReason>,
 }
 
 /// Counters of a table.

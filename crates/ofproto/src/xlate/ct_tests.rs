@@ -343,7 +343,7 @@ impl crate::events::Subscriber for Recorder {
         self.0.lock().push(event.packet_in.clone());
     }
     fn flow_removed(&self, _: &openflow::FlowRemoved) {}
-    fn port_status(&self, _: &openflow::PortStatus) {}
+    fn port_status(&self, _: &openflow::PortStatus, _: bool) {}
 }
 
 #[test]

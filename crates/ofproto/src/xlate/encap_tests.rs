@@ -260,5 +260,5 @@ impl Subscriber for Recorder {
         self.0.lock().push(event.clone());
     }
     fn flow_removed(&self, _: &FlowRemoved) {}
-    fn port_status(&self, _: &PortStatus) {}
+    fn port_status(&self, _: &PortStatus, _: bool) {}
 }

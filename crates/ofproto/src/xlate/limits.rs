@@ -66,6 +66,13 @@ pub(super) struct Usage {
     work: usize,
 }
 
+impl Usage {
+    /// Steps in all, and what takes as long.
+    pub fn work(&self) -> usize {
+        self.work
+    }
+}
+
 impl XlateError {
     /// Whether it says that the translation takes too long or too much room, wherever it happens.
     pub(super) fn is_limit(self) -> bool {

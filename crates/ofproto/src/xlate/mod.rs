@@ -180,6 +180,8 @@ pub(crate) struct Translation {
     pub slow: bool,
     /// There are more actions than a flow may have: none is installed.
     pub too_long: bool,
+    /// Steps that it has taken, and what takes as long.
+    pub work: usize,
 }
 
 /// Translates.
@@ -212,6 +214,7 @@ pub(crate) fn translate(
         table: 0,
         rule: None,
         cookie: None,
+        first_cookie: None,
         table_miss: false,
         usage: limits::Usage::default(),
         exit: false,
@@ -256,6 +259,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         looked_at_vlan: false,
         slow: false,
         too_long: false,
+        work: 0,
     }
 }
 
@@ -304,6 +308,8 @@ struct Ctx<'a, 's> {
     rule: Option<&'a Rule>,
     /// Cookie of the rule; `None` outside of any.
     cookie: Option<Cookie>,
+    /// That of the first rule.
+    first_cookie: Option<Cookie>,
     /// The rule is a table-miss flow.
     table_miss: bool,
     /// What it has taken so far.
@@ -380,6 +386,8 @@ impl<'a> Ctx<'a, '_> {
             self.mirror_received();
             let in_port = self.in_port();
             self.table_action(in_port, 0, true, false);
+            // The action set is the first flow's, for the controllers.
+            self.cookie = self.first_cookie;
             self.end_pipeline();
         } else {
             self.not_sent(DropReason::InPortDown);
@@ -421,6 +429,7 @@ impl<'a> Ctx<'a, '_> {
             looked_at_vlan,
             slow: self.slow,
             too_long: self.too_long,
+            work: self.usage.work(),
         }
     }
 
@@ -455,6 +464,8 @@ impl<'a> Ctx<'a, '_> {
             return;
         }
         let old = (self.table, self.rule, self.cookie, self.table_miss);
+        // What a flow does that a bucket sends the packet to is not the bucket's doing.
+        let in_group = std::mem::take(&mut self.in_group);
         let deepens = u32::from(table <= old.0 && self.usage.resubmits > 0);
         self.table = table;
         let look_up = |ctx: &mut Self| ctx.lookup(in_port, may_packet_in);
@@ -466,6 +477,7 @@ impl<'a> Ctx<'a, '_> {
             self.usage.depth -= deepens;
         }
         (self.table, self.rule, self.cookie, self.table_miss) = old;
+        self.in_group = in_group;
     }
 
     fn enter(&mut self, found: Lookup<'a>) {
@@ -475,6 +487,7 @@ impl<'a> Ctx<'a, '_> {
                 let tlv = &self.bridge.tlv;
                 self.event(|| Event::Rule { table, rule, tlv });
                 (self.rule, self.cookie, self.table_miss) = (Some(rule), Some(rule.cookie), rule.is_table_miss());
+                self.first_cookie.get_or_insert(rule.cookie);
                 self.record.rules.push(rule.stats.clone());
                 if rule.instructions.is_empty() {
                     self.event(|| Event::Drop);

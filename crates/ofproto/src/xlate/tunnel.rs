@@ -56,6 +56,7 @@ pub(crate) fn unknown_port(forwarding: &Forwarding, key: &Key) -> Translation {
         looked_at_vlan: false,
         slow: false,
         too_long: false,
+        work: 0,
     }
 }
 

@@ -21,6 +21,8 @@ mod bucket_kind {
 const EXPERIMENTER: u16 = 0xffff;
 /// Netronome's experimenter id and NTRT_SELECTION_METHOD.
 const SELECTION_METHOD: [u32; 2] = [0x0000_154d, 1];
+/// The same with the id that OVS took for Netronome's at first, which it still reads.
+const OLD_SELECTION_METHOD: [u32; 2] = [0x0000_1540, 1];
 const METHOD_LEN: usize = 16;
 
 /// Whether a version has the form of OpenFlow 1.5.
@@ -187,8 +189,10 @@ fn pull_properties(r: &mut Reader) -> Result<Selection, OfError> {
             return Err(OFPBPC_BAD_TYPE);
         }
         match [v.u32()?, v.u32()?] {
-            SELECTION_METHOD => selection = pull_selection(&mut v)?,
-            [experimenter, _] if experimenter != SELECTION_METHOD[0] => return Err(OFPBPC_BAD_EXPERIMENTER),
+            SELECTION_METHOD | OLD_SELECTION_METHOD => selection = pull_selection(&mut v)?,
+            [experimenter, _] if ![SELECTION_METHOD[0], OLD_SELECTION_METHOD[0]].contains(&experimenter) => {
+                return Err(OFPBPC_BAD_EXPERIMENTER);
+            }
             _ => return Err(OFPBPC_BAD_EXP_TYPE),
         }
     }

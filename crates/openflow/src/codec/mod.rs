@@ -23,6 +23,7 @@ mod packet;
 mod port;
 mod prop;
 mod queue;
+mod request_forward;
 mod stats;
 mod switch;
 mod table;
@@ -112,6 +113,16 @@ pub fn frame_len(stream: &[u8]) -> Result<Option<usize>, FrameError> {
     }
 }
 
+/// The transaction id of a message; zero where its header is cut short.
+pub fn xid(message: &[u8]) -> u32 {
+    message.get(4..HEADER_LEN).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// Whether a message, of a version after 1.0, is a change of groups.
+pub fn is_group_mod(message: &[u8]) -> bool {
+    message.first() > Some(&Version::V1_0.wire()) && message.get(1) == Some(&kind::GROUP_MOD)
+}
+
 /// Types of messages.
 mod kind {
     pub const HELLO: u8 = 0;
@@ -138,6 +149,8 @@ mod kind {
     pub const SET_ASYNC: u8 = 28;
     pub const METER_MOD: u8 = 29;
     pub const ROLE_STATUS: u8 = 30;
+    pub const TABLE_STATUS: u8 = 31;
+    pub const REQUEST_FORWARD: u8 = 32;
     pub const BUNDLE_CONTROL: u8 = 33;
     pub const BUNDLE_ADD: u8 = 34;
 }
@@ -150,6 +163,7 @@ mod onft {
     pub const ROLE_STATUS: u32 = 1911;
     pub const BUNDLE_CONTROL: u32 = 2300;
     pub const BUNDLE_ADD: u32 = 2301;
+    pub const REQUEST_FORWARD: u32 = 2350;
 }
 
 /// Types that OpenFlow 1.1 moved: port-mod, stats request and reply, barrier request and reply, queue-get-config
@@ -182,6 +196,7 @@ mod nxt {
     pub const PACKET_IN2: u32 = 30;
     pub const GROUP_MOD: u32 = 31;
     pub const CT_FLUSH: u32 = 32;
+    pub const REQUEST_FORWARD: u32 = 132;
 }
 
 /// Reads a whole message.
@@ -273,6 +288,8 @@ fn pull_body(r: &mut Reader, head: &Head) -> Result<(Dialect, Body), OfError> {
         kind::SET_ASYNC if since(Version::V1_3) => Body::SetAsync(switch::pull_async(r, since(Version::V1_4))?),
         kind::METER_MOD if since(Version::V1_3) => Body::MeterMod(meter::pull_mod(r)?),
         kind::ROLE_STATUS if since(Version::V1_4) => Body::RoleStatus(switch::pull_role_status(r)?),
+        kind::TABLE_STATUS if since(Version::V1_4) => Body::TableStatus(table::pull_status(r)?),
+        kind::REQUEST_FORWARD if since(Version::V1_4) => Body::RequestForward(request_forward::pull(r, version)?),
         kind::BUNDLE_CONTROL if since(Version::V1_4) => Body::BundleControl(bundle::pull_control(r)?),
         kind::BUNDLE_ADD if since(Version::V1_4) => Body::BundleAdd(bundle::pull_add(r, version.wire(), xid)?),
         _ => return Err(OFPBRC_BAD_TYPE),
@@ -311,6 +328,7 @@ fn pull_onf(r: &mut Reader, subtype: u32, head: &Head) -> Result<Body, OfError> 
         onft::ROLE_STATUS => Body::RoleStatus(switch::pull_role_status(r)?),
         onft::BUNDLE_CONTROL => Body::BundleControl(bundle::pull_control(r)?),
         onft::BUNDLE_ADD => Body::BundleAdd(bundle::pull_add(r, head.version.wire(), head.xid)?),
+        onft::REQUEST_FORWARD => Body::RequestForward(request_forward::pull(r, head.version)?),
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     })
 }
@@ -339,6 +357,7 @@ fn pull_nicira(r: &mut Reader, version: Version, subtype: u32) -> Result<Body, O
             Body::SetControllerId(r.u16()?)
         }
         nxt::SET_ASYNC_CONFIG2 if version < Version::V1_4 => Body::SetAsync2(switch::pull_async(r, true)?),
+        nxt::REQUEST_FORWARD if version < Version::V1_3 => Body::RequestForward(request_forward::pull(r, version)?),
         nxt::GROUP_MOD if version == Version::V1_0 => Body::GroupMod(Box::new(group::pull_mod(r, version)?)),
         nxt::FLOW_MONITOR_CANCEL if version < Version::V1_3 => Body::FlowMonitorCancel(r.u32()?),
         nxt::FLOW_MONITOR_PAUSED if version < Version::V1_3 => Body::FlowMonitorPaused,
@@ -449,6 +468,8 @@ fn message_kind(message: &Message) -> u8 {
         Body::BundleControl(_) => kind::BUNDLE_CONTROL,
         Body::BundleAdd(_) => kind::BUNDLE_ADD,
         Body::RoleStatus(_) => kind::ROLE_STATUS,
+        Body::TableStatus(_) => kind::TABLE_STATUS,
+        Body::RequestForward(_) => kind::REQUEST_FORWARD,
         Body::SetFlowFormat(_)
         | Body::FlowModTableId(_)
         | Body::SetPacketInFormat(_)
@@ -474,6 +495,7 @@ fn subtype(message: &Message) -> Option<(u32, u32)> {
         Body::BundleControl(_) => Some(onft::BUNDLE_CONTROL),
         Body::BundleAdd(_) => Some(onft::BUNDLE_ADD),
         Body::RoleStatus(_) => Some(onft::ROLE_STATUS),
+        Body::RequestForward(_) if message.version == Version::V1_3 => Some(onft::REQUEST_FORWARD),
         _ if message.version < Version::V1_3 => None,
         Body::FlowMonitorCancel(_) => Some(onft::FLOW_MONITOR_CANCEL),
         Body::FlowMonitorPaused => Some(onft::FLOW_MONITOR_PAUSED),
@@ -492,6 +514,7 @@ fn nicira_subtype(message: &Message) -> Option<u32> {
         Body::RoleReply(_) if nicira || before(Version::V1_2) => Some(nxt::ROLE_REPLY),
         Body::SetAsync(_) if nicira || before(Version::V1_3) => Some(nxt::SET_ASYNC_CONFIG),
         Body::GroupMod(_) if v10 => Some(nxt::GROUP_MOD),
+        Body::RequestForward(_) if before(Version::V1_3) => Some(nxt::REQUEST_FORWARD),
         Body::SetAsync2(_) => Some(nxt::SET_ASYNC_CONFIG2),
         Body::TlvTableMod(_) => Some(nxt::TLV_TABLE_MOD),
         Body::TlvTableRequest => Some(nxt::TLV_TABLE_REQUEST),
@@ -551,6 +574,8 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
         Body::BundleControl(b) => bundle::put_control(out, b),
         Body::BundleAdd(b) => bundle::put_add(out, b),
         Body::RoleStatus(s) => switch::put_role_status(out, s),
+        Body::TableStatus(s) => table::put_status(out, s),
+        Body::RequestForward(forwarded) => request_forward::put(out, version, message.xid, forwarded),
         Body::TlvTableMod(t) => tlv::put_mod(out, t),
         Body::TlvTableReply(t) => tlv::put_reply(out, t),
         Body::MultipartRequest { more, request } => stats::put_request(out, version, dialect, *more, request),

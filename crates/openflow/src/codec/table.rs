@@ -130,6 +130,24 @@ pub(super) fn put_desc(out: &mut Vec<u8>, t: &TableDesc) {
     out.close(start, 0);
 }
 
+/// Reads the body of a table status.
+pub(super) fn pull_status(r: &mut Reader) -> Result<TableStatus, OfError> {
+    let reason = match r.u8()? {
+        3 => TableReason::VacancyDown,
+        4 => TableReason::VacancyUp,
+        _ => return Err(NXBRC_BAD_REASON),
+    };
+    r.skip(7)?;
+    Ok(TableStatus { reason, desc: pull_desc(r)? })
+}
+
+/// Writes the body of a table status.
+pub(super) fn put_status(out: &mut Vec<u8>, s: &TableStatus) {
+    out.u8(s.reason as u8);
+    out.zeros(7);
+    put_desc(out, &s.desc);
+}
+
 /// Reads an entry of OFPMP_TABLE.
 pub(super) fn pull_stats(r: &mut Reader, version: Version) -> Result<TableStats, OfError> {
     let table = TableId(r.u8()?);

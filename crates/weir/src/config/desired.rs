@@ -118,6 +118,8 @@ pub struct Datapath {
     pub exact_cache_memory: u32,
     /// Most memory of what OpenFlow peers have not read yet, of all together, in MiB (`controller-memory-limit`).
     pub controller_memory: u32,
+    /// How long a bundle stays that its connection does not use (`bundle-idle-timeout`).
+    pub bundle_idle: Duration,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
     /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
@@ -137,6 +139,7 @@ impl Default for Datapath {
             emc_insert_inv_prob: 1,
             exact_cache_memory: 200,
             controller_memory: 256,
+            bundle_idle: Duration::from_secs(10),
             vlan_limit: 2,
             flow_restore_wait: false,
         }

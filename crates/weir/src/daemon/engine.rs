@@ -145,6 +145,7 @@ pub fn switch_settings(caches: &desired::Datapath) -> SwitchSettings {
         hold_misses: caches.flow_restore_wait,
         revalidators: caches.revalidators as usize,
         controller_memory: caches.controller_memory as usize * (1 << 20),
+        bundle_idle: caches.bundle_idle,
         vlan_limit: VlanLimit::of(caches.vlan_limit),
     }
 }

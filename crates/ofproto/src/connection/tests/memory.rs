@@ -1,6 +1,16 @@
 //! What peers can make the switch keep, and how long answers are made.
 
+use openflow::{PortConfig, PortFeatures, PortMod};
+
 use super::*;
+
+/// Changes a port, each time in another way than before.
+fn change_port(bridge: &Bridge, port: OfPort, n: usize) {
+    let config = if n.is_multiple_of(2) { PortConfig::NO_FWD } else { PortConfig::empty() };
+    let hw_addr = bridge.port_descs(port).unwrap()[0].hw_addr;
+    let change = PortMod { port, hw_addr, config, mask: PortConfig::NO_FWD, advertise: PortFeatures::empty() };
+    bridge.port_mod(&change).unwrap();
+}
 
 #[test]
 fn a_peer_that_does_not_read_costs_bounded_memory() {
@@ -12,10 +22,10 @@ fn a_peer_that_does_not_read_costs_bounded_memory() {
     }
     assert_eq!(s.dropped().packet_ins, 2 * MAX_PACKET_INS as u64);
     let port = add_port(&bridge, "p1");
-    for _ in 0..2 * MAX_OTHERS {
-        bridge.port_changed(port, openflow::PortReason::Modify);
+    for n in 0..2 * MAX_OTHERS {
+        change_port(&bridge, port, n);
     }
-    assert_eq!(s.dropped().others, MAX_OTHERS as u64 + 1);
+    assert_eq!(s.dropped().others, MAX_OTHERS as u64 + 2, "of a port that is added there are two");
     s.poll(START);
     assert!(s.output().len() < 2 * EVENT_LIMIT);
     // Requests: no more are taken once the answers to earlier ones have not been read.
@@ -54,8 +64,8 @@ fn the_peer_for_which_most_is_kept_is_closed_when_it_is_too_much_for_all() {
     // The first one reads, the second has an answer to read, too, and none of the others reads.
     let echo = encode(&Message::new(Version::V1_3, 1, Body::EchoRequest(vec![0; 60_000])), DecodeOptions::default());
     sessions[1].receive(&echo.unwrap(), START);
-    for _ in 0..100_000 {
-        bridge.port_changed(port, openflow::PortReason::Modify);
+    for n in 0..100_000 {
+        change_port(&bridge, port, n);
         sessions[0].poll(START);
         sessions[0].sent(usize::MAX);
         if switch.overflown_connections() > 0 {
@@ -70,8 +80,8 @@ fn the_peer_for_which_most_is_kept_is_closed_when_it_is_too_much_for_all() {
     assert_eq!(closed, expected);
     assert!(sessions[1].output().is_empty() && woken.load(Ordering::Relaxed) > 0);
     // The others go one by one, and what is kept stays within the limit.
-    for _ in 0..3 * MAX_OTHERS {
-        bridge.port_changed(port, openflow::PortReason::Modify);
+    for n in 0..3 * MAX_OTHERS {
+        change_port(&bridge, port, n);
         sessions[0].poll(START);
         sessions[0].sent(usize::MAX);
     }

@@ -327,3 +327,18 @@ fn flow_monitors() {
     assert_eq!(error(4, 18, &[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 2]), OFPBRC_BAD_SUBTYPE);
     assert_eq!(error(3, 18, &[0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x4f, 0x4e, 0x46, 0, 0, 0, 7, 0x4e]), OFPBRC_BAD_SUBTYPE);
 }
+
+#[test]
+fn forwarded_requests_do_not_nest() {
+    let inside = |version: u8, inner: &[u8]| error(version, 32, inner);
+    // A hello; itself; a group-mod of another version, and one that is longer than there are bytes.
+    assert_eq!(inside(5, &[5, 0, 0, 8, 0, 0, 0, 0]), OFPBRC_BAD_TYPE);
+    assert_eq!(inside(5, &[5, 32, 0, 16, 0, 0, 0, 0, 5, 32, 0, 8, 0, 0, 0, 0]), OFPBRC_BAD_TYPE);
+    assert_eq!(inside(5, &[4, 15, 0, 8, 0, 0, 0, 0]), OFPBRC_BAD_VERSION);
+    assert_eq!(inside(5, &[5, 15, 0, 16, 0, 0, 0, 0]), OFPBRC_BAD_LEN);
+    assert_eq!(inside(5, &[5, 15, 0, 8, 0, 0, 0, 0]), OFPBRC_BAD_LEN);
+    // Nicira's, which has the experimenter's ids before and in it.
+    let nicira = |subtype: u8, inner: &[u8]| [&[0, 0, 0x23, 0x20, 0, 0, 0, subtype], inner].concat();
+    let within = [&[1, 4, 0, 16, 0, 0, 0, 0][..], &nicira(132, &[])].concat();
+    assert_eq!(error(1, 4, &nicira(132, &within)), OFPBRC_BAD_SUBTYPE);
+}

@@ -27,6 +27,7 @@ pub const TABLES: &[TableColumns] = &[
         written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
         without_effect: &["ssl"],
         keys: &[
+            "bundle-idle-timeout",
             "conntrack-early-drop",
             "conntrack-limit",
             "controller-memory-limit",

@@ -204,6 +204,8 @@ impl DatabaseState {
         let probability = self.number(root, "other_config", "emc-insert-inv-prob");
         let cache: Option<u32> = self.number(root, "other_config", "exact-cache-memory-limit");
         let controllers: Option<u32> = self.number(root, "other_config", "controller-memory-limit");
+        let bundles: Option<u32> =
+            self.number(root, "other_config", "bundle-idle-timeout").filter(|&seconds| seconds != 0);
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
@@ -221,6 +223,7 @@ impl DatabaseState {
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
+            bundle_idle: bundles.map_or(default.bundle_idle, |seconds| Duration::from_secs(seconds.into())),
             // As OVS's. Zero is for as many as can be.
             vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default

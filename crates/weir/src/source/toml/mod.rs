@@ -25,6 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use datapath::AutoBalance;
 use ports::{dpdk, registry};
@@ -236,6 +237,9 @@ fn read_datapath(mut s: Section) -> Datapath {
         controller_memory: s
             .integer("controller-memory-mib", 16..=65_536, "a number of MiB")
             .unwrap_or(default.controller_memory.into()) as u32,
+        bundle_idle: s
+            .integer("bundle-idle-timeout", 1..=86_400, "a number of seconds")
+            .map_or(default.bundle_idle, |seconds| Duration::from_secs(seconds as u64)),
         exact_cache_memory: s
             .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
             .unwrap_or(default.exact_cache_memory.into()) as u32,

@@ -7,8 +7,9 @@ use super::action::action_set;
 use super::*;
 use crate::bundle::{BundleControlKind, BundleFlags};
 use crate::group::*;
+use crate::message::RequestForward;
 use crate::meter::*;
-use crate::table::{EvictionFlags, Vacancy};
+use crate::table::{EvictionFlags, TableReason, TableStatus, Vacancy};
 use crate::tlv::TlvCommand;
 
 fn bucket(v: Version, kind: GroupType) -> impl Strategy<Value = Bucket> {
@@ -143,6 +144,23 @@ pub fn table_desc() -> impl Strategy<Value = TableDesc> {
     })
 }
 
+fn table_status() -> impl Strategy<Value = Body> {
+    (select(vec![TableReason::VacancyDown, TableReason::VacancyUp]), table_desc())
+        .prop_map(|(reason, desc)| Body::TableStatus(TableStatus { reason, desc }))
+}
+
+fn request_forward(v: Version) -> impl Strategy<Value = Body> {
+    let meters = if v >= Version::V1_3 { 1 } else { 0 };
+    let change = prop_oneof![2 => group_mod(v), meters => meter_mod()];
+    change.prop_map(|body| {
+        Body::RequestForward(match body {
+            Body::GroupMod(change) => RequestForward::Group(change),
+            Body::MeterMod(change) => RequestForward::Meter(change),
+            other => unreachable!("{other:?}"),
+        })
+    })
+}
+
 pub fn queue_config(v: Version) -> impl Strategy<Value = QueueConfig> {
     let rate = || prop::option::of(0u16..=1000);
     (port(), any::<u32>(), rate(), rate()).prop_map(move |(port, queue, min_rate, max_rate)| QueueConfig {
@@ -219,7 +237,9 @@ pub fn group() -> impl Strategy<Value = Message> {
     version()
         .prop_flat_map(|v| {
             let mut all = vec![group_mod(v).boxed(), tunnel_options().boxed(), ending_connections().boxed()];
+            all.push(request_forward(v).boxed());
             all.extend((v >= Version::V1_1).then(|| table_mod(v).boxed()));
+            all.extend((v >= Version::V1_4).then(|| table_status().boxed()));
             all.extend((v >= Version::V1_3).then(|| meter_mod().boxed()));
             all.extend((v >= Version::V1_3).then(|| bundles(v).boxed()));
             all.extend((v < Version::V1_4).then(|| queues(v).boxed()));
