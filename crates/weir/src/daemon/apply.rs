@@ -1,6 +1,6 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Apply for LiveSwitch {
             ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
-            ReconfigureStep::AddPort { bridge, wanted, .. } => self.add_port(bridge, wanted),
+            ReconfigureStep::AddPort { bridge, wanted, had, .. } => self.add_port(bridge, wanted, had),
             ReconfigureStep::SetVlans { bridge, interfaces, vlans, .. } => self.set_vlans(bridge, interfaces, vlans),
             ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
                 self.set_interface(bridge, interface, wanted)
@@ -301,14 +301,14 @@ impl LiveSwitch {
         wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&self, bridge: &str, wanted: &Port) -> StepResult {
+    fn add_port(&self, bridge: &str, wanted: &Port, had: &BTreeMap<String, u16>) -> StepResult {
         let (name, interface) = wanted.only_interface()?;
         // Before the port receives its first frame.
         self.set_filter_of(name, interface)?;
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
-            request: interface.ofport_request.map(|n| OfPort(n.into())),
+            request: interface.ofport_request.or(had.get(name).copied()).map(|n| OfPort(n.into())),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };

@@ -8,6 +8,8 @@
 //! disturbs it. A step that fails does not stop the others; what failed is left out of the running
 //! state, so that the next plan tries it again.
 
+use std::collections::BTreeMap;
+
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
 use crate::config::{Target, Workers};
@@ -42,8 +44,9 @@ pub enum ReconfigureStep {
     SetLocalFilter { bridge: String, filter: Option<String> },
     /// Takes the LOCAL port from a bridge.
     RemoveLocal { bridge: String },
-    /// Opens the devices of a port and adds it to a bridge.
-    AddPort { bridge: String, port: String, wanted: Port },
+    /// Opens the devices of a port and adds it to a bridge. `had` are the numbers of those of its interfaces that were there before,
+    /// which they keep where nothing else is wanted.
+    AddPort { bridge: String, port: String, wanted: Port, had: BTreeMap<String, u16> },
     /// Changes the VLANs of a port.
     SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
     /// Changes MTU or Ethernet address of an interface.
@@ -178,7 +181,10 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         let kept = |have: &&Port| !needs_adding_anew(have, want, &owners);
         let have = old.ports.get(&port).filter(kept);
         let Some(have) = have else {
-            steps.push(ReconfigureStep::AddPort { bridge: bridge(), port, wanted: want.clone() });
+            let before = old.ports.get(&port).into_iter().flat_map(|port| port.interfaces.keys());
+            let number = |name: &String| Some((name.clone(), *numbers.get(&bridge())?.get(name)?));
+            let had = before.filter_map(number).collect();
+            steps.push(ReconfigureStep::AddPort { bridge: bridge(), port, wanted: want.clone(), had });
             continue;
         };
         for (name, wanted) in want.interfaces.iter().filter(|(name, want)| have.interfaces.get(*name) != Some(want)) {
@@ -297,7 +303,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         ReconfigureStep::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| {
             (b.settings.local, b.settings.local_ingress_filter) = (false, None);
         }),
-        ReconfigureStep::AddPort { bridge, port, wanted } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::AddPort { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
             b.ports.insert(port, wanted);
         }),
         ReconfigureStep::SetVlans { bridge, port, vlans, .. } => in_bridge(bridges, &bridge, |b| {

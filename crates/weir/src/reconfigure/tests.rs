@@ -318,3 +318,26 @@ fn ports_that_go_together_are_waited_for_one_by_one() {
     }
     assert_eq!(waits.taken, [101, 101], "the ports of a bridge, and LOCAL, by one request");
 }
+
+#[test]
+fn a_port_that_is_opened_anew_keeps_its_number() {
+    let state = |kind: &str| {
+        let interface = Interface { kind: kind.into(), ..Interface::default() };
+        let ports = [("p".to_owned(), Port::single("p", interface, Vlans::default()))].into();
+        let bridges = [("br0".to_owned(), Bridge { ports, ..Bridge::default() })].into();
+        Desired { bridges, ..Desired::default() }
+    };
+    let numbers = Numbers::from([("br0".to_owned(), [("p".to_owned(), 7)].into())]);
+    let had = |from: &Desired, to: &Desired| {
+        plan(from, to, &numbers).into_iter().find_map(|step| match step {
+            ReconfigureStep::AddPort { had, .. } => Some(had),
+            _ => None,
+        })
+    };
+    assert_eq!(had(&state("tap"), &state("dummy")), Some([("p".to_owned(), 7)].into()));
+    assert_eq!(
+        had(&Desired::default(), &state("tap")),
+        Some(BTreeMap::new()),
+        "another port of that name is a new one"
+    );
+}

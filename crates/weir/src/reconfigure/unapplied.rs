@@ -112,7 +112,8 @@ mod tests {
         let mut bond = single.clone();
         bond.interfaces.insert("q".into(), interface("dummy"));
         let failed = |wanted: &Port, error: &str| {
-            let step = ReconfigureStep::AddPort { bridge: "br0".into(), port: "b".into(), wanted: wanted.clone() };
+            let (bridge, port, wanted) = ("br0".into(), "b".into(), wanted.clone());
+            let step = ReconfigureStep::AddPort { bridge, port, wanted, had: Default::default() };
             let failure = Failure { step, error: error.into() };
             let line = describe(&failure, &Origins::named("Open_vSwitch"));
             assert_eq!(line, format!("Open_vSwitch: bridge.br0.port.b: {error}"));
