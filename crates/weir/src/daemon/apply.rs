@@ -38,6 +38,9 @@ pub struct LiveSwitch {
     pub datapath: Datapath,
     /// What connection tracking is set to.
     pub conntrack: Conntrack,
+    /// The numbers that ports have had, by bridge and name. With a file, whose flows name ports by number, a port that comes back has
+    /// its number again; with a database, which says what is another port, this is `None`.
+    pub numbers_had: Option<BTreeMap<(String, String), OfPort>>,
 }
 
 type StepResult = Result<(), String>;
@@ -301,20 +304,26 @@ impl LiveSwitch {
         wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&self, bridge: &str, wanted: &Port, had: &BTreeMap<String, u16>) -> StepResult {
+    fn add_port(&mut self, bridge: &str, wanted: &Port, had: &BTreeMap<String, u16>) -> StepResult {
         let (name, interface) = wanted.only_interface()?;
         // Before the port receives its first frame.
         self.set_filter_of(name, interface)?;
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
-            request: interface.ofport_request.or(had.get(name).copied()).map(|n| OfPort(n.into())),
+            request: interface.ofport_request.or(had.get(name).copied()).map(|n| OfPort(n.into())).or_else(|| {
+                let place = (bridge.to_owned(), name.to_owned());
+                self.numbers_had.as_ref()?.get(&place).copied()
+            }),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
         let bridge = self.bridge(bridge)?;
         let port = bridge.add_port(spec).map_err(|e| e.to_string())?;
         log_added(bridge.name(), name, port);
+        if let Some(numbers) = &mut self.numbers_had {
+            numbers.insert((bridge.name().to_owned(), name.to_owned()), port);
+        }
         self.push_filter_down(name);
         self.pin(&bridge, port, interface)
     }

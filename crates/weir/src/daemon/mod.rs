@@ -221,6 +221,7 @@ impl<S: ConfigSource> Daemon<S> {
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),
+            numbers_had: (!source.pushes()).then(Default::default),
         })?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;

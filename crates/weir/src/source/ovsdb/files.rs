@@ -41,13 +41,16 @@ impl Files {
     pub fn controller(&self, bridge: &str, target: &Target) -> Result<(), String> {
         let rundir = self.rundirs[0].display();
         let otherwise = format!("{rundir}/{bridge}.mgmt is always there for local clients");
+        // One line, whatever the name has in it.
+        let shown = target.to_string();
+        let shown = shown.escape_debug();
         match target {
             Target::Unix(path) if self.within(path).is_none() => Err(format!(
-                "bridge {bridge}: Not connecting to socket controller \"{target}\": it could be any in the system; only \
+                "bridge {bridge}: Not connecting to socket controller \"{shown}\": it could be any in the system; only \
                  those below {rundir} are allowed ({otherwise})"
             )),
             Target::PassiveUnix(path) if !self.belongs_to(bridge, path) => Err(format!(
-                "bridge {bridge}: Not adding Unix domain socket controller \"{target}\": it could take the place of any \
+                "bridge {bridge}: Not adding Unix domain socket controller \"{shown}\": it could take the place of any \
                  file; only {rundir}/{bridge}.* is allowed ({otherwise})"
             )),
             _ => Ok(()),
