@@ -500,6 +500,7 @@ impl Pair {
     }
 
     /// Meters with these rates and bursts in packets, from number 1 on.
+    #[cfg_attr(fuzzing, allow(dead_code))]
     pub fn meters(&mut self, meters: &[(u32, u32)]) {
         for (id, &(rate, burst)) in (1..).zip(meters) {
             let flags = MeterFlags::PKTPS | MeterFlags::BURST;
