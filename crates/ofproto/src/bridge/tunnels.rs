@@ -65,13 +65,7 @@ impl Switch {
     /// Sets whether packets are put into tunnels here. Otherwise they are sent to the tunnel's port of the datapath, with the metadata of
     /// the tunnel, and end there.
     pub fn set_tunnel_push_pop(&self, enabled: bool) {
-        let mut forwarding = self.forwarding.write();
-        if forwarding.without_push_pop == enabled {
-            forwarding.without_push_pop = !enabled;
-            forwarding.touch();
-            drop(forwarding);
-            self.notify();
-        }
+        self.set_feature(enabled, |forwarding| &mut forwarding.without_push_pop);
     }
 
     /// Whether packets are put into tunnels here.
@@ -81,18 +75,22 @@ impl Switch {
 
     /// Sets whether flows put MPLS labels before whole packets. Otherwise packets that get one are translated one by one.
     pub fn set_add_mpls(&self, enabled: bool) {
-        let mut forwarding = self.forwarding.write();
-        if forwarding.without_add_mpls == enabled {
-            forwarding.without_add_mpls = !enabled;
-            forwarding.touch();
-            drop(forwarding);
-            self.notify();
-        }
+        self.set_feature(enabled, |forwarding| &mut forwarding.without_add_mpls);
     }
 
     /// Whether flows put MPLS labels before whole packets.
     pub fn has_add_mpls(&self) -> bool {
         !self.forwarding.read().without_add_mpls
+    }
+
+    /// Turns a feature on or off, of which `without` says that it is off.
+    fn set_feature(&self, enabled: bool, without: impl FnOnce(&mut Forwarding) -> &mut bool) {
+        let mut forwarding = self.forwarding.write();
+        if std::mem::replace(without(&mut forwarding), !enabled) == enabled {
+            forwarding.touch();
+            drop(forwarding);
+            self.notify();
+        }
     }
 
     /// The tunnel ports, a line each as `ofproto/list-tunnels` prints them.
