@@ -47,12 +47,15 @@ impl Ctx<'_, '_> {
                 return self.check_length(*pkt_len, dst, rest);
             }
             if !self.step(step) {
-                return;
+                if self.error.is_some() {
+                    return;
+                }
+                to_next_list(&mut rest);
             }
         }
     }
 
-    /// Executes one step. False ends the list.
+    /// Executes one step. False ends the list of its rule.
     fn step(&mut self, step: PipelineStep<'_>) -> bool {
         match step {
             PipelineStep::Act(action) => return self.action(action),
@@ -353,6 +356,19 @@ impl Ctx<'_, '_> {
         (self.flow, self.stack, self.action_set) = (*flow, stack, set);
         (self.was_mpls, self.exit) = (was_mpls, exit);
     }
+}
+
+/// Skips what is left of one rule's list. A pipeline that continues has the lists of all rules that were not at their
+/// end, one behind the other.
+fn to_next_list<'e>(rest: &mut (impl Iterator<Item = PipelineStep<'e>> + Clone)) {
+    let mut after = rest.clone();
+    while let Some(step) = after.next() {
+        if matches!(step, PipelineStep::Resume { .. }) {
+            return;
+        }
+        *rest = after.clone();
+    }
+    *rest = after;
 }
 
 /// Whether a step looks at headers behind the labels that were popped, so that the packet has to be

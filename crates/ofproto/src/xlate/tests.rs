@@ -313,3 +313,18 @@ fn a_tag_that_is_stripped_and_pushed_again_is_looked_at() {
         assert_eq!(bed.receive(OfPort(*port), frame), [(OfPort(2), tagged([0, 6]))], "{frame:02x?}");
     }
 }
+
+/// A TTL that runs out ends the list of its rule and not that of the rule that called it, also where the packet was
+/// recirculated between.
+#[test]
+fn a_list_that_ends_early_after_recirculation_leaves_the_callers() {
+    let header = build::Ipv4 { ttl: 1, proto: 17, ..build::Ipv4::default() };
+    let packet = header.packet(build::udp(7, 9, b""));
+    let frame = build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[], 0x0800, &packet);
+    for called in ["dec_ttl,output:4", "debug_recirc,dec_ttl,output:4", "debug_recirc,dec_ttl,debug_recirc,output:4"] {
+        let called = format!("table=1,ip,actions={called}");
+        let bed = bed(&["ip,actions=resubmit(,1),output:2,goto_table:2", &called, "table=2,ip,actions=output:3"]);
+        let sent = bed.receive(OfPort(1), &frame);
+        assert_eq!(sent, [(OfPort(2), frame.clone()), (OfPort(3), frame.clone())], "{called}");
+    }
+}
