@@ -118,8 +118,68 @@ impl Frame {
         true
     }
 
+    /// Where the topmost label is, if there is one.
+    fn label(&self) -> Option<usize> {
+        let at = 12 + 4 * self.tags;
+        let labelled = self.bytes.len() >= at + 6 && matches!(self.u16(at), 0x8847 | 0x8848);
+        labelled.then_some(at + 2)
+    }
+
+    /// Adds a label behind the tags: a copy of the topmost, or one that is explicitly null, with the TTL of IP and the
+    /// low bits of its DSCP.
+    pub fn push_label(&mut self, ethertype: u16) {
+        let at = 12 + 4 * self.tags;
+        let label = match self.label() {
+            Some(at) => [self.bytes[at], self.bytes[at + 1], self.bytes[at + 2] & !1, self.bytes[at + 3]],
+            None => {
+                let (key, _) = self.key();
+                let Common { dl_type, nw_tos, nw_ttl, .. } = *key.common();
+                let number = if dl_type.get() == 0x86dd { 2 } else { 0 };
+                let ttl = if nw_ttl == 0 { 64 } else { nw_ttl };
+                [0, 0, number << 4 | (nw_tos >> 2 & 7) << 1 | 1, ttl]
+            }
+        };
+        self.bytes.splice(at + 2..at + 2, label);
+        self.put16(at, ethertype);
+    }
+
+    /// Removes the topmost label, and with a type that is not that of labels those below as well, as OVS does.
+    pub fn pop_label(&mut self, ethertype: u16) {
+        let all = !matches!(ethertype, 0x8847 | 0x8848);
+        while let Some(at) = self.label() {
+            let is_last = self.bytes[at + 2] & 1 != 0;
+            self.bytes.drain(at..at + 4);
+            if is_last || !all {
+                return self.put16(at - 2, ethertype);
+            }
+        }
+    }
+
+    /// Decrements the TTL of the topmost label. False where there is none, or its TTL is used up.
+    pub fn dec_label_ttl(&mut self) -> bool {
+        let Some(at) = self.label() else { return false };
+        if self.bytes[at + 3] <= 1 {
+            return false;
+        }
+        self.bytes[at + 3] -= 1;
+        true
+    }
+
     /// Writes a field, where the frame has it.
     pub fn set(&mut self, field: Field, value: u128, mask: u128) {
+        let bits = match field {
+            Field::MplsLabel => Some(12),
+            Field::MplsTc => Some(9),
+            Field::MplsTtl => Some(0),
+            _ => None,
+        };
+        if let Some(shift) = bits {
+            let Some(at) = self.label() else { return };
+            let old = u32::from_be_bytes(self.bytes[at..at + 4].try_into().unwrap());
+            let new = old & !((mask as u32) << shift) | (value as u32 & mask as u32) << shift;
+            self.bytes[at..at + 4].copy_from_slice(&new.to_be_bytes());
+            return;
+        }
         let (key, layers) = self.key();
         let Common { dl_type, nw_proto, nw_frag, .. } = *key.common();
         let dl_type = dl_type.get();

@@ -6,6 +6,7 @@
 //! | `ct` | Connection tracking |
 //! | `connections` | Properties of rules with connection tracking |
 //! | `frame` | Header changes on the bytes of a frame |
+//! | `labels` | Properties of rules with MPLS labels, a stack of values and copies between fields |
 //! | `normal` | NORMAL and mirrors, by lists of tags |
 //! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
 //! | `properties` | Properties of the switch, by the reference |
@@ -16,6 +17,8 @@ mod connections;
 mod ct;
 mod frame;
 pub mod fuzz;
+#[cfg(test)]
+mod labels;
 mod normal;
 #[cfg(test)]
 mod properties;
@@ -26,7 +29,7 @@ use std::collections::{BTreeMap, HashMap};
 use ct::{Connections, Tracked};
 use frame::Frame;
 use openflow::group::{Bucket, GroupSpec, GroupType};
-use openflow::{Action, GroupId, Instructions, Match, OfPort};
+use openflow::{Action, GroupId, Instructions, Match, OfPort, Subfield};
 use packet::{Field, Key, Time};
 
 use crate::model::mirror::{Mirror, MirrorOutput};
@@ -87,6 +90,8 @@ struct PacketInFlight {
     in_port: OfPort,
     table: u8,
     set: Vec<Action>,
+    /// What was pushed by the action of that name.
+    stack: Vec<u128>,
     tracked: Tracked,
     exit: bool,
     /// A meter has dropped it. Tables that come later see it all the same.
@@ -94,6 +99,34 @@ struct PacketInFlight {
     len: u64,
     /// Where mirrors have sent copies.
     mirrored: Vec<MirrorOutput>,
+}
+
+impl PacketInFlight {
+    fn set_field(&mut self, field: Field, value: u128, mask: u128) {
+        if !is_register(field) {
+            return self.frame.set(field, value, mask);
+        }
+        let old = self.pipeline.get(field);
+        self.pipeline.set(field, old & !mask | value & mask);
+    }
+
+    fn read(&self, part: &Subfield) -> u128 {
+        let part = part.in_key().unwrap();
+        match is_register(part.field) {
+            true => part.get(&self.pipeline),
+            false => part.get(&self.frame.key().0),
+        }
+    }
+
+    /// Writes the low bits of `value`.
+    fn write(&mut self, part: &Subfield, value: u128) {
+        let field = part.in_key().unwrap().field;
+        self.set_field(field, value << part.ofs, part.max() << part.ofs);
+    }
+}
+
+fn is_register(field: Field) -> bool {
+    matches!(field, Field::Reg0 | Field::Reg1 | Field::Metadata)
 }
 
 type Sent = Vec<(OfPort, Vec<u8>)>;
@@ -107,6 +140,7 @@ impl Reference {
             in_port,
             table: 0,
             set: Vec::new(),
+            stack: Vec::new(),
             tracked: Tracked::default(),
             exit: false,
             gone: false,
@@ -193,23 +227,36 @@ impl Reference {
             }
             match action {
                 Action::Output { port, .. } => self.output(in_flight, *port, sent),
-                Action::SetField { field, value, mask } => match field {
-                    Field::Reg0 | Field::Reg1 | Field::Metadata => {
-                        let old = in_flight.pipeline.get(*field);
-                        in_flight.pipeline.set(*field, old & !mask | value & mask);
-                    }
-                    _ => in_flight.frame.set(*field, *value, *mask),
-                },
+                Action::SetField { field, value, mask } => in_flight.set_field(*field, *value, *mask),
                 Action::SetVlanVid { vid, push } => in_flight.frame.set_tci(0xfff, *vid, *push),
                 Action::SetVlanPcp { pcp, push } => in_flight.frame.set_tci(0xe000, u16::from(*pcp) << 13, *push),
                 Action::PushVlan(tpid) => in_flight.frame.push(*tpid, 0),
                 Action::StripVlan => in_flight.frame.pop(),
                 Action::RegMove { src, dst } => {
-                    let (key, _) = in_flight.frame.key();
-                    let value = src.in_key().unwrap().get(&key);
-                    dst.in_key().unwrap().set(&mut in_flight.pipeline, value);
+                    let value = in_flight.read(src);
+                    in_flight.write(dst, value);
                 }
-                Action::DecTtl => {
+                Action::StackPush(src) => {
+                    let value = in_flight.read(src);
+                    in_flight.stack.push(value);
+                }
+                Action::StackPop(dst) => {
+                    if let Some(value) = in_flight.stack.pop() {
+                        in_flight.write(dst, value);
+                    }
+                }
+                Action::OutputReg { src, .. } => {
+                    let port = OfPort(in_flight.read(src) as u32);
+                    self.output(in_flight, port, sent);
+                }
+                Action::PushMpls(ethertype) => in_flight.frame.push_label(*ethertype),
+                Action::PopMpls(ethertype) => in_flight.frame.pop_label(*ethertype),
+                Action::DecMplsTtl => {
+                    if !in_flight.frame.dec_label_ttl() {
+                        return false;
+                    }
+                }
+                Action::DecTtl | Action::DecTtlCntIds(_) => {
                     if !in_flight.frame.dec_ttl() {
                         return false;
                     }

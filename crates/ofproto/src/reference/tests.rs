@@ -634,6 +634,17 @@ impl Pair {
         Ok(())
     }
 
+    /// Every rule has counted the packets that passed it, of whatever length.
+    #[cfg_attr(fuzzing, allow(dead_code))]
+    pub fn check_packets(&self) -> Result<(), TestCaseError> {
+        let flows = self.bed.bridge.flow_stats(&all_flows()).unwrap();
+        for rule in &self.reference.rules {
+            let flow = flows.iter().find(|flow| flow.priority == rule.priority).unwrap();
+            prop_assert!(flow.packet_count == rule.packets, "{} packets expected of {:?}", rule.packets, flow);
+        }
+        Ok(())
+    }
+
     /// Every rule has counted what passed it.
     pub fn check_counters(&self) -> Result<(), TestCaseError> {
         let flows = self.bed.bridge.flow_stats(&all_flows()).unwrap();

@@ -222,6 +222,9 @@ impl Ctx<'_, '_> {
             self.keep_copies();
         }
         self.wc.add(field, mask & field.info().max());
+        if matches!(field, Field::MplsLabel | Field::MplsTc | Field::MplsTtl) {
+            headers::label_count_wc(&self.flow, &mut self.wc);
+        }
         let old = self.flow.get(field);
         self.flow.set(field, old & !mask | value & mask);
         let tag = &mut self.flow.common_mut().vlan[0];
@@ -305,6 +308,7 @@ impl Ctx<'_, '_> {
         if !is_mpls(&self.flow) {
             return false;
         }
+        headers::label_count_wc(&self.flow, &mut self.wc);
         self.wc.set_exact(Field::MplsTtl);
         let ttl = self.flow.get(Field::MplsTtl);
         if ttl > 1 {

@@ -12,7 +12,7 @@ use packet::flow::{BlockId, Blocks, VLAN_PRESENT};
 use packet::wire::nsh;
 use packet::{Field, Key, Mask};
 
-use super::headers::{self, Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
+use super::headers::{self, BOS, Headers, MAX_LABELS, is_mpls, label_count, labels, set_labels};
 use super::packet_type;
 
 /// Fields that are written by one `set` action. The inner slices are units: where one member differs,
@@ -76,6 +76,9 @@ pub(super) fn commit(
     l3(flow, base, wc, actions);
     if !uncovered {
         mpls(flow, base, false, actions);
+    }
+    if !retyped && packet_type::of(base) == packet_type::of(flow) {
+        ethertype(flow, base, actions);
     }
     vlan(flow, base, wc, actions);
     set_header(PRIORITY, flow, base, wc, actions);
@@ -206,6 +209,17 @@ fn vlan(flow: &Headers, base: &mut Headers, wc: &mut Mask, actions: &mut Vec<Act
     base.set_tags(flow_tags);
 }
 
+/// Gives the packet its Ethernet type where labels that came and went between have changed it: a label is pushed, so
+/// that popping it says the type.
+fn ethertype(flow: &Key, base: &mut Key, actions: &mut Vec<Action>) {
+    let ethertype = flow.common().dl_type.get();
+    if ethertype != base.common().dl_type.get() {
+        actions.push(Action::PushMpls { ethertype: 0x8847, lse: BOS });
+        actions.push(Action::PopMpls { ethertype });
+        base.common_mut().dl_type = ethertype.into();
+    }
+}
+
 /// Pops, rewrites and pushes labels: between Ethernet and what it carries, or `before` the whole packet. The translation
 /// has matched what this depends on.
 pub(super) fn mpls(flow: &Key, base: &mut Key, before: bool, actions: &mut Vec<Action>) {
@@ -216,17 +230,18 @@ pub(super) fn mpls(flow: &Key, base: &mut Key, before: bool, actions: &mut Vec<A
     };
     let mut common = same(&base_lse, base_n);
     let flow_type = flow.common().dl_type.get();
+    let mut ethertype = base.common().dl_type.get();
     while base_n > common {
         if base_n - 1 == common && flow_n > common {
             // The outermost label left is rewritten in place.
             let lse = flow_lse[flow_n - base_n];
             if lse != base_lse[0] {
-                actions.push(Action::Set(Arc::new(set_label(lse))));
+                actions.push(Action::Set(Arc::new(set_label(base_lse[0], lse))));
             }
             base_lse[0] = lse;
             common += 1;
         } else {
-            let ethertype = if !is_mpls(flow) && base_n > 1 { 0x8847 } else { flow_type };
+            ethertype = if !is_mpls(flow) && base_n > 1 { 0x8847 } else { flow_type };
             actions.push(Action::PopMpls { ethertype });
             base_lse.copy_within(1.., 0);
             base_lse[MAX_LABELS - 1] = 0;
@@ -235,6 +250,7 @@ pub(super) fn mpls(flow: &Key, base: &mut Key, before: bool, actions: &mut Vec<A
     }
     while base_n < flow_n {
         let lse = flow_lse[flow_n - base_n - 1];
+        ethertype = flow_type;
         actions.push(match before {
             true => Action::AddMpls { ethertype: flow_type, lse },
             false => Action::PushMpls { ethertype: flow_type, lse },
@@ -247,15 +263,18 @@ pub(super) fn mpls(flow: &Key, base: &mut Key, before: bool, actions: &mut Vec<A
         set_labels(base, base_lse);
     }
     if is_mpls(base) || is_mpls(flow) {
-        base.common_mut().dl_type = flow_type.into();
+        base.common_mut().dl_type = ethertype.into();
     }
 }
 
-fn set_label(lse: u32) -> Rewrite {
+/// Writes the fields that differ. The others need not have been matched: `old` may not have them.
+fn set_label(old: u32, new: u32) -> Rewrite {
     let mut rewrite = Rewrite { key: Key::new(), mask: Mask::wildcard() };
     for (field, shift) in [(Field::MplsLabel, 12), (Field::MplsTc, 9), (Field::MplsBos, 8), (Field::MplsTtl, 0)] {
-        rewrite.key.set(field, (lse >> shift).into());
-        rewrite.mask.set_exact(field);
+        if (old ^ new) >> shift & field.info().max() as u32 != 0 {
+            rewrite.key.set(field, u128::from(new >> shift) & field.info().max());
+            rewrite.mask.set_exact(field);
+        }
     }
     rewrite
 }

@@ -15,7 +15,7 @@ pub(super) const MAX_LABELS: usize = 3;
 const MAX_COVERED: usize = 16;
 
 /// Bottom of stack.
-const BOS: u32 = 0x100;
+pub(super) const BOS: u32 = 0x100;
 
 /// The words of a key's common block that come from the packet, and its other blocks that do.
 const PACKET_WORDS: usize = std::mem::offset_of!(packet::flow::block::Common, in_port) / 8;

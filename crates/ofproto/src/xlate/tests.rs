@@ -328,3 +328,29 @@ fn a_list_that_ends_early_after_recirculation_leaves_the_callers() {
         assert_eq!(sent, [(OfPort(2), frame.clone()), (OfPort(3), frame.clone())], "{called}");
     }
 }
+
+/// A flow is translated again from what it matches, which is less than a label stack entry.
+#[test]
+fn what_is_left_of_a_label_survives_revalidation() {
+    use packet::wire::mpls::LabelStackEntry;
+    let frame = |stack: &[LabelStackEntry]| {
+        build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[], 0x8847, &build::mpls(stack, &[0x45; 40]))
+    };
+    let below = LabelStackEntry::new(7, 0, true, 3);
+    let (old, new) = (LabelStackEntry::new(1000, 5, false, 64), LabelStackEntry::new(1000, 5, false, 63));
+    let bed = bed(&["mpls,actions=dec_mpls_ttl,output:2"]);
+    for _ in 0..2 {
+        assert_eq!(bed.receive(OfPort(1), &frame(&[old, below])), [(OfPort(2), frame(&[new, below]))]);
+        bed.add_flow(7, 1, Match::any(), vec![]);
+        bed.add_flow(0, 1, Match::any(), vec![]);
+        bed.bridge.barrier();
+    }
+    let zero = LabelStackEntry::new(0, 0, false, 0);
+    let bed = self::bed(&["mpls,actions=set_mpls_ttl:0,output:2"]);
+    for _ in 0..2 {
+        let ttl = LabelStackEntry::new(0, 0, false, 9);
+        assert_eq!(bed.receive(OfPort(1), &frame(&[ttl, below])), [(OfPort(2), frame(&[zero, below]))]);
+        bed.add_flow(0, 1, Match::any(), vec![]);
+        bed.bridge.barrier();
+    }
+}
