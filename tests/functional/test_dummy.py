@@ -44,6 +44,45 @@ def test_received_packets_are_through_when_the_command_returns(switch):
     assert "packets:4, bytes:168" in switch.appctl("dpctl/dump-flows")
 
 
+def test_flows_are_shown_with_the_values_of_their_first_packet(switch):
+    """Those that are not matched, too: in dumps, and in the log when a change gives a flow other actions."""
+    switch.appctl("vlog/set", "dpif:dbg")
+    switch.ofctl("add-flow", "br0", "ip,nw_src=10.0.0.0/8,actions=2")
+    switch.appctl("netdev-dummy/receive", "p1", ICMP)
+    assert "ipv4(src=10.0.0.2/255.0.0.0,frag=no)" in switch.appctl("dpctl/dump-flows")
+    whole = ("ct_state(0/0),ct_zone(0/0),ct_mark(0/0),ct_label(0/0),recirc_id(0),dp_hash(0/0),in_port({}),"
+             "packet_type(ns=0,id=0),eth(src=50:54:00:00:00:09/00:00:00:00:00:00,dst=50:54:00:00:00:0a/00:00:00:00:00:00),"
+             "eth_type(0x0800),ipv4(src=10.0.0.2/255.0.0.0,dst=10.0.0.1/0.0.0.0,proto=1/0,tos=0/0,ttl=64/0,frag=no),"
+             "icmp(type=8/0,code=0/0)")
+    # The second packet has other values, and the same flow.
+    switch.appctl("netdev-dummy/receive", "p1", ICMP.replace("10.0.0.2", "10.0.0.3"))
+    assert whole.format("p1") in switch.appctl("dpif/dump-flows", "-m", "br0")
+    switch.ofctl("mod-flows", "br0", "actions=LOCAL")
+    modified = re.search(r"dummy@ovs-dummy: put\[modify\] ufid:\S+ (.*), actions:(\d+)\n", switch.log())
+    assert whole.format(1) in modified[1] and f"actions:{modified[2]}\n" in switch.appctl("dpctl/dump-flows")
+
+
+def test_a_patch_port_counts_packets_and_no_errors(switch):
+    switch.vsctl("add-br", "br1", "--", "add-port", "br0", "to1", "--", "set", "interface", "to1", "type=patch",
+                 "options:peer=to0", "--", "add-port", "br1", "to0", "--", "set", "interface", "to0", "type=patch",
+                 "options:peer=to1")
+    switch.ofctl("add-flow", "br0", "actions=output:to1")
+    switch.appctl("netdev-dummy/receive", "p1", ICMP)
+    counters = switch.ofctl("dump-ports", "br0", "to1")
+    assert "tx pkts=1, bytes=106, drop=?, errs=?, coll=?" in counters and "drop=?, errs=?, frame=?" in counters
+
+
+def test_a_packet_whose_resubmits_have_no_end_is_traced_in_the_log(switch):
+    switch.expect("over max translation depth|ofproto_dpif_upcall.*Flow: icmp")
+    switch.ofctl("add-flow", "br0", "in_port=1,actions=resubmit:1")
+    for n in range(3):
+        switch.appctl("netdev-dummy/receive", "p1", ICMP)
+        switch.appctl("revalidator/purge")
+    log = switch.log()
+    assert log.count("(Recursion too deep), packet is dropped.") == 1 and "ofproto_dpif_upcall" in log
+    assert len(re.findall("^ *resubmit", log, re.M)) >= 60
+
+
 def test_packets_made_from_flows(switch):
     switch.ofctl("add-flow", "br0", "icmp,actions=2")
     switch.ofctl("add-flow", "br0", "udp,actions=LOCAL")

@@ -157,7 +157,7 @@ pub struct FlowUses {
 pub struct FlowDump {
     /// Identity.
     pub id: FlowId,
-    /// Values; zero where `mask` is.
+    /// The key of the packet that it was made for. Zero in those blocks that `mask` does not match at all.
     pub key: Box<Key>,
     /// What is matched.
     pub mask: Arc<Mask>,

@@ -43,6 +43,7 @@ use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
 use crate::slowpath::revalidators::Helpers;
+use crate::slowpath::trace_log::TraceLog;
 use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
@@ -113,6 +114,8 @@ pub struct Switch {
     pub(crate) neighbour_waits: NeighbourWaits,
     /// Packets that were to be translated one by one, and were dropped.
     pub(crate) slow_drops: AtomicU64,
+    /// Which packet is traced in the log.
+    pub(crate) trace_log: TraceLog,
     /// One tunnel port is added at a time.
     pub(crate) adding_tunnel: Mutex<()>,
     /// Records of flows that were translated lately.
@@ -165,6 +168,7 @@ impl Switch {
             underlay,
             neighbour_waits: NeighbourWaits::default(),
             slow_drops: AtomicU64::new(0),
+            trace_log: TraceLog::default(),
             adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
             paused: Paused::default(),

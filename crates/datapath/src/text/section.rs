@@ -277,6 +277,11 @@ impl Section {
                 inner.format_args(out, key, mask, verbose, ports);
                 out.truncate(out.trim_end_matches(',').len());
                 out.push_str("),");
+            } else if verbose && matches!(arg.form, Form::CtState) {
+                // As in OVS, flags are a number where everything is shown, and its mask has the flags that there are.
+                number::hex(out, arg.part.get(key));
+                out.push('/');
+                number::hex(out, bits & CT_STATES);
             } else if arg.name.is_empty() {
                 arg.form.format(out, arg.part.get(key), bits, ports);
             } else {
@@ -388,7 +393,10 @@ impl Form {
             }
             Form::Port => integer(text, U32).or_else(|| ports.number(text).map(|port| (port.into(), U32))),
             Form::TcpFlags => return Ok(flags::TCP.parse(name, text)?),
-            Form::CtState => return Ok(flags::CT_STATE.parse(name, text)?),
+            Form::CtState => match integer(text, U32) {
+                Some(numbers) => return Ok(numbers),
+                None => return Ok(flags::CT_STATE.parse(name, text)?),
+            },
             Form::Nested => None,
         };
         Ok(parsed.ok_or_else(|| Wrong::value(name, text, self.expected()))?)
@@ -407,6 +415,9 @@ impl Form {
         }
     }
 }
+
+/// The states of connections that there are.
+const CT_STATES: u128 = 0xff;
 
 /// By the bits of `nw_frag`. A packet cannot be a later fragment without being a fragment.
 const FRAGS: [&str; 4] = ["no", "first", "<error>", "later"];

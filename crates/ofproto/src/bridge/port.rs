@@ -1,7 +1,7 @@
 //! Ports of a bridge: adding, removing, changing, showing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use hashbrown::HashSet;
 use openflow::{
@@ -404,12 +404,6 @@ fn counters(state: &PortState) -> ports::Stats {
     match &state.device {
         Device::Datapath(device) => device.stats(),
         Device::Tunnel(tunnel) => tunnel.stats(),
-        Device::Patch { .. } => ports::Stats {
-            rx_packets: state.patch.rx_packets.load(Relaxed),
-            rx_bytes: state.patch.rx_bytes.load(Relaxed),
-            tx_packets: state.patch.tx_packets.load(Relaxed),
-            tx_bytes: state.patch.tx_bytes.load(Relaxed),
-            ..ports::Stats::default()
-        },
+        Device::Patch { .. } => state.patch.stats(),
     }
 }

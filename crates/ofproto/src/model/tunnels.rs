@@ -104,20 +104,7 @@ impl Port for TunnelPort {
     }
 
     fn stats(&self) -> Stats {
-        Stats {
-            rx_packets: self.counters.rx_packets.load(Relaxed),
-            rx_bytes: self.counters.rx_bytes.load(Relaxed),
-            tx_packets: self.counters.tx_packets.load(Relaxed),
-            tx_bytes: self.counters.tx_bytes.load(Relaxed),
-            rx_dropped: Stats::UNKNOWN,
-            rx_errors: Stats::UNKNOWN,
-            rx_frame_err: Stats::UNKNOWN,
-            rx_over_err: Stats::UNKNOWN,
-            rx_crc_err: Stats::UNKNOWN,
-            tx_dropped: Stats::UNKNOWN,
-            tx_errors: Stats::UNKNOWN,
-            collisions: Stats::UNKNOWN,
-        }
+        self.counters.stats()
     }
 
     fn tx_drops(&self) -> TxDrops {

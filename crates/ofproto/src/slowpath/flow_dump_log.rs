@@ -1,8 +1,10 @@
-//! Log lines for the flows that a round for statistics finds, at debug level, as OVS's revalidators write them.
+//! Log lines for the flows that rounds find and change, at debug level, as OVS's revalidators write them.
 
-use datapath::text::{Context, format_flow, format_stats, format_ufid};
-use datapath::{Datapath, FlowDump};
+use datapath::text::{Context, format_actions, format_flow, format_key, format_stats, format_ufid};
+use datapath::{Action, Datapath, FlowDump};
 use packet::Time;
+
+use crate::model::forwarding::Forwarding;
 
 /// OVS's module for these lines.
 const TARGET: &str = "dpif";
@@ -17,6 +19,27 @@ pub(super) fn log(datapath: &Datapath, now: Time, terse: bool) {
             tracing::debug!(target: TARGET, "ovs-netdev: flow_dump {}", line(&flow, now, terse));
         }
     }
+}
+
+/// Logs that a flow gets other actions.
+pub(super) fn modified(forwarding: &Forwarding, flow: &FlowDump, actions: &[Action]) {
+    if tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+        let bridge = forwarding.by_dp_port.get(&datapath::upcall::in_port(&flow.key));
+        let bridge = bridge.and_then(|(bridge, _)| forwarding.bridges.get(bridge));
+        let kind = bridge.map(|bridge| bridge.config.datapath_type).unwrap_or_default();
+        tracing::debug!(target: TARGET, "{}: {}", kind.datapath_name(), modification(flow, actions));
+    }
+}
+
+fn modification(flow: &FlowDump, actions: &[Action]) -> String {
+    let style = Context { verbose: true, ..Context::default() };
+    let mut out = "put[modify] ".to_owned();
+    format_ufid(&mut out, flow.id);
+    out.push(' ');
+    format_key(&mut out, &flow.key, &flow.mask, &style);
+    out.push_str(", actions:");
+    format_actions(&mut out, actions, &flow.key, &style);
+    out
 }
 
 fn line(flow: &FlowDump, now: Time, terse: bool) -> String {
@@ -60,5 +83,8 @@ mod tests {
         let whole = line(&flow, Time(0), false);
         assert!(whole.starts_with("skb_priority(0/0)") && whole.contains("eth_type(0x1234)"), "{whole}");
         assert!(whole.ends_with(", packets:0, bytes:0, used:never, actions:2"), "{whole}");
+        let modified = modification(&flow, &[]);
+        let start = "put[modify] ufid:00000000-0000-0000-0000-000000000007 skb_priority(0/0),";
+        assert!(modified.starts_with(start) && modified.ends_with(",eth_type(0x1234), actions:drop"), "{modified}");
     }
 }

@@ -9,7 +9,8 @@
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `change_set` | What has changed, and which flows it can be about |
-//! | `flow_dump_log` | Log lines for the flows that a round finds |
+//! | `flow_dump_log` | Log lines for the flows that rounds find and change |
+//! | `trace_log` | Which packet is traced in the log |
 //! | `revalidate` | The rounds over the flows: for changes, for statistics |
 //! | `waiting` | Who waits for changes to be in force |
 //! | `round` | How threads share a round, chunk by chunk |
@@ -40,6 +41,7 @@ pub(crate) mod requests;
 mod revalidate;
 pub(crate) mod revalidators;
 pub(crate) mod round;
+pub(crate) mod trace_log;
 mod upcall;
 pub(crate) mod waiting;
 pub(crate) mod ways;

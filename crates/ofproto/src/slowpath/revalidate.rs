@@ -341,7 +341,11 @@ impl Switch {
         if let Some(stats) = counted {
             record.credit_stats(&forwarding, &stats, false);
         }
-        self.translate_again(&forwarding, &flow, now)
+        let fate = self.translate_again(&forwarding, &flow, now);
+        if let Fate::Modify(actions, _) = &fate {
+            flow_dump_log::modified(&forwarding, &flow, actions);
+        }
+        fate
     }
 
     /// Compares a flow with what it would be if it were installed now.

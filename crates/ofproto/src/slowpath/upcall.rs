@@ -10,6 +10,7 @@ use datapath::{
 use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
+use packet::flow::text::NoNames;
 use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
@@ -20,6 +21,7 @@ use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::ways::Outcome;
 use crate::switch::Switch;
+use crate::trace::{Request, trace};
 use crate::xlate::{LearntFlow, Translation, XlateError, meter};
 
 /// The switch, as the datapath knows it. The switch owns the datapath. Were it owned in return, neither would ever be
@@ -159,6 +161,7 @@ impl Switch {
         // Before other changes: the ports are still there.
         self.learn_macs(&forwarding, batch);
         drop(forwarding);
+        self.log_trace();
         self.see_neighbours(&neighbours, now);
         self.learn_flows(&learnt, now);
         (done, !learnt.is_empty())
@@ -183,6 +186,7 @@ impl Switch {
             return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         };
         let Translation { mask, decided_by, actions, record, learnt, error, slow, too_long, .. } = translation;
+        self.trace_log.note(error, key, now);
         if matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             credit(&record);
             return (Verdict::Drop(DropReason::UpcallError), learnt);
@@ -204,6 +208,23 @@ impl Switch {
             self.records.ways.add(forwarding, key, decided_by, &outcome);
         }
         (install(outcome), learnt)
+    }
+
+    /// Logs the trace of a packet whose resubmits have no end, as OVS does. Not to be called with the tables locked.
+    fn log_trace(&self) {
+        let Some(mut key) = self.trace_log.take() else { return };
+        // Values of options are not in the form in which a trace takes them.
+        if !tracing::enabled!(tracing::Level::WARN) || key.present().has(BlockId::TunMeta0) {
+            return;
+        }
+        let Ok((bridge, port)) = self.locate(&key) else { return };
+        key.common_mut().in_port = port.0.into();
+        let (bridge, ports) = (&*bridge, &NoNames);
+        let request =
+            Request { bridge, key: &key, actions: None, packet: None, ct_next: &[], ports, datapath_ports: ports };
+        if let Some(trace) = trace(self, &request) {
+            tracing::warn!("{}", trace.render(&|_, text| text.to_owned()));
+        }
     }
 
     /// The verdict on a packet that flows were learnt from: its translation is out of date by that. So the flow is as a

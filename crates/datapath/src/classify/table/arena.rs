@@ -1,7 +1,7 @@
 //! The arena of flows: chunks of entries that never move and are never freed.
 //!
-//! An entry is one cache line of header, followed by the flow's masked key, of which only the blocks are stored that
-//! its mask matches. All entries of a chunk have the same number of blocks, so a header stays a header for ever, and
+//! An entry is one cache line of header, followed by the key of the packet that the flow was made for, of which only the
+//! blocks are stored that its mask matches. Comparisons leave out the bits that it does not match; dumps show them. All entries of a chunk have the same number of blocks, so a header stays a header for ever, and
 //! a stale [`FlowRef`] in a cache always leads to one.
 //!
 //! Shared memory: the only writer fills in the key and the header of a dead entry, and makes it live by storing its
@@ -364,7 +364,7 @@ impl Arena {
         for block in shape.compact(key) {
             // SAFETY: the caller guarantees that the entry has room for this many blocks and is dead, so no reader
             // accesses them.
-            unsafe { at.write(block) };
+            unsafe { at.write(*block) };
             at = at.wrapping_add(1);
         }
         header.program.store(pack(program), Ordering::Relaxed);
@@ -427,8 +427,8 @@ impl Arena {
         self.header(flow).hash.load(Ordering::Relaxed)
     }
 
-    /// The key of a live flow. Only the writer can make the flow dead, so it needs no guard. `None` where the flow is
-    /// dead.
+    /// The masked key of a live flow. Only the writer can make the flow dead, so it needs no guard. `None` where the flow
+    /// is dead.
     pub(in crate::classify) fn key_for_writer(&self, flow: FlowRef) -> Option<Key> {
         let mut key = Key::new();
         self.read_key_for_writer(flow, &mut key).then_some(key)
@@ -436,15 +436,27 @@ impl Arena {
 
     /// As [`key_for_writer`](Arena::key_for_writer), in place of another key. False where the flow is dead.
     pub(in crate::classify) fn read_key_for_writer(&self, flow: FlowRef, key: &mut Key) -> bool {
-        let Some(shape) = NonNull::new(self.header(flow).shape.load(Ordering::Acquire)) else { return false };
+        let stored = self.stored_for_writer(flow);
+        stored.inspect(|(shape, blocks)| shape.expand_masked_into(blocks, key)).is_some()
+    }
+
+    /// The key of the packet that a live flow was made for, but for the blocks that its mask does not match.
+    pub(in crate::classify) fn packet_key_for_writer(&self, flow: FlowRef) -> Option<Key> {
+        let (shape, blocks) = self.stored_for_writer(flow)?;
+        let mut key = Key::new();
+        shape.expand_into(blocks, &mut key);
+        Some(key)
+    }
+
+    fn stored_for_writer(&self, flow: FlowRef) -> Option<(&Shape, &[Block])> {
+        let shape = NonNull::new(self.header(flow).shape.load(Ordering::Acquire))?;
         // SAFETY: the shape is not null, so the flow is live, and shape and key blocks are complete. Only the writer
         // could free them, and the writer is here.
         unsafe {
             let shape = shape.as_ref();
             let blocks = std::slice::from_raw_parts(self.entry(flow).add(BLOCK_SIZE).cast::<Block>(), shape.count());
-            shape.expand_into(blocks, key);
+            Some((shape, blocks))
         }
-        true
     }
 }
 

@@ -622,7 +622,7 @@ impl Table {
         let record = writer.records.get(flow)?;
         Some(FlowDump {
             id: self.arena.id(flow),
-            key: Box::new(self.arena.key_for_writer(flow)?),
+            key: Box::new(self.arena.packet_key_for_writer(flow)?),
             mask: record.subtable.mask.clone(),
             actions: record.actions.clone(),
             stats: self.stats_of(flow, record),

@@ -36,28 +36,25 @@ impl Shape {
         self.ids[..self.count()].iter().copied().zip(&self.masks)
     }
 
-    /// The masked blocks of `key` that the mask has.
-    pub fn compact(&self, key: &Key) -> impl Iterator<Item = Block> {
-        self.ids[..self.count()].iter().zip(&self.masks).map(|(&id, mask)| {
-            let mut block = Block::ZERO;
-            *block.words_mut() = and(key.block(id).words(), mask.words());
-            block
-        })
+    /// The blocks of `key` that the mask has, with all of their bits.
+    pub fn compact<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Block> {
+        self.ids[..self.count()].iter().map(|&id| key.block(id))
     }
 
-    /// The opposite of [`compact`](Shape::compact).
-    pub fn expand(&self, blocks: &[Block]) -> Key {
-        let mut key = Key::new();
-        self.expand_into(blocks, &mut key);
-        key
-    }
-
-    /// As [`expand`](Shape::expand), in place of another key: only the blocks that there are get written.
+    /// The opposite of [`compact`](Shape::compact), in place of another key: only the blocks that there are get written.
     pub fn expand_into(&self, blocks: &[Block], key: &mut Key) {
         // The common block is always among them.
         key.reset();
         for (&id, block) in self.ids.iter().zip(blocks) {
             *key.block_mut(id) = *block;
+        }
+    }
+
+    /// As [`expand_into`](Shape::expand_into), with zeros where the mask has them.
+    pub fn expand_masked_into(&self, blocks: &[Block], key: &mut Key) {
+        key.reset();
+        for ((id, mask), block) in self.blocks().zip(blocks) {
+            *key.block_mut(id).words_mut() = and(block.words(), mask.words());
         }
     }
 

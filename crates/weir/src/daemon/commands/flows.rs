@@ -228,8 +228,18 @@ impl FlowFormat {
         let style = Style { verbose: self.verbose, ports };
         let mut text = String::new();
         datapath::text::format_flow(&mut text, flow, self.datapath.now(), &style);
-        if let (Some(layer), Some(at)) = (self.layer, text.find(", actions:")) {
-            text.insert_str(at, &format!(", dp:{layer}"));
+        match self.layer {
+            Some(layer) => {
+                if let Some(at) = text.find(", actions:") {
+                    text.insert_str(at, &format!(", dp:{layer}"));
+                }
+            }
+            // Without one, no comma follows the identity, as in OVS.
+            None => {
+                if let Some(at) = text.find(", ").filter(|_| self.verbose) {
+                    text.remove(at);
+                }
+            }
         }
         text.push('\n');
         text
