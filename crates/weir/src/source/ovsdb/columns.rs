@@ -89,7 +89,7 @@ pub const TABLES: &[TableColumns] = &[
             "sflow",
             "stp_enable",
         ],
-        keys: &["datapath-id", "hwaddr", "mac-aging-time", "mac-table-size"],
+        keys: &["datapath-id", "disable-in-band", "hwaddr", "in-band-queue", "mac-aging-time", "mac-table-size"],
     },
     TableColumns {
         name: "Port",
@@ -139,6 +139,7 @@ pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Controller",
         read: &[
+            "connection_mode",
             "controller_burst_limit",
             "controller_rate_limit",
             "inactivity_probe",
@@ -148,7 +149,6 @@ pub const TABLES: &[TableColumns] = &[
         ],
         written: &["is_connected", "role", "status"],
         without_effect: &[
-            "connection_mode",
             "controller_queue_size",
             "enable_async_messages",
             "local_gateway",

@@ -308,6 +308,8 @@ impl DatabaseState {
         // Zero stands for the default, and what is out of range for the nearest that is not.
         let ageing: Option<i64> = self.number(row, "other_config", "mac-aging-time").filter(|&seconds| seconds != 0);
         let size: Option<i64> = self.number(row, "other_config", "mac-table-size").filter(|&size| size != 0);
+        // A negative number stands for none.
+        let queue: Option<i64> = self.number(row, "other_config", "in-band-queue");
         BridgeSettings {
             // Zero stands for the default.
             datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
@@ -319,6 +321,8 @@ impl DatabaseState {
             mac_aging_time: ageing.map_or(default.mac_aging_time, |n| Duration::from_secs(n.clamp(15, 3600) as u64)),
             mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
             protocols: self.protocols(row, name),
+            in_band: row.map_string("other_config", "disable-in-band") != Some("true"),
+            in_band_queue: queue.and_then(|queue| u32::try_from(queue).ok()),
             ..default
         }
     }
@@ -446,6 +450,7 @@ impl DatabaseState {
             inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
             rate_limit: number("controller_rate_limit"),
             burst_limit: number("controller_burst_limit"),
+            in_band: row.string("connection_mode") != Some("out-of-band"),
         };
         Some((target, settings))
     }
