@@ -10,7 +10,7 @@ use std::time::Duration;
 use datapath::AutoBalance;
 use datapath::RxPolicy;
 use ofproto::TableSettings;
-use ofproto::connection::PacketInLimit;
+use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
@@ -425,6 +425,8 @@ pub struct Controller {
     pub rate_limit: Option<u32>,
     /// Most that it is sent at once after a pause (`controller_burst_limit`); by default a quarter of the rate.
     pub burst_limit: Option<u32>,
+    /// How many packets of each kind wait for it at most (`controller_queue_size`).
+    pub queue_size: u16,
     /// It is reached through the bridge itself, whatever the flows say (`connection_mode`).
     pub in_band: bool,
 }
@@ -440,7 +442,8 @@ impl Controller {
 impl Default for Controller {
     fn default() -> Controller {
         let (max_backoff, inactivity_probe) = (Duration::from_secs(8), Duration::from_secs(5));
-        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None, in_band: true }
+        let queue_size = PACKET_IN_QUEUE as u16;
+        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None, queue_size, in_band: true }
     }
 }
 
