@@ -53,6 +53,7 @@ pub use slowpath::control::RevalidationStats;
 pub use slowpath::requests::{Done, FlowRequest};
 
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
+pub use model::hidden::{InBand, Remote};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
 pub use model::port::{Device, PortInfo, PortSpec};
 pub use model::tunnels::TunnelPort;

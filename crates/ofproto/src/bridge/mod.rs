@@ -6,6 +6,7 @@
 //! | `check` | Whether instructions and actions can be carried out |
 //! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
 //! | `groups` | Group-mods, group descriptions and statistics |
+//! | `in_band` | What is reached through the bridge itself, and the flows for it |
 //! | `meters` | Meter-mods, meter configurations and statistics |
 //! | `port` | Ports: added, removed, changed, described |
 //! | `queues` | Queues of ports |
@@ -19,6 +20,7 @@ mod bundle;
 pub(crate) mod check;
 mod flows;
 mod groups;
+mod in_band;
 pub(crate) mod meters;
 mod port;
 mod queues;
@@ -93,12 +95,13 @@ impl Bridge {
 
     /// Changes the configuration, all but the name.
     pub fn set_config(&self, config: BridgeConfig) {
-        let name = self.name.to_string();
+        let (name, now) = (self.name.to_string(), self.now());
         let flush = self.change(|bridge, _| {
             let fail_mode = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config }).fail_mode;
             bridge.set_mirrors();
             // Every flow is looked at for a change of settings.
             drop(bridge.macs.change(|macs| macs.set_settings(bridge.config.mac)));
+            bridge.update_hidden(now);
             fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
         self.configure_tables();
@@ -118,7 +121,12 @@ impl Bridge {
         if self.controllers() == controllers {
             return;
         }
-        let old = self.change(|bridge, _| std::mem::replace(&mut bridge.controllers, controllers));
+        let now = self.now();
+        let old = self.change(|bridge, _| {
+            let old = std::mem::replace(&mut bridge.controllers, controllers);
+            bridge.update_hidden(now);
+            old
+        });
         if old.is_some_and(|old| old.configured != controllers.configured) {
             self.flush_flows();
         }

@@ -106,17 +106,17 @@ struct EventQueue {
 }
 
 impl Mailbox {
-    /// An empty one. `limit` is for each of the two kinds of packet-ins.
+    /// An empty one. `limit`, and how many packet-ins wait at most, are for each of the two kinds of packet-ins.
     pub fn new(
         memory: Arc<EventMemory>,
         roles: Arc<Roles>,
         member: Member,
         interest: Interest,
-        limit: Option<PacketInLimit>,
+        (limit, most): (Option<PacketInLimit>, usize),
     ) -> Arc<Mailbox> {
         let queue = EventQueue {
             interest,
-            packet_ins: [PacketIns::new(limit), PacketIns::new(limit)],
+            packet_ins: [PacketIns::new(limit, most), PacketIns::new(limit, most)],
             others: VecDeque::new(),
             monitors: FlowMonitors::default(),
             forwarded: 0,

@@ -63,7 +63,7 @@ use roles::Member;
 
 pub use crate::events::Waker;
 pub use mailbox::Dropped;
-pub use packet_ins::PacketInLimit;
+pub use packet_ins::{PACKET_IN_QUEUE, PacketInLimit};
 pub use roles::Roles;
 
 /// Bytes of output that wait before no more requests are taken. One answer can exceed it.
@@ -103,6 +103,8 @@ pub struct Settings {
     pub probe_interval: Option<Duration>,
     /// How many packet-ins the peer gets; `None`: as many as it takes.
     pub packet_in_limit: Option<PacketInLimit>,
+    /// How many packet-ins of each of the two kinds (missed, and sent by an action) wait for the peer at most.
+    pub packet_in_queue: usize,
     /// Answer to a description request.
     pub desc: SwitchDesc,
 }
@@ -196,7 +198,8 @@ impl Session {
             implicit_misses: false,
         };
         let memory = bridge.event_memory();
-        let mailbox = Mailbox::new(memory, roles.clone(), member, interest, settings.packet_in_limit);
+        let waiting = (settings.packet_in_limit, settings.packet_in_queue);
+        let mailbox = Mailbox::new(memory, roles.clone(), member, interest, waiting);
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
         let miss_send_len = if settings.kind == ConnectionKind::Controller { DEFAULT_MISS_SEND_LEN } else { 0 };

@@ -10,8 +10,8 @@ use std::time::Duration;
 use openflow::PacketIn;
 use packet::{Field, Time};
 
-/// Most packet-ins that wait.
-pub(super) const MAX_PACKET_INS: usize = 256;
+/// How many packet-ins wait by default. More than in OVS (100), where those of one instant wait elsewhere before.
+pub const PACKET_IN_QUEUE: usize = 256;
 
 /// Most bytes of packets that wait.
 const MAX_BYTES: usize = 4 << 20;
@@ -31,6 +31,8 @@ const TOKEN: u64 = 1_000_000_000;
 /// The packet-ins of one limit.
 pub(super) struct PacketIns {
     limit: Option<TokenBucket>,
+    /// Most that wait.
+    most: usize,
     /// By input port, each with its number among the events of the connection.
     by_port: BTreeMap<u32, VecDeque<(u64, Box<PacketIn>)>>,
     count: usize,
@@ -61,11 +63,11 @@ impl TokenBucket {
 }
 
 impl PacketIns {
-    /// None yet, and all the tokens that there can be.
-    pub fn new(limit: Option<PacketInLimit>) -> PacketIns {
+    /// None yet, and all the tokens that there can be. `most` wait at a time.
+    pub fn new(limit: Option<PacketInLimit>, most: usize) -> PacketIns {
         let limit = limit.map(|limit| TokenBucket { limit, parts: 0, counted: Time(0) });
         let limit = limit.map(|bucket| TokenBucket { parts: bucket.most(), ..bucket });
-        PacketIns { limit, by_port: BTreeMap::new(), count: 0, bytes: 0, last: 0 }
+        PacketIns { limit, most, by_port: BTreeMap::new(), count: 0, bytes: 0, last: 0 }
     }
 
     /// The memory that they take.
@@ -82,7 +84,7 @@ impl PacketIns {
     /// How many wait at most.
     fn room(&self) -> usize {
         let tokens = |bucket: &TokenBucket| (bucket.most() + bucket.parts) / TOKEN;
-        self.limit.as_ref().map_or(MAX_PACKET_INS, |bucket| MAX_PACKET_INS.min(tokens(bucket) as usize))
+        self.limit.as_ref().map_or(self.most, |bucket| self.most.min(tokens(bucket) as usize))
     }
 
     /// Adds the event with this number. Returns how many were dropped for it; it may be one of them.
@@ -190,21 +192,30 @@ mod tests {
 
     #[test]
     fn a_port_that_floods_hurts_itself() {
-        let mut packet_ins = PacketIns::new(None);
-        let many = 3 * MAX_PACKET_INS as u64;
+        let mut packet_ins = PacketIns::new(None, PACKET_IN_QUEUE);
+        let many = 3 * PACKET_IN_QUEUE as u64;
         for number in 0..many {
             let port = if number == 7 { 2 } else { 1 };
-            assert_eq!(packet_ins.push(number, packet_in(port)), usize::from(number >= MAX_PACKET_INS as u64));
+            assert_eq!(packet_ins.push(number, packet_in(port)), usize::from(number >= PACKET_IN_QUEUE as u64));
         }
         let taken = taken(&mut packet_ins, at(0));
-        let rest = many - MAX_PACKET_INS as u64 + 1..many;
+        let rest = many - PACKET_IN_QUEUE as u64 + 1..many;
         assert!(taken.iter().copied().eq([rest.start, 7].into_iter().chain(rest.skip(1))), "{taken:?}");
         assert_eq!(packet_ins.due(), None);
     }
 
     #[test]
+    fn no_more_wait_than_the_queue_has_room_for() {
+        for most in [1, 5, 512] {
+            let mut packet_ins = PacketIns::new(None, most);
+            let dropped: usize = (0..600).map(|number| packet_ins.push(number, packet_in(1))).sum();
+            assert_eq!((dropped, packet_ins.count), (600 - most, most));
+        }
+    }
+
+    #[test]
     fn large_packets_take_no_more_memory_than_there_is_for_them() {
-        let mut packet_ins = PacketIns::new(None);
+        let mut packet_ins = PacketIns::new(None, PACKET_IN_QUEUE);
         let dropped = |packet_ins: &mut PacketIns, number, size| {
             packet_ins.push(number, Box::new(PacketIn { data: vec![0; size], ..*packet_in(1) }))
         };
@@ -216,7 +227,7 @@ mod tests {
 
     #[test]
     fn ports_take_turns() {
-        let mut packet_ins = PacketIns::new(None);
+        let mut packet_ins = PacketIns::new(None, PACKET_IN_QUEUE);
         for (number, port) in [1, 1, 1, u32::MAX, u32::MAX, 5].into_iter().enumerate() {
             assert_eq!(packet_ins.push(number as u64, packet_in(port)), 0);
         }
@@ -225,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_to() {
-        let mut packet_ins = PacketIns::new(Some(PacketInLimit { rate: 100, burst: 3 }));
+        let mut packet_ins = PacketIns::new(Some(PacketInLimit { rate: 100, burst: 3 }), PACKET_IN_QUEUE);
         let dropped: usize = (0..10).map(|number| packet_ins.push(number, packet_in(1))).sum();
         assert_eq!(dropped, 4, "three are sent, and as many wait");
         assert_eq!(taken(&mut packet_ins, at(1000)), [4, 5, 6]);

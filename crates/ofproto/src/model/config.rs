@@ -65,6 +65,10 @@ pub struct BridgeConfig {
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`). Connections that are there
     /// stay as they are.
     pub protocols: Versions,
+    /// Controllers are reached through the bridge itself, whatever its flows say, where they do not say otherwise.
+    pub in_band: bool,
+    /// The queue for what is sent to them and comes from them.
+    pub in_band_queue: Option<u32>,
 }
 
 impl BridgeConfig {
@@ -80,6 +84,8 @@ impl BridgeConfig {
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
             protocols: Versions::ALL,
+            in_band: true,
+            in_band_queue: None,
         }
     }
 }

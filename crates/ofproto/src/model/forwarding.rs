@@ -28,6 +28,7 @@ use crate::events::SubscriptionId;
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::flow_changes::FlowWatcher;
 use crate::model::group::Group;
+use crate::model::hidden::{HiddenFlows, InBand};
 use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
@@ -150,6 +151,10 @@ pub(crate) struct BridgeState {
     pub mirrors: Vec<MirrorState>,
     /// What the tun_metadata fields stand for.
     pub tlv: Arc<FieldTable>,
+    /// What is to be reached through the bridge itself.
+    pub in_band: InBand,
+    /// Flows above those of table 0.
+    pub hidden: HiddenFlows,
     /// Who is told of changes of flows.
     pub watchers: Vec<(SubscriptionId, Arc<dyn FlowWatcher>)>,
 }
@@ -174,6 +179,8 @@ impl BridgeState {
             users: Users::default(),
             learners: HashMap::new(),
             orphaned: Vec::new(),
+            in_band: InBand::default(),
+            hidden: HiddenFlows::default(),
             watchers: Vec::new(),
             tlv: Arc::default(),
             config,

@@ -10,6 +10,7 @@
 //! | [`mac`] | The MAC learning table |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
 //! | `flow_changes` | Changes of flows, for whoever is told of them |
+//! | [`hidden`] | Flows of the switch's own: in-band control, fail-open |
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
@@ -25,6 +26,7 @@ pub mod config;
 pub(crate) mod flow_changes;
 pub(crate) mod forwarding;
 pub mod group;
+pub mod hidden;
 pub mod mac;
 pub(crate) mod mac_batch;
 pub mod meter;

@@ -130,14 +130,14 @@ impl<'a> Collector<'a> {
         self.leaf(StepKind::Detail, text);
     }
 
-    fn rule(&self, table: TableId, rule: &Rule, tlv: &FieldTable) -> String {
+    fn rule(&self, table: TableId, rule: &Rule, priority: u32, tlv: &FieldTable) -> String {
         let mut text = heading(table);
         let before = text.len();
         format_match(&mut text, &rule.matching(tlv), FlowMod::DEFAULT_PRIORITY, self.ports);
         if text.len() > before {
             text.push_str(", ");
         }
-        put!(text, "priority {}", rule.priority);
+        put!(text, "priority {priority}");
         if rule.cookie.0 != 0 {
             put!(text, ", cookie {:#x}", rule.cookie.0);
         }
@@ -153,7 +153,9 @@ impl Sink for Collector<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Bridge(name) => self.enter(StepKind::Bridge, format!("bridge(\"{name}\")")),
-            Event::Rule { table, rule, tlv } => self.enter(StepKind::Table, self.rule(table, rule, tlv)),
+            Event::Rule { table, rule, priority, tlv } => {
+                self.enter(StepKind::Table, self.rule(table, rule, priority, tlv));
+            }
             Event::Miss { table, to_controller: true } => {
                 self.enter(StepKind::Table, heading(table) + "No match, and a \"packet-in\" is called for.");
                 self.leaf(StepKind::Action, "controller(reason=no_match)");

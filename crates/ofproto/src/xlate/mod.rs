@@ -90,6 +90,7 @@ use trace::{Event, Sink};
 
 use crate::model::config::N_TABLES;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
+use crate::model::hidden::shown_priority;
 use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::model::port::Device;
@@ -354,7 +355,7 @@ struct Ctx<'a, 's> {
 
 /// How a table lookup ended.
 enum Lookup<'a> {
-    Found(&'a Rule),
+    Found { rule: &'a Rule, hidden: bool },
     Missed { to_controller: bool },
     FragmentDropped,
 }
@@ -402,6 +403,21 @@ impl<'a> Ctx<'a, '_> {
         }
         if self.freezing {
             self.finish_freezing();
+        } else {
+            self.reach_local();
+        }
+    }
+
+    /// Sends a packet to the LOCAL port that in-band control wants there, if it does not go there anyway.
+    fn reach_local(&mut self) {
+        let bridge = self.bridge;
+        let Some(local) = bridge.ports.get(&OfPort::LOCAL).and_then(|port| port.dp_port) else { return };
+        if self.in_port() != OfPort::LOCAL
+            && bridge.hidden.must_reach_local(self.packet, &mut self.wc)
+            && !self.out.contains(&DpAction::Output(local))
+        {
+            self.detail(|| "outputting DHCP packet to local port for in-band control".into());
+            self.output(OfPort::LOCAL);
         }
     }
 
@@ -483,9 +499,10 @@ impl<'a> Ctx<'a, '_> {
     fn enter(&mut self, found: Lookup<'a>) {
         let table = TableId(self.table);
         match found {
-            Lookup::Found(rule) => {
+            Lookup::Found { rule, hidden } => {
                 let tlv = &self.bridge.tlv;
-                self.event(|| Event::Rule { table, rule, tlv });
+                let priority = if hidden { shown_priority(rule) } else { rule.priority.into() };
+                self.event(|| Event::Rule { table, rule, priority, tlv });
                 (self.rule, self.cookie, self.table_miss) = (Some(rule), Some(rule.cookie), rule.is_table_miss());
                 self.first_cookie.get_or_insert(rule.cookie);
                 self.record.rules.push(rule.stats.clone());
@@ -559,11 +576,8 @@ impl<'a> Ctx<'a, '_> {
             // What matches the type of an Ethernet frame matches no packet without Ethernet: that has a packet type instead.
             common.dl_type = 0.into();
         }
-        let rule = if let (0, true) = (self.table, bridge.controllers.fail_open) {
-            None
-        } else {
-            table.rules.lookup(&self.flow, &mut self.wc)
-        };
+        let hidden = if self.table == 0 { bridge.hidden.lookup(&self.flow, &mut self.wc) } else { None };
+        let rule = hidden.or_else(|| table.rules.lookup(&self.flow, &mut self.wc));
         let overwritten = self.overwritten();
         if self.copies.are_looked_at(&self.wc) {
             self.keep_copies();
@@ -574,7 +588,7 @@ impl<'a> Ctx<'a, '_> {
         self.record.depends_on_table(bridge.id, self.table, overwritten);
         self.record.tables.push((table.counters.clone(), rule.is_some()));
         match rule {
-            Some(rule) => Lookup::Found(rule),
+            Some(rule) => Lookup::Found { rule, hidden: hidden.is_some() },
             None => Lookup::Missed { to_controller: false },
         }
     }

@@ -26,6 +26,8 @@ pub enum Event<'a> {
         rule: &'a Rule,
         /// What the tun_metadata fields of its bridge stand for.
         tlv: &'a FieldTable,
+        /// Its priority, that of a hidden flow too.
+        priority: u32,
     },
     /// A lookup found none. Has others inside: what happens to packets that miss.
     Miss {

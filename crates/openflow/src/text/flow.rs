@@ -185,14 +185,30 @@ pub fn format_flow_entry(out: &mut String, flow: &FlowStats, ports: &dyn PortNam
 
 /// Formats a flow as a line of `ovs-appctl bridge/dump-flows`, without the line break.
 pub fn format_bridge_flow(out: &mut String, flow: &FlowStats, ports: &dyn PortNames) {
+    counters(out, flow);
+    format_match(out, &flow.matching, flow.priority, ports);
+    out.push_str(",actions=");
+    format_instructions(out, &flow.instructions, ports);
+}
+
+/// A flow of the switch's own, whose priority is above all that OpenFlow knows, in the same form.
+pub fn format_hidden_flow(out: &mut String, priority: u32, flow: &FlowStats, ports: &dyn PortNames) {
+    counters(out, flow);
+    put!(out, "priority={priority}");
+    if !flow.matching.is_any() {
+        out.push(',');
+    }
+    format_match(out, &flow.matching, FlowMod::DEFAULT_PRIORITY, ports);
+    out.push_str(",actions=");
+    format_instructions(out, &flow.instructions, ports);
+}
+
+fn counters(out: &mut String, flow: &FlowStats) {
     if flow.table != TableId(0) {
         put!(out, "table_id={}, ", flow.table);
     }
     put!(out, "duration={}s, n_packets={}, ", flow.duration.as_secs(), flow.packet_count);
     put!(out, "n_bytes={}, ", flow.byte_count);
-    format_match(out, &flow.matching, flow.priority, ports);
-    out.push_str(",actions=");
-    format_instructions(out, &flow.instructions, ports);
 }
 
 fn timeouts(out: &mut String, flow: &FlowStats) {

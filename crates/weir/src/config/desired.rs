@@ -10,7 +10,7 @@ use std::time::Duration;
 use datapath::AutoBalance;
 use datapath::RxPolicy;
 use ofproto::TableSettings;
-use ofproto::connection::PacketInLimit;
+use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
@@ -201,6 +201,10 @@ pub struct BridgeSettings {
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
     #[serde(serialize_with = "version_names")]
     pub protocols: Versions,
+    /// Controllers are reached through the bridge itself, whatever its flows say (not `disable-in-band`).
+    pub in_band: bool,
+    /// The queue for what is sent to them and comes from them (`in-band-queue`).
+    pub in_band_queue: Option<u32>,
     /// OpenFlow tables with limits, policies and names of their own (`flow_tables`).
     #[serde(skip)]
     pub tables: BTreeMap<TableId, TableSettings>,
@@ -227,6 +231,8 @@ impl Default for BridgeSettings {
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
             protocols: Versions::ALL,
+            in_band: true,
+            in_band_queue: None,
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
         }
@@ -419,6 +425,10 @@ pub struct Controller {
     pub rate_limit: Option<u32>,
     /// Most that it is sent at once after a pause (`controller_burst_limit`); by default a quarter of the rate.
     pub burst_limit: Option<u32>,
+    /// How many packets of each kind wait for it at most (`controller_queue_size`).
+    pub queue_size: u16,
+    /// It is reached through the bridge itself, whatever the flows say (`connection_mode`).
+    pub in_band: bool,
 }
 
 impl Controller {
@@ -432,7 +442,8 @@ impl Controller {
 impl Default for Controller {
     fn default() -> Controller {
         let (max_backoff, inactivity_probe) = (Duration::from_secs(8), Duration::from_secs(5));
-        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None }
+        let queue_size = PACKET_IN_QUEUE as u16;
+        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None, queue_size, in_band: true }
     }
 }
 

@@ -462,6 +462,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
         FailMode::Secure => ofproto::FailMode::Secure,
     };
     config.protocols = settings.protocols;
+    (config.in_band, config.in_band_queue) = (settings.in_band, settings.in_band_queue);
     config.tables = settings.tables.clone();
     config.mirrors = settings.mirrors.clone();
     config.datapath_type = match settings.local_kind {

@@ -17,10 +17,10 @@ fn a_peer_that_does_not_read_costs_bounded_memory() {
     let bridge = bridge();
     let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
     // Events: packet-ins are dropped and counted, the rest waits.
-    for _ in 0..3 * MAX_PACKET_INS {
+    for _ in 0..3 * PACKET_IN_QUEUE {
         s.mailbox.packet_in(&packet_in(PacketInReason::Action));
     }
-    assert_eq!(s.dropped().packet_ins, 2 * MAX_PACKET_INS as u64);
+    assert_eq!(s.dropped().packet_ins, 2 * PACKET_IN_QUEUE as u64);
     let port = add_port(&bridge, "p1");
     for n in 0..2 * MAX_OTHERS {
         change_port(&bridge, port, n);

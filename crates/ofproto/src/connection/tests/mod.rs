@@ -22,7 +22,7 @@ use openflow::{
 use packet::Clock;
 
 use super::mailbox::MAX_OTHERS;
-use super::packet_ins::MAX_PACKET_INS;
+use super::packet_ins::PACKET_IN_QUEUE;
 use super::*;
 use crate::events::{PacketInEvent, Subscriber};
 use crate::model::port::{Device, PortSpec};
@@ -57,6 +57,7 @@ fn settings(kind: ConnectionKind) -> Settings {
         versions: Versions::ALL,
         probe_interval: Some(Duration::from_secs(5)),
         packet_in_limit: None,
+        packet_in_queue: PACKET_IN_QUEUE,
         desc: SwitchDesc { manufacturer: "Weir".into(), ..SwitchDesc::default() },
     }
 }

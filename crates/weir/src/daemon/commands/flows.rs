@@ -7,7 +7,7 @@ use datapath::text::Context as Style;
 use datapath::{Datapath, FlowDump};
 use ofproto::Bridge;
 use ofproto::bridge::FlowWalk;
-use openflow::text::flow::{format_bridge_flow, format_flow_stats};
+use openflow::text::flow::{format_bridge_flow, format_flow_stats, format_hidden_flow};
 use openflow::{FlowStats, TableId};
 use packet::Time;
 use packet::flow::text::{NoNames, PortNames};
@@ -145,15 +145,21 @@ pub fn bridge_dump(context: &Context, args: &[String]) -> Result<Pieces, String>
     }
     let [name] = names[..] else { return Err("bridge/dump-flows takes the name of one bridge".into()) };
     let bridge = context.bridge(name).map_err(|_| "Unknown bridge")?;
+    let mut hidden = String::new();
+    for (priority, flow) in bridge.hidden_flows() {
+        format_hidden_flow(&mut hidden, priority, &flow, &NoNames);
+        hidden.push('\n');
+    }
     let mut walk = openflow_flows(&bridge, None);
-    Ok(Box::new(move |text| {
+    let shown: Pieces = Box::new(move |text| {
         let Some(flows) = walk.next_flows(PIECE) else { return false };
         for flow in flows {
             format_bridge_flow(text, &flow, &NoNames);
             text.push('\n');
         }
         true
-    }))
+    });
+    Ok(in_turn(vec![literal(hidden), shown]))
 }
 
 /// A walk over the datapath's flows. A flow that stays from its start to its end is met exactly once, and one that is

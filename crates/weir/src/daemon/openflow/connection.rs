@@ -45,6 +45,7 @@ pub async fn run(
         versions: peers.bridge.config().protocols,
         probe_interval: Some(controller.inactivity_probe).filter(|probe| !probe.is_zero()),
         packet_in_limit: controller.packet_in_limit(),
+        packet_in_queue: controller.queue_size.into(),
         desc: description(peers.bridge.name()),
     };
     let mut session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());

@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
 use super::connection::{self, Stream};
-use super::{ControllerState, Peers, Task};
+use super::{ControllerState, Peers, Task, in_band};
 use crate::config::Target;
 use crate::config::desired::Controller;
 
@@ -56,7 +56,7 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
 
 /// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
 async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
-    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target)).await {
+    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, peers, state)).await {
         Some(Ok(stream)) => stream,
         Some(Err(e)) => return (format!("cannot connect: {e}"), false),
         None => return ("cannot connect: no answer".into(), false),
@@ -69,10 +69,13 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
-async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {
+async fn open(target: &Target, peers: &Peers, state: &ControllerState) -> io::Result<Box<dyn Stream>> {
     match target {
         Target::Tcp(host, port) => {
-            let stream = TcpStream::connect(&resolve(host, *port).await?[..]).await?;
+            let addresses = resolve(host, *port).await?;
+            state.whereabouts.found(&addresses);
+            in_band::refresh(peers);
+            let stream = TcpStream::connect(&addresses[..]).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
         }

@@ -9,6 +9,7 @@
 //!
 //! - `connection`: one OpenFlow connection
 //! - `controller`: controllers that Weir connects to
+//! - `in_band`: what a bridge needs to reach its controllers through itself
 //! - `listener`: listening sockets
 //! - `snoop`: copies of a controller's messages, for who asks for them
 
@@ -28,10 +29,12 @@ use crate::config::desired::Controller;
 use crate::rundir::Rundir;
 use crate::source::ControllerStatus;
 use crate::timer::Timer;
+use in_band::Whereabouts;
 use snoop::SnoopPoint;
 
 mod connection;
 mod controller;
+mod in_band;
 mod listener;
 mod snoop;
 
@@ -94,6 +97,8 @@ struct BridgeSockets {
     rundir: PathBuf,
     peers: Rc<Peers>,
     controllers: BTreeMap<Target, ControllerTask>,
+    /// Runs while there are controllers.
+    in_band: Option<Task>,
     _management: Task,
     _snoop: Task,
 }
@@ -108,6 +113,8 @@ struct ControllerTask {
 #[derive(Debug, Default)]
 pub struct ControllerState {
     status: RefCell<ControllerStatus>,
+    /// Where it is, for in-band control.
+    whereabouts: Whereabouts,
     /// Copies its messages.
     snoop_point: Arc<SnoopPoint>,
 }
@@ -154,7 +161,8 @@ impl Manager {
         let management = listener::management(&path, peers.clone())?;
         let snoop = snoop::listen(&self.rundir.file(&format!("{name}.snoop")), peers.clone())?;
         let rundir = self.rundir.path().into();
-        Ok(BridgeSockets { rundir, peers, controllers: BTreeMap::new(), _management: management, _snoop: snoop })
+        let (controllers, in_band) = Default::default();
+        Ok(BridgeSockets { rundir, peers, controllers, in_band, _management: management, _snoop: snoop })
     }
 
     /// The controllers of a bridge and what is known about them.
@@ -202,9 +210,19 @@ fn no_bridge(name: &str) -> String {
 
 impl BridgeSockets {
     fn add_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
-        // A controller whose settings changed is connected anew.
+        if let Some(task) = self.controllers.get_mut(&target)
+            && task.controller.in_band != controller.in_band
+            && task.controller == (Controller { in_band: task.controller.in_band, ..controller.clone() })
+        {
+            task.state.whereabouts.configure(&target, controller.in_band);
+            task.controller = controller;
+            in_band::refresh(&self.peers);
+            return Ok(());
+        }
+        // A controller whose other settings changed is connected anew.
         self.end_controller(&target);
         let state = Rc::new(ControllerState::default());
+        state.whereabouts.configure(&target, controller.in_band);
         let settings = controller.clone();
         let task = match &target {
             Target::PassiveTcp(port, host) => {
@@ -221,13 +239,24 @@ impl BridgeSockets {
         };
         self.peers.controllers.borrow_mut().push(state.clone());
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
-        self.peers.configured(!self.controllers.is_empty());
+        self.controllers_changed();
         Ok(())
     }
 
     fn remove_controller(&mut self, target: &Target) {
         self.end_controller(target);
+        self.controllers_changed();
+    }
+
+    fn controllers_changed(&mut self) {
         self.peers.configured(!self.controllers.is_empty());
+        in_band::refresh(&self.peers);
+        if self.controllers.is_empty() {
+            self.in_band = None;
+        } else if self.in_band.is_none() {
+            let peers = self.peers.clone();
+            self.in_band = Some(Task::spawn(async move { in_band::keep(&peers).await }));
+        }
     }
 
     fn end_controller(&mut self, target: &Target) {

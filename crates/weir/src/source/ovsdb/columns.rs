@@ -89,7 +89,15 @@ pub const TABLES: &[TableColumns] = &[
             "sflow",
             "stp_enable",
         ],
-        keys: &["datapath-id", "hwaddr", "mac-aging-time", "mac-table-size"],
+        keys: &[
+            "controller-queue-size",
+            "datapath-id",
+            "disable-in-band",
+            "hwaddr",
+            "in-band-queue",
+            "mac-aging-time",
+            "mac-table-size",
+        ],
     },
     TableColumns {
         name: "Port",
@@ -139,7 +147,9 @@ pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Controller",
         read: &[
+            "connection_mode",
             "controller_burst_limit",
+            "controller_queue_size",
             "controller_rate_limit",
             "inactivity_probe",
             "max_backoff",
@@ -147,15 +157,7 @@ pub const TABLES: &[TableColumns] = &[
             "target",
         ],
         written: &["is_connected", "role", "status"],
-        without_effect: &[
-            "connection_mode",
-            "controller_queue_size",
-            "enable_async_messages",
-            "local_gateway",
-            "local_ip",
-            "local_netmask",
-            "type",
-        ],
+        without_effect: &["enable_async_messages", "local_gateway", "local_ip", "local_netmask", "type"],
         keys: &[],
     },
     TableColumns {

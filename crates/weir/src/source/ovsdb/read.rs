@@ -286,7 +286,7 @@ impl DatabaseState {
         }
         bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
-            let Some((target, settings)) = self.controller(controller, name) else { continue };
+            let Some((target, settings)) = self.controller(controller, (name, row)) else { continue };
             match rules.files.controller(name, &target) {
                 Ok(()) => drop(bridge.controllers.insert(target, settings)),
                 Err(refusal) => drop(self.refusals.insert(refusal)),
@@ -308,6 +308,8 @@ impl DatabaseState {
         // Zero stands for the default, and what is out of range for the nearest that is not.
         let ageing: Option<i64> = self.number(row, "other_config", "mac-aging-time").filter(|&seconds| seconds != 0);
         let size: Option<i64> = self.number(row, "other_config", "mac-table-size").filter(|&size| size != 0);
+        // A negative number stands for none.
+        let queue: Option<i64> = self.number(row, "other_config", "in-band-queue");
         BridgeSettings {
             // Zero stands for the default.
             datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
@@ -319,6 +321,8 @@ impl DatabaseState {
             mac_aging_time: ageing.map_or(default.mac_aging_time, |n| Duration::from_secs(n.clamp(15, 3600) as u64)),
             mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
             protocols: self.protocols(row, name),
+            in_band: row.map_string("other_config", "disable-in-band") != Some("true"),
+            in_band_queue: queue.and_then(|queue| u32::try_from(queue).ok()),
             ..default
         }
     }
@@ -434,18 +438,24 @@ impl DatabaseState {
         if versions.is_empty() { BridgeSettings::default().protocols } else { Versions::of(&versions) }
     }
 
-    fn controller(&mut self, row: &Row, bridge: &str) -> Option<(Target, Controller)> {
+    fn controller(&mut self, row: &Row, (bridge, bridge_row): (&str, &Row)) -> Option<(Target, Controller)> {
         let target = row.string("target")?.parse();
         let target = target.map_err(|e| self.warn(format!("bridge {bridge}: {e}"))).ok()?;
         let millis = |column| row.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
         // As in OVS, zero is as good as nothing.
         let number = |column| row.integer(column).and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
         let default = desired::Controller::default();
+        // The bridge's, where a controller has none of its own, counts only if it is right.
+        let of_bridge: Option<i64> = self.number(bridge_row, "other_config", "controller-queue-size");
+        let of_bridge = of_bridge.filter(|size| (1..=512).contains(size));
+        let queue_size = row.integer("controller_queue_size").or(of_bridge);
         let settings = Controller {
             max_backoff: millis("max_backoff").unwrap_or(default.max_backoff),
             inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
             rate_limit: number("controller_rate_limit"),
             burst_limit: number("controller_burst_limit"),
+            queue_size: queue_size.map_or(default.queue_size, |n| n.clamp(1, 512) as u16),
+            in_band: row.string("connection_mode") != Some("out-of-band"),
         };
         Some((target, settings))
     }

@@ -363,6 +363,8 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
         inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
         rate_limit: packets(&mut s, "rate-limit"),
         burst_limit: packets(&mut s, "burst-limit"),
+        queue_size: s.integer("queue-size", 1..=512, "a number of packets").map_or(default.queue_size, |n| n as u16),
+        in_band: s.bool("in-band").unwrap_or(default.in_band),
     };
     s.finish();
     Some((address??, controller))
