@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ofproto::connection::ConnectionKind;
+use tls::Tls;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
@@ -56,7 +57,7 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
 
 /// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
 async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
-    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target)).await {
+    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, &peers.tls)).await {
         Some(Ok(stream)) => stream,
         Some(Err(e)) => return (format!("cannot connect: {e}"), false),
         None => return ("cannot connect: no answer".into(), false),
@@ -69,16 +70,32 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
-async fn open(target: &Target) -> io::Result<Box<dyn Stream>> {
+/// An error says in words what is wrong.
+async fn open(target: &Target, tls: &Tls) -> Result<Box<dyn Stream>, String> {
+    let words = |e: io::Error| e.to_string();
     match target {
-        Target::Tcp(host, port) => {
-            let stream = TcpStream::connect(&resolve(host, *port).await?[..]).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream))
+        Target::Tcp(host, port) => Ok(Box::new(open_tcp(host, *port).await.map_err(words)?)),
+        Target::Ssl(host, port) => {
+            let connected = match tls.connect(host, open_tcp(host, *port).await.map_err(words)?).await {
+                // With the CA certificate that the controller has just sent.
+                Err(tls::Error::Bootstrapped(_)) => {
+                    tls.connect(host, open_tcp(host, *port).await.map_err(words)?).await
+                }
+                connected => connected,
+            };
+            Ok(Box::new(connected.map_err(|e| e.to_string())?))
         }
-        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        Target::PassiveTcp(..) | Target::PassiveUnix(_) => Err(io::ErrorKind::InvalidInput.into()),
+        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(words)?)),
+        Target::PassiveTcp(..) | Target::PassiveSsl(..) | Target::PassiveUnix(_) => {
+            Err(words(io::ErrorKind::InvalidInput.into()))
+        }
     }
+}
+
+async fn open_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(&resolve(host, port).await?[..]).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// The addresses of a host. A name is looked up on a thread of its own: tokio's function for that panics if the system

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use ofproto::connection::{ConnectionKind, Roles};
 use ofproto::{Bridge, Controllers};
 use ports::files::SocketFile;
+use tls::Tls;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
@@ -86,6 +87,7 @@ impl SocketRequests {
 pub struct Manager {
     rundir: Rundir,
     timer: Timer,
+    tls: Tls,
     bridges: RefCell<BTreeMap<String, BridgeSockets>>,
 }
 
@@ -125,8 +127,8 @@ impl ControllerState {
 
 impl Manager {
     /// A manager without bridges.
-    pub fn new(rundir: Rundir, timer: Timer) -> Manager {
-        Manager { rundir, timer, bridges: RefCell::default() }
+    pub fn new(rundir: Rundir, timer: Timer, tls: Tls) -> Manager {
+        Manager { rundir, timer, tls, bridges: RefCell::default() }
     }
 
     /// Does what is asked for.
@@ -150,7 +152,7 @@ impl Manager {
 
     fn open(&self, name: &str, bridge: Bridge) -> Result<BridgeSockets, String> {
         let path = self.rundir.file(&format!("{name}.mgmt"));
-        let peers = Rc::new(Peers::new(bridge, self.timer.clone()));
+        let peers = Rc::new(Peers::new(bridge, self.timer.clone(), self.tls.clone()));
         let management = listener::management(&path, peers.clone())?;
         let snoop = snoop::listen(&self.rundir.file(&format!("{name}.snoop")), peers.clone())?;
         let rundir = self.rundir.path().into();
@@ -207,8 +209,9 @@ impl BridgeSockets {
         let state = Rc::new(ControllerState::default());
         let settings = controller.clone();
         let task = match &target {
-            Target::PassiveTcp(port, host) => {
-                listener::tcp(*port, host.as_deref(), self.peers.clone(), state.clone(), controller)?
+            Target::PassiveTcp(port, host) | Target::PassiveSsl(port, host) => {
+                let is_secure = matches!(target, Target::PassiveSsl(..));
+                listener::tcp(*port, host.as_deref(), is_secure, self.peers.clone(), state.clone(), controller)?
             }
             Target::PassiveUnix(path) => {
                 listener::unix(&self.rundir.join(path), self.peers.clone(), state.clone(), controller)?
@@ -217,7 +220,9 @@ impl BridgeSockets {
                 let target = Target::Unix(self.rundir.join(path));
                 controller::connect(target, controller, self.peers.clone(), state.clone())
             }
-            Target::Tcp(..) => controller::connect(target.clone(), controller, self.peers.clone(), state.clone()),
+            Target::Tcp(..) | Target::Ssl(..) => {
+                controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
+            }
         };
         self.peers.controllers.borrow_mut().push(state.clone());
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
@@ -242,6 +247,8 @@ impl BridgeSockets {
 pub struct Peers {
     bridge: Bridge,
     timer: Timer,
+    /// For those that speak it.
+    tls: Tls,
     /// Which of them is the primary.
     roles: Arc<Roles>,
     configured: Cell<bool>,
@@ -256,10 +263,11 @@ pub struct Peers {
 }
 
 impl Peers {
-    fn new(bridge: Bridge, timer: Timer) -> Peers {
+    fn new(bridge: Bridge, timer: Timer, tls: Tls) -> Peers {
         Peers {
             bridge,
             timer,
+            tls,
             roles: Arc::default(),
             configured: Cell::default(),
             connected: Cell::default(),
