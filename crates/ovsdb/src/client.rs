@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -20,7 +21,7 @@ use weir_time::{Clock, Time};
 use crate::replica::Replica;
 use crate::session::{Config, Event, Reason, Session, TxnId};
 use crate::transaction::{Committed, TransactError, Transaction};
-use crate::transport::{ConnectError, Remote, Stream, TlsFiles, connect};
+use crate::transport::{ConnectError, Remote, Stream, connect};
 
 /// The machine's monotonic clock.
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ pub struct Client {
     clock: Arc<dyn Clock>,
     remotes: Vec<Remote>,
     next_remote: usize,
-    tls: Option<TlsFiles>,
+    tls: Tls,
     link: Link,
     unflushed: bool,
     waiting: HashMap<TxnId, Answer>,
@@ -92,12 +93,12 @@ pub struct Client {
 impl Client {
     /// A client of the server at one of `remotes`, which it tries in turn. Connecting begins when
     /// [`next`](Client::next) is awaited.
-    pub fn new(config: Config, remotes: Vec<Remote>, tls: Option<TlsFiles>) -> Client {
+    pub fn new(config: Config, remotes: Vec<Remote>, tls: Tls) -> Client {
         Client::with_clock(config, remotes, tls, Arc::new(MonotonicClock::default()))
     }
 
     /// The same with another clock.
-    pub fn with_clock(config: Config, remotes: Vec<Remote>, tls: Option<TlsFiles>, clock: Arc<dyn Clock>) -> Client {
+    pub fn with_clock(config: Config, remotes: Vec<Remote>, tls: Tls, clock: Arc<dyn Clock>) -> Client {
         let (sender, requests) = mpsc::unbounded_channel();
         Client {
             session: Session::new(config, clock.now()),
@@ -217,7 +218,7 @@ impl Client {
             self.next_remote = self.next_remote.wrapping_add(1);
             let tls = self.tls.clone();
             debug!("database: connecting to {remote}");
-            self.link = Link::Dialing(Box::pin(async move { connect(&remote, tls.as_ref()).await }));
+            self.link = Link::Dialing(Box::pin(async move { connect(&remote, &tls).await }));
             self.session.connecting(now);
         }
     }

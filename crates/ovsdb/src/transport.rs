@@ -3,22 +3,15 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use thiserror::Error;
+use tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 /// The port where none is given (RFC 7047 section 4).
 pub const DEFAULT_PORT: u16 = 6640;
@@ -34,20 +27,14 @@ pub enum ConnectError {
         /// What is wrong.
         error: io::Error,
     },
-    /// A file that TLS needs cannot be used.
-    #[error("{file}: {problem}")]
-    File {
-        /// Its path.
-        file: PathBuf,
+    /// TLS cannot be had.
+    #[error("{remote}: {error}")]
+    Tls {
+        /// Where to.
+        remote: Remote,
         /// What is wrong.
-        problem: String,
+        error: tls::Error,
     },
-    /// The remote wants TLS, and no key and certificates are configured.
-    #[error("{0}: TLS needs a private key, a certificate and a CA certificate")]
-    NoTls(Remote),
-    /// TLS cannot be set up with these files.
-    #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
 }
 
 /// Text that does not name a server.
@@ -131,93 +118,6 @@ impl fmt::Display for Remote {
     }
 }
 
-/// The files for TLS, as `--private-key`, `--certificate` and `--ca-cert` name them. They are read anew for
-/// each connection, so that renewed certificates come into use by themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Private key, PEM.
-    pub private_key: PathBuf,
-    /// Own certificate and those between it and the CA, PEM.
-    pub certificate: PathBuf,
-    /// Certificate of the CA that signed the server's, PEM.
-    pub ca_cert: PathBuf,
-}
-
-impl TlsFiles {
-    fn load(&self) -> Result<ClientConfig, ConnectError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&self.ca_cert)? {
-            roots.add(certificate)?;
-        }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .map_err(|e| file_error(&self.ca_cert, e))?;
-        let key = PrivateKeyDer::from_pem_file(&self.private_key).map_err(|e| file_error(&self.private_key, e))?;
-        Ok(ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyName(verifier)))
-            .with_client_auth_cert(certificates(&self.certificate)?, key)?)
-    }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
-    let list = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let list = list.map_err(|e| file_error(file, e))?;
-    if list.is_empty() { Err(file_error(file, "no certificate")) } else { Ok(list) }
-}
-
-fn file_error(file: &Path, problem: impl fmt::Display) -> ConnectError {
-    ConnectError::File { file: file.to_owned(), problem: problem.to_string() }
-}
-
-/// Verifies that the CA signed the server's certificate, whatever name it is for: certificates of Open
-/// vSwitch's PKI name switches and controllers, not hosts.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is the last thing that is looked at.
-        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verdict => verdict,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub enum Stream {
@@ -226,21 +126,22 @@ pub enum Stream {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over TLS.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(tls::Stream),
 }
 
 /// Connects to a server.
-pub async fn connect(remote: &Remote, tls: Option<&TlsFiles>) -> Result<Stream, ConnectError> {
+pub async fn connect(remote: &Remote, tls: &Tls) -> Result<Stream, ConnectError> {
     let io = |error| ConnectError::Io { remote: remote.clone(), error };
     match remote {
         Remote::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(io),
         Remote::Tcp { host, port } => tcp(host, *port).await.map(Stream::Tcp).map_err(io),
         Remote::Ssl { host, port } => {
-            let config = tls.ok_or_else(|| ConnectError::NoTls(remote.clone()))?.load()?;
-            let name = ServerName::try_from(host.clone()).map_err(|e| io(io::Error::other(e)))?;
-            let stream = tcp(host, *port).await.map_err(io)?;
-            let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(io)?;
-            Ok(Stream::Tls(Box::new(stream)))
+            let connected = match tls.connect(host, tcp(host, *port).await.map_err(io)?).await {
+                // With the CA certificate that the server has just sent.
+                Err(tls::Error::Bootstrapped(_)) => tls.connect(host, tcp(host, *port).await.map_err(io)?).await,
+                connected => connected,
+            };
+            connected.map(Stream::Tls).map_err(|error| ConnectError::Tls { remote: remote.clone(), error })
         }
     }
 }
@@ -257,7 +158,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
-            Stream::Tls(s) => Pin::new(s.as_mut()).poll_read(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
         }
     }
 }
@@ -267,7 +168,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Unix(s) => Pin::new(s).poll_write(cx, bytes),
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, bytes),
-            Stream::Tls(s) => Pin::new(s.as_mut()).poll_write(cx, bytes),
+            Stream::Tls(s) => Pin::new(s).poll_write(cx, bytes),
         }
     }
 
@@ -275,7 +176,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Unix(s) => Pin::new(s).poll_flush(cx),
             Stream::Tcp(s) => Pin::new(s).poll_flush(cx),
-            Stream::Tls(s) => Pin::new(s.as_mut()).poll_flush(cx),
+            Stream::Tls(s) => Pin::new(s).poll_flush(cx),
         }
     }
 
@@ -283,7 +184,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
-            Stream::Tls(s) => Pin::new(s.as_mut()).poll_shutdown(cx),
+            Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
         }
     }
 }

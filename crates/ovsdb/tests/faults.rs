@@ -31,7 +31,7 @@ impl Fake {
     }
 
     fn client(&self, config: Config) -> Client {
-        Client::new(config, vec![Remote::Unix(self.dir.path().join("sock"))], None)
+        Client::new(config, vec![Remote::Unix(self.dir.path().join("sock"))], Default::default())
     }
 
     async fn accept(&self) -> Peer {

@@ -409,7 +409,7 @@ fn older_servers_are_followed_by_their_methods() {
             let path = server.path("old");
             let listener = UnixListener::bind(&path).unwrap();
             tokio::spawn(old_server(listener, server.path("sock"), unknown));
-            let mut old = Client::new(config(), vec![ovsdb::Remote::Unix(path)], None);
+            let mut old = Client::new(config(), vec![ovsdb::Remote::Unix(path)], Default::default());
             let mut new = client(&server, config());
             synced(&mut old).await;
             synced(&mut new).await;
@@ -437,7 +437,7 @@ fn tcp_and_a_list_of_remotes() {
     block_on(async {
         let list = format!("unix:{}, tcp:127.0.0.1:{port}", server.path("nobody").display());
         let remotes = ovsdb::Remote::parse_list(&list).unwrap();
-        let mut client = Client::new(config(), remotes, None);
+        let mut client = Client::new(config(), remotes, Default::default());
         assert!(matches!(client.next().await, Event::Disconnected(ovsdb::Reason::Connect(_))));
         assert!(matches!(client.next().await, Event::Synced(_)));
     });

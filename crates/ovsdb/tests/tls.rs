@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{Server, block_on, config, run};
-use ovsdb::transport::TlsFiles;
 use ovsdb::{Client, Event, Reason, Remote};
 use tempfile::TempDir;
+use tls::{Ca, Settings, Tls};
 
 struct Pki(TempDir);
 
@@ -43,8 +43,13 @@ impl Pki {
         pki
     }
 
-    fn client(&self, ca: &str) -> TlsFiles {
-        TlsFiles { private_key: self.file("client.key"), certificate: self.file("client.pem"), ca_cert: self.file(ca) }
+    fn client(&self, ca: &str) -> Settings {
+        Settings {
+            private_key: Some(self.file("client.key")),
+            certificate: Some(self.file("client.pem")),
+            ca: Some(Ca::File(self.file(ca))),
+            ..Settings::default()
+        }
     }
 }
 
@@ -61,8 +66,8 @@ fn with_tls(pki: &Pki) -> (Server, Remote) {
     (server, remote)
 }
 
-fn first_event(remote: &Remote, tls: Option<TlsFiles>) -> Event {
-    block_on(async { Client::new(config(), vec![remote.clone()], tls).next().await })
+fn first_event(remote: &Remote, tls: Settings) -> Event {
+    block_on(async { Client::new(config(), vec![remote.clone()], Tls::new(tls)).next().await })
 }
 
 #[test]
@@ -72,7 +77,7 @@ fn tls_with_certificates_of_both_sides() {
     let (server, remote) = with_tls(&pki);
     server.vsctl(&["add-br", "br0"]);
     block_on(async {
-        let mut client = Client::new(config(), vec![remote.clone()], Some(pki.client("ca.pem")));
+        let mut client = Client::new(config(), vec![remote.clone()], Tls::new(pki.client("ca.pem")));
         let Event::Synced(changes) = client.next().await else { panic!("not synchronized") };
         assert_eq!(changes.table("Bridge").count(), 1);
         let mut txn = ovsdb::Transaction::new();
@@ -85,15 +90,15 @@ fn tls_with_certificates_of_both_sides() {
         Event::Disconnected(Reason::Connect(text)) => text,
         event => panic!("{event:?}"),
     };
-    let text = refused(Some(pki.client("other.pem")));
+    let text = refused(pki.client("other.pem"));
     assert!(text.contains("certificate"), "{text}");
-    let text = refused(None);
+    let text = refused(Settings::default());
     assert!(text.contains("TLS needs a private key"), "{text}");
-    let text = refused(Some(pki.client("nothing.pem")));
+    let text = refused(pki.client("nothing.pem"));
     assert!(text.contains("nothing.pem"), "{text}");
-    let text = refused(Some(pki.client("v3")));
-    assert!(text.contains("v3: no certificate"), "{text}");
-    let swapped = TlsFiles { private_key: pki.file("ca.key"), ..pki.client("ca.pem") };
-    let text = refused(Some(swapped));
-    assert!(text.starts_with("TLS: "), "{text}");
+    let text = refused(pki.client("v3"));
+    assert!(text.contains("v3: no certificate in PEM"), "{text}");
+    let swapped = Settings { private_key: Some(pki.file("ca.key")), ..pki.client("ca.pem") };
+    let text = refused(swapped);
+    assert!(text.contains("ca.key: it is not the key of "), "{text}");
 }

@@ -140,7 +140,7 @@ pub fn config() -> Config {
 }
 
 pub fn client(server: &Server, config: Config) -> Client {
-    Client::new(config, vec![server.remote()], None)
+    Client::new(config, vec![server.remote()], Default::default())
 }
 
 /// Runs a test on a runtime of one thread, for at most 30 s.

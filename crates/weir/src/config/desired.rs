@@ -26,6 +26,8 @@ pub struct Desired {
     pub datapath: Datapath,
     /// Connection tracking.
     pub conntrack: Conntrack,
+    /// How OpenFlow connections speak TLS.
+    pub tls: tls::Settings,
     /// How DPDK is to be started.
     #[serde(serialize_with = "dpdk_by_name")]
     pub dpdk: ports::dpdk::Settings,

@@ -12,10 +12,14 @@ pub const OPENFLOW_PORT: u16 = 6653;
 pub enum Target {
     /// `tcp:HOST[:PORT]`: connect.
     Tcp(String, u16),
+    /// `ssl:HOST[:PORT]`: connect, with TLS.
+    Ssl(String, u16),
     /// `unix:FILE`: connect.
     Unix(PathBuf),
     /// `ptcp:[PORT][:HOST]`: listen, on all addresses by default.
     PassiveTcp(u16, Option<String>),
+    /// `pssl:[PORT][:HOST]`: listen, with TLS.
+    PassiveSsl(u16, Option<String>),
     /// `punix:FILE`: listen.
     PassiveUnix(PathBuf),
 }
@@ -23,7 +27,7 @@ pub enum Target {
 impl Target {
     /// Whether Weir listens rather than connects.
     pub fn is_passive(&self) -> bool {
-        matches!(self, Target::PassiveTcp(..) | Target::PassiveUnix(_))
+        matches!(self, Target::PassiveTcp(..) | Target::PassiveSsl(..) | Target::PassiveUnix(_))
     }
 }
 
@@ -40,8 +44,8 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, TargetError> {
         let wrong = |problem| TargetError { text: text.into(), problem };
-        let (method, rest) =
-            text.split_once(':').ok_or_else(|| wrong("it starts with tcp:, unix:, ptcp: or punix:"))?;
+        const METHODS: &str = "it starts with tcp:, ssl:, unix:, ptcp:, pssl: or punix:";
+        let (method, rest) = text.split_once(':').ok_or_else(|| wrong(METHODS))?;
         let path = || match rest {
             "" => Err(wrong("the name of the socket is missing")),
             _ => Ok(PathBuf::from(rest)),
@@ -51,23 +55,24 @@ impl FromStr for Target {
             _ => text.parse().map_err(|_| wrong("the port is a number from 1 to 65535")),
         };
         match method {
-            "tcp" => {
-                let (host, number) = split_host(rest).ok_or_else(|| wrong("tcp:HOST[:PORT], IPv6 in brackets"))?;
+            "tcp" | "ssl" => {
+                let (host, number) = split_host(rest).ok_or_else(|| wrong("HOST[:PORT], IPv6 in brackets"))?;
                 match (host, port(number)?) {
-                    ("", _) => Err(wrong("the host is missing: tcp:HOST[:PORT]")),
+                    ("", _) => Err(wrong("the host is missing: HOST[:PORT]")),
                     (_, 0) => Err(wrong("the port is a number from 1 to 65535")),
+                    (host, number) if method == "ssl" => Ok(Target::Ssl(host.into(), number)),
                     (host, number) => Ok(Target::Tcp(host.into(), number)),
                 }
             }
-            "ptcp" => {
+            "ptcp" | "pssl" => {
                 let (number, host) = rest.split_once(':').unwrap_or((rest, ""));
                 let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-                Ok(Target::PassiveTcp(port(number)?, (!host.is_empty()).then(|| host.to_owned())))
+                let (number, host) = (port(number)?, (!host.is_empty()).then(|| host.to_owned()));
+                Ok(if method == "pssl" { Target::PassiveSsl(number, host) } else { Target::PassiveTcp(number, host) })
             }
             "unix" => Ok(Target::Unix(path()?)),
             "punix" => Ok(Target::PassiveUnix(path()?)),
-            "ssl" | "pssl" => Err(wrong("TLS is not supported yet; use tcp: or ptcp:")),
-            _ => Err(wrong("it starts with tcp:, unix:, ptcp: or punix:")),
+            _ => Err(wrong(METHODS)),
         }
     }
 }
@@ -90,9 +95,12 @@ impl fmt::Display for Target {
         let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         match self {
             Target::Tcp(host, port) => write!(f, "tcp:{}:{port}", bracketed(host)),
+            Target::Ssl(host, port) => write!(f, "ssl:{}:{port}", bracketed(host)),
             Target::Unix(path) => write!(f, "unix:{}", path.display()),
             Target::PassiveTcp(port, None) => write!(f, "ptcp:{port}"),
             Target::PassiveTcp(port, Some(host)) => write!(f, "ptcp:{port}:{}", bracketed(host)),
+            Target::PassiveSsl(port, None) => write!(f, "pssl:{port}"),
+            Target::PassiveSsl(port, Some(host)) => write!(f, "pssl:{port}:{}", bracketed(host)),
             Target::PassiveUnix(path) => write!(f, "punix:{}", path.display()),
         }
     }
@@ -117,6 +125,9 @@ mod tests {
             ("ptcp:", "ptcp:6653"),
             ("ptcp:6633:127.0.0.1", "ptcp:6633:127.0.0.1"),
             ("ptcp:6633:[::1]", "ptcp:6633:[::1]"),
+            ("ssl:[::1]", "ssl:[::1]:6653"),
+            ("pssl:", "pssl:6653"),
+            ("pssl:0:127.0.0.1", "pssl:0:127.0.0.1"),
             ("unix:/tmp/x", "unix:/tmp/x"),
             ("punix:/tmp/x", "punix:/tmp/x"),
         ] {
@@ -137,7 +148,8 @@ mod tests {
             "tcp:::1:80",
             "tcp:[::1",
             "unix:",
-            "ssl:a",
+            "ssl:",
+            "pssl:x",
             "udp:a",
         ] {
             assert!(text.parse::<Target>().is_err(), "{text}");

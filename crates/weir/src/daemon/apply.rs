@@ -10,6 +10,7 @@ use ofproto::{BridgeConfig, Device, PortSpec, PortVlan, TunnelPort};
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
+use tls::Tls;
 use tunnel::config::{Config, Kind, text_of};
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
@@ -32,6 +33,8 @@ pub struct LiveSwitch {
     pub rundir: PathBuf,
     /// The OpenFlow sockets, on the management thread.
     pub openflow: SocketRequests,
+    /// How they speak TLS.
+    pub tls: Tls,
     /// What the workers and caches are set to.
     pub workers: Workers,
     /// What the caches are set to.
@@ -68,6 +71,10 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetWorkers(workers) => self.set_workers(workers),
             ReconfigureStep::SetDatapath(datapath) => self.set_datapath(datapath),
             ReconfigureStep::SetConntrack(conntrack) => self.set_conntrack(conntrack),
+            ReconfigureStep::SetTls(settings) => {
+                self.tls.set(settings.clone());
+                Ok(())
+            }
             ReconfigureStep::StartDpdk(settings) => {
                 ports::vhost::configure(settings, &self.rundir);
                 // A failure is logged, and reported as the error of each port that needs DPDK.

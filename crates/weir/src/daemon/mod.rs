@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use ::netstate::kernel::Scope;
 use datapath::Topology;
+use tls::Tls;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -211,13 +212,15 @@ impl<S: ConfigSource> Daemon<S> {
     async fn run_switch(self, engine: &Engine, first: Loaded) -> Result<(), Error> {
         let Daemon { settings, mut source, mut socket, mut outside, reloader, askers } = self;
         let _revalidator = Revalidator::start(engine)?;
-        let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone()));
+        let tls = Tls::default();
+        let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();
         tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
         let configurator = Configurator::start(LiveSwitch {
             engine: engine.clone(),
             rundir: settings.rundir.path().into(),
             openflow: requests,
+            tls,
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),

@@ -30,6 +30,8 @@ pub enum ReconfigureStep {
     SetDatapath(Datapath),
     /// Changes limits and timeouts of tracked connections.
     SetConntrack(Conntrack),
+    /// Changes how OpenFlow connections to come speak TLS.
+    SetTls(tls::Settings),
     /// Starts DPDK.
     StartDpdk(ports::dpdk::Settings),
     /// Adds a bridge without ports (LOCAL neither), controllers and flows.
@@ -110,6 +112,9 @@ pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Reco
     }
     if running.conntrack != desired.conntrack {
         steps.push(ReconfigureStep::SetConntrack(desired.conntrack.clone()));
+    }
+    if running.tls != desired.tls {
+        steps.push(ReconfigureStep::SetTls(desired.tls.clone()));
     }
     if running.dpdk != desired.dpdk {
         steps.push(ReconfigureStep::StartDpdk(desired.dpdk.clone()));
@@ -283,6 +288,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         ReconfigureStep::SetWorkers(workers) => running.workers = workers,
         ReconfigureStep::SetDatapath(datapath) => running.datapath = datapath,
         ReconfigureStep::SetConntrack(conntrack) => running.conntrack = conntrack,
+        ReconfigureStep::SetTls(settings) => running.tls = settings,
         ReconfigureStep::StartDpdk(settings) => running.dpdk = settings,
         ReconfigureStep::AddBridge { bridge, settings } => {
             bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });

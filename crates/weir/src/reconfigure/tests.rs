@@ -59,6 +59,7 @@ impl Apply for Model {
             ReconfigureStep::SetWorkers(_)
             | ReconfigureStep::SetDatapath(_)
             | ReconfigureStep::SetConntrack(_)
+            | ReconfigureStep::SetTls(_)
             | ReconfigureStep::StartDpdk(_) => {
                 return Ok(());
             }

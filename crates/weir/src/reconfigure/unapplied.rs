@@ -40,6 +40,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         ReconfigureStep::SetWorkers(_) => "workers".into(),
         ReconfigureStep::SetDatapath(_) => "datapath".into(),
         ReconfigureStep::SetConntrack(_) => "conntrack".into(),
+        ReconfigureStep::SetTls(_) => "tls".into(),
         ReconfigureStep::StartDpdk(_) => "dpdk".into(),
         ReconfigureStep::AddPort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }

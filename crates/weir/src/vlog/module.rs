@@ -64,6 +64,7 @@ const PATHS: &[(&str, &str)] = &[
     ("ports::link", "netdev_linux"),
     ("ports::pcap", "pcap"),
     ("ports::tap", "netdev_linux"),
+    ("tls", "stream_ssl"),
     ("weir", "weir"),
     ("weir::cli::vswitchd", "vswitchd"),
     ("weir::daemon::apply", "bridge"),

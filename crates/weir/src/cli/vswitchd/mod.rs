@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use netstate::kernel::Scope;
 use ovsdb::Remote;
-use ovsdb::transport::TlsFiles;
 
 use crate::daemon::process::{detach, user};
 use crate::daemon::{self, Error, Settings, topology};
@@ -102,7 +101,7 @@ fn run(mut options: Options) -> Result<(), Error> {
     let timer = if options.warpable { Timer::warpable() } else { Timer::system() };
     let topology = options.topology.clone().unwrap_or_else(topology::of_machine);
     let files = Files::new(rundir.path(), options.warpable);
-    let rules = Rules { dummy: options.dummy, files, topology: topology.clone() };
+    let rules = Rules { dummy: options.dummy, files, topology: topology.clone(), tls: options.tls.clone() };
     let settings = Settings {
         version: options::version().trim_end().to_owned(),
         rundir,
@@ -145,8 +144,7 @@ fn make_absolute(options: &mut Options) -> std::io::Result<()> {
     for path in [&mut options.pidfile, &mut options.log_file].into_iter().flatten() {
         *path = here.join(&*path);
     }
-    let tls = &mut options.tls;
-    for path in [&mut tls.private_key, &mut tls.certificate, &mut tls.ca_cert].into_iter().flatten() {
+    for path in options.tls.paths_mut() {
         *path = here.join(&*path);
     }
     let run = &options.dirs.run;
@@ -160,12 +158,5 @@ fn make_absolute(options: &mut Options) -> std::io::Result<()> {
 
 fn database(options: &Options) -> Result<Database, Error> {
     let remotes = Remote::parse_list(&options.database).map_err(|e| Error::Database(e.to_string()))?;
-    let tls = &options.tls;
-    let tls = match (&tls.private_key, &tls.certificate, &tls.ca_cert) {
-        (Some(key), Some(certificate), Some(ca)) => {
-            Some(TlsFiles { private_key: key.clone(), certificate: certificate.clone(), ca_cert: ca.clone() })
-        }
-        _ => None,
-    };
-    Ok(Database { location: options.database.clone(), remotes, tls })
+    Ok(Database { location: options.database.clone(), remotes, tls: options.tls.clone() })
 }

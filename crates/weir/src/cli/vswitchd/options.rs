@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use datapath::Topology;
+use tls::Ca;
+use tls::settings::{Ciphers, Versions};
 
 use crate::source::ovsdb::OVS_VERSION;
 use crate::source::ovsdb::read::Dummy;
@@ -59,19 +61,10 @@ pub struct Options {
     pub topology: Option<Topology>,
     /// Whether tunnels use the kernel's routes and neighbours.
     pub system_routes: bool,
-    /// Files for TLS to the database.
-    pub tls: Tls,
+    /// How TLS is spoken: with the database, and with OpenFlow peers unless the database says otherwise.
+    pub tls: tls::Settings,
     /// Options that are accepted and mean nothing to Weir.
     pub ignored: Vec<String>,
-}
-
-/// Files for TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Tls {
-    pub private_key: Option<PathBuf>,
-    pub certificate: Option<PathBuf>,
-    pub ca_cert: Option<PathBuf>,
 }
 
 /// Where files go.
@@ -140,8 +133,10 @@ const DEFS: &[Def] = &[
     def("private-key", Some('p'), Needed, "private key for TLS"),
     def("certificate", Some('c'), Needed, "certificate for TLS"),
     def("ca-cert", Some('C'), Needed, "certificate of the CA for TLS"),
-    def("peer-ca-cert", None, Needed, "accepted without effect"),
-    def("bootstrap-ca-cert", None, Needed, "accepted without effect"),
+    def("bootstrap-ca-cert", None, Needed, "the same, but a file that is missing is obtained from the first peer"),
+    def("peer-ca-cert", None, Needed, "certificate of the CA that peers are sent"),
+    def("ssl-protocols", None, Needed, "versions of TLS: TLSv1.2, TLSv1.3"),
+    def("ssl-ciphers", None, Needed, "ciphers of TLS 1.2"),
     def("help", Some('h'), No, "print this text"),
     def("version", Some('V'), No, "print the version"),
 ];
@@ -192,7 +187,7 @@ pub fn parse(arguments: &[String], dirs: Dirs) -> Result<Invocation, String> {
         warpable: false,
         topology: None,
         system_routes: true,
-        tls: Tls::default(),
+        tls: tls::Settings::default(),
         ignored: Vec::new(),
     };
     let mut positional = Vec::new();
@@ -294,7 +289,17 @@ impl Options {
             "disable-system-route" => self.system_routes = false,
             "private-key" => self.tls.private_key = path(),
             "certificate" => self.tls.certificate = path(),
-            "ca-cert" => self.tls.ca_cert = path(),
+            "ca-cert" => self.tls.ca = path().map(|path| Ca::named(&path, false)),
+            "bootstrap-ca-cert" => self.tls.ca = path().map(|path| Ca::named(&path, true)),
+            "peer-ca-cert" => self.tls.peer_ca_cert = path(),
+            "ssl-protocols" => {
+                let versions = Versions::parse(value.unwrap_or_default());
+                self.tls.versions = versions.map_err(|problem| format!("--ssl-protocols: {problem}"))?;
+            }
+            "ssl-ciphers" => {
+                let ciphers = Ciphers::parse(value.unwrap_or_default());
+                self.tls.ciphers = ciphers.map_err(|problem| format!("--ssl-ciphers: {problem}"))?;
+            }
             other => self.ignored.push(format!("--{other}")),
         }
         Ok(None)
@@ -366,6 +371,8 @@ mod tests {
             (&["--detach=yes"], "no value"),
             (&["--unixctl"], "needs a value"),
             (&["--enable-dummy=all"], "override or system"),
+            (&["--ssl-protocols=TLSv1.1"], "--ssl-protocols: \"TLSv1.1\" has neither TLSv1.2 nor TLSv1.3"),
+            (&["--ssl-ciphers=AES128-SHA"], "--ssl-ciphers: \"AES128-SHA\" is not a cipher"),
             (&["--dummy-numa=0,x"], "--dummy-numa: \"x\" is not a NUMA node"),
             (&["--no-"], "ambiguous"),
             (&["-x"], "-x"),

@@ -21,8 +21,8 @@ use crate::turn;
 /// How long a peer may read nothing while there is something to read.
 const STALL: Duration = Duration::from_secs(30);
 
-/// How long a peer may take to send its hello.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a peer may take to send its hello, and before that for the handshake of TLS.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A stream of either family.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
@@ -32,7 +32,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 /// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for the probe
 /// interval is sent an echo request; zero is never. `slot` is told what the peer does.
 pub async fn run(
-    stream: Box<dyn Stream>,
+    mut stream: Box<dyn Stream>,
     name: &str,
     peers: &Peers,
     kind: ConnectionKind,
@@ -58,7 +58,10 @@ pub async fn run(
     }
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(stream, session, &wake, &peers.timer, &mut counted, slot).await;
+    let ended = pump(&mut stream, session, &wake, &peers.timer, &mut counted, slot).await;
+    drop(counted);
+    // A stream that keeps bytes back lets go of them, and a peer that speaks TLS is told that this is the end.
+    let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
     match &ended {
         Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
         Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
@@ -127,7 +130,7 @@ impl Drop for Counted<'_> {
 }
 
 async fn pump(
-    stream: Box<dyn Stream>,
+    stream: &mut Box<dyn Stream>,
     mut session: Session,
     wake: &Notify,
     timer: &Timer,

@@ -69,19 +69,36 @@ async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state:
     (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
-async fn open(target: &Target, peers: &Peers, state: &ControllerState) -> io::Result<Box<dyn Stream>> {
+/// An error says in words what is wrong.
+async fn open(target: &Target, peers: &Peers, state: &ControllerState) -> Result<Box<dyn Stream>, String> {
+    let words = |e: io::Error| e.to_string();
+    let open_tcp = async |host: &str, port: u16| {
+        let addresses = resolve(host, port).await.map_err(words)?;
+        state.whereabouts.found(&addresses);
+        in_band::refresh(peers);
+        connect_tcp(&addresses).await.map_err(words)
+    };
     match target {
-        Target::Tcp(host, port) => {
-            let addresses = resolve(host, *port).await?;
-            state.whereabouts.found(&addresses);
-            in_band::refresh(peers);
-            let stream = TcpStream::connect(&addresses[..]).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream))
+        Target::Tcp(host, port) => Ok(Box::new(open_tcp(host, *port).await?)),
+        Target::Ssl(host, port) => {
+            let connected = match peers.tls.connect(host, open_tcp(host, *port).await?).await {
+                // With the CA certificate that the controller has just sent.
+                Err(tls::Error::Bootstrapped(_)) => peers.tls.connect(host, open_tcp(host, *port).await?).await,
+                connected => connected,
+            };
+            Ok(Box::new(connected.map_err(|e| e.to_string())?))
         }
-        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        Target::PassiveTcp(..) | Target::PassiveUnix(_) => Err(io::ErrorKind::InvalidInput.into()),
+        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(words)?)),
+        Target::PassiveTcp(..) | Target::PassiveSsl(..) | Target::PassiveUnix(_) => {
+            Err(words(io::ErrorKind::InvalidInput.into()))
+        }
     }
+}
+
+async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addresses).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// The addresses of a host. A name is looked up on a thread of its own: tokio's function for that panics if the system

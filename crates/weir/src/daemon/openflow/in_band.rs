@@ -31,7 +31,7 @@ impl Whereabouts {
     /// Says whether a controller is reached in band. An address is known at once, a name when it has been looked up.
     pub fn configure(&self, target: &Target, in_band: bool) {
         self.in_band.set(in_band);
-        if let Target::Tcp(host, port) = target
+        if let Target::Tcp(host, port) | Target::Ssl(host, port) = target
             && let Ok(IpAddr::V4(address)) = host.parse::<IpAddr>()
         {
             self.addresses.replace(vec![SocketAddrV4::new(address, *port)]);

@@ -1,4 +1,4 @@
-//! Listening sockets: each bridge's management socket, `ptcp:` and `punix:`.
+//! Listening sockets: each bridge's management socket, `ptcp:`, `pssl:` and `punix:`.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ofproto::connection::ConnectionKind;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task::JoinSet;
 
-use super::connection::{self, Stream};
+use super::connection::{self, HANDSHAKE, Stream};
 use super::{ControllerState, Peers, Task};
 use crate::config::desired::Controller;
 use crate::connections::Connections;
@@ -37,26 +37,29 @@ pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controlle
     Ok(Task::spawn(accept).with_file(file))
 }
 
-/// `ptcp:[PORT][:HOST]`.
+/// `ptcp:[PORT][:HOST]`, or, where it is secure, `pssl:[PORT][:HOST]`.
 pub fn tcp(
     port: u16,
     host: Option<&str>,
+    is_secure: bool,
     peers: Rc<Peers>,
     state: Rc<ControllerState>,
     controller: Controller,
 ) -> Result<Task, String> {
+    let method = if is_secure { "pssl" } else { "ptcp" };
     let address = match host.map(str::parse::<IpAddr>) {
         // The IPv6 wildcard takes IPv4, too.
         None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         Some(Ok(address)) => address,
-        Some(Err(_)) => return Err(format!("ptcp:{port}: {:?} is not an IP address", host.unwrap_or_default())),
+        Some(Err(_)) => return Err(format!("{method}:{port}: {:?} is not an IP address", host.unwrap_or_default())),
     };
     let bound = bind_tcp(SocketAddr::new(address, port)).or_else(|e| match host {
         None => bind_tcp(SocketAddr::new([0, 0, 0, 0].into(), port)),
         Some(_) => Err(e),
     });
-    let listener = bound.map_err(|e| format!("ptcp:{port}: cannot listen: {e}"))?;
-    Ok(Task::spawn(accept(Listener::Tcp(listener), peers, ConnectionKind::Controller, state, controller)))
+    let listener = bound.map_err(|e| format!("{method}:{port}: cannot listen: {e}"))?;
+    let listener = if is_secure { Listener::Ssl(listener) } else { Listener::Tcp(listener) };
+    Ok(Task::spawn(accept(listener, peers, ConnectionKind::Controller, state, controller)))
 }
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
@@ -69,20 +72,50 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
+    Ssl(TcpListener),
+}
+
+/// A peer that has connected.
+enum Accepted {
+    Plain(Box<dyn Stream>),
+    /// It has to shake hands first, which is not waited for where connections are taken.
+    Ssl(TcpStream),
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, String)> {
+    async fn accept(&self) -> io::Result<(Accepted, String)> {
         match self {
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Box::new(stream), "unix".into()))
+                Ok((Accepted::Plain(Box::new(stream)), "unix".into()))
             }
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Box::new(stream), format!("tcp:{peer}")))
+                Ok((Accepted::Plain(Box::new(stream)), format!("tcp:{peer}")))
             }
+            Listener::Ssl(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Accepted::Ssl(stream), format!("ssl:{peer}")))
+            }
+        }
+    }
+}
+
+impl Accepted {
+    async fn stream(self, peers: &Peers, name: &str) -> Result<Box<dyn Stream>, String> {
+        let stream = match self {
+            Accepted::Plain(stream) => return Ok(stream),
+            Accepted::Ssl(stream) => stream,
+        };
+        let failed = |error: String| {
+            tracing::warn!(target: "stream_ssl", bridge = peers.bridge.name(), peer = name, "{error}");
+            error
+        };
+        match tokio::time::timeout(HANDSHAKE, peers.tls.accept(stream)).await {
+            Ok(accepted) => Ok(Box::new(accepted.map_err(|e| failed(e.to_string()))?)),
+            Err(_) => Err(failed(format!("TLS: the handshake has taken longer than {} s", HANDSHAKE.as_secs()))),
         }
     }
 }
@@ -103,13 +136,17 @@ async fn accept(
     loop {
         tokio::select! {
             accepted = next() => match accepted {
-                Ok((stream, name)) => {
+                Ok((accepted, name)) => {
                     let Some(slot) = connections.admit() else { continue };
                     let (peers, state) = (peers.clone(), state.clone());
                     let controller = controller.clone();
                     tasks.spawn_local(async move {
+                        let serve = async {
+                            let stream = accepted.stream(&peers, &name).await?;
+                            connection::run(stream, &name, &peers, kind, &state, &controller, Some(&slot)).await
+                        };
                         let ended = tokio::select! {
-                            ended = connection::run(stream, &name, &peers, kind, &state, &controller, Some(&slot)) => ended,
+                            ended = serve => ended,
                             () = slot.lost() => Err(made_room(&peers, &name)),
                         };
                         state.change(|status| status.error = ended.err());

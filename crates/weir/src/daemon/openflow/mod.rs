@@ -22,6 +22,7 @@ use std::sync::Arc;
 use ofproto::connection::{ConnectionKind, Roles};
 use ofproto::{Bridge, Controllers};
 use ports::files::SocketFile;
+use tls::Tls;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
@@ -89,6 +90,7 @@ impl SocketRequests {
 pub struct Manager {
     rundir: Rundir,
     timer: Timer,
+    tls: Tls,
     bridges: RefCell<BTreeMap<String, BridgeSockets>>,
 }
 
@@ -132,8 +134,8 @@ impl ControllerState {
 
 impl Manager {
     /// A manager without bridges.
-    pub fn new(rundir: Rundir, timer: Timer) -> Manager {
-        Manager { rundir, timer, bridges: RefCell::default() }
+    pub fn new(rundir: Rundir, timer: Timer, tls: Tls) -> Manager {
+        Manager { rundir, timer, tls, bridges: RefCell::default() }
     }
 
     /// Does what is asked for.
@@ -157,7 +159,7 @@ impl Manager {
 
     fn open(&self, name: &str, bridge: Bridge) -> Result<BridgeSockets, String> {
         let path = self.rundir.file(&format!("{name}.mgmt"));
-        let peers = Rc::new(Peers::new(bridge, self.timer.clone()));
+        let peers = Rc::new(Peers::new(bridge, self.timer.clone(), self.tls.clone()));
         let management = listener::management(&path, peers.clone())?;
         let snoop = snoop::listen(&self.rundir.file(&format!("{name}.snoop")), peers.clone())?;
         let rundir = self.rundir.path().into();
@@ -225,8 +227,9 @@ impl BridgeSockets {
         state.whereabouts.configure(&target, controller.in_band);
         let settings = controller.clone();
         let task = match &target {
-            Target::PassiveTcp(port, host) => {
-                listener::tcp(*port, host.as_deref(), self.peers.clone(), state.clone(), controller)?
+            Target::PassiveTcp(port, host) | Target::PassiveSsl(port, host) => {
+                let is_secure = matches!(target, Target::PassiveSsl(..));
+                listener::tcp(*port, host.as_deref(), is_secure, self.peers.clone(), state.clone(), controller)?
             }
             Target::PassiveUnix(path) => {
                 listener::unix(&self.rundir.join(path), self.peers.clone(), state.clone(), controller)?
@@ -235,7 +238,9 @@ impl BridgeSockets {
                 let target = Target::Unix(self.rundir.join(path));
                 controller::connect(target, controller, self.peers.clone(), state.clone())
             }
-            Target::Tcp(..) => controller::connect(target.clone(), controller, self.peers.clone(), state.clone()),
+            Target::Tcp(..) | Target::Ssl(..) => {
+                controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
+            }
         };
         self.peers.controllers.borrow_mut().push(state.clone());
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
@@ -271,6 +276,8 @@ impl BridgeSockets {
 pub struct Peers {
     bridge: Bridge,
     timer: Timer,
+    /// For those that speak it.
+    tls: Tls,
     /// Which of them is the primary.
     roles: Arc<Roles>,
     configured: Cell<bool>,
@@ -285,10 +292,11 @@ pub struct Peers {
 }
 
 impl Peers {
-    fn new(bridge: Bridge, timer: Timer) -> Peers {
+    fn new(bridge: Bridge, timer: Timer, tls: Tls) -> Peers {
         Peers {
             bridge,
             timer,
+            tls,
             roles: Arc::default(),
             configured: Cell::default(),
             connected: Cell::default(),

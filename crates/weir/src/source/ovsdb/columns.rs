@@ -23,9 +23,9 @@ pub struct TableColumns {
 pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Open_vSwitch",
-        read: &["bridges", "datapaths", "next_cfg", "other_config"],
+        read: &["bridges", "datapaths", "next_cfg", "other_config", "ssl"],
         written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
-        without_effect: &["ssl"],
+        without_effect: &[],
         keys: &[
             "bundle-idle-timeout",
             "conntrack-early-drop",
@@ -172,6 +172,13 @@ pub const TABLES: &[TableColumns] = &[
             "select_vlan",
             "snaplen",
         ],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns {
+        name: "SSL",
+        read: &["bootstrap_ca_cert", "ca_cert", "certificate", "private_key"],
         written: &[],
         without_effect: &[],
         keys: &[],

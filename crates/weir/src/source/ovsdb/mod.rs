@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ovsdb::client::Events;
-use ovsdb::transport::TlsFiles;
 use ovsdb::{Client, Config, Remote};
 use packet::Time;
+use tls::Tls;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{ConfigSource, Running, SourceEvent};
@@ -58,8 +58,8 @@ pub struct Database {
     pub location: String,
     /// The servers.
     pub remotes: Vec<Remote>,
-    /// Files for TLS.
-    pub tls: Option<TlsFiles>,
+    /// How it is spoken with over TLS.
+    pub tls: tls::Settings,
 }
 
 /// A database.
@@ -90,7 +90,7 @@ impl OvsdbSource {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         OvsdbSource {
             location,
-            events: Client::new(config, remotes, tls).spawn(),
+            events: Client::new(config, remotes, Tls::new(tls)).spawn(),
             rules,
             timer,
             tick,

@@ -4,6 +4,7 @@
 //! problem of the one interface or bridge that it concerns; the rest is in force.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct Rules {
     pub files: Files,
     /// The cores that there are.
     pub topology: Topology,
+    /// How OpenFlow connections speak TLS, where the database does not say.
+    pub tls: tls::Settings,
 }
 
 /// Reads the database. It wants nothing before `ovs-vsctl init` has made the one row of the table Open_vSwitch.
@@ -78,6 +81,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     state.desired.workers = state.workers(root, &rules.topology);
     state.desired.datapath = state.datapath(root);
     state.desired.conntrack = state.conntrack(replica, root);
+    state.desired.tls = tls(replica, root, &rules.tls);
     state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     state.desired.datapath.flow_restore_wait = waits;
@@ -95,6 +99,18 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
         state.desired.bridges.insert(name.to_owned(), bridge);
     }
     state
+}
+
+/// The settings of the command line, with the files that the database names in their place.
+fn tls(replica: &Replica, root: &Row, options: &tls::Settings) -> tls::Settings {
+    let Some(row) = root.references("ssl").find_map(|uuid| replica.row("SSL", uuid)) else { return options.clone() };
+    let file = |column| row.string(column).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let bootstrap = row.boolean("bootstrap_ca_cert") == Some(true);
+    let mut settings = options.clone();
+    settings.private_key = file("private_key").or(settings.private_key);
+    settings.certificate = file("certificate").or(settings.certificate);
+    settings.ca = file("ca_cert").map(|path| tls::Ca::named(&path, bootstrap)).or(settings.ca);
+    settings
 }
 
 /// Whether a name is kept for devices of the datapath itself, or of its kind of tunnels, as in OVS.

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use datapath::AutoBalance;
 use ports::{dpdk, registry};
+use tls::settings::{Ciphers, Versions};
 use tokio::sync::oneshot;
 
 use super::{ConfigSource, Running, SourceEvent};
@@ -155,11 +156,39 @@ fn read_root(mut root: Section) -> Desired {
         workers: root.section("workers").map(read_workers).unwrap_or_default(),
         datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
         conntrack: root.section("conntrack").map(read_conntrack).unwrap_or_default(),
+        tls: root.section("tls").map(read_tls).unwrap_or_default(),
         dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
         bridges: root.named("bridge", read_bridge),
     };
     root.finish();
     desired
+}
+
+fn read_tls(mut s: Section) -> tls::Settings {
+    let mut file = |key| s.get(key).and_then(|item| item.str().map(PathBuf::from));
+    let (private_key, certificate) = (file("private-key"), file("certificate"));
+    let (ca_cert, peer_ca_cert) = (file("ca-cert"), file("peer-ca-cert"));
+    let bootstrap = s.bool("bootstrap-ca-cert").unwrap_or(false);
+    if bootstrap && ca_cert.is_none() {
+        s.error_at("bootstrap-ca-cert", "the file for the certificate is missing: ca-cert = \"FILE\"");
+    }
+    let versions = s.get("protocols").and_then(|item| {
+        let versions = Versions::parse(item.str()?);
+        versions.map_err(|problem| item.error(problem)).ok()
+    });
+    let ciphers = s.get("ciphers").and_then(|item| {
+        let ciphers = Ciphers::parse(item.str()?);
+        ciphers.map_err(|problem| item.error(problem)).ok()
+    });
+    s.finish();
+    tls::Settings {
+        private_key,
+        certificate,
+        ca: ca_cert.map(|path| tls::Ca::named(&path, bootstrap)),
+        peer_ca_cert,
+        versions: versions.unwrap_or_default(),
+        ciphers: ciphers.unwrap_or_default(),
+    }
 }
 
 fn read_dpdk(mut s: Section) -> dpdk::Settings {

@@ -13,6 +13,13 @@ zone-limit = 5000
 tcp-sequence-check = false
 early-drop = true
 
+[tls]
+private-key = "/k"
+certificate = "/c"
+ca-cert = "/ca"
+bootstrap-ca-cert = true
+protocols = "TLSv1.3"
+
 [[conntrack.zone]]
 number = 5
 limit = 0
@@ -72,6 +79,9 @@ fn everything_is_read() {
         zones: BTreeMap::from([(5, CtZone { limit: Some(0), timeouts })]),
     };
     assert_eq!(desired.conntrack, conntrack);
+    let tls = desired.tls;
+    assert_eq!((tls.private_key, tls.ca), (Some("/k".into()), Some(tls::Ca::Bootstrap("/ca".into()))));
+    assert!(tls.versions.v1_3 && !tls.versions.v1_2);
     let bridge = &desired.bridges["br0"];
     assert!(!bridge.settings.local);
     assert_eq!(bridge.settings.datapath_id, Some(0xa1));
@@ -88,7 +98,7 @@ fn everything_is_read() {
     assert_eq!(bridge.ports["p2"].vlans.trunks, BTreeSet::from([1, 2]));
     assert_eq!(bridge.ports["p3"].vlans.tag, Some(5));
     let error = loaded.origins.error(&port_key("br0", "p3"), "gone").to_string();
-    assert_eq!(error, "test.toml:41: bridge.br0.port.p3: gone");
+    assert_eq!(error, "test.toml:48: bridge.br0.port.p3: gone");
 }
 
 #[test]
