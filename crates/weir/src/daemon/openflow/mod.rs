@@ -10,6 +10,7 @@
 //! - `connection`: one OpenFlow connection
 //! - `controller`: controllers that Weir connects to
 //! - `listener`: listening sockets
+//! - `message_log`: their messages in the log
 //! - `snoop`: copies of a controller's messages, for who asks for them
 
 use std::cell::{Cell, RefCell};
@@ -33,6 +34,7 @@ use snoop::SnoopPoint;
 mod connection;
 mod controller;
 mod listener;
+mod message_log;
 mod snoop;
 
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
