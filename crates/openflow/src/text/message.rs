@@ -277,6 +277,10 @@ fn format_request(out: &mut String, more: bool, request: &MultipartRequest, len:
     flags(out, more);
     match request {
         Flow(wanted) | Aggregate(wanted) => format_flow_request(out, wanted),
+        Port(wanted) | PortDesc(wanted) => {
+            out.push_str(if matches!(request, Port(_)) { " port_no=" } else { " port=" });
+            port::format(out, wanted.0, &NoNames);
+        }
         Desc | Table | GroupFeatures | MeterFeatures | TableDesc => {}
         _ => other(out, len),
     }
@@ -405,6 +409,7 @@ fn name(message: &Message) -> &'static str {
 fn request_name(message: &Message, request: &MultipartRequest) -> &'static str {
     use MultipartRequest::*;
     let nicira = message.dialect == Dialect::Nicira;
+    let v10 = message.version == Version::V1_0;
     match request {
         Desc => "OFPST_DESC request",
         Flow(_) if nicira => "NXST_FLOW request",
@@ -415,8 +420,11 @@ fn request_name(message: &Message, request: &MultipartRequest) -> &'static str {
         Port(_) => "OFPST_PORT request",
         PortDesc(_) => "OFPST_PORT_DESC request",
         Queue { .. } => "OFPST_QUEUE request",
+        Group(_) if v10 => "NXST_GROUP request",
         Group(_) => "OFPST_GROUP request",
+        GroupDesc(_) if v10 => "NXST_GROUP_DESC request",
         GroupDesc(_) => "OFPST_GROUP_DESC request",
+        GroupFeatures if v10 => "NXST_GROUP_FEATURES request",
         GroupFeatures => "OFPST_GROUP_FEATURES request",
         Meter(_) => "OFPST_METER request",
         MeterConfig(_) => "OFPST_METER_CONFIG request",
@@ -433,6 +441,7 @@ fn request_name(message: &Message, request: &MultipartRequest) -> &'static str {
 fn reply_name(message: &Message, reply: &MultipartReply) -> &'static str {
     use MultipartReply::*;
     let nicira = message.dialect == Dialect::Nicira;
+    let v10 = message.version == Version::V1_0;
     match reply {
         Desc(_) => "OFPST_DESC reply",
         Flow(_) if nicira => "NXST_FLOW reply",
@@ -443,12 +452,15 @@ fn reply_name(message: &Message, reply: &MultipartReply) -> &'static str {
         Port(_) => "OFPST_PORT reply",
         PortDesc(_) => "OFPST_PORT_DESC reply",
         Queue(_) => "OFPST_QUEUE reply",
+        GroupFeatures(_) if v10 => "NXST_GROUP_FEATURES reply",
         GroupFeatures(_) => "OFPST_GROUP_FEATURES reply",
         MeterFeatures(_) => "OFPST_METER_FEATURES reply",
         TableFeatures(_) => "OFPST_TABLE_FEATURES reply",
         TableDesc(_) => "OFPST_TABLE_DESC reply",
         QueueDesc(_) => "OFPST_QUEUE_DESC reply",
+        Group(_) if v10 => "NXST_GROUP reply",
         Group(_) => "OFPST_GROUP reply",
+        GroupDesc(_) if v10 => "NXST_GROUP_DESC reply",
         GroupDesc(_) => "OFPST_GROUP_DESC reply",
         Meter(_) => "OFPST_METER reply",
         MeterConfig(_) => "OFPST_METER_CONFIG reply",
