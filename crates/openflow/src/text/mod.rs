@@ -1,8 +1,8 @@
 //! The text syntax of flows: that of ovs-ofctl(8), ovs-fields(7) and ovs-actions(7), in both directions.
 //!
 //! [`matching`] reads and writes matches, [`actions`] actions and instructions, [`flow`] whole flows and
-//! flow-mods, [`subfield`] parts of fields. [`message`] writes whole messages, for logs. What a field's value looks like is declared in
-//! [`packet::flow::text`].
+//! flow-mods, [`subfield`] parts of fields. [`message`] writes whole messages, for logs. What a field's value looks like
+//! is declared in [`packet::flow::text`].
 
 pub mod actions;
 mod arguments;
