@@ -53,7 +53,7 @@ impl Bridge {
     pub fn commit<M>(
         &self,
         messages: &[M],
-        read: impl Fn(&M) -> Result<Bundled, OfError>,
+        mut read: impl FnMut(&M) -> Result<Bundled, OfError>,
     ) -> Result<(), (usize, OfError)> {
         let (mut port_mods, mut packets) = (Vec::new(), Packets::default());
         let now = self.now();

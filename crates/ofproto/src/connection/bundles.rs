@@ -238,8 +238,16 @@ impl Session {
         let Some(bundle) = self.bundles.remove(id) else { return Err(OfError::OFPBFC_BAD_ID) };
         let options = self.options;
         let messages = bundle.messages();
-        let committed = self.bridge.commit(&messages, |message| decode(message, options));
+        let mut commands = Vec::new();
+        let committed = self.bridge.commit(&messages, |message| {
+            let change = decode(message, options)?;
+            if let Bundled::Flow(flow) = &change {
+                commands.push(flow.command);
+            }
+            Ok(change)
+        });
         let Err((failed, error)) = committed else {
+            commands.into_iter().for_each(|command| self.flow_mods.add(command, self.last_heard));
             self.forward_bundled(&messages);
             return Ok(());
         };

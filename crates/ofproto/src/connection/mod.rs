@@ -17,6 +17,7 @@
 //! | `reply` | Long answers, made piece by piece |
 //! | `features` | The answer about table features |
 //! | `flush` | Ending connections |
+//! | `flow_mod_count` | How many flow-mods have come, for a log |
 //! | `flow_monitors` | Flow monitors, and what they are told |
 //! | `monitor_requests` | Requests about them |
 //! | `bundles` | Bundles that are not committed yet |
@@ -30,6 +31,7 @@ pub(crate) mod budget;
 mod bundles;
 pub(crate) mod event_memory;
 mod features;
+mod flow_mod_count;
 mod flow_monitors;
 mod flush;
 mod mailbox;
@@ -57,6 +59,7 @@ use packet::Time;
 use crate::bridge::Bridge;
 use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
+use flow_mod_count::FlowModCount;
 use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
 use roles::Member;
@@ -148,6 +151,27 @@ struct Barrier {
 /// Is given each message that goes or comes after the hellos.
 pub type Snoop = Box<dyn Fn(&[u8]) + Send>;
 
+/// What happens on a connection, for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic<'a> {
+    /// A message goes out.
+    Sent(&'a [u8]),
+    /// A message has come.
+    Received(&'a [u8]),
+    /// The hellos have been exchanged.
+    Negotiated {
+        /// The version that was agreed on.
+        version: Version,
+        /// Those that are allowed here.
+        allowed: Versions,
+        /// Those that the peer offers.
+        peer: Versions,
+    },
+}
+
+/// Is told what happens on a connection, from the hellos on.
+pub type Tracer = Box<dyn Fn(Traffic<'_>) + Send>;
+
 /// A connection. See the [module](self).
 pub struct Session {
     bridge: Bridge,
@@ -179,8 +203,10 @@ pub struct Session {
     controller_id: u16,
     async_config: AsyncConfig,
     bundles: Bundles,
+    flow_mods: FlowModCount,
     has_monitors: bool,
     snoop: Option<Snoop>,
+    tracer: Option<Tracer>,
     /// The beginning of a request about tables, and its transaction id.
     pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
@@ -229,8 +255,10 @@ impl Session {
             controller_id: 0,
             async_config: AsyncConfig::default(),
             bundles,
+            flow_mods: FlowModCount::default(),
             has_monitors: false,
             snoop: None,
+            tracer: None,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -248,6 +276,20 @@ impl Session {
     /// Gives each message that goes or comes to `snoop` from now on.
     pub fn set_snoop(&mut self, snoop: Snoop) {
         self.snoop = Some(snoop);
+    }
+
+    /// Tells `tracer` what happens from now on, and of the hello that waits in the output.
+    pub fn set_tracer(&mut self, tracer: Tracer) {
+        if self.messages == 0 && !self.output.is_empty() {
+            tracer(Traffic::Sent(&self.output));
+        }
+        self.tracer = Some(tracer);
+    }
+
+    fn trace(&self, traffic: Traffic<'_>) {
+        if let Some(tracer) = &self.tracer {
+            tracer(traffic);
+        }
     }
 
     fn copy(&self, message: &[u8]) {
@@ -305,7 +347,7 @@ impl Session {
         // Nobody tells when the workers have caught up.
         let behind = self.bridge.has_packet_outs_enough().then_some(self.last_heard);
         let bundle = self.bundles.next_expiry(self.bridge.bundle_idle()).filter(|_| self.closed.is_none());
-        due.into_iter().chain(probe).chain(behind).chain(bundle).min()
+        due.into_iter().chain(probe).chain(behind).chain(bundle).chain(self.flow_mods.due()).min()
     }
 
     fn has_room_for_events(&self) -> bool {
@@ -355,6 +397,13 @@ impl Session {
         self.messages
     }
 
+    /// How many flow-mods have come since the last report, in words, when it is time to say so, or when the connection
+    /// ends.
+    pub fn flow_mod_report(&mut self, now: Time, ends: bool) -> Option<String> {
+        let due = ends || self.flow_mods.due().is_some_and(|due| due <= now);
+        due.then(|| self.flow_mods.report(now)).flatten()
+    }
+
     /// The controller's role.
     pub fn role(&self) -> Role {
         self.roles.role(self.member)
@@ -392,6 +441,7 @@ impl Session {
             self.messages += 1;
             self.last_heard = now;
             self.probing = false;
+            self.trace(Traffic::Received(&bytes));
             match self.version {
                 None => self.greet(&bytes),
                 Some(version) => {
@@ -460,6 +510,7 @@ impl Session {
             self.send(&Message::new(version, xid, Body::Error(error)));
             return self.closed = Some(closed);
         };
+        self.trace(Traffic::Negotiated { version, allowed, peer });
         self.version = Some(version);
         self.async_config = default_async(version);
         self.update_interest();
@@ -559,6 +610,7 @@ impl Session {
     /// Appends an encoded message to the output.
     fn put(&mut self, message: &[u8]) {
         self.copy(message);
+        self.trace(Traffic::Sent(message));
         self.output.extend_from_slice(message);
     }
 

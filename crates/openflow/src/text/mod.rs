@@ -1,13 +1,14 @@
 //! The text syntax of flows: that of ovs-ofctl(8), ovs-fields(7) and ovs-actions(7), in both directions.
 //!
 //! [`matching`] reads and writes matches, [`actions`] actions and instructions, [`flow`] whole flows and
-//! flow-mods, [`subfield`] parts of fields. What a field's value looks like is declared in
-//! [`packet::flow::text`].
+//! flow-mods, [`subfield`] parts of fields. [`message`] writes whole messages, for logs. What a field's value looks like
+//! is declared in [`packet::flow::text`].
 
 pub mod actions;
 mod arguments;
 pub mod flow;
 pub mod matching;
+pub mod message;
 pub mod subfield;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use packet::flow::text::{NoNames, number};
 pub use actions::{ACTIONS, format_actions, format_instructions, parse_actions, parse_instructions};
 pub use flow::{format_flow_entry, format_flow_stats, parse_flow_mod, parse_flow_mod_line, parse_flow_stats_request};
 pub use matching::{format_match, parse_match};
+pub use message::format_message;
 pub use packet::flow::text::PortNames;
 
 /// How deeply actions may nest in text (`clone`, `ct(exec())`, `write_actions`).

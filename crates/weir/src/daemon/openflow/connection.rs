@@ -12,10 +12,9 @@ use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::{ControllerState, Peers};
+use super::{ControllerState, Peers, message_log};
 use crate::config::desired::Controller;
 use crate::connections::Slot;
-use crate::timer::Timer;
 use crate::turn;
 
 /// How long a peer may read nothing while there is something to read.
@@ -52,13 +51,16 @@ pub async fn run(
     let wake = Arc::new(Notify::new());
     let waker = wake.clone();
     session.set_waker(Arc::new(move || waker.notify_one()));
+    session.set_tracer(message_log::tracer(name));
     if kind == ConnectionKind::Controller {
         let point = state.snoop_point.clone();
         session.set_snoop(Box::new(move |message| point.copy(message)));
     }
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
-    let ended = pump(&mut stream, session, &wake, &peers.timer, &mut counted, slot).await;
+    let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
+    report_flow_mods(&mut session, peers, name, true);
+    drop(session);
     drop(counted);
     // A stream that keeps bytes back lets go of them, and a peer that speaks TLS is told that this is the end.
     let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
@@ -131,12 +133,14 @@ impl Drop for Counted<'_> {
 
 async fn pump(
     stream: &mut Box<dyn Stream>,
-    mut session: Session,
+    session: &mut Session,
     wake: &Notify,
-    timer: &Timer,
+    name: &str,
     counted: &mut Counted<'_>,
     slot: Option<&Slot>,
 ) -> Result<(), String> {
+    let peers = counted.peers;
+    let timer = &peers.timer;
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
     // When the peer last took something, or had nothing to take.
@@ -153,7 +157,8 @@ async fn pump(
         } else {
             session.poll(now);
         }
-        counted.update(&session);
+        counted.update(session);
+        report_flow_mods(session, peers, name, false);
         if let Some(reason) = session.closed() {
             // The peer is told what it did wrong.
             let _ = tokio::time::timeout(Duration::from_secs(1), writer.write_all(session.output())).await;
@@ -167,7 +172,7 @@ async fn pump(
             progress = tokio::time::Instant::now();
         }
         if let Some(slot) = slot {
-            tell(slot, &session, &mut known);
+            tell(slot, session, &mut known);
         }
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
@@ -197,6 +202,13 @@ async fn pump(
                 return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
             }
         }
+    }
+}
+
+/// Logs how many flow-mods have come, when that is due.
+fn report_flow_mods(session: &mut Session, peers: &Peers, name: &str, ends: bool) {
+    if let Some(report) = session.flow_mod_report(peers.timer.now(), ends) {
+        tracing::info!(target: "connmgr", "{}<->{name}: {report}", peers.bridge.name());
     }
 }
 

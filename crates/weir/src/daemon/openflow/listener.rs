@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ofproto::connection::ConnectionKind;
@@ -69,6 +70,9 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(64)
 }
 
+/// How many connections of Unix sockets there have been, for their names.
+static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
@@ -87,7 +91,9 @@ impl Listener {
         match self {
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Accepted::Plain(Box::new(stream)), "unix".into()))
+                // Such peers have no address: they are counted, as in Open vSwitch.
+                let number = ACCEPTED.fetch_add(1, Ordering::Relaxed);
+                Ok((Accepted::Plain(Box::new(stream)), format!("unix#{number}")))
             }
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;

@@ -11,6 +11,7 @@
 //! - `controller`: controllers that Weir connects to
 //! - `in_band`: what a bridge needs to reach its controllers through itself
 //! - `listener`: listening sockets
+//! - `message_log`: their messages in the log
 //! - `snoop`: copies of a controller's messages, for who asks for them
 
 use std::cell::{Cell, RefCell};
@@ -37,6 +38,7 @@ mod connection;
 mod controller;
 mod in_band;
 mod listener;
+mod message_log;
 mod snoop;
 
 /// Sends requests to the [`Manager`]. Its methods wait for the answer, so they are not for the
