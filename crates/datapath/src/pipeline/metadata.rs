@@ -132,15 +132,21 @@ impl Metadata {
     /// As [`take_tunnelled`](Metadata::take_tunnelled), where the tunnel's block is in place.
     #[inline(always)]
     pub fn finish_tunnelled(&mut self, i: usize, in_port: PortNo, rest: &TunnelledRest) {
-        let [a, b, c, d] = in_port.0.to_be_bytes();
-        self.common[i] = [0; COMMON_WORDS];
-        self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        self.finish_plain(i, in_port);
         let [a, b, c, d] = rest.packet_type.to_be_bytes();
         self.common[i][PACKET_TYPE / 2] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
-        self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
         if rest.options.len != 0 {
             self.take_options(i, &rest.options);
         }
+    }
+
+    /// As [`finish_tunnelled`](Metadata::finish_tunnelled), for a frame of Ethernet that came without options.
+    #[inline(always)]
+    pub fn finish_plain(&mut self, i: usize, in_port: PortNo) {
+        let [a, b, c, d] = in_port.0.to_be_bytes();
+        self.common[i] = [0; COMMON_WORDS];
+        self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
     }
 
     #[inline(never)]
