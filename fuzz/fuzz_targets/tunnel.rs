@@ -7,6 +7,7 @@ use tunnel::config::{BarePayload, FlowLabel};
 use tunnel::header::{Header, Protocol};
 use tunnel::metadata::receive;
 use tunnel::outer::{Decapsulated, Prepared, Verify, decapsulate};
+use tunnel::plain;
 
 const PROTOCOLS: [Protocol; 13] = [
     Protocol::Vxlan { group_policy: false },
@@ -35,6 +36,15 @@ fuzz_target!(|data: &[u8]| {
         received.map(|received| (received.start, received.end)),
         result.map(|result| (result.start, result.end))
     );
+    // So does the shortest one.
+    if verify.ip {
+        let ethertype = if packet.first().is_some_and(|version| version >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
+        let frame = [&[0; 12], &ethertype[..], packet].concat();
+        let mut key = Key::default();
+        if let Some(range) = plain::receive(&frame, protocol, verify.transport, key.tunnel_mut()) {
+            assert_eq!(Ok((range.start - 14, range.end - 14)), result.map(|result| (result.start, result.end)));
+        }
+    }
     let Ok(Decapsulated { outer, header, start, end }) = result else { return };
     let payload = &packet[start..end];
     let Ok(prepared) = Prepared::new(&[], &outer, protocol, &header) else { return };

@@ -10,6 +10,7 @@
 //! | [`outer`] | the IP and UDP headers below, [`outer::encapsulate`] and [`outer::decapsulate`] |
 //! | [`ecn`] | what becomes of congestion marks (RFC 6040) |
 //! | [`metadata`] | what a packet carries along from its tunnel, or towards it |
+//! | [`plain`] | both at once, for received packets like most |
 //! | [`config`] | the options of a tunnel port, from text and to text |
 //! | [`send`] | from a port and metadata to headers |
 //! | [`matching`] | which port a packet has come through |
@@ -27,6 +28,7 @@ pub mod matching;
 pub mod metadata;
 pub mod options;
 pub mod outer;
+pub mod plain;
 pub mod send;
 pub use header::srv6;
 

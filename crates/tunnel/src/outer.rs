@@ -125,7 +125,7 @@ impl PlainUdp {
 
 /// Whether the checksum of a header without options is right. A sum of words does not depend on the order of their bytes (RFC 1071 section 2).
 #[inline]
-fn sums_up(header: &ipv4::Header) -> bool {
+pub(crate) fn sums_up(header: &ipv4::Header) -> bool {
     let words = header.as_bytes().as_chunks::<4>().0;
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let sum = (sum >> 32) + (sum & 0xffff_ffff);

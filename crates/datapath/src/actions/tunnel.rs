@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +22,7 @@ use tunnel::Malformed;
 use tunnel::header::{Payload, Protocol};
 use tunnel::outer::{self, Each, Prepared, Verify};
 use tunnel::send::SourcePorts;
-use tunnel::{ecn, metadata};
+use tunnel::{ecn, metadata, plain};
 use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
@@ -210,6 +211,18 @@ fn has_ports(proto: u8) -> bool {
 }
 
 impl Decapsulation {
+    /// As [`pop`](Decapsulation::pop), for a packet like most, for which no work is left to do. `None` says nothing of the packet but that it
+    /// is not like most.
+    #[inline(always)]
+    pub fn pop_plain(&self, packet: &mut Packet, block: &mut block::Tunnel) -> Option<()> {
+        let Range { start, end } = plain::receive(packet.data(), self.protocol, !is_verified(packet.offload()), block)?;
+        packet.truncate(end);
+        packet.pull_front(start);
+        // Whatever is known of a checksum was about the outer packet.
+        *packet.offload_mut() = Offload::NONE;
+        Some(())
+    }
+
     /// Takes the headers away. Returns the port that receives the packet, or why it is dropped. What the headers said becomes
     /// `block` and `rest`.
     #[inline]
@@ -226,10 +239,7 @@ impl Decapsulation {
             Some([0x08, 0x00] | [0x86, 0xdd]) => 14,
             _ => return Err(reason(Malformed::Carrier)),
         };
-        // A checksum that is still to be completed is one that this host has just made; with that of an inner header to be completed, it
-        // is right.
-        let transport = offload.flags & (Offload::NEEDS_CSUM | Offload::DATA_VALID) == 0;
-        let verify = Verify { ip: true, transport };
+        let verify = Verify { ip: true, transport: !is_verified(&offload) };
         let (mut protocol, mut port) = (self.protocol, self.port);
         if let (Protocol::Gre, Some(erspan)) = (protocol, self.erspan)
             && outer::carries_erspan(&frame[start..])
@@ -284,6 +294,13 @@ impl Decapsulation {
         }
         Ok(port)
     }
+}
+
+/// Whether the checksum of an outer packet needs no look. One that is still to be completed is one that this host has just made; with that of
+/// an inner header to be completed, it is right.
+#[inline(always)]
+fn is_verified(offload: &Offload) -> bool {
+    offload.flags & (Offload::NEEDS_CSUM | Offload::DATA_VALID) != 0
 }
 
 /// Completes what is left to do for an outer frame, so that its headers can be taken away, and calls `emit` with each result.

@@ -36,6 +36,11 @@ impl Executor {
         for (at, packet) in packets.iter_mut().enumerate() {
             // Packets stay where they are, and what is known of them is written where it belongs: nothing is read soon that was just
             // written in other pieces.
+            if pop.pop_plain(packet, batch.metadata.tunnel_mut(left)).is_some() {
+                batch.metadata.finish_plain(left, pop.port);
+                left += 1;
+                continue;
+            }
             match pop.pop(packet, batch.metadata.tunnel_mut(left), &mut self.tunnelled.rest) {
                 Ok(_) => {
                     batch.metadata.finish_tunnelled(left, pop.port, &self.tunnelled.rest);

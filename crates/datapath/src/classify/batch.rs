@@ -177,7 +177,7 @@ pub fn classify_recirculated<S: Simd>(
     let LookupContext { list, table, worker, .. } = at;
     let vlan_limit = meta.vlan_limit;
     let (metadata, headers, counted) = meta.parts_for_scan();
-    let scan = rescan(&list.plan, packets, metadata, counted, vlan_limit, headers);
+    let scan = rescan(simd, &list.plan, packets, metadata, counted, vlan_limit, headers);
     let cache = &mut caches.headers;
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;

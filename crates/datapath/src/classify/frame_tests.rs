@@ -27,7 +27,7 @@ use crate::upcall::FlowId;
 const IN_PORT: PortNo = PortNo(3);
 
 /// A frame from a few choices, so that frames often share headers.
-fn frame(choice: [u8; 8]) -> Vec<u8> {
+pub(super) fn frame(choice: [u8; 8]) -> Vec<u8> {
     let [kind, tag, src, dst, ports, tos, unusual, size] = choice;
     let mut f = vec![2, 0, 0, 0, 0, dst & 1, 2, 0, 0, 0, 0, src & 1];
     match tag & 7 {
@@ -107,7 +107,7 @@ fn frame(choice: [u8; 8]) -> Vec<u8> {
     f
 }
 
-fn mask(choice: u16) -> Mask {
+pub(super) fn mask(choice: u16) -> Mask {
     let mut mask = Mask::wildcard();
     let parts = [
         (Field::DlType, 0xffff),

@@ -7,6 +7,7 @@
 use packet::flow::{Block, BlockId, Blocks, block};
 use packet::{BATCH_SIZE, Key};
 
+use crate::classify::cpu::simd::Simd;
 use crate::port_no::PortNo;
 
 /// The blocks of a key that do not come from the frame.
@@ -131,15 +132,21 @@ impl Metadata {
     /// As [`take_tunnelled`](Metadata::take_tunnelled), where the tunnel's block is in place.
     #[inline(always)]
     pub fn finish_tunnelled(&mut self, i: usize, in_port: PortNo, rest: &TunnelledRest) {
-        let [a, b, c, d] = in_port.0.to_be_bytes();
-        self.common[i] = [0; COMMON_WORDS];
-        self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        self.finish_plain(i, in_port);
         let [a, b, c, d] = rest.packet_type.to_be_bytes();
         self.common[i][PACKET_TYPE / 2] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
-        self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
         if rest.options.len != 0 {
             self.take_options(i, &rest.options);
         }
+    }
+
+    /// As [`finish_tunnelled`](Metadata::finish_tunnelled), for a frame of Ethernet that came without options.
+    #[inline(always)]
+    pub fn finish_plain(&mut self, i: usize, in_port: PortNo) {
+        let [a, b, c, d] = in_port.0.to_be_bytes();
+        self.common[i] = [0; COMMON_WORDS];
+        self.common[i][0] = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
     }
 
     #[inline(never)]
@@ -197,18 +204,19 @@ impl Metadata {
 
     /// Whether two packets have the same metadata.
     #[inline(always)]
-    pub fn is_same(&self, i: usize, j: usize) -> bool {
-        self.common[i] == self.common[j]
+    pub fn is_same<S: Simd>(&self, simd: S, i: usize, j: usize) -> bool {
+        let common = self.common[i].iter().zip(&self.common[j]).fold(0, |differ, (a, b)| differ | a ^ b);
+        common == 0
             && self.present[i].0 == self.present[j].0
-            && (self.present[i].0 == Blocks::COMMON.0 || self.has_same_blocks(i, j))
+            && (self.present[i].0 == Blocks::COMMON.0 || self.has_same_blocks(simd, i, j))
     }
 
     #[inline(always)]
-    fn has_same_blocks(&self, i: usize, j: usize) -> bool {
+    fn has_same_blocks<S: Simd>(&self, simd: S, i: usize, j: usize) -> bool {
         match &self.blocks {
             Some(blocks) if self.present[i].0 == Blocks::COMMON.with(BlockId::Tunnel).0 => {
-                let (a, b) = (blocks[i][TUNNEL].words(), blocks[j][TUNNEL].words());
-                a.iter().zip(b).fold(0, |differ, (a, b)| differ | a ^ b) == 0
+                let (one, other) = (simd.load_bytes(&blocks[i][TUNNEL].0), simd.load_bytes(&blocks[j][TUNNEL].0));
+                !simd.differs_at_all(one, other)
             }
             _ => self.has_same_of_any(i, j),
         }
@@ -372,6 +380,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::classify::cpu::simd::Portable;
 
     const FIELDS: [Field; 8] = [
         Field::InPortOxm,
@@ -428,10 +437,10 @@ mod tests {
             // The input port is that of the stage, and addresses come from the frame.
             let differs = (1..7).any(|f| matched[f] && a[f] != b[f]);
             prop_assert_eq!(same, !differs);
-            prop_assert_eq!(metadata.is_same(0, 1), a[..7] == b[..7] || {
+            prop_assert_eq!(metadata.is_same(Portable, 0, 1), a[..7] == b[..7] || {
                 // A block of zeros that is present is not the same as none.
                 metadata.common[0] == metadata.common[1] && metadata.present[0].0 == metadata.present[1].0
-                    && metadata.has_same_blocks(0, 1)
+                    && metadata.has_same_blocks(Portable, 0, 1)
             });
         }
     }
