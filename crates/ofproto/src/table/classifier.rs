@@ -152,12 +152,20 @@ struct Row<R> {
     /// The one of highest priority.
     best: Arc<R>,
     /// The rest, by priority, descending.
-    rest: Vec<Arc<R>>,
+    rest: Box<[Arc<R>]>,
 }
 
 impl<R> Row<R> {
     fn iter(&self) -> impl Iterator<Item = &Arc<R>> {
         std::iter::once(&self.best).chain(&self.rest)
+    }
+
+    /// Changes the rest. Few rows have one, so all have two words for it instead of three.
+    fn change_rest<T>(&mut self, change: impl FnOnce(&mut Vec<Arc<R>>) -> T) -> T {
+        let mut rest = std::mem::take(&mut self.rest).into_vec();
+        let result = change(&mut rest);
+        self.rest = rest.into();
+        result
     }
 
     /// The rule at a position; the best one is at zero.
@@ -399,11 +407,12 @@ impl<R: Classified> Subtable<R> {
                 Ok(0) => Some(std::mem::replace(&mut row.best, rule)),
                 Ok(i) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
                 Err(0) => {
-                    row.rest.insert(0, std::mem::replace(&mut row.best, rule));
+                    let second = std::mem::replace(&mut row.best, rule);
+                    row.change_rest(|rest| rest.insert(0, second));
                     None
                 }
                 Err(i) => {
-                    row.rest.insert(i - 1, rule);
+                    row.change_rest(|rest| rest.insert(i - 1, rule));
                     None
                 }
             };
@@ -419,7 +428,7 @@ impl<R: Classified> Subtable<R> {
         *self.priorities.entry(rule.priority()).or_default() += 1;
         let layout = &self.layout;
         let rehash = |row: &Row<R>| layout.hash_all(&row.best.pattern().values);
-        self.rows.insert_unique(hash, Row { best: rule, rest: Vec::new() }, rehash);
+        self.rows.insert_unique(hash, Row { best: rule, rest: Box::default() }, rehash);
         None
     }
 
@@ -434,10 +443,10 @@ impl<R: Classified> Subtable<R> {
             self.priorities.remove(&priority);
         }
         if index > 0 {
-            return Some(row.rest.remove(index - 1));
+            return Some(row.change_rest(|rest| rest.remove(index - 1)));
         }
         if !row.rest.is_empty() {
-            let next = row.rest.remove(0);
+            let next = row.change_rest(|rest| rest.remove(0));
             return Some(std::mem::replace(&mut row.best, next));
         }
         let (row, _) = entry.remove();
