@@ -15,22 +15,25 @@ use packet::{Key, Mask};
 /// Most that a thread keeps of each kind.
 const KEPT: usize = 64;
 
+/// What a thread keeps of one kind. The boxes are what is used again.
+pub type Kept<T> = RefCell<Vec<Box<T>>>;
+
 /// What is used again.
 pub trait Recycle: Default + 'static {
     /// Where the present thread keeps some.
-    fn kept() -> &'static LocalKey<RefCell<Vec<Box<Self>>>>;
+    fn kept() -> &'static LocalKey<Kept<Self>>;
 
     /// Empties it, as a new one is.
     fn reset(&mut self);
 }
 
 thread_local! {
-    static KEYS: RefCell<Vec<Box<Key>>> = const { RefCell::new(Vec::new()) };
-    static MASKS: RefCell<Vec<Box<Mask>>> = const { RefCell::new(Vec::new()) };
+    static KEYS: Kept<Key> = const { Kept::new(Vec::new()) };
+    static MASKS: Kept<Mask> = const { Kept::new(Vec::new()) };
 }
 
 impl Recycle for Key {
-    fn kept() -> &'static LocalKey<RefCell<Vec<Box<Key>>>> {
+    fn kept() -> &'static LocalKey<Kept<Key>> {
         &KEYS
     }
 
@@ -41,7 +44,7 @@ impl Recycle for Key {
 }
 
 impl Recycle for Mask {
-    fn kept() -> &'static LocalKey<RefCell<Vec<Box<Mask>>>> {
+    fn kept() -> &'static LocalKey<Kept<Mask>> {
         &MASKS
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bundle` | Messages that take effect together |
 //! | `check` | Whether instructions and actions can be carried out |
+//! | `deletion` | Deletes of many flows, in pieces |
 //! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
 //! | `groups` | Group-mods, group descriptions and statistics |
 //! | `meters` | Meter-mods, meter configurations and statistics |
@@ -17,6 +18,7 @@
 
 mod bundle;
 pub(crate) mod check;
+mod deletion;
 mod flows;
 mod groups;
 pub(crate) mod meters;
@@ -53,6 +55,7 @@ use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
 
 pub use bundle::Bundled;
+pub use deletion::Deletion;
 pub(crate) use flows::Filter;
 pub use walk::FlowWalk;
 

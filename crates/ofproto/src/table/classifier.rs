@@ -136,6 +136,8 @@ struct Subtable<R> {
     mask: Mask,
     layout: Arc<Layout>,
     rows: HashTable<Row<R>>,
+    /// Number of rules.
+    len: usize,
     /// For every stage but the last, how many rows there are for each hash of the stages so far.
     stages: Vec<hashbrown::HashMap<u64, u32, foldhash::fast::RandomState>>,
     /// How many rules there are of each priority.
@@ -232,6 +234,7 @@ impl<R: Classified> Classifier<R> {
             return replaced;
         }
         self.len += 1;
+        subtable.len += 1;
         let (values, prefixes) = (rule.pattern(), subtable.prefixes);
         for (trie, (len, (field, _))) in self.tries.iter_mut().zip(prefixes.into_iter().zip(TRIES)) {
             if len > 0 {
@@ -249,6 +252,7 @@ impl<R: Classified> Classifier<R> {
         let subtable = self.subtables.get_mut(number)?;
         let removed = subtable.remove(pattern, priority)?;
         self.len -= 1;
+        subtable.len -= 1;
         for (trie, (len, (field, _))) in self.tries.iter_mut().zip(subtable.prefixes.into_iter().zip(TRIES)) {
             if len > 0 {
                 trie.remove(pattern.key().get(field) as u32, len);
@@ -292,6 +296,12 @@ impl<R: Classified> Classifier<R> {
     /// Whether a rule can match only packets that the wanted ones include, by the masks alone.
     pub fn may_be_within(&self, wanted: &Within) -> bool {
         self.subtables.iter().any(|subtable| includes(&subtable.mask, &wanted.mask))
+    }
+
+    /// How many rules have masks with which they can be among the wanted ones.
+    pub fn len_within(&self, wanted: &Within) -> usize {
+        let subtables = self.subtables.iter().filter(|subtable| includes(&subtable.mask, &wanted.mask));
+        subtables.map(|subtable| subtable.len).sum()
     }
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.
@@ -383,7 +393,7 @@ impl<R: Classified> Subtable<R> {
         let ports = (mask.get(Field::TcpSrc) << 16 | mask.get(Field::TcpDst)) as u32;
         let stages = vec![Default::default(); layout.stages() - 1];
         let (rows, ports_trie) = (HashTable::new(), Trie::default());
-        Subtable { mask, layout, rows, stages, priorities: Default::default(), prefixes, ports, ports_trie }
+        Subtable { mask, layout, rows, len: 0, stages, priorities: Default::default(), prefixes, ports, ports_trie }
     }
 
     fn max_priority(&self) -> u16 {
