@@ -253,8 +253,10 @@ impl Switch {
 
     /// Makes `run` due.
     pub(crate) fn notify(&self) {
-        *self.due.lock() = true;
-        self.due_changed.notify_all();
+        // Who is told once of many changes takes all of them.
+        if !std::mem::replace(&mut *self.due.lock(), true) {
+            self.due_changed.notify_all();
+        }
     }
 
     /// Translates a made-up packet, and reports each step to `sink`. `None` where there is no such bridge.

@@ -20,6 +20,7 @@
 //! | [`packet_msg`] | Packet-in and packet-out |
 //! | [`port`] | Ports: description, changes, statistics |
 //! | [`queue`] | Queues of ports |
+//! | [`recycled`] | Keys and masks whose memory is used again |
 //! | [`stats`] | Multipart requests and replies |
 //! | [`switch`] | Features, configuration, roles |
 //! | [`table`] | Flow tables: description and configuration |
@@ -44,6 +45,7 @@ pub mod monitor;
 pub mod packet_msg;
 pub mod port;
 pub mod queue;
+pub mod recycled;
 pub mod stats;
 pub mod switch;
 pub mod table;

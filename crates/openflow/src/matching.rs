@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use packet::flow::field::Prereq;
 use packet::{Field, Key, Mask};
 
+use crate::recycled::Recycled;
 use crate::tun_metadata::{TunField, TunMatch, TunValue};
 use crate::types::OfPort;
 
@@ -16,9 +17,9 @@ use crate::types::OfPort;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Match {
     /// The values, zero where wildcarded.
-    pub key: Box<Key>,
+    pub key: Recycled<Key>,
     /// The bits that are matched.
-    pub mask: Box<Mask>,
+    pub mask: Recycled<Mask>,
     /// What is matched of tun_metadata fields, in their order, each once. In a bridge, key and mask have it instead: where the bridge's
     /// table says.
     pub tun_metadata: Vec<TunMatch>,

@@ -58,7 +58,7 @@ impl Bridge {
             let table = &mut bridge.tables[0];
             let any = Match::any();
             let pattern = table.rules.pattern(&any.key, &any.mask);
-            let normal = Instructions::apply(vec![Action::output(OfPort::NORMAL)]);
+            let normal = bridge.instructions.share(&Instructions::apply(vec![Action::output(OfPort::NORMAL)]));
             let normal = Arc::new(Rule::new(TableId(0), 0, pattern, normal, now));
             table.insert(normal.clone(), generation);
             changes.push(RuleChange { old: None, new: Some(normal), event: Some(FlowEvent::Added) });
@@ -124,7 +124,7 @@ impl Switch {
         let tlv = bridge.tlv.clone();
         let transaction = Transaction::resume(bridge, generation, now, changes);
         let affects_everything = transaction.affects_everything;
-        let (mut watchers, mut statuses) = (Vec::new(), Vec::new());
+        let (mut watchers, mut statuses, mut removes) = (Vec::new(), Vec::new(), false);
         let affects_flows = if succeeded {
             let (changes, affects_flows) = transaction.commit();
             watchers = forwarding
@@ -135,6 +135,7 @@ impl Switch {
             // Their counters are final when the change is in force.
             let final_at = if affects_flows { generation } else { 0 };
             for (rule, reason) in changes.into_iter().filter_map(RuleChange::removed) {
+                removes = true;
                 self.rule_removed((id, &tlv), rule, reason, now, final_at);
             }
             statuses = forwarding.bridges.get_mut(&id).map(BridgeState::vacancy_events).unwrap_or_default();
@@ -154,7 +155,10 @@ impl Switch {
             let subscribers = self.subscribers(id);
             statuses.iter().for_each(|status| subscribers.iter().for_each(|each| each.table_status(status)));
         }
-        self.notify();
+        // Where no datapath flow is out of date and nobody is to be told, the revalidators have nothing to do.
+        if affects_flows || affects_everything || removes {
+            self.notify();
+        }
     }
 }
 
@@ -276,7 +280,8 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
             transaction.remove(&victim, FlowRemovedReason::Eviction);
         }
     }
-    let mut rule = Rule::new(id, change.priority, pattern, change.instructions.clone(), now);
+    let instructions = transaction.bridge.instructions.share(&change.instructions);
+    let mut rule = Rule::new(id, change.priority, pattern, instructions, now);
     rule.cookie = change.new_cookie.unwrap_or_default();
     (rule.idle_timeout, rule.hard_timeout) = (change.idle_timeout, change.hard_timeout);
     (rule.importance, rule.flags) = (change.importance, change.flags);
@@ -308,9 +313,10 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
         let adds = change.new_cookie.is_some() && change.cookie.mask == 0;
         return if adds { add(transaction, change) } else { Ok(()) };
     }
+    let instructions = transaction.bridge.instructions.share(&change.instructions);
     for rule in found {
         let mut new = rule.successor();
-        new.set_instructions(change.instructions.clone());
+        new.set_instructions(instructions.clone());
         new.cookie = change.new_cookie.filter(|_| !change.keep_cookie).unwrap_or(rule.cookie);
         new.modified = now;
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bundle` | Messages that take effect together |
 //! | `check` | Whether instructions and actions can be carried out |
+//! | `deletion` | Deletes of many flows, in pieces |
 //! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
 //! | `groups` | Group-mods, group descriptions and statistics |
 //! | `in_band` | What is reached through the bridge itself, and the flows for it |
@@ -18,6 +19,7 @@
 
 mod bundle;
 pub(crate) mod check;
+mod deletion;
 mod flows;
 mod groups;
 mod in_band;
@@ -55,6 +57,7 @@ use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
 
 pub use bundle::Bundled;
+pub use deletion::Deletion;
 pub(crate) use flows::Filter;
 pub use walk::FlowWalk;
 

@@ -123,6 +123,11 @@ impl FlowWalk {
         rules
     }
 
+    /// The next rules, for who has locked the tables. They may be none although more follow.
+    pub(crate) fn next_of(&mut self, state: &BridgeState, most: usize) -> Option<Vec<Arc<Rule>>> {
+        (!self.tables.is_empty()).then(|| self.collect(state, most))
+    }
+
     fn collect(&mut self, state: &BridgeState, most: usize) -> Vec<Arc<Rule>> {
         let filter = Filter { out_port: self.request.out_port, out_group: self.request.out_group };
         let (mut rules, mut left) = (Vec::new(), LOOKED_AT);

@@ -103,7 +103,7 @@ pub(super) fn update(event: FlowEvent, rule: &Rule, tlv: &FieldTable, with_instr
         hard_timeout,
         cookie: rule.cookie,
         matching: rule.matching(tlv),
-        instructions: if with_instructions { rule.instructions.clone() } else { Instructions::default() },
+        instructions: if with_instructions { Instructions::clone(&rule.instructions) } else { Instructions::default() },
     }))
 }
 

@@ -56,7 +56,7 @@ use openflow::{
 };
 use packet::Time;
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, Deletion};
 use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
 use flow_mod_count::FlowModCount;
@@ -183,6 +183,8 @@ pub struct Session {
     output: BytesMut,
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
+    /// A delete of many flows that is not complete. No further request is looked at before it is.
+    deletion: Option<Deletion>,
     /// A barrier that is not passed. No further request is looked at before it is.
     barrier: Option<Barrier>,
     /// The latest change, of this connection's at least, that datapath flows may depend on.
@@ -238,6 +240,7 @@ impl Session {
             input: BytesMut::new(),
             output: BytesMut::new(),
             reply: None,
+            deletion: None,
             barrier: None,
             changed: 0,
             next_xid: 1,
@@ -373,12 +376,17 @@ impl Session {
     /// Whether more should be read from the peer: false while it does not read what it asked for, while it waits for a
     /// barrier, and while the workers are behind with its packets.
     pub fn wants_input(&self) -> bool {
-        let busy = self.reply.is_some() || self.barrier.is_some();
+        let busy = self.reply.is_some() || self.deletion.is_some() || self.barrier.is_some();
         self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
-    /// Whether more of a long answer can be made at once, by [`poll`](Session::poll).
+    /// Whether more of a long answer can be made, or more flows deleted, at once, by [`poll`](Session::poll).
     pub fn has_work(&self) -> bool {
+        self.closed.is_none() && (self.deletion.is_some() || self.can_answer())
+    }
+
+    /// Whether there is room for more of a long answer.
+    fn can_answer(&self) -> bool {
         self.closed.is_none() && self.reply.is_some() && self.output.len() < REPLY_LIMIT
     }
 
@@ -470,9 +478,18 @@ impl Session {
         }
     }
 
-    /// Goes on with an answer that is not complete, as long as there is room for it and steps are left.
+    /// Goes on with a delete or an answer that is not complete, as long as there is room for it and steps are left.
     fn go_on(&mut self, steps: &mut usize) {
-        while self.has_work()
+        while *steps > 0
+            && let Some(deletion) = &mut self.deletion
+        {
+            *steps -= 1;
+            if !deletion.remove_next() {
+                self.deletion = None;
+            }
+            self.changed = self.bridge.latest_change();
+        }
+        while self.can_answer()
             && *steps > 0
             && let Some(mut reply) = self.reply.take()
         {

@@ -128,7 +128,7 @@ impl Session {
 
     /// Weir buffers no packets: a flow-mod with a buffer id does its work and tells that the buffer is not there.
     fn flow_mod(&mut self, change: &FlowMod) -> Result<(), OfError> {
-        self.bridge.flow_mod(change)?;
+        self.deletion = self.bridge.begin_flow_mod(change)?;
         self.flow_mods.add(change.command, self.last_heard);
         if change.buffer_id.is_some() { Err(OfError::OFPBRC_BUFFER_UNKNOWN) } else { Ok(()) }
     }

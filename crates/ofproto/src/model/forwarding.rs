@@ -38,7 +38,7 @@ use crate::model::tunnels::Tunnels;
 use crate::model::underlay::Underlay;
 use crate::model::users::Users;
 use crate::model::vlan::PortVlan;
-use crate::table::Table;
+use crate::table::{InstructionSet, Table};
 
 /// Tables that exist.
 pub(crate) const TABLES: usize = 255;
@@ -148,6 +148,8 @@ pub(crate) struct BridgeState {
     pub learners: HashMap<Learned, u32>,
     /// Kinds of flows whose last such action was removed in the present transaction.
     pub orphaned: Vec<Learned>,
+    /// What the rules do.
+    pub instructions: InstructionSet,
     pub mirrors: Vec<MirrorState>,
     /// What the tun_metadata fields stand for.
     pub tlv: Arc<FieldTable>,
@@ -181,6 +183,7 @@ impl BridgeState {
             orphaned: Vec::new(),
             in_band: InBand::default(),
             hidden: HiddenFlows::default(),
+            instructions: InstructionSet::default(),
             watchers: Vec::new(),
             tlv: Arc::default(),
             config,

@@ -84,7 +84,8 @@ impl HiddenFlows {
             let known = self.rules.find(&pattern, purpose as u16);
             let queue = in_band.queue.filter(|_| purpose != Purpose::FailOpen).map(Action::SetQueue);
             let actions = queue.into_iter().chain([Action::output(OfPort::NORMAL)]).collect();
-            let mut rule = Rule::new(TableId(0), purpose as u16, pattern, Instructions::apply(actions), now);
+            let instructions = Arc::new(Instructions::apply(actions).into());
+            let mut rule = Rule::new(TableId(0), purpose as u16, pattern, instructions, now);
             if let Some(known) = known {
                 (rule.created, rule.stats) = (known.created, known.stats.clone());
             }

@@ -209,7 +209,7 @@ pub(crate) fn describe(mut key: Key, mut mask: Mask, table: &FieldTable) -> Matc
         set_present(key, 0);
         forget_bytes(key);
     }
-    Match { key: Box::new(key), mask: Box::new(mask), tun_metadata }
+    Match { key: key.into(), mask: mask.into(), tun_metadata }
 }
 
 /// What matches these fields, and all of their values.
@@ -327,7 +327,7 @@ mod tests {
             let mut out = String::new();
             format_match(
                 &mut out,
-                &describe(*matching.key, *matching.mask, &table()),
+                &describe(Key::clone(&matching.key), Mask::clone(&matching.mask), &table()),
                 FlowMod::DEFAULT_PRIORITY,
                 &NoNames,
             );
@@ -369,7 +369,7 @@ mod tests {
             let original = matching.clone();
             place(&mut matching, &table).unwrap();
             prop_assert!(matching.tun_metadata.is_empty() && matching.mask.0.present().has(BlockId::Pipeline));
-            let described = describe(*matching.key, *matching.mask, &table);
+            let described = describe(Key::clone(&matching.key), Mask::clone(&matching.mask), &table);
             prop_assert_eq!((&described.key, &described.mask), (&original.key, &original.mask));
             let [TunMatch::Value(described)] = &described.tun_metadata[..] else { panic!() };
             let len = table.get(index).unwrap().len();

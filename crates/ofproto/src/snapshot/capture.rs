@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use datapath::Datapath;
-use openflow::{OfPort, TableId};
+use openflow::{Instructions, OfPort, TableId};
 use packet::Time;
 use tunnel::fields::FieldTable;
 
@@ -165,7 +165,7 @@ fn describe_rule(rule: &Rule, tlv: &FieldTable, now: Time) -> FlowSection {
             idle_timeout: rule.idle_timeout,
             hard_timeout: rule.hard_timeout,
             matching: rule.matching(tlv),
-            instructions: rule.instructions.clone(),
+            instructions: Instructions::clone(&rule.instructions),
         },
     }
 }

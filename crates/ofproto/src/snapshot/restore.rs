@@ -237,7 +237,8 @@ impl Restoration<'_> {
         check_instructions(&spec.instructions, &spec.matching, Some(section.table), &Known::leniently(bridge, true))?;
         let pattern = table.rules.pattern(&spec.matching.key, &spec.matching.mask);
         let [created, modified, used] = section.ages.map(|age| self.ago(age));
-        let mut rule = Rule::new(section.table, spec.priority, pattern, spec.instructions, created);
+        let instructions = self.transaction.bridge.instructions.share(&spec.instructions);
+        let mut rule = Rule::new(section.table, spec.priority, pattern, instructions, created);
         rule.modified = modified;
         (rule.idle_timeout, rule.hard_timeout) = (spec.idle_timeout, spec.hard_timeout);
         (rule.cookie, rule.flags, rule.importance) = (section.cookie, section.flags, section.importance);

@@ -136,6 +136,8 @@ struct Subtable<R> {
     mask: Mask,
     layout: Arc<Layout>,
     rows: HashTable<Row<R>>,
+    /// Number of rules.
+    len: usize,
     /// For every stage but the last, how many rows there are for each hash of the stages so far.
     stages: Vec<hashbrown::HashMap<u64, u32, foldhash::fast::RandomState>>,
     /// How many rules there are of each priority.
@@ -152,12 +154,20 @@ struct Row<R> {
     /// The one of highest priority.
     best: Arc<R>,
     /// The rest, by priority, descending.
-    rest: Vec<Arc<R>>,
+    rest: Box<[Arc<R>]>,
 }
 
 impl<R> Row<R> {
     fn iter(&self) -> impl Iterator<Item = &Arc<R>> {
         std::iter::once(&self.best).chain(&self.rest)
+    }
+
+    /// Changes the rest. Few rows have one, so all have two words for it instead of three.
+    fn change_rest<T>(&mut self, change: impl FnOnce(&mut Vec<Arc<R>>) -> T) -> T {
+        let mut rest = std::mem::take(&mut self.rest).into_vec();
+        let result = change(&mut rest);
+        self.rest = rest.into();
+        result
     }
 
     /// The rule at a position; the best one is at zero.
@@ -224,6 +234,7 @@ impl<R: Classified> Classifier<R> {
             return replaced;
         }
         self.len += 1;
+        subtable.len += 1;
         let (values, prefixes) = (rule.pattern(), subtable.prefixes);
         for (trie, (len, (field, _))) in self.tries.iter_mut().zip(prefixes.into_iter().zip(TRIES)) {
             if len > 0 {
@@ -241,6 +252,7 @@ impl<R: Classified> Classifier<R> {
         let subtable = self.subtables.get_mut(number)?;
         let removed = subtable.remove(pattern, priority)?;
         self.len -= 1;
+        subtable.len -= 1;
         for (trie, (len, (field, _))) in self.tries.iter_mut().zip(subtable.prefixes.into_iter().zip(TRIES)) {
             if len > 0 {
                 trie.remove(pattern.key().get(field) as u32, len);
@@ -284,6 +296,12 @@ impl<R: Classified> Classifier<R> {
     /// Whether a rule can match only packets that the wanted ones include, by the masks alone.
     pub fn may_be_within(&self, wanted: &Within) -> bool {
         self.subtables.iter().any(|subtable| includes(&subtable.mask, &wanted.mask))
+    }
+
+    /// How many rules have masks with which they can be among the wanted ones.
+    pub fn len_within(&self, wanted: &Within) -> usize {
+        let subtables = self.subtables.iter().filter(|subtable| includes(&subtable.mask, &wanted.mask));
+        subtables.map(|subtable| subtable.len).sum()
     }
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.
@@ -375,7 +393,7 @@ impl<R: Classified> Subtable<R> {
         let ports = (mask.get(Field::TcpSrc) << 16 | mask.get(Field::TcpDst)) as u32;
         let stages = vec![Default::default(); layout.stages() - 1];
         let (rows, ports_trie) = (HashTable::new(), Trie::default());
-        Subtable { mask, layout, rows, stages, priorities: Default::default(), prefixes, ports, ports_trie }
+        Subtable { mask, layout, rows, len: 0, stages, priorities: Default::default(), prefixes, ports, ports_trie }
     }
 
     fn max_priority(&self) -> u16 {
@@ -399,11 +417,12 @@ impl<R: Classified> Subtable<R> {
                 Ok(0) => Some(std::mem::replace(&mut row.best, rule)),
                 Ok(i) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
                 Err(0) => {
-                    row.rest.insert(0, std::mem::replace(&mut row.best, rule));
+                    let second = std::mem::replace(&mut row.best, rule);
+                    row.change_rest(|rest| rest.insert(0, second));
                     None
                 }
                 Err(i) => {
-                    row.rest.insert(i - 1, rule);
+                    row.change_rest(|rest| rest.insert(i - 1, rule));
                     None
                 }
             };
@@ -419,7 +438,7 @@ impl<R: Classified> Subtable<R> {
         *self.priorities.entry(rule.priority()).or_default() += 1;
         let layout = &self.layout;
         let rehash = |row: &Row<R>| layout.hash_all(&row.best.pattern().values);
-        self.rows.insert_unique(hash, Row { best: rule, rest: Vec::new() }, rehash);
+        self.rows.insert_unique(hash, Row { best: rule, rest: Box::default() }, rehash);
         None
     }
 
@@ -434,10 +453,10 @@ impl<R: Classified> Subtable<R> {
             self.priorities.remove(&priority);
         }
         if index > 0 {
-            return Some(row.rest.remove(index - 1));
+            return Some(row.change_rest(|rest| rest.remove(index - 1)));
         }
         if !row.rest.is_empty() {
-            let next = row.rest.remove(0);
+            let next = row.change_rest(|rest| rest.remove(0));
             return Some(std::mem::replace(&mut row.best, next));
         }
         let (row, _) = entry.remove();

@@ -6,6 +6,7 @@
 //! | [`classifier`] | Finds the rule for a key, by tuple space search |
 //! | [`listing`] | The rules of a table in an order that survives changes |
 //! | `changes` | The latest changes of a table |
+//! | `instructions` | What rules do, equal lists once |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
 //! | `trie` | Prefixes of addresses and ports |
@@ -15,6 +16,7 @@
 mod changes;
 pub mod classifier;
 mod eviction;
+mod instructions;
 mod layout;
 pub mod listing;
 mod order;
@@ -33,6 +35,7 @@ use openflow::{Cookie, TableReason};
 
 pub use changes::RuleChanges;
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
+pub use instructions::{InstructionSet, RuleInstructions};
 pub use listing::{Listing, Place};
 pub use rule::{Caps, Rule, RuleStats};
 pub use settings::{TableSettings, TableState};

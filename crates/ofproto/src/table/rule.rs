@@ -10,7 +10,8 @@ use packet::Time;
 use packet::flow::block::{BlockId, Pipeline};
 use tunnel::fields::FieldTable;
 
-use super::classifier::{Classified, Conjunction, Pattern};
+use super::classifier::{Classified, Pattern};
+use super::instructions::RuleInstructions;
 
 /// A flow. It never changes but for its counters: a modification replaces it by one with the same
 /// counters.
@@ -32,8 +33,8 @@ pub struct Rule {
     pub importance: u16,
     /// Flags.
     pub flags: FlowModFlags,
-    /// Instructions.
-    pub instructions: Instructions,
+    /// Instructions. Rules of a bridge that have the same share them.
+    pub instructions: Arc<RuleInstructions>,
     /// When it was added.
     pub created: Time,
     /// When it was added or last modified; the hard timeout counts from here.
@@ -42,7 +43,6 @@ pub struct Rule {
     pub stats: Arc<RuleStats>,
     /// Its number in the listing of its table; zero until it enters the table. Written by whoever changes the table.
     number: AtomicU64,
-    conjunctions: Box<[Conjunction]>,
     /// What `fin_timeout` has made of the timeouts; only where the rule has such an action.
     caps: Option<Arc<Caps>>,
 }
@@ -79,8 +79,13 @@ fn capped(timeout: u16, cap: u16) -> u16 {
 
 impl Rule {
     /// A rule that is about to be added at `now`.
-    pub fn new(table: TableId, priority: u16, pattern: Pattern, instructions: Instructions, now: Time) -> Rule {
-        let conjunctions = conjunctions(&instructions);
+    pub fn new(
+        table: TableId,
+        priority: u16,
+        pattern: Pattern,
+        instructions: Arc<RuleInstructions>,
+        now: Time,
+    ) -> Rule {
         let caps = has_fin_timeout(&instructions.apply).then(Arc::default);
         Rule {
             table,
@@ -96,7 +101,6 @@ impl Rule {
             modified: now,
             stats: Arc::new(RuleStats::new(now)),
             number: AtomicU64::new(0),
-            conjunctions,
             caps,
         }
     }
@@ -108,15 +112,13 @@ impl Rule {
             instructions: self.instructions.clone(),
             stats: self.stats.clone(),
             number: AtomicU64::new(0),
-            conjunctions: self.conjunctions.clone(),
             caps: self.caps.clone(),
             ..*self
         }
     }
 
     /// Replaces the instructions of a rule that is not in a table yet.
-    pub fn set_instructions(&mut self, instructions: Instructions) {
-        self.conjunctions = conjunctions(&instructions);
+    pub fn set_instructions(&mut self, instructions: Arc<RuleInstructions>) {
         if self.caps.is_none() && has_fin_timeout(&instructions.apply) {
             self.caps = Some(Arc::default());
         }
@@ -162,7 +164,7 @@ impl Rule {
             byte_count: self.stats.bytes(),
             flags: self.flags,
             importance: self.importance,
-            instructions: self.instructions.clone(),
+            instructions: Instructions::clone(&self.instructions),
         }
     }
 
@@ -210,8 +212,8 @@ impl Classified for Rule {
         &self.pattern
     }
 
-    fn conjunctions(&self) -> &[Conjunction] {
-        &self.conjunctions
+    fn conjunctions(&self) -> &[super::Conjunction] {
+        &self.instructions.conjunctions
     }
 }
 
@@ -221,14 +223,6 @@ fn has_fin_timeout(actions: &[Action]) -> bool {
         Action::Clone(inner) => has_fin_timeout(inner),
         _ => false,
     })
-}
-
-fn conjunctions(instructions: &Instructions) -> Box<[Conjunction]> {
-    let parts = instructions.apply.iter().filter_map(|action| match *action {
-        Action::Conjunction { id, clause, n_clauses } => Some(Conjunction { id, clause, n_clauses }),
-        _ => None,
-    });
-    parts.collect()
 }
 
 /// Counters of a rule. Whoever credits packets adds to them; anybody may read them.

@@ -22,29 +22,38 @@ impl Answer {
 }
 
 /// The trie. Each prefix is counted, so that equal ones may be added and removed independently.
-#[derive(Debug, Default)]
+///
+/// A table of a million rules has millions of nodes, and a walk waits for each of them to come from memory. So they are
+/// small, lie in one vector, and name each other by number.
+#[derive(Debug)]
 pub struct Trie {
-    root: Option<Box<Node>>,
+    nodes: Vec<Node>,
+    root: u32,
+    /// The first of the nodes that are free; each names the next one as its first child.
+    free: u32,
 }
 
+/// The number of no node.
+const NONE: u32 = u32::MAX;
+
 /// A path-compressed edge: `len` bits, left-aligned in `bits`, lead here from the parent.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Node {
     bits: u32,
-    len: u8,
     /// Prefixes that end exactly here.
     rules: u32,
-    children: [Option<Box<Node>>; 2],
+    children: [u32; 2],
+    len: u8,
 }
 
 impl Node {
-    fn leaf(prefix: u32, at: u8, len: u8) -> Box<Node> {
-        let bits = keep(shl(prefix, at), len - at);
-        Box::new(Node { bits, len: len - at, rules: 1, children: [None, None] })
+    /// What leads to a prefix of `len` bits from bit `at` on.
+    fn leaf(prefix: u32, at: u8, len: u8) -> Node {
+        Node { bits: keep(shl(prefix, at), len - at), len: len - at, rules: 1, children: [NONE; 2] }
     }
 
     fn is_leaf(&self) -> bool {
-        self.children.iter().all(Option::is_none)
+        self.children == [NONE; 2]
     }
 
     /// How many bits of the edge equal those of `value` from bit `at` on.
@@ -66,38 +75,50 @@ fn bit(value: u32, at: u8) -> usize {
     (shl(value, at) >> 31) as usize
 }
 
+impl Default for Trie {
+    fn default() -> Trie {
+        Trie { nodes: Vec::new(), root: NONE, free: NONE }
+    }
+}
+
 impl Trie {
     /// Adds a prefix of `len` bits, 1 to 32.
     pub fn insert(&mut self, prefix: u32, len: u8) {
-        let mut edge = &mut self.root;
-        let mut at = 0;
-        while let Some(node) = edge {
+        let (mut at, mut parent, mut number) = (0, None, self.root);
+        while number != NONE {
+            let node = &mut self.nodes[number as usize];
             let equal = node.equal_bits(prefix, at).min(len - at);
             at += equal;
             if equal < node.len {
-                split(node, equal, prefix, at, len);
-                return;
+                let above = self.split(number, equal, prefix, at, len);
+                return self.set_child(parent, above);
             }
             if at == len {
                 node.rules += 1;
                 return;
             }
-            edge = &mut edge.as_mut().expect("just seen").children[bit(prefix, at)];
+            let side = bit(prefix, at);
+            parent = Some((number, side));
+            number = node.children[side];
         }
-        *edge = Some(Node::leaf(prefix, at, len));
+        let leaf = self.add(Node::leaf(prefix, at, len));
+        self.set_child(parent, leaf);
     }
 
     /// Removes a prefix that was inserted before.
     pub fn remove(&mut self, prefix: u32, len: u8) {
-        remove_below(&mut self.root, prefix, 0, len);
+        self.root = self.remove_below(self.root, prefix, 0, len);
+        if self.root == NONE {
+            *self = Trie::default();
+        }
     }
 
     /// What the trie says about the first `width` bits of `value`.
     pub fn lookup(&self, value: u32, width: u8) -> Answer {
         let (mut at, mut lengths) = (0, 0);
-        let mut edge = self.root.as_deref();
+        let mut number = self.root;
         let mut last = None;
-        while let Some(node) = edge {
+        while let Some(node) = self.nodes.get(number as usize) {
             let equal = node.equal_bits(value, at);
             at += equal;
             if equal < node.len {
@@ -111,7 +132,7 @@ impl Trie {
                 return Answer { bits: width, lengths };
             }
             last = Some(node);
-            edge = node.children[bit(value, at)].as_deref();
+            number = node.children[bit(value, at)];
         }
         // The branch that is not there: one more bit excludes its sibling, where there is one.
         let sibling = last.is_some_and(|node| !node.is_leaf());
@@ -121,49 +142,80 @@ impl Trie {
     /// Whether no prefix is left.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        self.root.is_none()
+        self.root == NONE
     }
-}
 
-/// Splits the edge of `node` after `equal` bits, and adds the branch for `prefix` unless it ends there.
-fn split(node: &mut Box<Node>, equal: u8, prefix: u32, at: u8, len: u8) {
-    let parent = Node { bits: keep(node.bits, equal), len: equal, rules: u32::from(at == len), children: [None, None] };
-    let mut old = std::mem::replace(node, Box::new(parent));
-    let side = bit(old.bits, equal);
-    old.bits = shl(old.bits, equal);
-    old.len -= equal;
-    node.children[side] = Some(old);
-    if at < len {
-        node.children[1 - side] = Some(Node::leaf(prefix, at, len));
+    fn add(&mut self, node: Node) -> u32 {
+        let number = self.free;
+        if number == NONE {
+            self.nodes.push(node);
+            return self.nodes.len() as u32 - 1;
+        }
+        self.free = self.nodes[number as usize].children[0];
+        self.nodes[number as usize] = node;
+        number
     }
-}
 
-fn remove_below(edge: &mut Option<Box<Node>>, prefix: u32, at: u8, len: u8) {
-    let Some(node) = edge else { return };
-    if node.equal_bits(prefix, at) < node.len || at + node.len > len {
-        return;
+    fn release(&mut self, number: u32) {
+        self.nodes[number as usize].children[0] = self.free;
+        self.free = number;
     }
-    let at = at + node.len;
-    if at == len {
-        node.rules = node.rules.saturating_sub(1);
-    } else {
-        remove_below(&mut node.children[bit(prefix, at)], prefix, at, len);
-    }
-    prune(edge);
-}
 
-/// Drops a node that no prefix ends at and that has no two branches, merging its only child into it.
-fn prune(edge: &mut Option<Box<Node>>) {
-    let Some(node) = edge else { return };
-    if node.rules > 0 || node.children.iter().all(Option::is_some) {
-        return;
+    /// Sets a child of a node, or the root.
+    fn set_child(&mut self, parent: Option<(u32, usize)>, child: u32) {
+        match parent {
+            Some((parent, side)) => self.nodes[parent as usize].children[side] = child,
+            None => self.root = child,
+        }
     }
-    let child = node.children.iter_mut().find_map(Option::take);
-    *edge = child.map(|mut child| {
-        child.bits = node.bits | child.bits >> node.len;
-        child.len += node.len;
+
+    /// Splits the edge of a node after `equal` bits, and adds the branch for `prefix` unless it ends there. Returns the
+    /// node that comes before.
+    fn split(&mut self, number: u32, equal: u8, prefix: u32, at: u8, len: u8) -> u32 {
+        let old = &mut self.nodes[number as usize];
+        let side = bit(old.bits, equal);
+        let mut above =
+            Node { bits: keep(old.bits, equal), len: equal, rules: u32::from(at == len), children: [NONE; 2] };
+        old.bits = shl(old.bits, equal);
+        old.len -= equal;
+        above.children[side] = number;
+        if at < len {
+            above.children[1 - side] = self.add(Node::leaf(prefix, at, len));
+        }
+        self.add(above)
+    }
+
+    /// Removes a prefix from a subtree. Returns what takes the place of its root.
+    fn remove_below(&mut self, number: u32, prefix: u32, at: u8, len: u8) -> u32 {
+        let Some(&node) = self.nodes.get(number as usize) else { return number };
+        if node.equal_bits(prefix, at) < node.len || at + node.len > len {
+            return number;
+        }
+        let at = at + node.len;
+        if at == len {
+            let rules = &mut self.nodes[number as usize].rules;
+            *rules = rules.saturating_sub(1);
+        } else {
+            let side = bit(prefix, at);
+            let child = self.remove_below(node.children[side], prefix, at, len);
+            self.nodes[number as usize].children[side] = child;
+        }
+        self.pruned(number)
+    }
+
+    /// What takes the place of a node: its only child where no prefix ends at it, and nothing where it has none.
+    fn pruned(&mut self, number: u32) -> u32 {
+        let node = self.nodes[number as usize];
+        if node.rules > 0 || !node.children.contains(&NONE) {
+            return number;
+        }
+        self.release(number);
+        let Some(child) = node.children.into_iter().find(|&child| child != NONE) else { return NONE };
+        let merged = &mut self.nodes[child as usize];
+        merged.bits = node.bits | merged.bits >> node.len;
+        merged.len += node.len;
         child
-    });
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +241,17 @@ mod tests {
         trie.remove(0x0a00_0000, 8);
         trie.remove(0x0a01_0000, 16);
         assert!(trie.is_empty());
+    }
+
+    #[test]
+    fn memory_of_removed_prefixes_is_used_again() {
+        let mut trie = Trie::default();
+        trie.insert(0xc000_0000, 8);
+        for n in 0..1000u32 {
+            trie.insert(n << 8, 24);
+            trie.remove(n << 8, 24);
+        }
+        assert_eq!(trie.nodes.len(), 3, "one that stays, one that came and went, and where they parted");
     }
 
     proptest! {

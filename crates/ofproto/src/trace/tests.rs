@@ -20,7 +20,7 @@ fn bed(flows: &[&str]) -> Bed {
 }
 
 fn key(flow: &str) -> Key {
-    *parse_match(flow, &NoNames).unwrap().key
+    Key::clone(&parse_match(flow, &NoNames).unwrap().key)
 }
 
 fn explain(bed: &Bed, flow: &str, generate: bool) -> Trace {

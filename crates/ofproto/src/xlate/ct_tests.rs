@@ -27,7 +27,7 @@ fn bed(flows: &[&str]) -> Bed {
 }
 
 fn key(flow: &str) -> Key {
-    *parse_match(flow, &NoNames).unwrap().key
+    Key::clone(&parse_match(flow, &NoNames).unwrap().key)
 }
 
 /// A translation.

@@ -177,7 +177,7 @@ fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<
     }
     let mut matching = openflow::text::parse_match(text, names).map_err(|error| error.to_string())?;
     place(&mut matching);
-    let mut key = *matching.key;
+    let mut key = Key::clone(&matching.key);
     if matching.mask.is_wild(Field::InPortOxm) {
         key.common_mut().in_port = openflow::OfPort::ANY.0.into();
     }

@@ -177,7 +177,11 @@ async fn pump(
         tokio::select! {
             read = reader.read(&mut input), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
-                Ok(n) => session.receive(&input[..n], timer.now()),
+                Ok(n) => {
+                    session.receive(&input[..n], timer.now());
+                    // Other tasks run, however much the peer sends.
+                    tokio::task::yield_now().await;
+                }
                 Err(e) => return closed(e),
             },
             written = writer.write(session.output()), if waiting => match written {
