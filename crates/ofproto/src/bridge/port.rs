@@ -149,23 +149,13 @@ impl Bridge {
             let flows = datapath.remove_ports(&dp_ports)?;
             self.switch.credit_last(flows);
         }
-        self.forget_neighbours(&states);
+        // Those of the bridge itself stay: its own port is taken away where it gets other options, and comes again.
+        let others = states.iter().filter(|state| state.port != OfPort::LOCAL);
+        self.switch.forget_neighbours(others.map(|state| &*state.name));
         self.switch.ports_removed.store(true, SeqCst);
         self.switch.notify();
         states.iter().for_each(|state| self.switch.port_status(self.id, PortReason::Delete, state));
         Ok(())
-    }
-
-    /// Forgets the neighbours that are known by ports that go.
-    fn forget_neighbours(&self, going: &[PortState]) {
-        let mut neighbours = self.switch.underlay.netstate.neighbours.lock();
-        let before = neighbours.generation();
-        going.iter().for_each(|state| neighbours.flush(Some(&state.name)));
-        let changed = neighbours.generation() != before;
-        drop(neighbours);
-        if changed {
-            self.switch.netstate_changed();
-        }
     }
 
     /// Replaces the device of a port, which has gone. The port keeps its number, its settings

@@ -35,6 +35,7 @@ impl Switch {
         let bridge = self.bridge(name).ok_or_else(|| Error::NoSuchBridge(name.to_owned()))?;
         let ports: Vec<OfPort> = bridge.ports().into_iter().map(|port| port.port).collect();
         bridge.remove_ports(&ports)?;
+        self.forget_neighbours([name].into_iter());
         let mut forwarding = self.forwarding.write();
         forwarding.bridges.remove(&bridge.id());
         forwarding.touch();
@@ -42,6 +43,18 @@ impl Switch {
         self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
         self.revalidate();
         Ok(())
+    }
+
+    /// Forgets the neighbours that are known by ports or bridges that go.
+    pub(crate) fn forget_neighbours<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        let mut neighbours = self.underlay.netstate.neighbours.lock();
+        let before = neighbours.generation();
+        names.for_each(|name| neighbours.flush(Some(name)));
+        let changed = neighbours.generation() != before;
+        drop(neighbours);
+        if changed {
+            self.netstate_changed();
+        }
     }
 
     /// The bridge with this name.

@@ -381,7 +381,13 @@ fn neighbours_go_with_their_port() {
     netstate.neighbours.lock().set("eth0", ip(THEIRS), THEIR_MAC, Told::Heard, now);
     host.phy.remove_port(OfPort(1)).unwrap();
     assert_eq!(netstate.neighbours.lock().look("eth0", ip(THEIRS), now), None);
-    assert!(netstate.neighbours.lock().look("br-phy", ip(THEIRS), now).is_some());
+    let known = || netstate.neighbours.lock().look("br-phy", ip(THEIRS), now).is_some();
+    assert!(known());
+    // The bridge's own port goes where it gets other options.
+    host.phy.remove_port(OfPort::LOCAL).unwrap();
+    assert!(known());
+    host.bed.switch.remove_bridge("br-phy").unwrap();
+    assert!(!known());
 }
 
 #[test]
