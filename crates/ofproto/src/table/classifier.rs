@@ -7,7 +7,7 @@
 //!
 //! 1. a subtable is searched in stages (`layout`): where no rule agrees in the first stages, the
 //!    later ones stay wildcards;
-//! 2. tries over the IPv4 addresses tell that no rule of a subtable can match, from a few leading bits;
+//! 2. tries over the addresses tell that no rule of a subtable can match, from a few leading bits;
 //! 3. a trie over the ports of a subtable does the same when only the last stage disagrees.
 //!
 //! Which bits these are agrees with OVS, whose megaflows are what people compare ours with.
@@ -16,12 +16,12 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use packet::flow::block::{BlockId, Common};
+use packet::flow::block::{BlockId, Common, L3};
 use packet::{Field, Key, Mask};
 
 use super::layout::Layout;
 use super::order::Ordered;
-use super::trie::{Answer, Trie};
+use super::trie::{Answer, Trie, Word};
 
 /// What the classifier needs to know of a rule.
 pub trait Classified {
@@ -113,11 +113,92 @@ impl Within {
     }
 }
 
-/// Fields with a trie for the whole classifier: the field, and the word of the common block it is in.
-const TRIES: [(Field, usize); 2] = [
-    (Field::NwDst, std::mem::offset_of!(Common, nw_dst) / 8),
-    (Field::NwSrc, std::mem::offset_of!(Common, nw_src) / 8),
+/// A field with a trie for the whole classifier.
+#[derive(Clone, Copy)]
+struct Prefixed {
+    field: Field,
+    /// Where it begins.
+    block: BlockId,
+    word: usize,
+}
+
+const fn ipv4(field: Field, offset: usize) -> Prefixed {
+    Prefixed { field, block: BlockId::Common, word: offset / 8 }
+}
+
+const fn ipv6(field: Field, offset: usize) -> Prefixed {
+    Prefixed { field, block: BlockId::L3, word: offset / 8 }
+}
+
+const IPV4: [Prefixed; 2] = [
+    ipv4(Field::NwDst, std::mem::offset_of!(Common, nw_dst)),
+    ipv4(Field::NwSrc, std::mem::offset_of!(Common, nw_src)),
 ];
+
+const IPV6: [Prefixed; 2] = [
+    ipv6(Field::Ipv6Dst, std::mem::offset_of!(L3, ipv6_dst)),
+    ipv6(Field::Ipv6Src, std::mem::offset_of!(L3, ipv6_src)),
+];
+
+/// Values of fields with tries.
+trait Value: Word + Into<u128> {
+    fn of(value: u128) -> Self;
+}
+
+impl Value for u32 {
+    fn of(value: u128) -> u32 {
+        value as u32
+    }
+}
+
+impl Value for u128 {
+    fn of(value: u128) -> u128 {
+        value
+    }
+}
+
+/// The tries of some fields, and which of them lookups use.
+#[derive(Default)]
+struct Tries<W> {
+    of: [Trie<W>; 2],
+    unused: [bool; 2],
+}
+
+/// What tries have said of a key: nothing, where they were not asked.
+type Answers<W> = [Option<Answer<W>>; 2];
+
+impl<W: Value> Tries<W> {
+    fn insert(&mut self, fields: [Prefixed; 2], lens: [u8; 2], values: &Key) {
+        for (trie, (len, at)) in self.of.iter_mut().zip(lens.into_iter().zip(fields)).filter(|(_, (len, _))| *len > 0) {
+            trie.insert(W::of(values.get(at.field)), len);
+        }
+    }
+
+    fn remove(&mut self, fields: [Prefixed; 2], lens: [u8; 2], values: &Key) {
+        for (trie, (len, at)) in self.of.iter_mut().zip(lens.into_iter().zip(fields)).filter(|(_, (len, _))| *len > 0) {
+            trie.remove(W::of(values.get(at.field)), len);
+        }
+    }
+
+    /// A trie that is not used excludes nothing.
+    fn answers(&self) -> Answers<W> {
+        self.unused.map(|unused| unused.then_some(Answer { bits: 0, lengths: W::ALL }))
+    }
+
+    /// Whether no rule has a prefix of this length that covers the key, as is seen without looking at more bits.
+    fn exclude(&self, i: usize, field: Field, len: u8, key: &Key, wc: &mut Mask, answers: &mut Answers<W>) -> bool {
+        let answer = *answers[i].get_or_insert_with(|| self.of[i].lookup(W::of(key.get(field)), W::BITS));
+        if answer.covers(len) {
+            return false;
+        }
+        let bits = W::ALL.keep(answer.bits);
+        let excluded = answer.bits <= len || W::of(wc.get(field)) & bits == bits;
+        if excluded {
+            wc.add(field, bits.into());
+        }
+        excluded
+    }
+}
 
 /// A set of rules with priorities.
 pub struct Classifier<R> {
@@ -125,9 +206,8 @@ pub struct Classifier<R> {
     subtables: Ordered<Subtable<R>>,
     /// Number in `subtables` for each mask.
     by_mask: hashbrown::HashMap<Mask, u32, foldhash::fast::RandomState>,
-    tries: [Trie; 2],
-    /// Which of the tries lookups use.
-    tries_used: [bool; 2],
+    ipv4: Tries<u32>,
+    ipv6: Tries<u128>,
     len: usize,
 }
 
@@ -142,11 +222,11 @@ struct Subtable<R> {
     stages: Vec<hashbrown::HashMap<u64, u32, foldhash::fast::RandomState>>,
     /// How many rules there are of each priority.
     priorities: std::collections::BTreeMap<u16, u32>,
-    /// Prefix length of each field of [`TRIES`] in the mask; zero where it is not a prefix.
-    prefixes: [u8; 2],
+    /// Prefix length of each field of [`IPV4`] and [`IPV6`] in the mask; zero where it is not a prefix.
+    prefixes: [[u8; 2]; 2],
     /// Mask over the source and destination port, and the trie over them.
     ports: u32,
-    ports_trie: Trie,
+    ports_trie: Trie<u32>,
 }
 
 /// The rules that share mask and values.
@@ -195,8 +275,8 @@ impl<R: Classified> Default for Classifier<R> {
         Classifier {
             subtables: Ordered::default(),
             by_mask: Default::default(),
-            tries: Default::default(),
-            tries_used: [true; 2],
+            ipv4: Tries::default(),
+            ipv6: Tries::default(),
             len: 0,
         }
     }
@@ -205,7 +285,8 @@ impl<R: Classified> Default for Classifier<R> {
 impl<R: Classified> Classifier<R> {
     /// Says for which fields lookups tell prefixes apart by few bits; `None` for all that they can.
     pub fn use_prefixes(&mut self, fields: Option<&[Field]>) {
-        self.tries_used = TRIES.map(|(field, _)| fields.is_none_or(|fields| fields.contains(&field)));
+        let unused = |at: Prefixed| fields.is_some_and(|fields| !fields.contains(&at.field));
+        (self.ipv4.unused, self.ipv6.unused) = (IPV4.map(unused), IPV6.map(unused));
     }
 
     /// Number of rules.
@@ -235,11 +316,11 @@ impl<R: Classified> Classifier<R> {
         }
         self.len += 1;
         subtable.len += 1;
-        let (values, prefixes) = (rule.pattern(), subtable.prefixes);
-        for (trie, (len, (field, _))) in self.tries.iter_mut().zip(prefixes.into_iter().zip(TRIES)) {
-            if len > 0 {
-                trie.insert(values.key().get(field) as u32, len);
-            }
+        let prefixes = subtable.prefixes;
+        if prefixes != [[0; 2]; 2] {
+            let values = rule.pattern().key();
+            self.ipv4.insert(IPV4, prefixes[0], &values);
+            self.ipv6.insert(IPV6, prefixes[1], &values);
         }
         let priority = subtable.max_priority();
         self.subtables.set_priority(number, priority);
@@ -253,10 +334,11 @@ impl<R: Classified> Classifier<R> {
         let removed = subtable.remove(pattern, priority)?;
         self.len -= 1;
         subtable.len -= 1;
-        for (trie, (len, (field, _))) in self.tries.iter_mut().zip(subtable.prefixes.into_iter().zip(TRIES)) {
-            if len > 0 {
-                trie.remove(pattern.key().get(field) as u32, len);
-            }
+        let prefixes = subtable.prefixes;
+        if prefixes != [[0; 2]; 2] {
+            let values = pattern.key();
+            self.ipv4.remove(IPV4, prefixes[0], &values);
+            self.ipv6.remove(IPV6, prefixes[1], &values);
         }
         if subtable.rows.is_empty() {
             if let Some(gone) = self.subtables.remove(number) {
@@ -321,15 +403,19 @@ impl<R: Classified> Classifier<R> {
     }
 
     fn search(&self, key: &Key, wc: &mut Mask, conjunctive: bool) -> Option<&Arc<R>> {
-        // A trie that is not used excludes nothing.
-        let mut answers = self.tries_used.map(|used| (!used).then_some(Answer { bits: 0, lengths: u32::MAX }));
+        let mut prefixes = Prefixes {
+            ipv4: &self.ipv4,
+            ipv6: &self.ipv6,
+            answers: (self.ipv4.answers(), self.ipv6.answers()),
+            dl_type: key.common().dl_type.get(),
+        };
         let mut best: Option<&Arc<R>> = None;
         let mut soft: Vec<(&Row<R>, usize)> = Vec::new();
         for subtable in self.subtables.iter() {
             if best.is_some_and(|best| best.priority() >= subtable.max_priority()) {
                 break;
             }
-            let Some(row) = subtable.lookup(key, wc, &self.tries, &mut answers) else { continue };
+            let Some(row) = subtable.lookup(key, wc, &mut prefixes) else { continue };
             if best.is_some_and(|best| best.priority() >= row.best.priority()) {
                 continue;
             }
@@ -389,7 +475,8 @@ impl<R: Classified> Classifier<R> {
 
 impl<R: Classified> Subtable<R> {
     fn new(mask: Mask, layout: Arc<Layout>) -> Subtable<R> {
-        let prefixes = TRIES.map(|(field, _)| prefix_len(mask.get(field) as u32));
+        let prefixes =
+            [IPV4.map(|at| prefix_len(mask.get(at.field) as u32)), IPV6.map(|at| prefix_len(mask.get(at.field)))];
         let ports = (mask.get(Field::TcpSrc) << 16 | mask.get(Field::TcpDst)) as u32;
         let stages = vec![Default::default(); layout.stages() - 1];
         let (rows, ports_trie) = (HashTable::new(), Trie::default());
@@ -477,16 +564,10 @@ impl<R: Classified> Subtable<R> {
     }
 
     /// The row that `key` belongs to. Adds to `wc` what was looked at.
-    fn lookup(
-        &self,
-        key: &Key,
-        wc: &mut Mask,
-        tries: &[Trie; 2],
-        answers: &mut [Option<Answer>; 2],
-    ) -> Option<&Row<R>> {
+    fn lookup(&self, key: &Key, wc: &mut Mask, prefixes: &mut Prefixes<'_>) -> Option<&Row<R>> {
         let mut basis = 0;
         for (stage, counts) in self.stages.iter().enumerate() {
-            if self.excluded(stage, key, wc, tries, answers) {
+            if self.excluded(stage, key, wc, prefixes) {
                 self.layout.fold_into(wc, stage);
                 return None;
             }
@@ -497,7 +578,7 @@ impl<R: Classified> Subtable<R> {
             }
         }
         let last = self.stages.len();
-        if self.excluded(last, key, wc, tries, answers) {
+        if self.excluded(last, key, wc, prefixes) {
             self.layout.fold_into(wc, last);
             return None;
         }
@@ -510,7 +591,7 @@ impl<R: Classified> Subtable<R> {
             let value = ports(key) & self.ports;
             let answer = self.ports_trie.lookup(value, 32);
             if !answer.covers(ports_len(self.ports)) {
-                add_ports(wc, self.ports & prefix_mask(answer.bits));
+                add_ports(wc, self.ports & u32::ALL.keep(answer.bits));
                 self.layout.fold_into(wc, last);
                 return None;
             }
@@ -521,34 +602,29 @@ impl<R: Classified> Subtable<R> {
 
     /// Whether a trie shows that no rule of this subtable can match, without looking at more bits than
     /// the subtable would. Adds to `wc` what was looked at.
-    fn excluded(
-        &self,
-        stage: usize,
-        key: &Key,
-        wc: &mut Mask,
-        tries: &[Trie; 2],
-        answers: &mut [Option<Answer>; 2],
-    ) -> bool {
-        for (i, (field, word)) in TRIES.into_iter().enumerate() {
-            let len = self.prefixes[i];
-            if len == 0 || !self.layout.stage_has(stage, BlockId::Common, word) {
-                continue;
-            }
-            if key.common().dl_type.get() != 0x0800 {
-                continue;
-            }
-            let answer = *answers[i].get_or_insert_with(|| tries[i].lookup(key.get(field) as u32, 32));
-            if answer.covers(len) {
-                continue;
-            }
-            let bits = prefix_mask(answer.bits);
-            if answer.bits <= len || wc.get(field) as u32 & bits == bits {
-                wc.add(field, bits.into());
-                return true;
-            }
+    fn excluded(&self, stage: usize, key: &Key, wc: &mut Mask, prefixes: &mut Prefixes<'_>) -> bool {
+        let is_here = |at: Prefixed, len: u8| len > 0 && self.layout.stage_has(stage, at.block, at.word);
+        let (ipv4, ipv6) = &mut prefixes.answers;
+        match prefixes.dl_type {
+            0x0800 => (0..2).any(|i| {
+                let len = self.prefixes[0][i];
+                is_here(IPV4[i], len) && prefixes.ipv4.exclude(i, IPV4[i].field, len, key, wc, ipv4)
+            }),
+            0x86dd => (0..2).any(|i| {
+                let len = self.prefixes[1][i];
+                is_here(IPV6[i], len) && prefixes.ipv6.exclude(i, IPV6[i].field, len, key, wc, ipv6)
+            }),
+            _ => false,
         }
-        false
     }
+}
+
+/// What a search knows of the prefixes in use.
+struct Prefixes<'a> {
+    ipv4: &'a Tries<u32>,
+    ipv6: &'a Tries<u128>,
+    answers: (Answers<u32>, Answers<u128>),
+    dl_type: u16,
 }
 
 /// The ids of the conjunctions of which every dimension is present, in the order in which they became
@@ -582,12 +658,9 @@ fn intersection(a: &Mask, b: &Mask) -> Mask {
 }
 
 /// Length of a prefix mask, zero where it is none.
-fn prefix_len(mask: u32) -> u8 {
-    if mask.leading_ones() + mask.trailing_zeros() >= 32 { mask.leading_ones() as u8 } else { 0 }
-}
-
-fn prefix_mask(len: u8) -> u32 {
-    !u32::MAX.checked_shr(len.into()).unwrap_or(0)
+fn prefix_len<W: Word>(mask: W) -> u8 {
+    let len = (!mask).leading_zeros();
+    if mask == W::ALL.keep(len) { len } else { 0 }
 }
 
 fn ports(key: &Key) -> u32 {

@@ -89,6 +89,24 @@ fn tries_spare_address_bits() {
 }
 
 #[test]
+fn tries_spare_bits_of_ipv6_addresses() {
+    let net = 0x2001_0db8u128 << 96;
+    let prefix = |dst: u128, len: u32| [(Field::DlType, 0x86dd, ALL), (Field::Ipv6Dst, dst, u128::MAX << (128 - len))];
+    let mut classifier = Classifier::default();
+    classifier.insert(rule(&classifier, 1, &prefix(net, 32)));
+    classifier.insert(rule(&classifier, 2, &prefix(net | 7 << 64, 64)));
+    let mut key = Key::new();
+    key.set(Field::DlType, 0x86dd);
+    key.set(Field::Ipv6Dst, net | 3 << 64 | 1);
+    for (prefixes, len) in [(None, 62), (Some(&[Field::Ipv6Src][..]), 64), (Some(&[Field::Ipv6Dst]), 62)] {
+        classifier.use_prefixes(prefixes);
+        let mut wc = base_mask(&key);
+        assert_eq!(classifier.lookup(&key, &mut wc).map(|rule| rule.priority), Some(1));
+        assert_eq!(wc.get(Field::Ipv6Dst), u128::MAX << (128 - len), "{prefixes:?}");
+    }
+}
+
+#[test]
 fn conjunctive_match() {
     let mut classifier = Classifier::default();
     let part = |fields: &[(Field, u128, u128)], clause| {
@@ -119,6 +137,11 @@ fn part() -> impl Strategy<Value = (Field, u128, u128)> {
         (prop_oneof![Just(0x0a000000u128), Just(0x0a010000), Just(0x0a010203), Just(0x8a010203)], 0u32..=32)
             .prop_map(move |(v, n)| (field, v, u128::from(u32::MAX.checked_shl(32 - n).unwrap_or(0))))
     };
+    let long = |field| {
+        let values = [0x2001_0db8u128 << 96, 0x2001_0db8 << 96 | 5 << 64, 0x2001_0db8 << 96 | 5 << 64 | 1, 1];
+        (proptest::sample::select(values.to_vec()), 0u32..=128)
+            .prop_map(move |(v, n)| (field, v, u128::MAX.checked_shl(128 - n).unwrap_or(0)))
+    };
     let ports = |field| {
         (prop_oneof![Just(80u128), Just(443), Just(0x8050)], prop_oneof![Just(ALL), Just(0xfff0), Just(0x0f)])
             .prop_map(move |(v, m)| (field, v, m))
@@ -130,10 +153,12 @@ fn part() -> impl Strategy<Value = (Field, u128, u128)> {
         prop_oneof![Just(0x1005u128), Just(0), Just(0x3005)].prop_map(|v| (Field::VlanTci, v, 0x1fff)),
         prefix(Field::NwSrc),
         prefix(Field::NwDst),
+        long(Field::Ipv6Src),
+        long(Field::Ipv6Dst),
         ports(Field::TcpSrc),
         ports(Field::TcpDst),
         prop_oneof![Just(6u128), Just(17)].prop_map(|v| (Field::NwProto, v, ALL)),
-        prop_oneof![Just(0x0800u128), Just(0x0806)].prop_map(|v| (Field::DlType, v, ALL)),
+        prop_oneof![Just(0x0800u128), Just(0x0806), Just(0x86dd)].prop_map(|v| (Field::DlType, v, ALL)),
     ]
 }
 
@@ -175,7 +200,7 @@ proptest! {
             for &(field, value, _) in &fields {
                 key.set(field, value);
             }
-            if key.common().dl_type.get() != 0x800 {
+            if !matches!(key.common().dl_type.get(), 0x800 | 0x86dd) {
                 key.set(Field::NwFrag, 0);
             }
             let mut wc = base_mask(&key);

@@ -1,23 +1,85 @@
-//! A binary trie over the prefixes of a 32-bit field, in host order with the first bit on the left.
+//! A binary trie over the prefixes of a field of 32 or 128 bits, in host order with the first bit on the left.
 //!
 //! It answers how many leading bits of a value have to be looked at to tell which prefix lengths in
 //! use could match it. The classifier needs this to skip subtables without matching all of an address
 //! (docs/decisions: "wildcards as OVS computes them").
 
+use std::fmt::Debug;
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+/// A value of a field with a trie.
+pub trait Word:
+    Copy + Debug + Eq + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
+{
+    /// Number of bits.
+    const BITS: u8;
+    /// No bit.
+    const ZERO: Self;
+    /// All bits.
+    const ALL: Self;
+
+    /// Moved to the left; nothing is left of it when that is by all bits or more.
+    fn shl(self, n: u8) -> Self;
+    /// Moved to the right, likewise.
+    fn shr(self, n: u8) -> Self;
+    /// Number of leading bits that are zero.
+    fn leading_zeros(self) -> u8;
+
+    /// The first `n` bits.
+    fn keep(self, n: u8) -> Self {
+        self & !Self::ALL.shr(n)
+    }
+
+    /// The bit at a place, from the left.
+    fn bit(self, at: u8) -> usize {
+        usize::from(at < Self::BITS && self.shl(at).leading_zeros() == 0)
+    }
+
+    /// The bit that stands for prefixes of a length of one or more.
+    fn length(len: u8) -> Self {
+        debug_assert!(len > 0);
+        let first = Self::ALL & !Self::ALL.shr(1);
+        first.shr(Self::BITS - len)
+    }
+}
+
+macro_rules! word {
+    ($($of:ty)*) => {$(
+        impl Word for $of {
+            const BITS: u8 = <$of>::BITS as u8;
+            const ZERO: $of = 0;
+            const ALL: $of = <$of>::MAX;
+
+            fn shl(self, n: u8) -> $of {
+                self.checked_shl(n.into()).unwrap_or(0)
+            }
+
+            fn shr(self, n: u8) -> $of {
+                self.checked_shr(n.into()).unwrap_or(0)
+            }
+
+            fn leading_zeros(self) -> u8 {
+                <$of>::leading_zeros(self) as u8
+            }
+        }
+    )*};
+}
+
+word!(u32 u128);
+
 /// The bits of a lookup that are known, and what follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Answer<W> {
     /// Leading bits of the value that the answer depends on.
     pub bits: u8,
     /// Bit `n - 1` is set when a prefix of length `n` in the trie covers the value.
-    pub lengths: u32,
+    pub lengths: W,
 }
 
-impl Answer {
+impl<W: Word> Answer<W> {
     /// Whether some prefix of this length covers the value. Length zero is not tracked.
     pub fn covers(&self, len: u8) -> bool {
-        debug_assert!(len > 0);
-        self.lengths & 1 << (len - 1) != 0
+        self.lengths & W::length(len) != W::ZERO
     }
 }
 
@@ -26,8 +88,8 @@ impl Answer {
 /// A table of a million rules has millions of nodes, and a walk waits for each of them to come from memory. So they are
 /// small, lie in one vector, and name each other by number.
 #[derive(Debug)]
-pub struct Trie {
-    nodes: Vec<Node>,
+pub struct Trie<W> {
+    nodes: Vec<Node<W>>,
     root: u32,
     /// The first of the nodes that are free; each names the next one as its first child.
     free: u32,
@@ -38,18 +100,18 @@ const NONE: u32 = u32::MAX;
 
 /// A path-compressed edge: `len` bits, left-aligned in `bits`, lead here from the parent.
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    bits: u32,
+struct Node<W> {
+    bits: W,
     /// Prefixes that end exactly here.
     rules: u32,
     children: [u32; 2],
     len: u8,
 }
 
-impl Node {
+impl<W: Word> Node<W> {
     /// What leads to a prefix of `len` bits from bit `at` on.
-    fn leaf(prefix: u32, at: u8, len: u8) -> Node {
-        Node { bits: keep(shl(prefix, at), len - at), len: len - at, rules: 1, children: [NONE; 2] }
+    fn leaf(prefix: W, at: u8, len: u8) -> Node<W> {
+        Node { bits: prefix.shl(at).keep(len - at), len: len - at, rules: 1, children: [NONE; 2] }
     }
 
     fn is_leaf(&self) -> bool {
@@ -57,33 +119,20 @@ impl Node {
     }
 
     /// How many bits of the edge equal those of `value` from bit `at` on.
-    fn equal_bits(&self, value: u32, at: u8) -> u8 {
-        ((self.bits ^ shl(value, at)).leading_zeros() as u8).min(self.len)
+    fn equal_bits(&self, value: W, at: u8) -> u8 {
+        (self.bits ^ value.shl(at)).leading_zeros().min(self.len)
     }
 }
 
-fn shl(value: u32, n: u8) -> u32 {
-    value.checked_shl(n.into()).unwrap_or(0)
-}
-
-/// The first `n` bits of `value`.
-fn keep(value: u32, n: u8) -> u32 {
-    value & !u32::MAX.checked_shr(n.into()).unwrap_or(0)
-}
-
-fn bit(value: u32, at: u8) -> usize {
-    (shl(value, at) >> 31) as usize
-}
-
-impl Default for Trie {
-    fn default() -> Trie {
+impl<W> Default for Trie<W> {
+    fn default() -> Trie<W> {
         Trie { nodes: Vec::new(), root: NONE, free: NONE }
     }
 }
 
-impl Trie {
-    /// Adds a prefix of `len` bits, 1 to 32.
-    pub fn insert(&mut self, prefix: u32, len: u8) {
+impl<W: Word> Trie<W> {
+    /// Adds a prefix of `len` bits, at least one.
+    pub fn insert(&mut self, prefix: W, len: u8) {
         let (mut at, mut parent, mut number) = (0, None, self.root);
         while number != NONE {
             let node = &mut self.nodes[number as usize];
@@ -97,7 +146,7 @@ impl Trie {
                 node.rules += 1;
                 return;
             }
-            let side = bit(prefix, at);
+            let side = prefix.bit(at);
             parent = Some((number, side));
             number = node.children[side];
         }
@@ -106,7 +155,7 @@ impl Trie {
     }
 
     /// Removes a prefix that was inserted before.
-    pub fn remove(&mut self, prefix: u32, len: u8) {
+    pub fn remove(&mut self, prefix: W, len: u8) {
         self.root = self.remove_below(self.root, prefix, 0, len);
         if self.root == NONE {
             *self = Trie::default();
@@ -114,8 +163,8 @@ impl Trie {
     }
 
     /// What the trie says about the first `width` bits of `value`.
-    pub fn lookup(&self, value: u32, width: u8) -> Answer {
-        let (mut at, mut lengths) = (0, 0);
+    pub fn lookup(&self, value: W, width: u8) -> Answer<W> {
+        let (mut at, mut lengths) = (0, W::ZERO);
         let mut number = self.root;
         let mut last = None;
         while let Some(node) = self.nodes.get(number as usize) {
@@ -126,13 +175,13 @@ impl Trie {
                 return Answer { bits: at + 1, lengths };
             }
             if node.rules > 0 {
-                lengths |= 1 << (at - 1);
+                lengths = lengths | W::length(at);
             }
             if at >= width {
                 return Answer { bits: width, lengths };
             }
             last = Some(node);
-            number = node.children[bit(value, at)];
+            number = node.children[value.bit(at)];
         }
         // The branch that is not there: one more bit excludes its sibling, where there is one.
         let sibling = last.is_some_and(|node| !node.is_leaf());
@@ -145,7 +194,7 @@ impl Trie {
         self.root == NONE
     }
 
-    fn add(&mut self, node: Node) -> u32 {
+    fn add(&mut self, node: Node<W>) -> u32 {
         let number = self.free;
         if number == NONE {
             self.nodes.push(node);
@@ -171,12 +220,12 @@ impl Trie {
 
     /// Splits the edge of a node after `equal` bits, and adds the branch for `prefix` unless it ends there. Returns the
     /// node that comes before.
-    fn split(&mut self, number: u32, equal: u8, prefix: u32, at: u8, len: u8) -> u32 {
+    fn split(&mut self, number: u32, equal: u8, prefix: W, at: u8, len: u8) -> u32 {
         let old = &mut self.nodes[number as usize];
-        let side = bit(old.bits, equal);
+        let side = old.bits.bit(equal);
         let mut above =
-            Node { bits: keep(old.bits, equal), len: equal, rules: u32::from(at == len), children: [NONE; 2] };
-        old.bits = shl(old.bits, equal);
+            Node { bits: old.bits.keep(equal), len: equal, rules: u32::from(at == len), children: [NONE; 2] };
+        old.bits = old.bits.shl(equal);
         old.len -= equal;
         above.children[side] = number;
         if at < len {
@@ -186,7 +235,7 @@ impl Trie {
     }
 
     /// Removes a prefix from a subtree. Returns what takes the place of its root.
-    fn remove_below(&mut self, number: u32, prefix: u32, at: u8, len: u8) -> u32 {
+    fn remove_below(&mut self, number: u32, prefix: W, at: u8, len: u8) -> u32 {
         let Some(&node) = self.nodes.get(number as usize) else { return number };
         if node.equal_bits(prefix, at) < node.len || at + node.len > len {
             return number;
@@ -196,7 +245,7 @@ impl Trie {
             let rules = &mut self.nodes[number as usize].rules;
             *rules = rules.saturating_sub(1);
         } else {
-            let side = bit(prefix, at);
+            let side = prefix.bit(at);
             let child = self.remove_below(node.children[side], prefix, at, len);
             self.nodes[number as usize].children[side] = child;
         }
@@ -212,7 +261,7 @@ impl Trie {
         self.release(number);
         let Some(child) = node.children.into_iter().find(|&child| child != NONE) else { return NONE };
         let merged = &mut self.nodes[child as usize];
-        merged.bits = node.bits | merged.bits >> node.len;
+        merged.bits = node.bits | merged.bits.shr(node.len);
         merged.len += node.len;
         child
     }
@@ -226,7 +275,7 @@ mod tests {
 
     #[test]
     fn bits_needed() {
-        let mut trie = Trie::default();
+        let mut trie = Trie::<u32>::default();
         assert_eq!(trie.lookup(0x0a00_0001, 32), Answer { bits: 0, lengths: 0 });
         trie.insert(0x0a00_0000, 8);
         // 11.0.0.1 differs in the eighth bit.
@@ -245,13 +294,33 @@ mod tests {
 
     #[test]
     fn memory_of_removed_prefixes_is_used_again() {
-        let mut trie = Trie::default();
+        let mut trie = Trie::<u32>::default();
         trie.insert(0xc000_0000, 8);
         for n in 0..1000u32 {
             trie.insert(n << 8, 24);
             trie.remove(n << 8, 24);
         }
         assert_eq!(trie.nodes.len(), 3, "one that stays, one that came and went, and where they parted");
+    }
+
+    /// What a trie of these prefixes, of which the first ones are removed again, says of a value.
+    fn check<W: Word>(prefixes: &[(W, u8)], removed: usize, value: W, noise: W) -> Result<(), TestCaseError> {
+        let mut trie = Trie::default();
+        for &(p, n) in prefixes {
+            trie.insert(p, n);
+        }
+        let gone = removed.min(prefixes.len());
+        for &(p, n) in &prefixes[..gone] {
+            trie.remove(p, n);
+        }
+        let left = &prefixes[gone..];
+        let covering = |v: W| left.iter().filter(move |&&(p, n)| v.keep(n) == p);
+        let lengths = |v: W| covering(v).fold(W::ZERO, |lengths, &(_, n)| lengths | W::length(n));
+        let answer = trie.lookup(value, W::BITS);
+        prop_assert_eq!(answer.lengths, lengths(value));
+        let other = value.keep(answer.bits) | noise.shr(answer.bits);
+        prop_assert_eq!(answer.lengths, lengths(other));
+        Ok(())
     }
 
     proptest! {
@@ -261,24 +330,21 @@ mod tests {
             prefixes in proptest::collection::vec((any::<u32>(), 1u8..=32), 0..20),
             removed in 0usize..20, value: u32, noise: u32, near in 0usize..20,
         ) {
-            let mut trie = Trie::default();
             // Few distinct high bytes, so that prefixes nest.
-            let prefixes: Vec<(u32, u8)> =
-                prefixes.into_iter().map(|(p, n)| (keep(p & 0x83ff_ffff, n), n)).collect();
-            for &(p, n) in &prefixes {
-                trie.insert(p, n);
-            }
-            let gone = removed.min(prefixes.len());
-            for &(p, n) in &prefixes[..gone] {
-                trie.remove(p, n);
-            }
-            let left = &prefixes[gone..];
-            let value = prefixes.get(near).map_or(value, |&(p, n)| p | value.checked_shr(n.into()).unwrap_or(0));
-            let lengths = |v: u32| left.iter().fold(0, |l, &(p, n)| l | u32::from(keep(v, n) == p) << (n - 1));
-            let answer = trie.lookup(value, 32);
-            prop_assert_eq!(answer.lengths, lengths(value));
-            let other = keep(value, answer.bits) | noise.checked_shr(answer.bits.into()).unwrap_or(0);
-            prop_assert_eq!(answer.lengths, lengths(other));
+            let prefixes: Vec<_> = prefixes.into_iter().map(|(p, n)| ((p & 0x83ff_ffff).keep(n), n)).collect();
+            let value = prefixes.get(near).map_or(value, |&(p, n)| p | value.shr(n));
+            check(&prefixes, removed, value, noise)?;
+        }
+
+        #[test]
+        fn long_prefixes_as_well(
+            prefixes in proptest::collection::vec((any::<u128>(), 1u8..=128), 0..20),
+            removed in 0usize..20, value: u128, noise: u128, near in 0usize..20,
+        ) {
+            let few = !(u128::MAX >> 1 & u128::MAX << 100);
+            let prefixes: Vec<_> = prefixes.into_iter().map(|(p, n)| ((p & few).keep(n), n)).collect();
+            let value = prefixes.get(near).map_or(value, |&(p, n)| p | value.shr(n));
+            check(&prefixes, removed, value, noise)?;
         }
     }
 }

@@ -41,6 +41,8 @@ fn prefixes(row: &Row) -> Option<Vec<Field>> {
     let field = |name: &&str| match *name {
         "nw_dst" | "ip_dst" => Some(Field::NwDst),
         "nw_src" | "ip_src" => Some(Field::NwSrc),
+        "ipv6_dst" => Some(Field::Ipv6Dst),
+        "ipv6_src" => Some(Field::Ipv6Src),
         _ => None,
     };
     (!names.is_empty()).then(|| names.iter().filter_map(field).collect())
