@@ -1,5 +1,6 @@
 //! Ports of a bridge: adding, removing, changing, showing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -71,7 +72,9 @@ impl Bridge {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),
         };
-        bridge.ports.insert(port, PortState { port, name, device, dp_port, config, vlan, created, told: None, patch });
+        let (queue_dscp, told) = (BTreeMap::new(), None);
+        let state = PortState { port, name, device, dp_port, config, vlan, queue_dscp, created, told, patch };
+        bridge.ports.insert(port, state);
         Ok(())
     }
 
@@ -200,6 +203,17 @@ impl Bridge {
             self.change_macs(|macs| macs.flush_learnt(port, now));
         }
         Ok(())
+    }
+
+    /// Changes the DSCP that IP packets have which are sent to queues of a port.
+    pub fn set_queue_dscp(&self, port: OfPort, dscp: BTreeMap<u32, u8>) -> Result<(), Error> {
+        let have = {
+            let forwarding = self.switch.forwarding.read();
+            let state = forwarding.bridges.get(&self.id).and_then(|bridge| bridge.ports.get(&port));
+            state.ok_or_else(|| self.no_such_port(port))?.queue_dscp == dscp
+        };
+        // A change has all flows translated again.
+        if have { Ok(()) } else { self.with_port(port, |state| state.queue_dscp = dscp) }
     }
 
     /// The port with this name.

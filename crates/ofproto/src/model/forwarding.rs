@@ -269,6 +269,8 @@ pub(crate) struct PortState {
     pub dp_port: Option<PortNo>,
     pub config: PortConfig,
     pub vlan: PortVlan,
+    /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
+    pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,
     /// What controllers were told last.
     pub told: Option<Box<PortDesc>>,

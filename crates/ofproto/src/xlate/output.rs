@@ -7,7 +7,7 @@ use packet::flow::BlockId;
 
 use super::packet_type;
 use super::trace::Event;
-use super::{Ctx, XlateError};
+use super::{Ctx, XlateError, is_ip};
 use crate::model::forwarding::{BridgeState, PortState};
 use crate::model::port::Device;
 
@@ -122,6 +122,25 @@ impl<'a> Ctx<'a, '_> {
             return self
                 .event(|| Event::Warning("the port sends Ethernet only, skipping output of a packet without it"));
         }
+        let is_patch = matches!(state.device, Device::Patch { .. });
+        if !is_patch && !state.queue_dscp.is_empty() {
+            return self.output_with_dscp(state);
+        }
+        self.send(state);
+    }
+
+    /// Sends an IP packet with the DSCP of its queue. What is sent next has its own.
+    fn output_with_dscp(&mut self, to: &'a PortState) {
+        self.wc.set_exact(Field::SkbPriority);
+        let queue = self.flow.common().skb_priority.get();
+        let Some(&dscp) = to.queue_dscp.get(&queue).filter(|_| is_ip(&self.flow)) else { return self.send(to) };
+        let tos = self.flow.common().nw_tos;
+        self.write(Field::IpDscp, dscp.into(), 0x3f);
+        self.send(to);
+        self.flow.common_mut().nw_tos = tos;
+    }
+
+    fn send(&mut self, state: &'a PortState) {
         match (&state.device, state.dp_port) {
             (Device::Patch { .. }, _) if self.mirror_max_len != super::mirror::WHOLE => {
                 self.event(|| Event::Warning("Mirror truncate to ODPP_NONE, skipping output"));

@@ -354,3 +354,32 @@ fn what_is_left_of_a_label_survives_revalidation() {
         bed.bridge.barrier();
     }
 }
+
+/// The DSCP of a queue is for what is sent to it, not for what is sent next, nor for a port whose queue has none.
+#[test]
+fn packets_have_the_dscp_of_their_queue() {
+    let bed = bed(&["actions=enqueue:2:1,output:3,enqueue:3:1,enqueue:2:7,set_queue:2,output:2,dec_ttl,output:4"]);
+    bed.bridge.set_queue_dscp(OfPort(2), [(1, 10), (2, 63)].into()).unwrap();
+    let frame = |tos, ttl| {
+        let header = build::Ipv4 { tos, ttl, proto: 17, ..build::Ipv4::default() };
+        build::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], &[], 0x0800, &header.packet(build::udp(7, 9, b"")))
+    };
+    for tos in [0x03, 0x2b, 0xff] {
+        let sent = bed.receive(OfPort(1), &frame(tos, 9));
+        let expected = [
+            (OfPort(2), frame(10 << 2 | 3, 9)),
+            (OfPort(2), frame(tos, 9)),
+            (OfPort(2), frame(63 << 2 | 3, 9)),
+            (OfPort(3), frame(tos, 9)),
+            (OfPort(3), frame(tos, 9)),
+            (OfPort(4), frame(tos, 8)),
+        ];
+        assert_eq!(sent, expected, "{tos:#x}");
+    }
+    // Nothing else has one.
+    let other = [&[2; 12][..], &[0x88, 0xb5], &[0; 46]].concat();
+    assert_eq!(bed.receive(OfPort(1), &other)[0], (OfPort(2), other.clone()));
+    bed.bridge.set_queue_dscp(OfPort(2), Default::default()).unwrap();
+    bed.bridge.barrier();
+    assert_eq!(bed.receive(OfPort(1), &frame(3, 9))[0], (OfPort(2), frame(3, 9)));
+}

@@ -322,6 +322,8 @@ pub struct Interface {
     pub mac: Option<ports::Mac>,
     /// Cores whose workers are to poll receive queues, by queue (`pmd-rxq-affinity`).
     pub rx_affinity: BTreeMap<usize, usize>,
+    /// What takes the place of the DSCP of IP packets that are sent to a queue, by queue.
+    pub queue_dscp: BTreeMap<u32, u8>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
     /// The port drops by itself what it can of it (`ingress-offload`).

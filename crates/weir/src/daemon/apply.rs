@@ -332,6 +332,7 @@ impl LiveSwitch {
             numbers.insert((bridge.name().to_owned(), name.to_owned()), port);
         }
         self.push_filter_down(name);
+        bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         self.pin(&bridge, port, interface)
     }
 
@@ -398,6 +399,7 @@ impl LiveSwitch {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
+        bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {

@@ -101,7 +101,7 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns {
         name: "Port",
-        read: &["cvlans", "interfaces", "name", "other_config", "tag", "trunks", "vlan_mode"],
+        read: &["cvlans", "interfaces", "name", "other_config", "qos", "tag", "trunks", "vlan_mode"],
         written: &["status"],
         without_effect: &[
             "bond_active_slave",
@@ -112,7 +112,6 @@ pub const TABLES: &[TableColumns] = &[
             "lacp",
             "mac",
             "protected",
-            "qos",
         ],
         keys: &["priority-tags", "qinq-ethtype"],
     },
@@ -199,6 +198,8 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], without_effect: &[], keys: &[] },
     TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], without_effect: &[], keys: &[] },
+    TableColumns { name: "QoS", read: &["queues"], written: &[], without_effect: &["other_config", "type"], keys: &[] },
+    TableColumns { name: "Queue", read: &["dscp"], written: &[], without_effect: &["other_config"], keys: &[] },
 ];
 
 /// What is asked of the server.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datapath::{AutoBalance, RxPolicy, Topology};
 use openflow::{Version, Versions};
-use ovsdb::{Replica, Row};
+use ovsdb::{Atom, Replica, Row};
 use ports::registry;
 
 use super::conntrack;
@@ -290,7 +290,9 @@ impl DatabaseState {
                 continue;
             }
             let Some(port_name) = port.string("name") else { continue };
-            if let Some(interfaces) = self.interfaces(&interfaces, dummies, rules) {
+            if let Some(mut interfaces) = self.interfaces(&interfaces, dummies, rules) {
+                let dscp = queue_dscp(replica, port);
+                interfaces.values_mut().for_each(|interface| interface.queue_dscp.clone_from(&dscp));
                 bridge.ports.insert(port_name.to_owned(), Port { vlans: vlans(port), interfaces });
             }
         }
@@ -397,6 +399,8 @@ impl DatabaseState {
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
+            // Of the port's, not its own.
+            queue_dscp: BTreeMap::new(),
             ingress_filter: ingress_filter(row),
             ingress_program: other("ingress-ebpf").map(|path| IngressProgram {
                 path: path.to_owned(),
@@ -507,6 +511,17 @@ fn device_kind(kind: &str, dummies: bool, dummy: Dummy) -> &str {
         ("", _) => "system",
         _ => kind,
     }
+}
+
+/// The DSCP of a port's queues, of those that have one.
+fn queue_dscp(replica: &Replica, port: &Row) -> BTreeMap<u32, u8> {
+    let Some(qos) = port.reference("qos").and_then(|uuid| replica.row("QoS", uuid)) else { return BTreeMap::new() };
+    let dscp = |pair: &(Atom, Atom)| {
+        let &(Atom::Integer(number), Atom::Uuid(uuid)) = pair else { return None };
+        let dscp = replica.row("Queue", uuid)?.integer("dscp")?;
+        Some((u32::try_from(number).ok()?, u8::try_from(dscp).ok().filter(|dscp| *dscp < 64)?))
+    };
+    qos.pairs("queues").iter().filter_map(dscp).collect()
 }
 
 fn vlans(port: &Row) -> Vlans {
