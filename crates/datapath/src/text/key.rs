@@ -339,7 +339,10 @@ impl<'a> Parser<'a> {
 
     fn finish(&mut self) {
         if let Some(implied) = self.implied.filter(|_| !self.untagged) {
-            self.key.common_mut().dl_type.set(implied);
+            // Of a packet without Ethernet, its own type says what it is.
+            let packet_type = self.key.common().packet_type.get();
+            let ethertype = if packet_type >> 16 == 1 { packet_type as u16 } else { implied };
+            self.key.common_mut().dl_type.set(ethertype);
             self.mask.common_mut().dl_type.set(u16::MAX);
             self.untagged = true;
         }

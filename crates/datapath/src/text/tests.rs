@@ -488,3 +488,15 @@ fn masks_that_look_exact_and_do_not() {
     format_key(&mut out, &key, &mask, &Context::default());
     assert!(out.contains("vlan(vid=5,pcp=3/0x0)"), "{out}");
 }
+
+#[test]
+fn the_type_of_a_packet_without_ethernet_is_its_own() {
+    for (text, dl_type) in [
+        ("packet_type(ns=1,id=0),ipv4(frag=no)", 0),
+        ("packet_type(ns=1,id=0x86dd),ipv6(frag=no)", 0x86dd),
+        ("ipv4(frag=no)", 0x0800),
+    ] {
+        let (key, _) = parse_key(text, &NoNames).unwrap();
+        assert_eq!(key.common().dl_type.get(), dl_type, "{text}");
+    }
+}
