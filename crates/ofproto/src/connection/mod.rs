@@ -478,16 +478,23 @@ impl Session {
         }
     }
 
+    /// Goes on with a delete that is not complete. False where there is none, or no more of it: to be called until then
+    /// when the connection has ended. Dropped before, it is completed at once.
+    pub fn delete_more(&mut self) -> bool {
+        let Some(deletion) = &mut self.deletion else { return false };
+        let more = deletion.remove_next();
+        if !more {
+            self.deletion = None;
+        }
+        self.changed = self.bridge.latest_change();
+        more
+    }
+
     /// Goes on with a delete or an answer that is not complete, as long as there is room for it and steps are left.
     fn go_on(&mut self, steps: &mut usize) {
-        while *steps > 0
-            && let Some(deletion) = &mut self.deletion
-        {
+        while *steps > 0 && self.deletion.is_some() {
             *steps -= 1;
-            if !deletion.remove_next() {
-                self.deletion = None;
-            }
-            self.changed = self.bridge.latest_change();
+            self.delete_more();
         }
         while self.can_answer()
             && *steps > 0

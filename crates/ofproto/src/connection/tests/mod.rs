@@ -661,3 +661,32 @@ fn connections_end_in_steps_between_which_others_are_served() {
     }
     assert_eq!(left(), 0);
 }
+
+#[test]
+fn a_delete_goes_on_in_pieces_after_the_peer_has_gone() {
+    let bridge = bridge();
+    let mut s = session(&bridge, ConnectionKind::Controller, Version::V1_3);
+    const FLOWS: u128 = 20_000;
+    for n in 0..FLOWS {
+        let mut matching = Match::any();
+        matching.set(packet::Field::Reg0, n);
+        bridge.flow_mod(&FlowMod::new(FlowModCommand::Add, matching, Instructions::default())).unwrap();
+    }
+    let everything = FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default());
+    // A turn removes a part.
+    s.receive(
+        &encode(&Message::new(Version::V1_3, 1, Body::FlowMod(everything.into())), DecodeOptions::default()).unwrap(),
+        START,
+    );
+    let left = || bridge.table_stats().iter().map(|table| u64::from(table.active_count)).sum::<u64>();
+    let mut last = left();
+    let mut turns = 0;
+    while s.delete_more() {
+        assert!(last - left() <= 1024, "{last} flows, then {}", left());
+        last = left();
+        turns += 1;
+    }
+    assert!(turns > 10, "{turns} turns");
+    assert_eq!(left(), 0);
+    drop(s);
+}

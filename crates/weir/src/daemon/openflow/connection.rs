@@ -60,6 +60,10 @@ pub async fn run(
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
     let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
     report_flow_mods(&mut session, peers, name, true);
+    // A delete that it has begun comes to its end, in turns with the other connections.
+    while session.delete_more() {
+        tokio::task::yield_now().await;
+    }
     drop(session);
     drop(counted);
     // A stream that keeps bytes back lets go of them, and a peer that speaks TLS is told that this is the end.
