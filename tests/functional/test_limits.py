@@ -16,7 +16,7 @@ type = "dummy"
 UDP = ("020000000002020000000001080045000020000040004011266b0a0000010a000002"
        "03e80035000c0000deadbeef")
 
-EXPECTED = [r"\|ofproto_dpif_xlate\([\w-]+\)\|WARN\|over "]
+EXPECTED = [r"\|ofproto_dpif_xlate\([\w-]+\)\|WARN\|over ", r"\|ofproto_dpif_upcall\([\w-]+\)\|WARN\|Flow: "]
 
 
 def peak(switch):

@@ -16,10 +16,12 @@ def goes(weir, linux):
 
 
 def flush(weir):
-    """Neither Weir nor its kernel knows a neighbour."""
-    weir.host.run("ip", "neigh", "flush", "dev", "br-phy")
-    weir.appctl("tnl/neigh/flush")
-    until(lambda: len(weir.appctl("tnl/neigh/show").splitlines()) == 2, what="no neighbours")
+    """Neither Weir nor its kernel knows a neighbour. One that asks meanwhile is known again, so it may take several times."""
+    def is_empty():
+        weir.host.run("ip", "neigh", "flush", "dev", "br-phy")
+        weir.appctl("tnl/neigh/flush")
+        return len(weir.appctl("tnl/neigh/show").splitlines()) == 2
+    until(is_empty, what="no neighbours")
 
 
 def test_the_first_packets_are_not_lost(lab):
