@@ -85,7 +85,7 @@ impl Own<'_> {
                 let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
                 Arc::new(AnyName(verifier.map_err(|e| Error::file(file, e))?))
             }
-            None => Arc::new(AnyPeer),
+            None => Arc::new(AnyPeer::default()),
         };
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&versions(self.settings.versions))

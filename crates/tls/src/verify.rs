@@ -54,19 +54,27 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Takes any certificate whose key the server has.
-#[derive(Debug)]
-pub struct AnyPeer;
+/// Takes any certificate whose key the server has, and keeps what it has sent: its own certificate first.
+#[derive(Debug, Default)]
+pub struct AnyPeer(Mutex<Vec<CertificateDer<'static>>>);
+
+impl AnyPeer {
+    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
+        self.0.lock().clone()
+    }
+}
 
 impl ServerCertVerifier for AnyPeer {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let chain = std::iter::once(end_entity).chain(intermediates);
+        *self.0.lock() = chain.map(|certificate| certificate.clone().into_owned()).collect();
         Ok(ServerCertVerified::assertion())
     }
 
@@ -90,52 +98,5 @@ impl ServerCertVerifier for AnyPeer {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// The same, and keeps what the server has sent: its own certificate first.
-#[derive(Debug, Default)]
-pub struct FirstUse(Mutex<Vec<CertificateDer<'static>>>);
-
-impl FirstUse {
-    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
-        self.0.lock().clone()
-    }
-}
-
-impl ServerCertVerifier for FirstUse {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let chain = std::iter::once(end_entity).chain(intermediates);
-        *self.0.lock() = chain.map(|certificate| certificate.clone().into_owned()).collect();
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        AnyPeer.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        AnyPeer.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        AnyPeer.supported_verify_schemes()
     }
 }
