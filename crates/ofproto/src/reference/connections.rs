@@ -179,15 +179,7 @@ proptest! {
         let mut pair = Pair::new(&vec![PortVlan::default(); PORTS as usize], Config::default());
         pair.groups(&[group]);
         rules.iter().for_each(|rule| pair.add(rule));
-        for (change, order) in &rounds {
-            if let Some(change) = change {
-                pair.change(change);
-            }
-            for index in order {
-                let (port, frame) = index.get(&packets);
-                pair.packet(*port, frame)?;
-            }
-        }
+        pair.play(&rounds, &packets)?;
         pair.check_counters()?;
     }
 }

@@ -8,7 +8,7 @@ use packet::wire::mpls::LabelStackEntry;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::tests::{Change, PORTS, Pair, RuleSpec};
+use super::tests::{Change, PORTS, Pair, RuleSpec, all_flows};
 use crate::model::vlan::PortVlan;
 
 const IPV4: u16 = 0x0800;
@@ -200,6 +200,18 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
     })
 }
 
+impl Pair {
+    /// Every rule has counted the packets that passed it, of whatever length.
+    pub fn check_packets(&self) -> Result<(), TestCaseError> {
+        let flows = self.bed.bridge.flow_stats(&all_flows()).unwrap();
+        for rule in &self.reference.rules {
+            let flow = flows.iter().find(|flow| flow.priority == rule.priority).unwrap();
+            prop_assert!(flow.packet_count == rule.packets, "{} packets expected of {:?}", rule.packets, flow);
+        }
+        Ok(())
+    }
+}
+
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![4 => rule().prop_map(Change::Add), 3 => any::<Index>().prop_map(Change::Delete)]
 }
@@ -218,15 +230,7 @@ proptest! {
     ) {
         let mut pair = Pair::new(&vec![PortVlan::default(); PORTS as usize], Config::default());
         rules.iter().for_each(|rule| pair.add(rule));
-        for (change, order) in &rounds {
-            if let Some(change) = change {
-                pair.change(change);
-            }
-            for index in order {
-                let (port, frame) = index.get(&packets);
-                pair.packet(*port, frame)?;
-            }
-        }
+        pair.play(&rounds, &packets)?;
         pair.check_packets()?;
     }
 }

@@ -3,16 +3,51 @@
 use std::time::Duration;
 
 use datapath::Config;
-use openflow::{Action, Instructions, Match, OfPort, TableId};
+use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
+use openflow::{Action, Instructions, Match, MeterConfig, MeterMod, OfPort, TableId};
 use packet::Clock;
 use packet::Field;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::RefMeter;
 use super::tests::{
-    Kind, MACS, PORTS, Pair, RuleSpec, change, cut_frame, frame, groups, match_of, mirrors, rule, tiny, vlan, write,
+    Change, Kind, MACS, PORTS, Pair, RuleSpec, change, cut_frame, frame, groups, match_of, mirrors, rule, tiny, vlan,
+    write,
 };
 use crate::model::vlan::PortVlan;
+
+impl Pair {
+    /// Meters with these rates and bursts in packets, from number 1 on.
+    pub fn meters(&mut self, meters: &[(u32, u32)]) {
+        for (id, &(rate, burst)) in (1..).zip(meters) {
+            let flags = MeterFlags::PKTPS | MeterFlags::BURST;
+            let config = MeterConfig { meter: id, flags, bands: vec![Band { kind: BandKind::Drop, rate, burst }] };
+            self.bed.bridge.meter_mod(&MeterMod { command: MeterCommand::Add, config }).unwrap();
+            let (rate, burst) = (rate.into(), burst.into());
+            let meter = RefMeter { rate, burst, tokens: burst * 1_000_000_000, filled: self.bed.clock.now() };
+            self.reference.meters.insert(id, meter);
+        }
+    }
+
+    /// Makes a change, where there is one, and sends some of the packets, again and again.
+    pub fn play(
+        &mut self,
+        rounds: &[(Option<Change>, Vec<Index>)],
+        packets: &[(u32, Vec<u8>)],
+    ) -> Result<(), TestCaseError> {
+        for (change, order) in rounds {
+            if let Some(change) = change {
+                self.change(change);
+            }
+            for index in order {
+                let (port, frame) = index.get(packets);
+                self.packet(*port, frame)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A rule of an access list, whose mask has bits anywhere.
 fn acl_rule() -> impl Strategy<Value = RuleSpec> {

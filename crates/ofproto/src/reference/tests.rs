@@ -7,10 +7,9 @@ use std::time::Duration;
 use datapath::sync::clock::ManualClock;
 use datapath::{Config, Datapath};
 use openflow::group::{Bucket, GroupSpec, GroupType, Selection};
-use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowStatsRequest, GroupId, Instructions, Match, MeterConfig, MeterMod, OfPort,
-    Subfield, TableId, WriteMetadata,
+    Action, FlowMod, FlowModCommand, FlowStatsRequest, GroupId, Instructions, Match, OfPort, Subfield, TableId,
+    WriteMetadata,
 };
 use packet::flow::VLAN_PRESENT;
 use packet::{Clock, Field, Time};
@@ -19,7 +18,7 @@ use ports::registry::{self, Env};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::{RefMeter, RefRule, Reference};
+use super::{RefRule, Reference};
 use crate::bridge::Bridge;
 use crate::model::config::{BridgeConfig, FailMode};
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
@@ -499,19 +498,6 @@ impl Pair {
         pair
     }
 
-    /// Meters with these rates and bursts in packets, from number 1 on.
-    #[cfg_attr(fuzzing, allow(dead_code))]
-    pub fn meters(&mut self, meters: &[(u32, u32)]) {
-        for (id, &(rate, burst)) in (1..).zip(meters) {
-            let flags = MeterFlags::PKTPS | MeterFlags::BURST;
-            let config = MeterConfig { meter: id, flags, bands: vec![Band { kind: BandKind::Drop, rate, burst }] };
-            self.bed.bridge.meter_mod(&MeterMod { command: MeterCommand::Add, config }).unwrap();
-            let (rate, burst) = (rate.into(), burst.into());
-            let meter = RefMeter { rate, burst, tokens: burst * 1_000_000_000, filled: self.bed.clock.now() };
-            self.reference.meters.insert(id, meter);
-        }
-    }
-
     pub fn vlan(&mut self, port: u32, vlan: PortVlan) {
         if self.bed.bridge.set_port_vlan(OfPort(port), vlan.clone()).is_ok()
             && self.reference.ports.insert(OfPort(port), vlan.clone()) != Some(vlan)
@@ -631,17 +617,6 @@ impl Pair {
         let learnt = known != self.reference.macs;
         prop_assert!(learnt || sent == expected, "{}", difference(&sent, &expected));
         self.bed.switch.run(self.bed.clock.now());
-        Ok(())
-    }
-
-    /// Every rule has counted the packets that passed it, of whatever length.
-    #[cfg_attr(fuzzing, allow(dead_code))]
-    pub fn check_packets(&self) -> Result<(), TestCaseError> {
-        let flows = self.bed.bridge.flow_stats(&all_flows()).unwrap();
-        for rule in &self.reference.rules {
-            let flow = flows.iter().find(|flow| flow.priority == rule.priority).unwrap();
-            prop_assert!(flow.packet_count == rule.packets, "{} packets expected of {:?}", rule.packets, flow);
-        }
         Ok(())
     }
 
