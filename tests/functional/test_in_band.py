@@ -10,8 +10,10 @@ EXPECTED = []
 LISTENER = """
 import socket, struct
 server = socket.create_server(("10.77.0.2", 6653))
+server.settimeout(20)
 while True:
     s, _ = server.accept()
+    server.settimeout(None)
     s.sendall(struct.pack("!BBHI", 4, 0, 8, 1))
     print("hello" if s.recv(8)[1] == 0 else "something else", flush=True)
 """

@@ -75,10 +75,12 @@ fn find_out(peers: &Peers) -> InBand {
     }
     addresses.sort_unstable();
     addresses.dedup();
+    // In the order of their addresses, as made below.
     let known = bridge.in_band().remotes;
     let remote = |address: SocketAddrV4| {
         // A neighbour that has not spoken for a while is where it was.
-        let before = known.iter().find(|remote| remote.address == address).and_then(|remote| remote.next_hop);
+        let place = known.binary_search_by_key(&address, |remote| remote.address);
+        let before = place.ok().and_then(|place| known[place].next_hop);
         Remote { address, next_hop: bridge.next_hop((*address.ip()).into()).or(before) }
     };
     let remotes = addresses.into_iter().map(remote).collect();
