@@ -5,13 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofproto::connection::{ConnectionKind, Session, Settings};
 use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
+use super::attention::Attention;
 use super::{ControllerState, Peers, message_log};
 use crate::config::desired::Controller;
 use crate::connections::Slot;
@@ -151,6 +152,7 @@ async fn pump(
     let mut progress = tokio::time::Instant::now();
     let started = progress;
     let mut known = (0, false);
+    let mut attention = Attention::default();
     loop {
         let now = timer.now();
         if session.has_work() {
@@ -179,10 +181,14 @@ async fn pump(
             tell(slot, session, &mut known);
         }
         tokio::select! {
-            read = reader.read(&mut input), if session.wants_input() => match read {
+            read = attention.read(&mut reader, &mut input), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
                 Ok(n) => {
+                    attention.received(Instant::now());
                     session.receive(&input[..n], timer.now());
+                    if write_answer(&mut writer, session).await {
+                        attention.answered(Instant::now());
+                    }
                     // Other tasks run, however much the peer sends.
                     tokio::task::yield_now().await;
                 }
@@ -211,6 +217,21 @@ async fn pump(
             }
         }
     }
+}
+
+/// Writes what a request was answered with, as far as the peer takes it at once. Whether that is all of an answer: of one
+/// that goes on, the rest is written when it is made, and an error is seen again by who writes that.
+async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) -> bool {
+    if session.output().is_empty() || session.has_work() || session.closed().is_some() {
+        return false;
+    }
+    let written = tokio::select! {
+        biased;
+        written = writer.write(session.output()) => written.unwrap_or(0),
+        () = std::future::ready(()) => 0,
+    };
+    session.sent(written);
+    session.output().is_empty()
 }
 
 /// Logs how many flow-mods have come, when that is due.

@@ -7,6 +7,7 @@
 //! Sharing between threads: [`Manager`] stays on the management thread. The configurator sends it
 //! requests through [`SocketRequests`] and waits for the answers.
 //!
+//! - `attention`: how long a connection looks for the next request before it sleeps
 //! - `connection`: one OpenFlow connection
 //! - `controller`: controllers that Weir connects to
 //! - `in_band`: what a bridge needs to reach its controllers through itself
@@ -34,6 +35,7 @@ use crate::timer::Timer;
 use in_band::Whereabouts;
 use snoop::SnoopPoint;
 
+mod attention;
 mod connection;
 mod controller;
 mod in_band;
