@@ -8,7 +8,7 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
+//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -37,6 +37,7 @@ use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
+use crate::slowpath::drop_sites::{DropSites, TableDrop};
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
@@ -114,6 +115,8 @@ pub struct Switch {
     pub(crate) neighbour_waits: NeighbourWaits,
     /// Packets that were to be translated one by one, and were dropped.
     pub(crate) slow_drops: AtomicU64,
+    /// Where the tables drop packets.
+    pub(crate) drop_sites: DropSites,
     /// Which packet is traced in the log.
     pub(crate) trace_log: TraceLog,
     /// One tunnel port is added at a time.
@@ -168,6 +171,7 @@ impl Switch {
             underlay,
             neighbour_waits: NeighbourWaits::default(),
             slow_drops: AtomicU64::new(0),
+            drop_sites: DropSites::default(),
             trace_log: TraceLog::default(),
             adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
@@ -338,7 +342,23 @@ impl Switch {
             // The packets that the flow is for carry this number.
             out.record.holds.push(frozen);
         }
+        self.find_drop_site(forwarding, &mut out, dp_port);
         Some(out)
+    }
+
+    /// Has the packets of a translation counted where they are dropped, if they are.
+    fn find_drop_site(&self, forwarding: &Forwarding, out: &mut Translation, dp_port: PortNo) {
+        if let Some(dropped) = out.dropped.take()
+            && let Some(bridge) = forwarding.bridges.get(&dropped.bridge)
+        {
+            out.record.drop_site = self.drop_sites.site(*dropped, &bridge.config.name, dp_port);
+        }
+    }
+
+    /// What the tables have dropped, where, and why. Up to the last packet, as statistics of flows are.
+    pub fn table_drops(&self) -> Vec<TableDrop> {
+        self.refresh_statistics();
+        self.drop_sites.describe()
     }
 
     /// Translates a packet that did not come from a port of the datapath, and has the datapath do with it what comes out.
@@ -354,11 +374,13 @@ impl Switch {
     pub(crate) fn decide_sent(&self, forwarding: &Forwarding, packet: Packet, input: &Input<'_>) -> Decided {
         let key = input.key;
         let batch = MacBatch::default();
-        let translation = translate(forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
+        let mut translation = translate(forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
         let bridge = forwarding.bridges.get(&input.bridge);
         let port = bridge.and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();
-        metadata.common_mut().in_port = port.and_then(|port| port.dp_port).map_or(0, |port| port.0).into();
+        let dp_port = port.and_then(|port| port.dp_port).unwrap_or(PortNo(0));
+        metadata.common_mut().in_port = dp_port.0.into();
+        self.find_drop_site(forwarding, &mut translation, dp_port);
         if let Some(bridge) = bridge {
             tunnel_metadata::encode(&bridge.tlv, &mut metadata);
         }

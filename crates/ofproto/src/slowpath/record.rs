@@ -17,6 +17,7 @@ use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters}
 use crate::model::group::GroupCounters;
 use crate::model::mirror::MirrorCounters;
 use crate::model::underlay::Hop;
+use crate::slowpath::drop_sites::DropSite;
 use crate::slowpath::mac_dependents::MacDependencies;
 use crate::table::{Caps, RuleStats, TableCounters};
 
@@ -46,6 +47,8 @@ pub(crate) struct FlowRecord {
     pub fin_timeouts: Vec<(Arc<Caps>, u16, u16)>,
     /// The mirrors that got copies.
     pub mirrors: Vec<Arc<MirrorCounters>>,
+    /// Where the packets are dropped, if the tables say so.
+    pub drop_site: Option<Arc<DropSite>>,
     /// The addresses that NORMAL looked up and learnt from.
     pub macs: MacDependencies,
     /// What else the translation looked at, for each bridge.
@@ -260,6 +263,7 @@ impl FlowRecord {
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
+            && self.drop_site.as_ref().map(Arc::as_ptr) == other.drop_site.as_ref().map(Arc::as_ptr)
             && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
             && self.volatile == other.volatile
@@ -305,6 +309,9 @@ impl FlowRecord {
         }
         for (table, matched) in &self.tables {
             table.add(*matched, packets);
+        }
+        if let Some(site) = &self.drop_site {
+            site.add(packets, bytes);
         }
         self.hops.iter().for_each(|hop| hop.note_use(used));
         self.credit_passed(Passed([0; 5]), self.passed(), packets, bytes, used);

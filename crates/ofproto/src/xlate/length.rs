@@ -80,7 +80,9 @@ impl Ctx<'_, '_> {
     /// Takes the actions of a branch, with the reason of a packet that is not sent, and continues with the list `next`.
     fn end_of_branch(&mut self, next: Vec<DpAction>) -> Vec<DpAction> {
         let mut actions = std::mem::replace(&mut self.out, next);
-        if let Some(reason) = self.unsent.take().filter(|&reason| super::goes_nowhere(&actions, reason)) {
+        if let Some((reason, _)) = self.unsent.take()
+            && super::goes_nowhere(&actions, reason)
+        {
             actions.push(DpAction::Drop(reason));
         }
         actions

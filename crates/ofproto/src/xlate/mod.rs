@@ -23,6 +23,7 @@
 //! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
 //! | `frozen` | What is kept of a pipeline that has stopped |
 //! | `commit` | Datapath actions for header changes |
+//! | `dropped` | Which rule drops a packet |
 //! | `encap` | Headers that change the packet's type: Ethernet, NSH, MPLS before the whole packet |
 //! | `copies` | Parts of the packet that were copied to registers |
 //! | `ct` | Connection tracking |
@@ -42,6 +43,7 @@ mod ct;
 mod ct_tests;
 #[cfg(test)]
 mod drop_tests;
+mod dropped;
 mod encap;
 #[cfg(test)]
 mod encap_tests;
@@ -80,6 +82,7 @@ use packet::flow::block::Common;
 use packet::flow::{BlockId, frag};
 use packet::{Field, Key, Mask, Time};
 
+use dropped::LastLookup;
 use frozen::{Frozen, PacketInContext};
 use headers::Headers;
 
@@ -95,6 +98,7 @@ use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::model::port::Device;
 use crate::model::underlay::Question;
+use crate::slowpath::drop_sites::Dropped;
 use crate::slowpath::intern::Interner;
 use crate::slowpath::record::{FlowRecord, Parts};
 use crate::table::Rule;
@@ -175,6 +179,8 @@ pub(crate) struct Translation {
     pub flow: Option<Box<Key>>,
     /// Whether it gave up.
     pub error: Option<XlateError>,
+    /// Where the packet is dropped, if it is.
+    pub dropped: Option<Box<Dropped>>,
     /// Whether the outcome depends on the VLAN tag. The mask has bits of it in any case.
     pub looked_at_vlan: bool,
     /// Every packet is translated anew.
@@ -223,6 +229,7 @@ pub(crate) fn translate(
         too_long: false,
         error: None,
         unsent: None,
+        last_lookup: LastLookup::none(bridge),
         action_set: Vec::new(),
         in_action_set: false,
         in_group: false,
@@ -257,6 +264,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         learnt: Vec::new(),
         flow: None,
         error: Some(error),
+        dropped: None,
         looked_at_vlan: false,
         slow: false,
         too_long: false,
@@ -321,7 +329,8 @@ struct Ctx<'a, 's> {
     too_long: bool,
     error: Option<XlateError>,
     /// Why the packet was not sent where the tables say, the first time: see [`Ctx::not_sent`].
-    unsent: Option<DropReason>,
+    unsent: Option<(DropReason, LastLookup<'a>)>,
+    last_lookup: LastLookup<'a>,
     action_set: Vec<Action>,
     in_action_set: bool,
     /// A bucket of a group is executed.
@@ -425,9 +434,10 @@ impl<'a> Ctx<'a, '_> {
         let decided_by = self.decided_by(original);
         self.keep_copies();
         let looked_at_vlan = finish_mask(&mut self.wc, original);
+        let dropped = self.dropped();
         if let Some(error) = self.error {
             self.out = vec![DpAction::Drop(error.drop_reason())];
-        } else if let Some(reason) = self.unsent
+        } else if let Some((reason, _)) = self.unsent
             && goes_nowhere(&self.out, reason)
         {
             self.out.push(DpAction::Drop(reason));
@@ -442,6 +452,7 @@ impl<'a> Ctx<'a, '_> {
             learnt: std::mem::take(&mut self.learnt),
             flow: self.sink.is_some().then(|| Box::new(self.flow.key.clone())),
             error: self.error,
+            dropped,
             looked_at_vlan,
             slow: self.slow,
             too_long: self.too_long,
@@ -452,7 +463,7 @@ impl<'a> Ctx<'a, '_> {
     /// Records why the packet is not sent where the tables say. If it is not sent anywhere else, that is the reason of
     /// its drop.
     fn not_sent(&mut self, reason: DropReason) {
-        self.unsent.get_or_insert(reason);
+        self.unsent.get_or_insert((reason, self.last_lookup));
     }
 
     fn in_port(&self) -> OfPort {
@@ -498,6 +509,8 @@ impl<'a> Ctx<'a, '_> {
 
     fn enter(&mut self, found: Lookup<'a>) {
         let table = TableId(self.table);
+        let rule = if let Lookup::Found { rule, hidden } = found { Some((rule, hidden)) } else { None };
+        self.last_lookup = LastLookup { bridge: self.bridge, table: self.table, rule };
         match found {
             Lookup::Found { rule, hidden } => {
                 let tlv = &self.bridge.tlv;

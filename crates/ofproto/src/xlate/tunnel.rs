@@ -53,6 +53,7 @@ pub(crate) fn unknown_port(forwarding: &Forwarding, key: &Key) -> Translation {
         learnt: Vec::new(),
         flow: None,
         error: None,
+        dropped: None,
         looked_at_vlan: false,
         slow: false,
         too_long: false,

@@ -96,6 +96,31 @@ pub enum CliCommand {
     /// Show the ports with their counters
     Ports,
 
+    /// Show which packets were dropped where, and why
+    ///
+    /// By stage and reason, input port or output port, and what decided it: the last table and flow of a bridge,
+    /// or the rule of an ingress filter. Devices' own drops are there, too. Counters are those since the start.
+    #[command(
+        after_help = "Examples:\n  weir drops --by reason\n  weir drops --port eth1 --by rule\n  weir drops --watch"
+    )]
+    Drops {
+        /// Only drops of this port, as input port or as output port
+        #[arg(long, short, value_name = "PORT")]
+        port: Option<String>,
+
+        /// What drops are told apart by
+        #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "reason,port,rule")]
+        by: Vec<DropKey>,
+
+        /// Show every second what was dropped in it, until interrupted
+        #[arg(long, short)]
+        watch: bool,
+
+        /// Seconds between two looks of --watch
+        #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+    },
+
     /// Explain what the tables do to a packet
     ///
     /// Shows every table on its way with the flow that matched, each action, the packet at the end, and
@@ -197,6 +222,17 @@ pub enum CliCommand {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+}
+
+/// What `weir drops` tells drops apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DropKey {
+    /// Stage and reason
+    Reason,
+    /// Input and output port
+    Port,
+    /// Table and flow, or rule of an ingress filter
+    Rule,
 }
 
 /// What `weir ingress` does.

@@ -1,6 +1,7 @@
 //! The command line: parses it and does what it says.
 //!
 //! - [`args`]: the commands and their options
+//! - [`drops`]: `weir drops`
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
@@ -8,6 +9,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use serde::de::DeserializeOwned;
@@ -22,6 +24,7 @@ use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+mod drops;
 pub mod run;
 pub mod vswitchd;
 use args::{Args, CliCommand, IngressCommand};
@@ -89,6 +92,11 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        CliCommand::Drops { port, by, watch, interval } => {
+            let by = drops::by(&by);
+            let watch = watch.then(|| Duration::from_secs(interval));
+            drops::show(&daemon, port.as_deref(), by, watch)
+        }
         CliCommand::Trace { bridge, flow, packet, generate, names, ct_next } => {
             let mut arguments = vec![bridge, flow];
             arguments.extend(packet);
@@ -211,10 +219,15 @@ fn version(json: bool) -> Result<(), Error> {
 /// Prints text with a line feed at its end. A reader that has seen enough (`weir flows | head`) is no
 /// failure.
 fn print(text: &str) -> Result<(), Error> {
+    print_on(text).map(drop)
+}
+
+/// Prints likewise, and returns whether there is still a reader.
+fn print_on(text: &str) -> Result<bool, Error> {
     let mut out = std::io::stdout().lock();
     let feed = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     match write!(out, "{text}{feed}").and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => Ok(outcome?),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        outcome => Ok(outcome.map(|()| true)?),
     }
 }

@@ -1,6 +1,7 @@
 //! What the daemon tells about itself, as data: the JSON of `--json`, from which the text for people is made, too. Keys
 //! are only ever added.
 //!
+//! - [`drops`]: which packets were dropped where, and why
 //! - [`table`]: plain tables
 //! - [`text`]: the reports as tables for people
 //! - [`trace`]: `weir trace`
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub mod drops;
 pub mod table;
 pub mod text;
 pub mod trace;

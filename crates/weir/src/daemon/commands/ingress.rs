@@ -122,7 +122,8 @@ fn as_json(context: &Context, args: &[String]) -> Outcome {
     json(&report(context, args.first())?)
 }
 
-fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, String> {
+/// The filters of one port, or all.
+pub(super) fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, String> {
     let mut filters = context.engine.ingress.all();
     if let Some(port) = port {
         filters.retain(|(name, _)| name == port);

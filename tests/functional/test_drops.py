@@ -1,0 +1,120 @@
+"""`weir drops`: where packets were dropped, and why, to the rule that said so."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import WEIR, until
+
+CONFIG = """
+[[bridge]]
+name = "br0"
+local = false
+[[bridge.port]]
+name = "{a.port}"
+[[bridge.port]]
+name = "{b.port}"
+"""
+
+
+@pytest.fixture
+def switch(weir, net):
+    """A switch that joins two hosts which know each other's address, and these."""
+    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
+    a.run("ip", "neigh", "add", "10.0.0.2", "lladdr", b.mac, "dev", "eth0")
+    b.run("ip", "neigh", "add", "10.0.0.1", "lladdr", a.mac, "dev", "eth0")
+    w = weir(CONFIG.format(a=a, b=b))
+    assert a.ping("10.0.0.2") == 3
+    return w, a, b
+
+
+def drops(w, *args):
+    return w.json("drops", *args)["drops"]
+
+
+def of_rule(w, cookie):
+    """The drops of a flow, as port, table and packets."""
+    found = [(d, d["rule"]["flow"]) for d in drops(w) if "flow" in d.get("rule", {})]
+    return [(d["in_port"], flow["table"], d["packets"]) for d, flow in found
+            if flow["flow"] and flow["flow"]["cookie"] == cookie]
+
+
+def test_a_dropped_ping_leads_to_the_flow_that_dropped_it(switch):
+    w, a, b = switch
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "cookie=0x2a,priority=50,icmp,nw_dst=10.0.0.2,actions=resubmit(,3)")
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "cookie=0x2b,table=3,priority=7,icmp,icmp_type=8,actions=drop")
+    assert a.ping("10.0.0.2", wait=1) == 0
+    until(lambda: of_rule(w, 0x2b) == [(a.port, 3, 3)])
+    row = next(d for d in drops(w) if d.get("rule", {}).get("flow", {}).get("table") == 3)
+    assert (row["stage"], row["reason"]) == ("translate", "rule")
+    assert row["rule"]["flow"]["flow"] == {"cookie": 0x2b, "priority": 7, "match": "icmp,icmp_type=8"}
+    # The same as the flow itself has counted.
+    text = w.ofctl("dump-flows", f"unix:{w.dir}/br0.mgmt", "table=3")
+    assert "n_packets=3" in text, text
+    # What was counted stays when the flow has gone.
+    w.ofctl("del-flows", f"unix:{w.dir}/br0.mgmt", "icmp")
+    assert a.ping("10.0.0.2") == 3
+    assert of_rule(w, 0x2b) == [(a.port, 3, 3)]
+    shown = w.cli("drops", "--port", a.port).stdout
+    assert "br0 table=3 cookie=0x2b priority=7,icmp,icmp_type=8" in shown, shown
+    assert w.json("drops", "--port", "nobody") == {"drops": []}
+
+
+def test_rows_add_up_to_what_the_workers_count(switch):
+    w, a, b = switch
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "priority=50,icmp,actions=drop")
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "priority=60,udp,actions=in_port")
+    w.cli("ingress", b.port, "set", "drop udp port 4000; drop udp port 5000")
+    assert a.ping("10.0.0.2", wait=1) == 0
+    a.run("bash", "-c", "for i in 1 2 3 4; do echo x >/dev/udp/10.0.0.2/9; done")
+    b.run("bash", "-c", "for i in 1 2; do echo x >/dev/udp/10.0.0.1/5000; done")
+
+    def counted():
+        workers = w.json("stats")["workers"]
+        return {reason: sum(of.get("drops", {}).get(reason, 0) for of in workers)
+                for reason in {name for of in workers for name in of["drops"]}}
+
+    def by_reason():
+        inside = [d for d in drops(w, "--by", "reason") if d["stage"] not in ("device", "transmit")]
+        return {d["reason"]: d["packets"] for d in inside}
+
+    until(lambda: counted().get("ingress_filter", 0) >= 2 and counted().get("rule", 0) >= 3)
+    until(lambda: by_reason() == counted())
+    filtered = [d for d in drops(w) if d["reason"] == "ingress_filter"]
+    assert [(d["in_port"], d["rule"], d["packets"]) for d in filtered] == [
+        (b.port, {"ingress_filter": "drop udp port 5000"}, 2)]
+    assert by_reason()["ingress_filter"] == 2
+
+
+def test_watching_shows_what_was_dropped_meanwhile(switch):
+    w, a, b = switch
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "cookie=5,priority=50,icmp,actions=drop")
+    assert a.ping("10.0.0.2", wait=1) == 0
+    socket = w.dir / f"weir.{w.pid()}.ctl"
+    watcher = subprocess.Popen([WEIR, "--socket", socket, "--json", "drops", "--watch", "--by", "reason"],
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        assert json.loads(watcher.stdout.readline()) is not None
+        assert a.ping("10.0.0.2", wait=1) == 0
+        seen = 0
+        for line in watcher.stdout:
+            seen += sum(d["packets"] for d in json.loads(line)["drops"] if d["reason"] == "rule")
+            if seen >= 3:
+                break
+        assert seen == 3, "and none of those before"
+    finally:
+        watcher.kill()
+        watcher.wait()
+        watcher.stdout.close()
+
+
+def test_what_no_flow_matches_has_its_table(weir, net):
+    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
+    w = weir(CONFIG.format(a=a, b=b).replace('local = false', 'local = false\nfail_mode = "secure"'))
+    a.run("ip", "neigh", "add", "10.0.0.2", "lladdr", b.mac, "dev", "eth0")
+    assert a.ping("10.0.0.2", wait=1) == 0
+
+    def missed():
+        return sum(d["packets"] for d in drops(w, "--port", a.port)
+                   if d.get("rule") == {"flow": {"bridge": "br0", "table": 0, "flow": None}})
+    until(lambda: missed() >= 3)
