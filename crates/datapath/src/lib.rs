@@ -50,6 +50,7 @@ pub use action::{
     Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet,
 };
 pub use actions::encap::{MADE_UP, made_up_header};
+pub use actions::flow_hash::flow_hash;
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;
