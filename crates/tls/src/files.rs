@@ -49,7 +49,7 @@ pub fn load(settings: &Settings) -> Result<Loaded, Error> {
             return Ok(Loaded { client: own.client(None)?, server: Ok(server), ca: None, bootstrap: None });
         }
         Ca::File(file) => (file, false),
-        Ca::Bootstrap(file) => (file, !file.exists()),
+        Ca::Bootstrap(file) => (file, crate::broken("bootstrap") || !file.exists()),
     };
     if bootstrap {
         let server = Err(Error::NoCaYet(file.clone()));
@@ -60,7 +60,7 @@ pub fn load(settings: &Settings) -> Result<Loaded, Error> {
         roots.add(certificate).map_err(|e| Error::file(file, e))?;
     }
     let roots = Arc::new(roots);
-    let server = own.server(ServerVerifier::Roots(file, roots.clone()))?;
+    let server = own.server(if crate::broken("verify") { ServerVerifier::None } else { ServerVerifier::Roots(file, roots.clone()) })?;
     Ok(Loaded { client: own.client(Some((file, roots)))?, server: Ok(server), ca: Some(file.clone()), bootstrap: None })
 }
 

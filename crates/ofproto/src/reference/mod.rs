@@ -7,12 +7,14 @@
 //! | `choose` | Choices by a hash: select groups, bundle, multipath |
 //! | `ct` | Connection tracking |
 //! | `connections` | Properties of rules with connection tracking |
+//! | `encap` | Headers that change a packet's type, on its bytes |
 //! | `frame` | Header changes on the bytes of a frame |
 //! | `labels` | Properties of rules with MPLS labels, a stack of values and copies between fields |
 //! | `learn` | Rules that packets make and end |
 //! | `learning` | Properties of rules that learn others |
 //! | `normal` | NORMAL and mirrors, by lists of tags |
 //! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
+//! | `packet_types` | Properties of packets that begin with another header than that of Ethernet |
 //! | `properties` | Properties of the switch, by the reference |
 //! | `tests` | Both switches side by side, and random tables, packets and changes |
 
@@ -21,6 +23,7 @@ mod connections;
 mod choices;
 mod choose;
 mod ct;
+mod encap;
 mod frame;
 pub mod fuzz;
 #[cfg(test)]
@@ -30,6 +33,8 @@ mod learn;
 mod learning;
 mod normal;
 #[cfg(test)]
+mod packet_types;
+#[cfg(test)]
 mod properties;
 pub(crate) mod tests;
 
@@ -37,6 +42,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ct::{Connections, Tracked};
+use encap::Decapsulated;
 use frame::Frame;
 use learn::Learnt;
 use openflow::group::GroupSpec;
@@ -238,7 +244,7 @@ impl PacketInFlight {
 
     /// Begins a pass.
     fn begin(&mut self) {
-        self.len = self.frame.bytes.len() as u64;
+        self.len = self.frame.len() as u64;
         self.tcp_flags = self.frame.key().0.common().tcp_flags.get();
     }
 
@@ -251,6 +257,10 @@ impl PacketInFlight {
     fn come_round(&mut self) {
         self.frame = self.frame.come_again();
         self.rest.iter_mut().for_each(|list| list.rule = None);
+        if self.rest.iter().all(|list| list.steps.is_empty()) {
+            // With nothing left to do, it begins anew, as in OVS.
+            self.rest = vec![List::of([Step::Table(0)])];
+        }
         self.depth += 1;
         self.begin();
         (self.frozen, self.exit) = (false, self.depth > MAX_DEPTH);
@@ -379,6 +389,10 @@ impl Reference {
     fn table(&mut self, in_flight: &mut PacketInFlight, table: u8, in_port: OfPort, with_ct: bool) {
         let mut full = in_flight.key();
         full.common_mut().in_port = in_port.0.into();
+        if in_flight.frame.is_bare {
+            // Such a packet has a packet type instead.
+            full.common_mut().dl_type = 0.into();
+        }
         if with_ct && !in_flight.tracked.show_original(&mut full) {
             return;
         }
@@ -389,7 +403,8 @@ impl Reference {
         rule.used = self.connections.now;
         let Instructions { meter, apply, clear, write, metadata, goto } = rule.instructions.clone();
         let steps = meter.map(Step::Meter).into_iter().chain(apply.into_iter().map(Step::Act));
-        let steps = steps.chain(clear.then_some(Step::Clear)).chain([Step::Write(write)]);
+        let steps = steps.chain(clear.then_some(Step::Clear));
+        let steps = steps.chain(Some(write).filter(|write| !write.is_empty()).map(Step::Write));
         let steps = steps.chain(metadata.map(Step::Metadata)).chain(goto.map(|table| Step::Table(table.0)));
         in_flight.rest.push(List { rule: Some(rule.id), ..List::of(steps) });
     }
@@ -403,8 +418,11 @@ impl Reference {
             Action::PushVlan(tpid) => in_flight.frame.push(*tpid, 0),
             Action::StripVlan => in_flight.frame.pop(),
             Action::RegMove { src, dst } => {
-                let value = in_flight.read(src);
-                in_flight.write(dst, value);
+                let key = in_flight.key();
+                if [src, dst].iter().all(|part| part.field.prereq().satisfied(&key)) {
+                    let value = in_flight.read(src);
+                    in_flight.write(dst, value);
+                }
             }
             Action::StackPush(src) => {
                 let value = in_flight.read(src);
@@ -423,6 +441,13 @@ impl Reference {
             Action::Multipath(multipath) => self.multipath(in_flight, multipath),
             Action::PushMpls(ethertype) => in_flight.frame.push_label(*ethertype),
             Action::PopMpls(ethertype) => in_flight.frame.pop_label(*ethertype),
+            Action::Encap(encap) => in_flight.failed = !in_flight.frame.encap(encap),
+            Action::Decap(left) => {
+                let outcome = in_flight.frame.decap(*left);
+                in_flight.frozen = outcome == Decapsulated::Freezes;
+                in_flight.failed = outcome == Decapsulated::Fails;
+            }
+            Action::DecNshTtl => return in_flight.frame.dec_nsh_ttl(),
             Action::DecMplsTtl => return in_flight.frame.dec_label_ttl(),
             Action::DecTtl | Action::DecTtlCntIds(_) => return in_flight.frame.dec_ttl(),
             Action::Resubmit { in_port, table, with_ct } => {
@@ -474,7 +499,7 @@ impl Reference {
     }
 
     fn send(&self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
-        if self.ports.contains_key(&port) {
+        if self.ports.contains_key(&port) && !in_flight.frame.is_bare {
             sent.push((port, in_flight.frame.bytes.clone()));
             self.mirror_sent(in_flight, port, sent);
         }
@@ -489,9 +514,13 @@ fn ordered(set: &[Action]) -> Vec<Action> {
     let Some(output) = output.or_else(|| last(&|a| matches!(a, Action::Ct(_)))) else { return Vec::new() };
     let mut list = Vec::new();
     list.extend(last(&|a| matches!(a, Action::StripVlan)));
+    list.extend(last(&|a| matches!(a, Action::Decap(_))));
+    list.extend(last(&|a| matches!(a, Action::Encap(_))));
     list.extend(last(&|a| matches!(a, Action::PushVlan(_))));
     list.extend(last(&|a| matches!(a, Action::DecTtl)));
-    let sets = |a: &&Action| matches!(a, Action::SetField { .. } | Action::SetVlanVid { .. });
+    list.extend(last(&|a| matches!(a, Action::DecMplsTtl)));
+    list.extend(last(&|a| matches!(a, Action::DecNshTtl)));
+    let sets = |a: &&Action| matches!(a, Action::SetField { .. } | Action::SetVlanVid { .. } | Action::RegMove { .. });
     list.extend(set.iter().filter(sets).cloned());
     list.push(output);
     list

