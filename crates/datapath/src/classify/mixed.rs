@@ -11,7 +11,7 @@
 use std::hint::cold_path;
 
 use packet::flow::outline::{Envelope, Outline};
-use packet::flow::template::{Layout, Template};
+use packet::flow::template::{Layout, numbers_of};
 use packet::{BATCH_SIZE, Packet, Time};
 
 use super::plan::{Aligned, Core, Origin, Pattern, Plan};
@@ -236,15 +236,13 @@ fn mask_and_hash<S: Simd>(
     hashes: &mut [u64; BATCH_SIZE],
 ) -> (Lines, Option<u32>) {
     let count = packets.len().min(BATCH_SIZE);
+    let numbers = numbers_of(packets, extractor.vlan_limit());
     let (mut unusual, mut cores) = (0u32, 0u32);
     for i in 0..count {
-        if let Some(later) = packets.get(i + AHEAD) {
-            prefetch(later.data().as_ptr());
-        }
         let packet = &packets[i];
         headers.bytes[i] = packet.len() as u32;
         // Packets without a template go the same way as the others, with a pattern that they do not fit.
-        let pattern = plan.pattern_or_none(Template::number_of(packet.data(), extractor.vlan_limit()));
+        let pattern = plan.pattern_or_none(numbers[i]);
         let (fits, flags) = fits_with_flags::<true>(&pattern.layout, packet);
         unusual |= u32::from(!fits) << i;
         let bytes = match packet.line(pattern.at as usize) {

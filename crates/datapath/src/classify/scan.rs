@@ -6,7 +6,7 @@
 //! joins the run of the one before. The first packet of a run is its leader. The leader's masked bytes are its line.
 
 use packet::flow::extract::VlanLimit;
-use packet::flow::template::{Layout, TAG, TAG_AT, Template};
+use packet::flow::template::{Layout, Template};
 use packet::{BATCH_SIZE, Packet};
 
 use super::plan::{Aligned, Pattern, Plan};
@@ -164,15 +164,14 @@ pub(super) fn fits_with_flags<const VARIED: bool>(layout: &Layout, packet: &Pack
         return (false, 0);
     }
     // SAFETY: the frame has at least `min_frame` bytes, which was checked above. Every offset of a layout is at least
-    // two bytes below that, and so is the Ethernet type.
+    // two bytes below that.
     let at = |at: u32| unsafe { word(frame, at) };
     let length = at(layout.length);
     if !VARIED && layout.is_plain {
         return (layout.fits_without_tcp(size, length), 0);
     }
     let tcp = at(layout.tcp) & layout.tcp_mask;
-    let is_tagged = (at(TAG_AT as u32) ^ TAG) & layout.tag_mask == 0;
-    let fits = is_tagged & layout.fits(size, length, tcp);
+    let fits = layout.is_right(at(layout.check_at)) & layout.fits(size, length, tcp);
     (fits, tcp & 0x0fff & u16::from(fits).wrapping_neg())
 }
 
